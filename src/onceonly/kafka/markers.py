@@ -211,6 +211,7 @@ def _page(client: BrokerClient, log: PartitionLog, offset: int) -> Page | None:
 
 
 async def _fetch(client: BrokerClient, log: PartitionLog, offset: int) -> Page | None:
+    """Fetch one page; None if there is no such log. Raises KafkaError: the response is unclear, or an error."""
     from kafka.errors import (
         InconsistentTopicIdError,
         OffsetNotAvailableError,
@@ -259,6 +260,7 @@ async def _first_pages(
 async def _fetch_first(
     client: BrokerClient, positions: Mapping[PartitionLog, int], leaders: Mapping[PartitionLog, int]
 ) -> dict[PartitionLog, Page]:
+    """Fetch by one request per leader, and return the pages that are clear."""
     logs_by_leader: dict[int, list[PartitionLog]] = defaultdict(list)
     for log in sorted(positions.keys() & leaders.keys()):
         logs_by_leader[leaders[log]].append(log)

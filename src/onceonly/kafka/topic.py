@@ -248,6 +248,7 @@ class TopicClient:
             sleep(0.1)
 
     def _no_topic(self) -> NoTopic:
+        """Return the error for a topic that does not exist, with similar names."""
         topics = self._request(lambda: self.admin.list_topics(timeout=TIMEOUT)).topics
         similar = difflib.get_close_matches(self._topic, [name for name in topics if not name.startswith("__")])
         names = "No name is similar"
@@ -260,6 +261,7 @@ class TopicClient:
         )
 
     def _no_answer(self, why: str) -> NotCommitted:
+        """Return the error for brokers that do not answer, or that refuse the credentials."""
         self.admin.poll(0)  # delivers the errors of the connections
         error = self._connection_error()
         reason = self._kafka.scrub(error.str()) if error else why

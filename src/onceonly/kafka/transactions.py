@@ -287,6 +287,7 @@ class _EndRequest:
         self.is_sent, self._node = False, node
 
     async def attempt(self) -> None:
+        """Send the request once. Raises EndRefused, or the KafkaError of a response that means "not now"."""
         from kafka.protocol.producer.transaction import EndTxnRequest
 
         node, self._node = self._node, None  # a retry asks again

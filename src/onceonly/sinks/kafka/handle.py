@@ -79,7 +79,9 @@ class Tx:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Tx:
         spans = {(topic, number): (start, end) for topic, number, start, end in data["partitions"]}
-        resolution = Resolution.from_json(data["resolution"]) if "resolution" in data else None
+        resolution = None
+        if "resolution" in data:
+            resolution = Resolution.from_json(data["resolution"])
         return cls(data["id"], data["producer_id"], data["epoch"], spans, resolution)
 
 

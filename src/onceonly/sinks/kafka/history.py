@@ -190,6 +190,7 @@ def _remark_on_unknown(name: str, partitions: Sequence[int]) -> str:
 
 
 def _compare_ends(now: Target, last: Publication) -> History:
+    """Compare the topics' ids and log ends with the recorded ones."""
     if last.proof["target"] != now.place:
         return _compare_targets(now, last)
     for name, topic_id in sorted(last.proof["topics"].items()):

@@ -54,7 +54,9 @@ class Topic:
     @property
     def room(self) -> int:
         """Bytes of a batch that is accepted however little it can be compressed: with Snappy, 60 bytes become 62."""
-        return self.largest * 30 // 31 - CODEC_HEAD if self.recompressed else self.largest
+        if not self.recompressed:
+            return self.largest
+        return self.largest * 30 // 31 - CODEC_HEAD
 
     def earliest(self, now: int) -> int | None:
         """Return the earliest timestamp that is accepted, in milliseconds; None: any is."""
@@ -65,7 +67,9 @@ class Topic:
 
     def latest(self, now: int) -> int | None:
         """Return the latest timestamp that is accepted, in milliseconds; None: any is."""
-        return None if self.ahead is None else now + self.ahead
+        if self.ahead is None:
+            return None
+        return now + self.ahead
 
 
 @dataclass(frozen=True)
@@ -152,6 +156,7 @@ def check(topics: Topics, rows: Rows) -> None:
 
 
 def _check_topic(topics: Topics, rows: Rows, name: str | None) -> None:
+    """Refuse rows with that topic, unless it is one of the sink's. Null is none."""
     if name in topics.limits:
         return
     column = rows.batch.column("topic")
@@ -215,6 +220,7 @@ def _check_rebuilt(rows: Rows, name: str, is_in_topic: pa.Array | None) -> None:
 
 
 def _check_span(rows: Rows, name: str, topic: Topic, is_in_topic: pa.Array | None) -> None:
+    """Refuse rows whose time differs too much from the broker's clock."""
     column, now = rows.batch.column("timestamp"), int(time() * 1000)
     earliest, latest = topic.earliest(now), topic.latest(now)
     if earliest is not None:
@@ -253,6 +259,7 @@ def _check_headers(rows: Rows) -> None:
 
 
 def _check_sizes(rows: Rows, topic: Topic) -> None:
+    """Refuse rows that are too large for a batch of the topic, or for the client's queue."""
     max_size = min(topic.room, QUEUE)
     sizes = _sizes(rows.batch)
     if (pc.max(sizes).as_py() or 0) + BATCH + AROUND <= max_size:

@@ -113,8 +113,9 @@ class TransactionFinisher:
             return [f"{count(part.rows, 'row')} of {part.spool}: not written to Kafka yet"]
         states = self._marker_states(part.tx)
         words = "; ".join(f"{topic}-{number}: {state.value}" for (topic, number), state in states.items())
-        recorded = part.tx.resolution.words if part.tx.resolution else ""
-        return [f"{count(part.rows, 'row')} in transaction {part.tx.id}: {words}{recorded}"]
+        if part.tx.resolution:
+            words += part.tx.resolution.words
+        return [f"{count(part.rows, 'row')} in transaction {part.tx.id}: {words}"]
 
     def resolve(self, parts: Sequence[Part], committed: bool) -> list[Part]:
         """Settle them, and record how each transaction ended: as the log shows, or else as a person says.

@@ -173,7 +173,9 @@ def write_all(
 
 def _failure_reporter(errors: list[str]) -> FailureCallback:
     def report(code: int, text: str, topic: str, partition: int) -> None:
-        place = f" (topic '{topic}' partition {partition})" if topic else ""
+        place = ""
+        if topic:
+            place = f" (topic '{topic}' partition {partition})"
         errors.append(f"{text}{place}{_advice(code)}")
 
     return report
@@ -219,9 +221,11 @@ def _records_by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, Records]]:
     """Yield the rows of each topic, in their order."""
     column = batch.column("topic")
     names = pc.unique(column).to_pylist()
+    if len(names) == 1:
+        yield names[0], Records(batch)
+        return
     for name in names:
-        topic_batch = batch if len(names) == 1 else batch.filter(pc.equal(column, name))
-        yield name, Records(topic_batch)
+        yield name, Records(batch.filter(pc.equal(column, name)))
 
 
 def _not_written(target: Target, why: str) -> OnceonlyError:

@@ -163,7 +163,9 @@ def _json_record(text: str) -> str:
     """Return the title of a schema; empty if it has none."""
     json_schema.rules(Schema(0, "JSON", text))
     parsed = json.loads(text)
-    return str(parsed.get("title", "")) if isinstance(parsed, dict) else ""
+    if not isinstance(parsed, dict):
+        return ""
+    return str(parsed.get("title", ""))
 
 
 def _protobuf_part(name: str, file: str, data: bytes, message: str | None) -> Part:
@@ -177,6 +179,7 @@ def _protobuf_part(name: str, file: str, data: bytes, message: str | None) -> Pa
 
 
 def _schema_refused(config: KafkaSink, part: Part, registry: Registry, subject: str) -> InvalidPipeline:
+    """Return the error for a schema that the registry does not accept, or does not have."""
     where = f"subject '{subject}' of the registry {registry.connection.describe()}"
     if config.register:
         return InvalidPipeline(

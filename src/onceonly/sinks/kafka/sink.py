@@ -286,6 +286,7 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, Pool
         return recorded_handle
 
     def _republisher(self, transactions: Transactions, handle: Handle) -> Republisher:
+        """Return what writes parts of this handle again."""
         txn = Transaction.parse(handle["txn"])
         assert txn is not None
         ids = Ids(self.config.id_prefix, txn, handle["slot"])
@@ -433,7 +434,8 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, Pool
     @property
     def _head_size(self) -> int:
         """The number of bytes before a value."""
-        return HEAD if self.config.registry and self.config.format != "raw" else 0
+        has_head = self.config.registry and self.config.format != "raw"
+        return HEAD if has_head else 0
 
     @property
     def _schema(self) -> gate_view.Schema:

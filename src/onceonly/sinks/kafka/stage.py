@@ -119,9 +119,13 @@ def _make_task(job: Job) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Rec
 
         context = TaskContext.get()
         aws.adopt(job.storage)  # this worker may have done other work before
-        part, attempt = (context.partitionId(), context.attemptNumber()) if context else (0, 0)
+        part, attempt_job = 0, job
+        if context:
+            part = context.partitionId()
+            if context.attemptNumber():
+                attempt_job = _without_pooled_ids(job)
         try:
-            receipt = _stage_part(_without_pooled_ids(job) if attempt else job, part, batches)
+            receipt = _stage_part(attempt_job, part, batches)
         except OnceonlyError as error:
             raise encode.worker_error(error) from error
         if receipt:

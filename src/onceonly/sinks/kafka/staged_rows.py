@@ -86,8 +86,10 @@ def find_cut_logs(cluster: Cluster, handle: Handle) -> frozenset[End]:
     short = _ends_of_short_logs(cluster, log_ends)
     cut = {(log_end.partition, log_end.end) for log_end in short}
     for topic, round_ends in _rounds([log_end for log_end in log_ends if log_end not in short]):
-        ends = {log_end.number: log_end.end for log_end in round_ends}
-        marks = {log_end.number: log_end.batch for log_end in round_ends}
+        ends: dict[int, int] = {}
+        marks: dict[int, Batch] = {}
+        for log_end in round_ends:
+            ends[log_end.number], marks[log_end.number] = log_end.end, log_end.batch
         comparison = cluster.compare_ends((topic, topic_ids[topic]), ends, marks)
         for number in comparison.replaced:
             cut.add(((topic, number), ends[number]))
