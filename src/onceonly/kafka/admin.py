@@ -48,7 +48,7 @@ class BrokerClient:
 
     @property
     def address(self) -> str:
-        """The bootstrap servers, for messages."""
+        """Return the bootstrap servers, for messages."""
         servers = self._config["bootstrap_servers"]
         return servers if isinstance(servers, str) else ",".join(map(str, servers))
 
@@ -58,7 +58,7 @@ class BrokerClient:
             admin.close()
 
     def call(self, request: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:
-        """The result of `request`, which is retried while the brokers change leaders or coordinators.
+        """Return the result of `request`, which is retried while the brokers change leaders or coordinators.
 
         Args:
             request: a coroutine function, run on the client's own thread.
@@ -68,24 +68,24 @@ class BrokerClient:
         """
         from kafka.errors import KafkaError
 
-        limit, pause, again = monotonic() + (timeout or self.timeout), PAUSE[0], False
+        deadline, pause, is_retry = monotonic() + (timeout or self.timeout), PAUSE[0], False
         while True:
             try:
-                return self._call_once(request, limit, again)
+                return self._call_once(request, deadline, is_retry)
             except KafkaError as error:
-                if not _is_transient(error) or monotonic() + pause > limit:
-                    raise self._failed(error) from error
+                if not _is_transient(error) or monotonic() + pause > deadline:
+                    raise self._error_for_caller(error) from error
             sleep(pause)
-            pause, again = min(2 * pause, PAUSE[1]), True
+            pause, is_retry = min(2 * pause, PAUSE[1]), True
 
     # --- coroutines, for `call`
 
     async def send(self, request: Any, node: int | None = None) -> Any:
-        """The response of that broker, or of any."""
+        """Send a request to that broker, or to any, and return the response."""
         return await self.admin._manager.send(request, node_id=node)
 
     async def send_once(self, request: Any, node: int, before_sending: Callable[[], None]) -> Any:
-        """As `send`, for a request that must not be sent twice; calls `before_sending` right before it is sent.
+        """Send a request that must not be sent twice; `before_sending` is called right before it is sent.
 
         Raises:
             KafkaError: it was not sent.
@@ -103,99 +103,107 @@ class BrokerClient:
             raise ResponseLost(str(error)) from error
 
     async def brokers(self) -> list[int]:
-        """The ids of the live brokers, now."""
+        """Return the ids of the live brokers, now."""
         await self.admin._manager.cluster.refresh_metadata()
         return sorted(broker.node_id for broker in self.admin._manager.cluster.brokers())
 
     async def coordinators(self, ids: Iterable[str]) -> dict[str, int]:
-        """The broker that coordinates each transactional id. kafka-python's cache is not used: it does not expire."""
+        """Return the broker that coordinates each transactional id.
+
+        kafka-python's cache is not used: it does not expire.
+        """
         from kafka.protocol.metadata import CoordinatorType
 
         ids, kind = list(ids), CoordinatorType.TRANSACTION
         for id in ids:
             self.admin._manager.cluster._coordinators.pop((kind, id), None)
-        found: dict[str, int] = await self.admin._find_coordinator_ids(ids, key_type=kind)
-        return found
+        coordinators: dict[str, int] = await self.admin._find_coordinator_ids(ids, key_type=kind)
+        return coordinators
 
     async def topics(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Metadata of the topics that exist."""
+        """Return the metadata of the topics that exist, by name."""
         from kafka.errors import UnknownTopicOrPartitionError
 
-        wanted = sorted(set(names))
-        response = await self.admin._get_cluster_metadata(wanted)
-        found = {topic["name"]: topic for topic in response["topics"]}
-        known = {
-            name: topic for name, topic in found.items() if topic["error_code"] != UnknownTopicOrPartitionError.errno
-        }
-        for topic in known.values():
-            check(topic["error_code"])
-        return known
+        response = await self.admin._get_cluster_metadata(sorted(set(names)))
+        topics: dict[str, dict[str, Any]] = {}
+        for topic in response["topics"]:
+            if topic["error_code"] != UnknownTopicOrPartitionError.errno:
+                check(topic["error_code"])
+                topics[topic["name"]] = topic
+        return topics
 
     async def leader(self, partition: tuple[str, int], topic_id: str | None = None) -> int:
-        """The broker that leads the partition.
+        """Return the broker that leads the partition.
 
         Raises:
             UnknownTopicOrPartitionError: no such partition, or the topic of that name has another id.
         """
         from kafka.errors import UnknownTopicOrPartitionError
 
-        topic = (await self.topics([partition[0]])).get(partition[0])
+        name, number = partition
+        topic = (await self.topics([name])).get(name)
         if topic is None or topic_id not in (None, id_text(topic["topic_id"])):
-            raise UnknownTopicOrPartitionError(partition[0])
-        leaders = {found["partition_index"]: found for found in topic["partitions"]}
-        if partition[1] not in leaders:
+            raise UnknownTopicOrPartitionError(name)
+        metadata_by_number = {metadata["partition_index"]: metadata for metadata in topic["partitions"]}
+        if number not in metadata_by_number:
             raise UnknownTopicOrPartitionError(str(partition))
-        check(leaders[partition[1]]["error_code"])
-        return int(leaders[partition[1]]["leader_id"])
+        check(metadata_by_number[number]["error_code"])
+        return int(metadata_by_number[number]["leader_id"])
 
     async def leaders(self, topic_ids: Mapping[str, str]) -> dict[tuple[str, int], int]:
-        """The leader of each partition of these topics, if it has one. A topic that has another id now is left out."""
-        found = await self.topics(topic_ids)
-        return {
-            (name, partition["partition_index"]): int(partition["leader_id"])
-            for name, topic in found.items()
-            if id_text(topic["topic_id"]) == topic_ids[name]
-            for partition in topic["partitions"]
-            if not partition["error_code"]
-        }
+        """Return the leader of each partition of these topics, if it has one.
+
+        A topic that has another id now is left out.
+        """
+        leaders: dict[tuple[str, int], int] = {}
+        for name, topic in (await self.topics(topic_ids)).items():
+            if id_text(topic["topic_id"]) != topic_ids[name]:
+                continue
+            for partition in topic["partitions"]:
+                if not partition["error_code"]:
+                    leaders[name, partition["partition_index"]] = int(partition["leader_id"])
+        return leaders
 
     # --- the client
 
     @cached_property
     def admin(self) -> Any:
-        """A KafkaAdminClient. If it cannot connect, its thread is ended before the error is raised."""
+        """The KafkaAdminClient. If it cannot connect, its thread is ended before the error is raised."""
         from kafka.admin import KafkaAdminClient
         from kafka.net.compat import KafkaNetClient
 
-        made: list[Any] = []
+        net_clients: list[Any] = []
 
-        def net_client(**config: Any) -> Any:
-            made.append(KafkaNetClient(**config))
-            return made[0]
+        def make_net_client(**config: Any) -> Any:
+            net_clients.append(KafkaNetClient(**config))
+            return net_clients[0]
 
-        direct = {} if {"proxy_url", "socks5_proxy"} & set(self._config) else {"proxy_url": _direct()}
+        proxy = {}
+        if not {"proxy_url", "socks5_proxy"} & set(self._config):
+            proxy = {"proxy_url": _direct_socket_url()}
         try:
-            return KafkaAdminClient(**self._config, **direct, kafka_client=net_client)
+            return KafkaAdminClient(**self._config, **proxy, kafka_client=make_net_client)
         except BaseException:
-            for client in made:
-                client.close()
+            for net_client in net_clients:
+                net_client.close()
             raise
 
-    def _call_once(self, request: Callable[[], Awaitable[T]], limit: float, again: bool) -> T:
+    def _call_once(self, request: Callable[[], Awaitable[T]], deadline: float, is_retry: bool) -> T:
         manager = self.admin._manager
 
         async def attempt() -> T:
-            if again:
+            if is_retry:
                 await manager.cluster.refresh_metadata()
             return await request()
 
-        async def with_timeout() -> Any:
-            return await manager.wait_for(manager.call_soon(attempt), max(1.0, (limit - monotonic()) * 1000))
+        async def attempt_in_time() -> Any:
+            return await manager.wait_for(manager.call_soon(attempt), max(1.0, (deadline - monotonic()) * 1000))
 
-        result: T = manager.run(with_timeout)
+        result: T = manager.run(attempt_in_time)
         return result
 
-    def _failed(self, error: Exception) -> NotCommitted:
+    def _error_for_caller(self, error: Exception) -> NotCommitted:
+        """Return the error of this project that tells of an error of kafka-python."""
         from kafka.errors import BrokerResponseError, UnknownTopicOrPartitionError
 
         if isinstance(error, UnknownTopicOrPartitionError):
@@ -211,13 +219,16 @@ class BrokerClient:
                 "Grant Describe and Write on the TransactionalId prefix, and Describe, Read and Write on the topic. "
                 "Nothing was published.",
             )
-        refused = isinstance(error, BrokerResponseError) and not _is_transient(error)
+        if isinstance(error, BrokerResponseError) and not _is_transient(error):
+            return NotCommitted(
+                f"the Kafka broker at {self.address} refused a request.",
+                f"{error}.",
+                "Fix what the error names. Nothing was published.",
+            )
         return NotCommitted(
-            f"the Kafka broker at {self.address} {'refused a request' if refused else 'did not answer'}.",
+            f"the Kafka broker at {self.address} did not answer.",
             f"{error}.",
-            "Fix what the error names. Nothing was published."
-            if refused
-            else "Check that it is running and reachable from here. This is safe to retry. Nothing was published.",
+            "Check that it is running and reachable from here. This is safe to retry. Nothing was published.",
         )
 
 
@@ -230,18 +241,21 @@ def check(code: int) -> None:
 
 
 def id_text(topic_id: str) -> str:
-    """A topic id as librdkafka writes it: 22 characters of base64, with + and / (Kafka's own tools write - and _)."""
+    """Return a topic id as librdkafka writes it: 22 characters of base64, with + and /.
+
+    Kafka's own tools write - and _.
+    """
     return b64encode(UUID(topic_id).bytes).decode().rstrip("=")
 
 
 def id_uuid(text: str) -> UUID:
-    """The topic id that `id_text` has written."""
+    """Return the topic id that `id_text` has written."""
     return UUID(bytes=b64decode(f"{text}=="))
 
 
 @cache
-def _direct() -> str:
-    """The URL scheme of a socket class that closes its socket when a connect fails.
+def _direct_socket_url() -> str:
+    """Return the URL of a socket class that closes its socket when a connect fails.
 
     kafka-python takes such a class only as a "proxy". This one connects directly.
     """
@@ -272,7 +286,7 @@ def _import_quietly() -> None:
 
 
 def _is_transient(error: Exception) -> bool:
-    """Whether a retry may help."""
+    """Return whether a retry may help."""
     from kafka.errors import KafkaError, UnknownBrokerIdError, UnknownTopicOrPartitionError
 
     if isinstance(error, UnknownTopicOrPartitionError):

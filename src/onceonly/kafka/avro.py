@@ -6,7 +6,7 @@ from onceonly.registry import avro_schema
 
 
 def flaw(text: str) -> Exception | None:
-    """Why `text` is not an Avro schema that Spark can use; None if it is one."""
+    """Return why `text` is not an Avro schema that Spark can use; None if it is one."""
     try:
         avro_schema.parse_file(text)
     except avro_schema.Unusable as error:

@@ -35,12 +35,12 @@ class Header:
 
     @property
     def is_compacted(self) -> bool:
-        """Whether compaction has rewritten it: producers' batches have a record at each offset."""
+        """Return whether compaction has rewritten the batch: those of producers have a record at each offset."""
         return self.count != self.last_offset - self.base_offset + 1 or bool(self.attributes & DELETE_HORIZON)
 
 
 def headers(records: bytes) -> Iterator[Header]:
-    """The headers of all batches of which the whole header is there; the last batch may be cut short."""
+    """Yield the headers of all batches of which the whole header is there; the last batch may be cut short."""
     start = 0
     while start + HEADER.size <= len(records):
         fields = HEADER.unpack_from(records, start)
@@ -50,7 +50,9 @@ def headers(records: bytes) -> Iterator[Header]:
 
 
 def fetch_request(topic: str, offsets: Mapping[int, int], partition_bytes: int, bytes_: int) -> Any:
-    """A fetch outside of any session. Version 11 is the last one with topic names and without compact encoding.
+    """Return a fetch outside of any session.
+
+    Version 11 is the last one with topic names and without compact encoding.
 
     Args:
         offsets: where to begin, by partition.
@@ -58,10 +60,10 @@ def fetch_request(topic: str, offsets: Mapping[int, int], partition_bytes: int, 
     from kafka.protocol.consumer.fetch import FetchRequest
 
     fetch = FetchRequest.FetchTopic
-    partitions = [
-        fetch.FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=partition_bytes)
-        for number, offset in offsets.items()
-    ]
+    partitions = []
+    for number, offset in offsets.items():
+        partition = fetch.FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=partition_bytes)
+        partitions.append(partition)
     return FetchRequest(
         version=11,
         max_wait_ms=0,

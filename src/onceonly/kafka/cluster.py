@@ -41,58 +41,66 @@ class Cluster:
     # --- topics
 
     def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """The high watermark of each partition, where a read_uncommitted reader would continue."""
+        """Return the high watermark of each partition, where a read_uncommitted reader would continue."""
         from kafka.admin import OffsetSpec
 
-        wanted = {key: OffsetSpec.LATEST for key in keys(partitions)}
-        found = self._client.call(lambda: self._client.admin._async_list_partition_offsets(wanted)) if wanted else {}
-        return {(key.topic, key.partition): result.offset for key, result in found.items()}
+        specs = dict.fromkeys(keys(partitions), OffsetSpec.LATEST)
+        if not specs:
+            return {}
+        results = self._client.call(lambda: self._client.admin._async_list_partition_offsets(specs))
+        return {(key.topic, key.partition): result.offset for key, result in results.items()}
 
     def end_batches(self, topic: Topic, ends: Mapping[int, int]) -> dict[int, Batch]:
-        """The record batch that holds the last offset below each end, as far as the log still has it.
+        """Return the record batch that holds the last offset below each end, as far as the log still has it.
 
         Args:
             ends: by partition.
         Raises:
             InvalidPipeline: no permission to read the topic.
         """
-        wanted = {partition: end for partition, end in ends.items() if end > 0}
-        batches = log_ends.read_end_batches(self._client, topic, wanted)
+        ends_above_zero = {partition: end for partition, end in ends.items() if end > 0}
+        batches = log_ends.read_end_batches(self._client, topic, ends_above_zero)
         return {partition: batch for partition, batch in batches.items() if batch}
 
     def compare_ends(self, topic: Topic, ends: Mapping[int, int], marks: Mapping[int, Batch]) -> log_ends.Comparison:
-        """See `log_ends.compare`."""
+        """Compare logs with the batches that they once ended with, see `log_ends.compare`."""
         return log_ends.compare(self._client, topic, ends, marks)
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Topic ids in the text form of `TopicLog`; a missing topic is left out."""
+        """Return topic ids in the text form of `TopicLog`; a missing topic is left out."""
         return {name: id_text(topic["topic_id"]) for name, topic in self._topics(topics).items()}
 
     def partitions(self, topics: Iterable[str]) -> dict[str, int]:
-        """The number of partitions of each topic; a missing topic is left out."""
+        """Return the number of partitions of each topic; a missing topic is left out."""
         return {name: len(topic["partitions"]) for name, topic in self._topics(topics).items()}
 
     def copies(self, topics: Iterable[str]) -> dict[str, int]:
-        """The replication factor of each topic: that of its partition with the fewest replicas.
+        """Return the replication factor of each topic: that of its partition with the fewest replicas.
 
         A missing topic is left out.
         """
-        found = self._topics(topics)
-        return {name: min(len(p["replica_nodes"]) for p in topic["partitions"]) for name, topic in found.items()}
+        replication_factors = {}
+        for name, topic in self._topics(topics).items():
+            replication_factors[name] = min(len(partition["replica_nodes"]) for partition in topic["partitions"])
+        return replication_factors
 
     def refusing(self, topics: Iterable[str]) -> list[str]:
-        """The partitions that accept nothing now, and why: no leader, or fewer in-sync replicas than they need."""
-        found = self._topics(topics)
-        needed = {name: self._needed_in_sync(name) for name in found}
-        return [
-            f"'{name}' partition {partition['partition_index']} {why}"
-            for name, topic in sorted(found.items())
-            for partition in topic["partitions"]
-            if (why := _why_refused(partition, needed[name]))
-        ]
+        """Return the partitions that accept nothing now, and why.
+
+        Such a partition has no leader, or fewer in-sync replicas than it needs.
+        """
+        metadata = self._topics(topics)
+        needed_in_sync = {name: self._needed_in_sync(name) for name in metadata}
+        refusals = []
+        for name, topic in sorted(metadata.items()):
+            for partition in topic["partitions"]:
+                why = _why_it_refuses(partition, needed_in_sync[name])
+                if why:
+                    refusals.append(f"'{name}' partition {partition['partition_index']} {why}")
+        return refusals
 
     def topic_config(self, topic: str) -> dict[str, str]:
-        """All settings of a topic, defaults included: cleanup.policy, max.message.bytes, min.insync.replicas, …
+        """Return all settings of a topic, with defaults: cleanup.policy, max.message.bytes, min.insync.replicas, …
 
         Raises:
             InvalidPipeline: no such topic, or no permission to describe it.
@@ -108,43 +116,43 @@ class Cluster:
     # --- the cluster
 
     def cluster_id(self) -> str:
-        """As the brokers report it."""
+        """Return the cluster's id, as the brokers report it."""
         return str(self._client.call(lambda: self._client.admin._get_cluster_metadata([]))["cluster_id"])
 
     def brokers(self) -> list[int]:
-        """The ids of the live brokers."""
+        """Return the ids of the live brokers."""
         return self._client.call(self._client.brokers)
 
     def state_log_copies(self) -> int:
-        """The replication factor of the topic that holds transaction state; 0 before the first transaction."""
+        """Return the replication factor of the topic that holds transaction state; 0 before the first transaction."""
         return self.copies([STATE_LOG]).get(STATE_LOG, 0)
 
     def transaction_max_timeout(self) -> float:
-        """The longest transaction.timeout.ms that every broker accepts, in seconds.
+        """Return the longest transaction.timeout.ms that every broker accepts, in seconds.
 
         Raises:
             InvalidPipeline: no permission to describe the brokers' configuration.
         """
-        return self._smallest("transaction.max.timeout.ms") / 1000
+        return self._smallest_value("transaction.max.timeout.ms") / 1000
 
     def largest_request(self) -> int:
-        """The socket.request.max.bytes of every broker. Raises as `transaction_max_timeout`."""
-        return self._smallest("socket.request.max.bytes")
+        """Return the socket.request.max.bytes that holds for every broker. Raises as `transaction_max_timeout`."""
+        return self._smallest_value("socket.request.max.bytes")
 
-    def _smallest(self, key: str) -> int:
-        """Of the brokers' values of a setting."""
-        found = [self._config("BROKER", str(broker), [key]).get(key) for broker in self.brokers()]
-        known = [int(most) for most in found if most is not None]
-        if len(known) < len(found) or not known:
+    def _smallest_value(self, key: str) -> int:
+        """Return the smallest of the brokers' values of a setting."""
+        texts = [self._config("BROKER", str(broker), [key]).get(key) for broker in self.brokers()]
+        values = [int(text) for text in texts if text is not None]
+        if len(values) < len(texts) or not values:
             raise InvalidPipeline(
                 f"the configuration of the brokers at {self._client.address} cannot be described.",
                 "DescribeConfigs on the Cluster is not granted to this client.",
                 "Grant it, or do not use the option that depends on it. Nothing was published.",
             )
-        return min(known)
+        return min(values)
 
     def transaction_version(self) -> int:
-        """The cluster's transaction.version; 0 if it has none. 2 (Kafka 4) bumps the epoch with every EndTxn."""
+        """Return the cluster's transaction.version; 0 if it has none. 2 (Kafka 4) bumps the epoch with every EndTxn."""
         if self._version is None:
             features = self._client.call(self._client.admin._async_describe_features)
             self._version = int(features.get("transaction.version", {}).get("finalized", (0, 0))[1])
@@ -153,11 +161,13 @@ class Cluster:
     # --- helpers
 
     def _topics(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-        wanted = set(names)
-        return self._client.call(lambda: self._client.topics(wanted)) if wanted else {}
+        distinct_names = set(names)
+        if not distinct_names:
+            return {}
+        return self._client.call(lambda: self._client.topics(distinct_names))
 
     def _needed_in_sync(self, topic: str) -> int:
-        """The topic's min.insync.replicas; 0 if unknown."""
+        """Return the topic's min.insync.replicas; 0 if unknown."""
         with suppress(InvalidPipeline):
             return int(self.topic_config(topic)["min.insync.replicas"])
         return 0
@@ -166,21 +176,22 @@ class Cluster:
         from kafka.admin import ConfigResource
 
         resource = ConfigResource(kind, name, keys)
-        found = self._client.call(lambda: self._client.admin._async_describe_configs([resource], config_filter="all"))
-        return {key: setting["value"] for key, setting in found[kind.lower()][name].items()}
+        configs = self._client.call(lambda: self._client.admin._async_describe_configs([resource], config_filter="all"))
+        return {key: setting["value"] for key, setting in configs[kind.lower()][name].items()}
 
 
-def _why_refused(partition: Mapping[str, Any], needed: int) -> str:
-    in_sync, copies = len(partition["isr_nodes"]), len(partition["replica_nodes"])
+def _why_it_refuses(partition: Mapping[str, Any], needed: int) -> str:
+    """Return why a partition accepts nothing now; empty if it does accept records."""
+    in_sync, replicas = len(partition["isr_nodes"]), len(partition["replica_nodes"])
     if partition["leader_id"] < 0:
         return "has no leader"
-    return (
-        f"has {in_sync} of {copies} replicas in sync, and min.insync.replicas is {needed}" if in_sync < needed else ""
-    )
+    if in_sync < needed:
+        return f"has {in_sync} of {replicas} replicas in sync, and min.insync.replicas is {needed}"
+    return ""
 
 
 def keys(partitions: Iterable[Partition]) -> list[Any]:
-    """kafka-python's TopicPartitions, each once, in order."""
+    """Return kafka-python's TopicPartitions, each once, in order."""
     from kafka import TopicPartition
 
     return sorted({TopicPartition(*partition) for partition in partitions})

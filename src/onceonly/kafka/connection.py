@@ -39,7 +39,7 @@ GUARDED = re.compile(r"(enable\.)?(ssl|sasl|security|https)\.")  # settings that
 
 
 def require_clients() -> None:
-    """Raises InvalidPipeline if a package of the extra `kafka` is missing, before anything uses it."""
+    """Raise InvalidPipeline if a package of the extra `kafka` is missing, before anything uses it."""
     if missing := [name for name in CLIENTS if find_spec(name) is None]:
         raise InvalidPipeline(
             "Kafka cannot be used in this environment.",
@@ -81,13 +81,13 @@ class KafkaConnection:
             if key in plain:
                 plain[key] = plain[key].upper()
         require_clients()
-        made = cls({"security.protocol": "PLAINTEXT", **plain}, name)
-        made._check()
-        return cls({key: made._meant(key, value) for key, value in made.settings.items()}, name)
+        connection = cls({"security.protocol": "PLAINTEXT", **plain}, name)
+        connection._check()
+        return cls({key: connection._normalize(key, value) for key, value in connection.settings.items()}, name)
 
     @classmethod
     def plaintext(cls, bootstrap: str) -> KafkaConnection:
-        """Bare addresses: no encryption, no authentication."""
+        """Return a connection to bare addresses, without encryption and authentication."""
         return cls.parse({"bootstrap.servers": bootstrap})
 
     @property
@@ -106,30 +106,34 @@ class KafkaConnection:
         return self.settings["sasl.mechanism"] if self.protocol.startswith("SASL_") else None
 
     def librdkafka(self) -> dict[str, str]:
-        """All settings for confluent-kafka, tuning included. The caller adds its own on top."""
+        """Return all settings for confluent-kafka, tuning included. The caller adds its own on top."""
         return {key: Secret(value) if SECRET.search(key) else value for key, value in self.settings.items()}
 
     def scrub(self, text: str) -> str:
-        """`text` with this connection's secrets masked: a client may have put one into an error."""
+        """Return `text` with this connection's secrets masked: a client may have put one into an error."""
         for key, value in self.settings.items():
             if SECRET.search(key) and len(value) > 3:
                 text = text.replace(value, "***")
         return text
 
     def describe(self) -> str:
-        """Address, protocol and mechanism, for messages; never a secret."""
+        """Return address, protocol and mechanism, for messages; never a secret."""
         if self.protocol == "PLAINTEXT" and not self.name:
             return self.bootstrap
-        how = self.protocol + (f" {self.mechanism}" if self.mechanism else "")
-        return f"{self.bootstrap} ({how}{f', connection {self.name!r}' if self.name else ''})"
+        details = self.protocol
+        if self.mechanism:
+            details += f" {self.mechanism}"
+        if self.name:
+            details += f", connection {self.name!r}"
+        return f"{self.bootstrap} ({details})"
 
     def __repr__(self) -> str:
         return f"<KafkaConnection {self.describe()}>"
 
     def invalid(self, what: str, todo: str) -> InvalidPipeline:
-        """The error for a setting of this connection."""
-        named = f"the Kafka connection '{self.name}'" if self.name else "the Kafka connection"
-        return InvalidPipeline(f"{named} cannot be used.", what, f"{todo} Nothing was written.")
+        """Return the error for a setting of this connection."""
+        connection = f"the Kafka connection '{self.name}'" if self.name else "the Kafka connection"
+        return InvalidPipeline(f"{connection} cannot be used.", what, f"{todo} Nothing was written.")
 
     def refuse_others(self, client: str, translated: Iterable[str]) -> None:
         """Refuse a security setting that is not in `translated`."""
@@ -137,8 +141,8 @@ class KafkaConnection:
             if GUARDED.match(key):
                 raise self.invalid(f"'{key}' has no translation for {client}.", "Remove it, or correct its name.")
 
-    def _meant(self, key: str, text: str) -> str:
-        """One spelling for all clients: a client takes a spelling that it does not know for the opposite."""
+    def _normalize(self, key: str, text: str) -> str:
+        """Return one spelling for all clients: a client takes a spelling that it does not know for the opposite."""
         if key not in SPELLINGS:
             return text
         for meaning, spellings in SPELLINGS[key].items():

@@ -28,74 +28,76 @@ PLAIN_KEY = "-----BEGIN PRIVATE KEY-----"  # PKCS#8
 
 
 def options(connection: KafkaConnection) -> dict[str, str]:
-    """Options of a Java client. Certificates are read here, so that Spark's machines need no files.
+    """Return options of a Java client. Certificates are read here, so that Spark's machines need no files.
 
     Raises:
         InvalidPipeline: a setting that the Java client does not have, or a file that cannot be used.
     """
     connection.refuse_others(CLIENT, TRANSLATED)
-    found = {"bootstrap.servers": connection.bootstrap, "security.protocol": connection.protocol}
+    java_options = {"bootstrap.servers": connection.bootstrap, "security.protocol": connection.protocol}
     if lookup := connection.settings.get("client.dns.lookup"):
-        found["client.dns.lookup"] = lookup
+        java_options["client.dns.lookup"] = lookup
     if connection.protocol.endswith("SSL"):
-        found |= _tls(connection)
+        java_options |= _tls_options(connection)
     if connection.mechanism:
-        found |= _sasl(connection, connection.mechanism)
-    return found
+        java_options |= _sasl_options(connection, connection.mechanism)
+    return java_options
 
 
-def _sasl(connection: KafkaConnection, mechanism: str) -> dict[str, str]:
-    found = {"sasl.mechanism": mechanism}
+def _sasl_options(connection: KafkaConnection, mechanism: str) -> dict[str, str]:
     if mechanism != "OAUTHBEARER":
         user = {key: connection.settings[f"sasl.{key}"] for key in ("username", "password")}
-        return {**found, "sasl.jaas.config": jaas(MODULES[mechanism], user)}
+        return {"sasl.mechanism": mechanism, "sasl.jaas.config": jaas(MODULES[mechanism], user)}
     return {
-        **found,
-        "sasl.jaas.config": jaas(MODULES[mechanism], _oauth(connection.settings)),
+        "sasl.mechanism": mechanism,
+        "sasl.jaas.config": jaas(MODULES[mechanism], _oauth_values(connection.settings)),
         "sasl.login.callback.handler.class": f"{SECURITY}.oauthbearer.OAuthBearerLoginCallbackHandler",
         "sasl.oauthbearer.token.endpoint.url": connection.settings["sasl.oauthbearer.token.endpoint.url"],
     }
 
 
-def _oauth(settings: Mapping[str, str]) -> dict[str, str]:
+def _oauth_values(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the values of the JAAS entry for client credentials, without empty ones."""
     names = {"clientId": "client.id", "clientSecret": "client.secret", "scope": "scope"}
-    found = {name: settings.get(f"sasl.oauthbearer.{key}", "") for name, key in names.items()}
-    extensions = settings.get("sasl.oauthbearer.extensions", "")
-    pairs = (pair.partition("=") for pair in extensions.split(",") if pair)
-    found |= {f"extension_{key.strip()}": value for key, _, value in pairs}
-    return {name: value for name, value in found.items() if value}
+    values = {name: settings.get(f"sasl.oauthbearer.{key}", "") for name, key in names.items()}
+    for pair in settings.get("sasl.oauthbearer.extensions", "").split(","):
+        if pair:
+            key, _, value = pair.partition("=")
+            values[f"extension_{key.strip()}"] = value
+    return {name: value for name, value in values.items() if value}
 
 
 def jaas(module: str, values: Mapping[str, str]) -> Secret:
-    """One JAAS entry. Kafka reads it with a StreamTokenizer, whose strings have C escapes.
+    """Return one JAAS entry. Kafka reads it with a StreamTokenizer, whose strings have C escapes.
 
     >>> str(jaas("M", {"password": 'a"b'}))
     'M required password="a\\\\"b";'
     """
-    pairs = " ".join(f'{name}="{_escaped(value)}"' for name, value in values.items())
+    pairs = " ".join(f'{name}="{_escape(value)}"' for name, value in values.items())
     return Secret(f"{module} required {pairs};")
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
 
 
-def _tls(connection: KafkaConnection) -> dict[str, str]:
+def _tls_options(connection: KafkaConnection) -> dict[str, str]:
     settings = connection.settings
     if settings.get("enable.ssl.certificate.verification") == "false":
         raise connection.invalid(
             f"'enable.ssl.certificate.verification' is off, and {CLIENT} always verifies.",
             "Set the brokers' certificate authority instead: 'ssl.ca.location'.",
         )
-    found: dict[str, str] = {}
-    if (algorithm := settings.get("ssl.endpoint.identification.algorithm")) is not None:
-        found["ssl.endpoint.identification.algorithm"] = "" if algorithm == "none" else algorithm
+    tls_options: dict[str, str] = {}
+    algorithm = settings.get("ssl.endpoint.identification.algorithm")
+    if algorithm is not None:
+        tls_options["ssl.endpoint.identification.algorithm"] = "" if algorithm == "none" else algorithm
     if authorities := pem.authorities(connection):
-        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": authorities}
-    return found | _keystore(connection)
+        tls_options |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": authorities}
+    return tls_options | _keystore_options(connection)
 
 
-def _keystore(connection: KafkaConnection) -> dict[str, str]:
+def _keystore_options(connection: KafkaConnection) -> dict[str, str]:
     settings = connection.settings
     if location := settings.get("ssl.keystore.location"):
         password = Secret(settings.get("ssl.keystore.password", ""))
@@ -105,14 +107,17 @@ def _keystore(connection: KafkaConnection) -> dict[str, str]:
             "ssl.keystore.password": password,
             "ssl.key.password": password,
         }
-    if (pair := pem.certificate(connection)) is None:
+    certificate = pem.certificate(connection)
+    if certificate is None:
         return {}
-    key = pair[1] if PLAIN_KEY in pair[1] else _plain_key(connection, pair[1])
-    return {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": pair[0], "ssl.keystore.key": key}
+    chain, key = certificate
+    if PLAIN_KEY not in key:
+        key = _plain_key(connection, key)
+    return {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": chain, "ssl.keystore.key": key}
 
 
 def _plain_key(connection: KafkaConnection, pem_text: str) -> Secret:
-    """The key as unencrypted PKCS#8: on Java 17 the client reads neither OpenSSL 3's encryption (PBES2) nor PKCS#1.
+    """Return the key as unencrypted PKCS#8. On Java 17 the client reads neither OpenSSL 3's PBES2 nor PKCS#1.
 
     The key would be sent together with its password anyway, so nothing is lost.
     """

@@ -19,35 +19,35 @@ TRANSLATED = (
 
 
 def arguments(connection: KafkaConnection) -> dict[str, Any]:
-    """Keyword arguments of a kafka-python client. Certificates are read here, into an `ssl_context`.
+    """Return keyword arguments of a kafka-python client. Certificates are read here, into an `ssl_context`.
 
     Raises:
         InvalidPipeline: a setting that kafka-python does not have, or a file that cannot be used.
     """
     connection.refuse_others(CLIENT, TRANSLATED)
     servers = [server.strip() for server in connection.bootstrap.split(",")]
-    found: dict[str, Any] = {"bootstrap_servers": servers, "security_protocol": connection.protocol}
+    client_arguments: dict[str, Any] = {"bootstrap_servers": servers, "security_protocol": connection.protocol}
     if lookup := connection.settings.get("client.dns.lookup"):
-        found["client_dns_lookup"] = lookup
+        client_arguments["client_dns_lookup"] = lookup
     if connection.protocol.endswith("SSL"):
-        found["ssl_context"] = _context(connection)
+        client_arguments["ssl_context"] = _ssl_context(connection)
     if connection.mechanism:
-        found |= _sasl(connection)
-    return found
+        client_arguments |= _sasl_arguments(connection)
+    return client_arguments
 
 
-def _sasl(connection: KafkaConnection) -> dict[str, Any]:
-    found: dict[str, Any] = {"sasl_mechanism": connection.mechanism}
+def _sasl_arguments(connection: KafkaConnection) -> dict[str, Any]:
+    sasl_arguments: dict[str, Any] = {"sasl_mechanism": connection.mechanism}
     if connection.mechanism == "OAUTHBEARER":
         from onceonly.kafka.oidc import token_provider
 
-        return {**found, "sasl_oauth_token_provider": token_provider(connection)}
-    user, password = (connection.settings[f"sasl.{key}"] for key in ("username", "password"))
-    return {**found, "sasl_plain_username": user, "sasl_plain_password": Secret(password)}
+        return {**sasl_arguments, "sasl_oauth_token_provider": token_provider(connection)}
+    user, password = connection.settings["sasl.username"], connection.settings["sasl.password"]
+    return {**sasl_arguments, "sasl_plain_username": user, "sasl_plain_password": Secret(password)}
 
 
-def _context(connection: KafkaConnection) -> ssl.SSLContext:
-    """The context that kafka-python would build from files, made from files or PEM text."""
+def _ssl_context(connection: KafkaConnection) -> ssl.SSLContext:
+    """Return the context that kafka-python would build from files, made from files or PEM text."""
     settings = connection.settings
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -56,9 +56,12 @@ def _context(connection: KafkaConnection) -> ssl.SSLContext:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     authorities = pem.authorities(connection)
     try:
-        context.load_verify_locations(cadata=authorities) if authorities else context.load_default_certs()
+        if authorities:
+            context.load_verify_locations(cadata=authorities)
+        else:
+            context.load_default_certs()
         _restrict(context, connection)
-        _identify(context, connection)
+        _load_client_certificate(context, connection)
     except (ssl.SSLError, OSError) as error:
         raise connection.invalid(
             f"its certificates cannot be used: {connection.scrub(str(error))}.",
@@ -68,14 +71,15 @@ def _context(connection: KafkaConnection) -> ssl.SSLContext:
 
 
 def _restrict(context: ssl.SSLContext, connection: KafkaConnection) -> None:
+    """Allow only the connection's ciphers, and no certificate that it lists as revoked."""
     if ciphers := connection.settings.get("ssl.cipher.suites"):
         context.set_ciphers(ciphers)
-    if revoked := connection.settings.get("ssl.crl.location"):
-        context.load_verify_locations(revoked)
+    if revocation_list := connection.settings.get("ssl.crl.location"):
+        context.load_verify_locations(revocation_list)
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
 
-def _identify(context: ssl.SSLContext, connection: KafkaConnection) -> None:
+def _load_client_certificate(context: ssl.SSLContext, connection: KafkaConnection) -> None:
     """Load the client's own certificate. Python loads it from a file only, so a temporary one is written."""
     if pair := pem.certificate(connection):
         with NamedTemporaryFile("w", suffix=".pem") as file:  # readable by this user alone

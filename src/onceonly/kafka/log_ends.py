@@ -7,8 +7,9 @@ that the producer wrote. Only compaction rewrites it, which shows. See KIP-101 a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from onceonly.kafka import batches
 from onceonly.kafka.admin import BrokerClient, check, id_text
@@ -46,7 +47,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Replacement:
-    """What is known of a log that holds other records now than those that it once ended with.
+    """A log that holds other records now than those that it once ended with, as far as that is known.
 
     Args:
         batch: the one at that offset; None: there is none any more.
@@ -79,7 +80,9 @@ def read_end_batches(client: BrokerClient, topic: Topic, ends: Mapping[int, int]
     Raises:
         NotCommitted: the brokers did not answer, or refuse the request.
     """
-    return client.call(lambda: _read_end_batches(client, topic, ends)) if ends else {}
+    if not ends:
+        return {}
+    return client.call(lambda: _read_end_batches(client, topic, ends))
 
 
 def read_epoch_ends(client: BrokerClient, topic: Topic, epochs: Mapping[int, int]) -> dict[int, int | None]:
@@ -90,7 +93,9 @@ def read_epoch_ends(client: BrokerClient, topic: Topic, epochs: Mapping[int, int
     Raises:
         NotCommitted: the brokers did not answer, or refuse the request.
     """
-    return client.call(lambda: _read_epoch_ends(client, topic, epochs)) if epochs else {}
+    if not epochs:
+        return {}
+    return client.call(lambda: _read_epoch_ends(client, topic, epochs))
 
 
 def compare(client: BrokerClient, topic: Topic, ends: Mapping[int, int], marks: Mapping[int, Batch]) -> Comparison:
@@ -102,57 +107,86 @@ def compare(client: BrokerClient, topic: Topic, ends: Mapping[int, int], marks: 
     Raises:
         NotCommitted: the brokers did not answer, or refuse the request.
     """
-    batches = read_end_batches(client, topic, {partition: ends[partition] for partition in marks})
-    others = {p for p, batch in batches.items() if batch and marks[p].is_replaced_by(batch)}
-    gone = {p for p, batch in batches.items() if batch is None}
-    epochs = {p: marks[p].epoch for p in marks if p in others | gone and marks[p].epoch != NO_EPOCH}
+    end_batches = read_end_batches(client, topic, {partition: ends[partition] for partition in marks})
+    changed, missing = _changed_or_missing(end_batches, marks)
+    epochs: dict[int, int] = {}
+    for partition, mark in marks.items():
+        is_in_question = partition in changed or partition in missing
+        if is_in_question and mark.epoch != NO_EPOCH:
+            epochs[partition] = mark.epoch
     epoch_ends = read_epoch_ends(client, topic, epochs)
-    cut = {p for p in gone if (end := epoch_ends.get(p)) is not None and end < ends[p]}
-    replaced = {p: Replacement(batches[p], epoch_ends.get(p)) for p in sorted(others | cut)}
-    return Comparison(replaced, tuple(p for p in sorted(gone) if epoch_ends.get(p) is None))
+    # A missing batch alone proves nothing, as retention and compaction remove batches too
+    cut_off, unknown = set(), []
+    for partition in sorted(missing):
+        epoch_end = epoch_ends.get(partition)
+        if epoch_end is None:
+            unknown.append(partition)
+        elif epoch_end < ends[partition]:
+            cut_off.add(partition)
+    replaced: dict[int, Replacement] = {}
+    for partition in sorted(changed | cut_off):
+        replaced[partition] = Replacement(end_batches[partition], epoch_ends.get(partition))
+    return Comparison(replaced, tuple(unknown))
+
+
+def _changed_or_missing(
+    end_batches: Mapping[int, Batch | None], marks: Mapping[int, Batch]
+) -> tuple[set[int], set[int]]:
+    """Return the partitions in which another batch is at the mark's offset, and those in which there is none."""
+    changed, missing = set(), set()
+    for partition, batch in end_batches.items():
+        if batch is None:
+            missing.add(partition)
+        elif marks[partition].is_replaced_by(batch):
+            changed.add(partition)
+    return changed, missing
 
 
 # ---- coroutines
 
 
 async def _read_end_batches(client: BrokerClient, topic: Topic, ends: Mapping[int, int]) -> dict[int, Batch | None]:
-    found: dict[int, Batch | None] = {}
-    for node, numbers in (await partitions_by_leader(client, topic, ends)).items():
-        bytes_, waiting = FIRST_FETCH_BYTES, dict(numbers)
+    end_batches: dict[int, Batch | None] = {}
+    for node, node_ends in (await partitions_by_leader(client, topic, ends)).items():
+        fetch_bytes, waiting = FIRST_FETCH_BYTES, dict(node_ends)
         while waiting:
-            answers = await _fetch_ends(client, topic, waiting, node, bytes_)
-            found |= answers
+            answers = await _fetch_ends(client, topic, waiting, node, fetch_bytes)
+            end_batches |= answers
             waiting = {number: end for number, end in waiting.items() if number not in answers}
-            if bytes_ == MAX_FETCH_BYTES and not answers:  # nothing is left there, although the log continues
-                found |= dict.fromkeys(waiting)
+            if fetch_bytes == MAX_FETCH_BYTES and not answers:  # nothing is left there, although the log continues
+                end_batches |= dict.fromkeys(waiting)
                 break
-            bytes_ = min(8 * bytes_, MAX_FETCH_BYTES)
-    return found
+            fetch_bytes = min(8 * fetch_bytes, MAX_FETCH_BYTES)
+    return end_batches
 
 
 async def _fetch_ends(
-    client: BrokerClient, topic: Topic, ends: Mapping[int, int], node: int, bytes_: int
+    client: BrokerClient, topic: Topic, ends: Mapping[int, int], node: int, fetch_bytes: int
 ) -> dict[int, Batch | None]:
-    """Without the partitions whose batch did not fit. The broker gives the first one whole, however large it is."""
+    """Fetch the batches that hold the last offset below each end, by partition.
+
+    Partitions whose batch did not fit are left out. The broker gives the first batch whole, however large it is.
+    """
     from kafka.errors import OffsetNotAvailableError, ThrottlingQuotaExceededError
 
-    before = {number: end - 1 for number, end in ends.items()}
-    response = await client.send(batches.fetch_request(topic[0], before, bytes_, MAX_FETCH_BYTES), node)
+    last_offsets = {number: end - 1 for number, end in ends.items()}
+    request = batches.fetch_request(topic[0], last_offsets, fetch_bytes, MAX_FETCH_BYTES)
+    response = await client.send(request, node)
     check(response.error_code)
-    found: dict[int, Batch | None] = {}
-    for result in (partition for each in response.responses for partition in each.partitions):
+    end_batches: dict[int, Batch | None] = {}
+    for result in _partitions_in(response.responses):
         end, records = ends[result.partition_index], bytes(result.records or b"")
         if result.error_code == batches.OUT_OF_RANGE:
-            found[result.partition_index] = None
+            end_batches[result.partition_index] = None
             continue
         check(result.error_code)
         if result.high_watermark < end:
             raise OffsetNotAvailableError  # a new leader does not know yet how far the log is replicated
         if len(records) >= batches.HEADER.size:
-            found[result.partition_index] = _batch_with(records, end - 1)
-    if not found and response.throttle_time_ms:
+            end_batches[result.partition_index] = _batch_with(records, end - 1)
+    if not end_batches and response.throttle_time_ms:
         raise ThrottlingQuotaExceededError
-    return found
+    return end_batches
 
 
 async def _read_epoch_ends(client: BrokerClient, topic: Topic, epochs: Mapping[int, int]) -> dict[int, int | None]:
@@ -160,29 +194,43 @@ async def _read_epoch_ends(client: BrokerClient, topic: Topic, epochs: Mapping[i
 
     of_topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
     ends: dict[int, int | None] = {}
-    for node, numbers in (await partitions_by_leader(client, topic, epochs)).items():
-        wanted = [
-            of_topic.OffsetForLeaderPartition(partition=number, current_leader_epoch=NO_EPOCH, leader_epoch=epoch)
-            for number, epoch in numbers.items()
-        ]
-        request = OffsetForLeaderEpochRequest(replica_id=CONSUMER, topics=[of_topic(topic=topic[0], partitions=wanted)])
-        response = await client.send(request, node)
-        for result in (partition for each in response.topics for partition in each.partitions):
+    for node, node_epochs in (await partitions_by_leader(client, topic, epochs)).items():
+        questions = []
+        for number, epoch in node_epochs.items():
+            question = of_topic.OffsetForLeaderPartition(
+                partition=number, current_leader_epoch=NO_EPOCH, leader_epoch=epoch
+            )
+            questions.append(question)
+        topics = [of_topic(topic=topic[0], partitions=questions)]
+        response = await client.send(OffsetForLeaderEpochRequest(replica_id=CONSUMER, topics=topics), node)
+        for result in _partitions_in(response.topics):
             check(result.error_code)
             ends[result.partition] = result.end_offset if result.end_offset >= 0 else None
     return ends
 
 
+def _partitions_in(topics: Iterable[Any]) -> Iterator[Any]:
+    """Yield what a response says of each partition."""
+    for topic in topics:
+        yield from topic.partitions
+
+
 async def partitions_by_leader(
     client: BrokerClient, topic: Topic, partitions: Mapping[int, int]
 ) -> dict[int, dict[int, int]]:
+    """Return, by the broker that leads them, the partitions with their values.
+
+    Raises:
+        UnknownTopicOrPartitionError: there is no topic of that name and id.
+        LeaderNotAvailableError: a partition has no leader.
+    """
     from kafka.errors import LeaderNotAvailableError, UnknownTopicOrPartitionError
 
     name, topic_id = topic
     metadata = (await client.topics([name])).get(name)
     if metadata is None or id_text(metadata["topic_id"]) != topic_id:
         raise UnknownTopicOrPartitionError(name)
-    leaders = {found["partition_index"]: found["leader_id"] for found in metadata["partitions"]}
+    leaders = {partition["partition_index"]: partition["leader_id"] for partition in metadata["partitions"]}
     by_leader: dict[int, dict[int, int]] = defaultdict(dict)
     for number, value in partitions.items():
         if leaders.get(number, -1) < 0:
@@ -192,7 +240,7 @@ async def partitions_by_leader(
 
 
 def _batch_with(records: bytes, offset: int) -> Batch | None:
-    """The batch that holds the offset; None if there is none, or one without a leader epoch's place."""
+    """Return the batch that holds the offset; None if there is none, or one of a format without leader epochs."""
     for header in batches.headers(records):
         if header.magic != batches.MAGIC or header.base_offset > offset:
             return None

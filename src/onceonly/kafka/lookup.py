@@ -15,12 +15,12 @@ NOTHING_WRITTEN = "Nothing was written."
 
 
 def variable(conn_id: str) -> str:
-    """The name of the environment variable that holds this connection."""
+    """Return the name of the environment variable that holds this connection."""
     return f"AIRFLOW_CONN_{conn_id.upper()}"
 
 
 def from_environment(conn_id: str, env: Mapping[str, str] = os.environ) -> Mapping[str, Any]:
-    """The extra of a connection, from its environment variable.
+    """Return the extra of a connection, from its environment variable.
 
     Raises:
         InvalidPipeline: there is no such variable, or it cannot be parsed; its content is never shown.
@@ -29,23 +29,22 @@ def from_environment(conn_id: str, env: Mapping[str, str] = os.environ) -> Mappi
     if not text:
         raise missing(conn_id, f"The environment variable {variable(conn_id)} is not set.")
     try:
-        extra = json.loads(text).get("extra") if text.startswith("{") else _of_uri(text)
-        found = json.loads(extra) if isinstance(extra, str) and extra else extra or {}
+        settings = _parse_extra(text)
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        settings = None
+    if not isinstance(settings, dict):
         raise InvalidPipeline(
             f"the Airflow connection '{conn_id}' cannot be read.",
             f"{variable(conn_id)} is neither a connection as JSON nor as URI, or its extra is not a JSON object.",
             f'Write {{"conn_type": "kafka", "extra": {{"bootstrap.servers": "…"}}}}. {NOTHING_WRITTEN}',
         )
-    return found
+    return settings
 
 
 def of_store(
     conn_id: str, setting: str, kind: str, env: Mapping[str, str] = os.environ
 ) -> tuple[Mapping[str, Any], str | None, str | None]:
-    """Extra, login and password of a connection to an object store, from its environment variable.
+    """Return extra, login and password of a connection to an object store, from its environment variable.
 
     Args:
         setting: the variable that names the connection.
@@ -60,27 +59,27 @@ def of_store(
         raise InvalidPipeline(error.what, error.why, f"{todo} {NOTHING_WRITTEN}") from None
     text = env[variable(conn_id)].strip()
     if text.startswith("{"):
-        whole = json.loads(text)
-        return extra, whole.get("login"), whole.get("password")
-    there = urlsplit(text)
-    return extra, unquote(there.username or ""), unquote(there.password or "")
+        connection = json.loads(text)
+        return extra, connection.get("login"), connection.get("password")
+    uri = urlsplit(text)
+    return extra, unquote(uri.username or ""), unquote(uri.password or "")
 
 
 def to_environment(conn_id: str, settings: Mapping[str, Any]) -> dict[str, str]:
-    """The variable for a child process, as `from_environment` and Airflow read it."""
+    """Return the variable for a child process, as `from_environment` and Airflow read it."""
     return {variable(conn_id): json.dumps({"conn_type": "kafka", "extra": dict(settings)})}
 
 
 def handed_over(conn_ids: Iterable[str], connections: Lookup) -> dict[str, str]:
-    """Environment variables that give these connections to another process; nothing else shows them."""
-    found: dict[str, str] = {}
+    """Return environment variables that give these connections to another process; nothing else shows them."""
+    variables: dict[str, str] = {}
     for conn_id in conn_ids:
-        found |= to_environment(conn_id, connections(conn_id))
-    return found
+        variables |= to_environment(conn_id, connections(conn_id))
+    return variables
 
 
 def missing(conn_id: str, why: str) -> InvalidPipeline:
-    """The error for a connection that does not exist."""
+    """Return the error for a connection that does not exist."""
     return InvalidPipeline(
         f"the Airflow connection '{conn_id}' does not exist.",
         why,
@@ -89,7 +88,19 @@ def missing(conn_id: str, why: str) -> InvalidPipeline:
     )
 
 
-def _of_uri(uri: str) -> str | dict[str, str]:
-    """`kafka://?__extra__=<JSON>` or `kafka://?bootstrap.servers=…&…`, URL-encoded."""
+def _parse_extra(text: str) -> Any:
+    """Return the extra of a connection that is written as JSON or as URI; an object, unless it is malformed.
+
+    Raises:
+        ValueError: the connection or its extra cannot be parsed.
+    """
+    extra = json.loads(text).get("extra") if text.startswith("{") else _extra_of_uri(text)
+    if isinstance(extra, str) and extra:
+        return json.loads(extra)
+    return extra or {}
+
+
+def _extra_of_uri(uri: str) -> str | dict[str, str]:
+    """Return the extra of `kafka://?__extra__=<JSON>` or `kafka://?bootstrap.servers=…&…`, URL-encoded."""
     query = dict(parse_qsl(urlsplit(uri).query, keep_blank_values=True))
     return query.get("__extra__", query)

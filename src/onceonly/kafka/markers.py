@@ -65,7 +65,7 @@ class Page:
 
 @dataclass(frozen=True)
 class Marker:
-    """One that a scan has passed."""
+    """A marker that a scan has passed."""
 
     epoch: int
     behind_gap: bool  # whether offsets were missing before it: part of the log was compacted
@@ -73,7 +73,7 @@ class Marker:
 
 
 class MarkerScan:
-    """Scans the record batches of one log, from an offset on, for the markers of some producers.
+    """A scan of the record batches of one log, from an offset on, for the markers of some producers.
 
     Each batch is read once, however many transactions are looked for. Threads may share a scan: whoever holds `turn`
     may move it on, by the page at its position alone.
@@ -85,14 +85,15 @@ class MarkerScan:
         self._markers: dict[int, list[Marker]] = {id: [] for id in producer_ids}
 
     def looks_for(self, producer_ids: Iterable[int]) -> bool:
+        """Return whether the scan notes the markers of all these producers."""
         return self._markers.keys() >= set(producer_ids)
 
     def is_next(self, page: Page) -> bool:
-        """Whether the page was fetched at the position that this scan has now."""
+        """Return whether the page was fetched at the position that this scan has now."""
         return (page.log, page.offset) == (self.log, self.position)
 
     def read(self, page: Page) -> None:
-        """Move on, past the batches of a page that `is_next`.
+        """Move past the batches of a page that `is_next`.
 
         Raises:
             NotCommitted: a batch is damaged. The scan stays before it.
@@ -104,7 +105,7 @@ class MarkerScan:
             raise ValueError(f"a page of {page.log} at {page.offset} is not the next one of {self.log}")
         try:
             for batch in MemoryRecords(page.records):
-                self._pass(batch)
+                self._pass_batch(batch)
         except CorruptRecordError as error:
             raise NotCommitted(
                 f"topic {self.log} cannot be read at offset {self.position}.",
@@ -113,23 +114,24 @@ class MarkerScan:
             ) from error
 
     def find(self, producer: Producer, alone: bool) -> MarkerState | None:
-        """The first marker of a producer, as `look` explains it; None if none was passed.
+        """Return the state of a producer's first marker, as `look` explains it; None if none was passed.
 
         Epochs only grow: a commit on a current broker, a fence or a timeout adds one.
         """
         producer_id, epoch = producer
-        first = next((marker for marker in self._markers[producer_id] if marker.epoch >= epoch), None)
-        if first is None:
-            return None
-        return first.state if alone or not first.behind_gap else MarkerState.UNKNOWN
+        for marker in self._markers[producer_id]:
+            if marker.epoch >= epoch:
+                return marker.state if alone or not marker.behind_gap else MarkerState.UNKNOWN
+        return None
 
-    def _pass(self, batch: Any) -> None:
+    def _pass_batch(self, batch: Any) -> None:
         if batch.next_offset <= self.position:
             return  # a fetch starts with the whole batch that contains the offset
         has_gap = self.has_gap or batch.base_offset > self.position
-        ours = batch.is_control_batch and batch.producer_id in self._markers
-        if ours and (state := _marker_state(batch)):
-            self._markers[batch.producer_id].append(Marker(batch.producer_epoch, has_gap, state))
+        if batch.is_control_batch and batch.producer_id in self._markers:
+            state = _marker_state(batch)
+            if state:
+                self._markers[batch.producer_id].append(Marker(batch.producer_epoch, has_gap, state))
         self.has_gap, self.position = has_gap, batch.next_offset  # last: a damaged marker is never passed
 
 
@@ -151,14 +153,16 @@ def look(
     end = first.high_watermark if first else None
     with scan.turn:
         while True:
-            if state := scan.find(producer, alone):
+            state = scan.find(producer, alone)
+            if state:
                 return state
             if end is not None and scan.position >= end:
                 return MarkerState.UNKNOWN if scan.has_gap else MarkerState.NONE
             page = first if first and scan.is_next(first) else _page(client, scan.log, scan.position)
             if page is None or not page.in_range:
                 return MarkerState.UNKNOWN
-            end = page.high_watermark if end is None else end  # a busy topic's current end would never be reached
+            if end is None:
+                end = page.high_watermark  # kept: a busy topic's current end would never be reached
             scan.read(page)
             if scan.position == page.offset < end:
                 return MarkerState.UNKNOWN  # no records are left between here and the end
@@ -167,7 +171,7 @@ def look(
 def first_pages(
     client: BrokerClient, positions: Mapping[PartitionLog, int], leaders: dict[PartitionLog, int]
 ) -> dict[PartitionLog, Page]:
-    """One fetch per leader instead of one per partition. A partition with an unclear response is left out.
+    """Fetch a page of each log, by one request per leader. A partition with an unclear response is left out.
 
     Args:
         positions: the offset to fetch at, by log.
@@ -177,6 +181,11 @@ def first_pages(
 
 
 def _marker_state(marker: Any) -> MarkerState | None:
+    """Return how the control batch ends a transaction; None if it is of another kind.
+
+    Raises:
+        CorruptRecordError: its checksum is wrong.
+    """
     from kafka.errors import CorruptRecordError
 
     if not marker.validate_crc():
@@ -188,20 +197,21 @@ def _marker_state(marker: Any) -> MarkerState | None:
 
 
 def _page(client: BrokerClient, log: PartitionLog, offset: int) -> Page | None:
-    """One page; None if there is no such log.
+    """Fetch one page; None if there is no such log.
 
     What does not show at once is asked for again: a broker may be behind, and records may come from remote storage.
     """
-    limit = monotonic() + MISSING
+    deadline = monotonic() + MISSING
     while True:
         page = client.call(lambda: _fetch(client, log, offset))
         is_clear = page and (page.records or not page.in_range or page.high_watermark <= offset)
-        if is_clear or monotonic() > limit:
+        if is_clear or monotonic() > deadline:
             return page
         sleep(0.2)
 
 
 async def _fetch(client: BrokerClient, log: PartitionLog, offset: int) -> Page | None:
+    """Fetch one page; None if there is no such log. Raises KafkaError: the response is unclear, or an error."""
     from kafka.errors import (
         InconsistentTopicIdError,
         OffsetNotAvailableError,
@@ -215,7 +225,8 @@ async def _fetch(client: BrokerClient, log: PartitionLog, offset: int) -> Page |
         response = await client.send(_request({log: offset}), node)
         check(response.error_code)
         result = response.responses[0].partitions[0]
-        check(0 if result.error_code == OUT_OF_RANGE else result.error_code)
+        if result.error_code != OUT_OF_RANGE:
+            check(result.error_code)
     except (UnknownTopicOrPartitionError, UnknownTopicIdError, InconsistentTopicIdError):
         return None
     page = _to_page(log, offset, result)
@@ -232,8 +243,10 @@ async def _first_pages(
     from kafka.errors import KafkaError
 
     if not positions.keys() <= leaders.keys():
-        found = await client.leaders({log.topic: log.topic_id for log in positions})
-        leaders |= {log: found[log.partition] for log in positions if log.partition in found}
+        leaders_by_partition = await client.leaders({log.topic: log.topic_id for log in positions})
+        for log in positions:
+            if log.partition in leaders_by_partition:
+                leaders[log] = leaders_by_partition[log.partition]
     try:
         pages = await _fetch_first(client, positions, leaders)
     except KafkaError:
@@ -247,19 +260,23 @@ async def _first_pages(
 async def _fetch_first(
     client: BrokerClient, positions: Mapping[PartitionLog, int], leaders: Mapping[PartitionLog, int]
 ) -> dict[PartitionLog, Page]:
+    """Fetch by one request per leader, and return the pages that are clear."""
     logs_by_leader: dict[int, list[PartitionLog]] = defaultdict(list)
     for log in sorted(positions.keys() & leaders.keys()):
         logs_by_leader[leaders[log]].append(log)
     pages = {}
     for node, logs in logs_by_leader.items():
         response = await client.send(_request({log: positions[log] for log in logs}), node)
-        asked = {(id_uuid(log.topic_id), log.number): log for log in logs}
-        for topic in [] if response.error_code else response.responses:
+        if response.error_code:
+            continue
+        logs_by_id = {(id_uuid(log.topic_id), log.number): log for log in logs}
+        for topic in response.responses:
             for result in topic.partitions:
-                log = asked[topic.topic_id, result.partition_index]
+                log = logs_by_id[topic.topic_id, result.partition_index]
                 page = _to_page(log, positions[log], result)
-                at_end = page.high_watermark == page.offset and not response.throttle_time_ms
-                if page.in_range and (page.records or at_end):  # empty: other partitions may have filled the response
+                is_at_end = page.high_watermark == page.offset and not response.throttle_time_ms
+                # An empty page shows the end only at the end: else other partitions may have filled the response
+                if page.in_range and (page.records or is_at_end):
                     pages[log] = page
     return pages
 
@@ -269,15 +286,21 @@ def _to_page(log: PartitionLog, offset: int, result: Any) -> Page:
 
 
 def _request(offsets: Mapping[PartitionLog, int]) -> Any:
-    """A fetch outside of any session. From version 13 on it names topics by their ids: no other topic can answer."""
+    """Return a fetch request outside of any session.
+
+    From version 13 on it names topics by their ids: no other topic can answer.
+    """
     from kafka.protocol.consumer.fetch import FetchRequest
 
-    partitions = defaultdict(list)
+    partitions_by_id = defaultdict(list)
     for log, offset in offsets.items():
-        wanted = FetchRequest.FetchTopic.FetchPartition(
+        partition = FetchRequest.FetchTopic.FetchPartition(
             partition=log.number, fetch_offset=offset, partition_max_bytes=PAGE
         )
-        partitions[log.topic_id].append(wanted)
+        partitions_by_id[log.topic_id].append(partition)
+    topics = []
+    for topic_id, partitions in partitions_by_id.items():
+        topics.append(FetchRequest.FetchTopic(topic_id=id_uuid(topic_id), partitions=partitions))
     return FetchRequest(
         version=13,
         max_wait_ms=0,
@@ -286,8 +309,5 @@ def _request(offsets: Mapping[PartitionLog, int]) -> Any:
         isolation_level=0,
         session_id=0,
         session_epoch=-1,
-        topics=[
-            FetchRequest.FetchTopic(topic_id=id_uuid(topic_id), partitions=wanted)
-            for topic_id, wanted in partitions.items()
-        ],
+        topics=topics,
     )

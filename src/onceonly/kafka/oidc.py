@@ -17,8 +17,8 @@ from requests.auth import HTTPBasicAuth
 from onceonly.errors import NotCommitted
 from onceonly.kafka.connection import KafkaConnection
 
-TIMEOUT = 10.0  # seconds for the endpoint's response
-FRESH = 0.8  # the part of a token's lifetime for which it is used
+TOKEN_TIMEOUT = 10.0  # seconds for the endpoint's response
+USED_PART_OF_LIFETIME = 0.8  # the part of a token's lifetime for which it is used
 PREFIX = "sasl.oauthbearer."
 
 
@@ -27,44 +27,55 @@ class Tokens:
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._url = settings[PREFIX + "token.endpoint.url"]
-        login = (settings[PREFIX + name].encode() for name in ("client.id", "client.secret"))  # UTF-8, as the others do
-        self._login = HTTPBasicAuth(*login)
-        scope = settings.get(PREFIX + "scope")
-        self._form = {"grant_type": "client_credentials"} | ({"scope": scope} if scope else {})
+        # UTF-8, as the others do
+        client_id, secret = settings[PREFIX + "client.id"].encode(), settings[PREFIX + "client.secret"].encode()
+        self._login = HTTPBasicAuth(client_id, secret)
+        self._form = {"grant_type": "client_credentials"}
+        if scope := settings.get(PREFIX + "scope"):
+            self._form["scope"] = scope
         self._token, self._until, self._lock = "", 0.0, Lock()
 
     def token(self) -> str:
-        """A token that does not expire soon.
+        """Return a token that does not expire soon.
 
         Raises:
             NotCommitted: the endpoint returned none; the message names its address.
         """
         with self._lock:
             if not self._token or monotonic() > self._until:
-                received = self._request()
-                self._token = str(received["access_token"])
-                self._until = monotonic() + FRESH * float(received.get("expires_in", 0))
+                answer = self._request()
+                self._token = str(answer["access_token"])
+                self._until = monotonic() + USED_PART_OF_LIFETIME * float(answer.get("expires_in", 0))
             return self._token
 
     def _request(self) -> Any:
+        """Return the endpoint's answer, which has an `access_token`."""
         try:
             response = requests.post(
-                self._url, self._form, auth=self._login, timeout=TIMEOUT, verify=_trusted(), allow_redirects=False
+                self._url,
+                self._form,
+                auth=self._login,
+                timeout=TOKEN_TIMEOUT,
+                verify=_trusted_certificates(),
+                allow_redirects=False,
             )
             response.raise_for_status()
-            received = response.json()
-            received["access_token"]
+            answer = response.json()
+            answer["access_token"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise NotCommitted(
                 f"no token from {self._url} for Kafka.",
                 f"{type(error).__name__}: {error}.",
                 "Check sasl.oauthbearer.client.id, .client.secret and .scope. This is safe to retry.",
             ) from None
-        return received
+        return answer
 
 
-def _trusted() -> str | bool:
-    """The certificates that this machine trusts, as for all else in Python; requests brings others of its own."""
+def _trusted_certificates() -> str | bool:
+    """Return the certificates that this machine trusts, as for all else in Python.
+
+    requests would bring others of its own.
+    """
     if os.environ.get("REQUESTS_CA_BUNDLE"):
         return True  # then that is what requests takes
     paths = ssl.get_default_verify_paths()
@@ -72,10 +83,13 @@ def _trusted() -> str | bool:
 
 
 def token_provider(connection: KafkaConnection) -> Any:
-    """What kafka-python takes as `sasl_oauth_token_provider`."""
-    extensions = connection.settings.get(PREFIX + "extensions", "")
-    pairs = dict(pair.split("=", 1) for pair in extensions.split(",") if "=" in pair)
-    return _provider_class()(Tokens(connection.settings), pairs)
+    """Return what kafka-python takes as `sasl_oauth_token_provider`."""
+    extensions: dict[str, str] = {}
+    for pair in connection.settings.get(PREFIX + "extensions", "").split(","):
+        if "=" in pair:
+            name, value = pair.split("=", 1)
+            extensions[name] = value
+    return _provider_class()(Tokens(connection.settings), extensions)
 
 
 @cache

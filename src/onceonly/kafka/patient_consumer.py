@@ -29,7 +29,7 @@ class PatientConsumer:
         self._timeout, self._pause = timeout, timeout / CHECKS_PER_TIMEOUT
         self._positions: dict[tuple[str, str], int] = {}
         self._progress_at = monotonic()
-        statistics = {"statistics.interval.ms": max(1, round(self._pause * 1000)), "stats_cb": self._watch}
+        statistics = {"statistics.interval.ms": max(1, round(self._pause * 1000)), "stats_cb": self._note_positions}
         self.consumer = Consumer({**settings, **statistics})
 
     def close(self) -> None:
@@ -46,11 +46,11 @@ class PatientConsumer:
             if message is not None or monotonic() - max(silent_since, self._progress_at) > self._timeout:
                 return message
 
-    def _watch(self, statistics: str) -> None:
-        positions = {
-            (name, number): partition["next_offset"]
-            for name, topic in json.loads(statistics)["topics"].items()
-            for number, partition in topic["partitions"].items()
-        }
+    def _note_positions(self, statistics: str) -> None:
+        """Note the positions in librdkafka's statistics, and that there was progress if one has changed."""
+        positions: dict[tuple[str, str], int] = {}
+        for name, topic in json.loads(statistics)["topics"].items():
+            for number, partition in topic["partitions"].items():
+                positions[name, number] = partition["next_offset"]
         if positions != self._positions:
             self._positions, self._progress_at = positions, monotonic()

@@ -17,12 +17,12 @@ CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE---
 
 
 def authorities(connection: KafkaConnection) -> str | None:
-    """The CA certificates, or None for the client's default ones."""
+    """Return the CA certificates, or None for the client's default ones."""
     return _read(connection, "ssl.ca")
 
 
 def certificate(connection: KafkaConnection) -> tuple[str, Secret] | None:
-    """The client's certificate chain and private key."""
+    """Return the client's certificate chain and private key; None if it has not both."""
     chain, key = _read(connection, "ssl.certificate"), _read(connection, "ssl.key")
     if not chain or not key:
         return None
@@ -30,7 +30,7 @@ def certificate(connection: KafkaConnection) -> tuple[str, Secret] | None:
 
 
 def _read(connection: KafkaConnection, kind: str) -> str | None:
-    """PEM text; if both are given, the text is used and not the file."""
+    """Return PEM text; if text and file are given, the text is used. None if neither is."""
     if text := connection.settings.get(f"{kind}.pem"):
         return text
     location = connection.settings.get(f"{kind}.location")

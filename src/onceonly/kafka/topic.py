@@ -31,7 +31,10 @@ T = TypeVar("T")
 
 
 class TopicClient:
-    """Every request has a time limit. Errors name the topic, the address, the protocol and the mechanism."""
+    """Requests to the brokers about one topic. Every request has a time limit.
+
+    Errors name the topic, the address, the protocol and the mechanism.
+    """
 
     def __init__(self, topic: str, kafka: KafkaConnection) -> None:
         self._topic, self._kafka = topic, kafka
@@ -62,11 +65,11 @@ class TopicClient:
         }
 
     def names(self) -> list[str]:
-        """All topics of the cluster that this client may describe."""
+        """Return the names of all topics of the cluster that this client may describe."""
         return sorted(self._request(lambda: self.admin.list_topics(timeout=TIMEOUT)).topics)
 
     def describe(self) -> tuple[str, list[int]]:
-        """The topic's id and partitions."""
+        """Return the topic's id and partitions."""
         from confluent_kafka import TopicCollection
 
         topics = TopicCollection([self._topic])
@@ -76,30 +79,35 @@ class TopicClient:
         return str(description.topic_id), sorted(partition.id for partition in description.partitions)
 
     def offsets(self, partitions: list[int], at: int, committed: bool = True) -> dict[int, Any]:
-        """ListOffsets for a read_committed reader; `at`: milliseconds, EARLIEST, or LATEST (the last stable offset).
+        """List offsets, by partition, for a read_committed reader.
 
         Args:
+            at: milliseconds, EARLIEST, or LATEST (the last stable offset).
             committed: False: for a read_uncommitted reader, whose LATEST is the high watermark.
         """
         from confluent_kafka import IsolationLevel, TopicPartition, admin
 
         offsets: Any = admin.OffsetSpec  # type: ignore[attr-defined]
         spec = {EARLIEST: offsets.earliest, LATEST: offsets.latest}.get(at, lambda: offsets.for_timestamp(at))()
-        wanted = {TopicPartition(self._topic, p): spec for p in partitions}
+        specs = {TopicPartition(self._topic, partition): spec for partition in partitions}
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        limits = {"isolation_level": level, "request_timeout": TIMEOUT}
 
         def list_offsets() -> dict[int, Any]:
-            return {key.partition: found.result() for key, found in self.admin.list_offsets(wanted, **limits).items()}
+            futures = self.admin.list_offsets(specs, isolation_level=level, request_timeout=TIMEOUT)
+            return {key.partition: future.result() for key, future in futures.items()}
 
         return self._request(list_offsets)
 
     def first_seen(self, starts: Mapping[int, int], millis: int) -> dict[int, FirstRecord]:
-        """From `starts` on, the first committed record at or after `millis`, where there is one."""
+        """Find the first committed record at or after `millis`, by partition; left out where there is none.
+
+        Args:
+            starts: the offset to read from, by partition.
+        """
         if not starts:
             return {}
         with self._reading(starts) as reader:
-            return self._scan(reader, dict(starts), millis)
+            return self._read_first_records(reader, dict(starts), millis)
 
     def search(self, starts: Mapping[int, int], searches: Mapping[int, BoundarySearch]) -> dict[int, FirstRecord]:
         """Read from `starts` on, give each committed record to its partition's search, and return what they found.
@@ -107,22 +115,24 @@ class TopicClient:
         Raises:
             InvalidPipeline: not all was read within MAX_SEARCH_SECONDS.
         """
-        found: dict[int, FirstRecord] = {}
-        waiting, limit = dict(starts), monotonic() + MAX_SEARCH_SECONDS
+        first_records: dict[int, FirstRecord] = {}
+        waiting, deadline = dict(starts), monotonic() + MAX_SEARCH_SECONDS
         with self._reading(starts) as reader:
             while waiting:
                 message = self._await_message(reader)
-                partition, at_end = message.partition(), self._at_end(message)
+                partition, at_end = message.partition(), self._is_at_end(message)
                 if partition not in waiting:
                     continue
-                if not at_end and monotonic() > limit:
+                if at_end:
+                    self._stop_reading(reader, waiting, partition)
+                    continue
+                if monotonic() > deadline:
                     raise self._too_far(partition, starts[partition], message.offset())
-                first = None if at_end else searches[partition].look_at(message.offset(), _utc(message.timestamp()[1]))
+                first = searches[partition].look_at(message.offset(), _utc(message.timestamp()[1]))
                 if first:
-                    found[partition] = first
-                if first or at_end:
-                    self._done(reader, waiting, partition)
-        return found
+                    first_records[partition] = first
+                    self._stop_reading(reader, waiting, partition)
+        return first_records
 
     def _too_far(self, partition: int, start: int, reached: int) -> InvalidPipeline:
         return InvalidPipeline(
@@ -136,7 +146,7 @@ class TopicClient:
         )
 
     def records(self, partitions: Mapping[int, tuple[int, int]]) -> Generator[Any, None, None]:
-        """The committed records from start to end of each partition, as confluent-kafka's messages.
+        """Yield the committed records from start to end of each partition, as confluent-kafka's messages.
 
         Raises:
             NotCommitted: the log does not have all of it, or did not answer.
@@ -145,16 +155,17 @@ class TopicClient:
         with self._reading({partition: partitions[partition][0] for partition in waiting}) as reader:
             while waiting:
                 message = self._await_message(reader)
-                partition, at_end = message.partition(), self._at_end(message)
+                partition, at_end = message.partition(), self._is_at_end(message)
                 if message.offset() >= waiting.get(partition, 0):
-                    self._done(reader, waiting, partition)
+                    self._stop_reading(reader, waiting, partition)
                 elif at_end:
-                    raise self._unanswered(f"partition {partition} ends at {message.offset()}")
+                    raise self._no_answer(f"partition {partition} ends at {message.offset()}")
                 else:
                     yield message
 
     @contextmanager
     def _reading(self, starts: Mapping[int, int]) -> Iterator[PatientConsumer]:
+        """Read committed records of these partitions, from these offsets on, with a consumer that is closed after."""
         from confluent_kafka import TopicPartition
 
         settings = {
@@ -168,48 +179,61 @@ class TopicClient:
             "queued.max.messages.kbytes": 16384,
         }
         with closing(PatientConsumer(settings, TIMEOUT)) as reader:
-            reader.consumer.assign([TopicPartition(self._topic, p, offset) for p, offset in starts.items()])
+            positions = [TopicPartition(self._topic, partition, offset) for partition, offset in starts.items()]
+            reader.consumer.assign(positions)
             yield reader
 
     def _await_message(self, reader: PatientConsumer) -> Any:
         message = self._request(reader.poll)
         if message is None:
-            raise self._unanswered(f"no record, no progress and no end of the log within {TIMEOUT:.0f} s")
+            raise self._no_answer(f"no record, no progress and no end of the log within {TIMEOUT:.0f} s")
         return message
 
-    def _done(self, reader: PatientConsumer, waiting: dict[int, int], partition: int) -> None:
+    def _stop_reading(self, reader: PatientConsumer, waiting: dict[int, int], partition: int) -> None:
         from confluent_kafka import TopicPartition
 
         waiting.pop(partition, None)  # what was fetched before the pause comes still
         reader.consumer.pause([TopicPartition(self._topic, partition)])
 
-    def _scan(self, reader: PatientConsumer, waiting: dict[int, int], millis: int) -> dict[int, FirstRecord]:
-        seen: dict[int, FirstRecord] = {}
+    def _read_first_records(
+        self, reader: PatientConsumer, waiting: dict[int, int], millis: int
+    ) -> dict[int, FirstRecord]:
+        first_records: dict[int, FirstRecord] = {}
         while waiting:
             message = self._await_message(reader)
-            partition, at_end = message.partition(), self._at_end(message)
-            if partition not in waiting or not (at_end or message.timestamp()[1] >= millis):
+            partition, at_end = message.partition(), self._is_at_end(message)
+            if partition not in waiting:
                 continue
-            if not at_end:
-                seen[partition] = FirstRecord(message.offset(), _utc(message.timestamp()[1]))
-            self._done(reader, waiting, partition)
-        return seen
+            if at_end:
+                self._stop_reading(reader, waiting, partition)
+            elif message.timestamp()[1] >= millis:
+                first_records[partition] = FirstRecord(message.offset(), _utc(message.timestamp()[1]))
+                self._stop_reading(reader, waiting, partition)
+        return first_records
 
-    def _at_end(self, message: Any) -> bool:
+    def _is_at_end(self, message: Any) -> bool:
+        """Return whether the message only tells that its partition ends here. Raises another error that it tells."""
         from confluent_kafka import KafkaError
 
-        if (error := message.error()) is None:
+        error = message.error()
+        if error is None:
             return False
         if error.code() != KafkaError._PARTITION_EOF:
-            raise self._unanswered(error.str())
+            raise self._no_answer(error.str())
         return True
 
     def _request(self, request: Callable[[], T]) -> T:
-        """The result, or its error as one of ours; retried while a partition changes its leader."""
+        """Return the result of a request, which is retried while a partition changes its leader.
+
+        Raises:
+            NoTopic: there is no such topic.
+            InvalidPipeline: the brokers refuse it.
+            NotCommitted: no answer.
+        """
         from confluent_kafka import KafkaError, KafkaException
 
-        moving = {getattr(KafkaError, name) for name in MOVING}
-        end = monotonic() + TIMEOUT
+        moving_codes = {getattr(KafkaError, name) for name in MOVING}
+        deadline = monotonic() + TIMEOUT
         while True:
             try:
                 return request()
@@ -218,34 +242,40 @@ class TopicClient:
                 if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise self._no_topic() from failure
                 if error.code() in DENIED:
-                    raise self._denied(error.str()) from failure
-                if error.code() not in moving or monotonic() > end:
-                    raise self._unanswered(error.str()) from failure
+                    raise self._access_denied(error.str()) from failure
+                if error.code() not in moving_codes or monotonic() > deadline:
+                    raise self._no_answer(error.str()) from failure
             sleep(0.1)
 
     def _no_topic(self) -> NoTopic:
+        """Return the error for a topic that does not exist, with similar names."""
         topics = self._request(lambda: self.admin.list_topics(timeout=TIMEOUT)).topics
-        alike = difflib.get_close_matches(self._topic, [name for name in topics if not name.startswith("__")])
-        names = "Similar names: " + ", ".join(f"'{name}'" for name in alike) if alike else "No name is similar"
+        similar = difflib.get_close_matches(self._topic, [name for name in topics if not name.startswith("__")])
+        names = "No name is similar"
+        if similar:
+            names = "Similar names: " + ", ".join(f"'{name}'" for name in similar)
         return NoTopic(
             f"topic '{self._topic}' does not exist on {self._kafka.bootstrap}.",
             f"{names}. Onceonly never creates a topic.",
             "Create the topic, or correct its name in the pipeline. Nothing was written.",
         )
 
-    def _unanswered(self, why: str) -> NotCommitted:
+    def _no_answer(self, why: str) -> NotCommitted:
+        """Return the error for brokers that do not answer, or that refuse the credentials."""
         self.admin.poll(0)  # delivers the errors of the connections
         error = self._connection_error()
         reason = self._kafka.scrub(error.str()) if error else why
         if REFUSED in reason:
-            return self._refused(reason)
+            return self._credentials_refused(reason)
+        if reason != why:
+            why = f"{why}: {reason}"
         return NotCommitted(
             f"topic '{self._topic}': the Kafka broker at {self._kafka.describe()} did not answer.",
-            f"{why}: {reason}." if reason != why else f"{why}.",
+            f"{why}.",
             "Check that it is running and reachable from here. This is safe to retry. Nothing was written.",
         )
 
-    def _denied(self, reason: str) -> InvalidPipeline:
+    def _access_denied(self, reason: str) -> InvalidPipeline:
         return InvalidPipeline(
             f"topic '{self._topic}': the Kafka broker at {self._kafka.describe()} does not allow this.",
             f"{reason}.",
@@ -253,15 +283,15 @@ class TopicClient:
         )
 
     def _connection_error(self) -> Any:
-        """The most telling error of the connections: one of TLS, else the last one."""
+        """Return the most telling error of the connections: one of TLS, else the last one; None if there was none."""
         from confluent_kafka import KafkaError
 
-        found = [error for error in self._connection_errors if error.code() != KafkaError._ALL_BROKERS_DOWN]
-        found.sort(key=lambda error: error.code() == KafkaError._SSL)  # stable
-        return found[-1] if found else None
+        errors = [error for error in self._connection_errors if error.code() != KafkaError._ALL_BROKERS_DOWN]
+        errors.sort(key=lambda error: error.code() == KafkaError._SSL)  # stable
+        return errors[-1] if errors else None
 
-    def _refused(self, reason: str) -> InvalidPipeline:
-        """Refused credentials are not retried: somebody must correct them."""
+    def _credentials_refused(self, reason: str) -> InvalidPipeline:
+        """Return the error for refused credentials. They are not retried: somebody must correct them."""
         return InvalidPipeline(
             f"topic '{self._topic}': the Kafka broker at {self._kafka.describe()} refuses the credentials.",
             f"{reason}.",
@@ -271,9 +301,12 @@ class TopicClient:
 
 
 class NoTopic(InvalidPipeline):
-    """The topic does not exist. The user's mistake, unless a checkpoint has pinned a range of it."""
+    """The error for a topic that does not exist: the user's mistake, unless a checkpoint has pinned a range of it."""
 
 
 def _utc(millis: int) -> datetime:
-    """A record's time; a producer that counts in microseconds dates records after the last year that Python knows."""
+    """Return a record's time, at most the last one that Python knows.
+
+    A producer that counts in microseconds dates records after the last year that Python knows.
+    """
     return EPOCH + millis * MILLISECOND if millis <= LAST_MILLIS else LAST

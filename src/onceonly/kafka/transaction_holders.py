@@ -34,7 +34,7 @@ class Holder:
     transaction: Described | None = None
 
 
-def find_holders(known: Transactions, topic: Topic, stable: Mapping[int, int]) -> dict[int, Holder]:
+def find_holders(transactions: Transactions, topic: Topic, stable: Mapping[int, int]) -> dict[int, Holder]:
     """Find the holders in these partitions; a partition without an open transaction is left out.
 
     Args:
@@ -42,63 +42,79 @@ def find_holders(known: Transactions, topic: Topic, stable: Mapping[int, int]) -
     Raises:
         NotCommitted: the brokers do not answer, or refuse the request.
     """
-    client = known._client
-    wanted = keys((topic[0], number) for number in stable)
-    answers = client.call(lambda: client.admin._async_describe_producers(wanted))
+    client = transactions._client
+    partition_keys = keys((topic[0], number) for number in stable)
+    answers = client.call(lambda: client.admin._async_describe_producers(partition_keys))
     holders: dict[int, Holder] = {}
     for key, answer in answers.items():
-        open_now = [each for each in answer.active_producers if each.current_transaction_start_offset >= 0]
-        if open_now:
-            first = min(open_now, key=lambda producer: producer.current_transaction_start_offset)
-            ids = {producer.producer_id for producer in open_now}
-            hides = _has_batch_of_others(known, topic, key.partition, stable[key.partition], ids)
+        producers = [producer for producer in answer.active_producers if _has_open_transaction(producer)]
+        if producers:
+            first = min(producers, key=lambda producer: producer.current_transaction_start_offset)
+            producer_ids = {producer.producer_id for producer in producers}
+            hides = _has_batch_of_others(transactions, topic, key.partition, stable[key.partition], producer_ids)
             offset = first.current_transaction_start_offset
-            id, transaction = _describe(known, first.producer_id)
+            id, transaction = _describe(transactions, first.producer_id)
             holders[key.partition] = Holder(first.producer_id, first.producer_epoch, offset, hides, id, transaction)
     return holders
 
 
-def _has_batch_of_others(known: Transactions, topic: Topic, number: int, offset: int, ids: set[int]) -> bool:
-    """Whether a batch above the offset is of no open transaction; in doubt, so where it is too much to read, it is."""
+def _has_open_transaction(producer: Any) -> bool:
+    return int(producer.current_transaction_start_offset) >= 0
+
+
+def _has_batch_of_others(
+    transactions: Transactions, topic: Topic, number: int, offset: int, producer_ids: set[int]
+) -> bool:
+    """Return whether a batch from the offset on is of none of these producers' open transactions.
+
+    True in doubt, so where it is too much to read.
+    """
+    client = transactions._client
     for _ in range(MAX_PAGES):
-        records = known._client.call(lambda at=offset: _fetch(known, topic, number, at))  # type: ignore[misc]
-        before = offset
+        records = client.call(lambda at=offset: _fetch_records(transactions, topic, number, at))  # type: ignore[misc]
+        page_start = offset
         for header in batches.headers(records):
-            is_of_open = header.attributes & batches.TRANSACTIONAL and header.producer_id in ids
+            is_of_open = header.attributes & batches.TRANSACTIONAL and header.producer_id in producer_ids
             if not header.is_control and not is_of_open:
                 return True
             offset = header.last_offset + 1
-        if offset == before:
+        if offset == page_start:
             return False
     return True
 
 
-async def _fetch(known: Transactions, topic: Topic, number: int, offset: int) -> bytes:
-    ((node, _),) = (await partitions_by_leader(known._client, topic, {number: 0})).items()
+async def _fetch_records(transactions: Transactions, topic: Topic, number: int, offset: int) -> bytes:
+    ((node, _),) = (await partitions_by_leader(transactions._client, topic, {number: 0})).items()
     request = batches.fetch_request(topic[0], {number: offset}, PAGE_BYTES, PAGE_BYTES)
-    response = await known._client.send(request, node)
+    response = await transactions._client.send(request, node)
     check(response.error_code)
     result = response.responses[0].partitions[0]
-    check(0 if result.error_code == batches.OUT_OF_RANGE else result.error_code)
+    if result.error_code != batches.OUT_OF_RANGE:
+        check(result.error_code)
     return bytes(result.records or b"")
 
 
-def _describe(known: Transactions, producer_id: int) -> tuple[str | None, Described | None]:
-    """Its transactional id and transaction, where this client may know them. It is an explanation, and no evidence."""
+def _describe(transactions: Transactions, producer_id: int) -> tuple[str | None, Described | None]:
+    """Return the producer's transactional id and transaction, where this client may know them.
+
+    They explain, and are no evidence.
+    """
     try:
-        id = known._client.call(lambda: _transactional_id(known, producer_id))
-        return id, known.describe([id]).get(id) if id else None
+        id = transactions._client.call(lambda: _find_transactional_id(transactions, producer_id))
+        if not id:
+            return id, None
+        return id, transactions.describe([id]).get(id)
     except NotCommitted:
         return None, None
 
 
-async def _transactional_id(known: Transactions, producer_id: int) -> str | None:
+async def _find_transactional_id(transactions: Transactions, producer_id: int) -> str | None:
     from kafka.protocol.admin.transactions import ListTransactionsRequest
 
-    for node in await known._client.brokers():
+    for node in await transactions._client.brokers():
         request: Any = ListTransactionsRequest(state_filters=[], producer_id_filters=[producer_id])
-        response = await known._client.send(request, node)
+        response = await transactions._client.send(request, node)
         check(response.error_code)
-        for listed in response.transaction_states:
-            return str(listed.transactional_id)
+        for state in response.transaction_states:
+            return str(state.transactional_id)
     return None

@@ -69,16 +69,16 @@ class Transactions(Cluster):
         self._nodes: dict[str, int] = {}  # coordinators by `prepare_ends`, each for one request
 
     def watch(self, since: Mapping[Producer, Starts], topic_ids: Mapping[str, str]) -> None:
-        """From now on, read the log once for all of these transactions instead of once for each.
+        """Read the log once for all of these transactions from now on, instead of once for each.
 
         Args:
             since: by producer id and epoch, as for `look_at_all`. Those with the same start in a partition share it.
         """
-        wanted: dict[Start, set[int]] = defaultdict(set)
+        producers_by_start: dict[Start, set[int]] = defaultdict(set)
         for (producer_id, _), starts in since.items():
             for start in _starts(starts, topic_ids):
-                wanted[start].add(producer_id)
-        self._scans = {start: MarkerScan(*start, ids) for start, ids in wanted.items()}
+                producers_by_start[start].add(producer_id)
+        self._scans = {start: MarkerScan(*start, ids) for start, ids in producers_by_start.items()}
         self._pages = {}
 
     def prepare(self, since: Mapping[Producer, Starts], topic_ids: Mapping[str, str]) -> None:
@@ -93,24 +93,25 @@ class Transactions(Cluster):
             for start in starts:
                 positions.setdefault(start[0], self._scan(start, [producer_id]).position)
         pages = markers.first_pages(self._client, positions, self._leaders)
-        self._pages = {
-            producer: {log: pages[log] for log, _ in starts if log in pages}
-            for producer, starts in starts_by_producer.items()
-        }
+        self._pages = {}
+        for producer, starts in starts_by_producer.items():
+            self._pages[producer] = {log: pages[log] for log, _ in starts if log in pages}
 
     def prepare_ends(self, ids: Iterable[str]) -> None:
         """Find at once what `end` needs for each of these ids."""
         self.transaction_version()
-        wanted = list(ids)
-        self._nodes |= self._client.call(lambda: self._client.coordinators(wanted))
+        id_list = list(ids)  # the request may be repeated
+        self._nodes |= self._client.call(lambda: self._client.coordinators(id_list))
 
     def describe(self, ids: Iterable[str]) -> dict[str, Described]:
-        """What the coordinators report about these ids; an unknown id is left out."""
-        wanted = sorted(set(ids))
-        return self._client.call(lambda: self._describe(wanted)) if wanted else {}
+        """Return what the coordinators report about these ids; an unknown id is left out."""
+        sorted_ids = sorted(set(ids))
+        if not sorted_ids:
+            return {}
+        return self._client.call(lambda: self._describe(sorted_ids))
 
     def open(self, pattern: str) -> list[str]:
-        """The transactional ids with a transaction that has not ended.
+        """Return the transactional ids with a transaction that has not ended.
 
         Args:
             pattern: RE2, which must match the whole id.
@@ -129,11 +130,11 @@ class Transactions(Cluster):
             OutcomeUnknown: no response.
         """
         version, node = self.transaction_version(), self._nodes.pop(id, None)
-        ending = _Ending(self._client, id, producer_id, epoch, commit, version, node)
+        request = _EndRequest(self._client, id, producer_id, epoch, commit, version, node)
         try:
-            self._client.call(ending.attempt)
+            self._client.call(request.attempt)
         except (NotCommitted, ResponseLost) as error:
-            if not ending.sent:
+            if not request.is_sent:
                 raise
             raise OutcomeUnknown(
                 f"transaction '{id}': whether it was {'committed' if commit else 'aborted'} is not known.",
@@ -143,7 +144,7 @@ class Transactions(Cluster):
             ) from error
 
     def fence(self, id: str) -> None:
-        """Afterwards no transaction of that id is open, and no earlier producer of that id can write or commit.
+        """Fence all producers of that id: afterwards it has no open transaction, and none of them can write or commit.
 
         An open transaction is aborted. If its commit has begun, it is committed. Takes up to 30 s.
         """
@@ -166,50 +167,60 @@ class Transactions(Cluster):
         topic_id: str | None = None,
         alone: bool = True,
     ) -> MarkerState:
-        """How the producer's transaction ended, from the log alone. Reads the whole log from `since`, if necessary.
+        """Return how the producer's transaction ended, from the log alone.
+
+        The whole log is read from `since`, if necessary.
 
         Args:
             since: an offset above the transaction's rows and below its marker.
             topic_id: return UNKNOWN if the topic of that name has another id; None: that of the present topic.
             alone: whether the producer never had another transaction.
         """
-        id = self.topic_ids([partition[0]]).get(partition[0]) if topic_id is None else topic_id
-        if id is None:
+        if topic_id is None:
+            topic_id = self.topic_ids([partition[0]]).get(partition[0])
+        if topic_id is None:
             return MarkerState.UNKNOWN
-        scan = MarkerScan(PartitionLog(*partition, id), since, [producer_id])
+        scan = MarkerScan(PartitionLog(*partition, topic_id), since, [producer_id])
         return markers.look(self._client, scan, (producer_id, epoch), alone)
 
     def look_at_all(
         self, since: Starts, producer_id: int, epoch: int, topic_ids: Mapping[str, str], alone: bool
     ) -> dict[Partition, MarkerState]:
-        """As `look`, for each partition of one transaction."""
-        who = (producer_id, epoch)
+        """Look for the markers of one transaction, as `look` does, in each of its partitions."""
+        producer = (producer_id, epoch)
         scans = [self._scan(start, [producer_id]) for start in _starts(since, topic_ids)]
-        pages = self._pages.pop(who, None)
+        pages = self._pages.pop(producer, None)
         if pages is None:
-            positions = {scan.log: scan.position for scan in scans if scan.find(who, alone) is None}
+            positions = {scan.log: scan.position for scan in scans if scan.find(producer, alone) is None}
             pages = markers.first_pages(self._client, positions, self._leaders) if positions else {}
-        return {scan.log.partition: markers.look(self._client, scan, who, alone, pages.get(scan.log)) for scan in scans}
+        states: dict[Partition, MarkerState] = {}
+        for scan in scans:
+            states[scan.log.partition] = markers.look(self._client, scan, producer, alone, pages.get(scan.log))
+        return states
 
     def _scan(self, start: Start, producer_ids: Sequence[int]) -> MarkerScan:
-        """The one that they share; an own one if somebody among them was not announced."""
-        shared = self._scans.get(start)
-        return shared if shared and shared.looks_for(producer_ids) else MarkerScan(*start, producer_ids)
+        """Return the shared scan from there, or a new one if the shared one does not look for all of these."""
+        shared_scan = self._scans.get(start)
+        if shared_scan and shared_scan.looks_for(producer_ids):
+            return shared_scan
+        return MarkerScan(*start, producer_ids)
 
     def starts(self, producer_id: int, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """The first offset of the producer's open transaction, by partition; left out where it has none."""
+        """Return the first offset of the producer's open transaction, by partition; left out where it has none."""
         return self.all_starts(partitions).get(producer_id, {})
 
     def all_starts(self, partitions: Iterable[Partition]) -> dict[int, dict[Partition, int]]:
-        """By producer id: the first offset of its open transaction, by partition."""
-        wanted = keys(partitions)
-        seen = self._client.call(lambda: self._client.admin._async_describe_producers(wanted)) if wanted else {}
-        found: dict[int, dict[Partition, int]] = defaultdict(dict)
-        for key, state in seen.items():
+        """Return, by producer id, the first offset of its open transaction, by partition."""
+        starts: dict[int, dict[Partition, int]] = defaultdict(dict)
+        partition_keys = keys(partitions)
+        if not partition_keys:
+            return starts
+        states = self._client.call(lambda: self._client.admin._async_describe_producers(partition_keys))
+        for key, state in states.items():
             for producer in state.active_producers:
                 if producer.current_transaction_start_offset >= 0:
-                    found[producer.producer_id][key.topic, key.partition] = producer.current_transaction_start_offset
-        return found
+                    starts[producer.producer_id][key.topic, key.partition] = producer.current_transaction_start_offset
+        return starts
 
     # --- helpers
 
@@ -217,30 +228,32 @@ class Transactions(Cluster):
         from kafka.errors import TransactionalIdNotFoundError
         from kafka.protocol.admin.transactions import DescribeTransactionsRequest
 
-        at: dict[int, list[str]] = defaultdict(list)
+        ids_by_node: dict[int, list[str]] = defaultdict(list)
         for id, node in (await self._client.coordinators(ids)).items():
-            at[node].append(id)
-        found = {}
-        for node, theirs in at.items():
-            response = await self._client.send(DescribeTransactionsRequest(transactional_ids=theirs), node)
+            ids_by_node[node].append(id)
+        descriptions = {}
+        for node, node_ids in ids_by_node.items():
+            response = await self._client.send(DescribeTransactionsRequest(transactional_ids=node_ids), node)
             for state in response.transaction_states:
                 if state.error_code != TransactionalIdNotFoundError.errno:
                     check(state.error_code)
-                    found[state.transactional_id] = _described(state)
-        return found
+                    descriptions[state.transactional_id] = _to_described(state)
+        return descriptions
 
     async def _open(self, pattern: str) -> list[str]:
         from kafka.protocol.admin.transactions import ListTransactionsRequest
 
         api_version = self._client.admin._manager.broker_version_data.api_version
-        ours = re.compile(pattern)
-        found: set[str] = set()
+        whole_id = re.compile(pattern)
+        ids: set[str] = set()
         for node in await self._client.brokers():
-            fields = {"transactional_id_pattern": pattern} if api_version(ListTransactionsRequest) >= 2 else {}
+            fields = {}
+            if api_version(ListTransactionsRequest) >= 2:
+                fields["transactional_id_pattern"] = pattern
             response = await self._client.send(ListTransactionsRequest(state_filters=list(OPEN), **fields), node)
             check(response.error_code)
-            found.update(listed.transactional_id for listed in response.transaction_states)
-        return sorted(id for id in found if ours.fullmatch(id))
+            ids.update(state.transactional_id for state in response.transaction_states)
+        return sorted(id for id in ids if whole_id.fullmatch(id))  # an older broker does not filter by the pattern
 
     async def _fence(self, id: str) -> None:
         from kafka.protocol.producer.transaction import InitProducerIdRequest
@@ -255,7 +268,7 @@ class Transactions(Cluster):
         check(response.error_code)
 
 
-class _Ending:
+class _EndRequest:
     """One EndTxn request with its retries."""
 
     def __init__(
@@ -271,9 +284,10 @@ class _Ending:
         self._client, self._id, self._producer_id, self._epoch, self._commit = client, id, producer_id, epoch, commit
         self._max_version = 5 if version >= 2 else 4  # as Kafka's own client: 5 requires transaction.version 2
         self._limit = monotonic() + client.timeout
-        self.sent, self._node = False, node
+        self.is_sent, self._node = False, node
 
     async def attempt(self) -> None:
+        """Send the request once. Raises EndRefused, or the KafkaError of a response that means "not now"."""
         from kafka.protocol.producer.transaction import EndTxnRequest
 
         node, self._node = self._node, None  # a retry asks again
@@ -294,7 +308,7 @@ class _Ending:
 
         if monotonic() > self._limit:
             raise KafkaTimeoutError  # `end` has reported already that nothing was sent
-        self.sent = True
+        self.is_sent = True
 
     def _check(self, code: int) -> None:
         from kafka import errors
@@ -317,16 +331,25 @@ class _Ending:
 
 
 def _starts(since: Starts, topic_ids: Mapping[str, str]) -> list[Start]:
-    return [(PartitionLog(*at, topic_ids[at[0]]), offset) for at, offset in sorted(since.items())]
+    """Return the starts with the logs of these topics, in the order of their partitions."""
+    starts = []
+    for partition, offset in sorted(since.items()):
+        topic, _ = partition
+        starts.append((PartitionLog(*partition, topic_ids[topic]), offset))
+    return starts
 
 
-def _described(state: Any) -> Described:
-    begun = state.transaction_start_time_ms
+def _to_described(state: Any) -> Described:
+    """Return a coordinator's description of a transaction as ours."""
+    start_millis = state.transaction_start_time_ms
+    partitions: set[Partition] = set()
+    for topic in state.topics:
+        partitions |= {(topic.topic, number) for number in topic.partitions}
     return Described(
         state=state.transaction_state,
         producer_id=state.producer_id,
         epoch=state.producer_epoch,
         timeout=state.transaction_timeout_ms / 1000,
-        started_at=EPOCH + timedelta(milliseconds=begun) if begun >= 0 else None,
-        partitions=frozenset((topic.topic, number) for topic in state.topics for number in topic.partitions),
+        started_at=EPOCH + timedelta(milliseconds=start_millis) if start_millis >= 0 else None,
+        partitions=frozenset(partitions),
     )

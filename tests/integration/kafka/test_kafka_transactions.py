@@ -56,7 +56,7 @@ from onceonly.dev.services.kafka import KafkaBroker
 from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.kafka import markers
 from onceonly.kafka.admin import BrokerClient, id_text
-from onceonly.kafka.transactions import EndRefused, MarkerState, Transactions, _Ending
+from onceonly.kafka.transactions import EndRefused, MarkerState, Transactions, _EndRequest
 
 pytestmark = pytest.mark.integration
 
@@ -771,13 +771,13 @@ def test_a_response_not_now_is_retried(
 ) -> None:
     transaction = Open(transactions, topic)
     sent: list[int] = []
-    inner = _Ending._check
+    inner = _EndRequest._check
 
-    def judge(ending: _Ending, code: int) -> None:
+    def judge(ending: _EndRequest, code: int) -> None:
         sent.append(code)
         inner(ending, getattr(kafka.errors, f"{name}Error").errno if len(sent) < 3 else code)
 
-    monkeypatch.setattr(_Ending, "_check", judge)
+    monkeypatch.setattr(_EndRequest, "_check", judge)
     transaction.end(commit=True)
     assert len(sent) == 3
     assert transaction.settled() is MarkerState.COMMITTED
@@ -785,9 +785,9 @@ def test_a_response_not_now_is_retried(
 
 def test_not_now_for_ever_is_unknown(transactions: Transactions, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     transaction = Open(transactions, topic)
-    inner = _Ending._check
+    inner = _EndRequest._check
     monkeypatch.setattr(BrokerClient, "timeout", 1.0)
-    monkeypatch.setattr(_Ending, "_check", lambda ending, _: inner(ending, kafka.errors.NotCoordinatorError.errno))
+    monkeypatch.setattr(_EndRequest, "_check", lambda ending, _: inner(ending, kafka.errors.NotCoordinatorError.errno))
     with pytest.raises(OutcomeUnknown, match="NotCoordinatorError"):
         transaction.end(commit=True)
 
@@ -842,8 +842,8 @@ def test_a_broker_that_hangs_and_one_that_dies(own: KafkaBroker, monkeypatch: py
         first.end(commit=True)
         assert first.settled() is MarkerState.COMMITTED
 
-        inner = _Ending._before_sending
-        monkeypatch.setattr(_Ending, "_before_sending", lambda ending: (stop(pid), inner(ending)))
+        inner = _EndRequest._before_sending
+        monkeypatch.setattr(_EndRequest, "_before_sending", lambda ending: (stop(pid), inner(ending)))
         try:
             with pytest.raises(OutcomeUnknown, match=second.id):
                 second.end(commit=True)

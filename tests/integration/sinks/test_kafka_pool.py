@@ -121,7 +121,7 @@ def test_a_copy_of_a_task_and_the_first_one_do_not_fence_each_other(
         first, *others = run(job, rows)
         context = SimpleNamespace(partitionId=lambda: int((first.id or "")[-1]), attemptNumber=lambda: 1)
         monkeypatch.setattr(TaskContext, "get", lambda: context)
-        [told] = stage._part_of(job)(spool.read(job.spool or "", first.spool))
+        [told] = stage._make_task(job)(spool.read(job.spool or "", first.spool))
         second = stage.Receipt(**json.loads(told["receipt"][0].as_py()))
         return [second if counts == "the copy" else first, *others]
 

@@ -107,7 +107,7 @@ def test_the_largest_row_that_is_accepted_is_the_largest_that_fits(
     make: Make, monkeypatch: pytest.MonkeyPatch, row: dict[str, Any], largest: int
 ) -> None:
     late = make(max_message_bytes=str(largest))
-    over = limits._exact(late.batch([{**row, "value": b"x" * (largest - 400)}]), 0) - largest
+    over = limits._smallest_batch_size(late.batch([{**row, "value": b"x" * (largest - 400)}]), 0) - largest
     fits = {**row, "value": b"x" * (largest - 400 - over)}
     refused_by_the_broker(late, monkeypatch, {**fits, "value": fits["value"] + b"x"}, "Message size too large")
     late.stage([{}, {}, fits, {}, fits, {}])
@@ -152,7 +152,7 @@ def test_rows_that_grow_when_they_are_compressed_again(make: Make, monkeypatch: 
     """Whatever cannot be compressed at all: it arrives if it is accepted, however many rows share a batch."""
     late, largest, chance = make(compression_type=codec, max_message_bytes="200000"), 200_000, Random(7)
     most = Topic(1, largest, recompressed=True).room
-    around = limits._exact(late.batch([{"value": b"x" * 150_000}]), 0) - 150_000
+    around = limits._smallest_batch_size(late.batch([{"value": b"x" * 150_000}]), 0) - 150_000
     full = {"value": chance.randbytes(largest - around)}
     refused_by_the_broker(late, monkeypatch, full, "max.message.bytes must allow these rows")
     rows = [{"value": chance.randbytes(size)} for size in (most - around, most // 2 - 50, most // 2 - 50, *range(300))]

@@ -16,7 +16,7 @@ class Silent:
     address, timeout = "nowhere:1", 10.0
 
     def call(self, attempt: Any) -> None:
-        attempt.__self__.sent = True
+        attempt.__self__.is_sent = True
         raise NotCommitted("the Kafka broker did not answer.", "Error 51.", "Nothing was published.")
 
 

@@ -235,5 +235,5 @@ def test_an_error_of_another_kind_is_left_as_it_is() -> None:
 
 
 def raised(log: Log, error: OnceonlyError) -> None:
-    with Writer(log)._explained(log):  # type: ignore[arg-type]
+    with Writer(log)._explain_refusals(log):  # type: ignore[arg-type]
         raise error

@@ -190,6 +190,6 @@ def test_a_sink_without_keys_is_stored_as_before() -> None:
 @pytest.mark.parametrize("value", [b"a", b"abc", b'{"id":1}', b"", b"x" * 50, None])
 def test_a_gate_sees_values_of_any_length_without_their_ids(value: bytes | None) -> None:
     """pyarrow's binary_slice fails for some of them."""
-    decode = gate_view._after(HEAD, lambda values: values.to_pylist())
+    decode = gate_view._strip_head(HEAD, lambda values: values.to_pylist())
     with_head = None if value is None else b"\0\0\0\0\1" + value
     assert decode(pa.array([with_head], pa.binary())) == [value]

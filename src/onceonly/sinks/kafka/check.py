@@ -22,24 +22,27 @@ KEPT, UNCOMPRESSED = "producer", "uncompressed"  # compression.type of which bro
 SAFE_VERSION = 2  # transaction.version: each end raises the epoch, so a zombie cannot write into a later transaction
 
 
-def check(config: KafkaSink, late: bool, known: Transactions, connection: KafkaConnection, root: Path) -> list[str]:
-    """Notes for the user.
+def check(
+    config: KafkaSink, late: bool, transactions: Transactions, connection: KafkaConnection, root: Path
+) -> list[str]:
+    """Check schema, topics and limits; return notes for the user.
 
     Raises:
         InvalidPipeline: as for `refuse`, or the schema cannot be used.
         NotCommitted: no broker answers.
     """
     schema(config, root)
-    notes = refuse(config, known, connection)
-    way = {"exactly-once": "at commit, in transactions" if late else "in transactions that the commit ends"}
-    how = way.get(config.guarantee, f"{config.guarantee}, without transactions")
+    notes = refuse(config, transactions, connection)
     if config.guarantee == "exactly-once":
-        notes += _warnings(config, known)
+        how = "at commit, in transactions" if late else "in transactions that the commit ends"
+        notes += _warnings(config, transactions)
+    else:
+        how = f"{config.guarantee}, without transactions"
     return [f"{config.name}: writes to {', '.join(config.allowed)} {how}", *notes]
 
 
-def refuse(config: KafkaSink, known: Transactions, connection: KafkaConnection) -> list[str]:
-    """Notes on limits that could not be determined.
+def refuse(config: KafkaSink, transactions: Transactions, connection: KafkaConnection) -> list[str]:
+    """Refuse topics and brokers that could not be written to; return notes on limits that could not be determined.
 
     Raises:
         InvalidPipeline: a topic is missing, a permission is missing, or the brokers' limits are too low.
@@ -47,46 +50,59 @@ def refuse(config: KafkaSink, known: Transactions, connection: KafkaConnection) 
     """
     for name in config.allowed:
         TopicClient(name, connection).describe()  # librdkafka has the best messages about failed connections
-    return refuse_transactions(config, known) if config.guarantee == "exactly-once" else []
+    if config.guarantee != "exactly-once":
+        return []
+    return refuse_transactions(config, transactions)
 
 
-def refuse_transactions(config: KafkaSink, known: Transactions) -> list[str]:
-    """As `refuse`, for what transactions need."""
-    known.describe([f"{config.id_prefix}-check"])  # fails if there is no permission for the prefix
-    if config.ids == "pool" and (version := known.transaction_version()) < SAFE_VERSION:
+def refuse_transactions(config: KafkaSink, transactions: Transactions) -> list[str]:
+    """Refuse, as `refuse` does, brokers that lack what transactions need."""
+    transactions.describe([f"{config.id_prefix}-check"])  # fails if there is no permission for the prefix
+    if config.ids == "pool":
+        _require_safe_pool(config, transactions)
+    return _check_timeout(config, transactions)
+
+
+def _require_safe_pool(config: KafkaSink, transactions: Transactions) -> None:
+    """Raise InvalidPipeline unless the cluster's transaction.version is safe for ids that are used again."""
+    version = transactions.transaction_version()
+    if version < SAFE_VERSION:
         raise InvalidPipeline(
             f"sink '{config.name}': ids='pool' is not safe on these brokers.",
             f"Their transaction.version is {version}: delayed rows may end up in a later transaction with the same id.",
             f"Raise it (kafka-features upgrade --feature transaction.version={SAFE_VERSION}), or use ids='unique'.",
         )
-    return _check_timeout(config, known)
 
 
-def topics(config: KafkaSink, known: Transactions) -> Topics:
-    """The limits of each topic, according to its brokers.
+def topics(config: KafkaSink, transactions: Transactions) -> Topics:
+    """Return the limits of each topic, according to its brokers.
 
     Raises:
         InvalidPipeline: a topic does not exist.
     """
-    counts = known.partitions(config.allowed)
-    missing = [name for name in config.allowed if name not in counts]
+    partition_counts = transactions.partitions(config.allowed)
+    missing = [name for name in config.allowed if name not in partition_counts]
     if missing:
         raise InvalidPipeline(
             f"sink '{config.name}': there is no topic {', '.join(repr(name) for name in missing)}.",
             "Onceonly does not create topics.",
             "Create it (kafka-topics --create), or correct KafkaSink(topic=…). Nothing was written.",
         )
-    return Topics({name: _topic(name, counts[name], known) for name in counts})
+    return Topics({name: _topic(name, number, transactions) for name, number in partition_counts.items()})
 
 
-def _topic(name: str, partitions: int, known: Transactions) -> Topic:
+def _topic(name: str, partitions: int, transactions: Transactions) -> Topic:
+    """Return the limits of one topic; only the usual ones if its configuration may not be read."""
     try:
-        config = known.topic_config(name)
+        config = transactions.topic_config(name)
     except InvalidPipeline:  # needs DescribeConfigs
         return Topic(partitions, USUAL_LARGEST)
     stamped = config.get("message.timestamp.type") == "LogAppendTime"
+    behind = ahead = None
+    if not stamped:
+        behind, ahead = _milliseconds(config, "before"), _milliseconds(config, "after")
     sizes = {setting: int(config[setting]) for setting in SIZES if setting in config}
-    if request := _largest_request(known):
+    if request := _largest_request(transactions):
         sizes["the brokers' socket.request.max.bytes"] = request - REQUEST
     setting = min(sizes, key=lambda name: sizes[name])
     return Topic(
@@ -96,27 +112,32 @@ def _topic(name: str, partitions: int, known: Transactions) -> Topic:
         recompressed=config.get("compression.type", KEPT) not in (KEPT, UNCOMPRESSED),
         keyed="compact" in config.get("cleanup.policy", ""),
         stamped=stamped,
-        behind=None if stamped else _milliseconds(config, "before"),
-        ahead=None if stamped else _milliseconds(config, "after"),
+        behind=behind,
+        ahead=ahead,
     )
 
 
-def _largest_request(known: Transactions) -> int | None:
+def _largest_request(transactions: Transactions) -> int | None:
     try:
-        return known.largest_request()
+        return transactions.largest_request()
     except InvalidPipeline:  # needs DescribeConfigs on the Cluster
         return None
 
 
 def _milliseconds(config: Mapping[str, str], side: str) -> int | None:
-    """By how much a timestamp may differ from the broker's clock. Before Kafka 4, one setting is for both sides."""
-    own, both = (config.get(f"message.timestamp.{name}.max.ms") for name in (side, "difference"))
-    known = [int(most) for most in (own, both) if most is not None and int(most) < ANY]
-    return known[0] if known else None
+    """Return by how much a timestamp may differ from the broker's clock; None: by any time.
+
+    Before Kafka 4, one setting is for both sides.
+    """
+    for name in (side, "difference"):
+        text = config.get(f"message.timestamp.{name}.max.ms")
+        if text is not None and int(text) < ANY:
+            return int(text)
+    return None
 
 
 def schema(config: KafkaSink, root: Path) -> str | None:
-    """The text of the file of an Avro schema of values.
+    """Return the text of the file of an Avro schema of values; None if values have none.
 
     Raises:
         InvalidPipeline: it cannot be read, or is not an Avro schema.
@@ -138,59 +159,67 @@ def schema(config: KafkaSink, root: Path) -> str | None:
     return text
 
 
-def _check_timeout(config: KafkaSink, known: Transactions) -> list[str]:
+def _check_timeout(config: KafkaSink, transactions: Transactions) -> list[str]:
+    """Raise InvalidPipeline if the brokers refuse the time-out; return a note if their limit is not known."""
     try:
-        most = known.transaction_max_timeout()
+        max_timeout = transactions.transaction_max_timeout()
     except InvalidPipeline:
         return [f"{config.name}: transaction.max.timeout.ms of the brokers is unknown (no DescribeConfigs on Cluster)"]
-    if config.transaction_timeout > most:
+    if config.transaction_timeout > max_timeout:
         raise InvalidPipeline(
             f"sink '{config.name}': cannot open transactions of {config.transaction_timeout:g} s.",
             f"transaction.timeout.ms would be {config.transaction_timeout * 1000:.0f} and the brokers allow at most "
-            f"{most * 1000:.0f} (transaction.max.timeout.ms).",
+            f"{max_timeout * 1000:.0f} (transaction.max.timeout.ms).",
             "Lower KafkaSink(transaction_timeout=…) or raise the brokers' limit. Nothing was written.",
         )
     return []
 
 
-def _warnings(config: KafkaSink, known: Transactions) -> list[str]:
+def _warnings(config: KafkaSink, transactions: Transactions) -> list[str]:
+    """Return notes on settings of cluster and topics with which rows or outcomes may be lost."""
     notes = []
-    version = known.transaction_version()
+    version = transactions.transaction_version()
     if version < SAFE_VERSION:
         notes.append(
             f"{config.name}: the cluster's transaction.version is {version}. Below {SAFE_VERSION} (Kafka 4), delayed "
             "rows of a fenced producer may end up in the next transaction of its id (this sink uses each id only once)"
         )
-    brokers = len(known.brokers())
-    if 0 < (copies := _state_log_copies(known)) < min(3, brokers):
+    brokers = len(transactions.brokers())
+    copies = _state_log_copies(transactions)
+    if 0 < copies < min(3, brokers):
         notes.append(
             f"{config.name}: __transaction_state has {copies} replicas on {brokers} brokers; 3 survive the loss of one"
         )
     for name in config.allowed:
         settings: Mapping[str, str] = {}
         with suppress(InvalidPipeline):
-            settings = known.topic_config(name)
+            settings = transactions.topic_config(name)
         if settings.get("cleanup.policy") == "compact":
             notes.append(
                 f"{config.name}: topic '{name}' is compacted. After its markers are removed (delete.retention.ms), an "
                 "outcome that was not recorded before is in doubt"
             )
-        if brokers > 1 and (why := _losable(settings, known.copies([name]).get(name, 0))):
-            notes.append(f"{config.name}: topic '{name}' may lose acknowledged records with one broker: {why}")
+        if brokers > 1:
+            why = _why_records_may_be_lost(settings, transactions.copies([name]).get(name, 0))
+            if why:
+                notes.append(f"{config.name}: topic '{name}' may lose acknowledged records with one broker: {why}")
     return notes
 
 
-def _losable(settings: Mapping[str, str], copies: int) -> str:
-    """Why one broker's loss could take rows or markers that the brokers have acknowledged; empty if it could not."""
+def _why_records_may_be_lost(settings: Mapping[str, str], copies: int) -> str:
+    """Return why one broker's loss could take rows or markers that were acknowledged; empty if it could not."""
     if copies == 1:
         return "it has 1 copy"
     if settings.get("unclean.leader.election.enable") == "true":
         return "a replica that lacks them may become its leader (unclean.leader.election.enable)"
-    return "one replica is enough (min.insync.replicas=1)" if settings.get("min.insync.replicas") == "1" else ""
+    if settings.get("min.insync.replicas") == "1":
+        return "one replica is enough (min.insync.replicas=1)"
+    return ""
 
 
-def _state_log_copies(known: Transactions) -> int:
+def _state_log_copies(transactions: Transactions) -> int:
+    """Return the replication factor of the topic that holds transaction state; 0 if it is not known."""
     try:
-        return known.state_log_copies()
+        return transactions.state_log_copies()
     except InvalidPipeline:  # needs DescribeConfigs
         return 0

@@ -5,36 +5,55 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from onceonly.errors import NotCommitted
-from onceonly.kafka.transactions import Transactions
+from onceonly.kafka.transactions import Described, Transactions
 from onceonly.pipeline.sinks import KafkaSink
-from onceonly.sinks.kafka.handle import Tx
+from onceonly.sinks.kafka.handle import Partition, Tx
 
 
 def confirm_open(
-    config: KafkaSink, known: Transactions, written: Mapping[str, tuple[int, int] | None]
+    config: KafkaSink, transactions: Transactions, written: Mapping[str, tuple[int, int] | None]
 ) -> dict[str, Tx]:
-    """The transactions, if the coordinator reports each of them as open. Only those become part of a handle.
+    """Return the transactions by id, if the coordinator reports each of them as open. Only those join a handle.
 
     The ends of the log are read first. So the marker of a transaction that is open after that has a higher offset.
 
     Args:
         written: id -> the producer that wrote the rows; None if no other producer can have used the id.
     """
-    ends = known.ends(partition for seen in known.describe(written).values() for partition in seen.partitions)
-    described = known.describe(written)
-    starts = known.all_starts({partition for seen in described.values() for partition in seen.partitions})
-    found = {}
+    ends = transactions.ends(_partitions_of(transactions.describe(written)))
+    descriptions = transactions.describe(written)
+    starts = transactions.all_starts(_partitions_of(descriptions))
+    confirmed: dict[str, Tx] = {}
     for id, producer in written.items():
-        seen = described.get(id)
-        others = seen and producer and tuple(producer) != (seen.producer_id, seen.epoch)
-        if seen is None or seen.state != "Ongoing" or not seen.partitions or others:
-            state = "used by another producer" if others else seen.state if seen else "unknown"
-            raise NotCommitted(
-                f"sink '{config.name}': transaction '{id}' is {state} right after it was written.",
-                f"It has to be open until the commit (transaction_timeout={config.transaction_timeout:g} s).",
-                "Nothing of it is published. Retry, with a longer transaction_timeout if writing took that long.",
-            )
-        begun = starts.get(seen.producer_id, {})
-        spans = {partition: (begun.get(partition), ends[partition]) for partition in seen.partitions}
-        found[id] = Tx(id, seen.producer_id, seen.epoch, spans)
-    return found
+        description = _require_open(config, id, producer, descriptions.get(id))
+        producer_starts = starts.get(description.producer_id, {})
+        spans = {partition: (producer_starts.get(partition), ends[partition]) for partition in description.partitions}
+        confirmed[id] = Tx(id, description.producer_id, description.epoch, spans)
+    return confirmed
+
+
+def _partitions_of(descriptions: Mapping[str, Described]) -> set[Partition]:
+    """Return the partitions to which any of these transactions has written."""
+    partitions: set[Partition] = set()
+    for description in descriptions.values():
+        partitions |= description.partitions
+    return partitions
+
+
+def _require_open(
+    config: KafkaSink, id: str, producer: tuple[int, int] | None, description: Described | None
+) -> Described:
+    """Return the description of a transaction that is open, and of that producer if one is given."""
+    if description is None:
+        state = "unknown"
+    elif producer and tuple(producer) != (description.producer_id, description.epoch):
+        state = "used by another producer"
+    elif description.state == "Ongoing" and description.partitions:
+        return description
+    else:
+        state = description.state
+    raise NotCommitted(
+        f"sink '{config.name}': transaction '{id}' is {state} right after it was written.",
+        f"It has to be open until the commit (transaction_timeout={config.transaction_timeout:g} s).",
+        "Nothing of it is published. Retry, with a longer transaction_timeout if writing took that long.",
+    )

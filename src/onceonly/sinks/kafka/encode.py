@@ -18,40 +18,41 @@ MARK = "ONCEONLY-ERROR"
 
 
 def column(config: KafkaSink, part: Part, rows: Any, heads: Heads) -> Any:
-    """The column of that part with its head; null stays null.
+    """Return the column of that part, encoded and with its head; null stays null.
 
     Raises:
         InvalidPipeline: rows of its type cannot have that schema.
     """
-    made = {"avro": _avro, "json": _json, "protobuf": _protobuf}[part.format]
-    return _framed(config, made(config, part, rows), heads)
+    encode = {"avro": _encode_avro, "json": _encode_json, "protobuf": _encode_protobuf}[part.format]
+    return _prepend_head(config, encode(config, part, rows), heads)
 
 
-def told(error: OnceonlyError) -> RuntimeError:
-    """To be raised on a worker: Spark only passes on its text."""
+def worker_error(error: OnceonlyError) -> RuntimeError:
+    """Return the error that a worker raises for `error`: Spark only passes on its text."""
     parts = {"kind": type(error).__name__, "what": error.what, "why": error.why, "todo": error.todo}
     return RuntimeError(f"{MARK} {json.dumps(parts)}")
 
 
-def _framed(config: KafkaSink, encoded: Any, heads: Heads) -> Any:
+def _prepend_head(config: KafkaSink, encoded: Any, heads: Heads) -> Any:
+    """Return the column with the head of its topic before each value; null stays null."""
     from pyspark.sql import functions as F
 
     if config.topic:
         return F.concat(F.lit(heads[config.topic]), encoded)
     head = F.lit(None).cast("binary")  # of a topic that is not allowed: that row is refused, and named, by `limits`
-    for topic, each in heads.items():
-        head = F.when(F.col("topic") == topic, F.lit(each)).otherwise(head)
+    for topic, topic_head in heads.items():
+        head = F.when(F.col("topic") == topic, F.lit(topic_head)).otherwise(head)
     return F.when(encoded.isNotNull(), F.concat(F.coalesce(head, F.lit(b"")), encoded))
 
 
-def _avro(config: KafkaSink, part: Part, rows: Any) -> Any:
+def _encode_avro(config: KafkaSink, part: Part, rows: Any) -> Any:
     from pyspark.sql import functions as F
     from pyspark.sql.avro.functions import to_avro
 
     return F.when(F.col(part.name).isNotNull(), to_avro(F.col(part.name), part.text))
 
 
-def _json(config: KafkaSink, part: Part, rows: Any) -> Any:
+def _encode_json(config: KafkaSink, part: Part, rows: Any) -> Any:
     from pyspark.sql import functions as F
 
     from onceonly.registry import json_schema
@@ -59,47 +60,52 @@ def _json(config: KafkaSink, part: Part, rows: Any) -> Any:
 
     kind = rows.schema[part.name].dataType.typeName()
     if kind not in ("struct", "map", "array"):
-        raise _unfit(config, part, f"'{part.name}' is {kind}, and JSON needs a struct, a map or an array")
+        raise _unfit_rows(config, part, f"'{part.name}' is {kind}, and JSON needs a struct, a map or an array")
     rules, sink = json_schema.rules(Schema(0, "JSON", part.text)), config.name
 
-    def all_texts(values: pa.Array) -> pa.Array:
+    def encode_texts(values: pa.Array) -> pa.Array:
         from onceonly.registry import json_schema
 
-        return _converted(values, json_schema.writer(rules), sink, part)
+        return _encode_values(values, json_schema.writer(rules), sink, part)
 
     text = F.to_json(F.col(part.name), {"ignoreNullFields": "false", **MICROS})
-    return arrow.udf(all_texts, "binary")(text)
+    return arrow.udf(encode_texts, "binary")(text)
 
 
-def _protobuf(config: KafkaSink, part: Part, rows: Any) -> Any:
+def _encode_protobuf(config: KafkaSink, part: Part, rows: Any) -> Any:
     from pyspark.sql import functions as F
 
     from onceonly.registry import protobuf, protobuf_writer
 
-    have = rows.schema[part.name].dataType.jsonValue()
-    if why := protobuf_writer.misfit(have, protobuf.spark_type(part.files, part.record), part.name):
-        raise _unfit(config, part, why)
+    column_type = rows.schema[part.name].dataType.jsonValue()
+    if why := protobuf_writer.misfit(column_type, protobuf.spark_type(part.files, part.record), part.name):
+        raise _unfit_rows(config, part, why)
     sink = config.name
 
-    def all_messages(values: pa.Array) -> pa.Array:
+    def encode_messages(values: pa.Array) -> pa.Array:
         from onceonly.registry import protobuf_writer
 
-        return _converted(values, protobuf_writer.writer(part.files, part.record), sink, part)
+        return _encode_values(values, protobuf_writer.writer(part.files, part.record), sink, part)
 
-    return arrow.udf(all_messages, "binary")(F.col(part.name))
+    return arrow.udf(encode_messages, "binary")(F.col(part.name))
 
 
-def _converted(values: pa.Array, write: Callable[[Any], bytes], sink: str, part: Part) -> pa.Array:
+def _encode_values(values: pa.Array, write: Callable[[Any], bytes], sink: str, part: Part) -> pa.Array:
+    """Return the bytes that `write` makes of each value; null stays null. Runs on a worker.
+
+    Raises:
+        RuntimeError: as from `worker_error`: a value cannot be written by the schema.
+    """
     from onceonly.registry.protobuf_writer import Unwritable
 
     try:
         return pa.array([None if value is None else write(value) for value in values.to_pylist()], pa.binary())
     except (Unwritable, ValueError) as error:
         why = f"{error}." if isinstance(error, Unwritable) else str(error)
-        raise told(_row_unfit(sink, part, why)) from None
+        raise worker_error(_unfit_row(sink, part, why)) from None
 
 
-def _unfit(config: KafkaSink, part: Part, why: str) -> InvalidPipeline:
+def _unfit_rows(config: KafkaSink, part: Part, why: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"sink '{config.name}': the rows cannot be written by the schema '{part.file}'.",
         f"{why}.",
@@ -107,7 +113,7 @@ def _unfit(config: KafkaSink, part: Part, why: str) -> InvalidPipeline:
     )
 
 
-def _row_unfit(sink: str, part: Part, why: str) -> InvalidPipeline:
+def _unfit_row(sink: str, part: Part, why: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"sink '{sink}': the {part.name} of a row cannot be written by the schema '{part.file}'.",
         why,

@@ -31,7 +31,7 @@ def topics_missing(sink: str, handle: Handle, names: Sequence[str]) -> ActionNee
         f"sink '{sink}': there is no topic {', '.join(map(repr, names))}.",
         "The rows were staged for it, so it was deleted since, or the cluster has lost it.",
         "Create it again (kafka-topics --create); the rows are then staged again. If it shall not exist any more: "
-        f"onceonly abort {_named(handle)} --reason …. {UNDECIDED}",
+        f"onceonly abort {_command_arguments(handle)} --reason …. {UNDECIDED}",
         "target-missing",
     )
 
@@ -50,19 +50,19 @@ def another_cluster(sink: str, handle: Handle, cluster: str) -> ActionNeeded:
         f"sink '{sink}': its connection leads to another cluster.",
         f"The rows were staged for the cluster {handle['cluster']}, and this is {cluster}.",
         f"Correct the connection, then: onceonly recover {_pipeline(handle)}. If the pipeline has moved: "
-        f"onceonly abort {_named(handle)} --reason …, and run it again. {UNDECIDED}",
+        f"onceonly abort {_command_arguments(handle)} --reason …, and run it again. {UNDECIDED}",
         "another-cluster",
     )
 
 
 def doubt_before_decision(sink: str, handle: Handle, parts: Sequence[Part]) -> ActionNeeded:
-    names = ", ".join(part.tx.id for part in parts if part.tx)
+    names = _transaction_names(parts)
     return ActionNeeded(
         f"sink '{sink}': it is not known how {count(len(parts), 'transaction')} of it ended.",
         f"{names}: not open any more, and the part of the log with the marker no longer exists. No decision is "
         "recorded, so it can only have been committed if the state table was restored from an older copy.",
         "Look for the rows in the topic. If they are there, see `onceonly state forward`. If not: onceonly abort "
-        f"{_named(handle)} --reason …, and run it again. {UNDECIDED}",
+        f"{_command_arguments(handle)} --reason …, and run it again. {UNDECIDED}",
         "doubt-before-decision",
     )
 
@@ -99,7 +99,7 @@ def staged_for_another(sink: str, handle: Handle, then: Place, now: Place) -> Ca
 
 
 def in_doubt(sink: str, parts: Sequence[Part]) -> InDoubt:
-    names = ", ".join(part.tx.id for part in parts if part.tx)
+    names = _transaction_names(parts)
     return InDoubt(
         f"sink '{sink}': it is not known whether {count(len(parts), 'transaction')} of it committed.",
         f"The marker of {names} no longer exists: the log was truncated or compacted, or the topic was recreated.",
@@ -108,11 +108,15 @@ def in_doubt(sink: str, parts: Sequence[Part]) -> InDoubt:
     )
 
 
-def _named(handle: Handle) -> str:
-    """The pipeline and epoch, as commands take them."""
+def _command_arguments(handle: Handle) -> str:
+    """Return the pipeline and epoch, as commands take them."""
     txn = Transaction.parse(handle["txn"])
     return f"{txn.pipeline} {txn.epoch}" if txn else "PIPELINE EPOCH"
 
 
+def _transaction_names(parts: Sequence[Part]) -> str:
+    return ", ".join(part.tx.id for part in parts if part.tx)
+
+
 def _pipeline(handle: Handle) -> str:
-    return _named(handle).split()[0]
+    return _command_arguments(handle).split()[0]

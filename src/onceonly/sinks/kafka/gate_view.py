@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -21,9 +21,14 @@ from onceonly.sinks.staging import row_text, row_types, spark_files
 from onceonly.spark import arrow, file_formats
 from onceonly.spark.strict_reading import strict_reader
 
-BESIDE = {"topic": pa.string(), "partition": pa.int32(), "key": pa.string(), "timestamp": pa.timestamp("ms", "UTC")}
+RECORD_COLUMNS = {  # beside `value`
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "key": pa.string(),
+    "timestamp": pa.timestamp("ms", "UTC"),
+}
 VALUE = "value"
-SPOOLED = "topic STRING, partition INT, key BINARY, timestamp BIGINT, value BINARY"
+SPOOL_COLUMNS = "topic STRING, partition INT, key BINARY, timestamp BIGINT, value BINARY"
 Values = list[dict[str, Any] | None]
 Decode = Callable[[pa.Array], Values]
 Column = Callable[[Values, pa.DataType], pa.Array]
@@ -31,18 +36,23 @@ Schema = str | Part | None  # the text of Avro's, or of Protobuf the message
 
 
 def columns(format: str, schema: Schema) -> list[str] | None:
-    """The columns; None for JSON, whose fields are only known after staging."""
+    """Return the names of the columns; None for JSON, whose fields are only known after staging."""
     if format == "json":
         return None
     if isinstance(schema, Part):
-        fields = [field["name"] for field in _message(schema)["fields"]]
+        fields = [field["name"] for field in _message_type(schema)["fields"]]
+    elif schema:
+        fields = _avro_fields(schema)
     else:
-        fields = _avro_fields(schema) if schema else [VALUE]
-    return [*(name for name in BESIDE if name not in fields), *fields]
+        fields = [VALUE]
+    return [*(name for name in RECORD_COLUMNS if name not in fields), *fields]
 
 
 def staged_schema(rows: Any, schema: str | None) -> dict[str, Any]:
-    """The schema of the staged DataFrame. An Avro `value` has the type that decoding by the Avro schema gives."""
+    """Return the schema of the staged DataFrame.
+
+    An Avro `value` has the type that decoding by the Avro schema gives.
+    """
     if schema is None:
         return row_types.of(rows)
     from pyspark.sql import functions as F
@@ -53,56 +63,57 @@ def staged_schema(rows: Any, schema: str | None) -> dict[str, Any]:
 
 
 def batches(handle: Handle, format: str, schema: Schema, head: int = 0) -> pa.RecordBatchReader | None:
-    """All rows, in this process; None if only Spark can read them.
+    """Read all rows in this process; None if only Spark can read them.
 
     If a field of `value` has the name of another column, the field is used.
 
     Args:
         head: bytes before each value: the id of its schema.
     """
-    kind = _message(schema) if isinstance(schema, Part) else _kind(handle, format)
-    decode = _after(head, _decoder(format, schema, kind))
+    kind = _message_type(schema) if isinstance(schema, Part) else _value_type(handle, format)
+    decode = _strip_head(head, _make_decoder(format, schema, kind))
     if kind is None:
-        return _guessed(handle, decode)
+        return _read_untyped(handle, decode)
     try:
-        fields = _fields(kind, handle, decode)
+        fields = _value_fields(kind, handle, decode)
     except row_types.OnlySpark:
         return None
-    beside = {name: type for name, type in BESIDE.items() if name not in fields.names}
-    whole = pa.schema([*beside.items(), *fields])
-    return pa.RecordBatchReader.from_batches(whole, _typed(handle, decode, fields, _column(format), whole))
+    record_columns = [(name, type) for name, type in RECORD_COLUMNS.items() if name not in fields.names]
+    row_schema = pa.schema([*record_columns, *fields])
+    rows = _read_typed(handle, decode, fields, _column_builder(format), row_schema)
+    return pa.RecordBatchReader.from_batches(row_schema, rows)
 
 
 def frame(handle: Handle, format: str, schema: Schema, spark: Any, head: int = 0) -> Any:
-    """All rows, as a Spark DataFrame. `head`: as for `batches`."""
+    """Return all rows, as a Spark DataFrame. `head`: as for `batches`."""
     from pyspark.sql import functions as F
     from pyspark.sql.avro.functions import from_avro
 
-    kind = _kind(handle, format)
+    kind = _value_type(handle, format)
     if kind is None and format == "json":
         raise InvalidPipeline(
             f"the gate cannot read {count(handle['rows'], 'JSON record')} on Spark.",
             "They were staged by a version of Onceonly that did not record their fields.",
             "Raise Gate(in_process_rows=…), or stage them again. Nothing was published.",
         )
-    rows = _spooled_frame(handle, spark)
+    rows = _spool_frame(handle, spark)
     if isinstance(schema, Part):
-        return _flat(rows.withColumn(VALUE, _from_protobuf(schema, head)))
+        return _flatten(rows.withColumn(VALUE, _from_protobuf(schema, head)))
     if schema:
-        return _flat(rows.withColumn(VALUE, from_avro(F.expr(f"substring({VALUE}, {head + 1})"), schema)))
+        return _flatten(rows.withColumn(VALUE, from_avro(F.expr(f"substring({VALUE}, {head + 1})"), schema)))
     if format == "json":
-        return _flat(rows.withColumn(VALUE, _from_json(rows, kind, head)))
+        return _flatten(rows.withColumn(VALUE, _from_json(rows, kind, head)))
     return rows.withColumn(VALUE, F.make_valid_utf8(F.col(VALUE).cast("string")))
 
 
 # ---- on Spark
 
 
-def _spooled_frame(handle: Handle, spark: Any) -> Any:
+def _spool_frame(handle: Handle, spark: Any) -> Any:
     from pyspark.sql import functions as F
 
     files = [spark_files.uri(f"{handle['folder']}/{part.spool}") for part in parts_of(handle)]
-    rows = strict_reader(spark).parquet(*files) if files else spark.createDataFrame([], SPOOLED)
+    rows = strict_reader(spark).parquet(*files) if files else spark.createDataFrame([], SPOOL_COLUMNS)
     return rows.select(
         "topic", "partition", F.make_valid_utf8(F.col("key").cast("string")).alias("key"),
         F.timestamp_millis("timestamp").alias("timestamp"), VALUE,
@@ -110,6 +121,7 @@ def _spooled_frame(handle: Handle, spark: Any) -> Any:
 
 
 def _from_json(rows: Any, kind: Any, head: int) -> Any:
+    """Return the column with the values of this type, Spark's as JSON."""
     from pyspark.sql import functions as F
 
     field = {"name": VALUE, "type": kind, "nullable": True, "metadata": {}}
@@ -119,140 +131,190 @@ def _from_json(rows: Any, kind: Any, head: int) -> Any:
 
 
 def _from_protobuf(schema: Part, head: int) -> Any:
-    """In Python on the workers, which have this package, as they have written the messages."""
+    """Return the column with the messages, decoded in Python on the workers.
+
+    They have this package, as they have written the messages.
+    """
     from pyspark.sql.types import StructType
 
-    kind, files, name = _message(schema), schema.files, schema.record
+    kind, files, name = _message_type(schema), schema.files, schema.record
 
-    def all_rows(values: pa.Array) -> pa.Array:
-        decode = _after(head, _messages(files, name))
+    def decode_messages(values: pa.Array) -> pa.Array:
+        decode = _strip_head(head, _message_decoder(files, name))
         return pa.array(decode(values), row_types.kind_of(kind))
 
-    return arrow.udf(all_rows, StructType.fromJson(kind))(VALUE)
+    return arrow.udf(decode_messages, StructType.fromJson(kind))(VALUE)
 
 
-def _flat(rows: Any) -> Any:
-    """With the fields of `value` as columns, if it has any."""
+def _flatten(rows: Any) -> Any:
+    """Return the rows with the fields of `value` as columns, if it has any."""
     from pyspark.sql import functions as F
 
     kind = rows.schema[VALUE].dataType.typeName()
     if kind not in ("struct", "map"):
         return rows
-    keys = rows.select(F.explode(F.map_keys(VALUE)).alias(VALUE)).distinct().collect() if kind == "map" else ()
-    names = [key[VALUE] for key in keys] if kind == "map" else rows.schema[VALUE].dataType.names
-    beside = [name for name in BESIDE if name not in names]
-    return rows.select(*beside, *(rows[VALUE].getItem(name).alias(name) for name in names))
+    if kind == "map":
+        keys = rows.select(F.explode(F.map_keys(VALUE)).alias(VALUE)).distinct().collect()
+        names = [key[VALUE] for key in keys]
+    else:
+        names = rows.schema[VALUE].dataType.names
+    record_columns = [name for name in RECORD_COLUMNS if name not in names]
+    return rows.select(*record_columns, *(rows[VALUE].getItem(name).alias(name) for name in names))
 
 
 # ---- in this process
 
 
-def _typed(
-    handle: Handle, decode: Decode, fields: pa.Schema, column: Column, whole: pa.Schema
+def _read_typed(
+    handle: Handle, decode: Decode, fields: pa.Schema, build_column: Column, row_schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
+    """Yield the rows with the columns of `row_schema`. `fields`: those of `value`."""
     kind = pa.struct(list(fields))
-    for batch in _spooled(handle):
-        values = column(decode(batch.column(VALUE)), kind)
-        made = _beside(batch) | dict(zip(fields.names, values.flatten(), strict=True))
-        yield pa.RecordBatch.from_arrays([made[name] for name in whole.names], schema=whole)
+    for batch in _read_spool(handle):
+        values = build_column(decode(batch.column(VALUE)), kind)
+        arrays = _record_arrays(batch) | dict(zip(fields.names, values.flatten(), strict=True))
+        yield pa.RecordBatch.from_arrays([arrays[name] for name in row_schema.names], schema=row_schema)
 
 
-def _column(format: str) -> Column:
-    """From what the decoder of that format returns."""
+def _column_builder(format: str) -> Column:
+    """Return what builds a column from what the decoder of that format returns."""
     if format == "protobuf":
         return lambda values, kind: pa.array(values, kind)
-    return partial(row_text.array, leaf=row_text.from_json if format == "json" else row_text.from_avro)
+    leaf = row_text.from_json if format == "json" else row_text.from_avro
+    return partial(row_text.array, leaf=leaf)
 
 
-def _guessed(handle: Handle, decode: Decode) -> pa.RecordBatchReader:
-    """The rows of a handle without types: each column gets a type that fits its values."""
-    tables = [_guess(batch, decode(batch.column(VALUE))) for batch in _spooled(handle)]
-    none = pa.table({name: pa.array([], kind) for name, kind in BESIDE.items()})
-    return pa.concat_tables(tables or [none], promote_options="permissive").to_reader()
+def _read_untyped(handle: Handle, decode: Decode) -> pa.RecordBatchReader:
+    """Read the rows of a handle without types: each column gets a type that fits its values."""
+    tables = [_untyped_table(batch, decode(batch.column(VALUE))) for batch in _read_spool(handle)]
+    if not tables:
+        tables = [pa.table({name: pa.array([], kind) for name, kind in RECORD_COLUMNS.items()})]
+    return pa.concat_tables(tables, promote_options="permissive").to_reader()
 
 
-def _guess(batch: pa.RecordBatch, values: Values) -> pa.Table:
+def _untyped_table(batch: pa.RecordBatch, values: Values) -> pa.Table:
     rows = [value or {} for value in values]
-    names = dict.fromkeys(name for row in rows for name in row)
-    return pa.table(_beside(batch) | {name: pa.array([row.get(name) for row in rows]) for name in names})
+    arrays = _record_arrays(batch)
+    for name in _names_in(rows):
+        arrays[name] = pa.array([row.get(name) for row in rows])
+    return pa.table(arrays)
 
 
-def _spooled(handle: Handle) -> Iterator[pa.RecordBatch]:
+def _names_in(rows: Iterable[dict[str, Any] | None]) -> list[str]:
+    """Return the names of all fields, in the order in which they come."""
+    names: dict[str, None] = {}
+    for row in rows:
+        names |= dict.fromkeys(row or ())
+    return list(names)
+
+
+def _read_spool(handle: Handle) -> Iterator[pa.RecordBatch]:
     for part in parts_of(handle):
         yield from spool.read(handle["folder"], part.spool)
 
 
-def _beside(batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    found = {name: batch.column(name) for name in BESIDE}
-    time, key = BESIDE["timestamp"], pa.array(map(_text, found["key"].to_pylist()), BESIDE["key"])
-    return found | {"key": key, "timestamp": found["timestamp"].cast(time)}
+def _record_arrays(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    """Return the columns beside `value`, as a gate sees them."""
+    arrays = {name: batch.column(name) for name in RECORD_COLUMNS}
+    arrays["key"] = pa.array(map(_text, arrays["key"].to_pylist()), RECORD_COLUMNS["key"])
+    arrays["timestamp"] = arrays["timestamp"].cast(RECORD_COLUMNS["timestamp"])
+    return arrays
 
 
-def _fields(kind: Any, handle: Handle, decode: Decode) -> pa.Schema:
-    """The columns for values of this type (Spark's type as JSON). Raises OnlySpark."""
+def _value_fields(kind: Any, handle: Handle, decode: Decode) -> pa.Schema:
+    """Return the columns for values of this type (Spark's type as JSON). Raises OnlySpark."""
     if not isinstance(kind, str) and kind["type"] == "map":
         item = row_types.kind_of(kind["valueType"])
-        return pa.schema([(name, item) for name in _names(handle, decode)])
-    found = row_types.kind_of(kind)
-    return pa.schema(list(found)) if pa.types.is_struct(found) else pa.schema([(VALUE, found)])
+        return pa.schema([(name, item) for name in _map_keys(handle, decode)])
+    arrow_type = row_types.kind_of(kind)
+    if pa.types.is_struct(arrow_type):
+        return pa.schema(list(arrow_type))
+    return pa.schema([(VALUE, arrow_type)])
 
 
-def _names(handle: Handle, decode: Decode) -> list[str]:
-    """The names of all fields of any row: in a map, each row has its own."""
-    rows = (row for batch in _spooled(handle) for row in decode(batch.column(VALUE)))
-    return list(dict.fromkeys(name for row in rows for name in row or ()))
+def _map_keys(handle: Handle, decode: Decode) -> list[str]:
+    """Return the names of all fields of any row: in a map, each row has its own."""
+    names: dict[str, None] = {}
+    for batch in _read_spool(handle):
+        names |= dict.fromkeys(_names_in(decode(batch.column(VALUE))))
+    return list(names)
 
 
-def _kind(handle: Handle, format: str) -> Any:
-    """Spark's type of `value` after it is read back; None if it was not recorded."""
+def _value_type(handle: Handle, format: str) -> Any:
+    """Return Spark's type of `value` after it is read back; None if it was not recorded."""
     if format == "raw":
         return "string"
-    found = {field["name"]: field["type"] for field in handle.get("schema", {"fields": []})["fields"]}.get(VALUE)
-    return file_formats.in_json(found) if format == "json" and found else found
+    staged_type = None
+    for field in handle.get("schema", {"fields": []})["fields"]:
+        if field["name"] == VALUE:
+            staged_type = field["type"]
+    if format == "json" and staged_type:
+        return file_formats.in_json(staged_type)
+    return staged_type
 
 
-def _message(schema: Part) -> dict[str, Any]:
-    """Its type in Spark."""
+def _message_type(schema: Part) -> dict[str, Any]:
+    """Return the type of the messages in Spark."""
     return protobuf.spark_type(schema.files, schema.record)
 
 
-def _messages(files: bytes, name: str) -> Decode:
+def _message_decoder(files: bytes, name: str) -> Decode:
     read = protobuf.after_id(files, name)
-    return lambda values: [None if value is None else read(value) for value in values.to_pylist()]
+
+    def decode_message(value: bytes | None) -> dict[str, Any] | None:
+        return None if value is None else read(value)
+
+    return _for_each_value(decode_message)
 
 
-def _decoder(format: str, schema: Schema, kind: Any) -> Decode:
+def _for_each_value(decode_value: Callable[[bytes | None], dict[str, Any] | None]) -> Decode:
+    return lambda values: [decode_value(value) for value in values.to_pylist()]
+
+
+def _make_decoder(format: str, schema: Schema, kind: Any) -> Decode:
+    """Return what decodes a column of values without heads into rows."""
     if isinstance(schema, Part):
-        return _messages(schema.files, schema.record)
+        return _message_decoder(schema.files, schema.record)
     if format == "json":
         parse = row_text.json_parser(kind)
-        return lambda values: [_as_row(value and parse(value.decode())) for value in values.to_pylist()]
+        return _for_each_value(lambda value: _as_row(value and parse(value.decode())))
     if schema is None:
-        return lambda values: [{VALUE: _text(value)} for value in values.to_pylist()]
+        return _for_each_value(lambda value: {VALUE: _text(value)})
     from fastavro import parse_schema, schemaless_reader
 
     parsed = parse_schema(json.loads(schema))
-    return lambda values: [
-        None if value is None else _as_row(schemaless_reader(io.BytesIO(value), parsed, None))
-        for value in values.to_pylist()
-    ]
+
+    def decode_avro(value: bytes | None) -> dict[str, Any] | None:
+        if value is None:
+            return None
+        return _as_row(schemaless_reader(io.BytesIO(value), parsed, None))
+
+    return _for_each_value(decode_avro)
 
 
-def _after(head: int, decode: Decode) -> Decode:
-    """Not by binary_slice, which fails for some lengths (pyarrow 23: "Negative buffer resize")."""
+def _strip_head(head: int, decode: Decode) -> Decode:
+    """Return a decoder of values with that many bytes before each.
+
+    Not by binary_slice, which fails for some lengths (pyarrow 23: "Negative buffer resize").
+    """
     if not head:
         return decode
-    return lambda values: decode(pa.array([each and each[head:] for each in values.to_pylist()], values.type))
+    return lambda values: decode(pa.array([value and value[head:] for value in values.to_pylist()], values.type))
 
 
 def _avro_fields(schema: str) -> list[str]:
-    """The names of its columns. A schema that is not a record has one column."""
+    """Return the names of the schema's columns. A schema that is not a record has one column."""
     parsed = json.loads(schema)
-    return [field["name"] for field in parsed["fields"]] if isinstance(parsed, dict) and "fields" in parsed else [VALUE]
+    if isinstance(parsed, dict) and "fields" in parsed:
+        return [field["name"] for field in parsed["fields"]]
+    return [VALUE]
 
 
 def _as_row(value: Any) -> dict[str, Any] | None:
-    return value if value is None or isinstance(value, dict) else {VALUE: value}
+    """Return the fields of a decoded value; one that has none is a field itself."""
+    if value is None or isinstance(value, dict):
+        return value
+    return {VALUE: value}
 
 
 def _text(value: bytes | None) -> str | None:

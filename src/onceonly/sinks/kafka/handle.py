@@ -29,7 +29,7 @@ class Resolution:
 
     @property
     def words(self) -> str:
-        """For people, after what the log shows."""
+        """Words for people, after what the log shows."""
         source = "as the log showed then" if self.by == "log" else "as a person said"
         return f"; resolved as {self.outcome}, {source}"
 
@@ -57,22 +57,31 @@ class Tx:
 
     @property
     def name(self) -> tuple[str, int, int]:
-        """Identifies the transaction: an id of a pool is not enough, because it is reused."""
+        """What identifies the transaction: an id of a pool is not enough, because it is reused."""
         return self.id, *self.producer
 
     @property
-    def pooled(self) -> bool:
+    def has_pooled_id(self) -> bool:
         return slot_of(self.id) is not None
 
     def to_json(self) -> dict[str, Any]:
         spans = [[topic, number, *span] for (topic, number), span in sorted(self.partitions.items())]
-        plain = {"id": self.id, "producer_id": self.producer_id, "epoch": self.epoch, "partitions": spans}
-        return {**plain, "resolution": self.resolution.to_json()} if self.resolution else plain
+        data: dict[str, Any] = {
+            "id": self.id,
+            "producer_id": self.producer_id,
+            "epoch": self.epoch,
+            "partitions": spans,
+        }
+        if self.resolution:
+            data["resolution"] = self.resolution.to_json()
+        return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Tx:
         spans = {(topic, number): (start, end) for topic, number, start, end in data["partitions"]}
-        resolution = Resolution.from_json(data["resolution"]) if "resolution" in data else None
+        resolution = None
+        if "resolution" in data:
+            resolution = Resolution.from_json(data["resolution"])
         return cls(data["id"], data["producer_id"], data["epoch"], spans, resolution)
 
 
@@ -101,4 +110,7 @@ def with_parts(handle: Handle, parts: Iterable[Part]) -> Handle:
 
 
 def with_resolution(part: Part, resolution: Resolution) -> Part:
-    return replace(part, tx=replace(part.tx, resolution=resolution)) if part.tx else part
+    """Return the part with a resolution of its transaction; unchanged if it has none."""
+    if part.tx is None:
+        return part
+    return replace(part, tx=replace(part.tx, resolution=resolution))

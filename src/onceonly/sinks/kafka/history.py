@@ -49,12 +49,14 @@ class Target:
     def place(self) -> str:
         return place(self.cluster, self.names)
 
-    def proof(self, known: Cluster) -> dict[str, Any]:
-        batches = read_batches(known, self.topic_ids, self.ends)
+    def proof(self, client: Cluster) -> dict[str, Any]:
+        """Return the proof that these topics are the target, with the batches that end their logs now."""
+        batches = read_batches(client, self.topic_ids, self.ends)
         return proof(self.bootstrap, self.cluster, self.topic_ids, self.ends, batches, self.names)
 
 
 def place(cluster: str, topics: Sequence[str]) -> str:
+    """Return the name of a target: the cluster's id, and its topics in order."""
     return f"{cluster}/{','.join(sorted(topics))}"
 
 
@@ -66,51 +68,66 @@ def proof(
     batches: Batches,
     names: Sequence[str],
 ) -> dict[str, Any]:
-    plain = {"target": place(cluster, names), "bootstrap": bootstrap, "topics": dict(topic_ids)}
-    return {**plain, "ends": {name: dict(ends.get(name, {})) for name in topic_ids}, "batches": dict(batches)}
+    """Return a publication's proof as JSON: target, address, and by topic its id, log ends and the batches there."""
+    return {
+        "target": place(cluster, names),
+        "bootstrap": bootstrap,
+        "topics": dict(topic_ids),
+        "ends": {name: dict(ends.get(name, {})) for name in topic_ids},
+        "batches": dict(batches),
+    }
 
 
-def read(known: Cluster, bootstrap: str, names: Sequence[str]) -> Target:
-    """Raises NotCommitted: the brokers do not answer."""
-    cluster = known.cluster_id()
-    partitions = [(name, number) for name, total in known.partitions(names).items() for number in range(total)]
+def read(client: Cluster, bootstrap: str, names: Sequence[str]) -> Target:
+    """Read the topics as they are now. Raises NotCommitted: the brokers do not answer."""
+    cluster_id = client.cluster_id()
+    partitions: list[tuple[str, int]] = []
+    for name, partition_count in client.partitions(names).items():
+        partitions += [(name, number) for number in range(partition_count)]
     ends: dict[str, dict[str, int]] = {}
-    for (name, number), end in sorted(known.ends(partitions).items()):
+    for (name, number), end in sorted(client.ends(partitions).items()):
         ends.setdefault(name, {})[str(number)] = end
-    topic_ids = known.topic_ids(names)  # asked last: ends are by name, and an id never comes back
-    return Target(bootstrap, cluster, tuple(names), topic_ids, ends)
+    topic_ids = client.topic_ids(names)  # asked last: ends are by name, and an id never comes back
+    return Target(bootstrap, cluster_id, tuple(names), topic_ids, ends)
 
 
-def read_batches(known: Cluster, topic_ids: Mapping[str, str], ends: Ends) -> Batches:
-    """The batches at these ends. Empty for a topic that this client may not read, or that was exchanged meanwhile."""
-    found: dict[str, dict[str, list[int]]] = {}
+def read_batches(client: Cluster, topic_ids: Mapping[str, str], ends: Ends) -> Batches:
+    """Read the batches at these ends.
+
+    A topic that this client may not read, or that was exchanged meanwhile, is left out.
+    """
+    batches_by_topic: dict[str, dict[str, list[int]]] = {}
     for name, topic_id in sorted(topic_ids.items()):
-        wanted = {int(number): end for number, end in ends.get(name, {}).items()}
+        topic_ends = {int(number): end for number, end in ends.get(name, {}).items()}
         with suppress(InvalidPipeline):
-            batches = known.end_batches((name, topic_id), wanted)
-            found[name] = {str(number): batch.to_json() for number, batch in sorted(batches.items())}
-    return found
+            batches = client.end_batches((name, topic_id), topic_ends)
+            batches_by_topic[name] = {str(number): batch.to_json() for number, batch in sorted(batches.items())}
+    return batches_by_topic
 
 
-def publication_proof(known: Cluster, bootstrap: str, handle: Handle) -> dict[str, Any]:
-    """The proof of a handle that was just published, or seen to be: it names the topics that it was staged for.
+def publication_proof(client: Cluster, bootstrap: str, handle: Handle) -> dict[str, Any]:
+    """Return the proof of a handle that was just published, or seen to be: it names the topics it was staged for.
 
     The ends include all partitions: the rows of earlier checkpoints may be in any of them.
     """
     topic_ids = handle["topics"]
-    now = read(known, bootstrap, sorted(topic_ids))
-    same = {name: id for name, id in topic_ids.items() if now.cluster == handle["cluster"] and now.has(name, id)}
-    batches = read_batches(known, same, now.ends)
-    ends = {name: dict(now.ends[name]) for name in same}
-    for tx in (part.tx for part in parts_of(handle)):
-        for (name, number), (_, end) in tx.partitions.items() if tx else ():
+    target = read(client, bootstrap, sorted(topic_ids))
+    same_topics: dict[str, str] = {}
+    if target.cluster == handle["cluster"]:
+        same_topics = {name: id for name, id in topic_ids.items() if target.has(name, id)}
+    batches = read_batches(client, same_topics, target.ends)
+    ends = {name: dict(target.ends[name]) for name in same_topics}
+    for part in parts_of(handle):
+        if part.tx is None:
+            continue
+        for (name, number), (_, end) in part.tx.partitions.items():
             if name in ends:  # its marker is above that offset, even if the log has lost it by now
                 ends[name][str(number)] = max(end + 1, ends[name].get(str(number), 0))
     return proof(bootstrap, handle["cluster"], topic_ids, ends, batches, sorted(topic_ids))
 
 
-def compare(known: Cluster, bootstrap: str, names: Sequence[str], last: Publication) -> History:
-    """How the topics compare with a recorded publication.
+def compare(client: Cluster, bootstrap: str, names: Sequence[str], last: Publication) -> History:
+    """Compare the topics with a recorded publication.
 
     What seems to be lost is looked for again: a broker may not know yet of a topic, or of how far a log is replicated.
 
@@ -119,34 +136,39 @@ def compare(known: Cluster, bootstrap: str, names: Sequence[str], last: Publicat
     """
     deadline = monotonic() + markers.MISSING
     while True:
-        history = _compare(known, read(known, bootstrap, names), last)
+        history = _compare(client, read(client, bootstrap, names), last)
         if history.answer is not Answer.WENT_BACK or monotonic() > deadline:
             return history
         sleep(PAUSE_SECONDS)
 
 
-def proof_now(known: Cluster, bootstrap: str, names: Sequence[str], last: Publication) -> Publication | None:
-    """The topics as they are. Which decisions they show cannot be told, unless the last one is there."""
-    now = read(known, bootstrap, names)
-    if not now.topic_ids:
+def proof_now(client: Cluster, bootstrap: str, names: Sequence[str], last: Publication) -> Publication | None:
+    """Return the topics as they are, as a publication; None if there are none.
+
+    Which decisions they show cannot be told, unless the last one is there.
+    """
+    target = read(client, bootstrap, names)
+    if not target.topic_ids:
         return None
-    is_same = _compare(known, now, last).answer is Answer.SAME
-    epoch, decision = (last.epoch, last.decision) if is_same else (0, 0)
-    return Publication(epoch, decision, now.proof(known))
+    if _compare(client, target, last).answer is Answer.SAME:
+        return Publication(last.epoch, last.decision, target.proof(client))
+    return Publication(0, 0, target.proof(client))
 
 
-def _compare(known: Cluster, now: Target, last: Publication) -> History:
+def _compare(client: Cluster, now: Target, last: Publication) -> History:
     history = _compare_ends(now, last)
-    return history if history.answer is not Answer.SAME else _compare_batches(known, last)
+    if history.answer is not Answer.SAME:
+        return history
+    return _compare_batches(client, last)
 
 
-def _compare_batches(known: Cluster, last: Publication) -> History:
-    """Logs that are long enough may have been cut off and have grown again."""
+def _compare_batches(client: Cluster, last: Publication) -> History:
+    """Compare the batches at the recorded ends: logs that are long enough may have been cut off and grown again."""
     remarks = []
     for name, batches in sorted(last.proof["batches"].items()):
         ends = {int(number): end for number, end in last.proof["ends"][name].items()}
         marks = {int(number): Batch(*fields) for number, fields in batches.items()}
-        comparison = known.compare_ends((name, last.proof["topics"][name]), ends, marks)
+        comparison = client.compare_ends((name, last.proof["topics"][name]), ends, marks)
         for number in comparison.replaced:
             why = (
                 f"the log of topic '{name}' partition {number} lost records below offset {ends[number]}, and others "
@@ -154,22 +176,23 @@ def _compare_batches(known: Cluster, last: Publication) -> History:
             )
             return History(Answer.WENT_BACK, why, at_least=True)
         if comparison.unknown:
-            remarks.append(_unknown(name, comparison.unknown))
+            remarks.append(_remark_on_unknown(name, comparison.unknown))
     return History(Answer.SAME, remarks=tuple(remarks))
 
 
-def _unknown(name: str, partitions: Sequence[int]) -> str:
-    shown = ", ".join(map(str, partitions[:MAX_PARTITIONS_SHOWN]))
+def _remark_on_unknown(name: str, partitions: Sequence[int]) -> str:
+    numbers = ", ".join(map(str, partitions[:MAX_PARTITIONS_SHOWN]))
     more = ", …" if len(partitions) > MAX_PARTITIONS_SHOWN else ""
     return (
-        f"whether topic '{name}' lost records and has grown again is not known of partition {shown}{more}: what was "
+        f"whether topic '{name}' lost records and has grown again is not known of partition {numbers}{more}: what was "
         "published last was removed since (retention or compaction), and the brokers do not know its leader epoch"
     )
 
 
 def _compare_ends(now: Target, last: Publication) -> History:
+    """Compare the topics' ids and log ends with the recorded ones."""
     if last.proof["target"] != now.place:
-        return _elsewhere(now, last)
+        return _compare_targets(now, last)
     for name, topic_id in sorted(last.proof["topics"].items()):
         if name not in now.topic_ids:
             return History(Answer.WENT_BACK, f"there is no topic '{name}'")
@@ -184,10 +207,14 @@ def _compare_ends(now: Target, last: Publication) -> History:
     return History(Answer.SAME)
 
 
-def _elsewhere(now: Target, last: Publication) -> History:
-    """Other topics, or another cluster at another address, were chosen. Another one at the same address was not."""
+def _compare_targets(now: Target, last: Publication) -> History:
+    """Return whether the target, which is another one, was chosen or exchanged.
+
+    Other topics, or another cluster at another address, were chosen. Another cluster at the same address was not.
+    """
     cluster, _, names = last.proof["target"].partition("/")
-    if cluster != now.cluster and place("", now.names) == f"/{names}" and _is_same_address(now, last):
+    has_same_names = place("", now.names) == f"/{names}"
+    if cluster != now.cluster and has_same_names and _is_same_address(now, last):
         return History(Answer.WENT_BACK, f"{now.bootstrap} is another cluster: its id is {now.cluster}, not {cluster}")
     return History(Answer.ELSEWHERE, f"it was published to {last.proof['target']}, and this is {now.place}")
 

@@ -54,16 +54,22 @@ class Topic:
     @property
     def room(self) -> int:
         """Bytes of a batch that is accepted however little it can be compressed: with Snappy, 60 bytes become 62."""
-        return self.largest * 30 // 31 - CODEC_HEAD if self.recompressed else self.largest
+        if not self.recompressed:
+            return self.largest
+        return self.largest * 30 // 31 - CODEC_HEAD
 
     def earliest(self, now: int) -> int | None:
-        """In milliseconds."""
+        """Return the earliest timestamp that is accepted, in milliseconds; None: any is."""
         if self.behind is None:
             return None
-        return now - self.behind + (min(self.behind // 10, DAY) if self.margin else 0)
+        margin = min(self.behind // 10, DAY) if self.margin else 0
+        return now - self.behind + margin
 
     def latest(self, now: int) -> int | None:
-        return None if self.ahead is None else now + self.ahead
+        """Return the latest timestamp that is accepted, in milliseconds; None: any is."""
+        if self.ahead is None:
+            return None
+        return now + self.ahead
 
 
 @dataclass(frozen=True)
@@ -80,11 +86,11 @@ class Topics:
 
     @property
     def narrowest(self) -> Topic:
-        """The one that accepts the smallest record batches, which the others accept as well."""
+        """The limits of the topic that accepts the smallest record batches, which the others accept as well."""
         return min(self.limits.values(), key=lambda topic: topic.room)
 
     def without_margin(self) -> Topics:
-        """For rows that are about to be written."""
+        """Return the limits for rows that are about to be written."""
         return Topics({name: replace(topic, margin=False) for name, topic in self.limits.items()})
 
 
@@ -113,12 +119,14 @@ class Rows:
             return
         row = pc.index(bad, pa.scalar(True)).as_py()
         key = self.batch.column("key")[row].as_py()
-        named = f"row {self.first + row} of {self.where}" + (f" (key {key[:80]!r})" if key else "")
-        others = (
-            f"; the same applies to {bad_rows - 1:,} more of {count(len(self.batch), 'row')}" if bad_rows > 1 else ""
-        )
+        subject = f"row {self.first + row} of {self.where}"
+        if key:
+            subject += f" (key {key[:80]!r})"
+        more = ""
+        if bad_rows > 1:
+            more = f"; the same applies to {bad_rows - 1:,} more of {count(len(self.batch), 'row')}"
         raise InvalidPipeline(
-            f"sink '{self.sink}': {named} {what(row)}{others}.",
+            f"sink '{self.sink}': {subject} {what(row)}{more}.",
             why,
             f"{todo} Nothing was published.",
             code="row-not-accepted",
@@ -135,90 +143,97 @@ def check(topics: Topics, rows: Rows) -> None:
     column = rows.batch.column("topic")
     names = pc.unique(column).to_pylist()
     for name in names:
-        mine = pc.equal(column, name) if len(names) > 1 and name is not None else None
+        is_in_topic = None  # for all rows
+        if len(names) > 1 and name is not None:
+            is_in_topic = pc.equal(column, name)
         _check_topic(topics, rows, name)
-        _check_partitions(rows, name, topics.limits[name], mine)
-        _check_keys(rows, name, topics.limits[name], mine)
-        _check_times(rows, name, topics.limits[name], mine)
+        topic = topics.limits[name]
+        _check_partitions(rows, name, topic, is_in_topic)
+        _check_keys(rows, name, topic, is_in_topic)
+        _check_times(rows, name, topic, is_in_topic)
     _check_headers(rows)
     _check_sizes(rows, topics.narrowest)
 
 
 def _check_topic(topics: Topics, rows: Rows, name: str | None) -> None:
+    """Refuse rows with that topic, unless it is one of the sink's. Null is none."""
     if name in topics.limits:
         return
     column = rows.batch.column("topic")
+    bad = pc.is_null(column) if name is None else pc.equal(column, name)
     rows.refuse(
-        pc.is_null(column) if name is None else pc.equal(column, name),
+        bad,
         lambda _: f"has topic {name!r}",
         f"Allowed: {', '.join(sorted(topics.limits))}.",
         "Fix the column 'topic', or add the topic to KafkaSink(topics=…).",
     )
 
 
-def _check_partitions(rows: Rows, name: str, topic: Topic, mine: pa.Array | None) -> None:
+def _check_partitions(rows: Rows, name: str, topic: Topic, is_in_topic: pa.Array | None) -> None:
     column = rows.batch.column("partition")
     if column.null_count == len(column):
         return
     rows.refuse(
-        _both(mine, pc.or_(pc.less(column, 0), pc.greater_equal(column, topic.partitions))),
+        _in_topic(is_in_topic, pc.or_(pc.less(column, 0), pc.greater_equal(column, topic.partitions))),
         lambda row: f"has partition {column[row]} of topic '{name}'",
         f"The topic has {count(topic.partitions, 'partition')}, numbered from 0.",
         "Fix the column 'partition', or leave it null to let the key decide.",
     )
 
 
-def _check_keys(rows: Rows, name: str, topic: Topic, mine: pa.Array | None) -> None:
+def _check_keys(rows: Rows, name: str, topic: Topic, is_in_topic: pa.Array | None) -> None:
     column = rows.batch.column("key")
     if topic.keyed and column.null_count:
         rows.refuse(
-            _both(mine, pc.is_null(column)),
+            _in_topic(is_in_topic, pc.is_null(column)),
             lambda _: f"for topic '{name}' has no key",
             "The topic is compacted (cleanup.policy), so each record needs a key.",
             "Give each row a key, or use another topic.",
         )
 
 
-def _check_times(rows: Rows, name: str, topic: Topic, mine: pa.Array | None) -> None:
+def _check_times(rows: Rows, name: str, topic: Topic, is_in_topic: pa.Array | None) -> None:
     column = rows.batch.column("timestamp")
     if column.null_count == len(column):
         return
     if topic.recompressed:
-        _check_rebuilt(rows, name, mine)
+        _check_rebuilt(rows, name, is_in_topic)
     if topic.stamped:
         return
     rows.refuse(
-        _both(mine, pc.is_in(column, pa.array([NOW, NO_TIME], pa.int64()))),
+        _in_topic(is_in_topic, pc.is_in(column, pa.array([NOW, NO_TIME], pa.int64()))),
         lambda row: f"for topic '{name}' has the timestamp {_date(column[row].as_py())}",
         "In Kafka, one millisecond before 1970 means 'no timestamp'. In librdkafka, the start of 1970 means 'now'.",
         "Change it by a millisecond, or leave 'timestamp' null for the time of writing.",
     )
-    _check_span(rows, name, topic, mine)
+    _check_span(rows, name, topic, is_in_topic)
 
 
-def _check_rebuilt(rows: Rows, name: str, mine: pa.Array | None) -> None:
+def _check_rebuilt(rows: Rows, name: str, is_in_topic: pa.Array | None) -> None:
     column = rows.batch.column("timestamp")
     rows.refuse(
-        _both(mine, pc.and_(pc.less(column, 0), pc.not_equal(column, NO_TIME))),
+        _in_topic(is_in_topic, pc.and_(pc.less(column, 0), pc.not_equal(column, NO_TIME))),
         lambda row: f"for topic '{name}' has the timestamp {_date(column[row].as_py())}, before 1970",
         "The topic's compression.type makes the brokers build its records again, and then they refuse such times.",
         "Leave 'timestamp' null (the time of writing), or set the topic's compression.type to producer.",
     )
 
 
-def _check_span(rows: Rows, name: str, topic: Topic, mine: pa.Array | None) -> None:
+def _check_span(rows: Rows, name: str, topic: Topic, is_in_topic: pa.Array | None) -> None:
+    """Refuse rows whose time differs too much from the broker's clock."""
     column, now = rows.batch.column("timestamp"), int(time() * 1000)
-    if (earliest := topic.earliest(now)) is not None:
+    earliest, latest = topic.earliest(now), topic.latest(now)
+    if earliest is not None:
         rows.refuse(
-            _both(mine, pc.less(column, max(earliest, -(2**63)))),
+            _in_topic(is_in_topic, pc.less(column, max(earliest, -(2**63)))),
             lambda row: f"has the timestamp {_date(column[row].as_py())}, too old for topic '{name}'",
             f"The topic's message.timestamp.before.max.ms is {topic.behind:,}. The limit here is {_date(earliest)}, "
             "because rows may be written some time after they were staged.",
             "Leave 'timestamp' null (the time of writing), or raise the topic's setting.",
         )
-    if (latest := topic.latest(now)) is not None:
+    if latest is not None:
         rows.refuse(
-            _both(mine, pc.greater(column, min(latest, 2**63 - 1))),
+            _in_topic(is_in_topic, pc.greater(column, min(latest, 2**63 - 1))),
             lambda row: f"has the timestamp {_date(column[row].as_py())}, too far in the future for topic '{name}'",
             f"The topic's message.timestamp.after.max.ms is {topic.ahead:,}: the limit is now {_date(latest)}.",
             "Leave 'timestamp' null (the time of writing), or raise the topic's setting.",
@@ -227,12 +242,14 @@ def _check_span(rows: Rows, name: str, topic: Topic, mine: pa.Array | None) -> N
 
 def _check_headers(rows: Rows) -> None:
     column = rows.batch.column("headers")
-    if not len(flat := column.flatten()):
+    headers = column.flatten()
+    if not len(headers):
         return
-    keys = flat.field("key")
-    bad = (
-        pc.or_kleene(pc.is_null(keys), pc.match_substring(keys, "\0")) if is_valid(keys) else pa.repeat(True, len(keys))
-    )
+    keys = headers.field("key")
+    if is_valid(keys):
+        bad = pc.or_kleene(pc.is_null(keys), pc.match_substring(keys, "\0"))
+    else:
+        bad = pa.repeat(True, len(keys))
     rows.refuse(
         pc.greater(_sums(column, pc.cast(bad, pa.int64())), 0),
         lambda _: "has a header whose key cannot be sent",
@@ -242,15 +259,19 @@ def _check_headers(rows: Rows) -> None:
 
 
 def _check_sizes(rows: Rows, topic: Topic) -> None:
-    most = min(topic.room, QUEUE)
+    """Refuse rows that are too large for a batch of the topic, or for the client's queue."""
+    max_size = min(topic.room, QUEUE)
     sizes = _sizes(rows.batch)
-    if (pc.max(sizes).as_py() or 0) + BATCH + AROUND <= most:
+    if (pc.max(sizes).as_py() or 0) + BATCH + AROUND <= max_size:
         return
-    room = most - BATCH - AROUND
-    exact = [0 if size <= room else _exact(rows.batch, row) for row, size in enumerate(sizes.to_pylist())]
+    room = max_size - BATCH - AROUND
+    batch_sizes = [0] * len(rows.batch)  # only of rows that may be too large
+    for row, size in enumerate(sizes.to_pylist()):
+        if size > room:
+            batch_sizes[row] = _smallest_batch_size(rows.batch, row)
     rows.refuse(
-        pc.or_(pc.greater(pa.array(exact, pa.int64()), most), pc.greater(sizes, most - AROUND)),
-        lambda row: f"has {sizes[row].as_py():,} bytes, or {exact[row]:,} as a Kafka record batch",
+        pc.or_(pc.greater(pa.array(batch_sizes, pa.int64()), max_size), pc.greater(sizes, max_size - AROUND)),
+        lambda row: f"has {sizes[row].as_py():,} bytes, or {batch_sizes[row]:,} as a Kafka record batch",
         f"The topic accepts at most {topic.room:,} ({topic.setting} is {topic.largest:,}{_growth(topic)}), and the "
         f"client at most {QUEUE:,}.",
         f"Make the rows smaller, or raise {topic.setting}.",
@@ -258,50 +279,68 @@ def _check_sizes(rows: Rows, topic: Topic) -> None:
 
 
 def _growth(topic: Topic) -> str:
-    return ", and the brokers compress again, which may add to it: compression.type" if topic.recompressed else ""
+    if not topic.recompressed:
+        return ""
+    return ", and the brokers compress again, which may add to it: compression.type"
 
 
 # ---- sizes
 
 
 def _sizes(batch: pa.RecordBatch) -> pa.Array:
-    """Bytes of each row's key, value and headers, as librdkafka counts them."""
-    lengths = [pc.fill_null(pc.binary_length(batch.column(name)), 0) for name in ("key", "value")]
-    total = pc.add(pc.cast(lengths[0], pa.int64()), lengths[1])
-    headers = batch.column("headers")
-    if not len(flat := headers.flatten()):
+    """Return the bytes of each row's key, value and headers, as librdkafka counts them."""
+    keys, values = _lengths(batch.column("key")), _lengths(batch.column("value"))
+    total = pc.add(pc.cast(keys, pa.int64()), values)
+    column = batch.column("headers")
+    headers = column.flatten()
+    if not len(headers):
         return total
-    each = [pc.fill_null(pc.binary_length(flat.field(name)), 0) for name in ("key", "value")]
-    return pc.add(total, _sums(headers, pc.add(pc.add(each[0], each[1]), AROUND_HEADER)))
+    header_sizes = pc.add(_lengths(headers.field("key")), _lengths(headers.field("value")))
+    return pc.add(total, _sums(column, pc.add(header_sizes, AROUND_HEADER)))
 
 
-def _exact(batch: pa.RecordBatch, row: int) -> int:
-    """Bytes of the smallest record batch that holds this row. Source: Kafka protocol, "Record Batch", version 2."""
+def _lengths(column: pa.Array) -> pa.Array:
+    """Return the length of each value, 0 for null."""
+    return pc.fill_null(pc.binary_length(column), 0)
+
+
+def _smallest_batch_size(batch: pa.RecordBatch, row: int) -> int:
+    """Return the bytes of the smallest record batch that holds this row.
+
+    Source: Kafka protocol, "Record Batch", version 2.
+    """
     record = {name: batch.column(name)[row].as_py() for name in ("key", "value", "headers")}
     headers = record["headers"] or []
-    body = 3 + _field(record["key"]) + _field(record["value"]) + _varint(len(headers))  # attributes, two deltas of 0
-    body += sum(_field(header["key"].encode()) + _field(header["value"]) for header in headers)
-    return BATCH + _varint(body) + body
+    body = 3  # attributes, two deltas of 0
+    body += _field_size(record["key"]) + _field_size(record["value"]) + _varint_size(len(headers))
+    for header in headers:
+        body += _field_size(header["key"].encode()) + _field_size(header["value"])
+    return BATCH + _varint_size(body) + body
 
 
-def _field(value: bytes | None) -> int:
-    return _varint(-1) if value is None else _varint(len(value)) + len(value)
+def _field_size(value: bytes | None) -> int:
+    if value is None:
+        return _varint_size(-1)
+    return _varint_size(len(value)) + len(value)
 
 
-def _varint(number: int) -> int:
-    """The bytes of its encoding in Kafka: zigzag, seven bits per byte."""
+def _varint_size(number: int) -> int:
+    """Return the bytes of a number's encoding in Kafka: zigzag, seven bits per byte."""
     return max(1, -(-(abs(2 * number + (number < 0))).bit_length() // 7))
 
 
 # ---- columns
 
 
-def _both(mine: pa.Array | None, bad: pa.Array) -> pa.Array:
-    return bad if mine is None else pc.and_(mine, bad)
+def _in_topic(is_in_topic: pa.Array | None, bad: pa.Array) -> pa.Array:
+    """Return which rows are bad, and of the topic; `is_in_topic`: None if all rows are of it."""
+    if is_in_topic is None:
+        return bad
+    return pc.and_(is_in_topic, bad)
 
 
 def _sums(lists: pa.Array, numbers: pa.Array) -> pa.Array:
-    """For each list, the sum of the numbers of its elements."""
+    """Return, for each list, the sum of the numbers of its elements."""
     import numpy as np
 
     parents = pc.list_parent_indices(lists).to_numpy()

@@ -31,50 +31,51 @@ class TxOutcome(Enum):
     DOUBT = "in doubt"  # no evidence is left
 
 
-COMPLETE = ("CompleteCommit", "CompleteAbort", "Empty")
-SHOWN = {MarkerState.COMMITTED: TxOutcome.ALREADY_COMMITTED, MarkerState.ABORTED: TxOutcome.LOST}
+COMPLETE_STATES = ("CompleteCommit", "CompleteAbort", "Empty")
+OUTCOMES = {MarkerState.COMMITTED: TxOutcome.ALREADY_COMMITTED, MarkerState.ABORTED: TxOutcome.LOST}
 
 
-def discard_open(known: Transactions, tx: Tx) -> None:
-    """Abort it if it is open. A committed transaction stays committed."""
-    if tx.pooled:
-        known.withdraw(tx.id, *tx.producer)  # another producer may use the id by now
+def discard_open(transactions: Transactions, tx: Tx) -> None:
+    """Abort a transaction if it is open. A committed transaction stays committed."""
+    if tx.has_pooled_id:
+        transactions.withdraw(tx.id, *tx.producer)  # another producer may use the id by now
     else:
-        known.fence(tx.id)
+        transactions.fence(tx.id)
 
 
 class TransactionFinisher:
     """Ends the transactions of one handle. Only for handles that are recorded in the state table."""
 
-    def __init__(self, known: Transactions, handle: Handle) -> None:
-        self._known, self._handle, self._topics = known, handle, dict(handle["topics"])
+    def __init__(self, transactions: Transactions, handle: Handle) -> None:
+        self._transactions, self._handle, self._topics = transactions, handle, dict(handle["topics"])
         self._cut_logs: frozenset[End] | None = None  # not read yet
         self._lock = Lock()
 
     def settle_all(self, parts: Sequence[Part]) -> list[TxOutcome]:
-        """`settle` for each, in parallel; what they ask first is asked once for all."""
+        """Settle the parts in parallel; what they ask first is asked once for all. See `settle`."""
         self._watch(parts)
-        found: list[TxOutcome] = []
+        outcomes: list[TxOutcome] = []
         for start in range(0, len(parts), AT_ONCE):
-            some = parts[start : start + AT_ONCE]
-            self._prepare([part.tx for part in some if part.tx])
-            found += side_by_side(self.settle, some)
-        return found
+            group = parts[start : start + AT_ONCE]
+            self._prepare([part.tx for part in group if part.tx])
+            outcomes += side_by_side(self.settle, group)
+        return outcomes
 
     def fence_all(self, parts: Sequence[Part]) -> list[TxOutcome]:
-        """`fenced` for each, in parallel."""
+        """Fence the parts in parallel. See `fence`."""
         self._watch(parts)
-        return side_by_side(self.fenced, parts)
+        return side_by_side(self.fence, parts)
 
     def _watch(self, parts: Sequence[Part]) -> None:
-        self._known.watch({part.tx.producer: _ends(part.tx) for part in parts if part.tx}, self._topics)
+        """Let the logs be read once for all of these parts."""
+        self._transactions.watch({part.tx.producer: _ends(part.tx) for part in parts if part.tx}, self._topics)
 
     def _prepare(self, txs: Sequence[Tx]) -> None:
-        """Only saves requests: whatever fails here is asked again, and explained, by `settle`."""
+        """Ask at once what `settle` asks first. It only saves requests: what fails is asked again, and explained."""
         if len(txs) > 1:
             with suppress(OnceonlyError):
-                self._known.prepare({tx.producer: _ends(tx) for tx in txs}, self._topics)
-                self._known.prepare_ends(tx.id for tx in txs)
+                self._transactions.prepare({tx.producer: _ends(tx) for tx in txs}, self._topics)
+                self._transactions.prepare_ends(tx.id for tx in txs)
 
     def settle(self, part: Part) -> TxOutcome:
         """Commit the transaction if it is open. Reads the log before each attempt to end it.
@@ -82,21 +83,23 @@ class TransactionFinisher:
         Raises:
             OutcomeUnknown: the brokers do not answer; call again.
         """
-        return _resolved(part.tx, self._settle(part.tx)) if part.tx else TxOutcome.LOST
+        if part.tx is None:
+            return TxOutcome.LOST
+        return _apply_resolution(part.tx, self._settle(part.tx))
 
-    def fenced(self, part: Part) -> TxOutcome:
-        """Make sure that no process can publish it any more, and only then read its outcome from the log.
+    def fence(self, part: Part) -> TxOutcome:
+        """Make sure that no process can publish the part any more, and only then read its outcome from the log.
 
         Raises:
             OutcomeUnknown, NotCommitted: the brokers do not answer; call again.
         """
         if part.tx is None:
             return TxOutcome.LOST
-        discard_open(self._known, part.tx)
-        return _resolved(part.tx, self._await_outcome(part.tx))
+        discard_open(self._transactions, part.tx)
+        return _apply_resolution(part.tx, self._await_outcome(part.tx))
 
     def observe_all(self, parts: Sequence[Part]) -> list[TxOutcome | None]:
-        """How each stands; None: it is open. LOST: also if it is open and the log has lost its rows. Ends nothing.
+        """Return how each part stands, and end nothing. None: open. LOST: also if open and its log has lost its rows.
 
         Raises:
             OutcomeUnknown, NotCommitted: the brokers do not answer, or it has ended and no marker shows how yet.
@@ -105,47 +108,57 @@ class TransactionFinisher:
         return side_by_side(self._observe, parts)
 
     def describe(self, part: Part) -> list[str]:
-        """What the log shows for each partition. Changes nothing."""
+        """Say what the log shows for each partition. Changes nothing."""
         if part.tx is None:
             return [f"{count(part.rows, 'row')} of {part.spool}: not written to Kafka yet"]
-        seen = self._marker_states(part.tx)
-        words = "; ".join(f"{topic}-{number}: {state.value}" for (topic, number), state in seen.items())
-        recorded = part.tx.resolution.words if part.tx.resolution else ""
-        return [f"{count(part.rows, 'row')} in transaction {part.tx.id}: {words}{recorded}"]
+        states = self._marker_states(part.tx)
+        words = "; ".join(f"{topic}-{number}: {state.value}" for (topic, number), state in states.items())
+        if part.tx.resolution:
+            words += part.tx.resolution.words
+        return [f"{count(part.rows, 'row')} in transaction {part.tx.id}: {words}"]
 
     def resolve(self, parts: Sequence[Part], committed: bool) -> list[Part]:
         """Settle them, and record how each transaction ended: as the log shows, or else as a person says.
 
         After that none of these transactions is in doubt again, whatever happens to its log.
         """
-        return [
-            with_resolution(part, _resolution(outcome, committed)) if part.tx and not part.tx.resolution else part
-            for part, outcome in zip(parts, self.settle_all(parts), strict=True)
-        ]
+        resolved_parts = []
+        for part, outcome in zip(parts, self.settle_all(parts), strict=True):
+            if part.tx and not part.tx.resolution:
+                part = with_resolution(part, _resolution(outcome, committed))
+            resolved_parts.append(part)
+        return resolved_parts
 
     def _observe(self, part: Part) -> TxOutcome | None:
-        """One marker tells of all partitions, as in `_read_outcome`. Without one, only the coordinator can tell.
+        """Return how the part stands, see `observe_all`.
 
+        One marker tells of all partitions, as in `_read_outcome`. Without one, only the coordinator can tell.
         A transaction that is not open and has no marker is no lost one: its commit may just be on its way to the log.
         """
         tx, deadline = part.tx, monotonic() + SETTLED
         if tx is None:
             return TxOutcome.LOST
         while True:
-            seen = self._marker_states(tx)
-            shown = {SHOWN[state] for state in seen.values() if state in SHOWN}
-            if shown:
-                return _resolved(tx, shown.pop() if len(shown) == 1 else TxOutcome.DOUBT)
-            if is_open(self._known.describe([tx.id]).get(tx.id), tx):
+            states = self._marker_states(tx)
+            outcomes = _outcomes_of(states)
+            if outcomes:
+                return _apply_resolution(tx, _single_outcome(outcomes))
+            if is_open(self._transactions.describe([tx.id]).get(tx.id), tx):
                 return TxOutcome.LOST if self._has_lost_rows(tx) else None
-            if MarkerState.NONE not in seen.values():
-                return _resolved(tx, TxOutcome.DOUBT)
+            if MarkerState.NONE not in states.values():
+                return _apply_resolution(tx, TxOutcome.DOUBT)
             if monotonic() > deadline:
-                raise self._hanging(tx, seen)
+                raise self._missing_marker(tx, states)
             sleep(PAUSE)
 
     def _settle(self, tx: Tx) -> TxOutcome:
-        deadline, end_was_sent, recorded = monotonic() + PATIENCE, False, tx
+        """Commit the transaction if it is open, until the log shows how it ended.
+
+        Raises:
+            OutcomeUnknown, NotCommitted: the brokers do not answer.
+        """
+        deadline, end_was_sent = monotonic() + PATIENCE, False
+        recorded = tx  # with the log ends that the handle names; `tx` may become one with later ends
         while True:
             outcome = self._read_outcome(tx)
             if outcome is TxOutcome.DOUBT:
@@ -160,10 +173,10 @@ class TransactionFinisher:
                 return self._abort_without_rows(tx)
             try:
                 end_was_sent = True
-                self._known.end(tx.id, tx.producer_id, tx.epoch, commit=True)
+                self._transactions.end(tx.id, tx.producer_id, tx.epoch, commit=True)
                 return self._await_outcome(tx)
             except EndRefused:
-                discard_open(self._known, tx)  # now it is not open: only the log can show how it ended
+                discard_open(self._transactions, tx)  # now it is not open: only the log can show how it ended
                 return self._await_outcome(tx)
             except (OutcomeUnknown, NotCommitted):
                 if monotonic() > deadline:
@@ -171,38 +184,39 @@ class TransactionFinisher:
                 sleep(PAUSE)
 
     def _has_lost_rows(self, tx: Tx) -> bool:
-        """Whether a log that has its rows was cut off below them since they were acknowledged."""
+        """Return whether a log with the transaction's rows was cut off below them since they were acknowledged."""
         with self._lock:
             if self._cut_logs is None:
-                self._cut_logs = staged_rows.find_cut_logs(self._known, self._handle)
+                self._cut_logs = staged_rows.find_cut_logs(self._transactions, self._handle)
             return any((partition, end) in self._cut_logs for partition, (_, end) in tx.partitions.items())
 
     def _abort_without_rows(self, tx: Tx) -> TxOutcome:
         """Abort an open transaction whose rows are not in the log. Its marker will be above the log's present end."""
         reopened = self._find_open_transaction(tx)
-        discard_open(self._known, tx)
+        discard_open(self._transactions, tx)
         return self._await_outcome(reopened or tx)
 
     def _read_outcome(self, tx: Tx) -> TxOutcome | None:
-        """The outcome according to the log; None while the transaction may be open.
+        """Return the outcome according to the log; None while the transaction may be open.
 
         The marker of one partition is enough: the coordinator writes all of them from a single record of its own. They
-        can only differ if a person has written one (`_hanging`). A commit counts once every partition shows it.
+        can only differ if a person has written one (`_missing_marker`). A commit counts once every partition shows it.
         """
-        seen = set(self._marker_states(tx).values())
-        outcomes = {SHOWN[state] for state in seen & SHOWN.keys()}
-        if outcomes == {TxOutcome.ALREADY_COMMITTED} and MarkerState.NONE in seen:
+        states = self._marker_states(tx)
+        outcomes = _outcomes_of(states)
+        is_marker_missing = MarkerState.NONE in states.values()
+        if outcomes == {TxOutcome.ALREADY_COMMITTED} and is_marker_missing:
             return self._await_outcome(tx, TxOutcome.ALREADY_COMMITTED)
-        if outcomes == {TxOutcome.LOST} and MarkerState.NONE in seen:
+        if outcomes == {TxOutcome.LOST} and is_marker_missing:
             # Aborted by hand in one partition, it may still be open in others, which a stalled process could commit.
-            discard_open(self._known, tx)
+            discard_open(self._transactions, tx)
             return self._await_outcome(tx)
         if outcomes:
-            return outcomes.pop() if len(outcomes) == 1 else TxOutcome.DOUBT
-        return None if MarkerState.NONE in seen else TxOutcome.DOUBT
+            return _single_outcome(outcomes)
+        return None if is_marker_missing else TxOutcome.DOUBT
 
     def _await_outcome(self, tx: Tx, committed: TxOutcome = TxOutcome.COMMITTED) -> TxOutcome:
-        """The outcome of an ended transaction, after every partition shows it. Markers usually follow at once.
+        """Return the outcome of an ended transaction, after every partition shows it. Markers usually follow at once.
 
         A commit counts only then. The coordinator writes the markers one by one. Until a partition has its marker, its
         rows are hidden from readers. If the marker is never written, the spool has the only copy of them.
@@ -212,88 +226,108 @@ class TransactionFinisher:
         """
         deadline = monotonic() + SETTLED
         while True:
-            seen = self._marker_states(tx)
-            shown = {SHOWN[state] for state in seen.values() if state in SHOWN}
-            if len(shown) > 1 or MarkerState.NONE not in seen.values() or monotonic() > deadline:
+            states = self._marker_states(tx)
+            outcomes = _outcomes_of(states)
+            if len(outcomes) > 1 or MarkerState.NONE not in states.values() or monotonic() > deadline:
                 break
             sleep(SOON)
-        if shown == {TxOutcome.LOST}:
+        if outcomes == {TxOutcome.LOST}:
             return TxOutcome.LOST
-        if len(shown) < 2 and MarkerState.NONE in seen.values():
-            raise self._hanging(tx, seen)
-        return committed if shown == {TxOutcome.ALREADY_COMMITTED} else TxOutcome.DOUBT
+        if len(outcomes) < 2 and MarkerState.NONE in states.values():
+            raise self._missing_marker(tx, states)
+        return committed if outcomes == {TxOutcome.ALREADY_COMMITTED} else TxOutcome.DOUBT
 
-    def _hanging(self, tx: Tx, seen: Mapping[Partition, MarkerState]) -> OutcomeUnknown:
-        """A broker that restarts while a partition has no leader may treat it as deleted and never write its marker.
+    def _missing_marker(self, tx: Tx, states: Mapping[Partition, MarkerState]) -> OutcomeUnknown:
+        """Return the error for an ended transaction of which a partition has no marker.
 
+        A broker that restarts while a partition has no leader may treat it as deleted and never write its marker.
         Seen with Kafka 4.3: the coordinator then reports "complete", and read_committed readers wait forever.
         """
-        without = sorted(partition for partition, state in seen.items() if state is MarkerState.NONE)
-        committed = MarkerState.COMMITTED in seen.values()
-        now = self._known.describe([tx.id]).get(tx.id)
-        is_lost = now is None or now.state in COMPLETE
-        ends = self._ends_by_hand(tx, seen) if is_lost else ""
-        names = ", ".join(f"{topic}-{number}" for topic, number in without)
+        names = ", ".join(f"{topic}-{number}" for topic, number in _without_marker(states))
+        description = self._transactions.describe([tx.id]).get(tx.id)
+        reported_state = description.state if description else "no such transaction"
+        is_never_written = description is None or description.state in COMPLETE_STATES
+        advice = self._how_to_end_by_hand(tx, states) if is_never_written else ""
+        remark = ""
+        if MarkerState.COMMITTED in states.values():
+            remark = " Other partitions show that it was committed."
         return OutcomeUnknown(
             f"transaction '{tx.id}' has ended, but the log of {names} does not show how.",
-            f"Its marker is missing there after {SETTLED:g} s. Its coordinator reports "
-            f"{now.state if now else 'no such transaction'}."
-            f"{' Other partitions show that it was committed.' if committed else ''}",
-            f"Nothing is lost: the rows are in the spool. Publish again: onceonly recover. {ends}".strip(),
+            f"Its marker is missing there after {SETTLED:g} s. Its coordinator reports {reported_state}.{remark}",
+            f"Nothing is lost: the rows are in the spool. Publish again: onceonly recover. {advice}".strip(),
         )
 
-    def _ends_by_hand(self, tx: Tx, seen: Mapping[Partition, MarkerState]) -> str:
+    def _how_to_end_by_hand(self, tx: Tx, states: Mapping[Partition, MarkerState]) -> str:
         """Say what a person can do if the coordinator will never write the missing markers.
 
         To abort it is safe only if it cannot have been committed in another partition: its rows are then written again
         in all of them.
         """
-        without = sorted(partition for partition, state in seen.items() if state is MarkerState.NONE)
-        if {MarkerState.COMMITTED, MarkerState.UNKNOWN} & set(seen.values()):
+        if {MarkerState.COMMITTED, MarkerState.UNKNOWN} & set(states.values()):
             return (
                 "If this persists, the brokers have lost the end of a transaction that is, or may be, committed in "
                 "other partitions. Do not abort it by hand: its rows in the partitions without a marker would be lost. "
                 "Restore their logs from a replica or a copy, then: onceonly recover."
             )
-        starts = self._known.starts(tx.producer_id, without)
-        ends = "; ".join(
+        starts = self._transactions.starts(tx.producer_id, _without_marker(states))
+        commands = [
             f"kafka-transactions --bootstrap-server … abort --topic {topic} --partition {number} --start-offset {start}"
             for (topic, number), start in sorted(starts.items())
-        )
-        if not ends:
+        ]
+        if not commands:
             return ""
+        ends = "; ".join(commands)
         return (
             f"If this persists, the brokers have lost the transaction. End it yourself: {ends}. Then: onceonly "
             "recover, which writes its rows again."
         )
 
     def _find_open_transaction(self, tx: Tx) -> Tx | None:
-        """The transaction, if the log is lost but the coordinator reports it as open. Then no marker was lost.
+        """Find the transaction, if the log is lost but the coordinator reports it as open. Then no marker was lost.
 
         From now on, its marker is looked for after the ends that the log had before the coordinator's report.
         """
         topics = {topic for topic, _ in tx.partitions}
-        if self._known.topic_ids(topics).keys() != topics:
+        if self._transactions.topic_ids(topics).keys() != topics:
             return None
-        ends = self._known.ends(tx.partitions)
-        if not is_open(self._known.describe([tx.id]).get(tx.id), tx):
+        ends = self._transactions.ends(tx.partitions)
+        if not is_open(self._transactions.describe([tx.id]).get(tx.id), tx):
             return None
-        if self._known.topic_ids(topics) != {topic: self._topics[topic] for topic in topics}:
+        if self._transactions.topic_ids(topics) != {topic: self._topics[topic] for topic in topics}:
             return None  # asked last: the ends are by name, and an id never comes back
-        return replace(tx, partitions={each: (start, ends[each]) for each, (start, _) in tx.partitions.items()})
+        spans = {partition: (start, ends[partition]) for partition, (start, _) in tx.partitions.items()}
+        return replace(tx, partitions=spans)
 
     def _marker_states(self, tx: Tx) -> dict[Partition, MarkerState]:
+        """Return what the log shows of the transaction, by partition."""
         since = _ends(tx)
         ids = {topic: self._topics[topic] for topic, _ in since}
-        return self._known.look_at_all(since, tx.producer_id, tx.epoch, ids, alone=not tx.pooled)
+        return self._transactions.look_at_all(since, tx.producer_id, tx.epoch, ids, alone=not tx.has_pooled_id)
 
 
 def is_open(described: Described | None, tx: Tx) -> bool:
-    """Whether that is what its coordinator says of a transaction that has not begun to end."""
-    return described is not None and (described.state, described.producer_id, described.epoch) == (
-        "Ongoing",
-        *tx.producer,
-    )
+    """Return whether that is what its coordinator says of a transaction that has not begun to end."""
+    if described is None:
+        return False
+    return described.state == "Ongoing" and (described.producer_id, described.epoch) == tx.producer
+
+
+def _outcomes_of(states: Mapping[Partition, MarkerState]) -> set[TxOutcome]:
+    """Return the outcomes that markers show; more than one if a person has written a marker."""
+    return {OUTCOMES[state] for state in states.values() if state in OUTCOMES}
+
+
+def _single_outcome(outcomes: set[TxOutcome]) -> TxOutcome:
+    """Return the only outcome; DOUBT if markers contradict each other."""
+    if len(outcomes) > 1:
+        return TxOutcome.DOUBT
+    (outcome,) = outcomes
+    return outcome
+
+
+def _without_marker(states: Mapping[Partition, MarkerState]) -> list[Partition]:
+    """Return the partitions that do not show the end yet, in order."""
+    return sorted(partition for partition, state in states.items() if state is MarkerState.NONE)
 
 
 def _resolution(outcome: TxOutcome, committed: bool) -> Resolution:
@@ -302,13 +336,16 @@ def _resolution(outcome: TxOutcome, committed: bool) -> Resolution:
     return Resolution(outcome is not TxOutcome.LOST, "log")
 
 
-def _resolved(tx: Tx, outcome: TxOutcome) -> TxOutcome:
-    """What the log shows counts, whatever was recorded. Where it shows nothing, the resolution ends the doubt."""
+def _apply_resolution(tx: Tx, outcome: TxOutcome) -> TxOutcome:
+    """Return the outcome that counts: what the log shows, whatever was recorded.
+
+    Where the log shows nothing, the resolution ends the doubt.
+    """
     if outcome is not TxOutcome.DOUBT or tx.resolution is None:
         return outcome
     return TxOutcome.ALREADY_COMMITTED if tx.resolution.committed else TxOutcome.LOST
 
 
 def _ends(tx: Tx) -> dict[Partition, int]:
-    """By partition: an offset above its rows and below its marker."""
+    """Return, by partition, an offset above the transaction's rows and below its marker."""
     return {partition: end for partition, (_, end) in tx.partitions.items()}

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from onceonly.counts import count
 from onceonly.errors import Fenced, InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.kafka.connection import DENIED
-from onceonly.kafka.librdkafka import Failed, Producer, Records
+from onceonly.kafka.librdkafka import FailureCallback, Producer, Records
 from onceonly.kafka.transactions import Transactions
 from onceonly.sinks.kafka.limits import QUEUE, Topics
 
@@ -26,7 +26,7 @@ ROOM = 0.005  # seconds until there may be room in a full queue
 
 @dataclass(frozen=True)
 class Target:
-    """How to produce. Can be pickled, so that Spark can send it to its workers (in the task, not in the plan).
+    """What a producer needs. Can be pickled, so that Spark can send it to its workers (in the task, not in the plan).
 
     Args:
         config: librdkafka's settings of the connection, including secrets.
@@ -43,27 +43,33 @@ class Output:
     """One producer, for one transaction or none.
 
     Args:
-        known: reads the producer's id and epoch, which the client does not provide, from the coordinator. If another
-            producer may use the same transactional id, rows acknowledged after that were written by exactly this one.
+        transactions: reads the producer's id and epoch, which the client does not provide, from the coordinator. If
+            another producer may use the same transactional id, rows acknowledged after that were written by exactly
+            this one.
     """
 
     producer: tuple[int, int] | None = None
 
-    def __init__(self, target: Target, transactional_id: str | None, known: Transactions | None = None) -> None:
+    def __init__(self, target: Target, transactional_id: str | None, transactions: Transactions | None = None) -> None:
         self._target, self._id = target, transactional_id
         self._errors: list[str] = []
-        with self._explained():
-            self._producer = Producer(_config(target, transactional_id), _reporter(self._errors))
+        with self._convert_errors():
+            self._producer = Producer(_producer_settings(target, transactional_id), _failure_reporter(self._errors))
             if transactional_id:
                 self._producer.begin(PATIENCE)
-        if transactional_id and known:
-            seen = known.describe([transactional_id])[transactional_id]
-            self.producer = seen.producer_id, seen.epoch
+        if transactional_id and transactions:
+            description = transactions.describe([transactional_id])[transactional_id]
+            self.producer = description.producer_id, description.epoch
 
     def write(self, batch: pa.RecordBatch) -> None:
-        with self._explained():
+        """Queue the rows; `flush` waits for them.
+
+        Raises:
+            NotCommitted: a row was not delivered. Nothing of the transaction will be published.
+        """
+        with self._convert_errors():
             try:
-                for topic, records in _by_topic(batch):
+                for topic, records in _records_by_topic(batch):
                     self._queue(topic, records)
             except Exception as error:
                 self._raise_fatal(error)
@@ -77,23 +83,24 @@ class Output:
         Raises:
             NotCommitted: a row was not. Nothing of the transaction will be published.
         """
-        left, since = len(self._producer), monotonic()
-        while left:
-            now = self._producer.flush(1)
+        waiting, progress_at = len(self._producer), monotonic()
+        while waiting:
+            still_waiting = self._producer.flush(1)
             self._raise_failed()
-            if now < left:
-                left, since = now, monotonic()
-            elif monotonic() - since > PATIENCE:
-                raise _not_written(self._target, f"{count(left, 'row')} not acknowledged after {PATIENCE:.0f} s.")
+            if still_waiting < waiting:
+                waiting, progress_at = still_waiting, monotonic()
+            elif monotonic() - progress_at > PATIENCE:
+                raise _not_written(self._target, f"{count(waiting, 'row')} not acknowledged after {PATIENCE:.0f} s.")
         self._raise_failed()
 
     def _queue(self, topic: str, records: Records) -> None:
+        """Queue all records, waiting for room as long as some are acknowledged."""
         deadline = monotonic() + PATIENCE
-        while (done := self._producer.queue(topic, records)) < len(records):
-            records = records.after(done)
+        while (queued := self._producer.queue(topic, records)) < len(records):
+            records = records.after(queued)
             self._producer.poll(ROOM)  # only waits: successful deliveries are not reported
             self._raise_failed()
-            if done:
+            if queued:
                 deadline = monotonic() + PATIENCE
             elif monotonic() > deadline:
                 raise _not_written(self._target, f"Nothing was acknowledged for {PATIENCE:.0f} s.")
@@ -109,8 +116,8 @@ class Output:
                 self._target, f"Failed deliveries: {len(self._errors):,}, the first one: {self._errors[0]}"
             )
 
-    def _explained(self) -> _Explained:
-        return _Explained(self._target)
+    def _convert_errors(self) -> _ErrorConverter:
+        return _ErrorConverter(self._target)
 
 
 def _is_fatal(error: Exception) -> bool:
@@ -119,7 +126,7 @@ def _is_fatal(error: Exception) -> bool:
     return isinstance(error, KafkaException) and error.args[0].code() == KafkaError._FATAL
 
 
-class _Explained:
+class _ErrorConverter:
     """Converts errors of the client into those of onceonly.errors."""
 
     def __init__(self, target: Target) -> None:
@@ -134,8 +141,8 @@ class _Explained:
         if not isinstance(error, KafkaException):
             return
         cause = error.args[0]
-        fenced = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
-        if cause.code() in fenced:
+        fenced_codes = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
+        if cause.code() in fenced_codes:
             raise Fenced(
                 f"sink '{self._target.sink}': another process has ended this transaction.",
                 cause.str(),
@@ -154,26 +161,29 @@ def write_all(
     target: Target,
     transactional_id: str | None,
     batches: Iterable[pa.RecordBatch],
-    known: Transactions | None = None,
+    transactions: Transactions | None = None,
 ) -> tuple[int, int] | None:
     """Produce all batches and wait for the acknowledgements. A transaction stays open. Returns `Output.producer`."""
-    output = Output(target, transactional_id, known)
+    output = Output(target, transactional_id, transactions)
     for batch in batches:
         output.write(batch)
     output.flush()
     return output.producer
 
 
-def _reporter(errors: list[str]) -> Failed:
+def _failure_reporter(errors: list[str]) -> FailureCallback:
     def report(code: int, text: str, topic: str, partition: int) -> None:
-        place = f" (topic '{topic}' partition {partition})" if topic else ""
+        place = ""
+        if topic:
+            place = f" (topic '{topic}' partition {partition})"
         errors.append(f"{text}{place}{_advice(code)}")
 
     return report
 
 
-def _config(target: Target, transactional_id: str | None) -> dict[str, Any]:
-    ours: dict[str, Any] = {
+def _producer_settings(target: Target, transactional_id: str | None) -> dict[str, Any]:
+    """Return librdkafka's settings: those of the connection, and over them our own."""
+    settings: dict[str, Any] = {
         "client.id": "onceonly",
         "allow.auto.create.topics": False,
         "enable.idempotence": True,
@@ -187,12 +197,12 @@ def _config(target: Target, transactional_id: str | None) -> dict[str, Any]:
         "delivery.report.only.error": True,
     }
     if transactional_id:
-        ours |= {"transactional.id": transactional_id, "transaction.timeout.ms": int(target.timeout * 1000)}
-    return {**target.config, **ours}
+        settings |= {"transactional.id": transactional_id, "transaction.timeout.ms": int(target.timeout * 1000)}
+    return {**target.config, **settings}
 
 
 def _advice(code: int) -> str:
-    """Advice for rows that were accepted when they were staged and are refused now."""
+    """Return advice for rows that were accepted when they were staged and are refused now; empty for other errors."""
     from confluent_kafka import KafkaError
 
     settings = {
@@ -202,15 +212,20 @@ def _advice(code: int) -> str:
         KafkaError.RECORD_LIST_TOO_LARGE: "segment.bytes",
         KafkaError.UNKNOWN: "compression.type",
     }
-    return f"; the topic's {settings[code]} must allow these rows until they are written" if code in settings else ""
+    if code not in settings:
+        return ""
+    return f"; the topic's {settings[code]} must allow these rows until they are written"
 
 
-def _by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, Records]]:
-    """The rows of each topic, in their order."""
+def _records_by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, Records]]:
+    """Yield the rows of each topic, in their order."""
     column = batch.column("topic")
     names = pc.unique(column).to_pylist()
+    if len(names) == 1:
+        yield names[0], Records(batch)
+        return
     for name in names:
-        yield name, Records(batch if len(names) == 1 else batch.filter(pc.equal(column, name)))
+        yield name, Records(batch.filter(pc.equal(column, name)))
 
 
 def _not_written(target: Target, why: str) -> OnceonlyError:

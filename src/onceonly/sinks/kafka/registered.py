@@ -39,28 +39,32 @@ class Part:
 
     @property
     def indexes(self) -> bytes:
-        """Between the id and the message."""
+        """The bytes between the id and the message."""
         if self.format != "protobuf":
             return b""
-        found = protobuf.indexes_of(self.files, self.record)
-        assert found is not None
-        return protobuf.indexes_text(found)
+        message_indexes = protobuf.indexes_of(self.files, self.record)
+        assert message_indexes is not None
+        return protobuf.indexes_text(message_indexes)
 
 
 def parts(config: KafkaSink, root: Path) -> list[Part]:
-    """What it writes with a schema of a registry.
+    """Return what the sink writes with a schema of a registry.
 
     Raises:
         InvalidPipeline: a schema file cannot be used.
     """
     if config.registry is None:
         return []
-    given = [(KEY, config.key_format, config.key_schema, None), (VALUE, config.format, config.schema, config.message)]
-    return [_part(config, root, name, kind, file, message) for name, kind, file, message in given if file]
+    sink_parts = []
+    if config.key_schema:
+        sink_parts.append(_read_part(config, root, KEY, config.key_format, config.key_schema, None))
+    if config.schema:
+        sink_parts.append(_read_part(config, root, VALUE, config.format, config.schema, config.message))
+    return sink_parts
 
 
 def check(config: KafkaSink, registry: Registry, parts: Sequence[Part]) -> list[str]:
-    """What `heads` would do; registers nothing.
+    """Return notes on what `heads` would do; register nothing.
 
     Raises:
         InvalidPipeline: `heads` would refuse it; or the registry refuses the credentials.
@@ -72,57 +76,66 @@ def check(config: KafkaSink, registry: Registry, parts: Sequence[Part]) -> list[
     for part in parts:
         for topic, subject in _subjects(config, part).items():
             id = registry.registered(subject, KINDS[part.format], part.text)
-            if id is None and not (config.register and registry.accepts(subject, KINDS[part.format], part.text)):
-                raise _refused(config, part, registry, subject)
-            how = f"have schema {id}" if id is not None else "get a schema that staging will register"
+            if id is not None:
+                how = f"have schema {id}"
+            elif config.register and registry.accepts(subject, KINDS[part.format], part.text):
+                how = "get a schema that staging will register"
+            else:
+                raise _schema_refused(config, part, registry, subject)
             notes.append(f"{config.name}: {part.name}s in '{topic}' {how}, subject '{subject}'")
     return notes
 
 
 def heads(config: KafkaSink, registry: Registry, part: Part) -> Heads:
-    """What each key or value in a topic begins with. Registering is repeated with the same result, and harms no reader.
+    """Return what each key or value in a topic begins with; register the schema where that was chosen.
+
+    Registering is repeated with the same result, and harms no reader.
 
     Raises:
         InvalidPipeline: the schema is not registered, or not compatible with the versions that are.
     """
-    return {
-        topic: head_of(_id(config, registry, subject, part)) + part.indexes
-        for topic, subject in _subjects(config, part).items()
-    }
+    heads_by_topic: dict[str, bytes] = {}
+    for topic, subject in _subjects(config, part).items():
+        heads_by_topic[topic] = head_of(_find_or_register(config, registry, subject, part)) + part.indexes
+    return heads_by_topic
 
 
-def _id(config: KafkaSink, registry: Registry, subject: str, part: Part) -> int:
+def _find_or_register(config: KafkaSink, registry: Registry, subject: str, part: Part) -> int:
+    """Return the id of the part's schema in the registry."""
     kind = KINDS[part.format]
     id = registry.registered(subject, kind, part.text)
     if id is None and config.register and registry.accepts(subject, kind, part.text):
         id = registry.register(subject, kind, part.text)
     if id is None:
-        raise _refused(config, part, registry, subject)
+        raise _schema_refused(config, part, registry, subject)
     return id
 
 
 def _subjects(config: KafkaSink, part: Part) -> dict[str, str]:
+    """Return the subject of the part's schema, by topic. Raises InvalidPipeline: it needs a record's name."""
     if not part.record and config.subjects != "topic":
         raise InvalidPipeline(
             f"sink '{config.name}': subjects={config.subjects!r} needs the name of a record.",
             f"The schema '{part.file}' is not a record, or has no title.",
             "Use subjects='topic'. Nothing was written.",
         )
-    names = {"topic": "{topic}-{part}", "record": "{record}", "topic-record": "{topic}-{record}"}
-    given = {"part": part.name, "record": part.record}
-    return {topic: names[config.subjects].format(topic=topic, **given) for topic in config.allowed}
+    patterns = {"topic": "{topic}-{part}", "record": "{record}", "topic-record": "{topic}-{record}"}
+    pattern = patterns[config.subjects]
+    return {topic: pattern.format(topic=topic, part=part.name, record=part.record) for topic in config.allowed}
 
 
 # ---- schema files
 
 
-def _part(config: KafkaSink, root: Path, name: str, format: str, file: str, message: str | None) -> Part:
+def _read_part(config: KafkaSink, root: Path, name: str, format: str, file: str, message: str | None) -> Part:
+    """Read a schema file. Raises InvalidPipeline: it cannot be used."""
     try:
         data = (root / file).read_bytes()
         if format == "protobuf":
-            return _protobuf(name, file, data, message)
+            return _protobuf_part(name, file, data, message)
         text = data.decode()
-        return Part(name, format, file, text, _avro(text) if format == "avro" else _json(text))
+        record = _avro_record(text) if format == "avro" else _json_record(text)
+        return Part(name, format, file, text, record)
     except (OSError, ValueError, protobuf.Unusable, json_schema.NoType) as error:
         raise InvalidPipeline(
             f"sink '{config.name}': the schema '{file}' cannot be used.",
@@ -131,22 +144,32 @@ def _part(config: KafkaSink, root: Path, name: str, format: str, file: str, mess
         ) from error
 
 
-def _avro(text: str) -> str:
+def _avro_record(text: str) -> str:
+    """Return the full name of a schema's record; empty if it has none. Raises ValueError: Spark cannot use it."""
     if flaw := avro.flaw(text):
         raise ValueError(f"{type(flaw).__name__}: {flaw}")
     parsed = json.loads(text)
-    name = str(parsed.get("name", "")) if isinstance(parsed, dict) else ""
-    space = parsed.get("namespace") if name and "." not in name else None
-    return f"{space}.{name}" if space else name
+    if not isinstance(parsed, dict):
+        return ""
+    name = str(parsed.get("name", ""))
+    if name and "." not in name:
+        namespace = parsed.get("namespace")
+        if namespace:
+            return f"{namespace}.{name}"
+    return name
 
 
-def _json(text: str) -> str:
+def _json_record(text: str) -> str:
+    """Return the title of a schema; empty if it has none."""
     json_schema.rules(Schema(0, "JSON", text))
     parsed = json.loads(text)
-    return str(parsed.get("title", "")) if isinstance(parsed, dict) else ""
+    if not isinstance(parsed, dict):
+        return ""
+    return str(parsed.get("title", ""))
 
 
-def _protobuf(name: str, file: str, data: bytes, message: str | None) -> Part:
+def _protobuf_part(name: str, file: str, data: bytes, message: str | None) -> Part:
+    """Return the part for a message of a file set, by default its first one. Raises Unusable."""
     text, files = protobuf.of_set(data)
     record = message or protobuf.message_at(files, (0,))
     if protobuf.indexes_of(files, record) is None:
@@ -155,7 +178,8 @@ def _protobuf(name: str, file: str, data: bytes, message: str | None) -> Part:
     return Part(name, "protobuf", file, text, record, files)
 
 
-def _refused(config: KafkaSink, part: Part, registry: Registry, subject: str) -> InvalidPipeline:
+def _schema_refused(config: KafkaSink, part: Part, registry: Registry, subject: str) -> InvalidPipeline:
+    """Return the error for a schema that the registry does not accept, or does not have."""
     where = f"subject '{subject}' of the registry {registry.connection.describe()}"
     if config.register:
         return InvalidPipeline(

@@ -21,29 +21,31 @@ from onceonly.sinks.kafka.outcome import TransactionFinisher, TxOutcome
 PUBLISHED = (TxOutcome.COMMITTED, TxOutcome.ALREADY_COMMITTED)
 
 
-def require_same_topics(config: KafkaSink, known: Transactions, handle: Handle) -> None:
+def require_same_topics(config: KafkaSink, transactions: Transactions, handle: Handle) -> None:
     """Raise ActionNeeded or StageAgain unless the topics are those that the rows were staged for."""
-    cluster = known.cluster_id()
-    if cluster != handle["cluster"]:
-        raise errors.another_cluster(config.name, handle, cluster)
-    now = known.topic_ids(handle["topics"])
-    if missing := sorted(handle["topics"].keys() - now.keys()):
+    cluster_id = transactions.cluster_id()
+    if cluster_id != handle["cluster"]:
+        raise errors.another_cluster(config.name, handle, cluster_id)
+    topic_ids = transactions.topic_ids(handle["topics"])
+    missing = sorted(handle["topics"].keys() - topic_ids.keys())
+    if missing:
         raise errors.topics_missing(config.name, handle, missing)
-    if recreated := sorted(name for name, id in handle["topics"].items() if now[name] != id):
+    recreated = sorted(name for name, id in handle["topics"].items() if topic_ids[name] != id)
+    if recreated:
         raise errors.topics_recreated(config.name, handle, recreated)
 
 
-def is_published(known: Transactions, handle: Handle) -> bool:
-    """Whether the log shows every transaction of the handle as committed."""
+def is_published(transactions: Transactions, handle: Handle) -> bool:
+    """Return whether the log shows every transaction of the handle as committed."""
     parts = parts_of(handle)
     if handle["guarantee"] != "exactly-once" or not all(part.tx for part in parts):
         return False
-    outcomes = TransactionFinisher(known, handle).observe_all(parts)
+    outcomes = TransactionFinisher(transactions, handle).observe_all(parts)
     return bool(parts) and all(outcome in PUBLISHED for outcome in outcomes)
 
 
-def parts_to_write(config: KafkaSink, known: Transactions, handle: Handle) -> list[Part]:
-    """The parts that the commit will have to write.
+def parts_to_write(config: KafkaSink, transactions: Transactions, handle: Handle) -> list[Part]:
+    """Return the parts that the commit will have to write.
 
     Raises:
         ActionNeeded: how a transaction ended can no longer be told.
@@ -52,13 +54,21 @@ def parts_to_write(config: KafkaSink, known: Transactions, handle: Handle) -> li
     parts = parts_of(handle)
     if handle["guarantee"] != "exactly-once":
         return [part for part in parts if part.spool]
-    outcomes = TransactionFinisher(known, handle).observe_all(parts)
-    if doubtful := [part for part, outcome in zip(parts, outcomes, strict=True) if outcome is TxOutcome.DOUBT]:
+    doubtful, lost = [], []
+    outcomes = TransactionFinisher(transactions, handle).observe_all(parts)
+    for part, outcome in zip(parts, outcomes, strict=True):
+        if outcome is TxOutcome.DOUBT:
+            doubtful.append(part)
+        elif outcome is TxOutcome.LOST:
+            lost.append(part)
+    if doubtful:
         raise errors.doubt_before_decision(config.name, handle, doubtful)
-    return [part for part, outcome in zip(parts, outcomes, strict=True) if outcome is TxOutcome.LOST]
+    return lost
 
 
-def require_writable(config: KafkaSink, known: Transactions, handle: Handle, parts: list[Part], folder: str) -> None:
+def require_writable(
+    config: KafkaSink, transactions: Transactions, handle: Handle, parts: list[Part], folder: str
+) -> None:
     """Go through the writing of these parts, up to the first request that writes.
 
     Args:
@@ -71,24 +81,31 @@ def require_writable(config: KafkaSink, known: Transactions, handle: Handle, par
     if not parts:
         return
     if handle["guarantee"] == "exactly-once":
-        check.refuse_transactions(config, known)
-    topics = check.topics(config, known).without_margin()
+        check.refuse_transactions(config, transactions)
+    topics = check.topics(config, transactions).without_margin()
     for part in parts:
         _read_spool(topics, handle, part, config.name, folder)
 
 
 def _read_spool(topics: Topics, handle: Handle, part: Part, sink: str, folder: str) -> None:
-    total = 0
+    """Read the part's spool file to its end, and check each row against the limits of the topics.
+
+    Raises:
+        StageAgain: the file is missing or damaged, or does not hold the part's rows.
+        InvalidPipeline: a topic does not accept a row.
+        OSError: the storage does not answer.
+    """
+    row_count = 0
     try:
         for batch in spool.read(folder, part.spool):
             if batch.schema != spool.SCHEMA:
                 raise errors.spool_unusable(sink, handle, part, "has other columns than those that were written")
-            limits.check(topics, Rows(sink, batch, total, part.spool))
-            total += batch.num_rows
+            limits.check(topics, Rows(sink, batch, row_count, part.spool))
+            row_count += batch.num_rows
     except FileNotFoundError as error:
         raise errors.spool_unusable(sink, handle, part, "does not exist") from error
     except (pa.ArrowException, OSError) as error:
         spool.read_bytes(folder, part.spool)  # raises OSError, if it is the storage that does not answer
         raise errors.spool_unusable(sink, handle, part, f"is damaged ({type(error).__name__}: {error})") from error
-    if total != part.rows:
-        raise errors.spool_unusable(sink, handle, part, f"has {total:,} rows")
+    if row_count != part.rows:
+        raise errors.spool_unusable(sink, handle, part, f"has {row_count:,} rows")

@@ -39,10 +39,16 @@ class Republisher:
     """
 
     def __init__(
-        self, known: Transactions, target: Target, ids: Ids, rows: Callable[[Part], Iterable[Any]], confirm: Confirm
+        self,
+        transactions: Transactions,
+        target: Target,
+        ids: Ids,
+        rows: Callable[[Part], Iterable[Any]],
+        confirm: Confirm,
     ) -> None:
-        self._known, self._target, self._ids, self._rows, self._confirm = known, target, ids, rows, confirm
-        self._at_once, self._slowest = AT_ONCE, 0.0
+        self._transactions, self._target, self._ids = transactions, target, ids
+        self._rows, self._confirm = rows, confirm
+        self._at_once, self._slowest = AT_ONCE, 0.0  # parts in parallel; seconds of the slowest group of them
         self._tries: Counter[str] = Counter()
 
     def write(self, lost: Sequence[Part]) -> dict[str, Tx]:
@@ -54,54 +60,65 @@ class Republisher:
         """
         self._refuse_endless(lost)
         while True:
-            begun, ids = monotonic(), dict[str, str]()
+            started_at, ids_by_spool = monotonic(), dict[str, str]()
             try:
-                opened = self._confirm(self._round(lost, begun, ids))
-                self._tries.update(list(ids))
-                return {spool: opened[id] for spool, id in ids.items()}
+                txs = self._confirm(self._write_round(lost, started_at, ids_by_spool))
+                self._tries.update(list(ids_by_spool))
+                return {spool: txs[id] for spool, id in ids_by_spool.items()}
             except BaseException as error:
-                self.end(ids.values())
-                if not isinstance(error, NotCommitted | Fenced) or monotonic() - begun < self._target.timeout:
+                self.end(ids_by_spool.values())
+                if not isinstance(error, NotCommitted | Fenced):
                     raise
+                if monotonic() - started_at < self._target.timeout:
+                    raise  # not because of the time-out
                 self._go_slower(lost[0], error)
 
     def end(self, ids: Iterable[str]) -> None:
-        """Abort these, as far as the brokers answer. What stays open is swept later, or times out.
+        """Abort the transactions of these ids, as far as the brokers answer. Others are swept later, or time out.
 
         A transaction with an id of a pool may belong to another process, so it is left to `coordinator/id_pool.py`.
         """
         with suppress(OnceonlyError):
-            side_by_side(self._known.fence, [id for id in ids if transactional_ids.slot_of(id) is None])
+            side_by_side(self._transactions.fence, [id for id in ids if transactional_ids.slot_of(id) is None])
 
-    def _round(self, lost: Sequence[Part], begun: float, ids: dict[str, str]) -> dict[str, tuple[int, int] | None]:
-        """id -> producer. The ids are added to `ids` (by spool file) before they are used."""
-        written: dict[str, tuple[int, int] | None] = {}
+    def _write_round(
+        self, lost: Sequence[Part], started_at: float, ids_by_spool: dict[str, str]
+    ) -> dict[str, tuple[int, int] | None]:
+        """Write as many parts as there is time for; return their producers by transactional id.
+
+        The ids are added to `ids_by_spool` before they are used.
+        """
+        producers_by_id: dict[str, tuple[int, int] | None] = {}
         for first in range(0, len(lost), self._at_once):
-            if first and not self._has_room(begun):
+            if first and not self._has_room(started_at):
                 break
-            some, since = lost[first : first + self._at_once], monotonic()
-            theirs = [self._id_for(part) for part in some]
-            ids |= zip((part.spool for part in some), theirs, strict=True)
-            producers = side_by_side(self._write, list(zip(some, theirs, strict=True)))
-            written |= zip(theirs, producers, strict=True)
-            self._slowest = max(self._slowest, monotonic() - since)
-        return written
+            group, group_started_at = lost[first : first + self._at_once], monotonic()
+            group_ids = [self._id_for(part) for part in group]
+            ids_by_spool |= zip((part.spool for part in group), group_ids, strict=True)
+            producers = side_by_side(self._write, list(zip(group, group_ids, strict=True)))
+            producers_by_id |= zip(group_ids, producers, strict=True)
+            self._slowest = max(self._slowest, monotonic() - group_started_at)
+        return producers_by_id
 
-    def _has_room(self, begun: float) -> bool:
-        """Whether the next parts, if as slow as the slowest, leave half of the time-out to record and end them."""
-        return 2 * (monotonic() - begun + self._slowest) <= self._target.timeout
+    def _has_room(self, started_at: float) -> bool:
+        """Return whether the next parts, if as slow as the slowest, leave half of the time-out.
 
-    def _write(self, under: tuple[Part, str]) -> tuple[int, int] | None:
-        part, id = under
-        shared = transactional_ids.slot_of(id) is not None
-        return produce.write_all(self._target, id, self._accepted(part), self._known if shared else None)
+        That half is for recording and ending them.
+        """
+        return 2 * (monotonic() - started_at + self._slowest) <= self._target.timeout
 
-    def _accepted(self, part: Part) -> Iterator[Any]:
-        """The rows. Raises InvalidPipeline for one that the brokers' settings of today refuse."""
-        topics, first = self._target.topics.without_margin(), 0
+    def _write(self, part_and_id: tuple[Part, str]) -> tuple[int, int] | None:
+        """Write one part in a transaction of that id, which stays open; return its producer if the id is shared."""
+        part, id = part_and_id
+        is_shared = transactional_ids.slot_of(id) is not None
+        return produce.write_all(self._target, id, self._check_rows(part), self._transactions if is_shared else None)
+
+    def _check_rows(self, part: Part) -> Iterator[Any]:
+        """Yield the rows. Raises InvalidPipeline for one that the brokers' settings of today refuse."""
+        topics, first_row = self._target.topics.without_margin(), 0
         for batch in self._rows(part):
-            limits.check(topics, Rows(self._target.sink, batch, first, part.spool))
-            first += batch.num_rows
+            limits.check(topics, Rows(self._target.sink, batch, first_row, part.spool))
+            first_row += batch.num_rows
             yield batch
 
     def _id_for(self, part: Part) -> str:
@@ -109,12 +126,14 @@ class Republisher:
         return self._ids.unique(number) if part.tx else self._ids.first(number)
 
     def _refuse_endless(self, lost: Sequence[Part]) -> None:
-        if endless := [part.spool for part in lost if self._tries[part.spool] >= TRIES]:
-            raise OutcomeUnknown(
-                f"sink '{self._target.sink}': the transaction of {endless[0]} was lost {TRIES} times in a row.",
-                "Each was aborted before it could be committed, by another process or by a very short time-out.",
-                "No rows are lost: they are in the spool. Publish again: onceonly recover",
-            )
+        """Raise OutcomeUnknown if a transaction was lost too often."""
+        for part in lost:
+            if self._tries[part.spool] >= TRIES:
+                raise OutcomeUnknown(
+                    f"sink '{self._target.sink}': the transaction of {part.spool} was lost {TRIES} times in a row.",
+                    "Each was aborted before it could be committed, by another process or by a very short time-out.",
+                    "No rows are lost: they are in the spool. Publish again: onceonly recover",
+                )
 
     def _go_slower(self, part: Part, error: Exception) -> None:
         """Write fewer parts in parallel. If one alone is too slow, use the longest time-out that the brokers allow."""
@@ -122,8 +141,9 @@ class Republisher:
         if self._at_once > 1:
             self._at_once //= 2
             return
-        if (longest := self._longest()) > self._target.timeout:
-            self._target = replace(self._target, timeout=longest)
+        max_timeout = self._max_timeout()
+        if max_timeout > self._target.timeout:
+            self._target = replace(self._target, timeout=max_timeout)
             return
         raise OutcomeUnknown(
             f"sink '{self._target.sink}': writing {count(part.rows, 'row')} takes longer than a transaction may last.",
@@ -133,15 +153,15 @@ class Republisher:
             "checkpoints, give the transform's result more partitions.",
         ) from error
 
-    def _longest(self) -> float:
-        """The longest time-out that the brokers allow; 0 if unknown."""
+    def _max_timeout(self) -> float:
+        """Return the longest time-out that the brokers allow, in seconds; 0 if unknown."""
         with suppress(InvalidPipeline):
-            return self._known.transaction_max_timeout()
+            return self._transactions.transaction_max_timeout()
         return 0.0
 
 
 def side_by_side(function: Callable[[Any], T], items: Sequence[Any]) -> list[T]:
     """Call it for all items, in parallel. All calls are completed before the first error is raised."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        running = [pool.submit(function, item) for item in items]
-    return [each.result() for each in running]
+        futures = [pool.submit(function, item) for item in items]
+    return [future.result() for future in futures]

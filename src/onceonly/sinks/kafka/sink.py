@@ -11,7 +11,7 @@ Source: KIP-98, KIP-890; the schedules are in docs/kafka.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -59,7 +59,7 @@ from onceonly.sinks.kafka import (
 )
 from onceonly.sinks.kafka import spool as kafkaspool
 from onceonly.sinks.kafka.confirm import confirm_open
-from onceonly.sinks.kafka.handle import Part, Tx, parts_of, with_parts
+from onceonly.sinks.kafka.handle import Part, parts_of, with_parts
 from onceonly.sinks.kafka.outcome import TransactionFinisher, TxOutcome, discard_open
 from onceonly.sinks.kafka.produce import Target
 from onceonly.sinks.kafka.republish import Republisher, side_by_side
@@ -68,7 +68,7 @@ from onceonly.sinks.kafka.transactional_ids import Ids
 from onceonly.sinks.staging import handles
 from onceonly.sinks.staging import history as histories
 
-SHOWN = 4  # partitions, in an error
+MAX_REFUSALS_SHOWN = 4  # partitions, in an error
 
 
 class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, PoolsIds, ShowsEvidence, Resolvable):
@@ -98,41 +98,44 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, Pool
     @classmethod
     def make(cls, config: KafkaSink, context: Context) -> KafkaWriter:
         settings, late = context.settings, config.is_late(context.pipeline.mode)
-        reached = context.kafka(config.connection, config.bootstrap)
-        return cls(config, reached, late, settings.spool, settings.project, context.registry(config.registry))
+        connection = context.kafka(config.connection, config.bootstrap)
+        return cls(config, connection, late, settings.spool, settings.project, context.registry(config.registry))
 
     def check(self) -> list[str]:
-        with self._transactions() as known:
-            notes = check.check(self.config, self._late, known, self._connection, self._root)
+        with self._transactions() as transactions:
+            notes = check.check(self.config, self._late, transactions, self._connection, self._root)
         parts = registered.parts(self.config, self._root)
-        return notes + (registered.check(self.config, self._registry, parts) if self._registry else [])
+        if self._registry:
+            notes = notes + registered.check(self.config, self._registry, parts)
+        return notes
 
     # ---- stage
 
     def stage(self, txn: Transaction, rows: Any) -> Handle:
-        with self._transactions() as known:
+        with self._transactions() as transactions:
             schema = check.schema(self.config, self._root)
-            check.refuse(self.config, known, self._connection)
-            records = stage.records(self.config, rows, schema, self._heads())
-            place = self._place(known)
-            job = self._job(txn, self._target(known))
+            check.refuse(self.config, transactions, self._connection)
+            records = stage.records(self.config, rows, schema, self._schema_heads())
+            place = self._place(transactions)
+            job = self._job(txn, self._target(transactions))
             opened_at = datetime.now(UTC).isoformat()
-            with self._explained(known):
+            with self._explain_refusals(transactions):
                 receipts = stage.run(job, records)
-            opened = self._confirm(known, {r.id: r.producer for r in receipts if r.id})
-            log_ends = staged_rows.read_log_ends(known, place["topics"], opened.values())
-            if job.ids:
-                self._fence(known, txn, keep=set(opened))  # those that failed or repeated task attempts left open
-            if self._place(known) != place:  # asked last: rows and ends are by name, and an id never comes back
+            producers_by_id = {receipt.id: receipt.producer for receipt in receipts if receipt.id}
+            txs_by_id = confirm_open(self.config, transactions, producers_by_id)
+            log_ends = staged_rows.read_log_ends(transactions, place["topics"], txs_by_id.values())
+            if job.ids:  # failed and repeated task attempts have left others open
+                self._fence_open(transactions, txn, keep=set(txs_by_id))
+            if self._place(transactions) != place:  # asked last: rows and ends are by name, and an id never comes back
                 raise errors.recreated_while_staging(self.name, place)
-            parts = [Part(r.spool, r.rows, opened.get(r.id or "")) for r in receipts]
-            pending = {"opened_at": opened_at, "timeout": self.config.transaction_timeout} if opened else {}
+            parts = [Part(receipt.spool, receipt.rows, txs_by_id.get(receipt.id or "")) for receipt in receipts]
+            time_limit = {"opened_at": opened_at, "timeout": self.config.transaction_timeout} if txs_by_id else {}
             return {
-                **pending,
+                **time_limit,
                 "kind": "kafka",
                 "guarantee": self.config.guarantee,
                 "mode": "late" if self._late else "staged",
-                "transaction_version": known.transaction_version(),
+                "transaction_version": transactions.transaction_version(),
                 **place,
                 "txn": txn.name,
                 "slot": self._slot(txn),
@@ -144,27 +147,26 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, Pool
                 "log_ends": log_ends,
             }
 
-    def _confirm(self, known: Transactions, written: Mapping[str, tuple[int, int] | None]) -> dict[str, Tx]:
-        return confirm_open(self.config, known, written)
+    def _place(self, transactions: Transactions) -> dict[str, Any]:
+        """Return where the rows go: the cluster's id and, by name, those of the topics."""
+        return {"cluster": transactions.cluster_id(), "topics": transactions.topic_ids(self.config.allowed)}
 
-    def _place(self, known: Transactions) -> dict[str, Any]:
-        """Where the rows go: the cluster's id and, by name, those of the topics."""
-        return {"cluster": known.cluster_id(), "topics": known.topic_ids(self.config.allowed)}
-
-    def _heads(self) -> list[tuple[registered.Part, registered.Heads]]:
-        """What begins with the id of a schema, and by which; a schema is registered here, where that was chosen."""
+    def _schema_heads(self) -> list[tuple[registered.Part, registered.Heads]]:
+        """Return what begins with the id of a schema, and by which; a schema is registered here, if that was chosen."""
         if self._registry is None:
             return []
-        found = registered.parts(self.config, self._root)
-        return [(part, registered.heads(self.config, self._registry, part)) for part in found]
+        parts = registered.parts(self.config, self._root)
+        return [(part, registered.heads(self.config, self._registry, part)) for part in parts]
 
     def _job(self, txn: Transaction, target: Target) -> Job:
-        at_once = self.config.guarantee == "none"
-        staged = self.config.guarantee == "exactly-once" and not self._late
-        spool = None if at_once else self._spool.path(txn.name)
-        ids = Ids(self.config.id_prefix, txn, self._slot(txn)) if staged else None
-        shared = self._connection if ids and ids.slot is not None else None
-        return Job(target, spool, ids, staged or at_once, shared, executors.environment(spool) if spool else {})
+        """Return what the workers need to stage this transaction."""
+        is_published_at_once = self.config.guarantee == "none"
+        is_staged_in_kafka = self.config.guarantee == "exactly-once" and not self._late
+        spool = None if is_published_at_once else self._spool.path(txn.name)
+        ids = Ids(self.config.id_prefix, txn, self._slot(txn)) if is_staged_in_kafka else None
+        identify = self._connection if ids and ids.slot is not None else None
+        storage = executors.environment(spool) if spool else {}
+        return Job(target, spool, ids, is_staged_in_kafka or is_published_at_once, identify, storage)
 
     # ---- rehearse
 
@@ -178,66 +180,69 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, Pool
             InvalidPipeline: the brokers would refuse what has to be written.
             NotCommitted, OutcomeUnknown: no answer.
         """
-        folder = self._here(handle)["folder"]
-        with self._transactions() as known, self._explained(known):
-            if self._is_published(known, handle, last):
+        folder = self._with_own_folder(handle)["folder"]
+        with self._transactions() as transactions, self._explain_refusals(transactions):
+            if self._is_published(transactions, handle, last):
                 return handle
-            rehearsal.require_same_topics(self.config, known, handle)
-            parts = rehearsal.parts_to_write(self.config, known, handle)
-            rehearsal.require_writable(self.config, known, handle, parts, folder)
+            rehearsal.require_same_topics(self.config, transactions, handle)
+            parts = rehearsal.parts_to_write(self.config, transactions, handle)
+            rehearsal.require_writable(self.config, transactions, handle, parts, folder)
         return handle
 
-    def _is_published(self, known: Transactions, handle: Handle, last: Publication | None) -> bool:
-        """Whether the log shows all of the handle although the topics lack the last publication.
+    def _is_published(self, transactions: Transactions, handle: Handle, last: Publication | None) -> bool:
+        """Return whether the log shows all of the handle although the topics lack the last publication.
 
         Raises:
             TargetWentBack: they lack it, and the log does not show all of the handle; or they show what was lost.
         """
         if last is None:
             return False
-        compared = history.compare(known, self._connection.bootstrap, self.config.allowed, last)
-        if compared.answer is not Answer.WENT_BACK:
+        comparison = history.compare(transactions, self._connection.bootstrap, self.config.allowed, last)
+        if comparison.answer is not Answer.WENT_BACK:
             histories.require_still_lost(self, last)
             return False
-        if not rehearsal.is_published(known, handle):
-            raise histories.went_back(self.name, last, compared)
+        if not rehearsal.is_published(transactions, handle):
+            raise histories.went_back(self.name, last, comparison)
         return True
 
     def compare(self, last: Publication) -> History:
-        with self._transactions() as known:
-            return history.compare(known, self._connection.bootstrap, self.config.allowed, last)
+        with self._transactions() as transactions:
+            return history.compare(transactions, self._connection.bootstrap, self.config.allowed, last)
 
     def proof_now(self, last: Publication) -> Publication | None:
-        with self._transactions() as known:
-            return history.proof_now(known, self._connection.bootstrap, self.config.allowed, last)
+        with self._transactions() as transactions:
+            return history.proof_now(transactions, self._connection.bootstrap, self.config.allowed, last)
 
     # ---- commit
 
     def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
-        with self._transactions() as known, self._explained(known):
-            self._is_published(known, handle, last)
+        with self._transactions() as transactions, self._explain_refusals(transactions):
+            self._is_published(transactions, handle, last)
             if handle["guarantee"] != "exactly-once":
-                return self._commit_plainly(known, handle)
-            return self._commit(known, handle, receipts)
+                return self._commit_plainly(transactions, handle)
+            return self._commit(transactions, handle, receipts)
 
-    def _commit(self, known: Transactions, handle: Handle, receipts: Receipts) -> Outcome:
-        republisher, outcomes, ended = None, dict[tuple[str, int, int], TxOutcome](), False
+    def _commit(self, transactions: Transactions, handle: Handle, receipts: Receipts) -> Outcome:
+        """Settle the parts and write the lost ones again, until none is lost."""
+        republisher, outcomes = None, dict[tuple[str, int, int], TxOutcome]()
         while True:
-            lost = self._settle(known, handle, outcomes)
-            ended = ended or TxOutcome.COMMITTED in outcomes.values()
+            lost = self._settle(transactions, handle, outcomes)
             if not lost:
-                return self._outcome(known, handle, already=not ended and bool(handle["parts"]))
-            self._check_same_topics(known, handle)
-            republisher = republisher or self._republisher(known, handle)
-            handle = self._write_again(known, handle, lost, receipts, republisher)
+                is_ended_now = TxOutcome.COMMITTED in outcomes.values()  # outcomes are only added
+                already = not is_ended_now and bool(handle["parts"])
+                return self._published_outcome(transactions, handle, already=already)
+            self._check_same_topics(transactions, handle)
+            if republisher is None:
+                republisher = self._republisher(transactions, handle)
+            handle = self._write_again(transactions, handle, lost, receipts, republisher)
 
-    def _outcome(self, known: Transactions, handle: Handle, already: bool = False) -> Outcome:
-        """That of a published handle. The markers of its transactions were seen."""
-        proof = history.publication_proof(known, self._connection.bootstrap, handle)
+    def _published_outcome(self, transactions: Transactions, handle: Handle, already: bool = False) -> Outcome:
+        """Return the outcome of a published handle. The markers of its transactions were seen."""
+        proof = history.publication_proof(transactions, self._connection.bootstrap, handle)
         return Outcome(already, {"rows": handle["rows"]}, proof)
 
     def _settle(
-        self, known: Transactions, handle: Handle, outcomes: dict[tuple[str, int, int], TxOutcome]
+        self, transactions: Transactions, handle: Handle, outcomes: dict[tuple[str, int, int], TxOutcome]
     ) -> list[Part]:
         """End the open transactions; returns the parts that have to be written (again).
 
@@ -247,41 +252,50 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, Pool
             InDoubt: there is no evidence of the outcome of some.
         """
         parts = parts_of(handle)
-        open = [part for part in parts if part.tx and part.tx.name not in outcomes]
-        seen = TransactionFinisher(known, handle).settle_all(open)
-        if doubtful := [part for part, outcome in zip(open, seen, strict=True) if outcome is TxOutcome.DOUBT]:
+        unsettled = [part for part in parts if part.tx and part.tx.name not in outcomes]
+        doubtful, new_outcomes = [], dict[tuple[str, int, int], TxOutcome]()
+        settled = TransactionFinisher(transactions, handle).settle_all(unsettled)
+        for part, outcome in zip(unsettled, settled, strict=True):
+            if outcome is TxOutcome.DOUBT:
+                doubtful.append(part)
+            if part.tx:
+                new_outcomes[part.tx.name] = outcome
+        if doubtful:
             raise errors.in_doubt(self.name, doubtful)
-        outcomes |= {part.tx.name: outcome for part, outcome in zip(open, seen, strict=True) if part.tx}
+        outcomes |= new_outcomes
         return [part for part in parts if part.tx is None or outcomes[part.tx.name] is TxOutcome.LOST]
 
     def _write_again(
-        self, known: Transactions, handle: Handle, lost: list[Part], receipts: Receipts, republisher: Republisher
+        self, transactions: Transactions, handle: Handle, lost: list[Part], receipts: Receipts, republisher: Republisher
     ) -> Handle:
         """Write some of `lost` in new transactions and record them; returns the handle that is recorded now."""
-        opened = republisher.write(lost)
+        txs_by_spool = republisher.write(lost)
         try:
-            log_ends = staged_rows.read_log_ends(known, handle["topics"], opened.values())
-            self._check_same_topics(known, handle)  # asked last: they were written by name, and an id never comes back
-            parts = [replace(part, tx=opened.get(part.spool, part.tx)) for part in parts_of(handle)]
-            new = {**with_parts(handle, parts), "log_ends": [*handle.get("log_ends", ()), *log_ends]}
-            recorded = receipts.replace(handle, new)
+            log_ends = staged_rows.read_log_ends(transactions, handle["topics"], txs_by_spool.values())
+            # Asked last: they were written by name, and an id never comes back
+            self._check_same_topics(transactions, handle)
+            parts = [replace(part, tx=txs_by_spool.get(part.spool, part.tx)) for part in parts_of(handle)]
+            new_handle = {**with_parts(handle, parts), "log_ends": [*handle.get("log_ends", ()), *log_ends]}
+            # Not recorded yet: if the process dies before this, its new transactions are swept or time out
+            recorded_handle = receipts.replace(handle, new_handle)
         except BaseException:  # the first error is the one to raise
-            republisher.end(tx.id for tx in opened.values())
+            republisher.end(tx.id for tx in txs_by_spool.values())
             raise
-        if recorded != new:
-            side_by_side(lambda tx: discard_open(known, tx), list(opened.values()))
-        return recorded
+        if recorded_handle != new_handle:  # another process has recorded its own: ours will never be committed
+            side_by_side(lambda tx: discard_open(transactions, tx), list(txs_by_spool.values()))
+        return recorded_handle
 
-    def _republisher(self, known: Transactions, handle: Handle) -> Republisher:
+    def _republisher(self, transactions: Transactions, handle: Handle) -> Republisher:
+        """Return what writes parts of this handle again."""
         txn = Transaction.parse(handle["txn"])
         assert txn is not None
         ids = Ids(self.config.id_prefix, txn, handle["slot"])
         return Republisher(
-            known,
-            self._target(known),
+            transactions,
+            self._target(transactions),
             ids,
-            lambda part: self._spooled(handle, part),
-            lambda written: self._confirm(known, written),
+            lambda part: self._read_spooled(handle, part),
+            lambda written: confirm_open(self.config, transactions, written),
         )
 
     def fence(self, handle: Handle, decision: int) -> Outcome | None:
@@ -290,30 +304,34 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, Pool
         Parts that were already published stay, even if others never will be; `evidence` shows each part. Rows of a sink
         without transactions stay, too: writing them cannot be prevented.
         """
+        if handle["guarantee"] == "none":
+            return Outcome(already=True, detail={"rows": handle["rows"]})
         if handle["guarantee"] != "exactly-once":
-            return Outcome(already=True, detail={"rows": handle["rows"]}) if handle["guarantee"] == "none" else None
+            return None
         txn = Transaction.parse(handle["txn"])
         assert txn is not None
         try:
-            with self._transactions() as known:
-                self._fence(known, txn, keep=set())
-                outcomes = TransactionFinisher(known, handle).fence_all(parts_of(handle))
-                is_whole = all(outcome in rehearsal.PUBLISHED for outcome in outcomes)
-                return self._outcome(known, handle, already=True) if is_whole else None
+            with self._transactions() as transactions:
+                self._fence_open(transactions, txn, keep=set())
+                outcomes = TransactionFinisher(transactions, handle).fence_all(parts_of(handle))
+                if any(outcome not in rehearsal.PUBLISHED for outcome in outcomes):
+                    return None
+                return self._published_outcome(transactions, handle, already=True)
         except NotCommitted as error:
             raise OutcomeUnknown(f"sink '{self.name}': {error.what}", error.why, error.todo, error.code) from error
 
-    def _commit_plainly(self, known: Transactions, handle: Handle) -> Outcome:
-        """At least once: a repeated commit writes the rows again."""
+    def _commit_plainly(self, transactions: Transactions, handle: Handle) -> Outcome:
+        """Write the rows at least once: a repeated commit writes them again."""
         parts = [part for part in parts_of(handle) if part.spool]
         if parts:
-            self._check_same_topics(known, handle)
-        target = self._target(known)
+            self._check_same_topics(transactions, handle)
+        target = self._target(transactions)
         for part in parts:
-            produce.write_all(target, None, self._spooled(handle, part))
-        return self._outcome(known, handle)
+            produce.write_all(target, None, self._read_spooled(handle, part))
+        return self._published_outcome(transactions, handle)
 
-    def _spooled(self, handle: Handle, part: Part) -> Iterator[Any]:
+    def _read_spooled(self, handle: Handle, part: Part) -> Iterator[Any]:
+        """Yield the rows of a part from its spool file. Raises CannotPublish: the file does not exist any more."""
         confined.check_folder(self.name, handle["txn"])
         confined.check_file(self.name, part.spool)
         try:
@@ -321,8 +339,9 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, Pool
         except FileNotFoundError as error:
             raise errors.spool_missing(self.name, handle, part) from error
 
-    def _check_same_topics(self, known: Transactions, handle: Handle) -> None:
-        now = {"cluster": known.cluster_id(), "topics": known.topic_ids(handle["topics"])}
+    def _check_same_topics(self, transactions: Transactions, handle: Handle) -> None:
+        """Raise CannotPublish unless cluster and topics are those that the rows were staged for."""
+        now = {"cluster": transactions.cluster_id(), "topics": transactions.topic_ids(handle["topics"])}
         then = {"cluster": handle["cluster"], "topics": handle["topics"]}
         if now != then:
             raise errors.staged_for_another(self.name, handle, then, now)
@@ -334,29 +353,29 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, Pool
         self._spool.delete(txn.name)
 
     def release(self, txn: Transaction) -> None:
-        """Open transactions were never recorded: they are duplicates of the committed ones."""
+        """Discard open transactions. They were never recorded: they are duplicates of the committed ones."""
         self.discard(txn, None)
 
     def revoke(self, txn: Transaction) -> None:
         """Fence open transactions. `EndTxn(abort)` is not enough: a zombie could then begin a new one."""
         if self.config.guarantee == "exactly-once":
-            with self._transactions() as known:
-                self._fence(known, txn, keep=set())
+            with self._transactions() as transactions:
+                self._fence_open(transactions, txn, keep=set())
 
     def leftovers(self, prefix: str) -> list[Transaction]:
-        found = set(self._spool.holding(prefix))
+        txns = set(self._spool.holding(prefix))
         if self.config.guarantee == "exactly-once":
-            with self._transactions() as known:
-                found |= {
-                    txn for id in known.open(transactional_ids.of(prefix)) if (txn := transactional_ids.owner(id))
-                }
-        return sorted(found, key=lambda txn: (txn.epoch, txn.attempt, txn.nonce))
+            with self._transactions() as transactions:
+                for id in transactions.open(transactional_ids.unique_ids_pattern(prefix)):
+                    txn = transactional_ids.owner(id)
+                    if txn:
+                        txns.add(txn)
+        return sorted(txns, key=lambda txn: (txn.epoch, txn.attempt, txn.nonce))
 
-    def _fence(self, known: Transactions, txn: Transaction, keep: set[str]) -> None:
-        self._end_all(known, [id for id in known.open(transactional_ids.of(txn.name)) if id not in keep])
-
-    def _end_all(self, known: Transactions, ids: list[str]) -> None:
-        side_by_side(known.fence, ids)
+    def _fence_open(self, transactions: Transactions, txn: Transaction, keep: set[str]) -> None:
+        """Fence the unique ids of this transaction that are open, without those to keep."""
+        open_ids = transactions.open(transactional_ids.unique_ids_pattern(txn.name))
+        side_by_side(transactions.fence, [id for id in open_ids if id not in keep])
 
     # ---- the pool
 
@@ -366,31 +385,36 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, Pool
     def pooled(self, prefix: str) -> list[PooledTransaction]:
         if self.config.ids != "pool":
             return []
-        with self._transactions() as known:
-            described = known.describe(known.open(transactional_ids.pool_of(prefix)))
+        with self._transactions() as transactions:
+            open_ids = transactions.open(transactional_ids.pooled_ids_pattern(prefix))
+            descriptions = transactions.describe(open_ids)
         _, pipeline, sink = prefix.split("-")
-        return [
-            PooledTransaction(pipeline, sink, slot, id, (seen.producer_id, seen.epoch))
-            for id, seen in described.items()
-            if (slot := transactional_ids.slot_of(id)) is not None
-        ]
+        pooled_transactions = []
+        for id, description in descriptions.items():
+            slot = transactional_ids.slot_of(id)
+            if slot is not None:
+                producer = description.producer_id, description.epoch
+                pooled_transactions.append(PooledTransaction(pipeline, sink, slot, id, producer))
+        return pooled_transactions
 
     def needs(self, handle: Handle, txn: PooledTransaction) -> bool:
-        parts = parts_of(handle)
-        return any(part.tx is None or (part.tx.id, part.tx.producer) == (txn.id, txn.producer) for part in parts)
+        for part in parts_of(handle):
+            if part.tx is None or (part.tx.id, part.tx.producer) == (txn.id, txn.producer):
+                return True
+        return False
 
     def discard_pooled(self, txns: Sequence[PooledTransaction]) -> None:
-        with self._transactions() as known:
+        with self._transactions() as transactions:
             for txn in txns:
-                known.withdraw(txn.id, *txn.producer)
+                transactions.withdraw(txn.id, *txn.producer)
 
     # ---- the gate's view
 
     def staged(self, handle: Handle) -> Any:
-        return gate_view.batches(self._here(handle), self.config.format, self._schema, self._head)
+        return gate_view.batches(self._with_own_folder(handle), self.config.format, self._schema, self._head_size)
 
     def staged_frame(self, handle: Handle, spark: Any) -> Any:
-        return gate_view.frame(self._here(handle), self.config.format, self._schema, spark, self._head)
+        return gate_view.frame(self._with_own_folder(handle), self.config.format, self._schema, spark, self._head_size)
 
     def columns(self) -> list[str] | None:
         return gate_view.columns(self.config.format, self._schema)
@@ -399,8 +423,8 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, Pool
     def stages_columns_as_returned(self) -> bool:
         return False
 
-    def _here(self, handle: Handle) -> Handle:
-        """The handle with the spool that would be published, even if the handle names another one."""
+    def _with_own_folder(self, handle: Handle) -> Handle:
+        """Return the handle with the spool that would be published, even if the handle names another one."""
         confined.check_folder(self.name, handle["txn"])
         for part in parts_of(handle):
             if part.spool or handle["guarantee"] != "none":  # without a guarantee, nothing is kept
@@ -408,9 +432,10 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, Pool
         return {**handle, "folder": self._spool.path(handle["txn"])}
 
     @property
-    def _head(self) -> int:
-        """The bytes before a value."""
-        return HEAD if self.config.registry and self.config.format != "raw" else 0
+    def _head_size(self) -> int:
+        """The number of bytes before a value."""
+        has_head = self.config.registry and self.config.format != "raw"
+        return HEAD if has_head else 0
 
     @property
     def _schema(self) -> gate_view.Schema:
@@ -421,18 +446,21 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, Pool
     # ---- manual resolution
 
     def evidence(self, handle: Handle) -> list[str]:
-        with self._transactions() as known:
-            settler = TransactionFinisher(known, handle)
-            return [line for part in parts_of(handle) for line in settler.describe(part)]
+        with self._transactions() as transactions:
+            finisher = TransactionFinisher(transactions, handle)
+            lines: list[str] = []
+            for part in parts_of(handle):
+                lines += finisher.describe(part)
+            return lines
 
     def resolved(self, handle: Handle, committed: bool) -> Handle:
-        with self._transactions() as known:
-            return with_parts(handle, TransactionFinisher(known, handle).resolve(parts_of(handle), committed))
+        with self._transactions() as transactions:
+            return with_parts(handle, TransactionFinisher(transactions, handle).resolve(parts_of(handle), committed))
 
     # ---- the cluster
 
-    def _target(self, known: Transactions) -> Target:
-        topics = check.topics(self.config, known)
+    def _target(self, transactions: Transactions) -> Target:
+        topics = check.topics(self.config, transactions)
         return Target(self.name, self._connection.librdkafka(), topics, self.config.transaction_timeout)
 
     @cached_property
@@ -441,24 +469,30 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, Pool
 
     @contextmanager
     def _transactions(self) -> Iterator[Transactions]:
-        with Transactions(self._arguments) as known:
-            yield known
+        with Transactions(self._arguments) as transactions:
+            yield transactions
 
     @contextmanager
-    def _explained(self, known: Transactions) -> Iterator[None]:
+    def _explain_refusals(self, transactions: Transactions) -> Iterator[None]:
         """Name the partitions that accept nothing now: a client only notices that nothing is acknowledged."""
         try:
             yield
         except (NotCommitted, OutcomeUnknown) as error:
-            why = self._refusing(known) if type(error) in (NotCommitted, OutcomeUnknown) else ""
+            if type(error) not in (NotCommitted, OutcomeUnknown):
+                raise
+            why = self._describe_refusals(transactions)
             if not why:
                 raise
             raise type(error)(error.what, f"{error.why} {why}".strip(), error.todo, error.code) from error
 
-    def _refusing(self, known: Transactions) -> str:
-        """A sentence about them; empty if there is none, or no answer."""
+    def _describe_refusals(self, transactions: Transactions) -> str:
+        """Return a sentence about the partitions that accept nothing; empty if there is none, or no answer."""
+        refusals: list[str] = []
         with suppress(OnceonlyError):
-            if found := known.refusing(self.config.allowed):
-                more = f"; and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
-                return f"The brokers write nothing there now: {'; '.join(found[:SHOWN])}{more}."
-        return ""
+            refusals = transactions.refusing(self.config.allowed)
+        if not refusals:
+            return ""
+        more = ""
+        if len(refusals) > MAX_REFUSALS_SHOWN:
+            more = f"; and {len(refusals) - MAX_REFUSALS_SHOWN:,} more"
+        return f"The brokers write nothing there now: {'; '.join(refusals[:MAX_REFUSALS_SHOWN])}{more}."

@@ -19,8 +19,10 @@ from onceonly.filesystems.durability import to_disk, way_to_disk
 from onceonly.filesystems.folders import file_system
 
 ROW_GROUP = 16 << 20  # bytes of rows that are collected before they are written
-READ = 4096  # rows per batch; fewer if a row group is small
-CHEAP: dict[str, Any] = {  # half the CPU of lz4 with dictionaries; nobody searches a spool, so it has no statistics
+READ_ROWS = 4096  # per batch; fewer if a row group is small
+WRITER_OPTIONS: dict[
+    str, Any
+] = {  # half the CPU of lz4 with dictionaries; nobody searches a spool, so it has no statistics
     "compression": "snappy",
     "use_dictionary": ["topic"],
     "write_statistics": False,
@@ -42,17 +44,17 @@ class SpoolFile:
 
     def __init__(self, folder: str, part: int) -> None:
         self.name = f"{part}-{uuid.uuid4().hex[:12]}.parquet"
-        self._held = 0
+        self._buffered_bytes = 0
         self._files, path = file_system(folder)
         self._files.create_dir(path, recursive=True)
         self._path = f"{path}/{self.name}"
-        self._writer = pq.ParquetWriter(self._path, SCHEMA, filesystem=self._files, **CHEAP)
+        self._writer = pq.ParquetWriter(self._path, SCHEMA, filesystem=self._files, **WRITER_OPTIONS)
         self._batches: list[pa.RecordBatch] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._batches.append(batch)
-        self._held += batch.nbytes
-        if self._held >= ROW_GROUP:
+        self._buffered_bytes += batch.nbytes
+        if self._buffered_bytes >= ROW_GROUP:
             self._flush()
 
     def close(self) -> None:
@@ -65,18 +67,18 @@ class SpoolFile:
     def _flush(self) -> None:
         if self._batches:
             self._writer.write_table(pa.Table.from_batches(self._batches, SCHEMA))
-        self._batches, self._held = [], 0
+        self._batches, self._buffered_bytes = [], 0
 
 
 def read(folder: str, name: str) -> Iterator[pa.RecordBatch]:
-    """The rows of one file, in the order in which they were written.
+    """Yield the rows of one file, in the order in which they were written.
 
     Raises:
         FileNotFoundError: the file no longer exists.
     """
     files, path = file_system(folder)
     with files.open_input_file(f"{path}/{name}") as source, pq.ParquetFile(source) as parquet:
-        yield from parquet.iter_batches(READ)
+        yield from parquet.iter_batches(READ_ROWS)
 
 
 def read_bytes(folder: str, name: str) -> None:

@@ -39,7 +39,7 @@ TYPES = {
     "headers": (HEADERS, (HEADERS,)),
 }
 RECEIPT = "receipt STRING"
-TOLD = re.compile(encode.MARK + r" (\{.*?\})(?=$|\n|\\n)", re.MULTILINE)
+ERROR_IN_TEXT = re.compile(encode.MARK + r" (\{.*?\})(?=$|\n|\\n)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,9 @@ class Receipt:
 
 
 def records(config: KafkaSink, rows: Any, schema: str | None, registered: Sequence[tuple[Part, Heads]] = ()) -> Any:
-    """The DataFrame with the names and types of the spool's columns. `_whole` adds those that are missing.
+    """Return a DataFrame with the names and types of the spool's columns.
+
+    `_add_missing_columns` adds those that are missing.
 
     Args:
         registered: what begins with the id of a schema in a registry.
@@ -76,18 +78,19 @@ def records(config: KafkaSink, rows: Any, schema: str | None, registered: Sequen
     from pyspark.sql import functions as F
 
     _check_columns(config, rows)
-    made = {
+    has_registered_values = config.registry and config.format != "raw"
+    columns = {
         "topic": F.col("topic"),
         "partition": F.col("partition").cast("int"),
         "key": F.col("key").cast("binary"),
-        "value": F.lit(None) if config.registry and config.format != "raw" else _value(config, rows, schema),
+        "value": F.lit(None) if has_registered_values else _value(config, rows, schema),
         "timestamp": F.unix_millis(F.col("timestamp")),
         "headers": F.coalesce(F.col("headers"), F.array().cast(HEADERS)),  # a null list takes Spark 4 µs per row
     }
-    made |= {
-        part.name: encode.column(config, part, rows, heads) for part, heads in registered if part.name in rows.columns
-    }
-    return rows.select(*(made[name].alias(name) for name in SCHEMA.names if name in rows.columns))
+    for part, heads in registered:
+        if part.name in rows.columns:
+            columns[part.name] = encode.column(config, part, rows, heads)
+    return rows.select(*(columns[name].alias(name) for name in SCHEMA.names if name in rows.columns))
 
 
 def run(job: Job, rows: Any) -> list[Receipt]:
@@ -98,53 +101,65 @@ def run(job: Job, rows: Any) -> list[Receipt]:
         NotCommitted: the brokers did not accept the rows.
     """
     try:
-        taken = few.collected(rows)
-        if taken is not None:
-            receipt = _stage_part(job, 0, taken.to_batches())
+        table = few.collected(rows)
+        if table is not None:
+            receipt = _stage_part(job, 0, table.to_batches())
             return [receipt] if receipt else []
-        found = rows.mapInArrow(_part_of(job), RECEIPT).collect()
+        receipt_rows = rows.mapInArrow(_make_task(job), RECEIPT).collect()
     except Exception as error:
-        raise _told(error) or error from error
-    return [Receipt(**json.loads(row["receipt"])) for row in found]
+        raise _find_task_error(error) or error from error
+    return [Receipt(**json.loads(row["receipt"])) for row in receipt_rows]
 
 
-def _part_of(job: Job) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _make_task(job: Job) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function that stages one Spark partition on a worker, and yields its receipt as JSON."""
+
     def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         aws.adopt(job.storage)  # this worker may have done other work before
-        part, attempt = (context.partitionId(), context.attemptNumber()) if context else (0, 0)
+        part, attempt_job = 0, job
+        if context:
+            part = context.partitionId()
+            if context.attemptNumber():
+                attempt_job = _without_pooled_ids(job)
         try:
-            receipt = _stage_part(_repeated(job) if attempt else job, part, batches)
+            receipt = _stage_part(attempt_job, part, batches)
         except OnceonlyError as error:
-            raise encode.told(error) from error
+            raise encode.worker_error(error) from error
         if receipt:
             yield pa.RecordBatch.from_pydict({"receipt": [json.dumps(vars(receipt))]})
 
     return stage
 
 
-def _repeated(job: Job) -> Job:
-    """For a retry, or for a copy of a task that is still running: it takes no pooled id.
+def _without_pooled_ids(job: Job) -> Job:
+    """Return the job for a retry, or for a copy of a task that is still running: it takes no pooled id.
 
     It would fence the first attempt, whose result may be the one that counts. Spark would try that one again, which
     would fence the copy.
     """
-    return replace(job, ids=replace(job.ids, slot=None)) if job.ids else job
+    if job.ids is None:
+        return job
+    return replace(job, ids=replace(job.ids, slot=None))
 
 
-def _told(error: Exception) -> OnceonlyError | None:
-    """The OnceonlyError that a Spark task has raised, if it was one."""
-    if not (found := TOLD.search(str(error))):
+def _find_task_error(error: Exception) -> OnceonlyError | None:
+    """Return the OnceonlyError that a Spark task has raised, if it was one."""
+    match = ERROR_IN_TEXT.search(str(error))
+    if match is None:
         return None
-    told = json.loads(found[1])
-    kind: type[OnceonlyError] = getattr(errors, told.pop("kind"))
-    return kind(**told)
+    arguments = json.loads(match[1])
+    kind: type[OnceonlyError] = getattr(errors, arguments.pop("kind"))
+    return kind(**arguments)
 
 
 def _stage_part(job: Job, part: int, batches: Iterable[pa.RecordBatch]) -> Receipt | None:
-    """One task: write every row to the spool and the output, then make both durable. Without rows it does nothing."""
+    """Stage one Spark partition: write every row to the spool and the output, then make both durable.
+
+    Without rows it does nothing, and returns None.
+    """
     spool: SpoolFile | None = None
     output: Output | None = None
     id = job.ids.first(part) if job.ids else None
@@ -152,14 +167,14 @@ def _stage_part(job: Job, part: int, batches: Iterable[pa.RecordBatch]) -> Recei
     for batch in batches:
         if not batch.num_rows:
             continue
-        records = _whole(job.target, batch)
+        records = _add_missing_columns(job.target, batch)
         limits.check(job.target.topics, Rows(job.target.sink, records, rows, f"Spark partition {part}"))
         rows, size = rows + batch.num_rows, size + batch.nbytes
         if job.spool:
             spool = spool or SpoolFile(job.spool, part)
             spool.write(records)
         if job.write:
-            output = output or _output(job, id)
+            output = output or _open_output(job, id)
             output.write(records)
     if spool:
         spool.close()
@@ -167,24 +182,28 @@ def _stage_part(job: Job, part: int, batches: Iterable[pa.RecordBatch]) -> Recei
         output.flush()
     if not rows:
         return None
-    written = (id, output.producer) if output else (None, None)
-    return Receipt(spool.name if spool else "", rows, size, *written)
+    spool_name = spool.name if spool else ""
+    if output is None:
+        return Receipt(spool_name, rows, size, id=None)
+    return Receipt(spool_name, rows, size, id, output.producer)
 
 
-def _whole(target: Target, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with all columns. Missing ones are added here, because Spark would send them row by row."""
-    made = dict(zip(batch.schema.names, batch.columns, strict=True))
-    if "topic" not in made:
-        made["topic"] = _always(target.topics.only, batch.num_rows)
-    columns = [
-        made[field.name].cast(field.type) if field.name in made else _nulls(field.type, batch.num_rows)
-        for field in SCHEMA
-    ]
+def _add_missing_columns(target: Target, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the batch with all columns. Missing ones are added here, because Spark would send them row by row."""
+    columns_by_name = dict(zip(batch.schema.names, batch.columns, strict=True))
+    if "topic" not in columns_by_name:
+        columns_by_name["topic"] = _repeat(target.topics.only, batch.num_rows)
+    columns = []
+    for column_field in SCHEMA:
+        if column_field.name in columns_by_name:
+            columns.append(columns_by_name[column_field.name].cast(column_field.type))
+        else:
+            columns.append(_nulls(column_field.type, batch.num_rows))
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
 @lru_cache(16)  # nearly all batches of a task have the same length
-def _always(topic: str, rows: int) -> pa.Array:
+def _repeat(topic: str, rows: int) -> pa.Array:
     return pa.repeat(topic, rows)
 
 
@@ -193,31 +212,18 @@ def _nulls(kind: pa.DataType, rows: int) -> pa.Array:
     return pa.nulls(rows, kind)
 
 
-def _output(job: Job, id: str | None) -> Output:
+def _open_output(job: Job, id: str | None) -> Output:
+    """Open an output that learns its producer's id and epoch if transactional ids are used again."""
     if not job.identify:
         return Output(job.target, id)
-    with Transactions(kafkapython.arguments(job.identify)) as known:
-        return Output(job.target, id, known)
+    with Transactions(kafkapython.arguments(job.identify)) as transactions:
+        return Output(job.target, id, transactions)
 
 
 def _check_columns(config: KafkaSink, rows: Any) -> None:
-    have = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
-    problems = [] if "value" in have else ["'value' is missing"]
-    if not config.topic and "topic" not in have:
-        problems.append("'topic' is missing, and the sink has several topics")
-    if config.topic and "topic" in have:
-        problems.append(f"'topic' is not allowed, because every row goes to '{config.topic}'")
-    for name, kind in have.items():
-        if name == "key" and config.key_format != "raw":
-            continue  # of any type; see `encode`
-        if name in TYPES and kind not in TYPES[name][1]:
-            problems.append(f"'{name}' is {kind}, not {TYPES[name][0]}")
-        elif name not in TYPES and name != "value":
-            problems.append(f"'{name}' is not a part of a record")
-    if config.format == "json" and not have.get("value", "struct").startswith(("struct", "map", "array")):
-        problems.append(f"'value' is {have['value']}, and JSON needs a struct, a map or an array")
-    if config.format == "raw" and have.get("value", "binary") not in ("binary", "string"):
-        problems.append(f"'value' is {have['value']}, and format='raw' needs binary or string")
+    """Raise InvalidPipeline if the columns are not those of a record."""
+    types = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
+    problems = _problems_of_topic(config, types) + _problems_of_types(config, types)
     if problems:
         raise InvalidPipeline(
             f"sink '{config.name}': the rows cannot be written to Kafka.",
@@ -226,7 +232,37 @@ def _check_columns(config: KafkaSink, rows: Any) -> None:
         )
 
 
+def _problems_of_topic(config: KafkaSink, types: Mapping[str, str]) -> list[str]:
+    """Say whether value and topic are missing, or the topic is one too many."""
+    problems = []
+    if "value" not in types:
+        problems.append("'value' is missing")
+    if not config.topic and "topic" not in types:
+        problems.append("'topic' is missing, and the sink has several topics")
+    if config.topic and "topic" in types:
+        problems.append(f"'topic' is not allowed, because every row goes to '{config.topic}'")
+    return problems
+
+
+def _problems_of_types(config: KafkaSink, types: Mapping[str, str]) -> list[str]:
+    """Say which columns have another type than that part of a record, or are none of its parts."""
+    problems = []
+    for name, kind in types.items():
+        if name == "key" and config.key_format != "raw":
+            continue  # of any type; see `encode`
+        if name in TYPES and kind not in TYPES[name][1]:
+            problems.append(f"'{name}' is {kind}, not {TYPES[name][0]}")
+        elif name not in TYPES and name != "value":
+            problems.append(f"'{name}' is not a part of a record")
+    if config.format == "json" and not types.get("value", "struct").startswith(("struct", "map", "array")):
+        problems.append(f"'value' is {types['value']}, and JSON needs a struct, a map or an array")
+    if config.format == "raw" and types.get("value", "binary") not in ("binary", "string"):
+        problems.append(f"'value' is {types['value']}, and format='raw' needs binary or string")
+    return problems
+
+
 def _value(config: KafkaSink, rows: Any, schema: str | None) -> Any:
+    """Return the column with the values as bytes, for a sink without a registry."""
     from pyspark.sql import functions as F
 
     value = F.col("value")

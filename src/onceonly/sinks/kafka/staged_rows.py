@@ -7,6 +7,7 @@ A transaction without its rows is aborted at the commit, and they are written ag
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,6 +34,14 @@ class LogEnd:
     end: int
     batch: Batch
 
+    @property
+    def topic(self) -> str:
+        return self.partition[0]
+
+    @property
+    def number(self) -> int:
+        return self.partition[1]
+
     def to_json(self) -> list[Any]:
         return [*self.partition, self.end, *self.batch.to_json()]
 
@@ -42,61 +51,68 @@ class LogEnd:
         return cls((topic, number), end, Batch(*batch))
 
 
-def read_log_ends(known: Cluster, topic_ids: Mapping[str, str], transactions: Iterable[Tx]) -> list[list[Any]]:
-    """The ends that these transactions name, as part of a handle. Without those that this client may not read."""
-    ends = {partition: end for tx in transactions for partition, (_, end) in tx.partitions.items()}
+def read_log_ends(cluster: Cluster, topic_ids: Mapping[str, str], transactions: Iterable[Tx]) -> list[list[Any]]:
+    """Return the log ends that these transactions name, as part of a handle.
+
+    Those that this client may not read are left out.
+    """
+    ends_by_topic: dict[str, dict[int, int]] = defaultdict(dict)
+    for tx in transactions:
+        for (topic, number), (_, end) in tx.partitions.items():
+            ends_by_topic[topic][number] = end
     log_ends: list[list[Any]] = []
-    for name, topic_id in sorted(topic_ids.items()):
-        wanted = {number: end for (topic, number), end in ends.items() if topic == name}
+    for topic, topic_id in sorted(topic_ids.items()):
+        ends = ends_by_topic[topic]
         with suppress(InvalidPipeline):  # or exchanged meanwhile, which is noticed before it is recorded
-            batches = known.end_batches((name, topic_id), wanted)
-            log_ends += [LogEnd((name, n), wanted[n], batch).to_json() for n, batch in sorted(batches.items())]
+            batches = cluster.end_batches((topic, topic_id), ends)
+            for number, batch in sorted(batches.items()):
+                log_ends.append(LogEnd((topic, number), ends[number], batch).to_json())
     return log_ends
 
 
-def find_cut_logs(known: Cluster, handle: Handle) -> frozenset[End]:
-    """Those of the handle's log ends that are not there any more: the log is shorter, or holds other records there.
+def find_cut_logs(cluster: Cluster, handle: Handle) -> frozenset[End]:
+    """Find the handle's log ends that are not there any more: the log is shorter, or holds other records there.
 
     What retention and compaction have removed does not count, nor does a topic that was deleted.
 
     Raises:
         NotCommitted: the brokers do not answer.
     """
-    log_ends = [LogEnd.from_json(each) for each in handle.get("log_ends", ())]
+    log_ends = [LogEnd.from_json(data) for data in handle.get("log_ends", ())]
     if not log_ends:
         return frozenset()
-    topic_ids = known.topic_ids({each.partition[0] for each in log_ends})
-    log_ends = [each for each in log_ends if topic_ids.get(each.partition[0]) == handle["topics"][each.partition[0]]]
-    short = _shorter(known, log_ends)
-    cut = {(each.partition, each.end) for each in short}
-    for topic, of_round in _rounds([each for each in log_ends if each not in short]):
-        ends = {each.partition[1]: each.end for each in of_round}
-        marks = {each.partition[1]: each.batch for each in of_round}
-        replaced = known.compare_ends((topic, topic_ids[topic]), ends, marks).replaced
-        cut |= {((topic, number), ends[number]) for number in replaced}
+    topic_ids = cluster.topic_ids({log_end.topic for log_end in log_ends})
+    log_ends = [log_end for log_end in log_ends if topic_ids.get(log_end.topic) == handle["topics"][log_end.topic]]
+    short = _ends_of_short_logs(cluster, log_ends)
+    cut = {(log_end.partition, log_end.end) for log_end in short}
+    for topic, round_ends in _rounds([log_end for log_end in log_ends if log_end not in short]):
+        ends: dict[int, int] = {}
+        marks: dict[int, Batch] = {}
+        for log_end in round_ends:
+            ends[log_end.number], marks[log_end.number] = log_end.end, log_end.batch
+        comparison = cluster.compare_ends((topic, topic_ids[topic]), ends, marks)
+        for number in comparison.replaced:
+            cut.add(((topic, number), ends[number]))
     return frozenset(cut)
 
 
-def _shorter(known: Cluster, log_ends: list[LogEnd]) -> list[LogEnd]:
-    """Those above the present end of their log, also when it is read again: a new leader may be behind."""
+def _ends_of_short_logs(cluster: Cluster, log_ends: list[LogEnd]) -> list[LogEnd]:
+    """Return those above the present end of their log, also when it is read again: a new leader may be behind."""
     deadline = monotonic() + markers.MISSING
     while True:
-        now = known.ends({each.partition for each in log_ends})
-        short = [each for each in log_ends if now[each.partition] < each.end]
+        present_ends = cluster.ends({log_end.partition for log_end in log_ends})
+        short = [log_end for log_end in log_ends if present_ends[log_end.partition] < log_end.end]
         if not short or monotonic() > deadline:
             return short
         sleep(PAUSE_SECONDS)
 
 
 def _rounds(log_ends: list[LogEnd]) -> Iterable[tuple[str, list[LogEnd]]]:
-    """By topic, with each partition once: what was written again later has other ends."""
-    for topic, of_topic in groupby(sorted(log_ends, key=lambda each: (each.partition, each.end)), _topic):
-        waiting = list(of_topic)
+    """Yield the ends by topic, with each partition once: what was written again later has other ends."""
+    in_order = sorted(log_ends, key=lambda log_end: (log_end.partition, log_end.end))
+    for topic, topic_ends in groupby(in_order, lambda log_end: log_end.topic):
+        waiting = list(topic_ends)
         while waiting:
-            first = {each.partition: each for each in reversed(waiting)}
-            yield topic, list(first.values())
-            waiting = [each for each in waiting if each not in first.values()]
-
-
-def _topic(log_end: LogEnd) -> str:
-    return log_end.partition[0]
+            lowest_ends = {log_end.partition: log_end for log_end in reversed(waiting)}
+            yield topic, list(lowest_ends.values())
+            waiting = [log_end for log_end in waiting if log_end not in lowest_ends.values()]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from onceonly.checkpoint.model import Transaction
 
-PLACE = re.compile(r"[^-]+-[^-]+-[^-]+-[^-]+-pool-(\d+)-\d+")
+POOLED_ID = re.compile(r"[^-]+-[^-]+-[^-]+-[^-]+-pool-(\d+)-\d+")
 
 
 @dataclass(frozen=True)
@@ -29,33 +29,38 @@ class Ids:
     slot: int | None
 
     def first(self, part: str | int) -> str:
-        """The id for the rows of one Spark partition."""
+        """Return the id for the rows of one Spark partition."""
         if self.slot is None:
             return self.unique(part)
         return f"{self.prefix}-{self.txn.prefix}-pool-{self.slot}-{part}"
 
     def unique(self, part: str | int) -> str:
-        """A new id for rows whose transaction was lost. With a pooled id, processes could fence each other forever."""
+        """Return a new id for rows whose transaction was lost.
+
+        With a pooled id, processes could fence each other forever.
+        """
         return f"{self.prefix}-{self.txn.name}-{part}-{uuid.uuid4().hex[:8]}"
 
 
 def owner(id: str) -> Transaction | None:
-    """The transaction to which a unique id belongs; None for any other id."""
-    parts = id.split("-")
-    return Transaction.parse("-".join(parts[-8:-2])) if len(parts) >= 9 else None
+    """Return the transaction to which a unique id belongs; None for any other id."""
+    words = id.split("-")
+    if len(words) < 9:
+        return None
+    return Transaction.parse("-".join(words[-8:-2]))
 
 
-def of(name: str) -> str:
-    """A pattern of the unique ids that contain this name or prefix."""
+def unique_ids_pattern(name: str) -> str:
+    """Return a pattern of the unique ids that contain this name or prefix."""
     return f".+-{re.escape(name)}-.+"
 
 
-def pool_of(prefix: str) -> str:
-    """A pattern of the pooled ids of one sink, with any id_prefix."""
+def pooled_ids_pattern(prefix: str) -> str:
+    """Return a pattern of the pooled ids of one sink, with any id_prefix."""
     return f".+-{re.escape(prefix)}-pool-[0-9]+-[0-9]+"
 
 
 def slot_of(id: str) -> int | None:
-    """The slot of a pooled id; None for a unique one."""
-    found = PLACE.fullmatch(id)
-    return int(found[1]) if found else None
+    """Return the slot of a pooled id; None for a unique one."""
+    match = POOLED_ID.fullmatch(id)
+    return int(match[1]) if match else None
