@@ -52,7 +52,8 @@ def _read_typed(file_system: FileSystem, handle: Handle, schema: pa.Schema) -> p
     """
     format, partition_schema = handle["format"], _text_schema(handle["partition_by"])
     file_schema = pa.schema([field for field in schema if field.name not in partition_schema.names])
-    stored, read = file_schema, row_text.as_it_is
+    stored = file_schema
+    read: row_text.Read = row_text.as_it_is
     if format == "csv":
         stored, read = _text_schema(file_schema.names), _read_csv
     elif format == "json":
