@@ -84,6 +84,7 @@ def _round_bounds(bounds: Bounds) -> Bounds:
 
 
 def _show_figure(value: Any) -> str | None:
+    """Return a figure as a person reads it: exactly if it is a whole number, else as the nearest float."""
     if value is None or isinstance(value, str):
         return value
     if not isinstance(value, Fraction):

@@ -217,7 +217,7 @@ def _parse_text(text: str, column_of: ColumnOf) -> Condition:
             f"its row_condition {text!r} cannot be read: write it as in Python (`a == 1 and b in ['x']`), or as a "
             "condition object of Great Expectations"
         ) from error
-    return _TextParser(text, column_of).condition(tree)
+    return _TextParser(text, column_of).parse_condition(tree)
 
 
 @dataclass(frozen=True)
@@ -227,56 +227,59 @@ class _TextParser:
     text: str
     column_of: ColumnOf
 
-    def condition(self, node: ast.expr) -> Condition:
+    def parse_condition(self, node: ast.expr) -> Condition:
         match node:
             case ast.BoolOp():
                 joined_by = "and" if isinstance(node.op, ast.And) else "or"
-                return Combination(joined_by, tuple(map(self.condition, node.values)))
+                return Combination(joined_by, tuple(map(self.parse_condition, node.values)))
             case ast.BinOp(op=ast.BitAnd() | ast.BitOr()):  # pandas' `&` and `|`
                 joined_by = "and" if isinstance(node.op, ast.BitAnd) else "or"
-                return Combination(joined_by, (self.condition(node.left), self.condition(node.right)))
+                return Combination(joined_by, (self.parse_condition(node.left), self.parse_condition(node.right)))
             case ast.UnaryOp(op=ast.Not() | ast.Invert()):
-                return Combination("not", (self.condition(node.operand),))
+                return Combination("not", (self.parse_condition(node.operand),))
             case ast.Call(func=ast.Attribute(attr=test), args=[]) if test in NULL_TESTS:
                 assert isinstance(node.func, ast.Attribute)
-                return Nullity(self.column(node.func.value), NULL_TESTS[test])
+                return Nullity(self.parse_column(node.func.value), NULL_TESTS[test])
             case ast.Compare():
-                parts = tuple(self.comparisons(node))
+                parts = tuple(self.parse_comparisons(node))
                 if len(parts) == 1:
                     return parts[0]
                 return Combination("and", parts)
         raise self.refuse()
 
-    def comparisons(self, node: ast.Compare) -> Iterator[Condition]:
+    def parse_comparisons(self, node: ast.Compare) -> Iterator[Condition]:
+        """Yield the comparisons of a chain: `1 < a < b` has two."""
         operands = [node.left, *node.comparators]
         for left, kind, right in zip(operands, node.ops, operands[1:], strict=False):
             symbol = SYMBOLS.get(type(kind))
             if symbol is None:
                 raise self.refuse()
-            yield self.comparison(left, symbol, right)
+            yield self.parse_comparison(left, symbol, right)
 
-    def comparison(self, left: ast.expr, symbol: str, right: ast.expr) -> Condition:
+    def parse_comparison(self, left: ast.expr, symbol: str, right: ast.expr) -> Condition:
+        """Return the comparison of two operands, of which at least one is a column, with the column first."""
         if not _is_column(left):
             mirrored = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(symbol, symbol)
             if symbol in ("in", "not in") or not _is_column(right):
                 raise self.refuse()
             left, symbol, right = right, mirrored, left
-        column = self.column(left)
+        column = self.parse_column(left)
         if not _is_column(right):
-            return _compare(column, symbol, self.value(right))
-        other = self.column(right)
+            return _compare(column, symbol, self.parse_value(right))
+        other = self.parse_column(right)
         if symbol not in OPERATORS or not _can_be_compared(column, other):
             raise Unjudgeable(f"its row_condition compares columns '{column.name}' and '{other.name}'")
         return ColumnComparison(column, symbol, other)
 
-    def column(self, node: ast.expr) -> Column:
+    def parse_column(self, node: ast.expr) -> Column:
         if isinstance(node, ast.Name):
             return self.column_of(node.id)
         if _is_column(node) and isinstance(node, ast.Call) and isinstance(node.args[0], ast.Constant):
             return self.column_of(str(node.args[0].value))
         raise self.refuse()
 
-    def value(self, node: ast.expr) -> Any:
+    def parse_value(self, node: ast.expr) -> Any:
+        """Return the value of a literal, a float as the decimal that is written."""
         match node:
             case ast.Constant(value=float()):
                 return Decimal(repr(node.value))
@@ -287,7 +290,7 @@ class _TextParser:
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=float() as positive)):
                 return -Decimal(repr(positive))
             case ast.List() | ast.Tuple() | ast.Set():
-                return [self.value(item) for item in node.elts]
+                return [self.parse_value(item) for item in node.elts]
         raise self.refuse()
 
     def refuse(self) -> Unjudgeable:

@@ -56,13 +56,13 @@ class Moments:
 def find_moments(column: Column, condition: Condition | None) -> Generator[Reduction, Any, Moments]:
     """Return the moments of a column of numbers, in one pass."""
     fold = _sum_floats if column.kind is Kind.FLOAT else _sum_exactly
-    count, total, squares, up, down = yield Reduction((column,), condition, fold, _add_sums)
+    count, total, squares, plus_infinities, minus_infinities = yield Reduction((column,), condition, fold, _add_sums)
     infinite = None
-    if up and down:
+    if plus_infinities and minus_infinities:
         infinite = math.nan
-    elif up:
+    elif plus_infinities:
         infinite = math.inf
-    elif down:
+    elif minus_infinities:
         infinite = -math.inf
     if column.kind is Kind.FLOAT:
         scale = 2**FLOAT_SCALE_BITS
@@ -113,7 +113,7 @@ def _sum_exactly(arrays: list[pa.Array], length: int) -> Sums:
 def _sum_floats(arrays: list[pa.Array], length: int) -> Sums:
     """Return the sums as integers: of values in units of 2**-FLOAT_SCALE_BITS, of squares in the square of that."""
     values = arrays[0].drop_null().to_numpy(zero_copy_only=False)
-    up, down = int(numpy.isposinf(values).sum()), int(numpy.isneginf(values).sum())
+    plus_infinities, minus_infinities = int(numpy.isposinf(values).sum()), int(numpy.isneginf(values).sum())
     fractions, exponents = numpy.frexp(values[numpy.isfinite(values)])
     mantissas = (fractions * 2.0**53).astype(numpy.int64)
     total = squares = 0
@@ -122,16 +122,17 @@ def _sum_floats(arrays: list[pa.Array], length: int) -> Sums:
         shift = int(exponent) - 53 + FLOAT_SCALE_BITS
         total += _sum_integers(group) << shift
         squares += _sum_of_squares(group) << (2 * shift)
-    return len(values), total, squares, up, down
+    return len(values), total, squares, plus_infinities, minus_infinities
 
 
 def _sum_integers(values: Any) -> int:
-    """Return the exact sum of integers below 2**62 in size."""
+    """Return the exact sum of integers below 2**62 in size. In halves, no sum overflows 64 bits."""
     high, low = values >> 31, values & (2**31 - 1)
     return (int(high.sum()) << 31) + int(low.sum())
 
 
 def _sum_of_squares(values: Any) -> int:
+    """Return the exact sum of squares of integers of 53 bits. In halves, no product overflows 64 bits."""
     sizes = numpy.abs(values)
     high, low = sizes >> 27, sizes & (2**27 - 1)
     return (_sum_integers(high * high) << 54) + (_sum_integers(high * low) << 28) + _sum_integers(low * low)

@@ -49,7 +49,7 @@ class Rows(Protocol):
     def reduce(self, reductions: Sequence[Reduction]) -> list[Any]: ...
 
 
-Judgement = Generator[Reduction, Any, Any]
+Judgement = Generator[Reduction, Any, Any]  # yields reductions, is sent their values, and returns its result
 
 
 def conclude(rows: Rows, judgements: Sequence[Judgement]) -> list[Any]:

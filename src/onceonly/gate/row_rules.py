@@ -25,7 +25,7 @@ from onceonly.gate.results import Tally, limit_samples
 from onceonly.json_values.text import parser
 
 Predicate = Callable[[Any], bool]
-Start = Callable[[], Judgement]
+Start = Callable[[], Judgement]  # starts a judgement, which can be concluded once
 TEXT = (Kind.TEXT,)
 EVERY = tuple(Kind)
 
@@ -97,11 +97,13 @@ def in_set(arguments: Arguments, expected: bool) -> Start:
 
 
 def length_between(arguments: Arguments) -> Start:
+    """Judge the number of characters of each text, by bounds."""
     bounds = arguments.number_bounds()
     return values_rule(arguments, arguments.column(TEXT), lambda text: bounds.contains(len(text)))
 
 
 def length_equal(arguments: Arguments) -> Start:
+    """Judge the number of characters of each text."""
     length = arguments.number("value")
     return values_rule(arguments, arguments.column(TEXT), lambda text: len(text) == length)
 
@@ -143,17 +145,20 @@ def regex(arguments: Arguments, expected: bool) -> Start:
 
 
 def regexes(arguments: Arguments, expected: bool) -> Start:
+    """Judge each text by several regular expressions."""
     searches = [_compile_regex(pattern).search for pattern in arguments.list("regex_list")]
     return _patterns_rule(arguments, searches, expected)
 
 
 def like(arguments: Arguments, expected: bool) -> Start:
+    """Judge whether each text matches a pattern of SQL's LIKE, or does not."""
     pattern = _compile_like(arguments, arguments.text("like_pattern"))
     column = arguments.column(TEXT)
     return values_rule(arguments, column, lambda text: (pattern.fullmatch(text) is not None) == expected)
 
 
 def likes(arguments: Arguments, expected: bool) -> Start:
+    """Judge each text by several patterns of SQL's LIKE."""
     matches = [_compile_like(arguments, pattern).fullmatch for pattern in arguments.list("like_pattern_list")]
     return _patterns_rule(arguments, matches, expected)
 
@@ -189,6 +194,7 @@ def _compile_like(arguments: Arguments, pattern: Any) -> re.Pattern[str]:
 
 
 def strftime(arguments: Arguments) -> Start:
+    """Judge whether each text is a time in a format."""
     form = arguments.text("strftime_format")
     try:
         datetime.strptime(datetime.now(UTC).strftime(form), form)
@@ -200,6 +206,7 @@ def strftime(arguments: Arguments) -> Start:
 
 
 def json_parseable(arguments: Arguments) -> Start:
+    """Judge whether each text is JSON to Python's own parser."""
     return values_rule(
         arguments, arguments.column(TEXT), _make_read_predicate((ValueError, RecursionError), json.loads)
     )
@@ -219,7 +226,7 @@ class _SchemaPredicate:
         self._validator = validator_for(schema, validate_formats=False, offline=True)
 
     def __reduce__(self) -> tuple[type[_SchemaPredicate], tuple[Any]]:
-        """Each of Spark's workers compiles it for itself."""
+        """Pickle the schema alone: each of Spark's workers compiles it for itself."""
         return type(self), (self._schema,)
 
     def __call__(self, text: str) -> bool:
@@ -230,6 +237,7 @@ class _SchemaPredicate:
 
 
 def json_schema(arguments: Arguments) -> Start:
+    """Judge whether each text is JSON that follows a JSON Schema."""
     from jsonschema_rs import ReferencingError
 
     try:
@@ -251,6 +259,7 @@ def _make_exact(value: Any) -> Any:
 
 
 def dateutil_parseable(arguments: Arguments) -> Start:
+    """Judge whether `dateutil` can read each text as a time."""
     from dateutil import parser
 
     default = datetime(2000, 1, 1)  # for parts that the text does not have: no verdict depends on the day of the check
@@ -373,6 +382,7 @@ def pair_equal(arguments: Arguments) -> Start:
 
 
 def pair_greater(arguments: Arguments) -> Start:
+    """Judge whether the first value is greater than the second one. Null is neither greater nor less."""
     columns, or_equal = _get_comparable_pair(arguments), arguments.flag("or_equal")
 
     def is_greater(row: Sequence[Any]) -> bool:
@@ -387,6 +397,7 @@ def pair_greater(arguments: Arguments) -> Start:
 
 
 def pair_in_set(arguments: Arguments) -> Start:
+    """Judge whether each pair of values is in a set of pairs, in which null is a value."""
     columns = _get_pair(arguments)
     pairs = set()
     for pair in arguments.list("value_pairs_set"):

@@ -108,6 +108,7 @@ def converter(type_: Any) -> Convert:
 
 
 def _struct_converter(fields: list[Mapping[str, Any]]) -> Convert:
+    """Convert objects to rows. A column that an object lacks is null; its other names are ignored."""
     steps = [(field["name"], converter(field["type"]), field.get("nullable", True)) for field in fields]
 
     def convert(value: Any) -> dict[str, Any]:
@@ -132,6 +133,8 @@ def _struct_converter(fields: list[Mapping[str, Any]]) -> Convert:
 
 
 def _array_converter(step: Convert) -> Convert:
+    """Convert arrays to lists of converted items."""
+
     def convert(value: Any) -> list[Any]:
         if type(value) is not list:
             raise Unlike(value, "array")
@@ -148,6 +151,8 @@ def _array_converter(step: Convert) -> Convert:
 
 
 def _map_converter(step: Convert) -> Convert:
+    """Convert objects to pairs of a name and a converted value."""
+
     def convert(value: Any) -> list[tuple[str, Any]]:
         if type(value) is not dict:
             raise Unlike(value, "map")
@@ -173,6 +178,7 @@ def _to_boolean(value: Any) -> bool:
 
 
 def _to_text(value: Any) -> str:
+    """Return the text. Half of a surrogate pair, which JSON can have, is refused."""
     if type(value) is not str:
         raise Unlike(value, "string")
     if not value.isascii():
@@ -184,6 +190,7 @@ def _to_text(value: Any) -> str:
 
 
 def _to_bytes(value: Any) -> bytes:
+    """Decode base64, if it is written as its encoder writes it."""
     try:
         if type(value) is str:
             data = base64.b64decode(value, validate=True)
@@ -198,6 +205,7 @@ def _to_bytes(value: Any) -> bytes:
 
 
 def _integer_converter(kind: str, bits: int) -> Convert:
+    """Convert whole numbers in the range of so many bits, also those that are written as 1.0 or 1e2."""
     least, most = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
 
     def convert(value: Any) -> int:
@@ -215,6 +223,7 @@ def _integer_converter(kind: str, bits: int) -> Convert:
 
 
 def _decimal_converter(type_: str) -> Convert:
+    """Convert numbers, and texts of numbers, that have no more digits than the type."""
     precision, scale = map(int, type_[len("decimal(") : -1].split(","))
     exact = Context(prec=precision, traps=[Inexact, InvalidOperation])
     last_digit = Decimal((0, (1,), -scale))
@@ -236,6 +245,7 @@ def _decimal_converter(type_: str) -> Convert:
 
 
 def _to_double(value: Any) -> float:
+    """Return the nearest double of a fraction, or the double that equals a whole number."""
     if type(value) is str and value in NOT_NUMBERS:
         return NOT_NUMBERS[value]
     if type(value) is Decimal:
@@ -252,6 +262,7 @@ def _to_double(value: Any) -> float:
 
 
 def _to_float(value: Any) -> float:
+    """Return the nearest float of a fraction, or the float that equals a whole number."""
     try:
         number = _to_double(value)
         if math.isinf(number) or math.isnan(number):

@@ -86,6 +86,7 @@ def explain_failure(
 
 
 def refuse_given_up(handle: FileHandle, manifest: str, staged_folder: str) -> Fenced:
+    """Return why a transaction that a person gave up is not published."""
     txn = handle.txn
     return Fenced(
         f"sink '{txn.sink}': epoch {txn.epoch} was given up; none of its rows is published.",
@@ -96,6 +97,7 @@ def refuse_given_up(handle: FileHandle, manifest: str, staged_folder: str) -> Fe
 
 
 def refuse_older_state(handle: FileHandle, other: Transaction, manifest: str) -> StateBehind:
+    """Return why an epoch that another transaction has published is not published again."""
     txn = handle.txn
     return StateBehind(
         f"sink '{txn.sink}': another transaction has already published epoch {txn.epoch}.",
@@ -118,6 +120,7 @@ def refuse_missing_target(sink: str, target: str) -> OutcomeUnknown:
 
 
 def refuse_other_target(sink: str, handle: Handle, target: str) -> CannotPublish:
+    """Return why rows that were staged for another folder are not published."""
     return CannotPublish(
         f"sink '{sink}': its target is not the folder for which the rows were staged.",
         f"They were staged for {handle['target']}, and this process would publish to {target}.",
@@ -127,6 +130,7 @@ def refuse_other_target(sink: str, handle: Handle, target: str) -> CannotPublish
 
 
 def refuse_replacement(sink: str, old: Handle) -> InvalidPipeline:
+    """Return why published files cannot be replaced."""
     return InvalidPipeline(
         f"sink '{sink}': the files that are published in {old['target']} cannot be replaced.",
         f"Their manifest {old['manifest']} no longer exists, or is that of another transaction.",

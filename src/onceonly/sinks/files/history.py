@@ -26,21 +26,22 @@ def compare(file_system: FileSystem, target: str, last: Publication) -> History:
     """
     path = last.proof.get("manifest")
     if path is None:  # a person has accepted an empty folder
-        return _same_or_elsewhere(file_system, target, last, _exists(file_system, target))
+        return _answer_for(file_system, target, last, _exists(file_system, target))
     content = manifest.read_ours(file_system, f"{target}/{path}")
     is_same = content is not None and moves.digest(content) == last.proof["sha256"]
-    return _same_or_elsewhere(file_system, target, last, is_same or _is_replaced(file_system, target, path))
+    return _answer_for(file_system, target, last, is_same or _is_replaced(file_system, target, path))
 
 
-def _same_or_elsewhere(file_system: FileSystem, target: str, last: Publication, is_same: bool) -> History:
+def _answer_for(file_system: FileSystem, target: str, last: Publication, is_same: bool) -> History:
+    """Return the answer to `compare`. A target with another path that shows nothing is taken for another folder."""
     if is_same:
         return History(Answer.SAME)
     if not file_system.same(str(last.proof["target"]), target):
         return History(Answer.ELSEWHERE, f"it was published to {last.proof['target']}, and this is {target}")
-    return _went_back(file_system, target, last)
+    return _describe_loss(file_system, target, last)
 
 
-def _went_back(file_system: FileSystem, target: str, last: Publication) -> History:
+def _describe_loss(file_system: FileSystem, target: str, last: Publication) -> History:
     """Say what the target lacks, with the last decision before it that the target still shows (0: none)."""
     path = last.proof.get("manifest")
     if path is None or not _exists(file_system, target):

@@ -115,6 +115,7 @@ def _move(file_system: FileSystem, file: StagedFile, folder: OwnPath, target: st
 
 
 def _move_back(file_system: FileSystem, file: StagedFile, folder: OwnPath, target: str) -> None:
+    """Move one file back into `folder`, unless the file with its final name is another one."""
     final, staged = OwnPath(target, file.final), folder.below(file.staged).path
     with suppress(FileNotFoundError, IsADirectoryError):  # not moved yet, moved back by another process, or a folder
         if file_system.fingerprint(final.path) != file.print:

@@ -126,6 +126,11 @@ class FileWriter(Sink, KeepsCopies, Traced, ProvesHistory, Replaceable, Versione
             raise self._explain_failure(file_handle, error) from error
 
     def _publish(self, file_handle: FileHandle, decision: int, last: Publication | None) -> Outcome:
+        """Publish what is not published yet.
+
+        If the process dies before the manifest exists, the next call moves the files that were not moved. If it dies
+        after that, the next call finds the manifest, and only removes what is replaced.
+        """
         existing = self._read_publication(file_handle)
         if existing:
             return self._finish(file_handle, existing, already=True)
@@ -299,6 +304,7 @@ class FileWriter(Sink, KeepsCopies, Traced, ProvesHistory, Replaceable, Versione
         return {**handle, "folder": self._staged_folder(self._parse_handle(handle)).below("data").path}
 
     def evidence(self, handle: Handle) -> list[str]:
+        """Describe the manifest; without one, how many files were moved, and how many wait."""
         file_handle = self._parse_handle(handle)
         try:
             content = self._read_manifest(file_handle)
