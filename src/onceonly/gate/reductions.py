@@ -28,7 +28,7 @@ class Reduction:
 
     Args:
         columns: those that `fold` gets, as normalized arrays of one length.
-        where: only the rows that meet it are seen.
+        condition: only the rows that meet it are seen; None: all rows.
         fold: the value of a part of the rows, of any size: plain Python that can be pickled.
         merge: the value of two parts together. Neither their order nor how the rows were split may matter.
         by_value: the parts are of distinct rows, and `fold` gets how often each occurs as another array.

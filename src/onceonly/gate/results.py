@@ -92,5 +92,5 @@ def values_result(ok: bool, values: Sequence[str], summary: str) -> Judged:
     return Judged(ok, summary, {"observed_value": list(values)})
 
 
-def _percent(part: int, whole: int) -> float | None:
-    return part / whole * 100 if whole else None
+def _percent(part: int, total: int) -> float | None:
+    return part / total * 100 if total else None
