@@ -15,7 +15,7 @@ from onceonly.testing.targets import Undo
 
 
 def storage(target: Any) -> FileSystem:
-    on: FileSystem = target.sink()._on
+    on: FileSystem = target.sink()._file_system
     return on
 
 

@@ -15,25 +15,30 @@ Check = dict[str, Any]  # {"what", "ok", "severity", "observed"}, and "column" w
 
 
 def check(gate: Gate, checkpoint: Checkpoint, sink: Sink) -> list[Check]:
-    """The results of the bounds for one sink's rows."""
+    """Return the results of the bounds for one sink's rows."""
     handle = checkpoint.handles[sink.name]
-    rows, found = handle["rows"], []
-    if (least := _of(gate.min_rows, sink.name)) is not None:
-        found.append(critical(f"at least {count(least, 'row')}", rows >= least, f"{rows:,}"))
-    if (most := _of(gate.max_rows, sink.name)) is not None:
-        found.append(critical(f"at most {count(most, 'row')}", rows <= most, f"{rows:,}"))
-    fresh: Fresh | None = _of(gate.fresh, sink.name)
+    rows = handle["rows"]
+    checks: list[Check] = []
+    min_rows = _option_of(gate.min_rows, sink.name)
+    if min_rows is not None:
+        checks.append(critical(f"at least {count(min_rows, 'row')}", rows >= min_rows, f"{rows:,}"))
+    max_rows = _option_of(gate.max_rows, sink.name)
+    if max_rows is not None:
+        checks.append(critical(f"at most {count(max_rows, 'row')}", rows <= max_rows, f"{rows:,}"))
+    fresh: Fresh | None = _option_of(gate.fresh, sink.name)
     if fresh and rows:
-        found.append(_fresh(fresh, checkpoint, newest(inspectable(sink).staged(handle), sink.name, fresh.column)))
-    return found
+        latest = newest(inspectable(sink).staged(handle), sink.name, fresh.column)
+        checks.append(_check_freshness(fresh, checkpoint, latest))
+    return checks
 
 
 def critical(what: str, ok: bool, observed: str, **column: str) -> Check:
+    """Return the result of a check whose failure fails the gate."""
     return {"what": what, "ok": ok, "severity": "critical", "observed": observed, **column}
 
 
 def newest(rows: Any, sink: str, column: str) -> datetime | None:
-    """The latest time in a column of a RecordBatchReader, in UTC; None if it has only nulls.
+    """Return the latest time in a column of a RecordBatchReader, in UTC; None if it has only nulls.
 
     Args:
         rows: None if only Spark can read them.
@@ -44,17 +49,25 @@ def newest(rows: Any, sink: str, column: str) -> datetime | None:
     import pyarrow.compute as pc
 
     if rows is None:
-        raise _no_times(sink, column, "Only Spark can read its rows: a column has a type that only Spark has.")
+        raise _refuse_column(sink, column, "Only Spark can read its rows: a column has a type that only Spark has.")
     if column not in rows.schema.names:
-        raise _no_times(sink, column, f"The rows have the columns {', '.join(rows.schema.names)}.")
+        raise _refuse_column(sink, column, f"The rows have the columns {', '.join(rows.schema.names)}.")
     kind = rows.schema.field(column).type
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
-        raise _no_times(sink, column, f"Its type is {kind}.")
-    found = (pc.max(batch.column(column)).as_py() for batch in rows)
-    return max((_time(value) for value in found if value is not None), default=None)
+        raise _refuse_column(sink, column, f"Its type is {kind}.")
+    latest: datetime | None = None
+    for batch in rows:
+        value = pc.max(batch.column(column)).as_py()
+        if value is None:
+            continue
+        moment = _with_zone(value)
+        if latest is None or moment > latest:
+            latest = moment
+    return latest
 
 
-def _fresh(fresh: Fresh, checkpoint: Checkpoint, latest: datetime | None) -> Check:
+def _check_freshness(fresh: Fresh, checkpoint: Checkpoint, latest: datetime | None) -> Check:
+    """Compare the newest row with the end of the checkpoint's interval, or with the time of its last change."""
     until = checkpoint.interval.end if checkpoint.interval else checkpoint.updated_at
     ok = latest is not None and (until - latest).total_seconds() <= fresh.within
     observed = f"{latest:%Y-%m-%dT%H:%M:%SZ}" if latest else "only nulls"
@@ -62,18 +75,21 @@ def _fresh(fresh: Fresh, checkpoint: Checkpoint, latest: datetime | None) -> Che
     return critical(what, ok, observed, column=fresh.column)
 
 
-def _of(bounds: Any, sink: str) -> Any:
-    return bounds.get(sink)
+def _option_of(option: Any, sink: str) -> Any:
+    """Return an option of the gate for one sink; None if it is not set."""
+    return option.get(sink)
 
 
-def _time(value: date | datetime) -> datetime:
-    """A date counts as the end of its day; a time without a zone is UTC."""
+def _with_zone(value: date | datetime) -> datetime:
+    """Return a time with a zone. A date counts as the end of its day; a time without a zone is UTC."""
     if not isinstance(value, datetime):
         return datetime.combine(value, time.max, UTC)
-    return value if value.tzinfo else value.replace(tzinfo=UTC)
+    if value.tzinfo is None:
+        return value.replace(tzinfo=UTC)
+    return value
 
 
-def _no_times(sink: str, column: str, why: str) -> InvalidPipeline:
+def _refuse_column(sink: str, column: str, why: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"gate: freshness cannot be checked: sink '{sink}' has no date or time column '{column}'.",
         why,

@@ -36,19 +36,19 @@ JUDGED: Mapping[str, Callable[[Arguments], Start]] = {
     "expect_column_stdev_to_be_between": column_rules.deviation,
     "expect_column_sum_to_be_between": column_rules.total,
     "expect_column_to_exist": table_rules.column_exists,
-    "expect_column_type_to_be": partial(table_rules.of_type, key="type_"),
+    "expect_column_type_to_be": partial(table_rules.column_type, key="type_"),
     "expect_column_unique_value_count_to_be_between": partial(column_rules.unique_figure, is_proportion=False),
     "expect_column_value_lengths_to_be_between": row_rules.length_between,
     "expect_column_value_lengths_to_equal": row_rules.length_equal,
     "expect_column_value_z_scores_to_be_less_than": column_rules.z_scores,
-    "expect_column_values_to_be_between": row_rules.between,
+    "expect_column_values_to_be_between": row_rules.values_between,
     "expect_column_values_to_be_dateutil_parseable": row_rules.dateutil_parseable,
     "expect_column_values_to_be_in_set": partial(row_rules.in_set, expected=True),
-    "expect_column_values_to_be_in_type_list": partial(table_rules.of_type, key="type_list"),
+    "expect_column_values_to_be_in_type_list": partial(table_rules.column_type, key="type_list"),
     "expect_column_values_to_be_json_parseable": row_rules.json_parseable,
-    "expect_column_values_to_be_null": partial(row_rules.null, expected=True),
-    "expect_column_values_to_be_of_type": partial(table_rules.of_type, key="type_"),
-    "expect_column_values_to_be_unique": row_rules.unique,
+    "expect_column_values_to_be_null": partial(row_rules.nullity, expected=True),
+    "expect_column_values_to_be_of_type": partial(table_rules.column_type, key="type_"),
+    "expect_column_values_to_be_unique": row_rules.values_unique,
     "expect_column_values_to_match_json_schema": row_rules.json_schema,
     "expect_column_values_to_match_like_pattern": partial(row_rules.like, expected=True),
     "expect_column_values_to_match_like_pattern_list": partial(row_rules.likes, expected=True),
@@ -56,7 +56,7 @@ JUDGED: Mapping[str, Callable[[Arguments], Start]] = {
     "expect_column_values_to_match_regex_list": partial(row_rules.regexes, expected=True),
     "expect_column_values_to_match_strftime_format": row_rules.strftime,
     "expect_column_values_to_not_be_in_set": partial(row_rules.in_set, expected=False),
-    "expect_column_values_to_not_be_null": partial(row_rules.null, expected=False),
+    "expect_column_values_to_not_be_null": partial(row_rules.nullity, expected=False),
     "expect_column_values_to_not_be_outliers": column_rules.not_outliers,
     "expect_column_values_to_not_match_like_pattern": partial(row_rules.like, expected=False),
     "expect_column_values_to_not_match_like_pattern_list": partial(row_rules.likes, expected=False),
@@ -84,7 +84,7 @@ NOT_JUDGED: Mapping[str, str] = {
     "unexpected_rows_expectation": "its SQL means something else on each engine; write it as a row_condition, or as an "
     "expectation on a column that the transform makes",
 }
-SAMPLES = [  # one of each kind, for a column whose type is not known yet
+SAMPLE_TYPES = [  # one of each kind, for a column whose type is not known yet
     "boolean", "long", "double", "decimal(38,18)", "string", "date", "timestamp", "timestamp_ntz", "binary", "struct",
 ]  # fmt: skip
 
@@ -96,7 +96,8 @@ def start_of(expectation: Mapping[str, Any], columns: Mapping[str, Column]) -> S
         Unjudgeable: the expectation cannot be judged, or not on these columns.
     """
     kind = expectation["type"]
-    if why := NOT_JUDGED.get(kind):
+    why = NOT_JUDGED.get(kind)
+    if why:
         raise Unjudgeable(why)
     if kind not in JUDGED:
         raise Unjudgeable("there is no such expectation, or this version of Onceonly does not know it")
@@ -110,16 +111,18 @@ def start_on_any(expectation: Mapping[str, Any]) -> Start:
         Unjudgeable: it could be judged on no columns at all.
     """
     errors: list[Unjudgeable] = []
-    for columns in (_Guessed(name) for name in SAMPLES):
+    for spark_type in SAMPLE_TYPES:
         try:
-            return start_of(expectation, columns)
+            return start_of(expectation, _ColumnsOfAnyName(spark_type))
         except Unjudgeable as error:
             errors.append(error)
-    telling = [error for error in errors if not isinstance(error, WrongKind)]
-    raise (telling or errors)[0]
+    for reason in errors:
+        if not isinstance(reason, WrongKind):  # it says more than that one of the samples has the wrong type
+            raise reason
+    raise errors[0]
 
 
-class _Guessed(Mapping[str, Column]):
+class _ColumnsOfAnyName(Mapping[str, Column]):
     """Columns of any name, all of one type."""
 
     def __init__(self, spark_type: str) -> None:

@@ -85,7 +85,8 @@ class Column:
     @property
     def form(self) -> pa.DataType:
         """The Arrow type of `normalize`d values."""
-        if decimal := DECIMAL.fullmatch(self.spark_type):
+        decimal = DECIMAL.fullmatch(self.spark_type)
+        if decimal:
             return pa.decimal128(int(decimal[1]), int(decimal[2]))
         return FORMS[self.kind]
 
@@ -118,8 +119,9 @@ class Column:
                 return date.fromordinal(value + EPOCH.toordinal()).isoformat()
             zone = "Z" if self.kind is Kind.TIMESTAMP else ""
             return f"{(EPOCH + timedelta(microseconds=value)).isoformat()}{zone}"
-        except (OverflowError, ValueError):
-            return f"{value} {'days' if self.kind is Kind.DATE else 'µs'} since 1970"
+        except (OverflowError, ValueError):  # before the year 1, or after 9999
+            unit = "days" if self.kind is Kind.DATE else "µs"
+            return f"{value} {unit} since 1970"
 
 
 def columns_of_spark(schema: Mapping[str, Any]) -> list[Column]:
@@ -128,6 +130,7 @@ def columns_of_spark(schema: Mapping[str, Any]) -> list[Column]:
 
 
 def columns_of_arrow(schema: pa.Schema) -> list[Column]:
+    """Return the columns of an Arrow schema, with the types that Spark has for them."""
     return [Column(field.name, _spark_name_of_arrow(field.type)) for field in schema]
 
 
@@ -136,16 +139,18 @@ def by_name(columns: Iterable[Column]) -> dict[str, Column]:
 
 
 def _spark_name(kind: Any) -> str:
+    """Return the name of a type in Spark's JSON form; of a nested one without its parts."""
     if isinstance(kind, str):
         return kind
-    return _spark_name(kind["sqlType"]) if kind["type"] == "udt" else str(kind["type"])
+    if kind["type"] == "udt":
+        return _spark_name(kind["sqlType"])
+    return str(kind["type"])
 
 
 def _spark_name_of_arrow(kind: pa.DataType) -> str:
-    types = pa.types
-    if types.is_decimal(kind):
+    if pa.types.is_decimal(kind):
         return f"decimal({kind.precision},{kind.scale})"
-    if types.is_timestamp(kind):
+    if pa.types.is_timestamp(kind):
         return "timestamp" if kind.tz else "timestamp_ntz"
     for name, is_of_kind in _ARROW_KINDS:
         if is_of_kind(kind):

@@ -42,11 +42,11 @@ SYMBOLS: Mapping[type[ast.cmpop], str] = {
     ast.NotIn: "not in",
 }
 NULL_TESTS = {"notNull": False, "notnull": False, "isNotNull": False, "isNull": True, "isnull": True, "isna": True}
-QUOTED = re.compile(r"`([^`]+)`")
+QUOTED_COLUMN = re.compile(r"`([^`]+)`")
 ColumnOf = Callable[[str], Column]
 
 
-def matching(values: pa.Array, predicate: Callable[[Any], bool]) -> pa.Array:
+def apply_predicate(values: pa.Array, predicate: Callable[[Any], bool]) -> pa.Array:
     """Return for each value whether the predicate holds; null for null."""
     encoded = values.dictionary_encode()
     holds = [predicate(value) for value in encoded.dictionary.to_pylist()]
@@ -67,10 +67,10 @@ class Comparison:
 
     def select(self, arrays: Arrays) -> pa.Array:
         if self.symbol in ("in", "not in"):
-            chosen = self.symbol == "in"
-            return matching(arrays[self.column.name], lambda value: (value in self.value) == chosen)
+            is_member_expected = self.symbol == "in"
+            return apply_predicate(arrays[self.column.name], lambda value: (value in self.value) == is_member_expected)
         compare = OPERATORS[self.symbol]
-        return matching(arrays[self.column.name], lambda value: compare(value, self.value))
+        return apply_predicate(arrays[self.column.name], lambda value: compare(value, self.value))
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,10 @@ class ColumnComparison:
 
     def select(self, arrays: Arrays) -> pa.Array:
         compare = OPERATORS[self.symbol]
-        pairs = zip(arrays[self.left.name].to_pylist(), arrays[self.right.name].to_pylist(), strict=True)
-        return pa.array([None if a is None or b is None else compare(a, b) for a, b in pairs], pa.bool_())
+        results: list[bool | None] = []
+        for left, right in zip(arrays[self.left.name].to_pylist(), arrays[self.right.name].to_pylist(), strict=True):
+            results.append(None if left is None or right is None else compare(left, right))
+        return pa.array(results, pa.bool_())
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,10 @@ class Nullity:
         return {self.column}
 
     def select(self, arrays: Arrays) -> pa.Array:
-        return pc.is_null(arrays[self.column.name]) if self.is_null else pc.is_valid(arrays[self.column.name])
+        values = arrays[self.column.name]
+        if self.is_null:
+            return pc.is_null(values)
+        return pc.is_valid(values)
 
 
 @dataclass(frozen=True)
@@ -118,13 +123,13 @@ class Combination:
         return set[Column]().union(*(part.columns for part in self.parts))
 
     def select(self, arrays: Arrays) -> pa.Array:
-        first, *others = (part.select(arrays) for part in self.parts)
+        selected, *others = [part.select(arrays) for part in self.parts]
         if self.joined_by == "not":
-            return pc.invert(first)
+            return pc.invert(selected)
         join = pc.and_kleene if self.joined_by == "and" else pc.or_kleene
         for other in others:
-            first = join(first, other)
-        return first
+            selected = join(selected, other)
+        return selected
 
 
 Condition = Comparison | ColumnComparison | Nullity | Combination
@@ -136,56 +141,64 @@ def condition_of(kwargs: Mapping[str, Any], column_of: ColumnOf) -> Condition | 
     Raises:
         Unjudgeable: it is written in a way in which it has no meaning that is the same everywhere.
     """
-    given = kwargs.get("row_condition")
-    if not given:
+    row_condition = kwargs.get("row_condition")
+    if not row_condition:
         return None
-    if isinstance(given, Mapping):
-        return _from_object(given, column_of)
-    if not isinstance(given, str):
-        raise Unjudgeable(f"its row_condition is {given!r}")
-    return _from_text(given, column_of)
+    if isinstance(row_condition, Mapping):
+        return _parse_object(row_condition, column_of)
+    if not isinstance(row_condition, str):
+        raise Unjudgeable(f"its row_condition is {row_condition!r}")
+    return _parse_text(row_condition, column_of)
 
 
-def columns_named_in(given: Any) -> list[str]:
+def list_columns(row_condition: Any) -> list[str]:
     """Return the columns that a `row_condition` names; none if it cannot be read."""
     try:
-        condition = condition_of({"row_condition": given}, lambda name: Column(name, ANY))
+        condition = condition_of({"row_condition": row_condition}, lambda name: Column(name, ANY))
     except Unjudgeable:
         return []
-    return sorted(column.name for column in condition.columns) if condition else []
+    if condition is None:
+        return []
+    return sorted(column.name for column in condition.columns)
 
 
 ANY = "any"  # a type whose values compare with every literal, where only the names of columns matter
 
 
-def _literal(value: Any, column: Column) -> Any:
-    return value if column.spark_type == ANY else literal(value, column)
+def _literal_or_any(value: Any, column: Column) -> Any:
+    """Return a value in the column's form, or as it is where the column's type does not matter."""
+    if column.spark_type == ANY:
+        return value
+    return literal(value, column)
 
 
 def _compare(column: Column, symbol: str, value: Any) -> Comparison:
+    """Return the comparison of a column with a value of a suite. Raises Unjudgeable."""
     if symbol in ("in", "not in"):
         if not isinstance(value, list):
             raise Unjudgeable("its row_condition compares with something that is no list of values")
-        return Comparison(column, symbol, tuple(_literal(item, column) for item in value))
-    return Comparison(column, symbol, _literal(value, column))
+        return Comparison(column, symbol, tuple(_literal_or_any(item, column) for item in value))
+    return Comparison(column, symbol, _literal_or_any(value, column))
 
 
 # ---- condition objects
 
 
-def _from_object(given: Mapping[str, Any], column_of: ColumnOf) -> Condition:
-    kind = given.get("type")
+def _parse_object(condition_json: Mapping[str, Any], column_of: ColumnOf) -> Condition:
+    """Parse a condition object of Great Expectations. Raises Unjudgeable."""
+    kind = condition_json.get("type")
     try:
         if kind in ("and", "or"):
-            return Combination(kind, tuple(_from_object(part, column_of) for part in given["conditions"]))
+            return Combination(kind, tuple(_parse_object(part, column_of) for part in condition_json["conditions"]))
         if kind == "pass_through":
-            return _from_text(given["pass_through_filter"], column_of)
-        column = column_of(given["column"]["name"] if isinstance(given["column"], Mapping) else given["column"])
+            return _parse_text(condition_json["pass_through_filter"], column_of)
+        column_json = condition_json["column"]
+        column = column_of(column_json["name"] if isinstance(column_json, Mapping) else column_json)
         if kind == "nullity":
-            return Nullity(column, bool(given["is_null"]))
-        symbol = str(given["operator"]).lower().replace("_", " ")
+            return Nullity(column, bool(condition_json["is_null"]))
+        symbol = str(condition_json["operator"]).lower().replace("_", " ")
         if kind == "comparison" and (symbol in OPERATORS or symbol in ("in", "not in")):
-            return _compare(column, symbol, given["parameter"])
+            return _compare(column, symbol, condition_json["parameter"])
     except (KeyError, TypeError, ValueError) as error:
         raise Unjudgeable(f"its row_condition lacks {error}") from error
     raise Unjudgeable(f"its row_condition has the type {kind!r}")
@@ -194,8 +207,9 @@ def _from_object(given: Mapping[str, Any], column_of: ColumnOf) -> Condition:
 # ---- text
 
 
-def _from_text(text: str, column_of: ColumnOf) -> Condition:
-    expression = QUOTED.sub(lambda quoted: f"col({quoted[1]!r})", text)
+def _parse_text(text: str, column_of: ColumnOf) -> Condition:
+    """Parse a condition that is written as in Python. Raises Unjudgeable."""
+    expression = QUOTED_COLUMN.sub(lambda quoted: f"col({quoted[1]!r})", text)
     try:
         tree = ast.parse(expression.strip(), mode="eval").body
     except SyntaxError as error:
@@ -203,91 +217,104 @@ def _from_text(text: str, column_of: ColumnOf) -> Condition:
             f"its row_condition {text!r} cannot be read: write it as in Python (`a == 1 and b in ['x']`), or as a "
             "condition object of Great Expectations"
         ) from error
-    return _Text(text, column_of).condition(tree)
+    return _TextParser(text, column_of).parse_condition(tree)
 
 
 @dataclass(frozen=True)
-class _Text:
+class _TextParser:
+    """Makes conditions of the syntax tree of a text. Its methods raise Unjudgeable."""
+
     text: str
     column_of: ColumnOf
 
-    def condition(self, node: ast.expr) -> Condition:
+    def parse_condition(self, node: ast.expr) -> Condition:
         match node:
             case ast.BoolOp():
                 joined_by = "and" if isinstance(node.op, ast.And) else "or"
-                return Combination(joined_by, tuple(map(self.condition, node.values)))
+                return Combination(joined_by, tuple(map(self.parse_condition, node.values)))
             case ast.BinOp(op=ast.BitAnd() | ast.BitOr()):  # pandas' `&` and `|`
                 joined_by = "and" if isinstance(node.op, ast.BitAnd) else "or"
-                return Combination(joined_by, (self.condition(node.left), self.condition(node.right)))
+                return Combination(joined_by, (self.parse_condition(node.left), self.parse_condition(node.right)))
             case ast.UnaryOp(op=ast.Not() | ast.Invert()):
-                return Combination("not", (self.condition(node.operand),))
+                return Combination("not", (self.parse_condition(node.operand),))
             case ast.Call(func=ast.Attribute(attr=test), args=[]) if test in NULL_TESTS:
                 assert isinstance(node.func, ast.Attribute)
-                return Nullity(self.column(node.func.value), NULL_TESTS[test])
+                return Nullity(self.parse_column(node.func.value), NULL_TESTS[test])
             case ast.Compare():
-                parts = tuple(self.comparisons(node))
-                return parts[0] if len(parts) == 1 else Combination("and", parts)
-        raise self.unreadable()
+                parts = tuple(self.parse_comparisons(node))
+                if len(parts) == 1:
+                    return parts[0]
+                return Combination("and", parts)
+        raise self.refuse()
 
-    def comparisons(self, node: ast.Compare) -> Iterator[Condition]:
+    def parse_comparisons(self, node: ast.Compare) -> Iterator[Condition]:
+        """Yield the comparisons of a chain: `1 < a < b` has two."""
         operands = [node.left, *node.comparators]
         for left, kind, right in zip(operands, node.ops, operands[1:], strict=False):
             symbol = SYMBOLS.get(type(kind))
             if symbol is None:
-                raise self.unreadable()
-            yield self.comparison(left, symbol, right)
+                raise self.refuse()
+            yield self.parse_comparison(left, symbol, right)
 
-    def comparison(self, left: ast.expr, symbol: str, right: ast.expr) -> Condition:
+    def parse_comparison(self, left: ast.expr, symbol: str, right: ast.expr) -> Condition:
+        """Return the comparison of two operands, of which at least one is a column, with the column first."""
         if not _is_column(left):
             mirrored = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(symbol, symbol)
             if symbol in ("in", "not in") or not _is_column(right):
-                raise self.unreadable()
+                raise self.refuse()
             left, symbol, right = right, mirrored, left
-        column = self.column(left)
+        column = self.parse_column(left)
         if not _is_column(right):
-            return _compare(column, symbol, self.value(right))
-        other = self.column(right)
-        if symbol not in OPERATORS or not _are_comparable(column, other):
+            return _compare(column, symbol, self.parse_value(right))
+        other = self.parse_column(right)
+        if symbol not in OPERATORS or not _can_be_compared(column, other):
             raise Unjudgeable(f"its row_condition compares columns '{column.name}' and '{other.name}'")
         return ColumnComparison(column, symbol, other)
 
-    def column(self, node: ast.expr) -> Column:
+    def parse_column(self, node: ast.expr) -> Column:
         if isinstance(node, ast.Name):
             return self.column_of(node.id)
         if _is_column(node) and isinstance(node, ast.Call) and isinstance(node.args[0], ast.Constant):
             return self.column_of(str(node.args[0].value))
-        raise self.unreadable()
+        raise self.refuse()
 
-    def value(self, node: ast.expr) -> Any:
+    def parse_value(self, node: ast.expr) -> Any:
+        """Return the value of a literal, a float as the decimal that is written."""
         match node:
             case ast.Constant(value=float()):
                 return Decimal(repr(node.value))
             case ast.Constant(value=str() | bool() | int()):
                 return node.value
-            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as positive)):
-                return -positive if isinstance(positive, int) else -Decimal(repr(positive))
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() as positive)):
+                return -positive
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=float() as positive)):
+                return -Decimal(repr(positive))
             case ast.List() | ast.Tuple() | ast.Set():
-                return [self.value(item) for item in node.elts]
-        raise self.unreadable()
+                return [self.parse_value(item) for item in node.elts]
+        raise self.refuse()
 
-    def unreadable(self) -> Unjudgeable:
+    def refuse(self) -> Unjudgeable:
         return Unjudgeable(
             f"its row_condition {self.text!r} is more than comparisons, 'and', 'or', 'not' and tests for null"
         )
 
 
 def _is_column(node: ast.expr) -> bool:
-    is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "col"
-    return isinstance(node, ast.Name) or (is_call and isinstance(node, ast.Call) and len(node.args) == 1)
+    """Return whether a node is the name of a column, or `col(…)`."""
+    if isinstance(node, ast.Name):
+        return True
+    if not isinstance(node, ast.Call) or len(node.args) != 1:
+        return False
+    return isinstance(node.func, ast.Name) and node.func.id == "col"
 
 
-def _are_comparable(left: Column, right: Column) -> bool:
+def _can_be_compared(left: Column, right: Column) -> bool:
     if ANY in (left.spark_type, right.spark_type):
         return True
-    return comparable(left, right)
+    return are_comparable(left, right)
 
 
-def comparable(left: Column, right: Column) -> bool:
+def are_comparable(left: Column, right: Column) -> bool:
     """Return whether values of both columns can be compared with each other."""
-    both = {left.kind, right.kind}
-    return both <= set(NUMBERS) or (len(both) == 1 and Kind.OPAQUE not in both)
+    kinds = {left.kind, right.kind}
+    return kinds <= set(NUMBERS) or (len(kinds) == 1 and Kind.OPAQUE not in kinds)

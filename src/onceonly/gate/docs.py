@@ -16,8 +16,8 @@ from onceonly.filesystems.paths import local_path
 from onceonly.gate.bounds import Check
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # the page contains values of bad rows: no script may run
-KIND = {"Content-Type": "text/html; charset=utf-8"}  # without it a browser downloads the page from an object store
-FOREIGN = re.compile(
+METADATA = {"Content-Type": "text/html; charset=utf-8"}  # without it a browser downloads the page from an object store
+FOREIGN_ELEMENTS = re.compile(
     r"<script\b.*?</script>|<style\b.*?</style>|<link\b[^>]*>|<img\b[^>]*>|<footer\b.*?</footer>", re.DOTALL
 )
 STYLE = """
@@ -38,7 +38,7 @@ pre { white-space: pre-wrap } .show-scrollbars { overflow: auto }
 
 
 def write(folder: str, title: str, checks: Mapping[str, Iterable[Check]], pages: Mapping[str, str]) -> str:
-    """Write a new folder; returns the address of its index.
+    """Write a new folder; return the address of its index.
 
     Args:
         folder: path or URI.
@@ -46,13 +46,14 @@ def write(folder: str, title: str, checks: Mapping[str, Iterable[Check]], pages:
         pages: by sink, as rendered by Great Expectations.
     """
     for sink, page in pages.items():
-        _write(f"{folder}/{sink}.html", _alone(page, f"{title}, sink {sink}"))
-    sections = "".join(_section(sink, found, sink in pages) for sink, found in checks.items())
+        _write(f"{folder}/{sink}.html", _make_self_contained(page, f"{title}, sink {sink}"))
+    sections = "".join(_section(sink, sink_checks, sink in pages) for sink, sink_checks in checks.items())
     body = f"<h1>{escape(title)}</h1>{sections}"
     index = f'<!DOCTYPE html>\n<html lang="en"><head>{_head(title)}</head><body>{body}</body></html>\n'
     _write(f"{folder}/index.html", index)
     local = local_path(folder)
-    return f"{local.absolute().as_uri() if local else folder}/index.html"
+    address = local.absolute().as_uri() if local else folder
+    return f"{address}/index.html"
 
 
 def delete(index: str) -> None:
@@ -66,12 +67,12 @@ def delete(index: str) -> None:
 def _write(address: str, page: str) -> None:
     files, path = file_system(address)
     files.create_dir(path.rpartition("/")[0], recursive=True)
-    with files.open_output_stream(path, metadata=KIND) as out:
+    with files.open_output_stream(path, metadata=METADATA) as out:
         out.write(page.encode())
 
 
 def page(result: Any) -> str:
-    """The page for one validation result, as in Great Expectations' own Data Docs.
+    """Return the page for one validation result, as in Great Expectations' own Data Docs.
 
     They render a stored result, so it is converted to plain types and loaded again.
     """
@@ -79,39 +80,42 @@ def page(result: Any) -> str:
     from great_expectations.render.renderer.page_renderer import ValidationResultsPageRenderer
     from great_expectations.render.view.view import DefaultJinjaPageView
 
-    plain = json.loads(json.dumps(result.to_json_dict()))
-    for each in plain["results"]:
-        each["result"] = _shown(each["result"])
-    stored = expectationSuiteValidationResultSchema.load(plain)
+    result_json = json.loads(json.dumps(result.to_json_dict()))
+    for expectation_json in result_json["results"]:
+        expectation_json["result"] = _escape_result(expectation_json["result"])
+    stored_result = expectationSuiteValidationResultSchema.load(result_json)
     view: Any = DefaultJinjaPageView()
-    return str(view.render(ValidationResultsPageRenderer().render(stored)))
+    return str(view.render(ValidationResultsPageRenderer().render(stored_result)))
 
 
 def missing_page(why: str) -> str:
-    """A page for a sink whose page could not be made."""
+    """Return a page for a sink whose page could not be made."""
     return f"<html><head></head><body><p>Great Expectations could not make this page: {escape(why)}</p></body></html>"
 
 
-def _shown(seen: dict[str, Any]) -> dict[str, Any]:
-    """A result with its values escaped, which Great Expectations omits. For an aggregate, only the aggregate."""
-    if "observed_value" in seen and "unexpected_percent" not in seen:
-        seen = {"observed_value": seen["observed_value"]}
-    return {key: _escaped(value) for key, value in seen.items()}
+def _escape_result(result: dict[str, Any]) -> dict[str, Any]:
+    """Return a result with its values escaped, which Great Expectations omits. For an aggregate, only the aggregate."""
+    if "observed_value" in result and "unexpected_percent" not in result:
+        result = {"observed_value": result["observed_value"]}
+    return {key: _escape(value) for key, value in result.items()}
 
 
-def _escaped(value: Any) -> Any:
+def _escape(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _escaped(each) for key, each in value.items()}
+        return {key: _escape(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_escaped(each) for each in value]
-    return escape(value) if isinstance(value, str) else value
+        return [_escape(item) for item in value]
+    if isinstance(value, str):
+        return escape(value)
+    return value
 
 
-def _alone(page: str, title: str) -> str:
-    plain = re.sub(r"<title>.*?</title>|<meta\b[^>]*>", "", FOREIGN.sub("", page), flags=re.DOTALL)
-    plain = re.sub(r'<a href="(?:\.\./)+[^"]*"\s*>(.*?)</a>', r"\1", plain, flags=re.DOTALL)
+def _make_self_contained(page: str, title: str) -> str:
+    """Return the page without what it loads from elsewhere, and with our head and a link to the index."""
+    page = re.sub(r"<title>.*?</title>|<meta\b[^>]*>", "", FOREIGN_ELEMENTS.sub("", page), flags=re.DOTALL)
+    page = re.sub(r'<a href="(?:\.\./)+[^"]*"\s*>(.*?)</a>', r"\1", page, flags=re.DOTALL)
     back = '<p><a href="index.html">All checks of this attempt</a></p>'
-    return plain.replace("<head>", f"<head>{_head(title)}", 1).replace("<body>", f"<body>{back}", 1)
+    return page.replace("<head>", f"<head>{_head(title)}", 1).replace("<body>", f"<body>{back}", 1)
 
 
 def _head(title: str) -> str:
@@ -122,12 +126,16 @@ def _head(title: str) -> str:
 
 
 def _section(sink: str, checks: Iterable[Check], has_page: bool) -> str:
-    link = f'<p><a href="{sink}.html">Data Docs of sink {sink}</a></p>' if has_page else ""
-    return f"<h2>Sink {sink}</h2><table>{''.join(map(_row, checks))}</table>{link}"
+    link = ""
+    if has_page:
+        link = f'<p><a href="{sink}.html">Data Docs of sink {sink}</a></p>'
+    return f"<h2>Sink {sink}</h2><table>{''.join(map(_check_row, checks))}</table>{link}"
 
 
-def _row(check: Check) -> str:
-    style = "ok" if check["ok"] else "warning" if check["severity"] != "critical" else "bad"
-    text = "ok" if check["ok"] else check["severity"]
+def _check_row(check: Check) -> str:
+    style = text = "ok"
+    if not check["ok"]:
+        text = check["severity"]
+        style = "bad" if text == "critical" else "warning"
     cells = f'<td><span class="{style}">{text}</span></td><td>{escape(check["what"])}</td>'
     return f'<tr>{cells}<td class="count">{escape(check["observed"])}</td></tr>'

@@ -15,16 +15,16 @@ from typing import Any
 
 from onceonly.errors import InvalidPipeline
 from onceonly.gate import docs
-from onceonly.gate.arguments import plain
+from onceonly.gate.arguments import replace_decimals
 from onceonly.gate.bounds import Check
 from onceonly.gate.columns import by_name
-from onceonly.gate.literals import shown
+from onceonly.gate.literals import show_literal
 from onceonly.gate.reductions import NoRows, Rows, conclude
 from onceonly.gate.results import Judged
 from onceonly.gate.suites import Suite
 
 LOG = logging.getLogger(__name__)
-RAISED = 300  # characters of an expectation's own failure
+MAX_ERROR_CHARACTERS = 300  # characters of an expectation's own failure
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ def check(suite: Suite) -> None:
     Raises:
         InvalidPipeline: an expectation or an argument is not known.
     """
-    _context(_imported())
-    _made(suite)
+    _make_context(_import_great_expectations())
+    _build_suite(suite)
 
 
 def run(subject: Subject, sink: str) -> tuple[list[Check], str]:
@@ -56,8 +56,9 @@ def run(subject: Subject, sink: str) -> tuple[list[Check], str]:
     The page is made last, and no verdict depends on it: if it cannot be made, it says why.
     """
     results = judge(subject)
-    checks = [_check(each, result) for each, result in zip(subject.suite.expectations, results, strict=True)]
-    return checks, _page(subject.suite, sink, results)
+    judged = zip(subject.suite.expectations, results, strict=True)
+    checks = [_to_check(expectation, result) for expectation, result in judged]
+    return checks, _render_page(subject.suite, sink, results)
 
 
 def judge(subject: Subject) -> list[Judged]:
@@ -68,79 +69,86 @@ def judge(subject: Subject) -> list[Judged]:
     return conclude(NoRows() if rows is None else rows, judgements)
 
 
-def _made(suite: Suite) -> Any:
-    """Great Expectations' suite, built one by one: from a list, it would log and skip an unknown expectation."""
-    gx = _imported()
+def _build_suite(suite: Suite) -> Any:
+    """Return Great Expectations' suite, built one by one: from a list, it would log and skip an unknown expectation."""
+    gx = _import_great_expectations()
     from great_expectations.exceptions.exceptions import GreatExpectationsError
 
-    made = gx.ExpectationSuite(name=suite.name)
-    for number, each in enumerate(suite.expectations, 1):
+    gx_suite = gx.ExpectationSuite(name=suite.name)
+    for number, expectation in enumerate(suite.expectations, 1):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # of a row_condition as text, which is judged here
-                made.add_expectation(_configuration(each).to_domain_obj())
+                gx_suite.add_expectation(_to_configuration(expectation).to_domain_obj())
         except (GreatExpectationsError, TypeError, ValueError) as error:
             raise InvalidPipeline(
                 f"gate: {suite.path}: expectation {number} is not valid.",
-                f"{each['type']}: {_first_lines(error)}.",
+                f"{expectation['type']}: {_first_lines(error)}.",
                 "Fix it. greatexpectations.io/expectations lists all expectations. Nothing was written.",
             ) from error
-    return made
+    return gx_suite
 
 
-def _configuration(expectation: Mapping[str, Any]) -> Any:
+def _to_configuration(expectation: Mapping[str, Any]) -> Any:
     from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
 
-    given = {key: expectation[key] for key in ("meta", "notes", "description", "severity") if expectation.get(key)}
-    return ExpectationConfiguration(type=expectation["type"], kwargs=plain(expectation.get("kwargs", {})), **given)
+    options = {key: expectation[key] for key in ("meta", "notes", "description", "severity") if expectation.get(key)}
+    kwargs = replace_decimals(expectation.get("kwargs", {}))
+    return ExpectationConfiguration(type=expectation["type"], kwargs=kwargs, **options)
 
 
-def _check(expectation: Mapping[str, Any], result: Judged) -> Check:
+def _to_check(expectation: Mapping[str, Any], result: Judged) -> Check:
     kwargs = expectation.get("kwargs", {})
-    return {
-        "what": _what(expectation["type"], kwargs),
+    check: Check = {
+        "what": _describe(expectation["type"], kwargs),
         "ok": result.ok,
         "severity": expectation.get("severity") or "critical",
         "observed": result.observed,
-        **({"column": column} if isinstance(column := kwargs.get("column"), str) else {}),
     }
+    if isinstance(kwargs.get("column"), str):
+        check["column"] = kwargs["column"]
+    return check
 
 
-def _what(kind: str, kwargs: Mapping[str, Any]) -> str:
+def _describe(kind: str, kwargs: Mapping[str, Any]) -> str:
     """Return 'expect_column_values_to_be_between(column=delay, min_value=0)'."""
-    arguments = (f"{key}={value if isinstance(value, str) else shown(value)}" for key, value in kwargs.items())
+    arguments = []
+    for key, value in kwargs.items():
+        text = value if isinstance(value, str) else show_literal(value)
+        arguments.append(f"{key}={text}")
     return f"{kind}({', '.join(arguments)})"
 
 
-def _page(suite: Suite, sink: str, results: list[Judged]) -> str:
+def _render_page(suite: Suite, sink: str, results: list[Judged]) -> str:
     """Return the page of Great Expectations; or, whatever goes wrong with it, one that says why there is none."""
     try:
-        _context(_imported())
-        return docs.page(_validation_result(suite, sink, results))
+        _make_context(_import_great_expectations())
+        return docs.page(_to_validation_result(suite, sink, results))
     except Exception as error:  # of another product, after the verdict: nothing may take that with it
         LOG.warning("gate: Great Expectations could not make the page of sink '%s': %r", sink, error)
-        return docs.missing_page(f"{type(error).__name__}: {str(error)[:RAISED]}")
+        return docs.missing_page(f"{type(error).__name__}: {str(error)[:MAX_ERROR_CHARACTERS]}")
 
 
-def _validation_result(suite: Suite, sink: str, results: list[Judged]) -> Any:
+def _to_validation_result(suite: Suite, sink: str, results: list[Judged]) -> Any:
     from great_expectations.core.expectation_validation_result import (
         ExpectationSuiteValidationResult,
         ExpectationValidationResult,
     )
 
-    each = [
-        ExpectationValidationResult(
-            success=result.ok,
-            expectation_config=_configuration(expectation),
-            result=result.details,
-            exception_info={"raised_exception": False, "exception_message": None, "exception_traceback": None},
+    gx_results = []
+    for expectation, result in zip(suite.expectations, results, strict=True):
+        gx_results.append(
+            ExpectationValidationResult(
+                success=result.ok,
+                expectation_config=_to_configuration(expectation),
+                result=result.details,
+                exception_info={"raised_exception": False, "exception_message": None, "exception_traceback": None},
+            )
         )
-        for expectation, result in zip(suite.expectations, results, strict=True)
-    ]
     successful = sum(result.ok for result in results)
     return ExpectationSuiteValidationResult(
         success=successful == len(results),
-        results=each,
+        results=gx_results,
         suite_name=suite.name,
         statistics={
             "evaluated_expectations": len(results),
@@ -152,18 +160,21 @@ def _validation_result(suite: Suite, sink: str, results: list[Judged]) -> Any:
     )
 
 
-def _context(gx: Any) -> Any:
-    """A context in memory, without a site. Even creating an expectation needs one."""
+def _make_context(gx: Any) -> Any:
+    """Return a context in memory, without a site. Even creating an expectation needs one."""
     from great_expectations.data_context.types.base import DataContextConfig, InMemoryStoreBackendDefaults
 
-    made = DataContextConfig(store_backend_defaults=InMemoryStoreBackendDefaults())
-    context = gx.get_context(mode="ephemeral", project_config=made)
+    config = DataContextConfig(store_backend_defaults=InMemoryStoreBackendDefaults())
+    context = gx.get_context(mode="ephemeral", project_config=config)
     context.variables.progress_bars = {"globally": False}
     return context
 
 
-def _imported() -> Any:
-    """Great Expectations, without usage statistics and, below log level DEBUG, without its lines per registration."""
+def _import_great_expectations() -> Any:
+    """Import Great Expectations, without usage statistics.
+
+    Below log level DEBUG, it is also without its lines per registration.
+    """
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     logger = logging.getLogger("great_expectations")
     if logger.level == logging.NOTSET and logging.getLogger().getEffectiveLevel() > logging.DEBUG:
@@ -175,4 +186,6 @@ def _imported() -> Any:
 
 def _first_lines(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return "; ".join(lines[1:4] if len(lines) > 1 else lines)[:RAISED]  # the first line only counts the errors
+    if len(lines) > 1:
+        lines = lines[1:4]  # the first line only counts the errors
+    return "; ".join(lines)[:MAX_ERROR_CHARACTERS]

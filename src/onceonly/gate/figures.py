@@ -20,9 +20,9 @@ from onceonly.gate.conditions import Condition
 from onceonly.gate.reductions import Reduction
 
 EXACT = Context(prec=400)  # digits; a sum of squares of decimals has less than 100
-SMALLEST = 1_126  # 2**-1126 divides every product of a double's 53-bit mantissa with a power of two
-KEPT_VALUES = 20_000  # of which order statistics are taken at once
-PIVOTS = 1_000
+FLOAT_SCALE_BITS = 1_126  # 2**-1126 divides every product of a double's 53-bit mantissa with a power of two
+MAX_SAMPLE_VALUES = 20_000  # of which order statistics are taken at once
+MAX_PIVOTS = 1_000
 
 
 @dataclass(frozen=True)
@@ -41,24 +41,32 @@ class Moments:
     def mean(self) -> Fraction | float | None:
         if not self.count:
             return None
-        return self.total / self.count if self.infinite is None else self.infinite
+        if self.infinite is not None:
+            return self.infinite
+        return self.total / self.count
 
     @property
     def variance(self) -> Fraction | None:
-        """That of a sample; None for less than two values, or if one is infinite."""
+        """The variance of a sample; None for less than two values, or if one is infinite."""
         if self.count < 2 or self.infinite is not None:
             return None
         return (self.squares - self.total**2 / self.count) / (self.count - 1)
 
 
-def find_moments(column: Column, where: Condition | None) -> Generator[Reduction, Any, Moments]:
-    fold = _fold_floats if column.kind is Kind.FLOAT else _fold_exact
-    count, total, squares, up, down = yield Reduction((column,), where, fold, _add)
+def find_moments(column: Column, condition: Condition | None) -> Generator[Reduction, Any, Moments]:
+    """Return the moments of a column of numbers, in one pass."""
+    fold = _sum_floats if column.kind is Kind.FLOAT else _sum_exactly
+    count, total, squares, plus_infinities, minus_infinities = yield Reduction((column,), condition, fold, _add_sums)
     infinite = None
-    if up or down:
-        infinite = math.nan if up and down else math.inf if up else -math.inf
+    if plus_infinities and minus_infinities:
+        infinite = math.nan
+    elif plus_infinities:
+        infinite = math.inf
+    elif minus_infinities:
+        infinite = -math.inf
     if column.kind is Kind.FLOAT:
-        return Moments(count, Fraction(total, 2**SMALLEST), Fraction(squares, 2 ** (2 * SMALLEST)), infinite)
+        scale = 2**FLOAT_SCALE_BITS
+        return Moments(count, Fraction(total, scale), Fraction(squares, scale**2), infinite)
     return Moments(count, Fraction(total), Fraction(squares), infinite)
 
 
@@ -68,21 +76,30 @@ def square_root(value: Fraction) -> float:
 
 
 def to_float(value: Fraction) -> float:
+    """Return the nearest float, infinite where there is none so large."""
     try:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
 
 
-Sums = tuple[int, Any, Any, int, int]
+Sums = tuple[
+    int, Any, Any, int, int
+]  # values, their sum, that of their squares; how often infinity, and minus infinity
 
 
-def _add(a: Sums, b: Sums) -> Sums:
-    total, squares = (EXACT.add(x, y) if isinstance(x, Decimal) else x + y for x, y in zip(a[1:3], b[1:3], strict=True))
+def _add_sums(a: Sums, b: Sums) -> Sums:
+    total, squares = _add_exactly(a[1], b[1]), _add_exactly(a[2], b[2])
     return a[0] + b[0], total, squares, a[3] + b[3], a[4] + b[4]
 
 
-def _fold_exact(arrays: list[pa.Array], length: int) -> Sums:
+def _add_exactly(x: Any, y: Any) -> Any:
+    if isinstance(x, Decimal):
+        return EXACT.add(x, y)
+    return x + y
+
+
+def _sum_exactly(arrays: list[pa.Array], length: int) -> Sums:
     values = arrays[0].drop_null().to_pylist()
     if not pa.types.is_decimal(arrays[0].type):
         return len(values), sum(values), sum(value * value for value in values), 0, 0
@@ -93,59 +110,65 @@ def _fold_exact(arrays: list[pa.Array], length: int) -> Sums:
     return len(values), total, squares, 0, 0
 
 
-def _fold_floats(arrays: list[pa.Array], length: int) -> Sums:
-    """Sums as integers: of values in 2**-SMALLEST, of squares in its square."""
+def _sum_floats(arrays: list[pa.Array], length: int) -> Sums:
+    """Return the sums as integers: of values in units of 2**-FLOAT_SCALE_BITS, of squares in the square of that."""
     values = arrays[0].drop_null().to_numpy(zero_copy_only=False)
-    up, down = int(numpy.isposinf(values).sum()), int(numpy.isneginf(values).sum())
+    plus_infinities, minus_infinities = int(numpy.isposinf(values).sum()), int(numpy.isneginf(values).sum())
     fractions, exponents = numpy.frexp(values[numpy.isfinite(values)])
     mantissas = (fractions * 2.0**53).astype(numpy.int64)
     total = squares = 0
     for exponent in numpy.unique(exponents):
-        here = mantissas[exponents == exponent]
-        shift = int(exponent) - 53 + SMALLEST
-        total += _sum(here) << shift
-        squares += _sum_of_squares(here) << (2 * shift)
-    return len(values), total, squares, up, down
+        group = mantissas[exponents == exponent]
+        shift = int(exponent) - 53 + FLOAT_SCALE_BITS
+        total += _sum_integers(group) << shift
+        squares += _sum_of_squares(group) << (2 * shift)
+    return len(values), total, squares, plus_infinities, minus_infinities
 
 
-def _sum(values: Any) -> int:
-    """The exact sum of integers below 2**62 in size."""
+def _sum_integers(values: Any) -> int:
+    """Return the exact sum of integers below 2**62 in size. In halves, no sum overflows 64 bits."""
     high, low = values >> 31, values & (2**31 - 1)
     return (int(high.sum()) << 31) + int(low.sum())
 
 
 def _sum_of_squares(values: Any) -> int:
+    """Return the exact sum of squares of integers of 53 bits. In halves, no product overflows 64 bits."""
     sizes = numpy.abs(values)
     high, low = sizes >> 27, sizes & (2**27 - 1)
-    return (_sum(high * high) << 54) + (_sum(high * low) << 28) + _sum(low * low)
+    return (_sum_integers(high * high) << 54) + (_sum_integers(high * low) << 28) + _sum_integers(low * low)
 
 
 # ---- order statistics
 
 
 def find_by_rank(
-    column: Column, where: Condition | None, ranks_of: Callable[[int], Sequence[int]]
+    column: Column, condition: Condition | None, ranks_of: Callable[[int], Sequence[int]]
 ) -> Generator[Reduction, Any, list[Any]]:
     """Return the values at some ranks of the sorted column, without nulls.
 
     Args:
         ranks_of: from 0; of the number of values.
     """
-    values = yield from _select(column, where, None, None, ranks_of)
+    values = yield from _select(column, condition, None, None, ranks_of)
     return values
 
 
 def _select(
-    column: Column, where: Condition | None, low: Any, high: Any, ranks_of: Callable[[int], Sequence[int]]
+    column: Column, condition: Condition | None, low: Any, high: Any, ranks_of: Callable[[int], Sequence[int]]
 ) -> Generator[Reduction, Any, list[Any]]:
-    """As `find_by_rank`, of the values between `low` and `high`, both excluded."""
-    fold = _Sample(low, high).fold
-    count, is_whole, sample = yield Reduction((column,), where, fold, _merge_samples)
+    """Return the values at some ranks of those between `low` and `high`, both excluded; None: no bound.
+
+    A first pass samples the values, or gets all if they are few. A second one counts how many lie between and on the
+    values of the sample, the pivots. A rank on a pivot is found then, and any other one by the same on its slot.
+    """
+    fold = _SampleFold(low, high).fold
+    count, is_whole, sample = yield Reduction((column,), condition, fold, _merge_samples)
     ranks = ranks_of(count)
     if is_whole:
         return [sample[rank] for rank in ranks]
-    pivots = sorted(set(sample))[:: max(1, len(set(sample)) // PIVOTS)]
-    slots = yield Reduction((column,), where, _Slots(low, high, pivots).fold, _add_slots)
+    distinct = sorted(set(sample))
+    pivots = distinct[:: max(1, len(distinct) // MAX_PIVOTS)]
+    slots = yield Reduction((column,), condition, _SlotFold(low, high, pivots).fold, _add_slots)
     values = []
     for rank in ranks:
         slot = 0
@@ -155,38 +178,43 @@ def _select(
         if slot % 2:
             values.append(pivots[slot // 2])
             continue
-        after, before = [low, *pivots, high][slot // 2 : slot // 2 + 2]
-        found = yield from _select(column, where, after, before, partial(_only, rank))
-        values += found
+        above, below = [low, *pivots, high][slot // 2 : slot // 2 + 2]
+        value = yield from _select(column, condition, above, below, partial(_ranks_of_one, rank))
+        values += value
     return values
 
 
-def _only(rank: int, count: int) -> list[int]:
+def _ranks_of_one(rank: int, count: int) -> list[int]:
     return [rank]
 
 
-Sample = tuple[int, bool, list[Any]]
+Sample = tuple[int, bool, list[Any]]  # how many values there are, whether these are all of them, and these, sorted
 
 
 @dataclass(frozen=True)
-class _Sample:
+class _SampleFold:
     low: Any
     high: Any
 
     def fold(self, arrays: list[pa.Array], length: int) -> Sample:
-        values = sorted(_between(arrays[0].drop_null().to_pylist(), self.low, self.high))
+        values = sorted(_keep_between(arrays[0].drop_null().to_pylist(), self.low, self.high))
         return _thin((len(values), True, values))
 
 
-def _between(values: list[Any], low: Any, high: Any) -> list[Any]:
-    return [value for value in values if (low is None or value > low) and (high is None or value < high)]
+def _keep_between(values: list[Any], low: Any, high: Any) -> list[Any]:
+    if low is not None:
+        values = [value for value in values if value > low]
+    if high is not None:
+        values = [value for value in values if value < high]
+    return values
 
 
 def _thin(sample: Sample) -> Sample:
+    """Keep about MAX_PIVOTS of the values, if they are too many."""
     count, _, values = sample
-    if len(values) <= KEPT_VALUES:
+    if len(values) <= MAX_SAMPLE_VALUES:
         return sample
-    return count, False, values[:: len(values) // PIVOTS]
+    return count, False, values[:: len(values) // MAX_PIVOTS]
 
 
 def _merge_samples(a: Sample, b: Sample) -> Sample:
@@ -194,8 +222,8 @@ def _merge_samples(a: Sample, b: Sample) -> Sample:
 
 
 @dataclass(frozen=True)
-class _Slots:
-    """How many values lie before the first pivot, on it, between it and the second one, on that, and so on."""
+class _SlotFold:
+    """Counts the values before the first pivot, on it, between it and the second one, on that, and so on."""
 
     low: Any
     high: Any
@@ -203,10 +231,10 @@ class _Slots:
 
     def fold(self, arrays: list[pa.Array], length: int) -> list[int]:
         slots = [0] * (2 * len(self.pivots) + 1)
-        counted = pc.value_counts(arrays[0].drop_null())
-        values, counts = (counted.field(number).to_pylist() for number in (0, 1))
+        pairs = pc.value_counts(arrays[0].drop_null())
+        values, counts = pairs.field(0).to_pylist(), pairs.field(1).to_pylist()
         for value, count in zip(values, counts, strict=True):
-            if _between([value], self.low, self.high):
+            if _keep_between([value], self.low, self.high):
                 slots[bisect_left(self.pivots, value) + bisect_right(self.pivots, value)] += count
         return slots
 

@@ -47,13 +47,14 @@ class LiveInspector(Inspector):
         if self._gate.suites:
             suites.check_installed()
         for sink, suite in self._suites().items():
-            there = inspectable(self._sink(sink)).columns()
-            if there is not None:
-                suite.check_columns(sink, there)
+            columns = inspectable(self._sink(sink)).columns()
+            if columns is not None:
+                suite.check_columns(sink, columns)
             suite.starts(self._types(sink))
-            unknown = "" if there is not None else ", whose columns are known once its first rows are staged"
-            number = count(len(suite.expectations), "expectation")
-            notes.append(f"gate: {suite.path} has {number} for sink '{sink}'{unknown}")
+            note = f"gate: {suite.path} has {count(len(suite.expectations), 'expectation')} for sink '{sink}'"
+            if columns is None:
+                note += ", whose columns are known once its first rows are staged"
+            notes.append(note)
         return notes
 
     def check_outputs(self, outputs: Mapping[str, Any]) -> None:
@@ -62,16 +63,16 @@ class LiveInspector(Inspector):
         The fields of JSON for Kafka are columns of the gate, and no columns of the transform.
         """
         for sink, suite in self._suites().items():
-            there, types = inspectable(self._sink(sink)).columns(), self._types(sink)
-            if there is None and inspectable(self._sink(sink)).stages_columns_as_returned:
-                there = list(outputs[sink].columns)
+            columns, types = inspectable(self._sink(sink)).columns(), self._types(sink)
+            if columns is None and inspectable(self._sink(sink)).stages_columns_as_returned:
+                columns = list(outputs[sink].columns)
                 types = by_name(columns_of_spark(json.loads(outputs[sink].schema.json())))
-            if there is not None:
-                suite.check_columns(sink, there)
+            if columns is not None:
+                suite.check_columns(sink, columns)
             suite.starts(types)
 
     def _types(self, sink: str) -> dict[str, Column] | None:
-        """The columns of a sink with their types, if both are known before rows are staged."""
+        """Return the columns of a sink with their types, if both are known before rows are staged."""
         types = inspectable(self._sink(sink)).types()
         return by_name(columns_of_spark(types)) if types else None
 
@@ -81,31 +82,37 @@ class LiveInspector(Inspector):
             expectations.check(suite)
 
     def examine(self, checkpoint: Checkpoint) -> Findings:
-        sinks: dict[str, Any] = {sink: self._by_bounds(checkpoint, sink) for sink in _checked(self._gate)}
+        sinks: dict[str, Any] = {}
+        for sink in _sinks_with_checks(self._gate):
+            sinks[sink] = self._check_bounds(checkpoint, sink)
         pages = {}
         for sink, suite in self._suites().items():  # one after the other: the rows of one at a time are in memory
             subject = self._subject(checkpoint, sink, suite)
             checks, pages[sink] = expectations.run(subject, sink)
             sinks[sink]["path"] = "spark" if subject.on_spark else "in process"
             sinks[sink]["checks"] += checks
-        return Findings(sinks, self._write(checkpoint, sinks, pages) if pages else None)
+        if not pages:
+            return Findings(sinks)
+        return Findings(sinks, self._write_docs(checkpoint, sinks, pages))
 
     def forget(self, examined: Findings) -> None:
         if examined.docs:
             docs.delete(examined.docs)
 
     def _suites(self) -> dict[str, Suite]:
-        named: Any = self._gate.suites
-        return {sink: suites.load(path, self._project) for sink, path in named.items()}
+        """Return the suites by sink."""
+        paths: Any = self._gate.suites
+        return {sink: suites.load(path, self._project) for sink, path in paths.items()}
 
     def _subject(self, checkpoint: Checkpoint, name: str, suite: Suite) -> Subject:
+        """Read the staged rows: in this process if they are few, and on Spark if they are many or only it can."""
         handle, sink = checkpoint.handles[name], inspectable(self._sink(name))
-        rows, most = handle["rows"], self._gate.in_process_rows
-        staged = sink.staged(handle) if rows <= most else None
+        rows, limit = handle["rows"], self._gate.in_process_rows
+        staged = sink.staged(handle) if rows <= limit else None
         if staged is None and not rows:
             return Subject(suite, None, False)
-        on_spark = staged is None
-        LOG.info("gate: %s rows of sink '%s' %s (in_process_rows=%s)", f"{rows:,}", name, _path(on_spark), f"{most:,}")
+        path = "on Spark" if staged is None else "in process"
+        LOG.info("gate: %s rows of sink '%s' %s (in_process_rows=%s)", f"{rows:,}", name, path, f"{limit:,}")
         if staged is not None:
             table = staged.read_all()
             require_rows(table.num_rows, rows, f"sink '{name}': the staged rows")
@@ -114,11 +121,11 @@ class LiveInspector(Inspector):
         require_rows(frame.count(), rows, f"sink '{name}': the staged rows")
         return Subject(suite, SparkRows(frame), True)
 
-    def _by_bounds(self, checkpoint: Checkpoint, sink: str) -> dict[str, Any]:
+    def _check_bounds(self, checkpoint: Checkpoint, sink: str) -> dict[str, Any]:
         checks = bounds.check(self._gate, checkpoint, self._sink(sink))
         return {"rows": checkpoint.handles[sink]["rows"], "path": "in process", "checks": checks}
 
-    def _write(self, checkpoint: Checkpoint, sinks: Mapping[str, Any], pages: Mapping[str, str]) -> str | None:
+    def _write_docs(self, checkpoint: Checkpoint, sinks: Mapping[str, Any], pages: Mapping[str, str]) -> str | None:
         """Write the Data Docs; return the address of their index.
 
         None: they could not be written, which each sink with a page then says. The verdict does not depend on them.
@@ -137,11 +144,7 @@ class LiveInspector(Inspector):
             return None
 
 
-def _checked(gate: Gate) -> list[str]:
-    """The sinks that the gate has checks for."""
-    each: list[Any] = [gate.suites, gate.min_rows, gate.max_rows, gate.fresh]
-    return sorted({sink for option in each for sink in option})
-
-
-def _path(on_spark: bool) -> str:
-    return "on Spark" if on_spark else "in process"
+def _sinks_with_checks(gate: Gate) -> list[str]:
+    """Return the sinks that the gate has checks for."""
+    options: list[Any] = [gate.suites, gate.min_rows, gate.max_rows, gate.fresh]
+    return sorted(set[str]().union(*options))

@@ -24,20 +24,20 @@ def literal(value: Any, column: Column) -> Any:
     if kind in (Kind.INTEGER, Kind.DECIMAL):
         return number(value)
     if kind is Kind.FLOAT:
-        return _nearest(number(value), column)
+        return _nearest_float(number(value), column)
     if kind is Kind.BOOLEAN and isinstance(value, bool):
         return value
     if kind is Kind.TEXT and isinstance(value, str):
         return value
     if kind in TIMES and isinstance(value, str):
-        return _time(value, column)
-    raise WrongKind(f"column '{column.name}' has {kind}, and the suite gives {shown(value)}")
+        return _parse_time(value, column)
+    raise WrongKind(f"column '{column.name}' has {kind}, and the suite gives {show_literal(value)}")
 
 
 def number(value: Any) -> int | Decimal:
     """Return a number exactly as it is written. Raises Unjudgeable."""
     if isinstance(value, bool) or not isinstance(value, Number):
-        raise WrongKind(f"the suite gives {shown(value)} where a number is needed")
+        raise WrongKind(f"the suite gives {show_literal(value)} where a number is needed")
     exact = Decimal(repr(value)) if isinstance(value, float) else value
     if not math.isfinite(exact):
         raise Unjudgeable(f"{value} is no number that values can be compared with")
@@ -46,18 +46,21 @@ def number(value: Any) -> int | Decimal:
     return exact
 
 
-def shown(value: Any) -> str:
+def show_literal(value: Any) -> str:
     """Return a value of a suite as it is written there, more or less."""
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(shown, value))}]"
+        return f"[{', '.join(map(show_literal, value))}]"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{key!r}: {shown(item)}' for key, item in value.items())}}}"
+        items = ", ".join(f"{key!r}: {show_literal(item)}" for key, item in value.items())
+        return f"{{{items}}}"
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    return repr(value) if isinstance(value, str) else str(value)
+    if isinstance(value, str):
+        return repr(value)
+    return str(value)
 
 
-def _nearest(value: int | Decimal, column: Column) -> float:
+def _nearest_float(value: int | Decimal, column: Column) -> float:
     """Return the nearest value of a FLOAT or DOUBLE column."""
     try:
         wide = float(value)
@@ -69,7 +72,8 @@ def _nearest(value: int | Decimal, column: Column) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def _time(value: str, column: Column) -> int:
+def _parse_time(value: str, column: Column) -> int:
+    """Return a date or time in ISO form as a normalized value of the column. Raises WrongKind."""
     try:
         if column.kind is Kind.DATE:
             return to_days(value)

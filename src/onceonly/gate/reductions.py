@@ -18,24 +18,24 @@ import pyarrow.compute as pc
 from onceonly.gate.columns import Column, Kind, columns_of_arrow, columns_of_spark
 from onceonly.gate.conditions import Condition
 
-BATCH_ROWS = 65_536
+MAX_BATCH_ROWS = 65_536
 COUNT = "count"
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """What is asked of the rows.
+    """A figure of the rows that is found part by part.
 
     Args:
         columns: those that `fold` gets, as normalized arrays of one length.
-        where: only the rows that meet it are seen.
+        condition: only the rows that meet it are seen; None: all rows.
         fold: the value of a part of the rows, of any size: plain Python that can be pickled.
         merge: the value of two parts together. Neither their order nor how the rows were split may matter.
         by_value: the parts are of distinct rows, and `fold` gets how often each occurs as another array.
     """
 
     columns: tuple[Column, ...]
-    where: Condition | None
+    condition: Condition | None
     fold: Callable[[list[pa.Array], int], Any]
     merge: Callable[[Any, Any], Any]
     by_value: bool = False
@@ -49,7 +49,7 @@ class Rows(Protocol):
     def reduce(self, reductions: Sequence[Reduction]) -> list[Any]: ...
 
 
-Judgement = Generator[Reduction, Any, Any]
+Judgement = Generator[Reduction, Any, Any]  # yields reductions, is sent their values, and returns its result
 
 
 def conclude(rows: Rows, judgements: Sequence[Judgement]) -> list[Any]:
@@ -66,8 +66,9 @@ def conclude(rows: Rows, judgements: Sequence[Judgement]) -> list[Any]:
     for number in range(len(judgements)):
         advance(number, None)
     while pending:
-        asked, pending = pending, {}
-        for number, value in zip(asked, rows.reduce(list(asked.values())), strict=True):
+        requests, pending = pending, {}  # `advance` fills it again
+        values = rows.reduce(list(requests.values()))
+        for number, value in zip(requests, values, strict=True):
             advance(number, value)
     return results
 
@@ -88,17 +89,17 @@ class LocalRows:
     def _parts(self, reductions: Sequence[Reduction]) -> Iterator[_Part]:
         columns = needed_columns(reductions)
         names = [column.name for column in self.columns]
-        for batch in self._table.to_batches(max_chunksize=BATCH_ROWS):
+        for batch in self._table.to_batches(max_chunksize=MAX_BATCH_ROWS):
             yield _Part(columns, [batch.column(names.index(column.name)) for column in columns], batch.num_rows)
 
     def _by_value(self, reductions: Sequence[Reduction]) -> list[Any]:
         reduction = reductions[0]
         tables = [part.selected_table(reduction) for part in self._parts([reduction])]
-        names = [f"c{number}" for number in range(len(reduction.columns))]
-        whole = pa.concat_tables([_empty_table(reduction), *tables])
-        counted = whole.group_by(names).aggregate([([], "count_all")]).combine_chunks()
-        arrays = [counted.column(name).combine_chunks() for name in [*names, "count_all"]]
-        return [each.fold(arrays, counted.num_rows) for each in reductions]
+        names = _position_names(reduction)
+        selected = pa.concat_tables([_empty_table(reduction), *tables])
+        distinct = selected.group_by(names).aggregate([([], "count_all")]).combine_chunks()
+        arrays = [distinct.column(name).combine_chunks() for name in [*names, "count_all"]]
+        return [reduction.fold(arrays, distinct.num_rows) for reduction in reductions]
 
 
 class NoRows:
@@ -107,7 +108,7 @@ class NoRows:
     columns: Sequence[Column] = ()
 
     def reduce(self, reductions: Sequence[Reduction]) -> list[Any]:
-        return [_fold_nothing(reduction) for reduction in reductions]
+        return _fold_no_rows(reductions)
 
 
 class SparkRows:
@@ -125,14 +126,14 @@ class SparkRows:
 
         def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             parts = (_Part(columns, batch.columns, batch.num_rows) for batch in batches)
-            yield _pickled(_fold_all(parts, reductions))
+            yield _pickle(_fold_all(parts, reductions))
 
         return _merge_all(self._project(columns).mapInArrow(fold, "state binary").collect(), reductions)
 
     def _by_value(self, reductions: Sequence[Reduction]) -> list[Any]:
         reduction = reductions[0]
         columns = needed_columns([reduction])
-        names = [f"c{number}" for number in range(len(reduction.columns))]
+        names = _position_names(reduction)
 
         def select(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
@@ -140,30 +141,30 @@ class SparkRows:
                 yield from table.to_batches()
 
         def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            values = [_fold_nothing(each) for each in reductions]
+            values = _fold_no_rows(reductions)
             for batch in batches:
-                folded = [each.fold(list(batch.columns), batch.num_rows) for each in reductions]
-                merging = zip(reductions, values, folded, strict=True)
-                values = [each.merge(value, more) for each, value, more in merging]
-            yield _pickled(values)
+                arrays = list(batch.columns)
+                for number, reduction in enumerate(reductions):
+                    values[number] = reduction.merge(values[number], reduction.fold(arrays, batch.num_rows))
+            yield _pickle(values)
 
-        schema = ", ".join(f"{name} {_ddl(column)}" for name, column in zip(names, reduction.columns, strict=True))
-        counted = self._project(columns).mapInArrow(select, schema).groupBy(*names).count()
-        return _merge_all(counted.mapInArrow(fold, "state binary").collect(), reductions)
+        schema = ", ".join(f"{name} {_ddl_type(column)}" for name, column in zip(names, reduction.columns, strict=True))
+        distinct = self._project(columns).mapInArrow(select, schema).groupBy(*names).count()
+        return _merge_all(distinct.mapInArrow(fold, "state binary").collect(), reductions)
 
     def _project(self, columns: Sequence[Column]) -> Any:
-        """The columns by position: names may have dots and quotes, and Arrow does not have every type."""
+        """Select the columns by position: names may have dots and quotes, and Arrow does not have every type."""
         from pyspark.sql import functions as F
 
-        chosen = []
+        expressions = []
         for number, column in enumerate(columns):
-            there = F.col(f"`{column.name.replace('`', '``')}`")
+            expression = F.col(f"`{column.name.replace('`', '``')}`")
             if column.kind is Kind.OPAQUE:
-                there = F.when(there.isNotNull(), F.lit(True))
+                expression = F.when(expression.isNotNull(), F.lit(True))
             elif column.kind is Kind.TEXT:
-                there = there.cast("string")
-            chosen.append(there.alias(f"c{number}"))
-        return self._frame.select(*(chosen or [F.lit(True).alias("c0")]))
+                expression = expression.cast("string")
+            expressions.append(expression.alias(f"c{number}"))
+        return self._frame.select(*(expressions or [F.lit(True).alias("c0")]))
 
 
 def _reduce(
@@ -174,31 +175,37 @@ def _reduce(
     """Fold the rows once for all plain reductions, and once for all of the distinct values of the same columns."""
     groups: dict[Any, list[int]] = {}
     for number, reduction in enumerate(reductions):
-        key = (reduction.columns, reduction.where) if reduction.by_value else None
+        key = (reduction.columns, reduction.condition) if reduction.by_value else None
         groups.setdefault(key, []).append(number)
-    values: dict[int, Any] = {}
+    values: list[Any] = [None] * len(reductions)
     for key, numbers in groups.items():
-        chosen = [reductions[number] for number in numbers]
-        values.update(zip(numbers, fold(chosen) if key is None else fold_by_value(chosen), strict=True))
-    return [values[number] for number in range(len(reductions))]
+        group = [reductions[number] for number in numbers]
+        fold_group = fold if key is None else fold_by_value
+        group_values = fold_group(group)
+        for number, value in zip(numbers, group_values, strict=True):
+            values[number] = value
+    return values
 
 
 def needed_columns(reductions: Iterable[Reduction]) -> list[Column]:
-    """Return the columns that are read for the reductions, each once."""
-    names: dict[str, Column] = {}
+    """Return the columns that are read for the reductions and their conditions, each once."""
+    columns_by_name: dict[str, Column] = {}
     for reduction in reductions:
-        conditional = sorted(reduction.where.columns, key=lambda each: each.name) if reduction.where else ()
-        for column in (*reduction.columns, *conditional):
-            names.setdefault(column.name, column)
-    return list(names.values())
+        columns = list(reduction.columns)
+        if reduction.condition:
+            columns += sorted(reduction.condition.columns, key=lambda column: column.name)
+        for column in columns:
+            columns_by_name.setdefault(column.name, column)
+    return list(columns_by_name.values())
 
 
 class _Part:
     """A batch of rows: its columns are normalized once, and each condition is evaluated once."""
 
     def __init__(self, columns: Sequence[Column], arrays: Sequence[pa.Array], length: int) -> None:
-        self._raw = dict(zip((column.name for column in columns), arrays, strict=False))
-        self._columns = {column.name: column for column in columns}
+        names = [column.name for column in columns]
+        self._raw = dict(zip(names, arrays, strict=False))
+        self._columns = dict(zip(names, columns, strict=True))
         self._normalized: dict[str, pa.Array] = {}
         self._selected: dict[Condition, pa.Array] = {}
         self._length = length
@@ -209,13 +216,13 @@ class _Part:
 
     def selected_table(self, reduction: Reduction) -> pa.Table:
         arrays, _ = self._arrays(reduction)
-        return pa.table({f"c{number}": array for number, array in enumerate(arrays)})
+        return pa.table(dict(zip(_position_names(reduction), arrays, strict=True)))
 
     def _arrays(self, reduction: Reduction) -> tuple[list[pa.Array], int]:
         arrays = [self._array(column.name) for column in reduction.columns]
-        if reduction.where is None:
+        if reduction.condition is None:
             return arrays, self._length
-        mask = self._mask(reduction.where)
+        mask = self._mask(reduction.condition)
         return [array.filter(mask) for array in arrays], int(pc.sum(mask).as_py() or 0)
 
     def _array(self, name: str) -> pa.Array:
@@ -223,14 +230,16 @@ class _Part:
             self._normalized[name] = self._columns[name].normalize(self._raw[name])
         return self._normalized[name]
 
-    def _mask(self, where: Condition) -> pa.Array:
-        if where not in self._selected:
-            arrays = _Lazily(self._array)
-            self._selected[where] = pc.fill_null(where.select(arrays), False)
-        return self._selected[where]
+    def _mask(self, condition: Condition) -> pa.Array:
+        if condition not in self._selected:
+            arrays = _LazyArrays(self._array)
+            self._selected[condition] = pc.fill_null(condition.select(arrays), False)
+        return self._selected[condition]
 
 
-class _Lazily(Mapping[str, pa.Array]):
+class _LazyArrays(Mapping[str, pa.Array]):
+    """Arrays by name, each made when it is read."""
+
     def __init__(self, get: Callable[[str], pa.Array]) -> None:
         self._get = get
 
@@ -245,40 +254,59 @@ class _Lazily(Mapping[str, pa.Array]):
 
 
 def _fold_all(parts: Iterable[_Part], reductions: Sequence[Reduction]) -> list[Any]:
-    values = [_fold_nothing(reduction) for reduction in reductions]
+    """Return the value of each reduction over all parts."""
+    values = _fold_no_rows(reductions)
     for part in parts:
-        values = [each.merge(value, part.fold(each)) for each, value in zip(reductions, values, strict=True)]
+        for number, reduction in enumerate(reductions):
+            values[number] = reduction.merge(values[number], part.fold(reduction))
     return values
+
+
+def _fold_no_rows(reductions: Sequence[Reduction]) -> list[Any]:
+    """Return the value of each reduction for no rows, from which merging starts."""
+    return [_fold_nothing(reduction) for reduction in reductions]
 
 
 def _fold_nothing(reduction: Reduction) -> Any:
     arrays = [pa.array([], column.form) for column in reduction.columns]
-    return reduction.fold([*arrays, pa.array([], pa.int64())] if reduction.by_value else arrays, 0)
+    if reduction.by_value:
+        arrays.append(pa.array([], pa.int64()))
+    return reduction.fold(arrays, 0)
 
 
-def _merged(reduction: Reduction, states: Iterable[Any]) -> Any:
-    first, *others = states
-    for other in others:
-        first = reduction.merge(first, other)
-    return first
+def _merge_states(reduction: Reduction, states: Iterable[Any]) -> Any:
+    merged, *others = states
+    for state in others:
+        merged = reduction.merge(merged, state)
+    return merged
 
 
 def _merge_all(rows: Iterable[Any], reductions: Sequence[Reduction]) -> list[Any]:
     """Merge what the workers have pickled, one row per part."""
     parts = [pickle.loads(bytes(row.state)) for row in rows]
-    parts.append([_fold_nothing(reduction) for reduction in reductions])
-    return [_merged(reduction, states) for reduction, states in zip(reductions, zip(*parts, strict=True), strict=True)]
+    parts.append(_fold_no_rows(reductions))
+    states_by_reduction = zip(*parts, strict=True)
+    merging = zip(reductions, states_by_reduction, strict=True)
+    return [_merge_states(reduction, states) for reduction, states in merging]
 
 
-def _pickled(values: list[Any]) -> pa.RecordBatch:
+def _pickle(values: list[Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([pickle.dumps(values)], pa.binary())], ["state"])
 
 
+def _position_names(reduction: Reduction) -> list[str]:
+    """Return names for the columns by position."""
+    return [f"c{number}" for number in range(len(reduction.columns))]
+
+
 def _empty_table(reduction: Reduction) -> pa.Table:
-    return pa.table({f"c{number}": pa.array([], column.form) for number, column in enumerate(reduction.columns)})
+    arrays = [pa.array([], column.form) for column in reduction.columns]
+    return pa.table(dict(zip(_position_names(reduction), arrays, strict=True)))
 
 
-def _ddl(column: Column) -> str:
-    """The type of normalized values in Spark's DDL."""
+def _ddl_type(column: Column) -> str:
+    """Return the type of normalized values in Spark's DDL."""
+    if column.kind is Kind.DECIMAL:
+        return column.spark_type
     names = {pa.int64(): "bigint", pa.float64(): "double", pa.string(): "string", pa.bool_(): "boolean"}
-    return column.spark_type if column.kind is Kind.DECIMAL else names.get(column.form, "binary")
+    return names.get(column.form, "binary")

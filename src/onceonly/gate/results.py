@@ -1,4 +1,4 @@
-"""What is found by judging rows by one expectation."""
+"""The result of judging rows by one expectation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from onceonly.counts import count
 
-SHOWN_VALUES = 20
+MAX_SHOWN_VALUES = 20
 
 
 @dataclass(frozen=True)
@@ -43,18 +43,20 @@ class Tally:
             self.rows + other.rows,
             self.missing + other.missing,
             self.unexpected + other.unexpected,
-            chosen(samples),
+            limit_samples(samples),
         )
 
-    def judged(self, mostly: Fraction) -> Judged:
+    def to_result(self, mostly: Fraction) -> Judged:
         judged_rows = self.rows - self.missing
         ok = not judged_rows or Fraction(judged_rows - self.unexpected, judged_rows) >= mostly
-        values = [value for value, times in self.samples for _ in range(times)][:SHOWN_VALUES]
+        values: list[str] = []
+        for value, times in self.samples:
+            values += [value] * min(times, MAX_SHOWN_VALUES)
         details = {
             "element_count": self.rows,
             "unexpected_count": self.unexpected,
             "unexpected_percent": _percent(self.unexpected, judged_rows),
-            "partial_unexpected_list": values,
+            "partial_unexpected_list": values[:MAX_SHOWN_VALUES],
             "missing_count": self.missing,
             "missing_percent": _percent(self.missing, self.rows),
             "unexpected_percent_total": _percent(self.unexpected, self.rows),
@@ -64,26 +66,31 @@ class Tally:
         return Judged(ok, f"{self.unexpected:,} of {count(self.rows, 'row')}", details)
 
 
-def chosen(samples: Counter[str]) -> tuple[tuple[str, int], ...]:
-    """Return those that are shown: the first ones by their text, however the rows were split."""
-    return tuple(sorted(samples.items())[:SHOWN_VALUES])
+def limit_samples(samples: Counter[str]) -> tuple[tuple[str, int], ...]:
+    """Return the samples that are shown: the first ones by their text, however the rows were split."""
+    return tuple(sorted(samples.items())[:MAX_SHOWN_VALUES])
 
 
-def figure(ok: bool, observed: Any, is_value: bool = False) -> Judged:
+def figure_result(ok: bool, observed: Any, is_value: bool = False) -> Judged:
     """Return the result for one figure.
 
     Args:
         observed: as a person reads it; None: there are no rows of which it could be.
         is_value: it is the value of a row, and no number.
     """
-    shown = "none" if observed is None else str(observed)
-    return Judged(ok, "see Data Docs" if is_value and observed is not None else shown, {"observed_value": observed})
+    if observed is None:
+        text = "none"
+    elif is_value:
+        text = "see Data Docs"
+    else:
+        text = str(observed)
+    return Judged(ok, text, {"observed_value": observed})
 
 
-def listed(ok: bool, values: Sequence[str], summary: str) -> Judged:
+def values_result(ok: bool, values: Sequence[str], summary: str) -> Judged:
     """Return the result for several values of rows."""
     return Judged(ok, summary, {"observed_value": list(values)})
 
 
-def _percent(part: int, whole: int) -> float | None:
-    return part / whole * 100 if whole else None
+def _percent(part: int, total: int) -> float | None:
+    return part / total * 100 if total else None

@@ -13,7 +13,7 @@ from typing import Any
 from onceonly.errors import InvalidPipeline
 from onceonly.gate import catalog
 from onceonly.gate.columns import Column
-from onceonly.gate.conditions import columns_named_in
+from onceonly.gate.conditions import list_columns
 from onceonly.gate.errors import Unjudgeable
 from onceonly.gate.row_rules import Start
 
@@ -33,9 +33,11 @@ class Suite:
 
     @property
     def columns(self) -> list[str]:
-        """The columns that the expectations name, in order."""
-        named = [name for each in self.expectations for name in _columns(each)]
-        return list(dict.fromkeys(named))
+        """The columns that the expectations name, in order, each once."""
+        names: dict[str, None] = {}  # an ordered set
+        for expectation in self.expectations:
+            names |= dict.fromkeys(_columns_of(expectation))
+        return list(names)
 
     def starts(self, columns: Mapping[str, Column] | None) -> list[Start]:
         """Return how each expectation is judged.
@@ -45,12 +47,14 @@ class Suite:
         Raises:
             InvalidPipeline: one of them cannot be judged, or not on these columns.
         """
-        return [self._start(number, columns) for number in range(len(self.expectations))]
+        return [self._start_of(number, columns) for number in range(len(self.expectations))]
 
-    def _start(self, number: int, columns: Mapping[str, Column] | None) -> Start:
+    def _start_of(self, number: int, columns: Mapping[str, Column] | None) -> Start:
         expectation = self.expectations[number]
         try:
-            return catalog.start_on_any(expectation) if columns is None else catalog.start_of(expectation, columns)
+            if columns is None:
+                return catalog.start_on_any(expectation)
+            return catalog.start_of(expectation, columns)
         except Unjudgeable as error:
             raise InvalidPipeline(
                 f"gate: {self.path}: expectation {number + 1} cannot be judged.",
@@ -59,18 +63,20 @@ class Suite:
                 code="expectation-not-judged",
             ) from error
 
-    def check_columns(self, sink: str, there: Collection[str]) -> None:
-        """Refuse a column that the sink's rows do not have. Raises InvalidPipeline."""
-        if missing := [name for name in self.columns if name not in there]:
+    def check_columns(self, sink: str, columns: Collection[str]) -> None:
+        """Refuse a suite that names a column that the sink's rows do not have. Raises InvalidPipeline."""
+        missing = [name for name in self.columns if name not in columns]
+        if missing:
             raise InvalidPipeline(
-                f"gate: {self.path} names {_quoted(missing)}, and sink '{sink}' has no such column.",
-                f"It has {_quoted(there)}.",
+                f"gate: {self.path} names {_quote(missing)}, and sink '{sink}' has no such column.",
+                f"It has {_quote(columns)}.",
                 "Fix the suite, or what the transform returns. Nothing was written.",
                 code="no-such-column",
             )
 
 
 def check_installed() -> None:
+    """Raise InvalidPipeline unless Great Expectations is installed. Does not import it."""
     if find_spec("great_expectations") is None:
         raise InvalidPipeline(
             "gate: its suites need Great Expectations.",
@@ -80,21 +86,22 @@ def check_installed() -> None:
 
 
 def load(path: str, project: Path) -> Suite:
-    """The suite at `path`, relative to the project.
+    """Read the suite at `path`, relative to the project.
 
     Raises:
         InvalidPipeline: no such file, or not a suite.
     """
-    data = _json(path, project / path)
-    found = data.get("expectations") if isinstance(data, dict) else None
-    if not isinstance(found, list) or not found:
-        raise _unusable(path, "It has no list of 'expectations'.")
-    for number, each in enumerate(found, 1):
-        _check(path, number, each)
-    return Suite(path, str(data.get("name") or Path(path).name.split(".")[0]), tuple(found))
+    data = _read_json(path, project / path)
+    expectations = data.get("expectations") if isinstance(data, dict) else None
+    if not isinstance(expectations, list) or not expectations:
+        raise _refuse_suite(path, "It has no list of 'expectations'.")
+    for number, expectation in enumerate(expectations, 1):
+        _check_expectation(path, number, expectation)
+    name = str(data.get("name") or Path(path).name.split(".")[0])
+    return Suite(path, name, tuple(expectations))
 
 
-def _json(path: str, file: Path) -> Any:
+def _read_json(path: str, file: Path) -> Any:
     try:
         return json.loads(file.read_text(), parse_float=Decimal)
     except FileNotFoundError:
@@ -104,33 +111,36 @@ def _json(path: str, file: Path) -> Any:
             "Write it (docs/gate.md), or remove it from the gate. Nothing was written.",
         ) from None
     except (OSError, ValueError) as error:
-        raise _unusable(path, f"{error}.") from error
+        raise _refuse_suite(path, f"{error}.") from error
 
 
-def _check(path: str, number: int, each: Any) -> None:
-    if not isinstance(each, dict) or not isinstance(each.get("type"), str):
-        raise _unusable(path, f"Expectation {number} has no 'type'.")
-    if not isinstance(each.get("kwargs", {}), dict):
-        raise _unusable(path, f"The 'kwargs' of expectation {number} are not an object.")
-    if each.get("severity", "critical") not in SEVERITIES:
-        known = ", ".join(SEVERITIES)
-        raise _unusable(path, f"Expectation {number} has the severity '{each['severity']}'. Use one of {known}.")
+def _check_expectation(path: str, number: int, expectation: Any) -> None:
+    if not isinstance(expectation, dict) or not isinstance(expectation.get("type"), str):
+        raise _refuse_suite(path, f"Expectation {number} has no 'type'.")
+    if not isinstance(expectation.get("kwargs", {}), dict):
+        raise _refuse_suite(path, f"The 'kwargs' of expectation {number} are not an object.")
+    severity = expectation.get("severity", "critical")
+    if severity not in SEVERITIES:
+        raise _refuse_suite(
+            path, f"Expectation {number} has the severity '{severity}'. Use one of {', '.join(SEVERITIES)}."
+        )
 
 
-def _columns(expectation: Mapping[str, Any]) -> list[str]:
+def _columns_of(expectation: Mapping[str, Any]) -> list[str]:
+    """Return the columns that an expectation and its condition name and that have to exist."""
     kwargs = expectation.get("kwargs", {})
     if expectation["type"].startswith("expect_table_"):  # these check which columns exist
         return []
     single = [kwargs[key] for key in ("column", "column_A", "column_B") if key in kwargs]
-    several = [*kwargs.get("column_list", []), *columns_named_in(kwargs.get("row_condition"))]
+    several = [*kwargs.get("column_list", []), *list_columns(kwargs.get("row_condition"))]
     return [name for name in [*single, *several] if isinstance(name, str)]
 
 
-def _quoted(names: Collection[str]) -> str:
+def _quote(names: Collection[str]) -> str:
     return ", ".join(f"'{name}'" for name in names)
 
 
-def _unusable(path: str, why: str) -> InvalidPipeline:
+def _refuse_suite(path: str, why: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"gate: {path} is not an expectation suite.", why, "See docs/gate.md for an example. Nothing was written."
     )

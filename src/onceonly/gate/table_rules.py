@@ -10,9 +10,9 @@ from onceonly.counts import count
 from onceonly.gate.arguments import Arguments
 from onceonly.gate.columns import DECIMAL, KINDS, Column, Kind
 from onceonly.gate.errors import Unjudgeable
-from onceonly.gate.literals import shown
+from onceonly.gate.literals import show_literal
 from onceonly.gate.reductions import Judgement, Reduction
-from onceonly.gate.results import Judged, figure
+from onceonly.gate.results import Judged, figure_result
 from onceonly.gate.row_rules import EVERY, Start
 
 SQL_NAMES: Mapping[str, str] = {
@@ -30,35 +30,42 @@ NESTED = ("array", "map", "struct", "decimal", "void", "variant")
 
 
 def row_count(arguments: Arguments, is_exact: bool) -> Start:
-    where = arguments.where
+    """Judge the number of rows."""
+    condition = arguments.condition
     if is_exact:
         expected = arguments.number("value")
         holds: Callable[[Any], bool] = lambda rows: bool(rows == expected)  # noqa: E731
     else:
-        holds = arguments.number_bounds().hold
+        holds = arguments.number_bounds().contains
 
     def judge() -> Judgement:
-        rows = yield Reduction((), where, lambda arrays, length: length, lambda a, b: a + b)
-        return figure(holds(rows), rows)
+        rows = yield Reduction((), condition, lambda arrays, length: length, lambda a, b: a + b)
+        return figure_result(holds(rows), rows)
 
     return judge
 
 
 def column_count(arguments: Arguments, is_exact: bool) -> Start:
+    """Judge the number of columns."""
     number = len(arguments.columns)
-    ok = number == arguments.number("value") if is_exact else arguments.number_bounds().hold(number)
-    return _known(figure(ok, number))
+    if is_exact:
+        return _start_without_rows(figure_result(number == arguments.number("value"), number))
+    return _start_without_rows(figure_result(arguments.number_bounds().contains(number), number))
 
 
 def column_exists(arguments: Arguments) -> Start:
     """Judge whether there is a column, which is checked before any row is staged, and where."""
     name, names = arguments.text("column"), list(arguments.columns)
     index = arguments.kwargs.get("column_index")
-    ok = name in names and (index is None or (isinstance(index, int) and names[index : index + 1] == [name]))
-    return _known(Judged(ok, "there" if name in names else "missing"))
+    if index is None:
+        ok = name in names
+    else:
+        ok = isinstance(index, int) and name in names and names[index : index + 1] == [name]
+    return _start_without_rows(Judged(ok, "there" if name in names else "missing"))
 
 
 def column_names(arguments: Arguments, is_ordered: bool) -> Start:
+    """Judge the names of the columns, with or without their order."""
     names = list(arguments.columns)
     expected = arguments.list("column_list" if is_ordered else "column_set")
     if is_ordered:
@@ -67,28 +74,30 @@ def column_names(arguments: Arguments, is_ordered: bool) -> Start:
         ok = set(names) == set(expected)
     else:
         ok = set(names) >= set(expected)
-    return _known(Judged(ok, count(len(names), "column"), {"observed_value": names}))
+    return _start_without_rows(Judged(ok, count(len(names), "column"), {"observed_value": names}))
 
 
-def of_type(arguments: Arguments, key: str) -> Start:
+def column_type(arguments: Arguments, key: str) -> Start:
     """Judge the type of a column by Spark's names, such as LongType, bigint or decimal(10,2)."""
     column = arguments.column(EVERY)
     names = arguments.list(key) if key == "type_list" else [arguments.text(key)]
-    ok = any(_is_of_type(column, _type(name)) for name in names)
-    return _known(Judged(ok, column.spark_type, {"observed_value": column.spark_type}))
+    ok = any(_has_type(column, _spark_type(name)) for name in names)
+    return _start_without_rows(Judged(ok, column.spark_type, {"observed_value": column.spark_type}))
 
 
-def _type(name: Any) -> str:
+def _spark_type(name: Any) -> str:
     """Return Spark's name in JSON for any of its names. Raises Unjudgeable."""
-    plain = re.sub(r"type\b|\s", "", str(name).lower().removesuffix("()"))
-    base, bracket, parameters = plain.partition("(")
+    bare_name = re.sub(r"type\b|\s", "", str(name).lower().removesuffix("()"))
+    base, bracket, parameters = bare_name.partition("(")
     base = SQL_NAMES.get(base, base)
+    if bracket and base == "decimal":
+        return f"{base}({parameters}"
     if base in KINDS or base in NESTED:
-        return f"{base}({parameters}" if bracket and base == "decimal" else base
-    raise Unjudgeable(f"it names the type {shown(name)}, and Spark has none of that name (docs/gate.md, Types)")
+        return base
+    raise Unjudgeable(f"it names the type {show_literal(name)}, and Spark has none of that name (docs/gate.md, Types)")
 
 
-def _is_of_type(column: Column, name: str) -> bool:
+def _has_type(column: Column, name: str) -> bool:
     if name == "decimal" and DECIMAL.fullmatch(column.spark_type):
         return True
     if name == "string":
@@ -96,7 +105,9 @@ def _is_of_type(column: Column, name: str) -> bool:
     return column.spark_type.replace(" ", "") == name
 
 
-def _known(result: Judged) -> Start:
+def _start_without_rows(result: Judged) -> Start:
+    """Return a judgement that asks for no reduction, as its result is known from the columns alone."""
+
     def judge() -> Judgement:
         return result
         yield  # no row is needed

@@ -39,7 +39,7 @@ class BadColumns(ValueError):
 
 
 def columns(ddl: str) -> dict[str, Any]:
-    """The struct that a record becomes.
+    """Parse the columns of a record; return their struct.
 
     Raises:
         BadColumns: it is no DDL, or has a type that JSON values are not read as.
@@ -48,25 +48,30 @@ def columns(ddl: str) -> dict[str, Any]:
 
 
 def _tokens(ddl: str) -> list[tuple[str, str]]:
+    """Split the text into tokens: pairs of a kind, which is a group of TOKENS, and the text."""
     tokens: list[tuple[str, str]] = []
-    at = 0
-    while at < len(ddl):
-        match = TOKENS.match(ddl, at)
+    position = 0
+    while position < len(ddl):
+        match = TOKENS.match(ddl, position)
         if match is None:
-            raise BadColumns(f"{ddl[at : at + 20]!r} is not understood")
-        at, kind = match.end(), str(match.lastgroup)
-        if kind != "space":
-            tokens.append((kind, match[kind].replace("``", "`") if kind == "quoted" else match[kind]))
+            raise BadColumns(f"{ddl[position : position + 20]!r} is not understood")
+        position, kind = match.end(), str(match.lastgroup)
+        if kind == "quoted":
+            tokens.append((kind, match[kind].replace("``", "`")))
+        elif kind != "space":
+            tokens.append((kind, match[kind]))
     return tokens
 
 
 class _Parser:
+    """A recursive descent over the tokens: each method consumes what it is named after."""
+
     def __init__(self, tokens: list[tuple[str, str]]) -> None:
         self._tokens, self._next = tokens, 0
 
     def columns(self) -> dict[str, Any]:
-        whole = [text.upper() for _, text in self._tokens[:2]] == ["STRUCT", "<"]
-        type_ = self._type() if whole else self._struct()
+        is_struct = [text.upper() for _, text in self._tokens[:2]] == ["STRUCT", "<"]
+        type_ = self._type() if is_struct else self._struct()
         if self._next < len(self._tokens):
             raise BadColumns(f"{self._tokens[self._next][1]!r} is not expected")
         if not type_["fields"]:
@@ -78,9 +83,9 @@ class _Parser:
         while self._take(","):
             fields.append(self._field())
         names = [field["name"] for field in fields]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise BadColumns(f"the column {twice!r} is there twice")
+        duplicate = next((name for name in names if names.count(name) > 1), None)
+        if duplicate is not None:
+            raise BadColumns(f"the column {duplicate!r} is there twice")
         return {"type": "struct", "fields": fields}
 
     def _field(self) -> dict[str, Any]:
@@ -96,9 +101,9 @@ class _Parser:
         if word in DECIMALS:
             return self._decimal()
         if word == "ARRAY":
-            return {"type": "array", "elementType": self._within(1)[0], "containsNull": True}
+            return {"type": "array", "elementType": self._type_parameters(1)[0], "containsNull": True}
         if word == "MAP":
-            key, value = self._within(2)
+            key, value = self._type_parameters(2)
             if key != "string":
                 raise BadColumns("the keys of a MAP have to be STRING, as all names in JSON are")
             return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
@@ -108,10 +113,11 @@ class _Parser:
             self._need(">")
             return type_
         if word not in ALIASES:
-            raise BadColumns(f"JSON values are not read as {word}, only as {', '.join(_types())}")
+            raise BadColumns(f"JSON values are not read as {word}, only as {', '.join(_readable_types())}")
         return ALIASES[word]
 
-    def _within(self, count: int) -> list[Any]:
+    def _type_parameters(self, count: int) -> list[Any]:
+        """Consume `<`, this many types, and `>`."""
         self._need("<")
         types = [self._type()]
         while len(types) < count:
@@ -124,7 +130,8 @@ class _Parser:
         precision, scale = 10, 0
         if self._take("("):
             precision = self._number()
-            scale = self._number() if self._take(",") else 0
+            if self._take(","):
+                scale = self._number()
             self._need(")")
         if not (0 < precision <= MAX_PRECISION and scale <= precision):
             raise BadColumns(f"DECIMAL({precision},{scale}) does not exist")
@@ -133,7 +140,7 @@ class _Parser:
     # ---- tokens
 
     def _take(self, *texts: str) -> bool:
-        """Whether these come next; if so, pass them."""
+        """Consume these words or marks and return True, if they come next."""
         following = self._tokens[self._next : self._next + len(texts)]
         if [text.upper() for kind, text in following if kind != "quoted"] != list(texts):
             return False
@@ -142,30 +149,34 @@ class _Parser:
 
     def _need(self, text: str) -> None:
         if not self._take(text):
-            raise BadColumns(f"{text!r} is missing {self._place()}")
+            raise BadColumns(f"{text!r} is missing {self._position()}")
 
     def _name(self) -> str:
-        return self._any("word", "quoted")
+        return self._take_any("word", "quoted")
 
     def _number(self) -> int:
-        text = self._any("word")
+        text = self._take_any("word")
         if not text.isdecimal():
             raise BadColumns(f"{text!r} is no number")
         return int(text)
 
     def _text(self) -> str:
-        return self._any("text")[1:-1]
+        return self._take_any("text")[1:-1]
 
-    def _any(self, *kinds: str) -> str:
+    def _take_any(self, *kinds: str) -> str:
+        """Consume a token of one of these kinds; return its text."""
         if self._next == len(self._tokens) or self._tokens[self._next][0] not in kinds:
-            raise BadColumns(f"a name or type is missing {self._place()}")
+            raise BadColumns(f"a name or type is missing {self._position()}")
         self._next += 1
         return self._tokens[self._next - 1][1]
 
-    def _place(self) -> str:
-        return f"before {self._tokens[self._next][1]!r}" if self._next < len(self._tokens) else "at the end"
+    def _position(self) -> str:
+        if self._next == len(self._tokens):
+            return "at the end"
+        return f"before {self._tokens[self._next][1]!r}"
 
 
-def _types() -> list[str]:
-    plain = sorted({word for word in ALIASES if word not in ("BYTE", "SHORT", "INTEGER", "LONG", "REAL")})
-    return [*plain, "DECIMAL", "ARRAY", "MAP", "STRUCT"]
+def _readable_types() -> list[str]:
+    """Return the names of the types, without those that are another word for one of them."""
+    synonyms = {"BYTE", "SHORT", "INTEGER", "LONG", "REAL"}
+    return [*sorted(ALIASES.keys() - synonyms), "DECIMAL", "ARRAY", "MAP", "STRUCT"]

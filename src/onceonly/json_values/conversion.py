@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 import re
 import struct
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ from datetime import date, datetime
 from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
 from typing import Any
 
-from onceonly.json_values.text import NotJson, in_bounds, shown
+from onceonly.json_values.text import NotJson, parse_decimal, show_value
 
 Convert = Callable[[Any], Any]
 INTEGERS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
@@ -28,9 +29,12 @@ TIME = re.compile(
 )
 SECOND, DAY_MICROS = 1_000_000, 86_400_000_000  # in microseconds
 EPOCH = date(1970, 1, 1).toordinal()
-LEAST, MOST = (1 - EPOCH) * DAY_MICROS, (date.max.toordinal() + 1 - EPOCH) * DAY_MICROS - 1  # years 1 to 9999
+MIN_MICROS, MAX_MICROS = (
+    (1 - EPOCH) * DAY_MICROS,
+    (date.max.toordinal() + 1 - EPOCH) * DAY_MICROS - 1,
+)  # years 1 to 9999
 NAMES = {"byte": "TINYINT", "short": "SMALLINT", "integer": "INT", "long": "BIGINT"}
-WANTED = {
+EXPECTED = {
     "boolean": "true or false",
     "byte": "a whole number in its range",
     "short": "a whole number in its range",
@@ -58,49 +62,53 @@ class Unlike(ValueError):
         self.value, self.type, self.path = value, type_, path
 
     def __str__(self) -> str:
-        """As a sentence."""
+        """Return it as a sentence."""
         if self.value is MISSING:
             return f"{self.path} is null or missing, and its column is NOT NULL."
-        return f"{self.path} is {shown(self.value)}, which is not {_called(self.type)} ({WANTED[_kind(self.type)]})."
+        expected = EXPECTED[_type_name(self.type)]
+        return f"{self.path} is {show_value(self.value)}, which is not {_with_article(self.type)} ({expected})."
 
 
 MISSING = object()
 
 
 def converter(type_: Any) -> Convert:
-    """A function of parsed values that are not null.
+    """Return a function that converts parsed values that are not null.
 
+    Args:
+        type_: of Spark, in its JSON form.
     Raises, that function:
         Unlike: the value is no value of that type.
     """
-    kind = type_["type"] if isinstance(type_, Mapping) else _kind(type_)
+    kind = type_["type"] if isinstance(type_, Mapping) else _type_name(type_)
     match kind:
         case "struct":
-            return _struct(type_["fields"])
+            return _struct_converter(type_["fields"])
         case "array":
-            return _array(converter(type_["elementType"]))
+            return _array_converter(converter(type_["elementType"]))
         case "map":
-            return _map(converter(type_["valueType"]))
+            return _map_converter(converter(type_["valueType"]))
         case "decimal":
-            return _decimal(type_)
+            return _decimal_converter(type_)
         case "byte" | "short" | "integer" | "long":
-            return _whole(kind, INTEGERS[kind])
+            return _integer_converter(kind, INTEGERS[kind])
     return {
-        "boolean": _boolean,
-        "string": _text,
-        "float": _float,
-        "double": _double,
-        "binary": _binary,
-        "date": _date,
-        "timestamp": _timestamp,
-        "timestamp_ntz": _local_time,
+        "boolean": _to_boolean,
+        "string": _to_text,
+        "float": _to_float,
+        "double": _to_double,
+        "binary": _to_bytes,
+        "date": _to_date,
+        "timestamp": _to_micros,
+        "timestamp_ntz": _to_local_micros,
     }[kind]
 
 
 # ---- values in values
 
 
-def _struct(fields: list[Mapping[str, Any]]) -> Convert:
+def _struct_converter(fields: list[Mapping[str, Any]]) -> Convert:
+    """Convert objects to rows. A column that an object lacks is null; its other names are ignored."""
     steps = [(field["name"], converter(field["type"]), field.get("nullable", True)) for field in fields]
 
     def convert(value: Any) -> dict[str, Any]:
@@ -108,10 +116,10 @@ def _struct(fields: list[Mapping[str, Any]]) -> Convert:
             raise Unlike(value, "struct")
         row = {}
         for name, step, nullable in steps:
-            inner = value.get(name)
-            if inner is not None:
+            field_value = value.get(name)
+            if field_value is not None:
                 try:
-                    row[name] = step(inner)
+                    row[name] = step(field_value)
                 except Unlike as error:
                     error.path = f".{name}{error.path}"
                     raise
@@ -124,32 +132,36 @@ def _struct(fields: list[Mapping[str, Any]]) -> Convert:
     return convert
 
 
-def _array(step: Convert) -> Convert:
+def _array_converter(step: Convert) -> Convert:
+    """Convert arrays to lists of converted items."""
+
     def convert(value: Any) -> list[Any]:
         if type(value) is not list:
             raise Unlike(value, "array")
-        rows: list[Any] = []
+        items: list[Any] = []
         try:
-            for inner in value:
-                rows.append(None if inner is None else step(inner))
+            for item in value:
+                items.append(None if item is None else step(item))
         except Unlike as error:
-            error.path = f"[{len(rows)}]{error.path}"
+            error.path = f"[{len(items)}]{error.path}"
             raise
-        return rows
+        return items
 
     return convert
 
 
-def _map(step: Convert) -> Convert:
+def _map_converter(step: Convert) -> Convert:
+    """Convert objects to pairs of a name and a converted value."""
+
     def convert(value: Any) -> list[tuple[str, Any]]:
         if type(value) is not dict:
             raise Unlike(value, "map")
         pairs = []
-        for name, inner in value.items():
+        for name, item in value.items():
             try:
-                pairs.append((_text(name), None if inner is None else step(inner)))
+                pairs.append((_to_text(name), None if item is None else step(item)))
             except Unlike as error:
-                error.path = f"[{shown(name)}]{error.path}"
+                error.path = f"[{show_value(name)}]{error.path}"
                 raise
         return pairs
 
@@ -159,13 +171,14 @@ def _map(step: Convert) -> Convert:
 # ---- texts and bytes
 
 
-def _boolean(value: Any) -> bool:
+def _to_boolean(value: Any) -> bool:
     if value is not True and value is not False:
         raise Unlike(value, "boolean")
     return bool(value)
 
 
-def _text(value: Any) -> str:
+def _to_text(value: Any) -> str:
+    """Return the text. Half of a surrogate pair, which JSON can have, is refused."""
     if type(value) is not str:
         raise Unlike(value, "string")
     if not value.isascii():
@@ -176,7 +189,8 @@ def _text(value: Any) -> str:
     return value
 
 
-def _binary(value: Any) -> bytes:
+def _to_bytes(value: Any) -> bytes:
+    """Decode base64, if it is written as its encoder writes it."""
     try:
         if type(value) is str:
             data = base64.b64decode(value, validate=True)
@@ -190,14 +204,17 @@ def _binary(value: Any) -> bytes:
 # ---- numbers
 
 
-def _whole(kind: str, bits: int) -> Convert:
+def _integer_converter(kind: str, bits: int) -> Convert:
+    """Convert whole numbers in the range of so many bits, also those that are written as 1.0 or 1e2."""
     least, most = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
 
     def convert(value: Any) -> int:
-        if type(value) is Decimal and (not value or value.adjusted() < bits):  # 0e8 is zero, whatever its exponent
-            whole = int(value)
-            if whole == value and least <= whole <= most:
-                return whole
+        # 0e8 is zero, whatever its exponent. A number with as many digits as the type has bits is too large for it, and
+        # never expanded.
+        if type(value) is Decimal and (not value or value.adjusted() < bits):
+            integer = int(value)
+            if integer == value and least <= integer <= most:
+                return integer
         elif type(value) is int and least <= value <= most:
             return value
         raise Unlike(value, kind)
@@ -205,28 +222,30 @@ def _whole(kind: str, bits: int) -> Convert:
     return convert
 
 
-def _decimal(type_: str) -> Convert:
+def _decimal_converter(type_: str) -> Convert:
+    """Convert numbers, and texts of numbers, that have no more digits than the type."""
     precision, scale = map(int, type_[len("decimal(") : -1].split(","))
-    exactly = Context(prec=precision, traps=[Inexact, InvalidOperation])
+    exact = Context(prec=precision, traps=[Inexact, InvalidOperation])
     last_digit = Decimal((0, (1,), -scale))
 
     def convert(value: Any) -> Decimal:
         number = value
         try:
-            if type(value) is str:
-                number = in_bounds(value) if NUMBER.fullmatch(value) else None
+            if type(value) is str and NUMBER.fullmatch(value):
+                number = parse_decimal(value)
             if type(number) is int:
                 number = Decimal(number)
             if type(number) is Decimal:
-                return number.quantize(last_digit, context=exactly)
+                return number.quantize(last_digit, context=exact)
         except (DecimalException, NotJson):
-            pass
+            pass  # it has too many digits, or too large an exponent
         raise Unlike(value, type_)
 
     return convert
 
 
-def _double(value: Any) -> float:
+def _to_double(value: Any) -> float:
+    """Return the nearest double of a fraction, or the double that equals a whole number."""
     if type(value) is str and value in NOT_NUMBERS:
         return NOT_NUMBERS[value]
     if type(value) is Decimal:
@@ -238,16 +257,17 @@ def _double(value: Any) -> float:
             if float(value) == value:
                 return float(value)
         except OverflowError:
-            pass
+            pass  # no double is so large
     raise Unlike(value, "double")
 
 
-def _float(value: Any) -> float:
+def _to_float(value: Any) -> float:
+    """Return the nearest float of a fraction, or the float that equals a whole number."""
     try:
-        number = _double(value)
-        if number in (NOT_NUMBERS["Infinity"], NOT_NUMBERS["-Infinity"]) or number != number:
+        number = _to_double(value)
+        if math.isinf(number) or math.isnan(number):
             return number
-        nearest = _nearest_float(number, value)
+        nearest = _round_to_float(number, value)
         if type(value) is not int or nearest == value:
             return nearest
     except (Unlike, OverflowError):
@@ -255,8 +275,8 @@ def _float(value: Any) -> float:
     raise Unlike(value, "float")
 
 
-def _nearest_float(number: float, value: Any) -> float:
-    """The float that is nearest to a value whose nearest double is `number`.
+def _round_to_float(number: float, value: Any) -> float:
+    """Return the float that is nearest to a value whose nearest double is `number`.
 
     Rounding twice is wrong where the double lies in the middle of two floats and the value beside it.
     """
@@ -266,18 +286,20 @@ def _nearest_float(number: float, value: Any) -> float:
     if nearest == number or type(value) is int:
         return float(nearest)
     (bits,) = struct.unpack("<i", struct.pack("<f", nearest))
-    away = (abs(number) > abs(nearest)) * 2 - 1  # floats are ordered as their bits, apart from the sign
-    (other,) = struct.unpack("<f", struct.pack("<i", bits + away))
-    middle = (nearest + other) / 2 == number
-    if not middle or value == Decimal(number):
+    step = 1 if abs(number) > abs(nearest) else -1  # floats are ordered as their bits, apart from the sign
+    (neighbour,) = struct.unpack("<f", struct.pack("<i", bits + step))
+    is_in_the_middle = (nearest + neighbour) / 2 == number
+    if not is_in_the_middle or value == Decimal(number):
         return float(nearest)
-    return float(max(nearest, other) if value > Decimal(number) else min(nearest, other))
+    if value > Decimal(number):
+        return float(max(nearest, neighbour))
+    return float(min(nearest, neighbour))
 
 
 # ---- times
 
 
-def _date(value: Any) -> date:
+def _to_date(value: Any) -> date:
     match = DAY.fullmatch(value) if type(value) is str else None
     try:
         if match:
@@ -287,27 +309,29 @@ def _date(value: Any) -> date:
     raise Unlike(value, "date")
 
 
-def _timestamp(value: Any) -> int:
-    """Microseconds since 1970, which Arrow takes six times as fast as times with an offset."""
-    time, zone = _time(value)
+def _to_micros(value: Any) -> int:
+    """Return microseconds since 1970, which Arrow takes six times as fast as times with an offset."""
+    time, zone = _parse_time(value)
     if time is not None and zone:
-        micros = _micros(time) - _offset(zone)
-        if LEAST <= micros <= MOST:
+        micros = _micros_since_1970(time) - _offset_micros(zone)
+        if MIN_MICROS <= micros <= MAX_MICROS:
             return micros
     raise Unlike(value, "timestamp")
 
 
-def _local_time(value: Any) -> int:
-    """Microseconds since 1970, as if in UTC."""
-    time, zone = _time(value)
+def _to_local_micros(value: Any) -> int:
+    """Return microseconds since 1970, as if in UTC."""
+    time, zone = _parse_time(value)
     if time is None or zone:
         raise Unlike(value, "timestamp_ntz")
-    return _micros(time)
+    return _micros_since_1970(time)
 
 
-def _time(value: Any) -> tuple[datetime | None, str]:
-    """The time without its offset, and that."""
-    match = TIME.fullmatch(value) if type(value) is str else None
+def _parse_time(value: Any) -> tuple[datetime | None, str]:
+    """Return the time without its offset, and the offset ("" if it has none); None if it is no such time."""
+    if type(value) is not str:
+        return None, ""
+    match = TIME.fullmatch(value)
     if match is None:
         return None, ""
     year, month, day, hour, minute, second, fraction, zone = match.groups()
@@ -322,26 +346,29 @@ def _time(value: Any) -> tuple[datetime | None, str]:
     return time, zone or ""
 
 
-def _micros(time: datetime) -> int:
+def _micros_since_1970(time: datetime) -> int:
     seconds = (time.hour * 60 + time.minute) * 60 + time.second
     return (time.toordinal() - EPOCH) * DAY_MICROS + seconds * SECOND + time.microsecond
 
 
-def _offset(zone: str) -> int:
-    """Of a zone east of Greenwich, in microseconds."""
+def _offset_micros(zone: str) -> int:
+    """Return the offset in microseconds: positive east of Greenwich."""
     if zone == "Z":
         return 0
     minutes = int(zone[1:3]) * 60 + int(zone[3:].lstrip(":") or 0)
-    return (-minutes if zone[0] == "-" else minutes) * 60 * SECOND
+    sign = -1 if zone[0] == "-" else 1
+    return sign * minutes * 60 * SECOND
 
 
 # ---- names
 
 
-def _kind(type_: str) -> str:
+def _type_name(type_: str) -> str:
+    """Return the type without its parameters: "decimal" of "decimal(10,2)"."""
     return type_.partition("(")[0]
 
 
-def _called(type_: str) -> str:
+def _with_article(type_: str) -> str:
+    """Return the type's name in SQL, with its article."""
     name = NAMES.get(type_, type_.upper())
     return f"an {name}" if name[0] in "AI" else f"a {name}"

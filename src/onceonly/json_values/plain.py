@@ -13,21 +13,21 @@ EPOCH = datetime(1970, 1, 1)
 
 
 def plain_reader(make: Callable[[], ReadOne], type_: Any) -> Callable[[Any], Read]:
-    """A function that reads one record; it makes its reader at the first one, on the worker."""
-    made: list[tuple[ReadOne, Step]] = []
+    """Return a function that reads one record; it makes its reader at the first one, on the worker."""
+    readers: list[tuple[ReadOne, Step]] = []  # none, or the only one
 
     def read(data: Any) -> Read:
-        if not made:
-            made.append((make(), _of_null(_step(type_))))
-        read_one, step = made[0]
+        if not readers:
+            readers.append((make(), _or_null(_pickled_step(type_))))
+        read_one, step = readers[0]
         value, why = read_one(None if data is None else bytes(data))
         return step(value), why
 
     return read
 
 
-def _step(type_: Any) -> Step:
-    """From what Arrow takes to what Spark's pickled rows take."""
+def _pickled_step(type_: Any) -> Step:
+    """Return a step from what Arrow takes to what Spark's pickled rows take."""
     if type_ == "timestamp":
         return lambda micros: (EPOCH + timedelta(microseconds=micros)).replace(tzinfo=UTC)
     if type_ == "timestamp_ntz":
@@ -35,14 +35,14 @@ def _step(type_: Any) -> Step:
     if not isinstance(type_, dict):
         return lambda value: value
     if type_["type"] == "struct":
-        steps = [(field["name"], _of_null(_step(field["type"]))) for field in type_["fields"]]
+        steps = [(field["name"], _or_null(_pickled_step(field["type"]))) for field in type_["fields"]]
         return lambda row: tuple(step(row[name]) for name, step in steps)
     if type_["type"] == "array":
-        inner = _of_null(_step(type_["elementType"]))
+        inner = _or_null(_pickled_step(type_["elementType"]))
         return lambda values: [inner(value) for value in values]
-    inner = _of_null(_step(type_["valueType"]))
+    inner = _or_null(_pickled_step(type_["valueType"]))
     return lambda pairs: {name: inner(value) for name, value in pairs}
 
 
-def _of_null(step: Step) -> Step:
+def _or_null(step: Step) -> Step:
     return lambda value: None if value is None else step(value)

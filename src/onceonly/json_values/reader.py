@@ -20,7 +20,7 @@ VALUE, WHY = "value", "why"
 
 
 def reader(type_: Any, part: str, check: Check | None = None) -> ReadOne:
-    """A function that reads one record.
+    """Return a function that reads one record.
 
     Args:
         type_: a struct.
@@ -35,49 +35,52 @@ def reader(type_: Any, part: str, check: Check | None = None) -> ReadOne:
             value = parse(data)
             if type(value) is not dict:
                 return None, NO_OBJECT
-            if check is not None and (broken := check(value)):
-                return None, broken
+            broken_rule = check(value) if check is not None else None
+            if broken_rule:
+                return None, broken_rule
             return convert(value), None
         except conversion.Unlike as error:
             error.path = part + error.path
-            return None, _line(str(error))
+            return None, _on_one_line(str(error))
         except text.NotJson as error:
-            return None, _line(str(error))
+            return None, _on_one_line(str(error))
         except MemoryError:  # the machine's, not the record's
             raise
         except Exception as error:  # one record's surprise is that record's
-            return None, _line(f"It cannot be decoded: {type(error).__name__}.")
+            return None, _on_one_line(f"It cannot be decoded: {type(error).__name__}.")
 
     return read
 
 
 def read_all(read: ReadOne, data: Iterable[bytes | None], type_: Any) -> pa.StructArray:
-    """The records as an array of VALUE and WHY."""
+    """Return the records as an array of VALUE and WHY."""
     rows = list(map(read, data))
-    held = arrow_type(type_)
+    arrow = arrow_type(type_)
     try:
-        values = pa.array([value for value, _ in rows], held)
+        values = pa.array([value for value, _ in rows], arrow)
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
-        rows = [_that_arrow_holds(row, held) for row in rows]
-        values = pa.array([value for value, _ in rows], held)
+        rows = [_keep_if_arrow_takes(row, arrow) for row in rows]
+        values = pa.array([value for value, _ in rows], arrow)
     whys = pa.array([why for _, why in rows], pa.string())
     return pa.StructArray.from_arrays([values, whys], fields=list(result_type(type_)))
 
 
-def _that_arrow_holds(row: Read, held: pa.DataType) -> Read:
+def _keep_if_arrow_takes(row: Read, arrow: pa.DataType) -> Read:
+    """Return the row, or why there is none because Arrow does not take its value."""
     try:
-        pa.array([row[0]], held)
+        pa.array([row[0]], arrow)
         return row
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-        return None, _line(f"It cannot be kept in columns: {type(error).__name__}.")
+        return None, _on_one_line(f"It cannot be kept in columns: {type(error).__name__}.")
 
 
 def result_type(type_: Any) -> pa.StructType:
+    """Return the type of what `read_all` returns."""
     return pa.struct([(VALUE, arrow_type(type_)), (WHY, pa.string())])
 
 
 def nullable(type_: Any) -> Any:
-    """The type with nulls everywhere: a record that is bad has no values."""
+    """Return the type with nulls everywhere: a record that is bad has no values."""
     if isinstance(type_, dict) and type_["type"] == "struct":
         fields = [{**field, "type": nullable(field["type"]), "nullable": True} for field in type_["fields"]]
         return {**type_, "fields": fields}
@@ -89,7 +92,7 @@ def nullable(type_: Any) -> Any:
 
 
 def arrow_type(type_: Any) -> pa.DataType:
-    """The type of Arrow that Spark takes for it."""
+    """Return the type of Arrow that Spark takes for it."""
     if isinstance(type_, dict):
         match type_["type"]:
             case "struct":
@@ -116,6 +119,6 @@ def arrow_type(type_: Any) -> pa.DataType:
     }[type_]
 
 
-def _line(sentence: str) -> str:
-    """On one line: it is quoted in errors, of which only the line is taken."""
+def _on_one_line(sentence: str) -> str:
+    """Return the sentence on one line: it is quoted in errors, of which only the line is taken."""
     return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in sentence)

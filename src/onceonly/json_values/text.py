@@ -13,7 +13,7 @@ from typing import Any
 
 MAX_DEPTH = 500  # objects and arrays within one another
 MAX_DIGITS = 1_000  # of a number, and its largest exponent: arithmetic with more takes minutes
-SHOWN = 40  # characters of a value or name in a message
+MAX_SHOWN_CHARACTERS = 40  # characters of a value or name in a message
 ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b'[]{}"'))
 
 
@@ -28,7 +28,10 @@ def parser() -> Callable[[bytes], Any]:
         NotJson: the text is not one JSON value, has a name twice in an object, or exceeds a limit above.
     """
     decoder = json.JSONDecoder(
-        object_pairs_hook=_object, parse_float=_fraction, parse_int=_integer, parse_constant=_refuse_constant
+        object_pairs_hook=_unique_object,
+        parse_float=_parse_fraction,
+        parse_int=_parse_integer,
+        parse_constant=_refuse_constant,
     )
 
     def parse(data: bytes) -> Any:
@@ -46,44 +49,47 @@ def parser() -> Callable[[bytes], Any]:
     return parse
 
 
-def shown(value: Any) -> str:
-    """A parsed value on one line of ASCII, cut after a few characters."""
+def show_value(value: Any) -> str:
+    """Return a parsed value on one line of ASCII, cut after a few characters."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):
         return "an array"
     if isinstance(value, str):
-        value = value[:SHOWN]  # before it is escaped: it may have megabytes
+        value = value[:MAX_SHOWN_CHARACTERS]  # before it is escaped: it may have megabytes
     text = str(value) if isinstance(value, Decimal) else json.dumps(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+    if len(text) > MAX_SHOWN_CHARACTERS:
+        return f"{text[:MAX_SHOWN_CHARACTERS]}..."
+    return text
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object of these names and values. Raises NotJson if a name is there twice."""
     value = dict(pairs)
     if len(value) == len(pairs):
         return value
     names: set[str] = set()
     for name, _ in pairs:
         if name in names:
-            raise NotJson(f"The name {shown(name)} is there twice in one object.")
+            raise NotJson(f"The name {show_value(name)} is there twice in one object.")
         names.add(name)
     raise AssertionError
 
 
-def _integer(text: str) -> int:
+def _parse_integer(text: str) -> int:
     if len(text) > MAX_DIGITS:
-        raise _too_long()
+        raise _refuse_long_number()
     return int(text)
 
 
-def _fraction(text: str) -> Decimal:
+def _parse_fraction(text: str) -> Decimal:
     if len(text) > MAX_DIGITS:
-        raise _too_long()
-    return in_bounds(text)
+        raise _refuse_long_number()
+    return parse_decimal(text)
 
 
-def in_bounds(text: str) -> Decimal:
-    """The number.
+def parse_decimal(text: str) -> Decimal:
+    """Return the number exactly.
 
     Raises:
         NotJson: its exponent is too large.
@@ -91,13 +97,13 @@ def in_bounds(text: str) -> Decimal:
     try:
         number = Decimal(text)
     except ArithmeticError:
-        raise _too_long() from None
+        raise _refuse_long_number() from None
     if abs(number.adjusted()) > MAX_DIGITS:
-        raise _too_long()
+        raise _refuse_long_number()
     return number
 
 
-def _too_long() -> NotJson:
+def _refuse_long_number() -> NotJson:
     return NotJson(f"It has a number of more than {MAX_DIGITS:,} digits.")
 
 
@@ -106,10 +112,13 @@ def _refuse_constant(word: str) -> None:
 
 
 def _is_too_deep(data: bytes) -> bool:
-    """Each round takes away the innermost level. Python's own limit depends on the stack of whoever calls."""
+    """Return whether objects and arrays are nested too deep. Python's own limit depends on the caller's stack.
+
+    Each round takes away the innermost level.
+    """
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         return False
-    brackets = _outside_texts(data)
+    brackets = _brackets_outside_texts(data)
     for _ in range(MAX_DEPTH):
         fewer = brackets.replace(b"[]", b"").replace(b"{}", b"")
         if len(fewer) == len(brackets):  # none is left, or they don't match, which the parser will say
@@ -118,8 +127,8 @@ def _is_too_deep(data: bytes) -> bool:
     return bool(brackets)
 
 
-def _outside_texts(data: bytes) -> bytes:
-    """The brackets that are not in texts."""
+def _brackets_outside_texts(data: bytes) -> bytes:
+    """Return the brackets that are not in texts."""
     if b"\\" in data:
         data = re.sub(rb"\\.", b"", data, flags=re.DOTALL)
     return re.sub(rb'"[^"]*"?', b"", data.translate(None, ALL_BUT_BRACKETS))

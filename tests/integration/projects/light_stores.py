@@ -30,16 +30,16 @@ class LightStoreFiles(FileWriter):
 
     def stage(self, txn: Transaction, rows: Iterable[Any]) -> Handle:
         given = [row if isinstance(row, dict) else {"n": row} for row in rows]
-        stage.check(self.config, self._on, self._target)
+        stage.check(self.config, self._file_system, self._target)
         folder = OwnPath(staging_of(self._target), txn.name)
-        self._on.probe(folder, self._target)
+        self._file_system.probe(folder, self._target)
         data = folder.below("data").path
         files = min(self.files, len(given))
         for number in range(files):
             lines = "".join(f"{json.dumps(row)}\n" for row in given[number::files])
             place = f"part={number}/" if self.files > 1 else ""
-            self._on.write(f"{data}/{place}part-{number:05d}.jsonl", lines)
-        found = stage.describe(self.config, txn, self._on, self._target, data, len(given))
+            self._file_system.write(f"{data}/{place}part-{number:05d}.jsonl", lines)
+        found = stage.describe(self.config, txn, self._file_system, self._target, data, len(given))
         return {
             **{"kind": "files", "target": self._target, "format": "json", "txn": txn.name},
             **{"folder": data, "manifest": manifest_of(txn), "rows": len(given), "bytes": 1},

@@ -56,7 +56,7 @@ def lake(store: StoreServer, monkeypatch: pytest.MonkeyPatch) -> Lake:
 def hanging(lake: Lake, others: Callable[[], Any], of: str) -> FileWriter:
     """Of a process that hangs before it lets the store copy such a file, and meanwhile others do what they do."""
     sink = lake.sink
-    store, waiting = sink._on._store, [others]  # type: ignore[attr-defined]
+    store, waiting = sink._file_system._store, [others]  # type: ignore[attr-defined]
     copy = store.copy
 
     def late(old: str, found: Any, new: str, mark: str) -> None:
@@ -114,7 +114,7 @@ def test_a_name_that_is_free_again_after_a_refusal_is_no_missing_file(lake: Lake
     """It was taken when the store answered: asking again is right, and nobody has to resolve anything."""
     handle, sink = lake.stage(1, 1), lake.sink
     lake.shown.put(lake.key(handle), "another's")
-    store = sink._on._store  # type: ignore[attr-defined]
+    store = sink._file_system._store  # type: ignore[attr-defined]
     ask = store._ask
 
     def freed(uri: str, request: Any) -> Any:
@@ -149,7 +149,7 @@ def test_a_manifest_is_written_only_beside_a_transaction_that_is_there(lake: Lak
     lake.sink.discard(transaction(), None)
     folder = OwnPath(staging_of(sink._target), transaction().name)
     with pytest.raises(FileNotFoundError):
-        sink._on.create(f"{sink._target}/{handle['manifest']}", "{}", folder)
+        sink._file_system.create(f"{sink._target}/{handle['manifest']}", "{}", folder)
     assert lake.shown.keys(f"{lake.name}/lake") == []
     assert [key for key in lake.shown.keys(f"{lake.name}/.lake") if not key.endswith("/.tried")] == []
 
@@ -157,7 +157,7 @@ def test_a_manifest_is_written_only_beside_a_transaction_that_is_there(lake: Lak
 def test_a_folder_that_is_removed_while_a_manifest_is_written_takes_it_along(lake: Lake) -> None:
     """Its sign goes before anything is listed: so what is written later is either found, or finds no sign."""
     lake.stage(1, 1)
-    on = lake.sink._on
+    on = lake.sink._file_system
     folder = OwnPath(staging_of(lake.sink._target), transaction().name)
     seen: list[bool] = []
     below = on._store.below  # type: ignore[attr-defined]
@@ -175,7 +175,7 @@ def test_a_store_that_gives_one_name_to_two_is_refused(lake: Lake, monkeypatch: 
     """Of a client whose condition the store does not see."""
     monkeypatch.setattr(trial, "_passed", set())
     sink = lake.sink
-    store = sink._on._store  # type: ignore[attr-defined]
+    store = sink._file_system._store  # type: ignore[attr-defined]
     copy = store.copy
 
     def unconditional(old: str, found: Any, new: str, mark: str) -> None:
@@ -226,7 +226,7 @@ def test_who_waits_for_a_copy_takes_nothing_from_another_that_was_faster(
     monkeypatch.setattr(store, "handler", how)
     with proxy(store) as between:
         sink = by(lake, between.environment, monkeypatch)
-        waiting = sink._on._store  # type: ignore[attr-defined]
+        waiting = sink._file_system._store  # type: ignore[attr-defined]
         ask = waiting._ask
 
         def late(uri: str, request: Any) -> Any:
@@ -266,5 +266,5 @@ def test_each_name_of_a_place_is_the_same_folder(store: StoreServer, lake: Lake)
         pytest.skip("Google has one name")
     lake.commit(lake.stage(1, 1))
     target = lake.sink._target
-    assert target.startswith("abfs://lake@") and isinstance(lake.sink._on, CopiedFiles)
+    assert target.startswith("abfs://lake@") and isinstance(lake.sink._file_system, CopiedFiles)
     assert manifests.files(target) == manifests.files(lake.uri) != []

@@ -96,7 +96,7 @@ def staged_by_hand(lake: Lake, count: int) -> Handle:
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(make, range(count)))
-    files = stage.describe(sink.config, transaction(), sink._on, lake.folder, folder, count)
+    files = stage.describe(sink.config, transaction(), sink._file_system, lake.folder, folder, count)
     return {
         **{"kind": "files", "target": lake.folder, "format": "json", "txn": transaction().name},
         **{"folder": folder, "manifest": manifest_of(transaction()), "rows": count, "bytes": 1},
@@ -132,7 +132,7 @@ def test_a_rename_never_goes_over_a_file_nor_into_a_folder(lake: Lake) -> None:
 
 
 def test_a_file_is_made_once_and_its_checksum_outlives_a_rename(lake: Lake) -> None:
-    cluster, on = Cluster(lake.folder, lake.hdfs.webhdfs), lake.sink()._on
+    cluster, on = Cluster(lake.folder, lake.hdfs.webhdfs), lake.sink()._file_system
     odd, new = f"{lake.folder}/place=a%2Fb +ü#?&;", f"{lake.folder}/%25=#?"
     cluster.create(odd, b"content")
     with pytest.raises(FileExistsError):
@@ -383,4 +383,4 @@ def test_rows_that_spark_wrote_to_another_cluster_are_missed(lake: Lake) -> None
     folder = f"{stage.staging_of(lake.folder)}/{transaction().name}/data"
     lake.hdfs.fs.mkdir(folder.removeprefix(lake.hdfs.root))
     with pytest.raises(NotCommitted, match="no file is there"):
-        stage.describe(FileSink("lake", lake.folder), transaction(), lake.sink()._on, lake.folder, folder, 3)
+        stage.describe(FileSink("lake", lake.folder), transaction(), lake.sink()._file_system, lake.folder, folder, 3)

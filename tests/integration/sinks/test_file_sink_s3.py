@@ -192,7 +192,7 @@ class Late(Bucket):
 
 def late(lake: Lake, others: Any, of: str = "", but: Iterable[str] = ()) -> FileWriter:
     sink = lake.sink
-    sink.__dict__["_place"] = S3Files(Late(others, of, but)), lake.uri
+    sink.__dict__["_location"] = S3Files(Late(others, of, but)), lake.uri
     return sink
 
 
@@ -269,7 +269,7 @@ class Ending(Bucket):
 @pytest.mark.parametrize("times", [1, 100])
 def test_rows_are_kept_though_others_end_each_upload(lake: Lake, times: int) -> None:
     handle, sink = lake.stage(1, 1, 2), lake.sink
-    sink.__dict__["_place"] = S3Files(Ending(times)), lake.uri
+    sink.__dict__["_location"] = S3Files(Ending(times)), lake.uri
     if times == 1:
         assert sink.fence(handle, 1) is None
     else:
@@ -283,7 +283,7 @@ def test_rows_are_kept_though_others_end_each_upload(lake: Lake, times: int) -> 
 def test_an_upload_that_is_ended_while_it_is_made_again_is_made_once_more(lake: Lake) -> None:
     handle, sink = lake.stage(1, 1, 2), lake.sink
     lake.store.abort_all(f"{lake.name}/")
-    sink.__dict__["_place"] = S3Files(Ending(1)), lake.uri
+    sink.__dict__["_location"] = S3Files(Ending(1)), lake.uri
     sink.commit(handle, 1, FakeReceipts(Path("unused")))
     assert lake.numbers() == lake.listed() == [1, 2]
 

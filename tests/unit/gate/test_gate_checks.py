@@ -221,7 +221,9 @@ def test_a_type_that_an_expectation_cannot_judge_is_refused(tmp_path):
 
 
 def test_a_page_that_cannot_be_written_leaves_the_verdict(tmp_path, monkeypatch):
-    monkeypatch.setattr(expectations, "_page", lambda suite, sink, results: "<html><head></head><body></body></html>")
+    monkeypatch.setattr(
+        expectations, "_render_page", lambda suite, sink, results: "<html><head></head><body></body></html>"
+    )
     (tmp_path / "docs").write_text("a file where the folder should be")
     write(tmp_path, '{"expectations": [{"type": "expect_column_values_to_be_unique", "kwargs": {"column": "n"}}]}')
     made = inspector(tmp_path, pa.table({"n": [1, 1]}), ["n"], suites="s.json")
@@ -235,7 +237,7 @@ def test_a_page_that_cannot_be_made_leaves_the_verdict(tmp_path, monkeypatch):
     def fail():
         raise RuntimeError("no template")
 
-    monkeypatch.setattr(expectations, "_imported", fail)
+    monkeypatch.setattr(expectations, "_import_great_expectations", fail)
     suite = write(tmp_path, '{"expectations": [{"type": "expect_table_row_count_to_equal", "kwargs": {"value": 1}}]}')
     [check], page = expectations.run(Subject(suite, LocalRows(pa.table({"n": [1]})), False), "lake")
     assert check["ok"]

@@ -21,49 +21,52 @@ from onceonly.sinks.files.rehearsal import ReplacedMissing, TargetMissing
 UNDECIDED = "Nothing was decided or published, and what is staged is kept."
 
 
-def undecided(mine: FileHandle, error: Exception, target: str) -> NotCommitted:
-    """Why a rehearsal has not passed."""
-    what = f"sink '{mine.txn.sink}': its files cannot be published to {target}."
-    again = f"Then: onceonly recover {mine.txn.pipeline}. {UNDECIDED}"
+def explain_failed_rehearsal(handle: FileHandle, error: Exception, target: str) -> NotCommitted:
+    """Return why a rehearsal has not passed."""
+    what = f"sink '{handle.txn.sink}': its files cannot be published to {target}."
+    then_recover = f"Then: onceonly recover {handle.txn.pipeline}. {UNDECIDED}"
     match error:
         case FileMissing():
             todo = "They are staged again, if this attempt is aborted."
-            what = f"sink '{mine.txn.sink}': staged files no longer exist, or have changed."
+            what = f"sink '{handle.txn.sink}': staged files no longer exist, or have changed."
             return StageAgain(what, f"{error}.", todo, "staged-files-missing")
         case NameTaken():
             why = f"{error} exists with other content. Onceonly never overwrites a file."
-            return ActionNeeded(what, why, f"Move that file elsewhere. {again}", "name-taken")
+            return ActionNeeded(what, why, f"Move that file elsewhere. {then_recover}", "name-taken")
         case TargetMissing():
             why = f"{error} do not exist. Perhaps their volume is not mounted."
-            return ActionNeeded(what, why, f"Mount it. {again}", "target-missing")
+            return ActionNeeded(what, why, f"Mount it. {then_recover}", "target-missing")
         case ReplacedMissing():
             why = f"The files that it replaces have no manifest any more: {error} does not exist."
-            return ActionNeeded(what, why, f"Restore it, or abort. {again}", "replaced-files-missing")
+            return ActionNeeded(what, why, f"Restore it, or abort. {then_recover}", "replaced-files-missing")
         case Unsuitable():
-            return ActionNeeded(what, error.why, f"{error.todo} {again}", error.code)
+            return ActionNeeded(what, error.why, f"{error.todo} {then_recover}", error.code)
     why = f"{type(error).__name__}: {error}"
-    what = f"sink '{mine.txn.sink}': whether its files can be published to {target} is not known."
-    return NotCommitted(what, why, f"Try again: onceonly recover {mine.txn.pipeline}. {UNDECIDED}", "no-answer")
+    what = f"sink '{handle.txn.sink}': whether its files can be published to {target} is not known."
+    return NotCommitted(what, why, f"Try again: onceonly recover {handle.txn.pipeline}. {UNDECIDED}", "no-answer")
 
 
-def refused(mine: FileHandle, unfit: Unsuitable, target: str) -> CannotPublish:
-    """After the decision."""
+def refuse_unsuitable_target(handle: FileHandle, unfit: Unsuitable, target: str) -> CannotPublish:
+    """Return why a target that was decided on cannot be published to."""
     return CannotPublish(
-        f"sink '{mine.txn.sink}': its files cannot be published to {target}.",
+        f"sink '{handle.txn.sink}': its files cannot be published to {target}.",
         unfit.why,
-        f"{unfit.todo} Then: onceonly recover {mine.txn.pipeline}. The decision stands, and what is staged is kept.",
+        f"{unfit.todo} Then: onceonly recover {handle.txn.pipeline}. The decision stands, and what is staged is kept.",
         unfit.code,
     )
 
 
-def failed(mine: FileHandle, error: Exception, target: str, kept: str) -> CannotPublish | OutcomeUnknown:
-    sink = mine.txn.sink
-    exit_ = f"onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …"
+def explain_failure(
+    handle: FileHandle, error: Exception, target: str, staged_folder: str
+) -> CannotPublish | OutcomeUnknown:
+    """Return why a commit or a fence has failed."""
+    sink = handle.txn.sink
+    give_up = f"onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …"
     if isinstance(error, NameTaken):
         return CannotPublish(
             f"sink '{sink}': another file already has the name of a staged file.",
             f"{error} exists with other content. Onceonly never overwrites a file.",
-            f"Move that file elsewhere and recover, or: {exit_}. The staged rows are kept in {kept}.",
+            f"Move that file elsewhere and recover, or: {give_up}. The staged rows are kept in {staged_folder}.",
             "name-taken",
         )
     if isinstance(error, FileMissing):
@@ -71,7 +74,7 @@ def failed(mine: FileHandle, error: Exception, target: str, kept: str) -> Cannot
             f"sink '{sink}': a staged file no longer exists, or was replaced by another.",
             f"{error}.",
             "Restore it and recover (on an object store, the version of it that was staged: a copy is another file), "
-            f"or, if no copy exists: {exit_}. This target then lacks those rows; onceonly describe PIPELINE EPOCH "
+            f"or, if no copy exists: {give_up}. This target then lacks those rows; onceonly describe PIPELINE EPOCH "
             "shows the records that they come from.",
             "staged-files-missing",
         )
@@ -82,18 +85,20 @@ def failed(mine: FileHandle, error: Exception, target: str, kept: str) -> Cannot
     )
 
 
-def given_up(mine: FileHandle, manifest: str, kept: str) -> Fenced:
-    txn = mine.txn
+def refuse_given_up(handle: FileHandle, manifest: str, staged_folder: str) -> Fenced:
+    """Return why a transaction that a person gave up is not published."""
+    txn = handle.txn
     return Fenced(
         f"sink '{txn.sink}': epoch {txn.epoch} was given up; none of its rows is published.",
         f"A person gave it up, as {manifest} shows.",
         f"If the state table still waits for it: onceonly resolve {txn.pipeline} {txn.epoch} --give-up {txn.sink} "
-        f"--reason …. The staged rows are kept in {kept}.",
+        f"--reason …. The staged rows are kept in {staged_folder}.",
     )
 
 
-def behind(mine: FileHandle, other: Transaction, manifest: str) -> StateBehind:
-    txn = mine.txn
+def refuse_older_state(handle: FileHandle, other: Transaction, manifest: str) -> StateBehind:
+    """Return why an epoch that another transaction has published is not published again."""
+    txn = handle.txn
     return StateBehind(
         f"sink '{txn.sink}': another transaction has already published epoch {txn.epoch}.",
         f"{manifest} names {other.name}, and the state table names {txn.name}. The state table was restored from an "
@@ -103,8 +108,8 @@ def behind(mine: FileHandle, other: Transaction, manifest: str) -> StateBehind:
     )
 
 
-def not_there(sink: str, target: str) -> OutcomeUnknown:
-    """Of a sink that shall be given up."""
+def refuse_missing_target(sink: str, target: str) -> OutcomeUnknown:
+    """Return why a sink that shall be given up is not: neither of its folders exists."""
     return OutcomeUnknown(
         f"sink '{sink}': whether it was published is not known.",
         f"Neither {target} nor the folder beside it with the staged files exists. Perhaps their volume is not mounted.",
@@ -114,7 +119,8 @@ def not_there(sink: str, target: str) -> OutcomeUnknown:
     )
 
 
-def elsewhere(sink: str, handle: Handle, target: str) -> CannotPublish:
+def refuse_other_target(sink: str, handle: Handle, target: str) -> CannotPublish:
+    """Return why rows that were staged for another folder are not published."""
     return CannotPublish(
         f"sink '{sink}': its target is not the folder for which the rows were staged.",
         f"They were staged for {handle['target']}, and this process would publish to {target}.",
@@ -123,7 +129,8 @@ def elsewhere(sink: str, handle: Handle, target: str) -> CannotPublish:
     )
 
 
-def irreplaceable(sink: str, old: Handle) -> InvalidPipeline:
+def refuse_replacement(sink: str, old: Handle) -> InvalidPipeline:
+    """Return why published files cannot be replaced."""
     return InvalidPipeline(
         f"sink '{sink}': the files that are published in {old['target']} cannot be replaced.",
         f"Their manifest {old['manifest']} no longer exists, or is that of another transaction.",

@@ -18,80 +18,102 @@ GUESS = {  # if the handle does not contain the types
     "csv": {"inferSchema": "true", "multiLine": "true", "mode": "FAILFAST"},
     "json": {"mode": "FAILFAST"},
 }
-BLOCK = 1 << 20  # bytes: pyarrow's own default
+MIN_BLOCK_BYTES = 1 << 20  # pyarrow's own default
 LINE = "\n"  # a column name that no file contains
 
 
-def batches(on: FileSystem, handle: Handle) -> pa.RecordBatchReader | None:
-    """All rows, in this process; None if only Spark can read them (Avro, and types that Arrow does not have)."""
+def batches(file_system: FileSystem, handle: Handle) -> pa.RecordBatchReader | None:
+    """Read all rows in this process; None if only Spark can read them (Avro, and types that Arrow does not have)."""
     if handle["format"] == "avro":
         return None
     if "schema" not in handle:
-        return on.rows(handle["folder"], _format(handle["format"]))
+        return file_system.rows(handle["folder"], _format(handle["format"]))
     try:
-        return _typed(on, handle, row_types.arrow(file_formats.as_read(handle["format"], handle["schema"])))
+        schema = row_types.arrow(file_formats.as_read(handle["format"], handle["schema"]))
+        return _read_typed(file_system, handle, schema)
     except row_types.OnlySpark:
         return None
 
 
 def frame(handle: Handle, spark: Any) -> Any:
-    """All rows, as a Spark DataFrame."""
+    """Return all rows, as a Spark DataFrame."""
     format, folder = handle["format"], spark_files.uri(handle["folder"])
-    if schema := handle.get("schema"):
+    schema = handle.get("schema")
+    if schema:
         return file_formats.in_order(file_formats.reader(spark, format, schema).load(folder), schema)
     options = {**file_formats.OPTIONS.get(format, {}), **GUESS.get(format, {})}
     return strict_reader(spark).format(format).options(**options).load(folder)
 
 
-def _typed(on: FileSystem, handle: Handle, schema: pa.Schema) -> pa.RecordBatchReader:
-    format, by = handle["format"], _as_text(handle["partition_by"])
-    held = pa.schema([field for field in schema if field.name not in by.names])
-    stored = {"csv": _as_text(held.names), "json": _as_text([LINE])}.get(format, held)
+def _read_typed(file_system: FileSystem, handle: Handle, schema: pa.Schema) -> pa.RecordBatchReader:
+    """Read all rows with the types of `schema`.
+
+    The values of partition columns stand in the names of folders, those of all others in the files.
+    """
+    format, partition_schema = handle["format"], _text_schema(handle["partition_by"])
+    file_schema = pa.schema([field for field in schema if field.name not in partition_schema.names])
+    stored = file_schema
+    read: row_text.Read = row_text.as_it_is
+    if format == "csv":
+        stored, read = _text_schema(file_schema.names), _read_csv
+    elif format == "json":
+        stored, read = _text_schema([LINE]), _json_reader(handle["schema"])
     largest = max((file["bytes"] for file in handle.get("files", ())), default=0)
-    rows = on.rows(handle["folder"], _format(format, largest), pa.schema([*stored, *by]), by)
-    read = {"csv": _csv, "json": _json_by(handle["schema"])}.get(format, row_text.as_it_is)
-    return pa.RecordBatchReader.from_batches(schema, row_text.batches(rows, schema, held, read))
+    stored_schema = pa.schema([*stored, *partition_schema])
+    rows = file_system.rows(handle["folder"], _format(format, largest), stored_schema, partition_schema)
+    return pa.RecordBatchReader.from_batches(schema, row_text.batches(rows, schema, file_schema, read))
 
 
-def _csv(batch: pa.RecordBatch, held: pa.Schema) -> row_text.Columns:
-    return {field.name: row_text.from_csv(batch.column(field.name), field.type) for field in held}
+def _read_csv(batch: pa.RecordBatch, schema: pa.Schema) -> row_text.Columns:
+    return {field.name: row_text.from_csv(batch.column(field.name), field.type) for field in schema}
 
 
-def _json_by(schema: file_formats.Schema) -> row_text.Read:
+def _json_reader(schema: file_formats.Schema) -> row_text.Read:
+    """Return a function that parses the lines of a batch."""
     parse = row_text.json_parser(schema)
 
-    def read(batch: pa.RecordBatch, held: pa.Schema) -> row_text.Columns:
+    def read(batch: pa.RecordBatch, file_schema: pa.Schema) -> row_text.Columns:
         rows = [parse(line) for line in batch.column(LINE).to_pylist()]
-        made = row_text.array(rows, pa.struct(list(held)), row_text.from_json)
-        return dict(zip(held.names, made.flatten(), strict=True))
+        structs = row_text.array(rows, pa.struct(list(file_schema)), row_text.from_json)
+        return dict(zip(file_schema.names, structs.flatten(), strict=True))
 
     return read
 
 
-def _as_text(names: list[str]) -> pa.Schema:
+def _text_schema(names: list[str]) -> pa.Schema:
+    """Return a schema in which all columns are text."""
     return pa.schema([(name, pa.string()) for name in names])
 
 
 def _format(format: str, largest: int | None = None) -> ds.FileFormat:
-    """`largest`: bytes of the largest file; None if the handle does not contain the types."""
-    typed = largest is not None
+    """Return pyarrow's format.
+
+    Args:
+        largest: bytes of the largest file; None if the handle does not contain the types.
+    """
+    has_types = largest is not None
     if format == "parquet":
-        return ds.ParquetFileFormat(read_options=row_types.MICROS if typed else None)
+        return ds.ParquetFileFormat(read_options=row_types.MICROS if has_types else None)
     if format == "json":
-        return _lines(largest or 0) if typed else ds.JsonFileFormat()
-    nulls = {"strings_can_be_null": True, "quoted_strings_can_be_null": False, "null_values": [""]} if typed else {}
-    parse = pacsv.ParseOptions(newlines_in_values=True)
-    read = pacsv.ReadOptions(block_size=_block(largest or 0))
-    return ds.CsvFileFormat(parse, convert_options=pacsv.ConvertOptions(**nulls), read_options=read)
+        return _line_format(largest or 0) if has_types else ds.JsonFileFormat()
+    nulls: dict[str, Any] = {}
+    if has_types:
+        nulls = {"strings_can_be_null": True, "quoted_strings_can_be_null": False, "null_values": [""]}
+    parse_options = pacsv.ParseOptions(newlines_in_values=True)
+    read_options = pacsv.ReadOptions(block_size=_block_bytes(largest or 0))
+    return ds.CsvFileFormat(parse_options, convert_options=pacsv.ConvertOptions(**nulls), read_options=read_options)
 
 
-def _lines(largest: int) -> ds.FileFormat:
-    """Each line as text: pyarrow's JSON reader has no maps, bytes or time zones, and reads no numbers as decimals."""
-    parse = pacsv.ParseOptions(delimiter="\x01", quote_char=False, escape_char=False)
-    read = pacsv.ReadOptions(column_names=[LINE], block_size=_block(largest))
-    return ds.CsvFileFormat(parse, read_options=read)
+def _line_format(largest: int) -> ds.FileFormat:
+    """Return a format that reads each line as text.
+
+    pyarrow's JSON reader has no maps, bytes or time zones, and reads no numbers as decimals.
+    """
+    parse_options = pacsv.ParseOptions(delimiter="\x01", quote_char=False, escape_char=False)
+    read_options = pacsv.ReadOptions(column_names=[LINE], block_size=_block_bytes(largest))
+    return ds.CsvFileFormat(parse_options, read_options=read_options)
 
 
-def _block(largest: int) -> int:
-    """The block size in bytes: pyarrow cannot read a row that is larger than a block."""
-    return min(max(largest, BLOCK), 2**31 - 1)
+def _block_bytes(largest: int) -> int:
+    """Return the block size in bytes: pyarrow cannot read a row that is larger than a block."""
+    return min(max(largest, MIN_BLOCK_BYTES), 2**31 - 1)

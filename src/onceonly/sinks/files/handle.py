@@ -32,7 +32,7 @@ class FileHandle:
     format: str
     rows: int
     files: tuple[StagedFile, ...]
-    out: tuple[Published, ...]  # what it replaces or takes back
+    replaced: tuple[Published, ...]  # what it replaces or takes back
     rewinds: bool  # a rewind: nothing was staged, and no attempt owns it
     schema: Mapping[str, Any] | None  # of the rows; None: there are none, or an older version has staged them
 
@@ -41,59 +41,62 @@ class FileHandle:
         return manifest_of(self.txn)
 
 
-class _Wrong(Exception):
+class _InvalidHandle(Exception):
     """A handle is not valid; the text says why."""
 
 
 def parse(sink: str, handle: Handle) -> FileHandle:
-    """Raises CannotPublish if the handle is not valid; nothing was changed."""
+    """Parse a handle of a sink. Raises CannotPublish if it is not valid; nothing was changed."""
     try:
         return _parse(sink, handle)
-    except _Wrong as wrong:
-        raise confined.damaged(sink, f"{wrong}.") from None
+    except _InvalidHandle as why:
+        raise confined.damaged(sink, f"{why}.") from None
     except (KeyError, TypeError, ValueError) as error:
         raise confined.damaged(sink, f"{type(error).__name__}: {error}.") from error
 
 
 def staging_of(target: str) -> str:
-    """The staging folder: next to the target, on the same file system, with a name that starts with a dot."""
-    above, _, name = target.rpartition("/")
-    return f"{above}/.{name}.staged"
+    """Return the staging folder: next to the target, on the same file system, with a name that starts with a dot."""
+    parent, _, name = target.rpartition("/")
+    return f"{parent}/.{name}.staged"
 
 
 def _parse(sink: str, handle: Handle) -> FileHandle:
     txn = confined.parsed(handle["txn"])
     if txn is None or txn.sink != sink:
-        raise _Wrong(f"Its transaction is {handle['txn']!r}")
-    for name, wanted in (
-        ("manifest", manifest_of(txn)),
-        ("folder", f"{staging_of(handle['target'])}/{txn.name}/data"),
-    ):
-        if handle[name] != wanted:
-            raise _Wrong(f"Its {name} is {handle[name]!r}, not {wanted!r}")
+        raise _InvalidHandle(f"Its transaction is {handle['txn']!r}")
+    derived_paths = {
+        "manifest": manifest_of(txn),
+        "folder": f"{staging_of(handle['target'])}/{txn.name}/data",
+    }
+    for key, path in derived_paths.items():
+        if handle[key] != path:
+            raise _InvalidHandle(f"Its {key} is {handle[key]!r}, not {path!r}")
     files = tuple(StagedFile.from_json(file) for file in handle["files"])
     for file in files:
-        _check(file.final, stem(txn))
+        _check_final_name(file.final, stem(txn))
         if not confined.is_plain(file.staged):
-            raise _Wrong(f"Its file {file.staged!r} is not in the staged folder")
-    out = tuple(_published(old, txn) for old in taken_out(handle))
+            raise _InvalidHandle(f"Its file {file.staged!r} is not in the staged folder")
+    replaced = tuple(_parse_replaced(old, txn) for old in taken_out(handle))
     schema = handle.get("schema")
-    return FileHandle(txn, str(handle["format"]), int(handle["rows"]), files, out, "retracts" in handle, schema)
+    return FileHandle(txn, str(handle["format"]), int(handle["rows"]), files, replaced, "retracts" in handle, schema)
 
 
-def _published(old: Mapping[str, Any], by: Transaction) -> Published:
-    """Output of the same pipeline and sink. Raises _Wrong for any other."""
+def _parse_replaced(old: Mapping[str, Any], txn: Transaction) -> Published:
+    """Return what the transaction replaces. Raises _InvalidHandle for output of another pipeline or sink."""
     manifest, files = old["manifest"], tuple(file["final"] for file in old["files"])
-    folder, _, file = str(manifest).rpartition("/")
-    name = file.removesuffix(".manifest")
-    if folder != MANIFESTS or not confined.is_published(manifest) or name.split("-")[:2] != [by.pipeline, by.sink]:
-        raise _Wrong(f"It replaces {manifest!r}")
+    folder, _, name = str(manifest).rpartition("/")
+    old_stem = name.removesuffix(".manifest")
+    is_manifest = folder == MANIFESTS and confined.is_published(manifest)
+    if not is_manifest or old_stem.split("-")[:2] != [txn.pipeline, txn.sink]:
+        raise _InvalidHandle(f"It replaces {manifest!r}")
     for file in files:
-        _check(file, name)
+        _check_final_name(file, old_stem)
     return Published(manifest, files)
 
 
-def _check(final: object, of: str) -> None:
+def _check_final_name(final: object, file_stem: str) -> None:
+    """Refuse a path in the target that the sink would not have given to a file of a transaction with this stem."""
     name = str(final).rpartition("/")[2]
-    if not confined.is_published(final) or not name.startswith(f"{of}-"):
-        raise _Wrong(f"Its file {final!r} is not named after {of}")
+    if not confined.is_published(final) or not name.startswith(f"{file_stem}-"):
+        raise _InvalidHandle(f"Its file {final!r} is not named after {file_stem}")

@@ -15,65 +15,87 @@ from onceonly.sinks.files import moves
 from onceonly.sinks.files.handle import FileHandle
 
 Manifest = Mapping[str, Any]
-LOOKED_AT = 8  # manifests that are read for a trace
+MAX_TRACE_MANIFESTS = 8  # manifests that are read for a trace
 
 
-def published(mine: FileHandle, decision: int) -> Manifest:
-    files = [{"path": file.final, **moves.content(file.print)} for file in mine.files]
-    replaced = [old.manifest.rpartition("/")[2] for old in mine.out]
-    found = {**_known(mine, decision), "rows": mine.rows, "files": files}
-    schema = {"schema": mine.schema} if mine.schema else {}
-    return {**found, **schema, **({"replaces": replaced} if replaced else {})}
+def build(handle: FileHandle, decision: int) -> Manifest:
+    """Return the manifest that a commit writes."""
+    manifest = _common_fields(handle, decision)
+    manifest["rows"] = handle.rows
+    manifest["files"] = [{"path": file.final, **moves.content(file.print)} for file in handle.files]
+    if handle.schema:
+        manifest["schema"] = handle.schema
+    replaced = [publication.manifest.rpartition("/")[2] for publication in handle.replaced]
+    if replaced:
+        manifest["replaces"] = replaced
+    return manifest
 
 
-def given_up(mine: FileHandle, decision: int) -> Manifest:
-    """A manifest without files. What it would have replaced stays published."""
-    return {**_known(mine, decision), "rows": 0, "files": [], "given_up": True}
+def build_given_up(handle: FileHandle, decision: int) -> Manifest:
+    """Return a manifest without files. What it would have replaced stays published."""
+    return {**_common_fields(handle, decision), "rows": 0, "files": [], "given_up": True}
 
 
-def is_given_up(found: Manifest) -> bool:
-    return bool(found.get("given_up"))
+def is_given_up(manifest: Manifest) -> bool:
+    return bool(manifest.get("given_up"))
 
 
-def listed(found: Manifest) -> set[str]:
-    return {file["path"] for file in found["files"]}
+def list_paths(manifest: Manifest) -> set[str]:
+    """Return the paths in the target of the files that a manifest lists."""
+    return {file["path"] for file in manifest["files"]}
 
 
-def traces(on: FileSystem, target: str, pipeline: str, sink: str) -> list[Trace]:
-    """The last decision of each state table, from the manifests of its last epochs.
+def traces(file_system: FileSystem, target: str, pipeline: str, sink: str) -> list[Trace]:
+    """Return the last decision of each state table, from the manifests of its last epochs.
 
     Reading a few is enough: only intervals that run in parallel are decided in another order than that of their epochs.
     """
-    by_table: dict[str, list[str]] = {}
-    for name in on.names(f"{target}/{MANIFESTS}"):
+    names_by_table: dict[str, list[str]] = {}
+    for name in file_system.names(f"{target}/{MANIFESTS}"):
         if confined.is_published(f"{MANIFESTS}/{name}") and name.split("-")[:2] == [pipeline, sink]:
-            by_table.setdefault(name.split("-")[3], []).append(name)
-    found = (_trace(on, target, sorted(names, key=epoch)[-LOOKED_AT:]) for names in by_table.values())
-    return [trace for trace in found if trace]
+            names_by_table.setdefault(name.split("-")[3], []).append(name)
+    traces_by_table = []
+    for names in names_by_table.values():
+        trace = _read_trace(file_system, target, sorted(names, key=epoch)[-MAX_TRACE_MANIFESTS:])
+        if trace:
+            traces_by_table.append(trace)
+    return traces_by_table
 
 
-def _trace(on: FileSystem, target: str, names: list[str]) -> Trace | None:
-    read = (read_ours(on, f"{target}/{MANIFESTS}/{name}") for name in names)
-    found = [manifest for manifest in read if manifest]
-    if not found:
+def _read_trace(file_system: FileSystem, target: str, names: list[str]) -> Trace | None:
+    """Return the last decision that the manifests of one state table show; None if none of them is readable.
+
+    Args:
+        names: of the manifests, by epoch.
+    """
+    manifests = []
+    for name in names:
+        manifest = read_ours(file_system, f"{target}/{MANIFESTS}/{name}")
+        if manifest:
+            manifests.append(manifest)
+    if not manifests:
         return None
-    state_id = str(found[-1]["txn"]).split("-")[0]
-    decision = max(int(each.get("decision", 0)) for each in found)
+    state_id = str(manifests[-1]["txn"]).split("-")[0]
+    decision = max(int(manifest.get("decision", 0)) for manifest in manifests)
     return Trace(state_id, decision, f"folder {target}", epoch=epoch(names[-1]))
 
 
-def read_ours(on: FileSystem, path: str) -> Manifest | None:
-    """The manifest; None if there is none, or the file is not a manifest of ours."""
+def read_ours(file_system: FileSystem, path: str) -> Manifest | None:
+    """Return the manifest; None if there is none, or the file is not a manifest of ours."""
     with suppress(moves.NameTaken):
-        return moves.read_manifest(on, path)
+        return moves.read_manifest(file_system, path)
     return None
 
 
-def _known(mine: FileHandle, decision: int) -> dict[str, Any]:
-    """`at`: its time. In the order of the decisions it may go backward, where clocks differ or do."""
+def _common_fields(handle: FileHandle, decision: int) -> dict[str, Any]:
+    """Return what every manifest begins with.
+
+    `at` is its time. In the order of the decisions it may go backward, where clocks differ or do.
+    """
     at = datetime.now(UTC).isoformat()
-    return {"version": 1, "txn": mine.txn.name, "decision": decision, "at": at, "format": mine.format}
+    return {"version": 1, "txn": handle.txn.name, "decision": decision, "at": at, "format": handle.format}
 
 
 def epoch(name: str) -> int:
+    """Return the epoch in a manifest's name."""
     return int(name.split("-")[2])

@@ -29,19 +29,22 @@ class StagedFile:
     upload: Upload | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The key of the checksum is the name of its algorithm."""
+        """Return the file as the handle stores it. The key of the checksum is the name of its algorithm."""
         upload = {"upload": self.upload._asdict()} if self.upload else {}
         return {"staged": self.staged, "final": self.final, **content(self.print), **upload}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> StagedFile:
         [algorithm] = data.keys() - {"staged", "final", "bytes", "upload"}
-        print, told = Fingerprint(data["bytes"], algorithm, data[algorithm]), data.get("upload")
-        upload = Upload(told["id"], told["source"], tuple(told["parts"])) if told else None
+        print, upload = Fingerprint(data["bytes"], algorithm, data[algorithm]), None
+        upload_json = data.get("upload")
+        if upload_json:
+            upload = Upload(upload_json["id"], upload_json["source"], tuple(upload_json["parts"]))
         return cls(data["staged"], data["final"], print, upload)
 
 
 def content(print: Fingerprint) -> dict[str, Any]:
+    """Return a fingerprint as handles and manifests store it."""
     return {"bytes": print.bytes, print.algorithm: print.digest}
 
 
@@ -53,87 +56,103 @@ class FileMissing(Exception):
     """A file is neither staged, as it was then, nor at its final name."""
 
 
-def move(on: FileSystem, files: Iterable[StagedFile], folder: OwnPath, target: str) -> None:
-    """Move all of them, no matter which of them a crash or another process has left unmoved.
+def move(file_system: FileSystem, files: Iterable[StagedFile], folder: OwnPath, target: str) -> None:
+    """Move all files to their final names, no matter which of them a crash or another process has left unmoved.
 
     Raises:
         NameTaken, FileMissing: one file needs manual resolution; the others were moved.
     """
-    _each(on, files, target, lambda file: _move(on, file, folder, target))
+    _change_names(file_system, files, target, lambda file: _move(file_system, file, folder, target))
 
 
-def move_back(on: FileSystem, files: Iterable[StagedFile], folder: OwnPath, target: str) -> None:
+def move_back(file_system: FileSystem, files: Iterable[StagedFile], folder: OwnPath, target: str) -> None:
     """Move the files that have their final names back into `folder`, no matter how many already were.
 
     A file with such a name but other content stays.
     """
-    there = [file for file in files if on.exists(f"{target}/{file.final}")]
-    _each(on, there, target, lambda file: _move_back(on, file, folder, target))
+    moved = [file for file in files if file_system.exists(f"{target}/{file.final}")]
+    _change_names(file_system, moved, target, lambda file: _move_back(file_system, file, folder, target))
 
 
-def _each(on: FileSystem, files: Iterable[StagedFile], target: str, change: Callable[[StagedFile], None]) -> None:
-    moves = list(files)
-    places = parents(f"{target}/{file.final}" for file in moves)
-    for place in places:
-        on.make_folder(place, target)
+def _change_names(
+    file_system: FileSystem, files: Iterable[StagedFile], target: str, change: Callable[[StagedFile], None]
+) -> None:
+    """Change the names of all files, and sync the folders of their final names.
+
+    All changes are tried before the first error is raised.
+    """
+    files = list(files)
+    folders = parents(f"{target}/{file.final}" for file in files)
+    for folder in folders:
+        file_system.make_folder(folder, target)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        running = [pool.submit(change, file) for file in moves]
-    for each in running:
-        each.result()
-    for place in places:
-        on.sync_names(place)
+        changes = [pool.submit(change, file) for file in files]
+    for future in changes:
+        future.result()
+    for folder in folders:
+        file_system.sync_names(folder)
 
 
-def _move(on: FileSystem, file: StagedFile, folder: OwnPath, target: str) -> None:
+def _move(file_system: FileSystem, file: StagedFile, folder: OwnPath, target: str) -> None:
+    """Move one file; harmless if it was moved already.
+
+    Raises:
+        NameTaken: the final name belongs to another file.
+        FileMissing: the file is in neither place.
+    """
     staged, final = folder.below(file.staged), f"{target}/{file.final}"
     try:
-        on.move(staged, final, Ready(file.print, file.upload))
+        file_system.move(staged, final, Ready(file.print, file.upload))
     except FileExistsError:
-        check_same(on, file, final)
-        on.remove(staged)
+        check_same(file_system, file, final)
+        file_system.remove(staged)
     except FileNotFoundError:
-        if not on.exists(final):
-            what = "is not the file that was staged" if on.exists(staged.path) else "does not exist"
-            raise FileMissing(f"{staged.path} {what}, and {final} does not exist") from None
-        check_same(on, file, final)
-
-
-def _move_back(on: FileSystem, file: StagedFile, folder: OwnPath, target: str) -> None:
-    final, kept = OwnPath(target, file.final), folder.below(file.staged).path
-    with suppress(FileNotFoundError, IsADirectoryError):  # not moved yet, moved back by another process, or a folder
-        if on.fingerprint(final.path) != file.print:
+        if file_system.exists(final):
+            check_same(file_system, file, final)
             return
-        on.make_folder(parent(kept), folder.path)
+        what = "is not the file that was staged" if file_system.exists(staged.path) else "does not exist"
+        raise FileMissing(f"{staged.path} {what}, and {final} does not exist") from None
+
+
+def _move_back(file_system: FileSystem, file: StagedFile, folder: OwnPath, target: str) -> None:
+    """Move one file back into `folder`, unless the file with its final name is another one."""
+    final, staged = OwnPath(target, file.final), folder.below(file.staged).path
+    with suppress(FileNotFoundError, IsADirectoryError):  # not moved yet, moved back by another process, or a folder
+        if file_system.fingerprint(final.path) != file.print:
+            return
+        file_system.make_folder(parent(staged), folder.path)
         with suppress(FileExistsError):  # a process was killed within a move: it has both names
-            on.move(final, kept)
-        on.remove(final)
-        on.sync_names(parent(kept))
+            file_system.move(final, staged)
+        file_system.remove(final)
+        file_system.sync_names(parent(staged))
 
 
-def check_same(on: FileSystem, file: StagedFile, final: str) -> None:
+def check_same(file_system: FileSystem, file: StagedFile, final: str) -> None:
     """Raise NameTaken unless the file at the final name is this one."""
     try:
-        found = on.fingerprint(final)
+        final_print = file_system.fingerprint(final)
     except IsADirectoryError:
         raise NameTaken(f"the folder {final}") from None
-    if found == file.print:
+    if final_print == file.print:
         return
-    if found.algorithm != file.print.algorithm:
-        raise NameTaken(f"{final} (with a checksum by {found.algorithm}, ours is by {file.print.algorithm})")
+    if final_print.algorithm != file.print.algorithm:
+        raise NameTaken(f"{final} (with a checksum by {final_print.algorithm}, ours is by {file.print.algorithm})")
     raise NameTaken(final)
 
 
 def text(content: Mapping[str, Any]) -> str:
-    """The text of a manifest."""
+    """Return the text of a manifest."""
     return json.dumps(content, indent=1) + "\n"
 
 
 def digest(content: Mapping[str, Any]) -> str:
-    """The SHA-256 of a manifest's file."""
+    """Return the SHA-256 of a manifest's file."""
     return hashlib.sha256(text(content).encode()).hexdigest()
 
 
-def write_manifest(on: FileSystem, path: str, content: Mapping[str, Any], folder: OwnPath) -> Mapping[str, Any] | None:
+def write_manifest(
+    file_system: FileSystem, path: str, content: Mapping[str, Any], folder: OwnPath
+) -> Mapping[str, Any] | None:
     """Write the manifest in one step, unless `folder` was removed: the outcome was recorded, or is that of an abort.
 
     Returns:
@@ -141,32 +160,33 @@ def write_manifest(on: FileSystem, path: str, content: Mapping[str, Any], folder
     Raises:
         NameTaken: the file that existed is not a manifest of ours.
     """
-    place = parent(path)
-    on.make_folder(place, parent(place))
+    manifests = parent(path)
+    file_system.make_folder(manifests, parent(manifests))
     try:
-        on.create(path, text(content), folder)
+        file_system.create(path, text(content), folder)
     except FileExistsError:
-        if found := read_manifest(on, path):
-            return found
+        existing = read_manifest(file_system, path)
+        if existing:
+            return existing
         raise OSError(f"{path} existed and no longer does") from None
     finally:
-        on.sync_names(place)
+        file_system.sync_names(manifests)
     return None
 
 
-def read_manifest(on: FileSystem, path: str) -> Mapping[str, Any] | None:
-    """The manifest; None if there is none.
+def read_manifest(file_system: FileSystem, path: str) -> Mapping[str, Any] | None:
+    """Return the manifest; None if there is none.
 
     Raises:
         NameTaken: the file is not a manifest of ours.
     """
     try:
-        found = json.loads(on.read(path))
+        content = json.loads(file_system.read(path))
     except FileNotFoundError:
         return None
     except (ValueError, IsADirectoryError):
-        found = None
-    txn = confined.parsed(found.get("txn")) if isinstance(found, dict) else None
+        content = None
+    txn = confined.parsed(content.get("txn")) if isinstance(content, dict) else None
     if txn is None or not path.endswith(f"/{confined.manifest_of(txn)}"):
         raise NameTaken(path)
-    return dict(found)
+    return dict(content)

@@ -25,7 +25,9 @@ class ReplacedMissing(Exception):
 REFUSALS = (FileMissing, NameTaken, ReplacedMissing, TargetMissing, Unsuitable)
 
 
-def rehearse(on: FileSystem, mine: FileHandle, staged: OwnPath, target: str, content: Mapping[str, Any]) -> None:
+def rehearse(
+    file_system: FileSystem, handle: FileHandle, staged: OwnPath, target: str, content: Mapping[str, Any]
+) -> None:
     """Go through a commit. It writes no manifest, and gives no file its final name.
 
     Args:
@@ -36,52 +38,58 @@ def rehearse(on: FileSystem, mine: FileHandle, staged: OwnPath, target: str, con
         TargetMissing, ReplacedMissing, NameTaken, Unsuitable: a person has to act.
         NotCommitted, OSError: no answer.
     """
-    if not mine.rewinds and not on.has_begun(staged):
-        if not is_there(on, staged.root) and not is_there(on, target):
+    if not handle.rewinds and not file_system.has_begun(staged):
+        if not is_there(file_system, staged.root) and not is_there(file_system, target):
             raise TargetMissing(f"{target} and {staged.root}")
         raise FileMissing(f"{staged.path} does not exist")
-    on.check(target)
+    file_system.check(target)
     data = staged.below("data")
-    _for_each(mine.files, lambda file: _check_file(on, file, data, target))
-    files = [Move(data.below(file.staged).path, f"{target}/{file.final}") for file in mine.files]
-    if not mine.rewinds:  # a rewind stages nothing, and its commit creates the folder
-        on.check_names(staged, files, target, moves.text(content))
-    for old in mine.out:
-        _check_replaced(on, old, target)
+    _check_each_file(handle.files, lambda file: _check_file(file_system, file, data, target))
+    if not handle.rewinds:  # a rewind stages nothing, and its commit creates the folder
+        names = [Move(data.below(file.staged).path, f"{target}/{file.final}") for file in handle.files]
+        file_system.check_names(staged, names, target, moves.text(content))
+    for publication in handle.replaced:
+        _check_replaced(file_system, publication, target)
 
 
-def is_there(on: FileSystem, folder: str) -> bool:
-    """An object store has no folders: there, one exists as long as something is in it."""
-    return on.exists(folder) or bool(on.names(folder))
+def is_there(file_system: FileSystem, folder: str) -> bool:
+    """Return whether a folder exists. An object store has none: there, one exists as long as something is in it."""
+    return file_system.exists(folder) or bool(file_system.names(folder))
 
 
-def _for_each(files: tuple[StagedFile, ...], check: Callable[[StagedFile], None]) -> None:
+def _check_each_file(files: tuple[StagedFile, ...], check: Callable[[StagedFile], None]) -> None:
+    """Check all files in parallel, then raise the error of the first one that has one."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        running = [pool.submit(check, file) for file in files]
-    for each in running:
-        each.result()
+        checks = [pool.submit(check, file) for file in files]
+    for future in checks:
+        future.result()
 
 
-def _check_file(on: FileSystem, file: StagedFile, data: OwnPath, target: str) -> None:
-    """A file that has its final name already was moved by another process."""
+def _check_file(file_system: FileSystem, file: StagedFile, data: OwnPath, target: str) -> None:
+    """Check that a file is as it was staged, or has its final name already: then another process has moved it.
+
+    Raises:
+        FileMissing: it is neither.
+        NameTaken: its final name belongs to another file.
+    """
     with suppress(FileNotFoundError):
-        moves.check_same(on, file, f"{target}/{file.final}")
+        moves.check_same(file_system, file, f"{target}/{file.final}")
         return
     staged = data.below(file.staged)
     try:
-        on.check_staged(staged, Ready(file.print, file.upload))
+        file_system.check_staged(staged, Ready(file.print, file.upload))
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise FileMissing(f"{staged.path} does not exist, or is not the file that was staged") from error
 
 
-def _check_replaced(on: FileSystem, old: Published, target: str) -> None:
-    """The commit removes its files after the manifest is written, so it must be able to."""
-    found = manifest.read_ours(on, f"{target}/{old.manifest}")
-    if found is None or manifest.is_given_up(found):
-        raise ReplacedMissing(f"{target}/{old.manifest}")
-    _for_each_path(on, [*old.files, old.manifest], target)
+def _check_replaced(file_system: FileSystem, publication: Published, target: str) -> None:
+    """Check that the commit can remove its files, as it does after the manifest is written."""
+    content = manifest.read_ours(file_system, f"{target}/{publication.manifest}")
+    if content is None or manifest.is_given_up(content):
+        raise ReplacedMissing(f"{target}/{publication.manifest}")
+    _check_removals(file_system, [*publication.files, publication.manifest], target)
 
 
-def _for_each_path(on: FileSystem, paths: list[str], target: str) -> None:
+def _check_removals(file_system: FileSystem, paths: list[str], target: str) -> None:
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(lambda path: on.check_removal(f"{target}/{path}"), paths))
+        list(pool.map(lambda path: file_system.check_removal(f"{target}/{path}"), paths))

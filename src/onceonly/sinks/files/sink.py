@@ -65,13 +65,13 @@ class FileWriter(Sink, KeepsCopies, Traced, ProvesHistory, Replaceable, Versione
         return cls(config, context.locate(config.path), context.settings.webhdfs)
 
     def check(self) -> list[str]:
-        stage.check(self.config, self._on, self._target)
+        stage.check(self.config, self._file_system, self._target)
         return [f"{self.name}: moves {self.config.format} files to {self._target}"]
 
     def stage(self, txn: Transaction, rows: Any) -> Handle:
-        stage.check(self.config, self._on, self._target)
-        folder, rows_staged = stage.write(self.config, txn, self._on, self._target, rows)
-        files = stage.describe(self.config, txn, self._on, self._target, folder, rows_staged)
+        stage.check(self.config, self._file_system, self._target)
+        folder, rows_staged = stage.write(self.config, txn, self._file_system, self._target, rows)
+        files = stage.describe(self.config, txn, self._file_system, self._target, folder, rows_staged)
         return {
             "kind": "files",
             "target": self._target,
@@ -95,17 +95,18 @@ class FileWriter(Sink, KeepsCopies, Traced, ProvesHistory, Replaceable, Versione
             TargetWentBack, StateBehind, Fenced: as in `commit`.
             NotCommitted: no answer.
         """
-        mine = self._mine(handle)
-        content = manifest.published(mine, decision)
+        file_handle = self._parse_handle(handle)
+        content = manifest.build(file_handle, decision)
         try:
-            shown = self._shown(mine)
-            if shown is None:
+            existing = self._read_manifest(file_handle)
+            if existing is None:
                 histories.require(self, last)
-                rehearsal.rehearse(self._on, mine, self._staged(mine), self._target, content)
+                staged = self._staged_folder(file_handle)
+                rehearsal.rehearse(self._file_system, file_handle, staged, self._target, content)
         except (*rehearsal.REFUSALS, OSError) as error:
-            raise errors.undecided(mine, error, self._target) from error
-        if shown is not None:
-            self._check_owner(mine, shown)
+            raise errors.explain_failed_rehearsal(file_handle, error, self._target) from error
+        if existing is not None:
+            self._check_owner(file_handle, existing)
         return handle
 
     def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
@@ -118,54 +119,66 @@ class FileWriter(Sink, KeepsCopies, Traced, ProvesHistory, Replaceable, Versione
             CannotPublish: a final name belongs to another file, a file is missing, or the handle is damaged.
             OutcomeUnknown: the file system failed or does not answer. It is safe to call again.
         """
-        mine = self._mine(handle)
+        file_handle = self._parse_handle(handle)
         try:
-            return self._publish(mine, decision, last)
+            return self._publish(file_handle, decision, last)
         except (NameTaken, FileMissing, OSError) as error:
-            raise self._failed(mine, error) from error
+            raise self._explain_failure(file_handle, error) from error
 
-    def _publish(self, mine: FileHandle, decision: int, last: Publication | None) -> Outcome:
-        if shown := self._published(mine):
-            return self._done(mine, shown, already=True)
-        staged, content = self._staged(mine), manifest.published(mine, decision)
+    def _publish(self, file_handle: FileHandle, decision: int, last: Publication | None) -> Outcome:
+        """Publish what is not published yet.
+
+        If the process dies before the manifest exists, the next call moves the files that were not moved. If it dies
+        after that, the next call finds the manifest, and only removes what is replaced.
+        """
+        existing = self._read_publication(file_handle)
+        if existing:
+            return self._finish(file_handle, existing, already=True)
+        staged, content = self._staged_folder(file_handle), manifest.build(file_handle, decision)
         if not histories.require(self, last):
             self._make_target()
         try:
-            if mine.rewinds:  # nothing was staged for it
-                self._on.begin(staged)
-            moves.move(self._on, mine.files, staged.below("data"), self._target)
-            shown = self._write(mine, content)
+            if file_handle.rewinds:  # nothing was staged for it
+                self._file_system.begin(staged)
+            moves.move(self._file_system, file_handle.files, staged.below("data"), self._target)
+            existing = self._write_manifest(file_handle, content)
         except (NameTaken, FileMissing, OSError):
-            if shown := self._published(mine):  # by another process, or this one, whose answer was lost
-                return self._done(mine, shown, already=True)
+            existing = self._read_publication(file_handle)
+            if existing:  # by another process, or this one, whose answer was lost
+                return self._finish(file_handle, existing, already=True)
             raise
-        if shown is not None:
-            self._judge(mine, shown)
-        return self._done(mine, shown or content, already=shown is not None)
+        if existing is not None:
+            self._require_published(file_handle, existing)
+        return self._finish(file_handle, existing or content, already=existing is not None)
 
-    def _done(self, mine: FileHandle, shown: Manifest, already: bool) -> Outcome:
-        """The outcome, once what it replaces is removed."""
-        self._remove_replaced(mine)
-        proof = history.proof(self._target, mine.manifest, shown)
-        return Outcome(already, {"rows": mine.rows}, proof)
+    def _finish(self, file_handle: FileHandle, content: Manifest, already: bool) -> Outcome:
+        """Remove what the published transaction replaces, then return its outcome.
+
+        Args:
+            content: of the manifest in the target.
+            already: it was published before this call.
+        """
+        self._remove_replaced(file_handle)
+        proof = history.proof(self._target, file_handle.manifest, content)
+        return Outcome(already, {"rows": file_handle.rows}, proof)
 
     def _make_target(self) -> None:
-        """For its first publication. Its parent exists: rows are staged there."""
-        self._on.make_folder(self._target, parent(self._target))
+        """Create the target for its first publication. Its parent exists: rows are staged there."""
+        self._file_system.make_folder(self._target, parent(self._target))
 
     def compare(self, last: Publication) -> History:
         try:
-            return history.compare(self._on, self._target, last)
+            return history.compare(self._file_system, self._target, last)
         except OSError as error:
-            raise self._silent(error) from error
+            raise self._explain_no_answer(error) from error
 
     def proof_now(self, last: Publication) -> Publication | None:
         try:
-            return history.proof_now(self._on, self._target, last)
+            return history.proof_now(self._file_system, self._target, last)
         except OSError as error:
-            raise self._silent(error) from error
+            raise self._explain_no_answer(error) from error
 
-    def _silent(self, error: OSError) -> OutcomeUnknown:
+    def _explain_no_answer(self, error: OSError) -> OutcomeUnknown:
         return OutcomeUnknown(
             f"sink '{self.name}': {self._target} does not answer.",
             f"{type(error).__name__}: {error}",
@@ -179,45 +192,53 @@ class FileWriter(Sink, KeepsCopies, Traced, ProvesHistory, Replaceable, Versione
         Only one of commit and fence gets the name, in one step. If the process dies after that, the next call of either
         method completes what is missing.
         """
-        mine = self._mine(handle)
-        given_up, staged = manifest.given_up(mine, decision), self._staged(mine)
+        file_handle = self._parse_handle(handle)
+        given_up, staged = manifest.build_given_up(file_handle, decision), self._staged_folder(file_handle)
         try:
-            if not any(rehearsal.is_there(self._on, folder) for folder in (self._target, self._staging)):
-                raise errors.not_there(self.name, self._target)
-            self._on.begin(staged)  # also for staged files that no longer exist
+            if not self._has_a_folder():
+                raise errors.refuse_missing_target(self.name, self._target)
+            self._file_system.begin(staged)  # also for staged files that no longer exist
             self._make_target()
-            found = self._shown(mine) or self._write(mine, given_up) or given_up
-            if self._names(mine, found):
-                return Outcome(already=True, detail={"rows": mine.rows})
-            self._take_back(mine, found)
+            content = self._read_manifest(file_handle) or self._write_manifest(file_handle, given_up) or given_up
+            if self._is_proof_of(file_handle, content):
+                return Outcome(already=True, detail={"rows": file_handle.rows})
+            self._take_back(file_handle, content)
         except (NameTaken, OSError) as error:
-            raise self._failed(mine, error) from error
+            raise self._explain_failure(file_handle, error) from error
         return None
 
-    def _take_back(self, mine: FileHandle, found: Manifest) -> None:
+    def _has_a_folder(self) -> bool:
+        """Return whether the target or its staging folder exists. If neither does, their volume may not be mounted."""
+        folders = (self._target, self._staging_folder)
+        return any(rehearsal.is_there(self._file_system, folder) for folder in folders)
+
+    def _take_back(self, file_handle: FileHandle, content: Manifest) -> None:
         """Prevent further moves, and move back all files that the manifest does not list. The rows are kept."""
-        staged, theirs = self._staged(mine), manifest.listed(found)
-        self._on.rename_folder(staged.below("data"), staged.below(GIVEN_UP))
-        self._on.end_uploads(self._target, stem(mine.txn))
-        ours = [file for file in mine.files if file.final not in theirs]
-        moves.move_back(self._on, ours, staged.below(GIVEN_UP), self._target)
-        if mine.rewinds:
-            self.discard(mine.txn, None)
+        staged, published = self._staged_folder(file_handle), manifest.list_paths(content)
+        self._file_system.rename_folder(staged.below("data"), staged.below(GIVEN_UP))
+        self._file_system.end_uploads(self._target, stem(file_handle.txn))
+        unpublished = [file for file in file_handle.files if file.final not in published]
+        moves.move_back(self._file_system, unpublished, staged.below(GIVEN_UP), self._target)
+        if file_handle.rewinds:
+            self.discard(file_handle.txn, None)
 
     def traces(self, pipeline: str) -> list[Trace]:
-        return manifest.traces(self._on, self._target, pipeline, self.name)
+        return manifest.traces(self._file_system, self._target, pipeline, self.name)
 
     def landed(self, handle: Handle, decision: int) -> Landed:
-        """A reader goes by the decisions of the manifests, and each has the rows of one checkpoint."""
-        mine = self._mine(handle)
-        return Landed(confined.stream(mine.txn), decision, mine.manifest, len(mine.files))
+        """Return where the rows are. Readers go by the decisions of manifests, each with the rows of one checkpoint."""
+        file_handle = self._parse_handle(handle)
+        return Landed(confined.stream(file_handle.txn), decision, file_handle.manifest, len(file_handle.files))
 
     def check_replace(self, old: Handle) -> None:
-        """Possible while the old manifest exists. The old files are removed after the new manifest was written."""
+        """Refuse a handle whose manifest no longer exists.
+
+        The old files are removed after the new manifest was written.
+        """
         with confined.refused_early():
-            mine = self._mine(old)
-        if not self._holds(mine):
-            raise errors.irreplaceable(self.name, old)
+            file_handle = self._parse_handle(old)
+        if not self._is_published(file_handle):
+            raise errors.refuse_replacement(self.name, old)
 
     def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
         for old in olds:
@@ -227,27 +248,31 @@ class FileWriter(Sink, KeepsCopies, Traced, ProvesHistory, Replaceable, Versione
             "target": self._target,
             "format": self.config.format,
             "txn": txn.name,
-            "folder": f"{self._staging}/{txn.name}/data",
+            "folder": f"{self._staging_folder}/{txn.name}/data",
             "manifest": manifest_of(txn),
             **{"rows": 0, "bytes": 0, "files": []},
             "retracts": [{"manifest": old["manifest"], "files": old["files"]} for old in olds],
         }
 
-    def _remove_replaced(self, mine: FileHandle) -> None:
-        """The manifest is removed last: as long as it exists, this has to be repeated."""
-        for old in mine.out:
-            self._end(old)
-            for file in old.files:
-                self._on.remove(OwnPath(self._target, file))
-            self._on.remove(OwnPath(self._target, old.manifest))
-        if mine.rewinds:
-            self.discard(mine.txn, None)  # the folder in which the manifest was written; no attempt owns it
+    def _remove_replaced(self, file_handle: FileHandle) -> None:
+        """Remove what the transaction replaces. The manifest is removed last: while it exists, this is repeated."""
+        for publication in file_handle.replaced:
+            self._end_publication(publication)
+            for file in publication.files:
+                self._file_system.remove(OwnPath(self._target, file))
+            self._file_system.remove(OwnPath(self._target, publication.manifest))
+        if file_handle.rewinds:
+            self.discard(file_handle.txn, None)  # the folder in which the manifest was written; no attempt owns it
 
-    def _end(self, old: Published) -> None:
-        """No process can publish it again, once its names are free: one that hangs in a commit may still wake up."""
-        if found := manifest.read_ours(self._on, f"{self._target}/{old.manifest}"):
-            self._on.delete(OwnPath(self._staging, found["txn"]))
-            self._on.end_uploads(self._target, old.stem)
+    def _end_publication(self, publication: Published) -> None:
+        """Delete what is staged for it, so that no process can publish it again once its names are free.
+
+        A process that hangs in a commit may still wake up.
+        """
+        content = manifest.read_ours(self._file_system, f"{self._target}/{publication.manifest}")
+        if content:
+            self._file_system.delete(OwnPath(self._staging_folder, content["txn"]))
+            self._file_system.end_uploads(self._target, publication.stem)
 
     def discard(self, txn: Transaction, handle: Handle | None) -> None:
         """Delete the staged files. Files that have their final names stay.
@@ -256,119 +281,133 @@ class FileWriter(Sink, KeepsCopies, Traced, ProvesHistory, Replaceable, Versione
         that again.
         """
         self.release(txn)
-        self._on.end_uploads(f"{self._staging}/{txn.name}", "")  # of Spark
-        self._on.end_uploads(self._target, stem(txn))
+        self._file_system.end_uploads(f"{self._staging_folder}/{txn.name}", "")  # of Spark
+        self._file_system.end_uploads(self._target, stem(txn))
 
     def release(self, txn: Transaction) -> None:
-        folder = OwnPath(self._staging, txn.name)
-        self._on.remove_probes(folder, self._target)
-        self._on.delete(folder)
-        self._on.remove_empty(self._staging)  # unless others are staged there
+        folder = OwnPath(self._staging_folder, txn.name)
+        self._file_system.remove_probes(folder, self._target)
+        self._file_system.delete(folder)
+        self._file_system.remove_empty(self._staging_folder)  # unless others are staged there
 
     def leftovers(self, prefix: str) -> list[Transaction]:
-        return named(self._on.names(self._staging), prefix)
+        return named(self._file_system.names(self._staging_folder), prefix)
 
     def staged(self, handle: Handle) -> Any:
-        return gate_view.batches(self._on, self._here(handle))
+        return gate_view.batches(self._file_system, self._with_own_folder(handle))
 
     def staged_frame(self, handle: Handle, spark: Any) -> Any:
-        return gate_view.frame(self._here(handle), spark)
+        return gate_view.frame(self._with_own_folder(handle), spark)
 
-    def _here(self, handle: Handle) -> Handle:
-        """The handle with the folder that would be published, even if the handle names another one."""
-        return {**handle, "folder": self._staged(self._mine(handle)).below("data").path}
+    def _with_own_folder(self, handle: Handle) -> Handle:
+        """Return the handle with the folder that would be published, even if the handle names another one."""
+        return {**handle, "folder": self._staged_folder(self._parse_handle(handle)).below("data").path}
 
     def evidence(self, handle: Handle) -> list[str]:
-        mine = self._mine(handle)
+        """Describe the manifest; without one, how many files were moved, and how many wait."""
+        file_handle = self._parse_handle(handle)
         try:
-            found = self._shown(mine)
+            content = self._read_manifest(file_handle)
         except NameTaken as error:
             return [f"{error} is not a manifest of Onceonly"]
-        if found:
-            told = "it was given up" if manifest.is_given_up(found) else "every file was moved"
-            return [f"the manifest {mine.manifest} of {found['txn']} exists: {told}"]
-        target, folder = self._target, self._staged(mine).below("data").path
-        moved = sum(self._on.exists(f"{target}/{file.final}") for file in mine.files)
-        waiting = sum(self._on.exists(f"{folder}/{file.staged}") for file in mine.files)
-        found_files = f"{count(moved, 'file')} in {target}, {count(waiting, 'file')} in {folder}"
-        return [f"no manifest; of {count(len(mine.files), 'file')}: {found_files}"]
+        if content:
+            outcome = "it was given up" if manifest.is_given_up(content) else "every file was moved"
+            return [f"the manifest {file_handle.manifest} of {content['txn']} exists: {outcome}"]
+        target, folder = self._target, self._staged_folder(file_handle).below("data").path
+        moved = sum(self._file_system.exists(f"{target}/{file.final}") for file in file_handle.files)
+        waiting = sum(self._file_system.exists(f"{folder}/{file.staged}") for file in file_handle.files)
+        locations = f"{count(moved, 'file')} in {target}, {count(waiting, 'file')} in {folder}"
+        return [f"no manifest; of {count(len(file_handle.files), 'file')}: {locations}"]
 
     @cached_property
-    def _place(self) -> tuple[FileSystem, str]:
+    def _location(self) -> tuple[FileSystem, str]:
         return stage.file_system_of(self.name, self._uri, self._webhdfs)
 
     @property
-    def _on(self) -> FileSystem:
-        return self._place[0]
+    def _file_system(self) -> FileSystem:
+        return self._location[0]
 
     @property
     def _target(self) -> str:
-        return self._place[1]
+        return self._location[1]
 
     @property
-    def _staging(self) -> str:
+    def _staging_folder(self) -> str:
         return staging_of(self._target)
 
-    def _staged(self, mine: FileHandle) -> OwnPath:
-        return OwnPath(self._staging, mine.txn.name)
+    def _staged_folder(self, file_handle: FileHandle) -> OwnPath:
+        return OwnPath(self._staging_folder, file_handle.txn.name)
 
-    def _mine(self, handle: Handle) -> FileHandle:
-        """The parsed handle. Its target has to be the folder of the definition, possibly by another path.
+    def _parse_handle(self, handle: Handle) -> FileHandle:
+        """Parse a handle. Its target has to be the folder of the definition, possibly by another path.
 
         Raises:
             CannotPublish: the handle is not valid, or has another target.
         """
-        mine = filehandle.parse(self.name, handle)
-        if not self._on.same(handle["target"], self._target):
-            raise errors.elsewhere(self.name, handle, self._target)
-        return mine
+        file_handle = filehandle.parse(self.name, handle)
+        if not self._file_system.same(handle["target"], self._target):
+            raise errors.refuse_other_target(self.name, handle, self._target)
+        return file_handle
 
-    def _write(self, mine: FileHandle, content: Manifest) -> Manifest | None:
-        """The manifest that already exists; None if `content` was written."""
-        return moves.write_manifest(self._on, f"{self._target}/{mine.manifest}", content, self._staged(mine))
+    def _write_manifest(self, file_handle: FileHandle, content: Manifest) -> Manifest | None:
+        """Write the manifest; return the one that already exists, or None if `content` was written."""
+        path, staged = f"{self._target}/{file_handle.manifest}", self._staged_folder(file_handle)
+        return moves.write_manifest(self._file_system, path, content, staged)
 
-    def _shown(self, mine: FileHandle) -> Manifest | None:
-        """The manifest, if there is one. It is synced here: the process that wrote it may have died before that."""
-        path = f"{self._target}/{mine.manifest}"
-        found = moves.read_manifest(self._on, path)
-        if found is not None:
-            self._on.sync_names(parent(path))
-        return found
+    def _read_manifest(self, file_handle: FileHandle) -> Manifest | None:
+        """Return the manifest of the handle's epoch, if there is one: of this transaction, or of another.
 
-    def _published(self, mine: FileHandle) -> Manifest | None:
-        """The manifest, if it shows that `mine` is published. Raises as `_judge`."""
-        found = self._shown(mine)
-        if found is not None:
-            self._judge(mine, found)
-        return found
+        It is synced here: the process that wrote it may have died before that.
+        """
+        path = f"{self._target}/{file_handle.manifest}"
+        content = moves.read_manifest(self._file_system, path)
+        if content is not None:
+            self._file_system.sync_names(parent(path))
+        return content
 
-    def _holds(self, mine: FileHandle) -> bool:
-        """Whether the target shows that this transaction was published. Changes nothing."""
+    def _read_publication(self, file_handle: FileHandle) -> Manifest | None:
+        """Return the manifest, if it shows that the handle is published; None if there is no manifest.
+
+        Raises as `_require_published`.
+        """
+        content = self._read_manifest(file_handle)
+        if content is not None:
+            self._require_published(file_handle, content)
+        return content
+
+    def _is_published(self, file_handle: FileHandle) -> bool:
+        """Return whether the target shows that this transaction was published. Changes nothing."""
         try:
-            found = self._shown(mine)
+            content = self._read_manifest(file_handle)
         except NameTaken:
             return False
-        return found is not None and self._names(mine, found)
+        return content is not None and self._is_proof_of(file_handle, content)
 
-    def _names(self, mine: FileHandle, found: Manifest) -> bool:
-        return bool(found["txn"] == mine.txn.name) and not manifest.is_given_up(found)
+    def _is_proof_of(self, file_handle: FileHandle, content: Manifest) -> bool:
+        return bool(content["txn"] == file_handle.txn.name) and not manifest.is_given_up(content)
 
-    def _judge(self, mine: FileHandle, found: Manifest) -> None:
-        """Raise unless the existing manifest shows that `mine` is published."""
-        if manifest.is_given_up(found) and found["txn"] == mine.txn.name:
-            self._take_back(mine, found)  # this process may have moved files, and the one that gave it up may have died
-        self._check_owner(mine, found)
+    def _require_published(self, file_handle: FileHandle, content: Manifest) -> None:
+        """Raise unless the existing manifest shows that the handle is published.
 
-    def _check_owner(self, mine: FileHandle, found: Manifest) -> None:
-        """As `_judge`. Changes nothing."""
-        path, owner = f"{self._target}/{mine.manifest}", Transaction.parse(found["txn"])
-        if owner is not None and owner != mine.txn:
-            raise errors.behind(mine, owner, path)
-        if manifest.is_given_up(found):
-            raise errors.given_up(mine, path, self._staged(mine).below(GIVEN_UP).path)
+        Raises:
+            StateBehind: the manifest is that of another transaction of this epoch.
+            Fenced: the transaction was given up. Its files are moved back before that is raised.
+        """
+        if manifest.is_given_up(content) and content["txn"] == file_handle.txn.name:
+            # This process may have moved files, and the one that gave it up may have died.
+            self._take_back(file_handle, content)
+        self._check_owner(file_handle, content)
 
-    def _failed(self, mine: FileHandle, error: Exception) -> Exception:
-        unfit = self._on.refusal(error) if isinstance(error, OSError) else None
+    def _check_owner(self, file_handle: FileHandle, content: Manifest) -> None:
+        """Raise as `_require_published`, and change nothing."""
+        path, owner = f"{self._target}/{file_handle.manifest}", Transaction.parse(content["txn"])
+        if owner is not None and owner != file_handle.txn:
+            raise errors.refuse_older_state(file_handle, owner, path)
+        if manifest.is_given_up(content):
+            raise errors.refuse_given_up(file_handle, path, self._staged_folder(file_handle).below(GIVEN_UP).path)
+
+    def _explain_failure(self, file_handle: FileHandle, error: Exception) -> Exception:
+        unfit = self._file_system.refusal(error) if isinstance(error, OSError) else None
         if unfit:
-            return errors.refused(mine, unfit, self._target)
-        return errors.failed(mine, error, self._target, self._staged(mine).path)
+            return errors.refuse_unsuitable_target(file_handle, unfit, self._target)
+        return errors.explain_failure(file_handle, error, self._target, self._staged_folder(file_handle).path)

@@ -25,15 +25,16 @@ SUFFIX = {"parquet": ".parquet", "json": ".jsonl", "csv": ".csv", "avro": ".avro
 
 
 def file_system_of(sink: str, uri: str, webhdfs: str | None = None) -> tuple[FileSystem, str]:
-    """The target's file system, and its path there.
+    """Return the target's file system, and its path there.
 
     Args:
         webhdfs: HTTP address of the NameNode, for a target on HDFS.
     Raises:
         InvalidPipeline: on that file system, files cannot be moved in one step.
     """
-    if found := places.of(uri, webhdfs):
-        return found
+    location = places.of(uri, webhdfs)
+    if location:
+        return location
     raise InvalidPipeline(
         f"sink '{sink}': files cannot be published to {uri}.",
         f"Onceonly knows no way to move a file on '{urlsplit(uri).scheme}' in one step. Between a copy and a deletion, "
@@ -42,39 +43,40 @@ def file_system_of(sink: str, uri: str, webhdfs: str | None = None) -> tuple[Fil
     )
 
 
-def check(config: FileSink, on: FileSystem, target: str) -> None:
+def check(config: FileSink, file_system: FileSystem, target: str) -> None:
     """Refuse a target that files cannot be published to. Writes nothing.
 
     Raises:
         InvalidPipeline: it is a file or a Delta table; files cannot be moved to it from the folder next to it; or
             readers would ignore its partition folders.
     """
-    if hidden := [name for name in config.partition_by if is_hidden(name)]:
-        raise _refused(
+    hidden = [name for name in config.partition_by if is_hidden(name)]
+    if hidden:
+        raise _refuse(
             config,
             f"readers ignore folders whose names begin with '_' or '.', as those of {hidden} would.",
             "Rename the column in the transform.",
         )
-    with _explained(config):
-        on.check(target)
+    with _refuse_unsuitable(config):
+        file_system.check(target)
 
 
-def write(config: FileSink, txn: Transaction, on: FileSystem, target: str, rows: Any) -> tuple[str, int]:
-    """One Spark job; returns the staged folder and the number of rows.
+def write(config: FileSink, txn: Transaction, file_system: FileSystem, target: str, rows: Any) -> tuple[str, int]:
+    """Write the rows in one Spark job; return the staged folder and the number of rows.
 
     Raises:
         InvalidPipeline: the rows cannot be written in this format. Nothing was staged.
     """
     _check_columns(config, rows)
     folder = OwnPath(staging_of(target), txn.name)
-    with _explained(config):
-        on.probe(folder, target)
+    with _refuse_unsuitable(config):
+        file_system.probe(folder, target)
     data, options = folder.below("data").path, OPTIONS.get(config.format, {})
     return data, spark_files.write(rows, data, config.format, options, config.partition_by)
 
 
 def describe(
-    config: FileSink, txn: Transaction, on: FileSystem, target: str, folder: str, rows: int
+    config: FileSink, txn: Transaction, file_system: FileSystem, target: str, folder: str, rows: int
 ) -> list[StagedFile]:
     """Make the staged files durable, and give each a final name, which is the same whenever it is staged again.
 
@@ -84,8 +86,8 @@ def describe(
     """
     if not rows:  # Spark writes a file that has only a schema
         return []
-    on.make_durable(folder)
-    files = list(on.visible(folder))
+    file_system.make_durable(folder)
+    files = list(file_system.visible(folder))
     if not files:
         raise NotCommitted(
             f"sink '{config.name}': Spark wrote {count(rows, 'row')} to {folder}, but no file is there.",
@@ -93,39 +95,40 @@ def describe(
             "Use storage that both share. On HDFS, ONCEONLY_WEBHDFS has to belong to the same cluster. Nothing was "
             "published.",
         )
-    finals = [
-        "".join([*path.rpartition("/")[:2], name]) for path, name in zip(files, _names(config, txn), strict=False)
-    ]
+    finals = _final_paths(config, txn, files)
 
-    def ready(staged: str, final: str) -> StagedFile:
-        on.check_movable(data.below(staged))
-        return StagedFile(staged, final, *on.ready(f"{folder}/{staged}", f"{target}/{final}"))
+    def prepare(staged: str, final: str) -> StagedFile:
+        file_system.check_movable(data.below(staged))
+        return StagedFile(staged, final, *file_system.ready(f"{folder}/{staged}", f"{target}/{final}"))
 
     data = OwnPath(staging_of(target), txn.name).below("data")
-    with _explained(config), ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(ready, files, finals))
+    with _refuse_unsuitable(config), ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(prepare, files, finals))
 
 
-def _names(config: FileSink, txn: Transaction) -> Iterator[str]:
-    number = 0
-    while True:
-        yield f"{stem(txn)}-{number:05d}{SUFFIX[config.format]}"
-        number += 1
+def _final_paths(config: FileSink, txn: Transaction, staged: list[str]) -> list[str]:
+    """Return the paths in the target: the staged ones, with names made of the transaction's stem and a number."""
+    finals = []
+    for number, path in enumerate(staged):
+        folder, slash, _ = path.rpartition("/")
+        finals.append(f"{folder}{slash}{stem(txn)}-{number:05d}{SUFFIX[config.format]}")
+    return finals
 
 
 def _check_columns(config: FileSink, rows: Any) -> None:
     refuse_duplicates(config.name, rows)
     missing = [name for name in config.partition_by if name not in rows.columns]
     if missing:
-        raise _refused(
+        raise _refuse(
             config,
             f"there is no column {missing} to partition by; the rows have {rows.columns}.",
             "Change FileSink(partition_by=…) or the transform.",
         )
     if set(rows.columns) <= set(config.partition_by):
-        raise _refused(config, "all columns are partition columns.", "Leave a column for the files.")
-    if unreadable := [name for name in config.partition_by if rows.schema[name].dataType.typeName() == "binary"]:
-        raise _refused(
+        raise _refuse(config, "all columns are partition columns.", "Leave a column for the files.")
+    unreadable = [name for name in config.partition_by if rows.schema[name].dataType.typeName() == "binary"]
+    if unreadable:
+        raise _refuse(
             config, f"{unreadable} contains bytes, and folder names are text.", "Cast it, for example with hex()."
         )
     if config.format == "csv":
@@ -136,11 +139,9 @@ def _check_csv(config: FileSink, rows: Any) -> None:
     fields = [field for field in rows.schema.fields if field.name not in config.partition_by]
     nested = [field.name for field in fields if field.dataType.typeName() in ("struct", "map", "array", "binary")]
     if nested:
-        raise _refused(
-            config, f"CSV cannot hold {nested}: lists, maps, structs or bytes.", "Cast them, or use Parquet."
-        )
+        raise _refuse(config, f"CSV cannot hold {nested}: lists, maps, structs or bytes.", "Cast them, or use Parquet.")
     if len(fields) == 1 and fields[0].nullable:
-        raise _refused(
+        raise _refuse(
             config,
             f"'{fields[0].name}' is the only column in the files. In CSV, a row in which it is null would be lost.",
             "Add a column, replace nulls (coalesce), or use Parquet.",
@@ -148,13 +149,14 @@ def _check_csv(config: FileSink, rows: Any) -> None:
 
 
 @contextmanager
-def _explained(config: FileSink) -> Iterator[None]:
+def _refuse_unsuitable(config: FileSink) -> Iterator[None]:
+    """Turn a file system's refusal into an error of the pipeline."""
     try:
         yield
     except Unsuitable as unfit:
-        raise _refused(config, unfit.why, unfit.todo, unfit.code) from unfit.__cause__
+        raise _refuse(config, unfit.why, unfit.todo, unfit.code) from unfit.__cause__
 
 
-def _refused(config: FileSink, why: str, todo: str, code: str = "") -> InvalidPipeline:
+def _refuse(config: FileSink, why: str, todo: str, code: str = "") -> InvalidPipeline:
     what = f"sink '{config.name}': files cannot be written."
     return InvalidPipeline(what, why, f"{todo} Nothing was published.", code)
