@@ -187,7 +187,7 @@ def _all(viewer: Viewer) -> tuple[list[Summary], list[OutcomeUnknown]]:
 
 
 def _checkpoint(viewer: Viewer, pipeline: str, epoch: int) -> Checkpoint:
-    found = reading.between(viewer.state, pipeline, epoch, epoch)
+    found = reading.list_checkpoints(viewer.state, pipeline, epoch, epoch)
     if not found:
         raise HTTPException(404, f"{pipeline} has no epoch {epoch}.")
     return found[0]

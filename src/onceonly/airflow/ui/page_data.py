@@ -48,7 +48,7 @@ def page(state: StateTable, pipeline: str, epochs: int, number: int) -> Page:
     pages = max(1, -(-epochs // PAGE))
     number = min(max(1, number), pages)
     last = epochs - (number - 1) * PAGE
-    return Page(number, pages, queries.between(state, pipeline, last - PAGE + 1, last))
+    return Page(number, pages, queries.list_checkpoints(state, pipeline, last - PAGE + 1, last))
 
 
 def planned_by(state: StateTable, pipeline: str, dag_id: str, run_id: str) -> list[Checkpoint]:
