@@ -31,7 +31,10 @@ class OnceonlyOperator(BaseOperator):
     settled_checkpoints: tuple[Checkpoint, ...] = ()  # whose verdict or abort was recorded here, whichever task it is
 
     def pre_execute(self, context: Any) -> None:
-        """Airflow calls it before each try, and when the task comes back from the triggerer."""
+        """Let this process reach object stores.
+
+        Airflow calls it before each try, and when the task comes back from the triggerer.
+        """
         from onceonly.airflow.connections import use_stores
 
         with task_outcome():
@@ -51,6 +54,7 @@ class OnceonlyOperator(BaseOperator):
         return coordinator(self.parts(), log=self._log_transition)
 
     def _log_transition(self, checkpoint: Checkpoint, row: Row) -> None:
+        """Log, count and report that `row` has made `checkpoint` what it is."""
         from onceonly.airflow import stats
         from onceonly.views.steps import lines
 

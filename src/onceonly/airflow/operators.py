@@ -410,6 +410,7 @@ class AnnounceOperator(OnceonlyOperator):
 
 
 def _cluster_of(conn_id: str) -> str | None:
+    """Return the address of the cluster that a connection names; None: drivers do not run on it."""
     from onceonly.airflow import connections
 
     return connections.spark(conn_id).cluster

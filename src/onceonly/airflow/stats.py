@@ -1,4 +1,4 @@
-"""What tasks tell Airflow's metrics: StatsD, Datadog or OpenTelemetry, as `[metrics]` of its configuration says.
+"""Airflow's metrics of tasks: for StatsD, Datadog or OpenTelemetry, as `[metrics]` of its configuration says.
 
     onceonly.<event>              counters of what was recorded: planned, staged, verdict, committed, republished …
     onceonly.rows                 counter of committed rows, by sink
@@ -128,6 +128,7 @@ def _measure_lags(parts: LiveParts, summaries: Iterable[Summary]) -> dict[str, L
 
 
 def _send_commit(checkpoint: Checkpoint) -> None:
+    """Send how long a checkpoint has taken from plan to commit, and its rows."""
     from onceonly.views import queries
 
     tags = {"pipeline": checkpoint.pipeline}

@@ -114,7 +114,7 @@ def _list_upstream(state: StateTable, view: View, checkpoint: Checkpoint, name: 
         return [upstream_view.require(epoch) for epoch in epochs]
     last_decision = upstream_view.require(epochs[-1]).decision or 0
     read_decision = _decision_read_before(view, upstream_view, checkpoint)
-    newest_first = []
+    newest_first = []  # as the view has them: those that were read before come last
     for upstream in upstream_view.committed():
         decision = upstream.decision or 0
         if decision <= read_decision:
@@ -128,7 +128,7 @@ def _decision_read_before(view: View, upstream_view: View, checkpoint: Checkpoin
     """Return the decision up to which the chain had read before this checkpoint; 0: nothing."""
     epoch = checkpoint.epoch - 1
     while earlier := view.checkpoint(epoch):
-        if earlier.rewinds_to is not None:
+        if earlier.rewinds_to is not None:  # what came after that epoch was taken back
             epoch = earlier.rewinds_to
             continue
         epochs = earlier.after.get(upstream_view.pipeline)

@@ -143,9 +143,9 @@ def describe_refusal(checkpoint: Checkpoint) -> str:
         return ""
     name = f"{checkpoint.pipeline} epoch {checkpoint.epoch}"
     code = f" ({refusal['code']})" if refusal["code"] else ""
-    what = f"{name} is staged and not published. Sink '{refusal['sink']}' refuses it until a person acts{code}: "
+    what = f"{name} is staged and not published. Sink '{refusal['sink']}' refuses it until a person acts{code}"
     why = refusal["why"].removeprefix(f"sink '{refusal['sink']}': ").rstrip(".")
-    return f"{what}{why}. {refusal['todo']}"
+    return f"{what}: {why}. {refusal['todo']}"
 
 
 def describe_stage_again(checkpoint: Checkpoint) -> str:
@@ -254,7 +254,7 @@ def covers(checkpoint: Checkpoint) -> str:
         offsets = sum(range_.span for range_ in checkpoint.ranges)
         ranges = f"{count(offsets, 'offset')} of {count(len(checkpoint.ranges), 'topic')}"
     else:
-        ranges = ", ".join(range_text(range_) for range_ in checkpoint.ranges)
+        ranges = ", ".join(map(range_text, checkpoint.ranges))
     ahead_text = dated_ahead(checkpoint)
     if ahead_text:
         return f"{ranges}; {ahead_text}"
@@ -327,8 +327,12 @@ def schemas(checkpoint: Checkpoint) -> str:
 def _schema_ids(pins: Mapping[str, Any]) -> str:
     """Return the ids that the records were written with, and the schema that they are read as."""
     ids = sorted(map(int, pins["writers"]))
-    label = "id" if len(ids) == 1 else "ids"
-    text = f"{label} {', '.join(map(str, ids))}" if ids else "no ids"
+    if len(ids) == 1:
+        text = f"id {ids[0]}"
+    elif ids:
+        text = f"ids {', '.join(map(str, ids))}"
+    else:
+        text = "no ids"
     reader = pins.get("reader")
     if reader:
         text += f", read as {reader['subject']} {reader['version']} (id {reader['id']})"

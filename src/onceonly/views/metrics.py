@@ -132,7 +132,9 @@ def _sample_unsettled(summary: Summary, labels: Mapping[str, str], now: datetime
 
 
 def _state_label(checkpoint: Checkpoint) -> str:
-    return IN_DOUBT if checkpoint.in_doubt else formatting.state(checkpoint)
+    if checkpoint.in_doubt:
+        return IN_DOUBT
+    return formatting.state(checkpoint)
 
 
 def _sample_commit(checkpoint: Checkpoint, labels: Mapping[str, str]) -> Iterator[Sample]:

@@ -50,7 +50,7 @@ def _summarize(state: StateTable, pipeline: str, recent: list[Checkpoint], gaps:
     latest = recent[0]
     all_committed = [checkpoint for checkpoint in recent if checkpoint.state is State.COMMITTED]
     committed = max(all_committed, key=reach, default=None)
-    if committed is None and latest.epoch > MAX_RECENT:
+    if committed is None and latest.epoch > MAX_RECENT:  # else all that there are were looked at
         committed = next(state.view(pipeline).committed(1), None)
     unsettled, unfit = [], []
     for checkpoint in reversed(recent):

@@ -78,11 +78,13 @@ def approve(pipeline: str, epoch: int, action: ActionRequest, viewer: EditorDep)
 def resolve(pipeline: str, epoch: int, action: Resolution, viewer: EditorDep) -> dict[str, str]:
     """Settle a decided checkpoint by hand, where its sink cannot."""
     _log_action("resolve", viewer, pipeline, action, epoch)
-    coordinator, who, seen = live.coordinator(), viewer.name, action.looked_at
+    coordinator, sink, looked_at = live.coordinator(), action.sink, action.looked_at
     if action.word == "give-up":
-        return _describe(coordinator.give_up(pipeline, epoch, action.sink, who, action.reason, seen=seen))
-    committed = action.word == "committed"
-    return _describe(coordinator.resolve_doubt(pipeline, epoch, action.sink, committed, who, action.reason, seen))
+        done = coordinator.give_up(pipeline, epoch, sink, viewer.name, action.reason, seen=looked_at)
+    else:
+        committed = action.word == "committed"
+        done = coordinator.resolve_doubt(pipeline, epoch, sink, committed, viewer.name, action.reason, looked_at)
+    return _describe(done)
 
 
 def alive(checkpoint: Checkpoint) -> bool:

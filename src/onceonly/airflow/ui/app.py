@@ -211,6 +211,7 @@ def _read_summaries(viewer: Viewer) -> tuple[list[Summary], list[OutcomeUnknown]
 
 
 def _require_checkpoint(viewer: Viewer, pipeline: str, epoch: int) -> Checkpoint:
+    """Return the checkpoint of that epoch; 404 if there is none."""
     checkpoints = reading.list_checkpoints(viewer.state, pipeline, epoch, epoch)
     if not checkpoints:
         raise HTTPException(404, f"{pipeline} has no epoch {epoch}.")
@@ -234,6 +235,7 @@ def _end_of_line(page: page_data.Page) -> datetime:
 
 
 def _describe_lag(lag: Lag | None) -> dict[str, str]:
+    """Return what the page shows of a lag: its "state", "text", and "why" it is not known. None: no answer yet."""
     if lag is None:
         return {"state": "asked", "text": "no answer yet", "why": ""}
     if lag.error is not None:
