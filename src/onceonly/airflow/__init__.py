@@ -61,28 +61,28 @@ __all__ = [
 
 
 _FACTORIES = {"checkpoint_dag", "recovery_dag"}
-_later = False
+_postpones_dags = False
 
 
 @contextmanager
 def dags_later() -> Iterator[None]:
-    """Within it, the DAG of a file that does not import Airflow itself is made when something is asked of it.
+    """Put off the DAG of a file that does not import Airflow itself until something is asked of it.
 
     A command wants the pipeline in the file, and to import Airflow for the DAG takes seconds.
     """
-    global _later
-    _later = True
+    global _postpones_dags
+    _postpones_dags = True
     try:
         yield
     finally:
-        _later = False
+        _postpones_dags = False
 
 
-class _Later:
+class _PostponedDag:
     """A DAG that is made, by its factory, as soon as something is asked of it."""
 
     def __init__(self, name: str, *args: Any, **arguments: Any) -> None:
-        self._make: Callable[[], Any] = lambda: _found(name)(*args, **arguments)
+        self._make: Callable[[], Any] = lambda: _import_name(name)(*args, **arguments)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._dag, name)
@@ -101,10 +101,10 @@ class _Later:
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if _later and name in _FACTORIES and "airflow" not in sys.modules:
-        return partial(_Later, name)
-    return _found(name)
+    if _postpones_dags and name in _FACTORIES and "airflow" not in sys.modules:
+        return partial(_PostponedDag, name)
+    return _import_name(name)
 
 
-def _found(name: str) -> Any:
+def _import_name(name: str) -> Any:
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

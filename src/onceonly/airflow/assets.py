@@ -1,4 +1,4 @@
-"""What a pipeline publishes, as Airflow assets: a DAG can be scheduled on a table, a topic or a folder.
+"""The targets of a pipeline as Airflow assets: a DAG can be scheduled on a table, a topic or a folder.
 
     DeltaSink, FileSink   the URI; an absolute path as file://…; a path below ONCEONLY_HOME as onceonly://…
     KafkaSink             kafka://<connection, first broker, or 'default'>/<topic>, one for each topic
@@ -23,27 +23,31 @@ RECOVERED = AssetAlias("onceonly_recovered")  # what the recovery DAG publishes 
 
 
 def assets_of(sink: SinkConfig) -> list[Asset]:
-    """The assets of one sink: none for application state, one for each topic, else what its config says."""
+    """Return the assets of one sink: none for application state, one for each topic, else what its config says."""
     return [Asset(name=uri, uri=uri) for uri in sink.asset_uris()]
 
 
 def outlets(pipeline: Pipeline) -> list[Asset]:
-    """Everything that the pipeline may publish, each once."""
-    found = {asset.uri: asset for sink in pipeline.sinks for asset in assets_of(sink)}
-    return list(found.values())
+    """Return everything that the pipeline may publish, each once."""
+    assets_by_uri = {}
+    for sink in pipeline.sinks:
+        for asset in assets_of(sink):
+            assets_by_uri[asset.uri] = asset
+    return list(assets_by_uri.values())
 
 
 def inlets(pipeline: Pipeline) -> list[Asset]:
-    """The tables that it reads: its DAG, scheduled on them, follows the DAGs that write them."""
+    """Return the tables that it reads: its DAG, scheduled on them, follows the DAGs that write them."""
     return [Asset(name=uri, uri=uri) for uri in pipeline.tables.values()]
 
 
-def published(checkpoint: Checkpoint) -> Iterator[tuple[Asset, dict[str, Any]]]:
-    """The assets that the checkpoint has reached, each with the extra of its event."""
+def list_published(checkpoint: Checkpoint) -> Iterator[tuple[Asset, dict[str, Any]]]:
+    """Yield the assets that the checkpoint has reached, each with the extra of its event."""
     pipeline = Pipeline.from_json(checkpoint.definition)
     for name in checkpoint.published:
-        extra = _extra(checkpoint, name)
-        yield from ((asset, extra) for asset in assets_of(pipeline.sink(name)))
+        extra = _event_extra(checkpoint, name)
+        for asset in assets_of(pipeline.sink(name)):
+            yield asset, extra
 
 
 def announce(context: Any, checkpoint: Checkpoint, declared: Iterable[Any], keyed: bool = False) -> list[Any]:
@@ -53,38 +57,46 @@ def announce(context: Any, checkpoint: Checkpoint, declared: Iterable[Any], keye
         declared: the task's outlets; those that are not of this pipeline's making stay as they are.
         keyed: give the events of an interval its partition key.
     """
-    ours = {asset.uri for asset in outlets(Pipeline.from_json(checkpoint.definition))}
-    reached = {asset.uri: extra for asset, extra in published(checkpoint)}
-    kept = [outlet for outlet in declared if getattr(outlet, "uri", None) not in ours - reached.keys()]
-    for outlet in kept:
-        if isinstance(outlet, Asset) and outlet.uri in reached:
-            event = context["outlet_events"][outlet]
-            event.extra.update(reached[outlet.uri])
-            if keyed and checkpoint.interval:
-                event.add_partitions(partition_key(checkpoint.interval))
-    return kept
+    possible_uris = {asset.uri for asset in outlets(Pipeline.from_json(checkpoint.definition))}
+    extras_by_uri = {asset.uri: extra for asset, extra in list_published(checkpoint)}
+    unpublished_uris = possible_uris - extras_by_uri.keys()
+    remaining = [outlet for outlet in declared if getattr(outlet, "uri", None) not in unpublished_uris]
+    for outlet in remaining:
+        if not isinstance(outlet, Asset) or outlet.uri not in extras_by_uri:
+            continue
+        event = context["outlet_events"][outlet]
+        event.extra.update(extras_by_uri[outlet.uri])
+        if keyed and checkpoint.interval:
+            event.add_partitions(partition_key(checkpoint.interval))
+    return remaining
 
 
 def partition_key(interval: Interval) -> str:
-    """Its start in UTC, in the form that Airflow's own partition mappers read."""
+    """Return the start of an interval in UTC, in the form that Airflow's own partition mappers read."""
     return f"{interval.start:%Y-%m-%dT%H:%M:%S}"
 
 
 def announce_recovered(context: Any, checkpoint: Checkpoint) -> None:
-    """The same for what was published on behalf of a run that has ended."""
-    for asset, extra in published(checkpoint):
+    """Record the events of what was published on behalf of a run that has ended."""
+    for asset, extra in list_published(checkpoint):
         context["outlet_events"][RECOVERED].add(asset, extra)
 
 
-def _extra(checkpoint: Checkpoint, sink: str) -> dict[str, Any]:
-    window = checkpoint.interval
-    bad = {} if checkpoint.bad_records is None else {"bad": checkpoint.bad_records}
-    return {
+def _event_extra(checkpoint: Checkpoint, sink: str) -> dict[str, Any]:
+    """Return what the event of one of a sink's assets says; it is kept in Airflow's database, as JSON."""
+    offsets = {}
+    for range_ in checkpoint.ranges:
+        offsets[range_.topic] = {str(partition): list(span) for partition, span in range_.partitions.items()}
+    interval = checkpoint.interval
+    extra: dict[str, Any] = {
         "pipeline": checkpoint.pipeline,
         "epoch": checkpoint.epoch,
         "rows": checkpoint.handles[sink].get("rows"),
-        "offsets": {r.topic: {str(p): list(span) for p, span in r.partitions.items()} for r in checkpoint.ranges},
-        "interval": [window.start.isoformat(), window.end.isoformat()] if window else None,
-        **bad,
-        **({"after": {name: list(epochs) for name, epochs in checkpoint.after.items()}} if checkpoint.after else {}),
+        "offsets": offsets,
+        "interval": [interval.start.isoformat(), interval.end.isoformat()] if interval else None,
     }
+    if checkpoint.bad_records is not None:
+        extra["bad"] = checkpoint.bad_records
+    if checkpoint.after:
+        extra["after"] = {name: list(epochs) for name, epochs in checkpoint.after.items()}
+    return extra

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from onceonly.airflow import notices
+from onceonly.airflow.base import OnceonlyOperator, task_outcome
 from onceonly.airflow.gate import GateOperator
 from onceonly.airflow.links import CheckpointLink
-from onceonly.airflow.operators import OnceonlyOperator, task_outcome
 from onceonly.checkpoint.model import Checkpoint, Row, State
 from onceonly.errors import ActionNeeded, InvalidPipeline, StageAgain
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from onceonly.coordinator.coordinator import Coordinator
     from onceonly.runtime.factory import LiveParts
 
-FINAL = (InvalidPipeline, ActionNeeded)  # a person has to act; when the run has ended, recovery tries it again
+FINAL_ERRORS = (InvalidPipeline, ActionNeeded)  # a person has to act; when the run has ended, recovery tries it again
 
 
 class CommitOperator(GateOperator):
@@ -51,14 +51,14 @@ class CommitOperator(GateOperator):
     def execute(self, context: Any) -> dict[str, Any]:
         return self._publish(context)
 
-    def ended(self, context: Any, event: Mapping[str, Any]) -> dict[str, Any]:
-        """Back from the triggerer: a driver has examined the rows that this task has staged."""
+    def execute_complete(self, context: Any, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Continue after the triggerer: a driver has examined the rows that this task has staged."""
         self.require_judged(context, event)
-        self._judged(context, by_driver=True)
+        self._take_verdict(context, by_driver=True)
         return self._publish(context)
 
-    def staged(self, context: Any, event: Mapping[str, Any]) -> dict[str, Any]:
-        """Back from the triggerer: a driver has staged them."""
+    def resume_after_stage(self, context: Any, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Continue after the triggerer: a driver has staged the rows."""
         from onceonly.airflow.triggers import driver_of
         from onceonly.settings import Settings
 
@@ -71,13 +71,13 @@ class CommitOperator(GateOperator):
         while True:
             self._prepare(context)
             try:
-                with task_outcome(final=FINAL):
-                    done = self.coordinator().commit(self.pipeline, self.find_epoch(context))
-            except StageAgain as again:
-                self.log.warning("%s\n%s", again.what, again.why)
+                with task_outcome(final=FINAL_ERRORS):
+                    checkpoint = self.coordinator().commit(self.pipeline, self.find_epoch(context))
+            except StageAgain as error:
+                self.log.warning("%s\n%s", error.what, error.why)
                 self._notify(context)
                 continue
-            return self._published(context, done)
+            return self._announce(context, checkpoint)
 
     def _prepare(self, context: Any) -> None:
         """Do what the stage and gate tasks would, if a rehearsal has ended the attempt that these have worked on.
@@ -85,31 +85,42 @@ class CommitOperator(GateOperator):
         Nothing is staged twice at once: only one process has the claim. An earlier try of this task may have failed at
         any point of it.
         """
-        now = self._now(context)
-        if now.unfit_attempts and now.state in (State.PLANNED, State.ABORTED):
-            self._say(f"{self.pipeline} epoch {now.epoch} is staged again by this task")
+        checkpoint = self._read_checkpoint(context)
+        if checkpoint.unfit_attempts and checkpoint.state in (State.PLANNED, State.ABORTED):
+            self._say(f"{self.pipeline} epoch {checkpoint.epoch} is staged again by this task")
             with task_outcome():
-                self.run_stage(context, self.work(context), then="staged")
-            now = self._now(context)
-        if now.unfit_attempts and now.gate and now.state is State.STAGED and now.verdict is None:
+                self.run_stage(context, self.work(context), then="resume_after_stage")
+            checkpoint = self._read_checkpoint(context)
+        if not checkpoint.unfit_attempts or not checkpoint.gate:
+            return
+        if checkpoint.state is State.STAGED and checkpoint.verdict is None:
             self.examine(context)
 
-    def _now(self, context: Any) -> Checkpoint:
+    def _read_checkpoint(self, context: Any) -> Checkpoint:
+        """Return the checkpoint as the state table has it now."""
         return self.coordinator().state.view(self.pipeline).require(self.find_epoch(context))
 
-    def _published(self, context: Any, done: Checkpoint) -> dict[str, Any]:
+    def _announce(self, context: Any, checkpoint: Checkpoint) -> dict[str, Any]:
+        """Report what is published to OpenLineage and to the DAGs that wait for it, and return the task's result."""
         from onceonly.airflow.assets import announce
 
-        self._tell(done)
-        self.outlets = announce(context, done, self.outlets, self.partition_keys)
-        return {"epoch": done.epoch, "decision": done.decision, "rows": done.rows, "published": dict(done.published)}
+        self._report_lineage(checkpoint)
+        self.outlets = announce(context, checkpoint, self.outlets, self.partition_keys)
+        published = dict(checkpoint.published)
+        return {
+            "epoch": checkpoint.epoch,
+            "decision": checkpoint.decision,
+            "rows": checkpoint.rows,
+            "published": published,
+        }
 
     def _log_transition(self, checkpoint: Checkpoint, row: Row) -> None:
         super()._log_transition(checkpoint, row)
-        if notices.is_due(checkpoint, row) and not checkpoint.held:  # `_judged` tells of what is held
+        if notices.is_due(checkpoint, row) and not checkpoint.held:  # `_take_verdict` tells of what is held
             self._noticed.append(checkpoint)
 
     def _notify(self, context: Any) -> None:
+        """Notify people of the approvals that have ended, once each."""
         while self._noticed:
-            for trouble in notices.notify(self.on_held, context, self._noticed.pop()):
-                self.log.warning("%s", trouble)
+            for failure in notices.notify(self.on_held, context, self._noticed.pop()):
+                self.log.warning("%s", failure)

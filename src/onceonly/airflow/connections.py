@@ -19,12 +19,12 @@ from onceonly.settings import Settings
 
 
 def from_airflow(conn_id: str) -> Mapping[str, Any]:
-    """The extra of a connection, which Airflow masks in its logs from now on.
+    """Return the extra of a connection, which Airflow masks in its logs from now on.
 
     Raises:
         InvalidPipeline: there is no such connection.
     """
-    extra: Mapping[str, Any] = _connection(conn_id).extra_dejson
+    extra: Mapping[str, Any] = _require_connection(conn_id).extra_dejson
     return extra
 
 
@@ -36,13 +36,13 @@ def use_stores() -> None:
     """
 
     def find(conn_id: str, variable: str, kind: str) -> tuple[Mapping[str, Any], str | None, str | None]:
-        found = _connection(conn_id)
-        return found.extra_dejson, found.login, found.password
+        connection = _require_connection(conn_id)
+        return connection.extra_dejson, connection.login, connection.password
 
     logins.take_up(Settings.from_env(), find)
 
 
-def _connection(conn_id: str) -> Any:
+def _require_connection(conn_id: str) -> Any:
     try:
         return BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as error:
@@ -50,13 +50,13 @@ def _connection(conn_id: str) -> Any:
 
 
 def spark(conn_id: str) -> Target:
-    """Where Spark is, as that connection says.
+    """Return where Spark is, as that connection says; Airflow masks its secrets in its logs from now on.
 
     Raises:
         InvalidPipeline: there is no such connection, or it says what cannot be done.
     """
     try:
-        found: Any = BaseHook.get_connection(conn_id)
+        connection: Any = BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as error:
         raise InvalidPipeline(
             f"the Airflow connection '{conn_id}' does not exist.",
@@ -64,10 +64,19 @@ def spark(conn_id: str) -> Target:
             f"airflow connections add {conn_id} --conn-type spark --conn-host 'local[*]' (or spark://…, yarn, k8s://…, "
             "sc://…). Nothing was written.",
         ) from error
-    extra = found.extra_dejson
-    for value in filter(keytab.content_of, [str(extra.get("keytab") or "")]):
+    extra = connection.extra_dejson
+    keytab_value = str(extra.get("keytab") or "")
+    if keytab.content_of(keytab_value):
+        mask_secret(keytab_value)
+    target = of_connection(
+        conn_id,
+        connection.host,
+        connection.port,
+        connection.password,
+        extra,
+        connection.conn_type,
+        connection.login,
+    )
+    for value in redaction.secret(target.conf).values():
         mask_secret(value)
-    made = of_connection(conn_id, found.host, found.port, found.password, extra, found.conn_type, found.login)
-    for value in redaction.secret(made.conf).values():
-        mask_secret(value)
-    return made
+    return target

@@ -39,15 +39,15 @@ from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 
 # Busy, a broker that restarts, a table under load: worth waiting for. Invalid input fails at once, whatever this says.
-PATIENT: dict[str, Any] = {
+MANY_RETRIES: dict[str, Any] = {
     "retries": 12,
     "retry_delay": timedelta(seconds=5),
     "retry_exponential_backoff": True,
     "max_retry_delay": timedelta(minutes=5),
 }
-LONGEST_CHAIN = timedelta(days=1)  # for which an interval waits until pipelines before have published theirs
-LONGEST_WAIT = 900.0  # seconds from stage to commit that a transaction has to outlast, however long the interval
-# Unless they are given a width.
+MAX_CHAIN_WAIT = timedelta(days=1)  # for which an interval waits until pipelines before have published theirs
+MAX_COMMIT_SECONDS = 900.0  # from stage to commit that a transaction has to outlast, however long the interval
+# Schedules that have no interval, unless they are given a width.
 WITHOUT_INTERVAL = (str, list, Asset, CronPartitionTimetable, CronTriggerTimetable, DeltaTriggerTimetable)
 STAGE_RETRIES: dict[str, Any] = {"retries": 1, "retry_delay": timedelta(seconds=5)}
 
@@ -62,7 +62,7 @@ def checkpoint_dag(
     partition_keys: bool = False,
     **dag_arguments: Any,
 ) -> DAG:
-    """The DAG of a pipeline: each run is one checkpoint.
+    """Return the DAG of a pipeline: each run is one checkpoint.
 
     Args:
         schedule: as for any DAG; a cron string of an interval pipeline means its data intervals, in the DAG's
@@ -83,23 +83,23 @@ def checkpoint_dag(
             "Remove it, or set Pipeline(mode='interval').",
         )
     if schedule is not None:
-        pipeline.check_commits(min(_seconds_between(schedule), LONGEST_WAIT))
-    at_once = 1 if pipeline.mode == "chained" or pipeline.state else 4
+        pipeline.check_commits(min(_seconds_between(schedule), MAX_COMMIT_SECONDS))
+    max_runs = 1 if pipeline.mode == "chained" or pipeline.state else 4
     catchup = pipeline.mode == "interval"  # a chained one reads in its next run what the missing ones would have
-    defaults: dict[str, Any] = {"catchup": catchup, "max_active_runs": at_once, "tags": ["onceonly"]}
+    defaults: dict[str, Any] = {"catchup": catchup, "max_active_runs": max_runs, "tags": ["onceonly"]}
     arguments = defaults | dag_arguments
     timetable = _timetable(pipeline, schedule, arguments)
     _check_start(pipeline, timetable, arguments)
     with DAG(dag_id or pipeline.name, schedule=timetable, **arguments) as dag:
-        plan = PlanOperator(
-            task_id="plan", pipeline=pipeline, spark_conn_id=spark_conn_id, **_until_all_may_be_in(pipeline)
-        )
+        plan = PlanOperator(task_id="plan", pipeline=pipeline, spark_conn_id=spark_conn_id, **_plan_retries(pipeline))
         stage = StageOperator(task_id="stage", pipeline=pipeline.name, spark_conn_id=spark_conn_id, **STAGE_RETRIES)
-        publish: dict[str, Any] = {"outlets": outlets(pipeline), "partition_keys": partition_keys, **PATIENT}
+        publish: dict[str, Any] = {"outlets": outlets(pipeline), "partition_keys": partition_keys, **MANY_RETRIES}
         commit = CommitOperator(
             task_id="commit", pipeline=pipeline.name, spark_conn_id=spark_conn_id, on_held=on_held, **publish
         )
-        abort = AbortOperator(task_id="abort", pipeline=pipeline.name, trigger_rule=TriggerRule.ONE_FAILED, **PATIENT)
+        abort = AbortOperator(
+            task_id="abort", pipeline=pipeline.name, trigger_rule=TriggerRule.ONE_FAILED, **MANY_RETRIES
+        )
         plan >> stage >> abort
         if pipeline.gate:
             gate = GateOperator(
@@ -119,7 +119,9 @@ def recovery_dag(
     on_held: Notifier | Sequence[Notifier] | None = None,
     **dag_arguments: Any,
 ) -> DAG:
-    """Settles every checkpoint whose run has ended: publishes what was decided or staged, aborts the rest.
+    """Return the DAG that settles every checkpoint whose run has ended.
+
+    It publishes what was decided or staged, and aborts the rest.
 
     Args:
         spark_conn_id: connection of the Spark that it uses where it needs one; see `RecoverOperator`.
@@ -134,20 +136,24 @@ def recovery_dag(
     return dag
 
 
-def _until_all_may_be_in(pipeline: Pipeline) -> dict[str, Any]:
-    """`PATIENT` for as long again as late records, or the pipelines before, are waited for: meanwhile it is Busy."""
-    late = timedelta(seconds=max(source.grace for source in pipeline.sources))
+def _plan_retries(pipeline: Pipeline) -> dict[str, Any]:
+    """Return MANY_RETRIES, and more for as long as late records or the pipelines before are waited for.
+
+    Meanwhile the plan is Busy.
+    """
+    wait = timedelta(seconds=max(source.grace for source in pipeline.sources))
     if pipeline.after and pipeline.mode == "interval":
-        late += LONGEST_CHAIN
-    return PATIENT | {"retries": PATIENT["retries"] + ceil(late / PATIENT["max_retry_delay"])}
+        wait += MAX_CHAIN_WAIT
+    more = ceil(wait / MANY_RETRIES["max_retry_delay"])
+    return MANY_RETRIES | {"retries": MANY_RETRIES["retries"] + more}
 
 
 def _seconds_between(schedule: Any) -> float:
-    """Two runs, where the schedule says it plainly."""
+    """Return the seconds between two runs, where the schedule says it plainly; else MAX_COMMIT_SECONDS."""
     if isinstance(schedule, timedelta):
         return schedule.total_seconds()
     if not isinstance(schedule, str) or schedule in ("@once", "@continuous"):
-        return LONGEST_WAIT
+        return MAX_COMMIT_SECONDS
     from croniter import croniter
 
     times = croniter(schedule)
@@ -156,7 +162,9 @@ def _seconds_between(schedule: Any) -> float:
 
 
 def _check_start(pipeline: Pipeline, timetable: Any, arguments: Mapping[str, Any]) -> None:
-    if pipeline.mode == "interval" and timetable is not None and arguments["catchup"] and not _start(arguments):
+    """Raise InvalidPipeline where a DAG would catch up from no beginning."""
+    catches_up = pipeline.mode == "interval" and timetable is not None and arguments["catchup"]
+    if catches_up and not _start_date(arguments):
         raise InvalidPipeline(
             f"{pipeline.name}: its DAG has a schedule and no start_date.",
             "A pipeline in interval mode catches up: every interval from start_date on has its run.",
@@ -164,17 +172,23 @@ def _check_start(pipeline: Pipeline, timetable: Any, arguments: Mapping[str, Any
         )
 
 
-def _start(arguments: Mapping[str, Any]) -> Any:
+def _start_date(arguments: Mapping[str, Any]) -> Any:
     return arguments.get("start_date") or (arguments.get("default_args") or {}).get("start_date")
 
 
 def _zone(arguments: Mapping[str, Any]) -> Any:
-    """That of the DAG, as Airflow itself finds it: of its start_date, else the one of the configuration."""
-    return DAG("zone", schedule=None, start_date=_start(arguments)).timezone
+    """Return the DAG's time zone as Airflow itself finds it: of its start_date, else the one of the configuration."""
+    return DAG("zone", schedule=None, start_date=_start_date(arguments)).timezone
 
 
 def _timetable(pipeline: Pipeline, schedule: Any, arguments: Mapping[str, Any]) -> Any:
-    """A cron string or a timedelta is a zero-width interval in Airflow 3; an interval pipeline needs the width."""
+    """Return the schedule as a timetable whose runs have data intervals, if the pipeline is in interval mode.
+
+    A cron string or a timedelta is a zero-width interval in Airflow 3; an interval pipeline needs the width.
+
+    Raises:
+        InvalidPipeline: the schedule has no data intervals.
+    """
     if pipeline.mode == "chained" or schedule is None:
         return schedule
     if isinstance(schedule, str) and schedule not in ("@once", "@continuous"):

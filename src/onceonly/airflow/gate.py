@@ -7,9 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onceonly.airflow import notices
+from onceonly.airflow.base import OnceonlyOperator, owner_of, task_outcome
 from onceonly.airflow.links import CheckpointLink, DocsLink, docs_page
 from onceonly.airflow.notices import Notifier
-from onceonly.airflow.operators import OnceonlyOperator, SparkOperator, owner_of, task_outcome
+from onceonly.airflow.operators import SparkOperator
 from onceonly.airflow.versions import AirflowFailException
 from onceonly.counts import count
 from onceonly.errors import GateFailed
@@ -40,21 +41,22 @@ class GateOperator(SparkOperator):
 
     def __init__(self, *, on_held: Notifier | Sequence[Notifier] | None = None, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self.on_held = notices.listed(on_held)
+        self.on_held = notices.as_list(on_held)
 
     def parts(self) -> LiveParts:
         return self.gate_parts()
 
     def gate_parts(self) -> GateParts:
-        """Parts whose Spark is that of the connection."""
+        """Return parts whose Spark is that of the connection."""
         from onceonly.airflow import gatesession
 
         plain = OnceonlyOperator.parts(self)
-        made = self._job = gatesession.parts(plain, self.spark_conn_id)  # on_kill ends what it asks of Spark
-        return made
+        parts = gatesession.parts(plain, self.spark_conn_id)
+        self._job = parts  # on_kill ends what it asks of Spark
+        return parts
 
     def gatekeeper(self) -> Coordinator:
-        """The coordinator that examines."""
+        """Return the coordinator that examines."""
         return self.coordinator()
 
     def execute(self, context: Any) -> dict[str, Any]:
@@ -65,14 +67,16 @@ class GateOperator(SparkOperator):
         work, started = self.work(context), time.time()
         with task_outcome(context):
             parts = self.gate_parts()
-            if parts.target.cluster and (submission := work.gate(parts.target, parts.settings, parts.connections)):
-                self.wait_for(submission, started)
-        return self._judged(context)
+            if parts.target.cluster:
+                submission = work.gate(parts.target, parts.settings, parts.connections)
+                if submission:
+                    self.wait_for(submission, started)  # does not return: the task is deferred
+        return self._take_verdict(context)
 
-    def ended(self, context: Any, event: Any) -> dict[str, Any]:
-        """Back from the triggerer: what follows from the verdict that a driver on the cluster has recorded."""
+    def execute_complete(self, context: Any, event: Any) -> dict[str, Any]:
+        """Continue after the triggerer: act on the verdict that a driver on the cluster has recorded."""
         self.require_judged(context, event)
-        return self._judged(context, by_driver=True)
+        return self._take_verdict(context, by_driver=True)
 
     def require_judged(self, context: Any, event: Any) -> None:
         """Raise an error unless the driver has recorded a verdict."""
@@ -82,44 +86,52 @@ class GateOperator(SparkOperator):
         with task_outcome(context):
             self.work(context).require_judged(driver_of(event), Settings.from_env(), event["state"])
 
-    def _judged(self, context: Any, by_driver: bool = False) -> dict[str, Any]:
+    def _take_verdict(self, context: Any, by_driver: bool = False) -> dict[str, Any]:
+        """Get the verdict, which is made here unless a driver has made it; log and report it, and fail if it does.
+
+        People are notified of a held checkpoint before the task fails.
+        """
         from onceonly.airflow import stats
         from onceonly.coordinator import gate
 
         with task_outcome(context):
-            done = self.gatekeeper().gate(self.pipeline, self.find_epoch(context), owner_of(context))
+            checkpoint = self.gatekeeper().gate(self.pipeline, self.find_epoch(context), owner_of(context))
         if by_driver:
-            stats.judged(done)
-        if done.verdict:
-            self.docs = docs_page(done)
-            self._log(done.verdict)
-            self._tell(done, what="of_gate")
-        for trouble in notices.notify(self.on_held, context, done) if done.held else ():
-            self.log.warning("%s", trouble)
+            stats.count_verdict(checkpoint)
+        if checkpoint.verdict:
+            self.docs = docs_page(checkpoint)
+            self._log_verdict(checkpoint.verdict)
+            self._report_gate_lineage(checkpoint)
+        if checkpoint.held:
+            for failure in notices.notify(self.on_held, context, checkpoint):
+                self.log.warning("%s", failure)
         try:
             with task_outcome(context):
-                gate.require(done)
+                gate.require(checkpoint)
         except GateFailed as failed:
-            raise AirflowFailException(self._with_page(str(failed), done)) from failed
-        verdict = done.verdict or {}
-        return {"epoch": done.epoch, "outcome": verdict.get("outcome"), "docs": self.docs or None}
+            raise AirflowFailException(self._link_docs(str(failed), checkpoint)) from failed
+        verdict = checkpoint.verdict or {}
+        return {"epoch": checkpoint.epoch, "outcome": verdict.get("outcome"), "docs": self.docs or None}
 
-    def _with_page(self, text: str, done: Checkpoint) -> str:
-        """With the page of the Data Docs in place of the address of their files."""
-        stored = done.verdict and done.verdict["docs"]
-        return text.replace(stored, self.docs) if stored else text
+    def _link_docs(self, text: str, checkpoint: Checkpoint) -> str:
+        """Return a message with the page of the Data Docs in place of the address of their files."""
+        stored = checkpoint.verdict and checkpoint.verdict["docs"]
+        if not stored:
+            return text
+        return text.replace(stored, self.docs)
 
-    def _log(self, verdict: Mapping[str, Any]) -> None:
-        for sink, seen in verdict["sinks"].items():
-            self.log.info("sink '%s': %s, examined %s", sink, count(seen["rows"], "row"), _where(seen["path"]))
-            for each in seen["checks"]:
-                level = self.log.info if each["ok"] else self.log.warning
-                said = "ok" if each["ok"] else each["severity"].upper()
-                level("  %s: %s (%s)", said, each["what"], each["observed"])
+    def _log_verdict(self, verdict: Mapping[str, Any]) -> None:
+        for sink, report in verdict["sinks"].items():
+            place = "on Spark" if report["path"] == "spark" else report["path"]
+            self.log.info("sink '%s': %s, examined %s", sink, count(report["rows"], "row"), place)
+            for check in report["checks"]:
+                self._log_check(check)
         self.log.info("verdict: %s, by %s", verdict["outcome"], verdict["by"])
         if self.docs:
             self.log.info("Data Docs: %s", self.docs)
 
-
-def _where(path: str) -> str:
-    return "on Spark" if path == "spark" else path
+    def _log_check(self, check: Mapping[str, Any]) -> None:
+        if check["ok"]:
+            self.log.info("  %s: %s (%s)", "ok", check["what"], check["observed"])
+        else:
+            self.log.warning("  %s: %s (%s)", check["severity"].upper(), check["what"], check["observed"])

@@ -17,24 +17,24 @@ class GateParts(LiveParts):
     """Parts whose Spark is that of an Airflow connection."""
 
     target: Target = field(default_factory=Target)
-    asked: bool = False
+    session_opened: bool = False
 
     def spark(self, records: int | None = None) -> Any:
         from onceonly.spark.session import session
 
         if not self.target.remote:
             stay_here()
-        self.asked = True
+        self.session_opened = True
         return session(self.settings, {"spark.master": self.target.master} | self.target.conf, records)
 
     def end(self) -> None:
-        """What a Connect server does for this process; a session of the process's own ends with it."""
-        if self.asked and self.target.remote:
+        """End what a Connect server does for this process; a session of the process's own ends with it."""
+        if self.session_opened and self.target.remote:
             child.interrupt(self)
 
 
 def parts(plain: LiveParts, conn_id: str) -> GateParts:
-    """The same on the Spark of that connection.
+    """Return the same parts on the Spark of that connection.
 
     Raises:
         InvalidPipeline: there is no such connection.
@@ -45,15 +45,16 @@ def parts(plain: LiveParts, conn_id: str) -> GateParts:
 
 @dataclass
 class RecoveryParts(LiveParts):
-    """The same for recovery, which looks the connection up when it needs Spark: as a rule it does not."""
+    """Parts for recovery, which looks the connection up when it needs Spark: as a rule it does not."""
 
     conn_id: str = "spark"
-    found: GateParts | None = None
+    gate_parts: GateParts | None = None
 
     def spark(self, records: int | None = None) -> Any:
-        self.found = self.found or parts(LiveParts(self.settings, self.connections), self.conn_id)
-        return self.found.spark(records)
+        self.gate_parts = self.gate_parts or parts(LiveParts(self.settings, self.connections), self.conn_id)
+        return self.gate_parts.spark(records)
 
     def end(self) -> None:
-        if self.found:
-            self.found.end()
+        """End what Spark does for this process, if it was needed."""
+        if self.gate_parts:
+            self.gate_parts.end()

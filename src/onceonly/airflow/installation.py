@@ -16,13 +16,13 @@ from typing import Any
 from onceonly.errors import InvalidPipeline
 
 VARIABLE = "onceonly_installation"
-VALUE = re.compile(r"[A-Za-z0-9_-]{1,64}")
-FRESH_SECONDS = 10  # what the api-server has read counts at most so long
-WHAT_FOR = "Onceonly's id of this Airflow. Never copy it to another one that uses the same state table."
+VALID_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+ID_TTL_SECONDS = 10  # what the api-server has read counts at most so long
+DESCRIPTION = "Onceonly's id of this Airflow. Never copy it to another one that uses the same state table."
 
 
 def of_task() -> str:
-    """The id, as a task reads it; made by the first task that asks.
+    """Return the id, as a task reads it; the first task that asks makes it.
 
     Two first tasks at once may each make one, and the last one stays. A run goes by that of its plan task (see
     `operators.owner_of`), and is judged by its heartbeat if that was the other one.
@@ -32,29 +32,34 @@ def of_task() -> str:
     """
     from airflow.sdk import Variable
 
-    value = Variable.get(VARIABLE, default=None) or _stored()
+    value = Variable.get(VARIABLE, default=None) or _read_variable()
     if value is None:
-        Variable.set(VARIABLE, uuid.uuid4().hex[:12], description=WHAT_FOR)
-        value = _stored()
-    return _checked(value)
+        Variable.set(VARIABLE, uuid.uuid4().hex[:12], description=DESCRIPTION)
+        value = _read_variable()
+    return _require_valid(value)
 
 
 def of_server() -> str:
-    """The same, as the api-server reads it; empty: no task has made it yet, so there is no run of this Airflow."""
-    return _of_server(int(time.monotonic() / FRESH_SECONDS))
+    """Return the id, as the api-server reads it; empty: no task has made it yet, so there is no run of this Airflow."""
+    return _read_on_server(int(time.monotonic() / ID_TTL_SECONDS))
 
 
 @lru_cache(1)
-def _of_server(moment: int) -> str:
-    """Read once per moment: a page asks for every owner that it shows."""
+def _read_on_server(moment: int) -> str:
+    """Read the id once per moment: a page asks for every owner that it shows."""
     from airflow.models.variable import Variable
 
     value = Variable.get(VARIABLE, default_var=None)
-    return _checked(value) if value else ""
+    if not value:
+        return ""
+    return _require_valid(value)
 
 
-def _stored() -> Any:
-    """What the database has; None: the API says that it has nothing. `Variable.get` takes an error for the same."""
+def _read_variable() -> Any:
+    """Return what the database has; None: the API says that it has nothing.
+
+    `Variable.get` takes an error for the same.
+    """
     from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
     from airflow.sdk.execution_time.comms import ErrorResponse, GetVariable
     from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
@@ -67,8 +72,8 @@ def _stored() -> Any:
     return answer.value
 
 
-def _checked(value: Any) -> str:
-    if isinstance(value, str) and VALUE.fullmatch(value):
+def _require_valid(value: Any) -> str:
+    if isinstance(value, str) and VALID_ID.fullmatch(value):
         return value
     raise InvalidPipeline(
         f"the Airflow variable '{VARIABLE}' cannot be used.",

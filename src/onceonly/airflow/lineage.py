@@ -1,4 +1,4 @@
-"""What operators tell OpenLineage: which offsets a checkpoint has read, what its gate found, what is published where.
+"""Lineage for OpenLineage: which offsets a checkpoint has read, what its gate found, what is published where.
 
 All is put together while the task's own process is running. The provider asks for it in a child process, in which
 neither the state table nor a connection may be opened.
@@ -25,15 +25,15 @@ SEVERITY = {"critical": "error", "warning": "warn"}  # OpenLineage's words for w
 
 @dataclass(frozen=True)
 class Lineage:
-    """Of the checkpoints that a task has worked on."""
+    """The lineage of the checkpoints that a task has worked on."""
 
     inputs: Sequence[datasets.Read] = ()
     outputs: Sequence[datasets.Written] = ()
     checkpoints: Sequence[dict[str, Any]] = ()
-    judged: Sequence[tuple[datasets.Dataset, Sequence[Mapping[str, Any]]]] = ()  # with the gate's checks of it
+    gate_checks: Sequence[tuple[datasets.Dataset, Sequence[Mapping[str, Any]]]] = ()  # each output with its checks
 
 
-def on() -> bool:
+def is_enabled() -> bool:
     """Whether the provider is installed and has somewhere to send events to."""
     try:
         if find_spec(PROVIDER) is None:
@@ -45,87 +45,113 @@ def on() -> bool:
     return not conf.is_disabled()
 
 
-def of(parts: LiveParts, *checkpoints: Checkpoint) -> Lineage:
-    """What they have read and, once it is published, written.
+def collect_lineage(parts: LiveParts, *checkpoints: Checkpoint) -> Lineage:
+    """Return what they have read and, once it is published, written.
 
     Checkpoints of several pipelines: their inputs are left out, else each would seem to go into every output.
     """
-    one = len({checkpoint.pipeline for checkpoint in checkpoints}) == 1
-    return Lineage(
-        [read for checkpoint in checkpoints for read in datasets.read(parts, checkpoint)] if one else [],
-        [written for checkpoint in checkpoints for written in datasets.written(parts, checkpoint)],
-        [_named(checkpoint) for checkpoint in checkpoints],
-    )
+    pipelines = {checkpoint.pipeline for checkpoint in checkpoints}
+    inputs: list[datasets.Read] = []
+    outputs: list[datasets.Written] = []
+    for checkpoint in checkpoints:
+        if len(pipelines) == 1:
+            inputs += datasets.read(parts, checkpoint)
+        outputs += datasets.written(parts, checkpoint)
+    return Lineage(inputs, outputs, [_checkpoint_facet(checkpoint) for checkpoint in checkpoints])
 
 
-def of_gate(parts: LiveParts, *checkpoints: Checkpoint) -> Lineage:
-    """What their gates found in the rows staged for each of their outputs; of aborted ones, what does not come."""
-    judged = [each for checkpoint in checkpoints for each in _checks(parts, checkpoint)]
-    return Lineage(judged=judged, checkpoints=of_abort(parts, *checkpoints).checkpoints)
+def collect_gate_lineage(parts: LiveParts, *checkpoints: Checkpoint) -> Lineage:
+    """Return what their gates found in the rows staged for each of their outputs; of aborted ones, what does not come.
+
+    In the event these outputs are inputs: an output would say that something was written.
+    """
+    gate_checks: list[tuple[datasets.Dataset, Sequence[Mapping[str, Any]]]] = []
+    for checkpoint in checkpoints:
+        gate_checks += _read_checks(parts, checkpoint)
+    return Lineage(gate_checks=gate_checks, checkpoints=collect_abort_lineage(parts, *checkpoints).checkpoints)
 
 
-def _checks(parts: LiveParts, checkpoint: Checkpoint) -> Iterator[tuple[datasets.Dataset, Sequence[Mapping[str, Any]]]]:
+def _read_checks(
+    parts: LiveParts, checkpoint: Checkpoint
+) -> Iterator[tuple[datasets.Dataset, Sequence[Mapping[str, Any]]]]:
+    """Yield each output that the gate has examined, with its checks."""
     sinks = (checkpoint.verdict or {}).get("sinks", {})
-    aims = (aim for aim in datasets.aimed_at(parts, checkpoint) if aim.sink in sinks)
-    yield from ((aim, queries.without_secrets(sinks[aim.sink]["checks"])) for aim in aims)
+    for output in datasets.aimed_at(parts, checkpoint):
+        if output.sink in sinks:
+            yield output, queries.without_secrets(sinks[output.sink]["checks"])
 
 
-def of_abort(parts: LiveParts, *checkpoints: Checkpoint) -> Lineage:
-    """What the aborted ones of them do not bring. An output would say that something was written."""
-    return Lineage(checkpoints=[_named(checkpoint) | _unpublished(parts, checkpoint) for checkpoint in checkpoints])
+def collect_abort_lineage(parts: LiveParts, *checkpoints: Checkpoint) -> Lineage:
+    """Return what the aborted ones of them do not bring. An output would say that something was written."""
+    facets = []
+    for checkpoint in checkpoints:
+        facet = _checkpoint_facet(checkpoint)
+        if checkpoint.state is State.ABORTED:
+            facet["unpublished"] = _unpublished_outputs(parts, checkpoint)
+        facets.append(facet)
+    return Lineage(checkpoints=facets)
 
 
-def _unpublished(parts: LiveParts, checkpoint: Checkpoint) -> dict[str, Any]:
-    if checkpoint.state is not State.ABORTED:
-        return {}
-    missed = [{"namespace": aim.namespace, "name": aim.name} for aim in datasets.aimed_at(parts, checkpoint)]
-    return {"unpublished": missed}
+def _unpublished_outputs(parts: LiveParts, checkpoint: Checkpoint) -> list[dict[str, str]]:
+    outputs = datasets.aimed_at(parts, checkpoint)
+    return [{"namespace": output.namespace, "name": output.name} for output in outputs]
 
 
-def _named(checkpoint: Checkpoint) -> dict[str, Any]:
-    told = queries.to_json(checkpoint)
-    return {name: told[name] for name in ("pipeline", "epoch", "state", "attempt", "decision", "interval", "gate")}
+def _checkpoint_facet(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return what the run's facet says of a checkpoint."""
+    checkpoint_json = queries.to_json(checkpoint)
+    keys = ("pipeline", "epoch", "state", "attempt", "decision", "interval", "gate")
+    return {key: checkpoint_json[key] for key in keys}
 
 
 def facets(lineage: Lineage) -> Any:
-    """The provider's `OperatorLineage`."""
+    """Return the provider's `OperatorLineage`."""
     from airflow.providers.openlineage.extractors import OperatorLineage
     from openlineage.client.generated.base import RunFacet
 
-    made = RunFacet().with_additional_properties(checkpoints=list(lineage.checkpoints))
+    inputs = [_input(read) for read in lineage.inputs]
+    inputs += [_examined_input(output, checks) for output, checks in lineage.gate_checks]
+    run_facets = {}
+    if lineage.checkpoints:
+        facet = RunFacet().with_additional_properties(checkpoints=list(lineage.checkpoints))
+        run_facets["onceonly_checkpoints"] = facet
     return OperatorLineage(
-        inputs=[*map(_input, lineage.inputs), *(_judged(*each) for each in lineage.judged)],
-        outputs=[_output(each) for each in lineage.outputs],
-        run_facets={"onceonly_checkpoints": made} if lineage.checkpoints else {},
+        inputs=inputs, outputs=[_output(written) for written in lineage.outputs], run_facets=run_facets
     )
 
 
 def _input(read: datasets.Read) -> Any:
+    """Return OpenLineage's input for a range, with its offsets."""
     from openlineage.client.generated.base import InputDataset, InputDatasetFacet
 
-    spans = [{"partition": p, "start": start, "end": end} for p, (start, end) in sorted(read.range.partitions.items())]
-    told = {"unit": read.range.unit, "id": read.range.topic_id, "partitions": spans}
-    offsets: Any = InputDatasetFacet().with_additional_properties(**told)  # of a class that is made for them
+    partitions = []
+    for partition, (start, end) in sorted(read.range.partitions.items()):
+        partitions.append({"partition": partition, "start": start, "end": end})
+    properties = {"unit": read.range.unit, "id": read.range.topic_id, "partitions": partitions}
+    offsets: Any = InputDatasetFacet().with_additional_properties(**properties)  # of a class that is made for them
     return InputDataset(read.namespace, read.name, inputFacets={"onceonly_offsets": offsets})
 
 
-def _judged(staged: datasets.Dataset, checks: Sequence[Mapping[str, Any]]) -> Any:
+def _examined_input(output: datasets.Dataset, checks: Sequence[Mapping[str, Any]]) -> Any:
+    """Return OpenLineage's input for an output whose staged rows a gate has examined, with the checks."""
     from openlineage.client.generated.base import InputDataset
     from openlineage.client.generated.data_quality_assertions_dataset import DataQualityAssertionsDatasetFacet
 
-    facet = DataQualityAssertionsDatasetFacet(assertions=[_assertion(each) for each in checks])
-    return InputDataset(staged.namespace, staged.name, inputFacets={"dataQualityAssertions": facet})
+    facet = DataQualityAssertionsDatasetFacet(assertions=[_assertion(check) for check in checks])
+    return InputDataset(output.namespace, output.name, inputFacets={"dataQualityAssertions": facet})
 
 
 def _assertion(check: Mapping[str, Any]) -> Any:
     from openlineage.client.generated import data_quality_assertions_dataset as generated
 
-    known = signature(generated.Assertion).parameters  # older clients have no severity
-    severity = {"severity": SEVERITY.get(check["severity"], check["severity"])} if "severity" in known else {}
-    return generated.Assertion(assertion=check["what"], success=check["ok"], column=check.get("column"), **severity)
+    optional = {}
+    if "severity" in signature(generated.Assertion).parameters:  # older clients have no severity
+        optional["severity"] = SEVERITY.get(check["severity"], check["severity"])
+    return generated.Assertion(assertion=check["what"], success=check["ok"], column=check.get("column"), **optional)
 
 
 def _output(written: datasets.Written) -> Any:
+    """Return OpenLineage's output for what is published, with its amounts, and its columns where they are known."""
     from openlineage.client.generated.base import OutputDataset
     from openlineage.client.generated.output_statistics_output_dataset import OutputStatisticsOutputDatasetFacet
     from openlineage.client.generated.schema_dataset import SchemaDatasetFacet, SchemaDatasetFacetFields
@@ -141,11 +167,11 @@ def _output(written: datasets.Written) -> Any:
 
 
 def with_parent(conf: Mapping[str, str], context: Any) -> dict[str, str]:
-    """Spark's settings, and that this task's run is the parent of what Spark itself tells.
+    """Return Spark's settings, and that this task's run is the parent of what Spark itself tells.
 
     Where Airflow's own `[openlineage] spark_inject_parent_job_info` asks for it.
     """
-    if on():
+    if is_enabled():
         from airflow.providers.openlineage import conf as settings
         from airflow.providers.openlineage.utils.spark import inject_parent_job_information_into_spark_properties
 

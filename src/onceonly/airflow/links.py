@@ -1,4 +1,4 @@
-"""From a task to what it worked on: the checkpoint's page (the plugin serves it), and what its gate found."""
+"""Links from a task to what it worked on: the checkpoint's page (the plugin serves it), and what its gate found."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ if TYPE_CHECKING:
 
 
 def page_of(pipeline: str, epoch: int | None = None) -> str:
-    """The address of a checkpoint's page, or of its pipeline's."""
-    page = f"{conf.get('api', 'base_url', fallback='/').rstrip('/')}/onceonly/pipelines/{pipeline}"
+    """Return the address of a checkpoint's page, or of its pipeline's."""
+    base_url = conf.get("api", "base_url", fallback="/").rstrip("/")
+    page = f"{base_url}/onceonly/pipelines/{pipeline}"
     return f"{page}/{epoch}" if epoch else page
 
 
 def docs_page(checkpoint: Checkpoint) -> str:
-    """The address of the page that serves its Data Docs; empty if there are none."""
+    """Return the address of the page that serves its Data Docs; empty if there are none.
+
+    Docs that have a web address of their own are served there.
+    """
     stored = str((checkpoint.verdict and checkpoint.verdict["docs"]) or "")
     if not stored or stored.startswith(("https://", "http://")):
         return stored
@@ -27,7 +31,7 @@ def docs_page(checkpoint: Checkpoint) -> str:
 
 
 class CheckpointLink(BaseOperatorLink):
-    """Shown on the task once it has ended; of a task that found no checkpoint, the pipeline's page."""
+    """The checkpoint's page, shown on the task once it has ended; without a checkpoint, the pipeline's."""
 
     name = "Checkpoint"
 
@@ -36,7 +40,7 @@ class CheckpointLink(BaseOperatorLink):
 
 
 class DocsLink(BaseOperatorLink):
-    """What Great Expectations found in the rows that a gate has examined: the page serves its Data Docs."""
+    """The page of the Data Docs: what Great Expectations found in the rows that a gate has examined."""
 
     name = "Data Docs"
 

@@ -11,7 +11,7 @@ from onceonly.airflow import notices
 from onceonly.clusters.http import as_it_is
 from onceonly.errors import NotCommitted
 
-PATIENCE = 10.0  # seconds for an answer
+ANSWER_TIMEOUT_SECONDS = 10.0
 
 
 class WebhookNotifier(BaseNotifier):
@@ -31,29 +31,35 @@ class WebhookNotifier(BaseNotifier):
         self.conn_id, self.text = conn_id, text
 
     def notify(self, context: Any) -> None:
-        """Raises NotCommitted, whose text does not show the address: who knows it can post."""
+        """Post the message.
+
+        Raises:
+            NotCommitted: nobody was notified. Its text does not show the address: who knows it can post.
+        """
         import requests
 
         url = address(self.conn_id)
         try:
-            body = {"text": self.text or notices.told(context)}
-            said = requests.post(url, json=body, auth=as_it_is, timeout=PATIENCE, allow_redirects=False)
+            body = {"text": self.text or notices.write_message(context)}
+            answer = requests.post(url, json=body, auth=as_it_is, timeout=ANSWER_TIMEOUT_SECONDS, allow_redirects=False)
         except requests.RequestException as error:
-            raise self._refused(type(error).__name__) from None
-        if not said.ok or said.is_redirect:
-            raise self._refused(f"it answered {said.status_code}")
+            raise self._failure(type(error).__name__) from None
+        if not answer.ok or answer.is_redirect:
+            raise self._failure(f"it answered {answer.status_code}")
 
-    def _refused(self, why: str) -> NotCommitted:
+    def _failure(self, why: str) -> NotCommitted:
         return NotCommitted(f"nobody was notified through the connection '{self.conn_id}'.", why)
 
 
 def address(conn_id: str) -> str:
-    """Of the webhook; no log shows it from now on."""
+    """Return the address of the webhook, which no log shows from now on."""
     connection: Any = BaseHook.get_connection(conn_id)
     host = connection.host or ""
     if "://" not in host:
         port = f":{connection.port}" if connection.port else ""
         host = f"{connection.schema or 'https'}://{host}{port}"
-    found = f"{host.rstrip('/')}/{connection.password.lstrip('/')}" if connection.password else host
-    mask_secret(found)
-    return found
+    url = host
+    if connection.password:
+        url = f"{host.rstrip('/')}/{connection.password.lstrip('/')}"
+    mask_secret(url)
+    return url

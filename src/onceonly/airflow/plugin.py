@@ -1,4 +1,4 @@
-"""What Airflow finds by the entry point `airflow.plugins`: the page Checkpoints under Browse, and a tab on each run."""
+"""The plugin, by the entry point `airflow.plugins`: the page Checkpoints under Browse, and a tab on each run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from airflow.plugins_manager import AirflowPlugin
 
 
 async def checkpoints(scope: Any, receive: Any, send: Any) -> None:
-    """The app, imported by its first request: every process of Airflow loads plugins, only the api-server serves."""
+    """Serve the app, which the first request imports.
+
+    Every process of Airflow loads plugins, only the api-server serves.
+    """
     module = await to_thread(import_module, "onceonly.airflow.ui.app")
     await module.app(scope, receive, send)
 

@@ -1,4 +1,4 @@
-"""What Airflow finds by the entry point `apache_airflow_provider`: `airflow providers get onceonly` shows it."""
+"""The provider's description, by the entry point `apache_airflow_provider`: for `airflow providers get onceonly`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ NAME = "Onceonly"
 
 
 def get_provider_info() -> dict[str, Any]:
-    """As Airflow's provider_info.schema.json has it. The page is not named here: it has an entry point of its own."""
+    """Return what Airflow's provider_info.schema.json describes.
+
+    The page is not named here: it has an entry point of its own.
+    """
     return {
         "package-name": "onceonly",
         "name": NAME,

@@ -1,4 +1,4 @@
-"""What a task asks Airflow about runs and DAGs: which run it belongs to, whether that runs, whose a pipeline is."""
+"""Runs and DAGs, as a task asks Airflow about them: which run it belongs to, whether that runs, whose a pipeline is."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INSTANCE = "onceonly_instance"  # key in the task state store of the plan task
 
 
 def instance_of(context: Any) -> str | None:
-    """What tells the task's run from one that was deleted and had its id; None: nothing does.
+    """Return what tells the task's run from one that was deleted and had its id; None: nothing does.
 
     A random number, kept in what Airflow stores for the task: it stays when the task is retried or cleared, and goes
     with the run. (Airflow's own number of a run comes again in SQLite, and no task gets to know it.) Airflow has such a
@@ -29,27 +29,39 @@ def instance_of(context: Any) -> str | None:
     store, ti = context.get("task_state_store"), context["ti"]
     if store is None:
         return None
-    known: Any = store.get(INSTANCE)
-    if known is None and ti.try_number > 1 and conf.getboolean("state_store", "clear_on_success", fallback=False):
+    stored: Any = store.get(INSTANCE)
+    if stored is None and ti.try_number > 1 and conf.getboolean("state_store", "clear_on_success", fallback=False):
         return None  # it may have been there until the task was done
-    number = known["number"] if known and not _is_of_a_deleted_run(known, ti) else uuid.uuid4().hex
+    is_own = stored and not _is_of_a_deleted_run(stored, ti)
+    number = stored["number"] if is_own else uuid.uuid4().hex
     store.set(INSTANCE, {"number": number, "try": ti.try_number, "id": str(ti.id)}, retention=NEVER_EXPIRE)
     return str(store.get(INSTANCE)["number"])  # two processes at once go by the last one, or plan a checkpoint each
 
 
-def _is_of_a_deleted_run(known: Any, ti: Any) -> bool:
-    """Airflow's own store forgets with the run, another may not. Within a run, the number of tries only grows."""
-    return bool(known["id"] != str(ti.id) and known["try"] >= ti.try_number)
+def _is_of_a_deleted_run(stored: Any, ti: Any) -> bool:
+    """Whether the number was stored for a run that was deleted.
+
+    Airflow's own store forgets with the run, another may not. Within a run, the number of tries only grows.
+    """
+    return bool(stored["id"] != str(ti.id) and stored["try"] >= ti.try_number)
 
 
 def refuse_second_dag(context: Any, latest: Checkpoint | None) -> None:
-    """A pipeline's checkpoints belong to one DAG, else each would take its turn for the other's work."""
+    """Refuse a pipeline of another DAG that exists and is not paused.
+
+    A pipeline's checkpoints belong to one DAG, else each would take its turn for the other's work.
+
+    Args:
+        latest: the last checkpoint of the pipeline.
+    Raises:
+        InvalidPipeline: two DAGs have the pipeline.
+    """
     from onceonly.runtime.owners import installation_of, parse_airflow_run
 
     run = parse_airflow_run(latest.owner) if latest else None
     if latest is None or run is None or run[0] == context["ti"].dag_id:
         return
-    if installation_of(latest.owner) != installation.of_task() or not _runs(context, run[0]):
+    if installation_of(latest.owner) != installation.of_task() or not _has_active_dag(context, run[0]):
         return  # a DAG of that name in this Airflow is not the one of another Airflow
     raise InvalidPipeline(
         f"{latest.pipeline}: two DAGs have a pipeline of this name, '{run[0]}' and '{context['ti'].dag_id}'.",
@@ -59,44 +71,48 @@ def refuse_second_dag(context: Any, latest: Checkpoint | None) -> None:
     )
 
 
-def _runs(context: Any, dag_id: str) -> bool:
+def _has_active_dag(context: Any, dag_id: str) -> bool:
+    """Whether Airflow has a DAG of that name which is not paused."""
     ti = context["ti"]
     try:
         if not hasattr(ti, "get_dag"):  # before Airflow 3.2: a running one is not paused
             return bool(ti.get_dr_count(dag_id, states=["queued", "running"]))
         return not ti.get_dag(dag_id).is_paused
     except Exception as error:
-        if _status(error) == 404:
+        if _http_status(error) == 404:
             return False
         raise
 
 
 def alive_in(context: Any) -> Alive:
-    """Ask Airflow whether the owning run has ended.
+    """Return a function that asks Airflow whether the owner of a checkpoint is still running.
 
     Owners outside of Airflow, and runs of another Airflow, of which this one knows nothing, are judged by their process
     or their heartbeat (`owners.alive`).
     """
     from onceonly.runtime.owners import alive, installation_of, parse_airflow_run
 
-    here = cache(installation.of_task)
+    own_installation = cache(installation.of_task)
 
-    def in_airflow(checkpoint: Checkpoint) -> bool:
+    def is_alive(checkpoint: Checkpoint) -> bool:
         run = parse_airflow_run(checkpoint.owner)
-        if run is None or installation_of(checkpoint.owner) != here():
+        if run is None or installation_of(checkpoint.owner) != own_installation():
             return alive(checkpoint)
         try:
             return context["ti"].get_dagrun_state(*run) in ("queued", "running")
         except Exception as error:
-            if _status(error) == 404:  # the run was deleted
+            if _http_status(error) == 404:  # the run was deleted
                 return False
             raise
 
-    return in_airflow
+    return is_alive
 
 
-def _status(error: Exception) -> int | None:
-    """The API's HTTP status in an error of the task runner, or of `dag.test()`, which talks to the API by itself."""
+def _http_status(error: Exception) -> int | None:
+    """Return the API's HTTP status in an error; None: it has none.
+
+    That is an error of the task runner, or of `dag.test()`, which talks to the API by itself.
+    """
     if isinstance(error, AirflowRuntimeError):
         status = (error.error.detail or {}).get("status_code")
     else:

@@ -1,4 +1,4 @@
-"""What tasks tell Airflow's metrics: StatsD, Datadog or OpenTelemetry, as `[metrics]` of its configuration says.
+"""Airflow's metrics of tasks: for StatsD, Datadog or OpenTelemetry, as `[metrics]` of its configuration says.
 
     onceonly.<event>              counters of what was recorded: planned, staged, verdict, committed, republished …
     onceonly.rows                 counter of committed rows, by sink
@@ -29,58 +29,73 @@ if TYPE_CHECKING:
     from onceonly.views.summary import Lag, Summary
 
 log = logging.getLogger(__name__)
-# What a task's own process records of a checkpoint. CLAIMED and STAGED are counted by the stage task: see `staged`.
-COUNTED = {
-    **{each: each.value for each in (Event.PLANNED, Event.REWOUND, Event.EMPTY, Event.VERDICT, Event.APPROVED)},
-    **{each: each.value for each in (Event.COMMITTING, Event.IN_DOUBT, Event.PUBLISHED, Event.GIVEN_UP)},
-    **{each: each.value for each in (Event.COMMITTED, Event.ABORTED)},
-    Event.REPLACED: "republished",  # its transaction was lost: the rows are written again
-}
-AT_ONCE = 4  # sources that are asked
-WAIT = 20.0  # seconds for their answers; each is asked again by the next run
+# What a task's own process records of a checkpoint. The stage task counts CLAIMED and STAGED: see `count_staged`.
+COUNTED_AS_THEMSELVES = (
+    Event.PLANNED,
+    Event.REWOUND,
+    Event.EMPTY,
+    Event.VERDICT,
+    Event.APPROVED,
+    Event.COMMITTING,
+    Event.IN_DOUBT,
+    Event.PUBLISHED,
+    Event.GIVEN_UP,
+    Event.COMMITTED,
+    Event.ABORTED,
+)
+COUNTERS = {event: event.value for event in COUNTED_AS_THEMSELVES}
+COUNTERS[Event.REPLACED] = "republished"  # its transaction was lost: the rows are written again
+MAX_CONCURRENT_SOURCES = 4  # that are asked
+LAG_TIMEOUT_SECONDS = 20.0  # for their answers; each is asked again by the next run
 
 
 STATSD, OTEL, DATADOG, TAGGED = "statsd_on", "otel_on", "statsd_datadog_enabled", "statsd_influxdb_enabled"
 
 
-def on() -> bool:
-    return _is(STATSD) or _is(OTEL) or _is(DATADOG)
+def is_enabled() -> bool:
+    """Whether Airflow's configuration sends metrics anywhere."""
+    return _is_on(STATSD) or _is_on(OTEL) or _is_on(DATADOG)
 
 
 @contextmanager
 def harmless() -> Iterator[None]:
-    """Nothing that is only told to others makes a task fail."""
+    """Log any error within: nothing that is only told to others makes a task fail."""
     try:
         yield
     except Exception as error:
         log.warning("metrics or lineage could not be sent: %r", error)
 
 
-def recorded(checkpoint: Checkpoint, row: Row) -> None:
+def count_transition(checkpoint: Checkpoint, row: Row) -> None:
     """Count a transition that this process has recorded."""
-    if row.event not in COUNTED or not on():
+    if row.event not in COUNTERS or not is_enabled():
         return
-    outcome = {"outcome": row.body["outcome"]} if row.event is Event.VERDICT else {}
-    sink = {"sink": row.sink} if row.sink else {}
-    _send(stats().incr, COUNTED[row.event], 1, {"pipeline": checkpoint.pipeline, **sink, **outcome})
+    tags = {"pipeline": checkpoint.pipeline}
+    if row.sink:
+        tags["sink"] = row.sink
+    if row.event is Event.VERDICT:
+        tags["outcome"] = row.body["outcome"]
+    _send(stats().incr, COUNTERS[row.event], 1, tags)
     if row.event is Event.COMMITTED:
-        _committed(checkpoint)
+        _send_commit(checkpoint)
 
 
-def staged(checkpoint: Checkpoint) -> None:
+def count_staged(checkpoint: Checkpoint) -> None:
     """Count an attempt that is staged: a process of Spark has recorded it."""
-    if on():
-        mine = {"pipeline": checkpoint.pipeline}
-        _send(stats().incr, "staged", 1, mine)
-        _send(stats().incr, "retries", checkpoint.attempt - 1, mine)
-        if checkpoint.bad_records:
-            _send(stats().incr, "bad_records", checkpoint.bad_records, mine)
+    if not is_enabled():
+        return
+    tags = {"pipeline": checkpoint.pipeline}
+    _send(stats().incr, "staged", 1, tags)
+    _send(stats().incr, "retries", checkpoint.attempt - 1, tags)
+    if checkpoint.bad_records:
+        _send(stats().incr, "bad_records", checkpoint.bad_records, tags)
 
 
-def judged(checkpoint: Checkpoint) -> None:
+def count_verdict(checkpoint: Checkpoint) -> None:
     """Count a verdict that a driver on the cluster has recorded."""
-    if on() and checkpoint.verdict:
-        _send(stats().incr, "verdict", 1, {"pipeline": checkpoint.pipeline, "outcome": checkpoint.verdict["outcome"]})
+    if is_enabled() and checkpoint.verdict:
+        tags = {"pipeline": checkpoint.pipeline, "outcome": checkpoint.verdict["outcome"]}
+        _send(stats().incr, "verdict", 1, tags)
 
 
 def measure(state: StateTable, parts: LiveParts) -> None:
@@ -88,50 +103,60 @@ def measure(state: StateTable, parts: LiveParts) -> None:
     from onceonly.views import metrics
     from onceonly.views.summary import summaries
 
-    if not on():
+    if not is_enabled():
         return
-    found, damaged = summaries(state, state.pipelines())
-    lags, now = _lags(parts, found.values()), datetime.now(UTC)
-    for sample in metrics.of_all(found.values(), damaged, now, lags):
+    by_name, damaged = summaries(state, state.pipelines())
+    lags, now = _measure_lags(parts, by_name.values()), datetime.now(UTC)
+    for sample in metrics.of_all(by_name.values(), damaged, now, lags):
         if sample.metric.kind is not Kind.COUNTER:
-            _send(stats().gauge, _name(sample.metric), _value(sample, now), sample.labels)
+            _send(stats().gauge, _gauge_name(sample.metric), _gauge_value(sample, now), sample.labels)
 
 
-def _lags(parts: LiveParts, found: Iterable[Summary]) -> dict[str, Lag]:
+def _measure_lags(parts: LiveParts, summaries: Iterable[Summary]) -> dict[str, Lag]:
+    """Return by name the lags of those pipelines whose sources answer in time."""
     from onceonly.runtime.lag import behind
 
-    pool = ThreadPoolExecutor(AT_ONCE)
-    asked = {each.name: pool.submit(partial(behind, parts, each)) for each in found}
-    wait(asked.values(), timeout=WAIT)
+    pool = ThreadPoolExecutor(MAX_CONCURRENT_SOURCES)
+    futures = {summary.name: pool.submit(partial(behind, parts, summary)) for summary in summaries}
+    wait(futures.values(), timeout=LAG_TIMEOUT_SECONDS)
     pool.shutdown(wait=False, cancel_futures=True)
-    return {name: each.result() for name, each in asked.items() if each.done() and not each.cancelled()}
+    lags = {}
+    for name, future in futures.items():
+        if future.done() and not future.cancelled():
+            lags[name] = future.result()
+    return lags
 
 
-def _committed(checkpoint: Checkpoint) -> None:
+def _send_commit(checkpoint: Checkpoint) -> None:
+    """Send how long a checkpoint has taken from plan to commit, and its rows."""
     from onceonly.views import queries
 
-    mine = {"pipeline": checkpoint.pipeline}
-    _send(stats().timing, "checkpoint.duration", checkpoint.updated_at - checkpoint.planned_at, mine)
+    tags = {"pipeline": checkpoint.pipeline}
+    _send(stats().timing, "checkpoint.duration", checkpoint.updated_at - checkpoint.planned_at, tags)
     for sink, rows in queries.rows_by_sink(checkpoint).items():
         if rows:
-            _send(stats().incr, "rows", rows, {**mine, "sink": sink})
+            _send(stats().incr, "rows", rows, {**tags, "sink": sink})
 
 
-def _name(metric: Metric) -> str:
+def _gauge_name(metric: Metric) -> str:
     return f"{metric.name}_age" if metric.kind is Kind.TIME else metric.name
 
 
-def _value(sample: Sample, now: datetime) -> float:
-    return now.timestamp() - sample.value if sample.metric.kind is Kind.TIME else float(sample.value)
+def _gauge_value(sample: Sample, now: datetime) -> float:
+    """Return the value of a gauge; of a time its age, in seconds."""
+    if sample.metric.kind is Kind.TIME:
+        return now.timestamp() - sample.value
+    return float(sample.value)
 
 
-def _send(how: Callable[..., None], name: str, value: object, tags: Mapping[str, str]) -> None:
+def _send(report: Callable[..., None], name: str, value: object, tags: Mapping[str, str]) -> None:
+    """Send a value by one of the calls of Airflow's `Stats`; plain StatsD has no tags, so their values end the name."""
     with harmless():
-        if _is(STATSD) and not _is(TAGGED) and not _is(DATADOG):
-            how(".".join(("onceonly", name, *tags.values())), value)
+        if _is_on(STATSD) and not _is_on(TAGGED) and not _is_on(DATADOG):
+            report(".".join(("onceonly", name, *tags.values())), value)
         else:
-            how(f"onceonly.{name}", value, tags=dict(tags))
+            report(f"onceonly.{name}", value, tags=dict(tags))
 
 
-def _is(option: str) -> bool:
+def _is_on(option: str) -> bool:
     return bool(conf.getboolean("metrics", option, fallback=False))

@@ -14,9 +14,10 @@ from onceonly.clusters.driver import Driver
 from onceonly.clusters.work import ENDED_LATE, NOT_SEEN_ENDED
 from onceonly.errors import OnceonlyError
 
-EVERY = 2.0  # seconds between two looks
-GRACE = 15  # seconds for a driver to end; Airflow gives on_kill thirty
-LAST = 60.0  # seconds after its time is over: then the task continues, though no master says that the driver has ended
+POLL_SECONDS = 2.0  # between two looks
+KILL_TIMEOUT_SECONDS = 15  # for a driver to end; Airflow gives on_kill thirty
+# after its time is over: then the task continues, though no master says that the driver has ended
+OVERTIME_SECONDS = 60.0
 
 
 class DriverTrigger(BaseTrigger):
@@ -34,52 +35,53 @@ class DriverTrigger(BaseTrigger):
         super().__init__()  # type: ignore[no-untyped-call]
         self.master, self.driver, self.report = master, driver, report
         self.started, self.deadline = started, deadline
-        self._told = ""
+        self._logged_state = ""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """What a triggerer needs to wait for it; nothing of it is secret."""
+        """Return what a triggerer needs to wait for it; nothing of it is secret."""
         names = ("master", "driver", "report", "started", "deadline")
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        logged, trouble = 0, ""
+        """Yield one event, once the driver has ended or its time has been over for long enough."""
+        logged_lines, last_problem = 0, ""
         # A triggerer loads Airflow's API at its first question, which takes long: on_kill has thirty seconds.
-        asked = asyncio.create_task(self._is_awaited())
+        first_question = asyncio.create_task(self._is_awaited())
         while True:
             late = self.deadline is not None and time.time() > self.deadline
-            state, puzzled = await asyncio.to_thread(self._end if late else self._look)
-            lines, over = await asyncio.to_thread(self._listen)
-            for line in lines[logged:]:
+            state, problem = await asyncio.to_thread(self._end_driver if late else self._read_state)
+            lines, job_ended = await asyncio.to_thread(self._read_report)
+            for line in lines[logged_lines:]:
                 self.log.info("%s", line)
-            logged = max(logged, len(lines))
-            if puzzled and puzzled != trouble:
-                self.log.warning("%s\nThe job may still be running: asking again.", puzzled)
-            trouble = puzzled
-            if over or state or self._is_over():
-                asked.cancel()
-                yield self._event(_outcome(state, over, late))
+            logged_lines = max(logged_lines, len(lines))  # a report that does not answer has no lines
+            if problem and problem != last_problem:
+                self.log.warning("%s\nThe job may still be running: asking again.", problem)
+            last_problem = problem
+            if job_ended or state or self._is_overtime():
+                first_question.cancel()
+                yield self._event(_outcome(state, job_ended, late))
                 return
-            await asyncio.sleep(EVERY)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def on_kill(self) -> None:
-        """This triggerer has to stop: nothing of a task that was cleared or marked keeps running on Spark.
+        """End the driver, as this triggerer has to stop: what was cleared or marked does not keep running on Spark.
 
         Of a task that still waits another triggerer has taken over, because the heartbeats of this one were late. The
         next try of a task that was cleared may wait by now, too: for a driver of its own.
         """
-        puzzled = ""
-        for _ in range(GRACE):
-            awaited, puzzled = await self._is_awaited()
+        problem = ""
+        for _ in range(KILL_TIMEOUT_SECONDS):
+            awaited, problem = await self._is_awaited()
             if awaited:
                 self.log.info("the task still waits for driver %s, through another triggerer", self.driver)
                 return
-            if not puzzled:
-                state, puzzled = await asyncio.to_thread(self._end)
+            if not problem:
+                state, problem = await asyncio.to_thread(self._end_driver)
                 if state:
-                    await asyncio.to_thread(self._known().forget)
+                    await asyncio.to_thread(self._open_driver().forget)
                     return
             await asyncio.sleep(1)
-        self.log.error("driver %s may still be running: %s", self.driver, puzzled or "it has not ended yet")
+        self.log.error("driver %s may still be running: %s", self.driver, problem or "it has not ended yet")
 
     async def _is_awaited(self) -> tuple[bool, str]:
         """Whether the task still waits for this driver; and why that is not known, or nothing."""
@@ -87,40 +89,49 @@ class DriverTrigger(BaseTrigger):
         if task is None:
             return False, ""
         try:
-            awaits_one = await _state_of(task) == "deferred"
-            return awaits_one and not await asyncio.to_thread(self._known().open_report().is_followed), ""
+            if await _read_task_state(task) != "deferred":
+                return False, ""
+            # A cleared task may wait for the driver of its next try: then this one's report is followed by another.
+            report = self._open_driver().open_report()
+            return not await asyncio.to_thread(report.is_followed), ""
         except Exception as error:  # whatever it is: a driver is not ended for it
             return False, f"It is not known whether the task still waits: {error!r}"
 
-    def _is_over(self) -> bool:
-        return self.deadline is not None and time.time() > self.deadline + LAST
+    def _is_overtime(self) -> bool:
+        return self.deadline is not None and time.time() > self.deadline + OVERTIME_SECONDS
 
-    def _end(self) -> tuple[str, str]:
-        """Have it killed, and look."""
+    def _end_driver(self) -> tuple[str, str]:
+        """Have the driver killed, and return what `_read_state` does."""
         try:
-            self._known().end()
+            self._open_driver().end()
         except Exception as error:  # as of a look
-            return "", _told(error)
-        return self._look()
+            return "", _explain(error)
+        return self._read_state()
 
-    def _look(self) -> tuple[str, str]:
-        """The state in which the driver has ended, or nothing; and why the cluster was not understood, or nothing."""
+    def _read_state(self) -> tuple[str, str]:
+        """Return the state in which the driver has ended, and why the cluster was not understood; either may be empty.
+
+        A state of a driver that has not ended is logged when it is a new one.
+        """
         try:
-            seen = self._known().look()
+            driver_state = self._open_driver().look()
         except Exception as error:  # whatever it is, it says nothing about the driver: the task is not to fail of it
-            return "", _told(error)
-        if seen.at_work and seen.state != self._told:  # it may wait in a queue, or for its image
-            self._told = seen.state
-            self.log.info("driver %s is %s", self.driver, seen.state)
-        return ("" if seen.at_work else seen.state), ""
+            return "", _explain(error)
+        if not driver_state.at_work:
+            return driver_state.state, ""
+        if driver_state.state != self._logged_state:  # it may wait in a queue, or for its image
+            self._logged_state = driver_state.state
+            self.log.info("driver %s is %s", self.driver, driver_state.state)
+        return "", ""
 
-    def _listen(self) -> tuple[tuple[str, ...], bool]:
+    def _read_report(self) -> tuple[tuple[str, ...], bool]:
+        """Return the lines that the job has reported, and whether it has ended."""
         with suppress(Exception):  # it is for people, and its storage may not answer
-            said = self._known().open_report().read()
-            return said.lines, said.code is not None
+            report = self._open_driver().open_report().read()
+            return report.lines, report.code is not None
         return (), False
 
-    def _known(self) -> Driver:
+    def _open_driver(self) -> Driver:
         return driver_of(self.serialize()[1])
 
     def _event(self, state: str) -> TriggerEvent:
@@ -128,27 +139,32 @@ class DriverTrigger(BaseTrigger):
 
 
 def driver_of(event: Any) -> Driver:
-    """The driver that an event of this trigger, or its arguments, are about."""
+    """Return the driver that an event of this trigger, or its arguments, are about."""
     return Driver(event["master"], event["driver"], event["report"])
 
 
-def _told(error: Exception) -> str:
-    return str(error) if isinstance(error, OnceonlyError) else f"The cluster could not be asked: {error!r}"
+def _explain(error: Exception) -> str:
+    if isinstance(error, OnceonlyError):
+        return str(error)
+    return f"The cluster could not be asked: {error!r}"
 
 
-def _outcome(state: str, over: bool, late: bool) -> str:
+def _outcome(state: str, job_ended: bool, late: bool) -> str:
+    """Return the "state" of the event: the driver's, or that its time was over."""
     if late:
-        return ENDED_LATE if over or state else NOT_SEEN_ENDED
+        return ENDED_LATE if job_ended or state else NOT_SEEN_ENDED
     return state or "at its end"
 
 
-async def _state_of(task: Any) -> str | None:
-    """The task instance's state, as Airflow has it now; None: it has none, or no longer exists."""
+async def _read_task_state(task: Any) -> str | None:
+    """Return the task instance's state, as Airflow has it now; None: it has none, or no longer exists."""
     from airflow.sdk.execution_time.comms import GetTaskStates
     from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
 
-    asked = GetTaskStates(dag_id=task.dag_id, run_ids=[task.run_id], task_ids=[task.task_id], map_index=task.map_index)
-    answer: Any = await SUPERVISOR_COMMS.asend(asked)
+    question = GetTaskStates(
+        dag_id=task.dag_id, run_ids=[task.run_id], task_ids=[task.task_id], map_index=task.map_index
+    )
+    answer: Any = await SUPERVISOR_COMMS.asend(question)
     name = task.task_id if task.map_index < 0 else f"{task.task_id}_{task.map_index}"
-    found: str | None = answer.task_states.get(task.run_id, {}).get(name)
-    return found
+    state: str | None = answer.task_states.get(task.run_id, {}).get(name)
+    return state

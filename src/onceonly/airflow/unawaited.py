@@ -13,43 +13,48 @@ from onceonly.statetable.table import StateTable
 ClusterOf = Callable[[str], str | None]  # by the id of a connection: the address of the cluster that it names
 
 
-def end(state: StateTable, alive: Alive, cluster_of: ClusterOf) -> Iterator[str]:
-    """Have them ended; for people, what was done. They are fenced as it is: this gives back what they occupy.
+def end_drivers(state: StateTable, alive: Alive, cluster_of: ClusterOf) -> Iterator[str]:
+    """Have them ended, and yield for people what was done.
 
+    They are fenced as it is: this gives back what they occupy.
     It goes by what the submitting task has noted, so a driver whose submission was never answered is not found.
     """
-    for named in drivers(state):
-        if not _is_awaited(state, named, alive):
-            yield _end(named, cluster_of)
+    for note in drivers(state):
+        if not _is_awaited(state, note, alive):
+            yield _end_driver(note, cluster_of)
 
 
-def _is_awaited(state: StateTable, named: NamedDriver, alive: Alive) -> bool:
-    """Of the drivers of one step, a task waits for the last one, and as long as its run is running."""
-    if Report(named.driver["report"]).is_followed():
+def _is_awaited(state: StateTable, note: NamedDriver, alive: Alive) -> bool:
+    """Whether a task waits for a driver: of those of one step for the last one, as long as its run is running."""
+    if Report(note.driver["report"]).is_followed():
         return False
-    checkpoint = state.view(named.pipeline).checkpoint(named.epoch)
-    if checkpoint is None or checkpoint.state.settled or checkpoint.owner != named.driver["owner"]:
+    checkpoint = state.view(note.pipeline).checkpoint(note.epoch)
+    if checkpoint is None or checkpoint.state.settled or checkpoint.owner != note.driver["owner"]:
         return False
     return alive(checkpoint)
 
 
-def _end(named: NamedDriver, cluster_of: ClusterOf) -> str:
-    driver = Driver(named.driver["master"], named.driver["driver"], named.driver["report"])
-    whose = f"{driver.driver} of {named.pipeline} epoch {named.epoch}, which no task waits for"
+def _end_driver(note: NamedDriver, cluster_of: ClusterOf) -> str:
+    """Have a driver ended, forget it once it has, and return for people what was done."""
+    driver = Driver(note.driver["master"], note.driver["driver"], note.driver["report"])
+    name = f"{driver.driver} of {note.pipeline} epoch {note.epoch}, which no task waits for"
     try:
-        _require_known(str(named.driver.get("connection")), driver.master, cluster_of)
+        _require_same_cluster(str(note.driver.get("connection")), driver.master, cluster_of)
         driver.end()
-        now = driver.look()
+        driver_state = driver.look()
     except OnceonlyError as error:
-        return f"{whose}, may still be running: {error}"
-    if now.at_work:
-        return f"{whose}, was asked to end"
+        return f"{name}, may still be running: {error}"
+    if driver_state.at_work:
+        return f"{name}, was asked to end"
     driver.forget()
-    return f"{whose}, is {now.state}"
+    return f"{name}, is {driver_state.state}"
 
 
-def _require_known(conn_id: str, cluster: str, cluster_of: ClusterOf) -> None:
-    """Whoever may write beside the state table is not to choose where this process logs in."""
+def _require_same_cluster(conn_id: str, cluster: str, cluster_of: ClusterOf) -> None:
+    """Raise NotCommitted unless the driver's cluster is the one that its connection names now.
+
+    Whoever may write beside the state table is not to choose where this process logs in.
+    """
     if cluster_of(conn_id) != cluster:
         raise NotCommitted(
             f"{cluster} is not the cluster of the Airflow connection '{conn_id}'.",

@@ -1,6 +1,7 @@
-"""What Airflow 3.1 and 3.2 have in other places than 3.3, or not at all: the one module that knows.
+"""Differences between the versions of Airflow: what 3.1 and 3.2 have in other places than 3.3, or not at all.
 
-Each name is looked for when it is first asked for, as every process of Airflow loads the plugin.
+No other module knows of them. Each name is looked for when it is first asked for, as every process of Airflow loads the
+plugin.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ _LACKS = (  # docs/versions.md
 
 
 def notes() -> list[str]:
-    """What the installed Airflow cannot do, for `onceonly check`. Does not import Airflow, which takes seconds."""
+    """Return what the installed Airflow cannot do, for `onceonly check`.
+
+    Does not import Airflow, which takes seconds.
+    """
     try:
         version = metadata.version("apache-airflow-core")
     except metadata.PackageNotFoundError:
@@ -47,30 +51,31 @@ def notes() -> list[str]:
 def __getattr__(name: str) -> Any:
     for place in _PLACES.get(name, ()):
         try:
-            found = getattr(import_module(place), name)
+            value = getattr(import_module(place), name)
         except (AttributeError, ModuleNotFoundError):
             continue
-        globals()[name] = found
-        return found
+        globals()[name] = value
+        return value
     if name in _MISSING:
         return _MISSING[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def teams(dag_ids: Sequence[str]) -> Mapping[str, str | None]:
-    """The team of each DAG."""
+    """Return the team of each DAG; None: it has none."""
     from airflow.models.dag import DagModel
 
-    if all_at_once := getattr(DagModel, "get_dag_id_to_team_name_mapping", None):
-        found: Mapping[str, str | None] = all_at_once(list(dag_ids))
-        return found
+    read_teams = getattr(DagModel, "get_dag_id_to_team_name_mapping", None)
+    if read_teams:
+        team_by_dag: Mapping[str, str | None] = read_teams(list(dag_ids))
+        return team_by_dag
     return {dag_id: DagModel.get_team_name(dag_id) for dag_id in dag_ids}  # before 3.2
 
 
 def stats() -> Any:
-    """What counts and measures: it has `incr`, `gauge` and `timing`."""
+    """Return what counts and measures: it has `incr`, `gauge` and `timing`."""
     try:
-        from airflow.sdk.observability import stats as found
+        from airflow.sdk.observability import stats as module
     except ModuleNotFoundError:
         return import_module("airflow.stats").Stats
-    return found if hasattr(found, "incr") else found.Stats
+    return module if hasattr(module, "incr") else module.Stats

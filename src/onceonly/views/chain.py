@@ -15,27 +15,34 @@ if TYPE_CHECKING:
 
 
 def lineage(state: StateTable, checkpoint: Checkpoint) -> dict[str, Any]:
-    """The checkpoint, what it has read down to the topics, and which checkpoints of other pipelines stand on it."""
-    return {**_node(state, checkpoint), "read_by": [_name(known) for known in standing_on(state, checkpoint)]}
+    """Return the checkpoint, what it has read down to the topics, and which checkpoints of other pipelines read it."""
+    readers = [_name(reader) for reader in list_readers(state, checkpoint)]
+    return {**_node(state, checkpoint), "read_by": readers}
 
 
-def standing_on(state: StateTable, checkpoint: Checkpoint) -> list[Checkpoint]:
-    """The checkpoints of other pipelines that have read what this one has published."""
-    found = []
+def list_readers(state: StateTable, checkpoint: Checkpoint) -> list[Checkpoint]:
+    """Return the checkpoints of other pipelines that have read what this one has published."""
+    readers = []
     for name in state.pipelines():
         view = state.view(name)
-        if view.latest and checkpoint.pipeline in view.latest.definition.get("after", ()):
-            found += [known for known in state.after_others(name) if _stands_on(state, view, known, checkpoint)]
-    return found
+        if view.latest is None or checkpoint.pipeline not in view.latest.definition.get("after", ()):
+            continue
+        for candidate in state.after_others(name):
+            if _has_read(state, view, candidate, checkpoint):
+                readers.append(candidate)
+    return readers
 
 
-def _stands_on(state: StateTable, view: View, known: Checkpoint, on: Checkpoint) -> bool:
-    if not known.after.get(on.pipeline):
+def _has_read(state: StateTable, view: View, reader: Checkpoint, upstream: Checkpoint) -> bool:
+    """Whether `reader`, a checkpoint in `view`, has read the rows of `upstream`."""
+    if not reader.after.get(upstream.pipeline):
         return False
-    return on.epoch in {each.epoch for each in _stood_on(state, view, known, on.pipeline)}
+    epochs = {checkpoint.epoch for checkpoint in _list_upstream(state, view, reader, upstream.pipeline)}
+    return upstream.epoch in epochs
 
 
 def _node(state: StateTable, checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return one checkpoint of the lineage, with the nodes that it has read below "reads"."""
     interval = checkpoint.interval
     return {
         **_name(checkpoint),
@@ -43,7 +50,7 @@ def _node(state: StateTable, checkpoint: Checkpoint) -> dict[str, Any]:
         "interval": queries.span(interval) if interval else None,
         "rows_by_sink": queries.rows_by_sink(checkpoint),
         **superseded.to_json(superseded.superseded(state, [checkpoint]), checkpoint.epoch),
-        "reads": [_read(state, checkpoint, range_) for range_ in checkpoint.ranges],
+        "reads": [_range_node(state, checkpoint, range_) for range_ in checkpoint.ranges],
     }
 
 
@@ -51,57 +58,81 @@ def _name(checkpoint: Checkpoint) -> dict[str, Any]:
     return {"pipeline": checkpoint.pipeline, "epoch": checkpoint.epoch}
 
 
-def _read(state: StateTable, checkpoint: Checkpoint, range_: TopicRange) -> dict[str, Any]:
-    told = range_.to_json()
-    writer = _writer(state, checkpoint, range_.topic)
+def _range_node(state: StateTable, checkpoint: Checkpoint, range_: TopicRange) -> dict[str, Any]:
+    """Return a range that the checkpoint has read, with the checkpoints that published it, if pipelines did."""
+    range_json = range_.to_json()
+    writer = _find_writer(state, checkpoint, range_.topic)
     if writer is None:
-        return told
+        return range_json
     name, sink, table = writer
-    stood_on = _stood_on(state, state.view(checkpoint.pipeline), checkpoint, name)
-    checkpoints = [_node(state, known) for known in stood_on if checkpoint.interval or _published(known, table)]
-    return {**told, "published_by": name, "sink": sink, "checkpoints": checkpoints}
+    nodes = []
+    for upstream in _list_upstream(state, state.view(checkpoint.pipeline), checkpoint, name):
+        if checkpoint.interval or _has_published(upstream, table):
+            nodes.append(_node(state, upstream))
+    return {**range_json, "published_by": name, "sink": sink, "checkpoints": nodes}
 
 
-def _writer(state: StateTable, checkpoint: Checkpoint, topic: str) -> tuple[str, str, str] | None:
-    """The pipeline and the sink that have written a table which was read up to a checkpoint of theirs; the table."""
+def _find_writer(state: StateTable, checkpoint: Checkpoint, topic: str) -> tuple[str, str, str] | None:
+    """Return the pipeline and the sink that have written a table which the checkpoint has read, and the table.
+
+    None if `topic` names no table, or one that no pipeline has written which this one comes after.
+    """
     table = Pipeline.from_json(checkpoint.definition).tables.get(topic)
-    for name, epochs in checkpoint.after.items() if table else ():
+    if not table:
+        return None
+    for name, epochs in checkpoint.after.items():
         view = state.view(name)
         last = view.require(epochs[-1]) if epochs else view.latest  # as it was then: a sink may be renamed
-        if table and last and (sink := _sink_of(last, table)):
+        if last is None:
+            continue
+        sink = _find_sink(last, table)
+        if sink:
             return name, sink, table
     return None
 
 
-def _sink_of(checkpoint: Checkpoint, table: str) -> str | None:
-    sinks = Pipeline.from_json(checkpoint.definition).sinks
-    return next((sink.name for sink in sinks if table in sink.asset_uris()), None)
+def _find_sink(checkpoint: Checkpoint, table: str) -> str | None:
+    """Return the name of the sink whose target is that table."""
+    for sink in Pipeline.from_json(checkpoint.definition).sinks:
+        if table in sink.asset_uris():
+            return sink.name
+    return None
 
 
-def _published(checkpoint: Checkpoint, table: str) -> bool:
-    return _sink_of(checkpoint, table) in checkpoint.published
+def _has_published(checkpoint: Checkpoint, table: str) -> bool:
+    return _find_sink(checkpoint, table) in checkpoint.published
 
 
-def _stood_on(state: StateTable, view: View, checkpoint: Checkpoint, name: str) -> list[Checkpoint]:
-    """The checkpoints of that pipeline whose rows this one has read, in the order of their decisions."""
-    before, epochs = state.view(name), checkpoint.after.get(name, ())
+def _list_upstream(state: StateTable, view: View, checkpoint: Checkpoint, name: str) -> list[Checkpoint]:
+    """Return the checkpoints of pipeline `name` whose rows this one has read, in the order of their decisions.
+
+    Args:
+        view: that of the checkpoint's own pipeline.
+    """
+    upstream_view, epochs = state.view(name), checkpoint.after.get(name, ())
     if checkpoint.interval or not epochs:
-        return [before.require(epoch) for epoch in epochs]
-    last, first = before.require(epochs[-1]).decision or 0, _read_before(view, before, checkpoint)
-    found = []
-    for known in before.committed():
-        if (known.decision or 0) <= first:
+        return [upstream_view.require(epoch) for epoch in epochs]
+    last_decision = upstream_view.require(epochs[-1]).decision or 0
+    read_decision = _decision_read_before(view, upstream_view, checkpoint)
+    newest_first = []  # as the view has them: those that were read before come last
+    for upstream in upstream_view.committed():
+        decision = upstream.decision or 0
+        if decision <= read_decision:
             break
-        if (known.decision or 0) <= last and known.rewinds_to is None:
-            found.append(known)
-    return found[::-1]
+        if decision <= last_decision and upstream.rewinds_to is None:
+            newest_first.append(upstream)
+    return newest_first[::-1]
 
 
-def _read_before(view: View, before: View, checkpoint: Checkpoint) -> int:
-    """The decision up to which the chain had read before this checkpoint; 0: nothing."""
+def _decision_read_before(view: View, upstream_view: View, checkpoint: Checkpoint) -> int:
+    """Return the decision up to which the chain had read before this checkpoint; 0: nothing."""
     epoch = checkpoint.epoch - 1
-    while known := view.checkpoint(epoch):
-        if known.rewinds_to is None and (epochs := known.after.get(before.pipeline)):
-            return before.require(epochs[-1]).decision or 0
-        epoch = epoch - 1 if known.rewinds_to is None else known.rewinds_to
+    while earlier := view.checkpoint(epoch):
+        if earlier.rewinds_to is not None:  # what came after that epoch was taken back
+            epoch = earlier.rewinds_to
+            continue
+        epochs = earlier.after.get(upstream_view.pipeline)
+        if epochs:
+            return upstream_view.require(epochs[-1]).decision or 0
+        epoch -= 1
     return 0

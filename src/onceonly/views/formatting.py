@@ -14,29 +14,34 @@ from onceonly.counts import count
 from onceonly.views.queries import rows_by_sink, without_secrets
 
 HELD, REFUSED = "held", "refused"
-SHOWN = 4  # topics of a checkpoint, one by one
-GAPS = 5  # that are shown one by one, the newest
+MAX_TOPICS_SHOWN = 4  # of a checkpoint that has more only their number is shown
+MAX_GAPS_SHOWN = 5  # the newest; of those before them only their number is shown
 
 
 def number(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}"
+    """Return '6,000', or '-' where the number is not known."""
+    if value is None:
+        return "-"
+    return f"{value:,}"
 
 
 def clock(time: datetime) -> str:
+    """Return date and time to the second, without the zone."""
     return f"{time:%Y-%m-%d %H:%M:%S}"
 
 
-def held_offsets(held: int) -> str:
-    """What lies behind open transactions of producers."""
-    return f"{count(held, 'record')} of open transactions cannot be read before these have ended"
+def held_offsets(records: int) -> str:
+    """Say how many records lie behind open transactions of producers."""
+    return f"{count(records, 'record')} of open transactions cannot be read before these have ended"
 
 
 def age(since: datetime) -> str:
+    """Return the time since then, as `span` writes it."""
     return span(datetime.now(UTC) - since)
 
 
 def span(length: timedelta) -> str:
-    """'42 s', '3 min', '5 h', '2 d'."""
+    """Return a length of time in its largest unit: '42 s', '3 min', '5 h', '2 d'."""
     seconds = max(0, int(length.total_seconds()))
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= 2 * size:
@@ -45,16 +50,18 @@ def span(length: timedelta) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes in the unit that people would use."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+    """Return a number of bytes in the unit that people would use."""
+    if count < 1000:
+        return f"{count:.0f} B"
+    for unit in ("kB", "MB"):
         count /= 1000
-    raise AssertionError
+        if count < 1000:
+            return f"{count:.1f} {unit}"
+    return f"{count / 1000:.1f} GB"
 
 
 def place(uri: str) -> str:
-    """A path as one would type it here."""
+    """Return a path as one would type it in the current folder; an address as it is."""
     try:
         return str(Path(uri).relative_to(Path.cwd()))
     except ValueError:
@@ -62,73 +69,87 @@ def place(uri: str) -> str:
 
 
 def owner(key: str) -> str:
-    """An owner key without what only the machine needs."""
+    """Return an owner key without what only the machine needs."""
     kind, *process = key.split(":")
-    return f"cli {process[0]}:{process[-2]}" if kind == "cli" and len(process) > 2 else key.replace(":", " ", 1)
+    if kind == "cli" and len(process) > 2:
+        return f"cli {process[0]}:{process[-2]}"
+    return key.replace(":", " ", 1)
 
 
 def state(checkpoint: Checkpoint) -> str:
-    """Its state as people see it: the recorded one; HELD or REFUSED where it is staged and waits for a person."""
+    """Return its state as people see it.
+
+    That is the recorded one; HELD or REFUSED where the checkpoint is staged and waits for a person.
+    """
     if checkpoint.held:
         return HELD
-    return REFUSED if checkpoint.refused else checkpoint.state.value
+    if checkpoint.refused:
+        return REFUSED
+    return checkpoint.state.value
 
 
 def unfit(checkpoint: Checkpoint) -> str:
-    """'to be staged again, 1 of 3 times'; empty unless a rehearsal has ended its attempt."""
+    """Return 'to be staged again, 1 of 3 times'; empty unless a rehearsal has ended its attempt."""
     if not checkpoint.has_to_be_staged_again:
         return ""
     return f"to be staged again, {len(checkpoint.unfit_attempts)} of {MAX_UNFIT_ATTEMPTS} times"
 
 
 def how_to_decide(pipeline: str, epoch: int, seen: int) -> str:
-    """The two commands that end a held checkpoint; `seen` is its number."""
-    of = f"{pipeline} {epoch} --reason … --seen {seen}"
-    return f"onceonly approve {of}, or onceonly abort {of}"
+    """Return the two commands that end a held checkpoint; `seen` is its number."""
+    arguments = f"{pipeline} {epoch} --reason … --seen {seen}"
+    return f"onceonly approve {arguments}, or onceonly abort {arguments}"
 
 
 def how_to_look(checkpoint: Checkpoint) -> str:
-    """The command that shows a checkpoint, and its number."""
+    """Return the command that shows a checkpoint, and its number."""
     return f"onceonly describe {checkpoint.pipeline} {checkpoint.epoch}"
 
 
 def actions(checkpoint: Checkpoint) -> list[str]:
-    """The manual actions that it allows, as commands to copy; they are refused once the checkpoint has changed."""
-    of = f"{checkpoint.pipeline} {checkpoint.epoch}"
-    ends = f"--reason … --seen {checkpoint.changed_seq}"
-    found = [f"onceonly approve {of} {ends}"] if checkpoint.held else []
+    """Return the manual actions that it allows, as commands to copy.
+
+    They are refused once the checkpoint has changed.
+    """
+    name = f"{checkpoint.pipeline} {checkpoint.epoch}"
+    options = f"--reason … --seen {checkpoint.changed_seq}"
+    commands = []
+    if checkpoint.held:
+        commands.append(f"onceonly approve {name} {options}")
     if checkpoint.refused:
-        found.append(f"onceonly recover {checkpoint.pipeline}")
+        commands.append(f"onceonly recover {checkpoint.pipeline}")
     if checkpoint.state in (State.PLANNED, State.STAGED, State.ABORTING):
-        found.append(f"onceonly abort {of} {ends}")
+        commands.append(f"onceonly abort {name} {options}")
     if checkpoint.state is State.COMMITTING:
         for sink in checkpoint.waiting:
-            words = ["--committed", "--aborted", "--give-up"] if sink in checkpoint.in_doubt else ["--give-up"]
-            found += [f"onceonly resolve {of} {word} {sink} {ends}" for word in words]
-    return found
+            if sink in checkpoint.in_doubt:  # its evidence no longer exists: a person has to say
+                commands.append(f"onceonly resolve {name} --committed {sink} {options}")
+                commands.append(f"onceonly resolve {name} --aborted {sink} {options}")
+            commands.append(f"onceonly resolve {name} --give-up {sink} {options}")
+    return commands
 
 
 def held(checkpoint: Checkpoint) -> str:
-    """What a held checkpoint waits for."""
+    """Say what a held checkpoint waits for."""
     name = f"{checkpoint.pipeline} epoch {checkpoint.epoch}"
     decide = how_to_decide(checkpoint.pipeline, checkpoint.epoch, checkpoint.changed_seq)
     return f"{name} is held: its gate failed what is staged, and nothing is published. Decide: {decide}"
 
 
-def refused(checkpoint: Checkpoint) -> str:
-    """Which sink of a staged checkpoint waits for a person, and what for."""
+def describe_refusal(checkpoint: Checkpoint) -> str:
+    """Say which sink of a staged checkpoint waits for a person, and what for; empty if none does."""
     refusal = checkpoint.refused
     if refusal is None:
         return ""
     name = f"{checkpoint.pipeline} epoch {checkpoint.epoch}"
     code = f" ({refusal['code']})" if refusal["code"] else ""
-    what = f"{name} is staged and not published. Sink '{refusal['sink']}' refuses it until a person acts{code}: "
+    what = f"{name} is staged and not published. Sink '{refusal['sink']}' refuses it until a person acts{code}"
     why = refusal["why"].removeprefix(f"sink '{refusal['sink']}': ").rstrip(".")
-    return f"{what}{why}. {refusal['todo']}"
+    return f"{what}: {why}. {refusal['todo']}"
 
 
-def staged_again(checkpoint: Checkpoint) -> str:
-    """That an aborted checkpoint has to be staged again, with the command; empty unless a rehearsal has ended it."""
+def describe_stage_again(checkpoint: Checkpoint) -> str:
+    """Say that an aborted checkpoint has to be staged again, and how; empty unless a rehearsal has ended it."""
     if not checkpoint.has_to_be_staged_again:
         return ""
     name = f"{checkpoint.pipeline} epoch {checkpoint.epoch}"
@@ -141,149 +162,201 @@ def staged_again(checkpoint: Checkpoint) -> str:
 
 
 def approval(checkpoint: Checkpoint) -> str:
-    """'by ann: a known gap', and whether it has ended with the attempt that it was given to."""
+    """Return 'by ann: a known gap', and whether it has ended with the attempt that it was given to."""
     if checkpoint.approved is None:
         return ""
-    ended = " (ended with its attempt, and publishes nothing)" if checkpoint.state is State.ABORTED else ""
-    return f"by {checkpoint.approved['who']}: {checkpoint.approved['reason']}{ended}"
-
-
-def waits(checkpoint: Checkpoint) -> str:
-    """What a checkpoint needs people for; empty if it does not."""
-    text: str = without_secrets(
-        held(checkpoint) if checkpoint.held else refused(checkpoint) or staged_again(checkpoint)
-    )
+    text = f"by {checkpoint.approved['who']}: {checkpoint.approved['reason']}"
+    if checkpoint.state is State.ABORTED:
+        return f"{text} (ended with its attempt, and publishes nothing)"
     return text
 
 
+def waits(checkpoint: Checkpoint) -> str:
+    """Say what a checkpoint needs people for, without secrets; empty if it does not need them."""
+    text = held(checkpoint) if checkpoint.held else describe_refusal(checkpoint) or describe_stage_again(checkpoint)
+    masked: str = without_secrets(text)
+    return masked
+
+
 def missing(checkpoint: Checkpoint) -> str:
-    """', missing in lake': which targets have lost it; empty where none has."""
-    return f", missing in {', '.join(sorted(checkpoint.missing))}" if checkpoint.missing else ""
+    """Return ', missing in lake': which targets have lost it; empty where none has."""
+    if not checkpoint.missing:
+        return ""
+    return f", missing in {', '.join(sorted(checkpoint.missing))}"
 
 
 def missing_by_sink(pipeline: str, counts_by_sink: Mapping[str, int]) -> list[str]:
-    """A line for each sink whose target lacks checkpoints."""
-    return [
-        f"{pipeline}: the target of sink '{sink}' lacks {count(number, 'checkpoint')}, as a person has accepted"
-        for sink, number in sorted(counts_by_sink.items())
-    ]
+    """Return a line for each sink whose target lacks checkpoints."""
+    lines = []
+    for sink, lost in sorted(counts_by_sink.items()):
+        lines.append(
+            f"{pipeline}: the target of sink '{sink}' lacks {count(lost, 'checkpoint')}, as a person has accepted"
+        )
+    return lines
 
 
 def rows(checkpoint: Checkpoint) -> str:
-    """'200'; of several sinks each by its name: a sum would count a record once for each sink that it went to."""
-    told = counts(rows_by_sink(checkpoint))
-    return f"{told} ({checkpoint.bad_records:,} bad)" if checkpoint.bad_records else told
+    """Return '200'; of several sinks each by its name.
+
+    A sum would count a record once for each sink that it went to.
+    """
+    text = counts(rows_by_sink(checkpoint))
+    if checkpoint.bad_records:
+        return f"{text} ({checkpoint.bad_records:,} bad)"
+    return text
 
 
 def counts(by_sink: Mapping[str, int | None]) -> str:
-    """The same of counts by sink; '-' where nothing is staged."""
+    """Return counts by sink as `rows` writes them; '-' where nothing is staged."""
     if len(by_sink) == 1 or not any(by_sink.values()):
         return number(next(iter(by_sink.values()), None))
     return ", ".join(f"{sink} {number(count)}" for sink, count in by_sink.items())
 
 
 def counted(by_sink: Mapping[str, int | None]) -> str:
-    """'1 row', 'lake 5, late 1 rows': the same with its unit."""
-    shown = [found for found in by_sink.values() if found is not None]
-    one = len(by_sink) == 1 and shown == [1]
-    return f"{counts(by_sink)} {'row' if one else 'rows'}"
+    """Return `counts` with their unit: '1 row', 'lake 5, late 1 rows'."""
+    unit = "row" if list(by_sink.values()) == [1] else "rows"
+    return f"{counts(by_sink)} {unit}"
 
 
-def unsettled(found: Sequence[Checkpoint]) -> str:
-    """'2, the oldest is epoch 6'; the oldest first. Nothing where all are settled."""
-    if not found:
+def unsettled(checkpoints: Sequence[Checkpoint]) -> str:
+    """Return '2, the oldest is epoch 6', or 'epoch 6' where it is the only one; empty where all are settled.
+
+    Args:
+        checkpoints: the unsettled ones, the oldest first.
+    """
+    if not checkpoints:
         return ""
-    return f"epoch {found[0].epoch}" if len(found) == 1 else f"{len(found)}, the oldest is epoch {found[0].epoch}"
+    oldest = f"epoch {checkpoints[0].epoch}"
+    if len(checkpoints) == 1:
+        return oldest
+    return f"{len(checkpoints)}, the oldest is {oldest}"
 
 
 def range_text(range_: TopicRange) -> str:
-    """What a checkpoint covers, short: offsets have gaps, so this is not a number of records."""
-    parts = len([p for p, (start, end) in range_.partitions.items() if end > start])
-    within = f" in {count(parts, 'partition')}" if range_.kind == KAFKA else ""
-    return f"{count(range_.span, range_.unit)} of '{range_.topic}'{within}"
+    """Return '1 offset of 'flights' in 1 partition': offsets have gaps, so this is not a number of records."""
+    text = f"{count(range_.span, range_.unit)} of '{range_.topic}'"
+    if range_.kind != KAFKA:
+        return text
+    partitions = sum(end > start for start, end in range_.partitions.values())
+    return f"{text} in {count(partitions, 'partition')}"
 
 
 def covers(checkpoint: Checkpoint) -> str:
+    """Say what a checkpoint covers, in short: its ranges, or that it skips or takes back something."""
     if checkpoint.skipped is not None:
-        return f"{_left_out(checkpoint)} (skipped by {checkpoint.owner}: {checkpoint.skipped})"
+        return f"{_skipped_offsets(checkpoint)} (skipped by {checkpoint.owner}: {checkpoint.skipped})"
     if checkpoint.rewinds_to is not None:
         return f"takes back what came after epoch {checkpoint.rewinds_to}"
     if not has_data(checkpoint.ranges):
         return "nothing (no records)"
-    if len(checkpoint.ranges) > SHOWN:
+    if len(checkpoint.ranges) > MAX_TOPICS_SHOWN:
         offsets = sum(range_.span for range_ in checkpoint.ranges)
         ranges = f"{count(offsets, 'offset')} of {count(len(checkpoint.ranges), 'topic')}"
     else:
-        ranges = ", ".join(range_text(range_) for range_ in checkpoint.ranges)
-    return "; ".join(filter(None, [ranges, dated_ahead(checkpoint)]))
+        ranges = ", ".join(map(range_text, checkpoint.ranges))
+    ahead_text = dated_ahead(checkpoint)
+    if ahead_text:
+        return f"{ranges}; {ahead_text}"
+    return ranges
 
 
 def dated_ahead(checkpoint: Checkpoint) -> str:
-    """'1 record of topic 'flights' is dated in the future'; empty where none was passed over."""
-    return ", ".join(ahead(range_.called, range_.ahead, range_.kind) for range_ in checkpoint.ranges if range_.ahead)
+    """Return '1 record of topic 'flights' is dated in the future'; empty where none was passed over."""
+    texts = []
+    for range_ in checkpoint.ranges:
+        if range_.ahead:
+            texts.append(ahead(range_.called, range_.ahead, range_.kind))
+    return ", ".join(texts)
 
 
 def ahead(source: str, number: int | None, kind: str) -> str:
-    """The same of one source; None: more than were counted."""
+    """Return what `dated_ahead` says of one source; None: more than were counted."""
     unit = "record" if kind == KAFKA else WORDS[kind][1]
     if number is None:
         return f"many {unit}s of {source} are dated in the future"
-    return f"{count(number, unit)} of {source} {'is' if number == 1 else 'are'} dated in the future"
+    verb = "is" if number == 1 else "are"
+    return f"{count(number, unit)} of {source} {verb} dated in the future"
 
 
-def _left_out(checkpoint: Checkpoint) -> str:
-    """Of a chained pipeline, the offsets: an interval says itself what it is."""
+def _skipped_offsets(checkpoint: Checkpoint) -> str:
+    """Say which offsets a chained pipeline leaves out; 'nothing' for an interval, which says itself what it is."""
     if checkpoint.interval is not None:
         return "nothing"
-    spans = [(r, p, *span) for r in checkpoint.ranges for p, span in sorted(r.partitions.items())]
-    named = [f"{_within(r, p)} {start:,} to {end:,}" for r, p, start, end in spans if end > start]
-    return f"leaves out {', '.join(named)}"
+    texts = []
+    for range_ in checkpoint.ranges:
+        for partition, (start, end) in sorted(range_.partitions.items()):
+            if end > start:
+                texts.append(f"{_name_partition(range_, partition)} {start:,} to {end:,}")
+    return f"leaves out {', '.join(texts)}"
 
 
-def _within(range_: TopicRange, partition: int) -> str:
-    """Only topics have partitions that are named."""
-    where = f"partition {partition} from" if range_.kind == KAFKA else f"from {range_.unit}"
-    return f"'{range_.topic}' {where}"
+def _name_partition(range_: TopicRange, partition: int) -> str:
+    """Return ''flights' partition 3 from'; without a partition where it is no topic, as only topics name theirs."""
+    if range_.kind == KAFKA:
+        return f"'{range_.topic}' partition {partition} from"
+    return f"'{range_.topic}' from {range_.unit}"
 
 
 def bad(checkpoint: Checkpoint) -> str:
-    """How many, and whose: "12 of 1,204 records (10 of 'orders', 2 by the transform)"."""
+    """Say how many, and whose: "12 of 1,204 records (10 of 'orders', 2 by the transform)"."""
     if not checkpoint.bad:
         return ""
-    parts = [f"{bad:,} of '{topic}'" for topic, bad in sorted(checkpoint.bad["undecoded"].items()) if bad]
+    parts = []
+    for topic, undecoded in sorted(checkpoint.bad["undecoded"].items()):
+        if undecoded:
+            parts.append(f"{undecoded:,} of '{topic}'")
     rejected = checkpoint.bad["rejected"]
-    parts += [f"{rejected:,} by the transform"] if rejected else []
-    said = f"{checkpoint.bad_records:,} of {count(checkpoint.bad['records'], 'record')}"
-    return f"{said} ({', '.join(parts)})" if parts else said
+    if rejected:
+        parts.append(f"{rejected:,} by the transform")
+    total = f"{checkpoint.bad_records:,} of {count(checkpoint.bad['records'], 'record')}"
+    if parts:
+        return f"{total} ({', '.join(parts)})"
+    return total
 
 
 def schemas(checkpoint: Checkpoint) -> str:
-    """By which registered schemas its records are decoded: "orders value: ids 1, 2, read as orders-value 2 (id 5)"."""
-    return "; ".join(
-        f"{topic} {part}: {_pins(pins)}"
-        for topic, parts in sorted(checkpoint.schemas.items())
-        for part, pins in sorted(parts.items())
-    )
+    """Return the registered schemas of its records: "orders value: ids 1, 2, read as orders-value 2 (id 5)"."""
+    texts = []
+    for topic, parts in sorted(checkpoint.schemas.items()):
+        for part, pins in sorted(parts.items()):
+            texts.append(f"{topic} {part}: {_schema_ids(pins)}")
+    return "; ".join(texts)
 
 
-def _pins(pins: Mapping[str, Any]) -> str:
+def _schema_ids(pins: Mapping[str, Any]) -> str:
+    """Return the ids that the records were written with, and the schema that they are read as."""
     ids = sorted(map(int, pins["writers"]))
-    named = f"{'id' if len(ids) == 1 else 'ids'} {', '.join(map(str, ids))}" if ids else "no ids"
+    if len(ids) == 1:
+        text = f"id {ids[0]}"
+    elif ids:
+        text = f"ids {', '.join(map(str, ids))}"
+    else:
+        text = "no ids"
     reader = pins.get("reader")
-    return f"{named}, read as {reader['subject']} {reader['version']} (id {reader['id']})" if reader else named
+    if reader:
+        text += f", read as {reader['subject']} {reader['version']} (id {reader['id']})"
+    return text
 
 
 def after(checkpoint: Checkpoint) -> str:
-    """'flights epoch 12': on what it stands, where it comes after other pipelines."""
-    told = {name: ", ".join(map(str, epochs)) or "none yet" for name, epochs in checkpoint.after.items()}
-    return "; ".join(f"{name} epoch {epochs}" for name, epochs in told.items())
+    """Return 'flights epoch 12': on what it stands, where it comes after other pipelines."""
+    texts = []
+    for name, epochs in checkpoint.after.items():
+        numbers = ", ".join(map(str, epochs)) or "none yet"
+        texts.append(f"{name} epoch {numbers}")
+    return "; ".join(texts)
 
 
-def gap(pipeline: str, found: Interval, file: str = "FILE.py:NAME") -> str:
-    """What is left out, why that may be, and what to do. `file`: what names the pipeline on the command line."""
-    start, end = (f"{time:%Y-%m-%dT%H:%M:%SZ}" for time in (found.start, found.end))
+def gap(pipeline: str, interval: Interval, file: str = "FILE.py:NAME") -> str:
+    """Say what no checkpoint covers, why that may be, and what to do.
+
+    Args:
+        file: what names the pipeline on the command line.
+    """
+    start, end = f"{interval.start:%Y-%m-%dT%H:%M:%SZ}", f"{interval.end:%Y-%m-%dT%H:%M:%SZ}"
     return (
-        f"{pipeline}: no checkpoint covers {found}.\n"
+        f"{pipeline}: no checkpoint covers {interval}.\n"
         "Its runs are still to come, or there were none: the scheduler was down, or the DAG was paused and has "
         "catchup=False.\n"
         f"Run what is missing: airflow backfill create, or onceonly run {file} --interval {start} {end}. If it "
@@ -291,53 +364,66 @@ def gap(pipeline: str, found: Interval, file: str = "FILE.py:NAME") -> str:
     )
 
 
-def gaps(pipeline: str, found: Sequence[Interval]) -> list[str]:
-    """The same, oldest first, and how many more there are."""
-    told = [gap(pipeline, each) for each in found[-GAPS:]]
-    more = len(found) - len(told)
-    return (
-        [f"{pipeline}: {number(more)} more before these (onceonly status {pipeline} --json)", *told] if more else told
-    )
+def gaps(pipeline: str, intervals: Sequence[Interval]) -> list[str]:
+    """Return `gap` of each of the newest, oldest first, after a line that says how many more there are."""
+    texts = [gap(pipeline, interval) for interval in intervals[-MAX_GAPS_SHOWN:]]
+    more = len(intervals) - len(texts)
+    if more:
+        texts.insert(0, f"{pipeline}: {number(more)} more before these (onceonly status {pipeline} --json)")
+    return texts
 
 
 def staged(handle: Mapping[str, Any]) -> str:
-    """'6,000 rows, 1.2 MB, 30 files', as far as the sink counts them, and what else it says of them."""
-    counts = [_rows_of(handle), *([size(handle["bytes"])] if "bytes" in handle else []), *_pieces(handle)]
-    return "; ".join([", ".join(counts), *([handle["note"]] if "note" in handle else [])])
+    """Return '6,000 rows, 1.2 MB, 30 files', as far as the sink counts them, and what else it says of them."""
+    amounts = [_row_count(handle)]
+    if "bytes" in handle:
+        amounts.append(size(handle["bytes"]))
+    amounts += _piece_counts(handle)
+    text = ", ".join(amounts)
+    if "note" in handle:
+        text += f"; {handle['note']}"
+    return text
 
 
-def _rows_of(handle: Mapping[str, Any]) -> str:
+def _row_count(handle: Mapping[str, Any]) -> str:
+    """Return '6,000 rows', or of a sink that counts something else its own unit."""
     if handle.get("rows") is None:
         return "rows not counted"
     return count(handle["rows"], str(handle.get("unit", "row")))
 
 
-def _pieces(handle: Mapping[str, Any]) -> list[str]:
-    """In how many files, or transactions that are open in Kafka."""
+def _piece_counts(handle: Mapping[str, Any]) -> list[str]:
+    """Return in how many files the rows are, or in how many transactions that are open in Kafka, or both."""
     files, parts = handle.get("files"), handle.get("parts")
-    found = [] if parts is None else [count(sum(bool(part["tx"]) for part in parts), "open transaction")]
-    return found if files is None else [*found, count(files if isinstance(files, int) else len(files), "file")]
+    counts = []
+    if parts is not None:
+        open_transactions = sum(bool(part["tx"]) for part in parts)
+        counts.append(count(open_transactions, "open transaction"))
+    if files is not None:
+        counts.append(count(files if isinstance(files, int) else len(files), "file"))
+    return counts
 
 
 def target(handle: Mapping[str, Any]) -> str:
-    """Where the rows go: a table's or folder's place, topics, or what the sink itself calls its target."""
+    """Say where the rows go: a table's or folder's place, topics, or what the sink itself calls its target."""
     if "topics" in handle:
         return ", ".join(handle["topics"])
     return place(str(handle.get("uri") or handle.get("target") or handle.get("kind") or "?"))
 
 
-def verdict(found: Mapping[str, Any] | None) -> list[str]:
-    """'passed', 'sink delays: 3 checks on 40 rows in process', and each check that is not ok."""
-    if found is None:
+def verdict(body: Mapping[str, Any] | None) -> list[str]:
+    """Return 'passed', 'sink delays: 3 checks on 40 rows in process', and each check that is not ok.
+
+    Args:
+        body: of the row that recorded the verdict; None: no gate has judged the attempt.
+    """
+    if body is None:
         return ["no verdict"]
-    sinks = [
-        f"{sink}: {count(len(seen['checks']), 'check')} on {counted({sink: seen['rows']})}, {seen['path']}"
-        for sink, seen in found["sinks"].items()
-    ]
-    bad = [
-        f"{each['severity']}: {each['what']} ({each['observed']})"
-        for seen in found["sinks"].values()
-        for each in seen["checks"]
-        if not each["ok"]
-    ]
-    return [found["outcome"], *sinks, *bad]
+    sink_lines, failure_lines = [], []
+    for sink, report in body["sinks"].items():
+        examined = counted({sink: report["rows"]})
+        sink_lines.append(f"{sink}: {count(len(report['checks']), 'check')} on {examined}, {report['path']}")
+        for check in report["checks"]:
+            if not check["ok"]:
+                failure_lines.append(f"{check['severity']}: {check['what']} ({check['observed']})")
+    return [body["outcome"], *sink_lines, *failure_lines]

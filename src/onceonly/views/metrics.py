@@ -12,7 +12,7 @@ from enum import Enum
 
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.views import formatting, queries
-from onceonly.views.summary import Lag, Summary, pending, reach
+from onceonly.views.summary import Lag, Pending, Summary, pending, reach
 
 
 class Kind(Enum):
@@ -23,6 +23,8 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Metric:
+    """A metric of pipelines. Each collector makes its own name of `name`, such as a prefix and a unit."""
+
     name: str
     kind: Kind
     meaning: str
@@ -30,6 +32,8 @@ class Metric:
 
 @dataclass(frozen=True)
 class Sample:
+    """The value of a metric at one moment, for one set of labels."""
+
     metric: Metric
     labels: Mapping[str, str]
     value: float
@@ -83,57 +87,69 @@ METRICS = (
 def of_all(
     summaries: Iterable[Summary], damaged: Iterable[str], now: datetime, lags: Mapping[str, Lag | None]
 ) -> Iterator[Sample]:
-    """Of each pipeline. `lags`: by name; None, or no such name, where it is not known."""
+    """Yield the samples of each pipeline.
+
+    Args:
+        damaged: names of the pipelines that cannot be read.
+        lags: by name of the pipeline; None, or no such name, where it is not known.
+    """
     for summary in summaries:
-        yield from of(summary, now, lags.get(summary.name))
+        yield from sample_pipeline(summary, now, lags.get(summary.name))
     for name in sorted(damaged):
         yield Sample(READABLE, {"pipeline": name}, 0)
 
 
-def of(summary: Summary, now: datetime, lag: Lag | None = None) -> Iterator[Sample]:
-    """Of one pipeline, at that moment."""
-    mine = {"pipeline": summary.name}
-    yield Sample(READABLE, mine, 1)
-    yield Sample(EPOCHS, mine, summary.latest.epoch)
-    yield Sample(ABORTED, mine, summary.latest.state is State.ABORTED)
-    yield Sample(UNFIT, mine, len(summary.unfit))
-    yield Sample(ATTEMPTS, mine, summary.latest.attempt)
-    yield Sample(GAPS, mine, len(summary.gaps))
+def sample_pipeline(summary: Summary, now: datetime, lag: Lag | None = None) -> Iterator[Sample]:
+    """Yield the samples of one pipeline at that moment; without its lag where that is not known."""
+    labels = {"pipeline": summary.name}
+    yield Sample(READABLE, labels, 1)
+    yield Sample(EPOCHS, labels, summary.latest.epoch)
+    yield Sample(ABORTED, labels, summary.latest.state is State.ABORTED)
+    yield Sample(UNFIT, labels, len(summary.unfit))
+    yield Sample(ATTEMPTS, labels, summary.latest.attempt)
+    yield Sample(GAPS, labels, len(summary.gaps))
     for sink in sorted({*summary.latest.sinks, *summary.missing}):  # each of them, always: an alert needs the 0, too
-        yield Sample(MISSING, {**mine, "sink": sink}, summary.missing.get(sink, 0))
-    yield from _open(summary, mine, now)
-    yield from _committed(summary.committed, mine) if summary.committed else ()
-    yield from _behind(lag, mine) if lag else ()
+        yield Sample(MISSING, {**labels, "sink": sink}, summary.missing.get(sink, 0))
+    yield from _sample_unsettled(summary, labels, now)
+    if summary.committed:
+        yield from _sample_commit(summary.committed, labels)
+    if lag:
+        yield from _sample_lag(lag, labels)
 
 
-def _open(summary: Summary, mine: Mapping[str, str], now: datetime) -> Iterator[Sample]:
-    states = [_state(checkpoint) for checkpoint in summary.open]
+def _sample_unsettled(summary: Summary, labels: Mapping[str, str], now: datetime) -> Iterator[Sample]:
+    states = [_state_label(checkpoint) for checkpoint in summary.open]
     for state in UNSETTLED:  # each of them, always: an alert needs the 0, too
-        yield Sample(CHECKPOINTS, {**mine, "state": state}, states.count(state))
+        yield Sample(CHECKPOINTS, {**labels, "state": state}, states.count(state))
     if summary.open:
-        yield Sample(UNSETTLED_SINCE, mine, summary.open[0].planned_at.timestamp())
-    for sink, waiting in {each.sink: each for each in reversed(pending(summary.open, now))}.items():
-        yield Sample(OPENED, {**mine, "sink": sink}, (now - waiting.age).timestamp())
-        yield Sample(USED, {**mine, "sink": sink}, waiting.used)
+        yield Sample(UNSETTLED_SINCE, labels, summary.open[0].planned_at.timestamp())
+    oldest_by_sink: dict[str, Pending] = {}
+    for pending_sink in reversed(pending(summary.open, now)):  # the oldest comes last, and stays
+        oldest_by_sink[pending_sink.sink] = pending_sink
+    for sink, oldest in oldest_by_sink.items():
+        yield Sample(OPENED, {**labels, "sink": sink}, (now - oldest.age).timestamp())
+        yield Sample(USED, {**labels, "sink": sink}, oldest.used)
 
 
-def _state(checkpoint: Checkpoint) -> str:
-    return IN_DOUBT if checkpoint.in_doubt else formatting.state(checkpoint)
+def _state_label(checkpoint: Checkpoint) -> str:
+    if checkpoint.in_doubt:
+        return IN_DOUBT
+    return formatting.state(checkpoint)
 
 
-def _committed(checkpoint: Checkpoint, mine: Mapping[str, str]) -> Iterator[Sample]:
-    yield Sample(COMMITTED_AT, mine, checkpoint.updated_at.timestamp())
-    yield Sample(PUBLISHED, mine, reach(checkpoint).timestamp())
+def _sample_commit(checkpoint: Checkpoint, labels: Mapping[str, str]) -> Iterator[Sample]:
+    yield Sample(COMMITTED_AT, labels, checkpoint.updated_at.timestamp())
+    yield Sample(PUBLISHED, labels, reach(checkpoint).timestamp())
     for sink, rows in queries.rows_by_sink(checkpoint).items():
         if rows is not None:
-            yield Sample(ROWS, {**mine, "sink": sink}, rows)
+            yield Sample(ROWS, {**labels, "sink": sink}, rows)
     if checkpoint.bad_records is not None:
-        yield Sample(BAD, mine, checkpoint.bad_records)
+        yield Sample(BAD, labels, checkpoint.bad_records)
 
 
-def _behind(lag: Lag, mine: Mapping[str, str]) -> Iterator[Sample]:
-    yield Sample(SOURCE_UP, mine, lag.error is None)
+def _sample_lag(lag: Lag, labels: Mapping[str, str]) -> Iterator[Sample]:
+    yield Sample(SOURCE_UP, labels, lag.error is None)
     if lag.records is not None:
-        yield Sample(LAG, mine, lag.records)
-        yield Sample(LAG_HELD, mine, lag.held)
-        yield Sample(LAG_VERSIONS, mine, lag.versions)
+        yield Sample(LAG, labels, lag.records)
+        yield Sample(LAG_HELD, labels, lag.held)
+        yield Sample(LAG_VERSIONS, labels, lag.versions)

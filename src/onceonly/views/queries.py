@@ -15,7 +15,7 @@ from onceonly.settings import Settings
 if TYPE_CHECKING:
     from onceonly.statetable.table import StateTable
 
-FEW = 1  # checkpoints of each pipeline that are read at first, where all pipelines are shown
+MIN_RECENT = 1  # checkpoints of each pipeline that are read at first, where all pipelines are shown
 KEYS = """\
 pipeline, epoch, seen (the number for --seen), state, interval, ranges, attempt, rows_by_sink, rows (the sum),
 decision, owner, planned_at, updated_at, waiting, reason,
@@ -30,21 +30,25 @@ the epochs on which it stands)"""
 
 
 def existing(settings: Settings) -> StateTable | None:
-    """The state table at this moment, for reading; None when the embedded one is not made yet.
+    """Return the state table at this moment, for reading; None when the embedded one is not made yet.
 
     Raises:
         InvalidPipeline: there is none where ONCEONLY_STATE says.
     """
     from onceonly.statetable.table import Snapshot
 
-    return Snapshot(settings.state) if _exists(settings) or not settings.embedded else None
+    if not _exists(settings) and settings.embedded:
+        return None
+    return Snapshot(settings.state)
 
 
 def snapshot(settings: Settings) -> StateTable | None:
-    """The state table at this moment, for reading; None when there is none yet."""
+    """Return the state table at this moment, for reading; None when there is none yet."""
     from onceonly.statetable.table import Snapshot
 
-    return Snapshot(settings.state) if _exists(settings) else None
+    if not _exists(settings):
+        return None
+    return Snapshot(settings.state)
 
 
 def _exists(settings: Settings) -> bool:
@@ -55,6 +59,11 @@ def _exists(settings: Settings) -> bool:
 
 
 def required(settings: Settings) -> StateTable:
+    """Return the state table at this moment, for reading.
+
+    Raises:
+        InvalidPipeline: there is none.
+    """
     state = existing(settings)
     if state is None:
         raise InvalidPipeline(
@@ -66,6 +75,7 @@ def required(settings: Settings) -> StateTable:
 
 
 def check_known(state: StateTable, pipeline: str) -> None:
+    """Raise InvalidPipeline unless the state table has that pipeline."""
     names = state.pipelines()
     if pipeline not in names:
         raise InvalidPipeline(
@@ -76,76 +86,98 @@ def check_known(state: StateTable, pipeline: str) -> None:
 
 
 def checkpoint(state: StateTable, pipeline: str, epoch: int) -> Checkpoint:
+    """Return a checkpoint by its epoch.
+
+    Raises:
+        InvalidPipeline: there is no such pipeline.
+    """
     check_known(state, pipeline)
     return state.view(pipeline).require(epoch)
 
 
 def recent(state: StateTable, pipeline: str, most: int) -> list[Checkpoint]:
-    """The last checkpoints, and every one that is unsettled or has to be staged again, newest first."""
+    """Return the last checkpoints, and every one that is unsettled or has to be staged again, newest first."""
     return recent_of(state, [pipeline], most)[pipeline]
 
 
 def recent_of(state: StateTable, pipelines: Iterable[str], most: int) -> dict[str, list[Checkpoint]]:
-    """The same, of several pipelines at the cost of one."""
+    """Return by name what `recent` returns of one pipeline: of several at the cost of one."""
     return {name: _newest_first(fold(rows)) for name, rows in state.recent(pipelines, most).items()}
 
 
 def overview(
     state: StateTable, pipelines: Iterable[str], most: int
 ) -> tuple[dict[str, list[Checkpoint]], dict[str, OutcomeUnknown]]:
-    """The last checkpoints of each, the last committed one among them unless it is further back than `most`.
+    """Return by name the last checkpoints of each, and by name why other pipelines cannot be read.
 
-    And why others cannot be read: one whose rows are damaged does not hide the others.
+    The last committed checkpoint is among them unless it is further back than `most`. A pipeline whose rows are damaged
+    does not hide the others.
     """
-    found: dict[str, list[Checkpoint]] = {}
+    recent_by_name: dict[str, list[Checkpoint]] = {}
     damaged: dict[str, OutcomeUnknown] = {}
     for name in pipelines:
         try:
-            known = recent(state, name, FEW)
-            committed = any(cp.state is State.COMMITTED for cp in known)
-            found[name] = known if committed else recent(state, name, most)
+            checkpoints = recent(state, name, MIN_RECENT)
+            if State.COMMITTED not in [checkpoint.state for checkpoint in checkpoints]:
+                checkpoints = recent(state, name, most)
+            recent_by_name[name] = checkpoints
         except OutcomeUnknown as error:
             damaged[name] = error
-    return found, damaged
+    return recent_by_name, damaged
 
 
-def between(state: StateTable, pipeline: str, first: int, last: int) -> list[Checkpoint]:
-    """The checkpoints of these epochs, newest first."""
+def list_checkpoints(state: StateTable, pipeline: str, first: int, last: int) -> list[Checkpoint]:
+    """Return the checkpoints of the epochs `first` to `last`, newest first."""
     return _newest_first(fold(state.history(pipeline, first, last)))
 
 
-def _newest_first(found: Mapping[int, Checkpoint]) -> list[Checkpoint]:
-    return [found[epoch] for epoch in sorted(found, reverse=True)]
+def _newest_first(by_epoch: Mapping[int, Checkpoint]) -> list[Checkpoint]:
+    return [by_epoch[epoch] for epoch in sorted(by_epoch, reverse=True)]
 
 
 def gaps(state: StateTable, newest: Iterable[Checkpoint]) -> dict[str, list[Interval]]:
-    """What pipelines leave out, by name; `newest`: the last checkpoint of each. Chained ones leave out nothing."""
-    by_intervals = [checkpoint.pipeline for checkpoint in newest if checkpoint.interval]
-    return state.gaps(by_intervals)
+    """Return the gaps of pipelines by name. Chained pipelines have none.
+
+    Args:
+        newest: the last checkpoint of each pipeline.
+    """
+    names = [checkpoint.pipeline for checkpoint in newest if checkpoint.interval]
+    return state.gaps(names)
 
 
 def missing(state: StateTable, pipeline: str) -> Mapping[str, int]:
-    """By sink: how many checkpoints its target has lost, as a person has accepted."""
+    """Return by sink how many checkpoints its target has lost, as a person has accepted."""
     return state.view(pipeline).head.missing
 
 
 def rows(checkpoint: Checkpoint) -> int | None:
-    """Over all sinks: a record that went to two of them counts twice. A sink that was given up has none."""
-    counts = rows_by_sink(checkpoint).values() if checkpoint.handles else ()
+    """Return the rows of all sinks: a record that went to two of them counts twice.
+
+    A sink that was given up has none. None if nothing is staged yet, or a sink does not count.
+    """
     if not _may_have_rows(checkpoint):
         return 0
-    return sum(count for count in counts if count is not None) if counts and None not in counts else None
+    if not checkpoint.handles:
+        return None
+    total = 0
+    for count in rows_by_sink(checkpoint).values():
+        if count is None:
+            return None
+        total += count
+    return total
 
 
 def rows_by_sink(checkpoint: Checkpoint) -> dict[str, int | None]:
-    """What is staged, or was published, and 0 where a person gave the rows up; None where a sink does not count.
+    """Return the rows that are staged or published, 0 where a person gave them up, None where a sink does not count.
 
     Empty before anything is staged.
     """
     if not _may_have_rows(checkpoint):
         return dict.fromkeys(checkpoint.handles or checkpoint.sinks, 0)
-    given_up = checkpoint.given_up
-    return {sink: 0 if sink in given_up else handle.get("rows") for sink, handle in checkpoint.handles.items()}
+    by_sink: dict[str, int | None] = {}
+    for sink, handle in checkpoint.handles.items():
+        by_sink[sink] = 0 if sink in checkpoint.given_up else handle.get("rows")
+    return by_sink
 
 
 def _may_have_rows(checkpoint: Checkpoint) -> bool:
@@ -153,8 +185,8 @@ def _may_have_rows(checkpoint: Checkpoint) -> bool:
 
 
 def to_json(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Keys: see KEYS; times are ISO-8601 in UTC."""
-    interval = checkpoint.interval
+    """Return the summary of a checkpoint as JSON. Keys: see KEYS; times are ISO-8601 in UTC."""
+    interval, refusal = checkpoint.interval, checkpoint.refused
     return {
         "pipeline": checkpoint.pipeline,
         "epoch": checkpoint.epoch,
@@ -174,7 +206,7 @@ def to_json(checkpoint: Checkpoint) -> dict[str, Any]:
         "reason": checkpoint.reason,
         "gate": checkpoint.verdict["outcome"] if checkpoint.verdict else None,
         "held": checkpoint.held,
-        "refused": {key: checkpoint.refused[key] for key in ("sink", "code")} if checkpoint.refused else None,
+        "refused": {"sink": refusal["sink"], "code": refusal["code"]} if refusal else None,
         "stage_again": checkpoint.has_to_be_staged_again,
         "skipped": checkpoint.skipped,
         "bad": checkpoint.bad_records,
@@ -185,30 +217,35 @@ def to_json(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def span(interval: Interval) -> dict[str, str]:
+    """Return an interval as JSON: its "start" and "end"."""
     return {"start": iso(interval.start), "end": iso(interval.end)}
 
 
 def timeline(state: StateTable, checkpoint: Checkpoint) -> list[dict[str, Any]]:
-    """What was recorded of it, in order: {"at", "event", "attempt", "owner", "sink", "decision", "detail"}."""
-    return [_entry(row) for row in state.history(checkpoint.pipeline, checkpoint.epoch, checkpoint.epoch)]
+    """Return what was recorded of it, in order: {"at", "event", "attempt", "owner", "sink", "decision", "detail"}."""
+    return [_event_json(row) for row in state.history(checkpoint.pipeline, checkpoint.epoch, checkpoint.epoch)]
 
 
 def docs_page(checkpoint: Checkpoint) -> str:
-    """Where Airflow serves the Data Docs of its current attempt, below the address of Airflow."""
+    """Return where Airflow serves the Data Docs of its current attempt, below the address of Airflow."""
     return f"/onceonly/pipelines/{checkpoint.pipeline}/{checkpoint.epoch}/docs/{checkpoint.attempt}/index.html"
 
 
 def verdict(state: StateTable, pipeline: str, epoch: int, attempt: int) -> Mapping[str, Any] | None:
-    """What the gate said of that attempt; None where it has not judged it."""
-    rows = state.history(pipeline, epoch, epoch)
-    return next((row.body for row in rows if row.event is Event.VERDICT and row.attempt == attempt), None)
+    """Return what the gate said of that attempt; None where it has not judged it."""
+    for row in state.history(pipeline, epoch, epoch):
+        if row.event is Event.VERDICT and row.attempt == attempt:
+            return row.body
+    return None
 
 
-def _entry(row: Row) -> dict[str, Any]:
-    shown_elsewhere = row.event in (Event.PLANNED, Event.EMPTY, Event.CLAIMED, Event.STAGED)
-    detail = {} if shown_elsewhere else dict(row.body)
-    if row.event is Event.REFUSED:
-        detail = {key: row.body[key] for key in ("code", "why")}
+def _event_json(row: Row) -> dict[str, Any]:
+    """Return one event of a timeline. Its "detail" leaves out what other parts of the same page or JSON show."""
+    detail = dict(row.body)
+    if row.event in (Event.PLANNED, Event.EMPTY, Event.CLAIMED, Event.STAGED):
+        detail = {}
+    elif row.event is Event.REFUSED:
+        detail = {"code": row.body["code"], "why": row.body["why"]}
     return {
         "at": iso(row.at),
         "event": row.event.value,
@@ -221,12 +258,14 @@ def _entry(row: Row) -> dict[str, Any]:
 
 
 def everything(checkpoint: Checkpoint, timeline: list[dict[str, Any]]) -> dict[str, Any]:
-    """All of a checkpoint; an address that a user gave may hold a password: see `without_secrets`."""
-    claims = sorted(checkpoint.claims.items())
+    """Return all of a checkpoint as JSON; an address that a user gave may hold a password: see `without_secrets`."""
+    attempts = []
+    for attempt, claim in sorted(checkpoint.claims.items()):
+        attempts.append({"attempt": attempt, "worker": claim.worker, "nonce": claim.nonce})
     return {
         **to_json(checkpoint),
         "owners": list(checkpoint.owners),
-        "attempts": [{"attempt": n, "worker": claim.worker, "nonce": claim.nonce} for n, claim in claims],
+        "attempts": attempts,
         "refused": checkpoint.refused and dict(checkpoint.refused),
         "verdict": checkpoint.verdict and dict(checkpoint.verdict),
         "approved": checkpoint.approved and dict(checkpoint.approved),
@@ -243,13 +282,19 @@ def everything(checkpoint: Checkpoint, timeline: list[dict[str, Any]]) -> dict[s
 
 
 def iso(time: datetime) -> str:
+    """Return a time in UTC as ISO-8601, with a Z."""
     return time.isoformat().replace("+00:00", "Z")
 
 
 def without_secrets(data: Any) -> Any:
-    """Handles hold no secret, but an address that a user gave may carry a password."""
+    """Return JSON without the credentials in addresses.
+
+    Handles hold no secret, but an address that a user gave may carry a password.
+    """
     if isinstance(data, dict):
         return {key: without_secrets(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
         return [without_secrets(value) for value in data]
-    return CREDENTIALS.sub("://…@", data) if isinstance(data, str) else data
+    if isinstance(data, str):
+        return CREDENTIALS.sub("://…@", data)
+    return data

@@ -15,12 +15,12 @@ from onceonly.views import queries, timeouts
 if TYPE_CHECKING:
     from onceonly.statetable.table import StateTable
 
-RECENT = 10  # checkpoints among which the last commit is looked for first
+MAX_RECENT = 10  # checkpoints among which the last commit is looked for first
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A pipeline in one line."""
+    """What one line of an overview says of a pipeline."""
 
     name: str
     latest: Checkpoint
@@ -32,25 +32,41 @@ class Summary:
 
 
 def summaries(state: StateTable, names: Iterable[str]) -> tuple[dict[str, Summary], dict[str, OutcomeUnknown]]:
-    """Of each pipeline, and why others cannot be read."""
-    recent, damaged = queries.overview(state, names, RECENT)
-    gaps = queries.gaps(state, [found[0] for found in recent.values()])
-    return {name: _summary(state, name, found, gaps.get(name, [])) for name, found in recent.items()}, damaged
+    """Return the summary of each pipeline by name, and by name why others cannot be read."""
+    recent_by_name, damaged = queries.overview(state, names, MAX_RECENT)
+    gaps = queries.gaps(state, [checkpoints[0] for checkpoints in recent_by_name.values()])
+    by_name = {}
+    for name, checkpoints in recent_by_name.items():
+        by_name[name] = _summarize(state, name, checkpoints, gaps.get(name, []))
+    return by_name, damaged
 
 
-def _summary(state: StateTable, pipeline: str, found: list[Checkpoint], gaps: list[Interval]) -> Summary:
-    """`found`: newest first, with every unsettled one."""
-    committed = max((cp for cp in found if cp.state is State.COMMITTED), key=reach, default=None)
-    if committed is None and found[0].epoch > RECENT:
+def _summarize(state: StateTable, pipeline: str, recent: list[Checkpoint], gaps: list[Interval]) -> Summary:
+    """Return the summary of a pipeline.
+
+    Args:
+        recent: the last checkpoints and every unsettled one, newest first.
+    """
+    latest = recent[0]
+    all_committed = [checkpoint for checkpoint in recent if checkpoint.state is State.COMMITTED]
+    committed = max(all_committed, key=reach, default=None)
+    if committed is None and latest.epoch > MAX_RECENT:  # else all that there are were looked at
         committed = next(state.view(pipeline).committed(1), None)
-    unsettled = tuple(cp for cp in reversed(found) if not cp.state.settled)
-    unfit = tuple(cp for cp in reversed(found) if cp.has_to_be_staged_again and cp.state.settled)
-    return Summary(pipeline, found[0], committed, unsettled, tuple(gaps), queries.missing(state, pipeline), unfit)
+    unsettled, unfit = [], []
+    for checkpoint in reversed(recent):
+        if not checkpoint.state.settled:
+            unsettled.append(checkpoint)
+        elif checkpoint.has_to_be_staged_again:
+            unfit.append(checkpoint)
+    missing = queries.missing(state, pipeline)
+    return Summary(pipeline, latest, committed, tuple(unsettled), tuple(gaps), missing, tuple(unfit))
 
 
 def reach(checkpoint: Checkpoint) -> datetime:
-    """Up to when its rows are complete: the end of its interval, or when its offsets were pinned."""
-    return checkpoint.interval.end if checkpoint.interval else checkpoint.planned_at
+    """Return up to when its rows are complete: the end of its interval, or when its offsets were pinned."""
+    if checkpoint.interval:
+        return checkpoint.interval.end
+    return checkpoint.planned_at
 
 
 @dataclass(frozen=True)
@@ -75,7 +91,7 @@ class Lag:
 
 @dataclass(frozen=True)
 class Pending:
-    """A sink's open transactions and the part of their time-out that is used (1.0: all)."""
+    """A sink's open transactions, and `used`: the share of their time-out that has passed (1.0: all)."""
 
     checkpoint: Checkpoint
     sink: str
@@ -91,12 +107,18 @@ class Pending:
 
     @property
     def late(self) -> bool:
+        """Whether people are warned of it."""
         return self.used >= timeouts.WARN_AT
 
 
 def pending(checkpoints: Iterable[Checkpoint], now: datetime) -> list[Pending]:
-    """The oldest first."""
-    waiting = (State.STAGED, State.COMMITTING)
-    sinks = [(cp, sink) for cp in checkpoints if cp.state in waiting for sink in cp.waiting]
-    found = [Pending(cp, sink, part) for cp, sink in sinks if (part := timeouts.used(cp, sink, now)) is not None]
-    return sorted(found, key=lambda each: -each.used)
+    """Return the sinks with open transactions, those first that have used most of their time-out."""
+    sinks = []
+    for checkpoint in checkpoints:
+        if checkpoint.state not in (State.STAGED, State.COMMITTING):
+            continue
+        for sink in checkpoint.waiting:
+            used = timeouts.compute_used_share(checkpoint, sink, now)
+            if used is not None:
+                sinks.append(Pending(checkpoint, sink, used))
+    return sorted(sinks, key=lambda pending_sink: -pending_sink.used)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Superseded:
-    """Its rows are not what is published any more, or soon will not be.
+    """A checkpoint whose rows are not what is published any more, or soon will not be.
 
     Args:
         by: the epoch that replaces it, or the rewind that takes it back.
@@ -28,40 +28,62 @@ class Superseded:
 
     @property
     def word(self) -> str:
-        return "rewound" if self.rewound else "replaced"
+        """Return what happened to the rows: 'rewound' or 'replaced'."""
+        if self.rewound:
+            return "rewound"
+        return "replaced"
 
     def __str__(self) -> str:
-        """'replaced by epoch 9'."""
-        return f"{self.word}{'' if self.done else ', not in every sink,'} by epoch {self.by}"
+        """Return 'replaced by epoch 9', or 'replaced, not in every sink, by epoch 9'."""
+        limit = "" if self.done else ", not in every sink,"
+        return f"{self.word}{limit} by epoch {self.by}"
 
 
 def superseded(state: StateTable, checkpoints: Collection[Checkpoint]) -> dict[int, Superseded]:
-    """By epoch, of those checkpoints of one pipeline whose rows were replaced or taken back."""
-    published = [each for each in checkpoints if each.state is State.COMMITTED and each.published]
+    """Return by epoch those whose rows were replaced or taken back, of some checkpoints of one pipeline."""
+    published, epochs = [], []
+    for checkpoint in checkpoints:
+        if checkpoint.state is State.COMMITTED and checkpoint.published:
+            published.append(checkpoint)
+            epochs.append(checkpoint.epoch)
     if not published:
         return {}
-    later = state.superseding(published[0].pipeline, [each.epoch for each in published])
-    return by_epoch(published, later)
+    later = state.superseding(published[0].pipeline, epochs)
+    return match_successors(published, later)
 
 
-def by_epoch(published: Iterable[Checkpoint], later: Collection[Checkpoint]) -> dict[int, Superseded]:
-    """`later`: those that replace or take back, in order; the first one that reaches an epoch counts."""
-    found = ((each.epoch, _of(each, later)) for each in published if each.rewinds_to is None)
-    return {epoch: superseded for epoch, superseded in found if superseded}
+def match_successors(published: Iterable[Checkpoint], later: Collection[Checkpoint]) -> dict[int, Superseded]:
+    """Return by epoch which published checkpoints a later one replaces or takes back.
+
+    Args:
+        later: those that replace or take back, in order; the first one that reaches an epoch counts.
+    """
+    superseded_by_epoch = {}
+    for checkpoint in published:
+        if checkpoint.rewinds_to is not None:  # a rewind only takes rows back
+            continue
+        fate = _find_fate(checkpoint, later)
+        if fate:
+            superseded_by_epoch[checkpoint.epoch] = fate
+    return superseded_by_epoch
 
 
-def _of(checkpoint: Checkpoint, later: Collection[Checkpoint]) -> Superseded | None:
-    for each in later:
-        rewound = each.rewinds_to is not None and each.rewinds_to < checkpoint.epoch < each.epoch
-        if (rewound or each.replaces == checkpoint.epoch) and each.decision is not None:
-            return Superseded(each.epoch, rewound, each.state is State.COMMITTED and not each.given_up)
+def _find_fate(checkpoint: Checkpoint, later: Collection[Checkpoint]) -> Superseded | None:
+    for successor in later:
+        if successor.decision is None:
+            continue
+        rewound = successor.rewinds_to is not None and successor.rewinds_to < checkpoint.epoch < successor.epoch
+        if rewound or successor.replaces == checkpoint.epoch:
+            done = successor.state is State.COMMITTED and not successor.given_up
+            return Superseded(successor.epoch, rewound, done)
     return None
 
 
-def to_json(found: Mapping[int, Superseded], epoch: int) -> dict[str, int | None]:
-    """Keys of a checkpoint's JSON."""
-    known = found.get(epoch)
-    return {
-        "replaced_by": known.by if known and not known.rewound else None,
-        "rewound_by": known.by if known and known.rewound else None,
-    }
+def to_json(superseded_by_epoch: Mapping[int, Superseded], epoch: int) -> dict[str, int | None]:
+    """Return the keys "replaced_by" and "rewound_by" of a checkpoint's JSON: epochs, or null."""
+    fate = superseded_by_epoch.get(epoch)
+    if fate is None:
+        return {"replaced_by": None, "rewound_by": None}
+    if fate.rewound:
+        return {"replaced_by": None, "rewound_by": fate.by}
+    return {"replaced_by": fate.by, "rewound_by": None}

@@ -161,7 +161,7 @@ def test_every_error_is_logged_and_the_first_one_fails_the_task(
     def broken(*_: Any) -> Any:
         raise OSError("the folder of jobs is gone")
 
-    monkeypatch.setattr(unawaited, "end", broken)
+    monkeypatch.setattr(unawaited, "end_drivers", broken)
     staged(world)
     world.lake.fail("commit", "doubt")
     with pytest.raises(InDoubt):

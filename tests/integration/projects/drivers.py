@@ -120,7 +120,7 @@ def make_world(
     known = {name: value for each, extra in kafka.items() for name, value in lookup.to_environment(each, extra).items()}
     for name, value in {**project.env(), **jars, **known, "AIRFLOW_CONN_SPARK": spark}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(triggers, "EVERY", 0.2)
+    monkeypatch.setattr(triggers, "POLL_SECONDS", 0.2)
     module = tmp_path / f"transforms_{project.topic}.py"
     module.write_text(module.read_text() + SLOW.format(folder=str(tmp_path)))
     produce(project, range(8))
@@ -166,7 +166,7 @@ def fired_in_an_outage(world: World, waits: DriverTrigger, capsys: pytest.Captur
 
 def ended_by_recovery(world: World) -> bool:
     state = world.through.state
-    list(unawaited.end(state, owners.nobody, lambda conn_id: connections.spark(conn_id).cluster))
+    list(unawaited.end_drivers(state, owners.nobody, lambda conn_id: connections.spark(conn_id).cluster))
     return not job_report.drivers(state)
 
 

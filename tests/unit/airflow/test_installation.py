@@ -13,12 +13,12 @@ from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse, GetVariable, PutVariable, VariableResult
 from unit.world import World
 
-from onceonly.airflow import installation, operators, runs
+from onceonly.airflow import base, installation, runs
 from onceonly.checkpoint.model import State
 from onceonly.errors import Busy, InvalidPipeline
 from onceonly.runtime import owners
 
-READ, STORED = installation.of_task, installation._stored
+READ, READ_VARIABLE = installation.of_task, installation._read_variable
 
 
 class Airflow:
@@ -56,7 +56,7 @@ def at(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def plan(world: World, airflow: Airflow, context: Any) -> Any:
-    owner = operators.run_here(context)
+    owner = base.run_here(context)
     airflow.runs["flights", context["run_id"]] = "running"
     return world.coordinator.plan(world.pipeline, owner, runs.alive_in(context)).checkpoint
 
@@ -73,7 +73,7 @@ def test_runs_of_one_name_in_two_airflows_are_two_runs(tmp_path: Path, at: Any) 
     plan(world, at(blue), blue.context())
     with pytest.raises(Busy):
         plan(world, at(green), green.context())
-    assert world.now().owners == (operators.run_here(at(blue).context()),)
+    assert world.now().owners == (base.run_here(at(blue).context()),)
 
 
 def test_a_run_of_the_other_airflow_ends_by_its_heartbeat(
@@ -105,9 +105,9 @@ def test_an_own_run_that_was_deleted_has_ended(tmp_path: Path, at: Any) -> None:
 def test_all_tasks_of_a_run_go_by_its_plan(at: Any) -> None:
     """The id was made twice at once, or deleted meanwhile."""
     context = at(Airflow("first")).context()
-    context["ti"].xcom_push(operators.OWNER, operators.run_here(context))
+    context["ti"].xcom_push(base.OWNER, base.run_here(context))
     at(Airflow("second"))
-    assert operators.owner_of(context) == "airflow@first:flights:scheduled__2026-01-01"
+    assert base.owner_of(context) == "airflow@first:flights:scheduled__2026-01-01"
 
 
 def test_a_dag_of_the_other_airflow_is_no_second_dag(at: Any, tmp_path: Path) -> None:

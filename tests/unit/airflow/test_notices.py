@@ -40,12 +40,12 @@ def context(states: dict[str, str], answers: bool = True) -> dict:
 
 
 def test_the_abort_records_which_task_failed_and_with_what(tmp_path, monkeypatch):
-    from onceonly.airflow import operators
+    from onceonly.airflow import base, operators
 
     world = World(tmp_path)
     world.plan(OWNER)
     run = context({"stage": "failed", "gate": "upstream_failed"})
-    with pytest.raises(NotCommitted), operators.task_outcome(run):
+    with pytest.raises(NotCommitted), base.task_outcome(run):
         raise NotCommitted("flights epoch 1 could not be staged.", "KeyError: 'carrier'", "Fix it.")
     task = operators.AbortOperator(task_id="abort", pipeline="flights", epoch=1)
     task.upstream_task_ids.update({"stage", "gate"})
@@ -81,11 +81,11 @@ def test_an_abort_needs_no_reason_of_a_task(run, reason):
 def test_what_is_left_for_the_abort_holds_no_secret():
     from airflow.sdk.log import mask_secret
 
-    from onceonly.airflow import operators
+    from onceonly.airflow import base
 
     mask_secret("Kn0wn-t0-few")
     run = context({})
-    with pytest.raises(NotCommitted), operators.task_outcome(run):
+    with pytest.raises(NotCommitted), base.task_outcome(run):
         raise NotCommitted("s3://key:secret@bucket refused Kn0wn-t0-few.")
     assert run["ti"].xcoms["stage", "onceonly_error"] == "s3://…@bucket refused ***."
 
@@ -93,11 +93,11 @@ def test_what_is_left_for_the_abort_holds_no_secret():
 def test_an_error_is_what_it_was_where_it_cannot_be_left(monkeypatch):
     from airflow.sdk.exceptions import AirflowFailException
 
-    from onceonly.airflow import operators
+    from onceonly.airflow import base
 
     run = context({})
     monkeypatch.delattr(TaskInstance, "xcom_push")
-    with pytest.raises(AirflowFailException, match="no such topic"), operators.task_outcome(run):
+    with pytest.raises(AirflowFailException, match="no such topic"), base.task_outcome(run):
         raise InvalidPipeline("no such topic")
 
 
@@ -139,12 +139,12 @@ def test_a_gate_task_notifies_of_what_it_holds(world, monkeypatch):
     monkeypatch.setattr(GateOperator, "coordinator", lambda self: world.coordinator)
     run = context({})
     with pytest.raises(AirflowFailException, match="the gate failed"):
-        task._judged(run)
+        task._take_verdict(run)
     assert len(said) == 1
     assert said[0].startswith("flights 1: onceonly approve flights 1 --reason … --seen 4 (")
     assert said[0].endswith("/onceonly/pipelines/flights/1)")
     Person(world.coordinator).approve("flights", 1, "ann", "known")
-    task._judged(run)
+    task._take_verdict(run)
     assert len(said) == 1  # it is not held any more
 
 
@@ -154,12 +154,12 @@ def test_a_gate_task_names_the_page_of_its_data_docs(world, monkeypatch):
     task = GateOperator(task_id="gate", pipeline="flights", epoch=1)
     monkeypatch.setattr(GateOperator, "coordinator", lambda self: world.coordinator)
     with pytest.raises(Exception, match="the gate failed") as failed:
-        task._judged(context({}))
+        task._take_verdict(context({}))
     page, stored = "/onceonly/pipelines/flights/1/docs/1/index.html", world.now(1).verdict["docs"]
     assert page in str(failed.value)
     assert stored not in str(failed.value)
     Person(world.coordinator).approve("flights", 1, "ann", "known")
-    assert task._judged(context({}))["docs"].endswith(page)
+    assert task._take_verdict(context({}))["docs"].endswith(page)
 
 
 def test_the_notice_and_the_error_name_the_same_checks(world, monkeypatch):
@@ -183,7 +183,7 @@ def test_recovery_notifies_once_of_what_its_gate_holds(world, monkeypatch):
     through = type(world.coordinator)(world.state, world.parts, task._log_transition)
     monkeypatch.setattr(operators.RecoverOperator, "coordinator", lambda self: through)
     monkeypatch.setattr(operators, "alive_in", lambda context: lambda checkpoint: False)
-    monkeypatch.setattr("onceonly.airflow.unawaited.end", lambda *_: [])
+    monkeypatch.setattr("onceonly.airflow.unawaited.end_drivers", lambda *_: [])
     monkeypatch.setattr(job_report, "sweep", lambda state: [])
     for _ in range(2):
         task.execute(context({}))
@@ -228,7 +228,7 @@ def test_the_factories_hand_notifiers_over():
 def test_only_what_a_gate_writes_counts_as_an_address_of_data_docs(docs, folder):
     from onceonly.airflow.ui import data_docs
 
-    assert data_docs.folder_of(docs, "/srv/docs", "p/7-1") == folder
+    assert data_docs.find_folder(docs, "/srv/docs", "p/7-1") == folder
 
 
 @pytest.mark.filterwarnings("ignore:Using `httpx` with")
@@ -247,10 +247,10 @@ def test_a_page_of_data_docs_is_not_read_through_a_link(tmp_path, monkeypatch):
         data_docs.Settings, "from_env", classmethod(lambda cls: SimpleNamespace(docs=str(tmp_path / "docs")))
     )
     verdict = {"docs": f"{docs.as_uri()}/index.html", "sinks": {"out": {}, "../../../../secret": {}}}
-    assert data_docs.served(verdict, "p", 7, 1, "index.html").body == b"<p>all checks"
+    assert data_docs.serve(verdict, "p", 7, 1, "index.html").body == b"<p>all checks"
     for page in ("out.html", "other.html", "../../../../secret.html", "..", ""):
         with pytest.raises(HTTPException) as refused:
-            data_docs.served(verdict, "p", 7, 1, page)
+            data_docs.serve(verdict, "p", 7, 1, page)
         assert refused.value.status_code == 404
     with pytest.raises(HTTPException):
-        data_docs.served(None, "p", 7, 1, "index.html")
+        data_docs.serve(None, "p", 7, 1, "index.html")

@@ -66,7 +66,7 @@ def test_before_airflow_3_2_a_dag_with_runs_is_not_paused(at_work: int) -> None:
         asked.append((dag_id, states))
         return at_work
 
-    assert runs._runs({"ti": SimpleNamespace(get_dr_count=get_dr_count)}, "other") is bool(at_work)
+    assert runs._has_active_dag({"ti": SimpleNamespace(get_dr_count=get_dr_count)}, "other") is bool(at_work)
     assert asked == [("other", ["queued", "running"])]
 
 

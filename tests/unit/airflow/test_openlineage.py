@@ -47,7 +47,7 @@ def test_inputs_are_left_out_where_they_would_seem_to_go_into_every_output(tmp_p
     from onceonly.airflow import lineage
 
     done = [committed(tmp_path, name) for name in ("flights", "orders")]
-    one, both = lineage.of(parts(tmp_path), done[0]), lineage.of(parts(tmp_path), *done)
+    one, both = lineage.collect_lineage(parts(tmp_path), done[0]), lineage.collect_lineage(parts(tmp_path), *done)
     assert [each.name for each in one.inputs] == ["flights"]
     assert [each.name for each in one.outputs] == [str(tmp_path / "lake" / "flights")]
     assert (len(both.inputs), len(both.outputs)) == (0, 2)
@@ -61,12 +61,12 @@ def test_without_the_provider_or_a_transport_nothing_is_put_together(monkeypatch
     from onceonly.airflow import CommitOperator, lineage
 
     monkeypatch.setattr(lineage, "find_spec", lambda name: None)
-    assert not lineage.on()
+    assert not lineage.is_enabled()
     assert lineage.with_parent({"spark.a": "1"}, {}) == {"spark.a": "1"}
     task = CommitOperator(task_id="commit", pipeline="flights")
-    monkeypatch.setattr(lineage, "of", lambda *_: pytest.fail("asked"))
-    task._tell()
-    assert task.told is None
+    monkeypatch.setattr(lineage, "collect_lineage", lambda *_: pytest.fail("asked"))
+    task._report_lineage()
+    assert task.reported_lineage is None
 
 
 def test_what_cannot_be_told_stops_no_task(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -75,11 +75,11 @@ def test_what_cannot_be_told_stops_no_task(monkeypatch: pytest.MonkeyPatch, capl
     def broken(*_: Any) -> None:
         raise KeyError("no such handle")
 
-    monkeypatch.setattr(lineage, "on", lambda: True)
-    monkeypatch.setattr(lineage, "of", broken)
+    monkeypatch.setattr(lineage, "is_enabled", lambda: True)
+    monkeypatch.setattr(lineage, "collect_lineage", broken)
     task = CommitOperator(task_id="commit", pipeline="flights")
-    task._tell()
-    assert task.told is None
+    task._report_lineage()
+    assert task.reported_lineage is None
     assert "could not be sent" in caplog.text
 
 
@@ -121,7 +121,7 @@ def staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     world = World(tmp_path, sinks=[DeltaSink("lake", "lake/flights")])
     world.plan("airflow:flights:a run")
     world.stage()
-    monkeypatch.setattr(lineage, "on", lambda: True)
+    monkeypatch.setattr(lineage, "is_enabled", lambda: True)
     monkeypatch.setattr(operators.OnceonlyOperator, "parts", lambda self: parts(tmp_path))
     monkeypatch.setattr(work.Work, "now", lambda self, settings: world.now(self.epoch))
     return world
@@ -139,10 +139,10 @@ def test_a_deferred_stage_tells_its_inputs_when_it_comes_back(staged: World, mon
     monkeypatch.setattr(work.Work, "require_staged", lambda *_: None)
     task = StageOperator(task_id="stage", pipeline="flights", epoch=1)
     event = {"master": "http://m:6066", "driver": "driver-1", "report": "/r", "state": "FINISHED", "started": 0.0}
-    task.ended(context(), event)
-    assert task.told is not None
-    assert [(each.name, each.range.partitions[0]) for each in task.told.inputs] == [("flights", (0, 5))]
-    assert list(task.told.outputs) == []  # nothing is published yet
+    task.execute_complete(context(), event)
+    assert task.reported_lineage is not None
+    assert [(each.name, each.range.partitions[0]) for each in task.reported_lineage.inputs] == [("flights", (0, 5))]
+    assert list(task.reported_lineage.outputs) == []  # nothing is published yet
 
 
 @pytest.mark.parametrize("rest", [None, "http://master:6066"])
@@ -198,7 +198,7 @@ def test_the_provider_itself_finds_it_and_a_task_that_failed_has_published_nothi
     with DAG("flights", schedule=None):
         task = CommitOperator(task_id="commit", pipeline="flights", outlets=assets.outlets(FLIGHTS))
     if outcome == "success":
-        task.told = lineage.of(parts(tmp_path), committed(tmp_path, "flights"))
+        task.reported_lineage = lineage.collect_lineage(parts(tmp_path), committed(tmp_path, "flights"))
     run, state = SimpleNamespace(run_id="a run"), TaskInstanceState(outcome)
     found = ExtractorManager().extract_metadata(run, task, state, SimpleNamespace())
     names = [f"{each.namespace} {each.name}" for each in (*found.inputs, *found.outputs)]
@@ -261,7 +261,7 @@ def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """OpenLineage is asked for."""
     from onceonly.airflow import lineage, operators
 
-    monkeypatch.setattr(lineage, "on", lambda: True)
+    monkeypatch.setattr(lineage, "is_enabled", lambda: True)
     monkeypatch.setattr(operators.OnceonlyOperator, "parts", lambda self: parts(tmp_path))
 
 
@@ -286,7 +286,7 @@ def test_a_gate_tells_its_checks_of_what_is_staged_whether_its_task_fails_or_not
     with DAG("flights", schedule=None):
         task = GateOperator(task_id="gate", pipeline="flights", epoch=1)
     with pytest.raises(AirflowFailException) if state == "failed" else nullcontext():
-        task._judged(context())
+        task._take_verdict(context())
     event = taken_by_provider(task, state)
     (staged,) = event["inputs"]
     assert (staged["namespace"], staged["name"]) == ("file", str(tmp_path / "lake" / "flights"))
@@ -308,7 +308,7 @@ def test_a_check_of_a_column_names_it(tmp_path: Path) -> None:
         {"what": "at least 9 rows", "ok": True, "severity": "critical", "observed": "11"},
     ]
     seen = {"outcome": "warning", "sinks": {"lake": {"rows": 11, "checks": checks}}}
-    made = lineage.of_gate(parts(tmp_path), replace(world.stage(), verdict=seen))
+    made = lineage.collect_gate_lineage(parts(tmp_path), replace(world.stage(), verdict=seen))
     pytest.importorskip("airflow.providers.openlineage")
     assertions = lineage.facets(made).inputs[0].inputFacets["dataQualityAssertions"].assertions
     assert [(each.assertion, each.success, each.column, each.severity) for each in assertions] == [
@@ -332,7 +332,7 @@ def test_a_client_that_knows_no_severity_gets_none(tmp_path: Path, monkeypatch: 
     world.plan()
     checks = [{"what": "at least 9 rows", "ok": True, "severity": "critical", "observed": "11"}]
     seen = {"outcome": "passed", "sinks": {"lake": {"rows": 11, "checks": checks}}}
-    told = lineage.facets(lineage.of_gate(parts(tmp_path), replace(world.stage(), verdict=seen)))
+    told = lineage.facets(lineage.collect_gate_lineage(parts(tmp_path), replace(world.stage(), verdict=seen)))
     (made,) = told.inputs[0].inputFacets["dataQualityAssertions"].assertions
     assert vars(made) == {"assertion": "at least 9 rows", "success": True, "column": None}
 
@@ -462,7 +462,7 @@ def test_an_abort_tells_which_outputs_did_not_come(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.usefixtures("told")
-@pytest.mark.parametrize("what", ["of", "of_gate", "of_abort"])
+@pytest.mark.parametrize("what", ["collect_lineage", "collect_gate_lineage", "collect_abort_lineage"])
 def test_no_event_shows_the_password_of_an_address(tmp_path: Path, what: str) -> None:
     pytest.importorskip("airflow.providers.openlineage")
     from openlineage.client.serde import Serde
@@ -476,7 +476,7 @@ def test_no_event_shows_the_password_of_an_address(tmp_path: Path, what: str) ->
     checks = [{"what": f"in(values={secret})", "ok": True, "severity": "info", "observed": secret}]
     done = replace(
         staged,
-        state=State.ABORTED if what == "of_abort" else State.COMMITTED,
+        state=State.ABORTED if what == "collect_abort_lineage" else State.COMMITTED,
         published={"lake": {}},
         reason=f"cannot write {secret}",
         handles={"lake": {**staged.handles["lake"], "uri": secret}},

@@ -55,7 +55,7 @@ def counting(world: World) -> Coordinator:
     """As the operators' coordinator is."""
     from onceonly.airflow import stats
 
-    return Coordinator(world.state, world.parts, stats.recorded)
+    return Coordinator(world.state, world.parts, stats.count_transition)
 
 
 def test_what_a_task_records_is_counted_by_pipeline_and_sink(tmp_path: Path, sent: Sent) -> None:
@@ -99,7 +99,7 @@ def test_an_attempt_that_spark_has_staged_is_counted_with_those_before_it(tmp_pa
     world.files.fail("stage", "before")
     with pytest.raises(ConnectionError):
         world.stage()
-    stats.staged(world.stage())
+    stats.count_staged(world.stage())
     mine = {"pipeline": "flights"}
     assert sent.counters == [("onceonly.staged", 1, mine), ("onceonly.retries", 1, mine)]
 
@@ -146,7 +146,7 @@ def test_a_source_that_does_not_answer_in_time_leaves_out_its_lag(
     world, silence = World(tmp_path), threading.Event()
     world.run("run-1")
     monkeypatch.setattr(lag, "behind", lambda *_: silence.wait(PATIENCE))
-    monkeypatch.setattr(stats, "WAIT", 0.01)
+    monkeypatch.setattr(stats, "LAG_TIMEOUT_SECONDS", 0.01)
     stats.measure(world.state, world.parts)
     silence.set()
     assert ("onceonly.published_until_age", "flights") in sent.gauges
@@ -161,7 +161,7 @@ def test_nothing_is_asked_or_sent_where_metrics_are_off(
     monkeypatch.setenv("AIRFLOW__METRICS__OTEL_ON", "False")
     world = World(tmp_path)
     counting(world).plan(world.pipeline, "run-1", world.alive)
-    stats.staged(world.stage())
+    stats.count_staged(world.stage())
     stats.measure(SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
     assert not sent.counters and not sent.gauges
 
@@ -220,9 +220,9 @@ from unit.world import World
 
 airflows.initialize(factory=get_stats_factory(), export_legacy_names=False)  # as the process of a task does
 world = World(Path(sys.argv[1]))
-through = Coordinator(world.state, world.parts, stats.recorded)
+through = Coordinator(world.state, world.parts, stats.count_transition)
 through.plan(world.pipeline, "run", world.alive)
-stats.staged(through.stage("flights", 1, world.parts.produce))
+stats.count_staged(through.stage("flights", 1, world.parts.produce))
 through.commit("flights", 1)
 world.put(7)
 stats.measure(world.state, world.parts)

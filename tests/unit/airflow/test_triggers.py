@@ -43,7 +43,7 @@ class Master:
 def master(monkeypatch) -> Master:
     made = Master()
     monkeypatch.setattr(standalone, "_ask", made.ask)
-    monkeypatch.setattr(triggers, "EVERY", 0.001)
+    monkeypatch.setattr(triggers, "POLL_SECONDS", 0.001)
     return made
 
 
@@ -76,7 +76,7 @@ class Airflow:
 def let_go(world: World, monkeypatch, *answers):
     airflow = Airflow(*answers)
     monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", airflow, raising=False)
-    monkeypatch.setattr(triggers, "GRACE", len(answers))
+    monkeypatch.setattr(triggers, "KILL_TIMEOUT_SECONDS", len(answers))
     monkeypatch.setattr(asyncio, "sleep", _at_once)
     waits = trigger(world)
     waits.task_instance = SimpleNamespace(dag_id="flights", run_id="a run", task_id="stage", map_index=-1)
@@ -179,7 +179,7 @@ def fired(waits):
 
 def test_a_task_whose_time_is_over_goes_on_although_its_master_never_comes_back(world, master, monkeypatch):
     master.answers = False
-    monkeypatch.setattr(triggers, "LAST", 0.0)
+    monkeypatch.setattr(triggers, "OVERTIME_SECONDS", 0.0)
     assert fired(trigger(world, time.time() - 1)) == triggers.NOT_SEEN_ENDED
     assert master.asked == ["POST kill/driver-1"]
 
@@ -199,7 +199,7 @@ def test_a_master_that_answers_in_time_is_waited_for(world, master, monkeypatch)
 
 def test_a_task_without_a_time_limit_waits_on(world, master, monkeypatch):
     """That a master is gone says nothing about the driver."""
-    monkeypatch.setattr(triggers, "LAST", 0.0)
+    monkeypatch.setattr(triggers, "OVERTIME_SECONDS", 0.0)
     master.answers = False
     said = Report.of(world.state.uri, JOB)
     asked = master.ask
@@ -224,7 +224,7 @@ def named(world: World, owner: str = RUN, job: str = JOB, **more) -> Report:
 
 
 def end(world: World) -> list[str]:
-    return list(unawaited.end(world.state, world.alive, {"spark": MASTER}.get))
+    return list(unawaited.end_drivers(world.state, world.alive, {"spark": MASTER}.get))
 
 
 def test_the_driver_of_a_run_that_has_ended_is_ended(world, master):

@@ -71,7 +71,7 @@ def test_an_answer_stands_for_a_while_and_the_last_one_until_the_next(monkeypatc
     asked: answers.Answers[str, int] = answers.Answers()
     assert asked.ask({"lag": lambda: 1}, PATIENCE) == {"lag": 1}
     assert asked.ask({"lag": lambda: 2}, PATIENCE) == {"lag": 1}
-    monkeypatch.setattr(answers, "FRESH", -1.0)
+    monkeypatch.setattr(answers, "ANSWER_TTL_SECONDS", -1.0)
     assert asked.ask({"lag": lambda: 3}, PATIENCE) == {"lag": 3}
     silence = threading.Event()
     assert asked.ask({"lag": lambda: 4 if silence.wait(PATIENCE) else 5}, 0.01) == {"lag": 3}
@@ -85,7 +85,7 @@ def test_an_error_is_not_told_again_once_there_is_an_answer(monkeypatch: pytest.
         raise ConnectionError("the broker is down")
 
     asked: answers.Answers[str, int] = answers.Answers()
-    monkeypatch.setattr(answers, "FRESH", -1.0)
+    monkeypatch.setattr(answers, "ANSWER_TTL_SECONDS", -1.0)
     for _ in range(2):
         with pytest.raises(ConnectionError):
             asked.ask({"lag": down}, 60)
@@ -166,9 +166,9 @@ def test_a_pipeline_that_leaves_out_time_is_not_up_to_date() -> None:
     from onceonly.airflow.ui import app
 
     gaps = (Interval(NOON, NOON + MINUTE), Interval(NOON + 3 * MINUTE, NOON + 4 * MINUTE))
-    assert app._lag_words(Lag(0, None))["state"] == "even"
-    assert app._lag_words(Lag(0, None, gaps)) == {"state": "behind", "text": "2 gaps", "why": ""}
-    assert app._lag_words(Lag(7, None, gaps[:1]))["text"] == "up to 7 records, 1 gap"
+    assert app._describe_lag(Lag(0, None))["state"] == "even"
+    assert app._describe_lag(Lag(0, None, gaps)) == {"state": "behind", "text": "2 gaps", "why": ""}
+    assert app._describe_lag(Lag(7, None, gaps[:1]))["text"] == "up to 7 records, 1 gap"
 
 
 def test_lag_in_time_begins_where_the_oldest_gap_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,18 +202,18 @@ def test_prometheus_gets_what_the_user_may_see(tmp_path: Path, monkeypatch: pyte
     seen = {"flights": world.state.versions()["flights"], "unreadable": 7}
     viewer: Any = SimpleNamespace(state=world.state, pipelines=lambda: seen)
     monkeypatch.setattr(world.state, "recent", damaged(world.state.recent))
-    answer = app.measured(viewer)
+    answer = app.serve_metrics(viewer)
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     found = parsed(bytes(answer.body).decode())
     assert found['onceonly_lag_records{pipeline="flights"}'] == 3
     assert found['onceonly_pipeline_readable{pipeline="unreadable"}'] == 0
     assert "orders" not in str(found) and asked == ["flights"]
     assert 'onceonly_lag_records{pipeline="flights"}' not in parsed(
-        bytes(app.measured(viewer, lag=False).body).decode()
+        bytes(app.serve_metrics(viewer, lag=False).body).decode()
     )
     assert asked == ["flights"]
     nobody: Any = SimpleNamespace(pipelines=dict)
-    assert bytes(app.measured(nobody).body) == b""
+    assert bytes(app.serve_metrics(nobody).body) == b""
 
 
 def damaged(recent: Any) -> Any:
@@ -243,7 +243,7 @@ def password() -> str:
 def test_an_error_answer_holds_no_password(password: str) -> None:
     from fastapi import Request
 
-    from onceonly.airflow.ui.app import explained
+    from onceonly.airflow.ui.app import render_onceonly_error
     from onceonly.errors import CannotPublish
 
     error = CannotPublish(
@@ -251,7 +251,7 @@ def test_an_error_answer_holds_no_password(password: str) -> None:
         f"the broker refused {password} and '----- a key' of reader.",
         "See https://user:p@ss@docs.example/x.",
     )
-    answer = explained(Request({"type": "http", "method": "POST"}), error)
+    answer = render_onceonly_error(Request({"type": "http", "method": "POST"}), error)
     assert json.loads(bytes(answer.body)) == {
         "what": "hdfs://…@namenode/lake cannot be reached.",
         "why": "the broker refused *** and '***' of reader.",

@@ -81,7 +81,7 @@ def test_a_run_takes_the_pipeline_of_a_dag_file_without_airflow(airflow_home: No
         cwd=root, check=True, capture_output=True, text=True, timeout=PATIENCE,
         env={**os.environ, "PYTHONPATH": str(Path(onceonly.__file__).parents[1])},
     ).stdout.splitlines()  # fmt: skip
-    assert told == ["flights False", "_Later flights", "['abort', 'commit', 'plan', 'stage'] True"]
+    assert told == ["flights False", "_PostponedDag flights", "['abort', 'commit', 'plan', 'stage'] True"]
 
 
 @pytest.mark.slow

@@ -86,14 +86,14 @@ def said(*args: str) -> str:
 
 @pytest.mark.usefixtures("airflow_home")
 def test_an_asset_event_says_it(tmp_path: Path) -> None:
-    from onceonly.airflow.assets import published
+    from onceonly.airflow.assets import list_published
 
     world = make(tmp_path)
     world.plan()
     stage(world, BAD)
-    assert [extra["bad"] for _, extra in published(world.commit())] == [12, 12]
+    assert [extra["bad"] for _, extra in list_published(world.commit())] == [12, 12]
     plain = World(tmp_path / "plain")
-    assert all("bad" not in extra for _, extra in published(plain.run("run-1")))
+    assert all("bad" not in extra for _, extra in list_published(plain.run("run-1")))
 
 
 def test_a_definition_of_them_is_read_back(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_the_words_name_the_gap_and_what_can_be_done():
 
 def test_of_very_many_gaps_the_newest_are_told_one_by_one():
     told = formatting.gaps("flights", [minutes(10 * n, 10 * n + 5) for n in range(20)])
-    assert len(told) == 1 + formatting.GAPS
+    assert len(told) == 1 + formatting.MAX_GAPS_SHOWN
     assert told[0] == "flights: 15 more before these (onceonly status flights --json)"
     assert str(minutes(190, 195)) in told[-1]
 

@@ -256,7 +256,7 @@ def test_its_assets_are_announced(world: World, airflow_home: None) -> None:
     from onceonly.airflow import assets
 
     assert [asset.uri for asset in assets.outlets(world.pipeline)] == ["sqlite://out.db/published"]
-    [(asset, extra)] = assets.published(world.run())
+    [(asset, extra)] = assets.list_published(world.run())
     assert (asset.uri, extra["rows"]) == ("sqlite://out.db/published", 2)
 
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from onceonly.airflow import connections
-from onceonly.airflow.operators import OnceonlyOperator
+from onceonly.airflow.base import OnceonlyOperator
 from onceonly.cli import main
 from onceonly.errors import InvalidPipeline
 from onceonly.filesystems import aws, executors
@@ -76,7 +76,7 @@ def test_beside_an_endpoint_the_chain_has_to_be_asked_for(endpoint: str) -> None
 
 def test_without_a_connection_nothing_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ONCEONLY_AWS_CONNECTION", raising=False)
-    monkeypatch.setattr(connections, "_connection", lambda conn_id: pytest.fail(conn_id))
+    monkeypatch.setattr(connections, "_require_connection", lambda conn_id: pytest.fail(conn_id))
     connections.use_stores()
 
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from onceonly.airflow import connections
-from onceonly.airflow.operators import OnceonlyOperator
+from onceonly.airflow.base import OnceonlyOperator
 from onceonly.cli import main
 from onceonly.errors import InvalidPipeline
 from onceonly.filesystems import azure_login, google_login, logins

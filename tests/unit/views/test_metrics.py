@@ -159,10 +159,10 @@ def test_the_number_of_series_is_bounded_and_none_ends_while_nothing_is_committe
     world = World(tmp_path, mode="interval")
     world.put(*range(5, 120))
     world.run("run-0", minutes(0, 10))
-    few = len(list(metrics.of(summary(world), NOW)))
+    few = len(list(metrics.sample_pipeline(summary(world), NOW)))
     for run in range(1, 12):
         world.plan(f"run-{run}", minutes(10 * run, 10 * run + 10))
-    assert len(list(metrics.of(summary(world), NOW))) == few + 1  # the oldest unsettled
+    assert len(list(metrics.sample_pipeline(summary(world), NOW))) == few + 1  # the oldest unsettled
 
 
 def all_metrics() -> list[Metric]:

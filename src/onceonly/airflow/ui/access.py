@@ -31,17 +31,34 @@ class Owners:
     """Which DAGs have run which pipeline. Only rows that are new since the last question are read."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], tuple[int, frozenset[str]]] = {}
+        # by state table and pipeline: its last row that was read, and the DAGs up to there
+        self._cache: dict[tuple[str, str], tuple[int, frozenset[str]]] = {}
 
     def dags(self, state: StateTable, versions: Mapping[str, int]) -> dict[str, frozenset[str]]:
-        """By pipeline, never empty. `versions`: each one's last row."""
-        known = {name: self._known.get((state.id, name), (0, frozenset[str]())) for name in versions}
-        new = state.owners({name: read for name, (read, _) in known.items() if read != versions[name]})
-        for name, owners in new.items():
-            runs = (parse_airflow_run(owner) for owner in owners)
-            known[name] = versions[name], known[name][1] | {run[0] for run in runs if run}
-            self._known[state.id, name] = known[name]
-        return {name: found or frozenset({name}) for name, (_, found) in known.items()}
+        """Return by pipeline the ids of its DAGs, at least one.
+
+        Args:
+            versions: by pipeline, the sequence number of its last row.
+        """
+        cached = {name: self._cache.get((state.id, name), (0, frozenset[str]())) for name in versions}
+        rows_read = {}
+        for name, (last_row, _) in cached.items():
+            if last_row != versions[name]:
+                rows_read[name] = last_row
+        for name, owners in state.owners(rows_read).items():
+            cached[name] = versions[name], cached[name][1] | _dag_ids(owners)
+            self._cache[state.id, name] = cached[name]
+        return {name: dag_ids or frozenset({name}) for name, (_, dag_ids) in cached.items()}
+
+
+def _dag_ids(owners: Iterable[str]) -> frozenset[str]:
+    """Return the DAGs of those owners that are runs of Airflow."""
+    dag_ids = set()
+    for owner in owners:
+        run = parse_airflow_run(owner)
+        if run:
+            dag_ids.add(run[0])
+    return frozenset(dag_ids)
 
 
 _owners = Owners()
@@ -59,55 +76,69 @@ class Viewer:
 
     @property
     def state(self) -> StateTable:
+        """Return the state table at the moment of the request; 404 if there is none yet."""
         if self._state is None:
             raise HTTPException(404, "There is no checkpoint yet: nothing has run.")
         return self._state
 
     def pipelines(self) -> dict[str, int]:
-        """Those that the user may read, by name, with the sequence number of their last row."""
-        return {name: seq for name, seq in sorted(self._versions.items()) if self.may("GET", name)}
+        """Return the pipelines that the user may read, in order, with the sequence number of their last row."""
+        readable = {}
+        for name, last_row in sorted(self._versions.items()):
+            if self.may("GET", name):
+                readable[name] = last_row
+        return readable
 
     def may(self, method: Method, pipeline: str) -> bool:
-        """Read ("GET"), or act ("PUT")."""
-        return pipeline in self._dags and _allows(self._user, method, self._dags[pipeline], self._teams)
+        """Whether the user may read the pipeline ("GET"), or act on it ("PUT"). Nobody may where there is none."""
+        if pipeline not in self._dags:
+            return False
+        return _is_allowed(self._user, method, self._dags[pipeline], self._teams)
 
     def dags(self, pipeline: str) -> frozenset[str]:
+        """Return the ids of the DAGs to which a pipeline belongs."""
         return self._dags[pipeline]
 
     def version(self, pipeline: str) -> int:
-        """The sequence number of its last row."""
+        """Return the sequence number of a pipeline's last row."""
         return self._versions[pipeline]
 
     @cached_property
     def _teams(self) -> Mapping[str, str | None]:
-        return versions.teams(sorted(frozenset[str]().union(*self._dags.values())))
+        """Return the team of each DAG, as Airflow's auth manager may go by it."""
+        dag_ids = frozenset[str]().union(*self._dags.values())
+        return versions.teams(sorted(dag_ids))
 
 
-def _allows(user: GetUserDep, method: Method, dags: Iterable[str], teams: Mapping[str, str | None]) -> bool:
-    details = [DagDetails(id=dag_id, team_name=teams.get(dag_id)) for dag_id in sorted(dags)]
-    asked: list[IsAuthorizedDagRequest] = [
-        {"method": method, "access_entity": DagAccessEntity.RUN, "details": each} for each in details
-    ]
-    return get_auth_manager().batch_is_authorized_dag(asked, user=user)
+def _is_allowed(user: GetUserDep, method: Method, dags: Iterable[str], teams: Mapping[str, str | None]) -> bool:
+    """Whether the user may do that with the runs of every one of these DAGs."""
+    requests: list[IsAuthorizedDagRequest] = []
+    for dag_id in sorted(dags):
+        details = DagDetails(id=dag_id, team_name=teams.get(dag_id))
+        requests.append({"method": method, "access_entity": DagAccessEntity.RUN, "details": details})
+    return get_auth_manager().batch_is_authorized_dag(requests, user=user)
 
 
-def viewer_of(user: GetUserDep) -> Viewer:
-    """A function, because FastAPI of Airflow 3.1 does not read the annotations of a class in a module like this one."""
+def make_viewer(user: GetUserDep) -> Viewer:
+    """Return the viewer of a request.
+
+    A function, because FastAPI of Airflow 3.1 does not read the annotations of a class in a module like this one.
+    """
     return Viewer(user)
 
 
-ViewerDep = Annotated[Viewer, Depends(viewer_of)]
+ViewerDep = Annotated[Viewer, Depends(make_viewer)]
 
 
-def readable(pipeline: str, viewer: ViewerDep) -> Viewer:
-    """For a route of one pipeline."""
+def require_reader(pipeline: str, viewer: ViewerDep) -> Viewer:
+    """Return the viewer for a route of one pipeline; 404 unless the user may read it."""
     if not viewer.may("GET", pipeline):
         raise HTTPException(404, "There is no such pipeline, or you may not see it.")
     return viewer
 
 
-def editable(request: Request, pipeline: str, viewer: Annotated[Viewer, Depends(readable)]) -> Viewer:
-    """For a route that changes something of one pipeline."""
+def require_editor(request: Request, pipeline: str, viewer: Annotated[Viewer, Depends(require_reader)]) -> Viewer:
+    """Return the viewer for a route that changes something of one pipeline; 403 unless the user may act on it."""
     if HEADER not in request.headers:
         raise HTTPException(403, f"Actions need the header {HEADER}.")
     if not viewer.may("PUT", pipeline):
@@ -115,5 +146,5 @@ def editable(request: Request, pipeline: str, viewer: Annotated[Viewer, Depends(
     return viewer
 
 
-ReaderDep = Annotated[Viewer, Depends(readable)]
-EditorDep = Annotated[Viewer, Depends(editable)]
+ReaderDep = Annotated[Viewer, Depends(require_reader)]
+EditorDep = Annotated[Viewer, Depends(require_editor)]

@@ -25,7 +25,7 @@ Reason = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, m
 
 
 class ActionRequest(BaseModel):
-    """What every action is given.
+    """The body of every action.
 
     Args:
         seen: the number of what the user was looking at: every action on a checkpoint is refused without it.
@@ -36,53 +36,63 @@ class ActionRequest(BaseModel):
 
     @property
     def looked_at(self) -> Seen | None:
-        return None if self.seen is None else Seen(self.seen)
+        """Return what the user was looking at, as the coordinator compares it."""
+        if self.seen is None:
+            return None
+        return Seen(self.seen)
 
 
 class Resolution(ActionRequest):
-    """What somebody found out about a sink, or decides about it."""
+    """The body of a resolution: what somebody found out about a sink, or decides about it."""
 
     sink: str
     word: Literal["committed", "aborted", "give-up"]
 
 
 @router.post("/pipelines/{pipeline}/recover")
-def recover(pipeline: str, said: ActionRequest, viewer: EditorDep) -> dict[str, str]:
+def recover(pipeline: str, action: ActionRequest, viewer: EditorDep) -> dict[str, str]:
     """Settle what ended owners left behind."""
-    _record("recover", viewer, pipeline, said)
+    _log_action("recover", viewer, pipeline, action)
     settled = live.coordinator().recover(pipeline, alive)
-    words = ", ".join(f"epoch {cp.epoch} is {formatting.state(cp)}" for cp in settled)
-    return {"done": words or "There is nothing to settle."}
+    states = ", ".join(f"epoch {cp.epoch} is {formatting.state(cp)}" for cp in settled)
+    return {"done": states or "There is nothing to settle."}
 
 
 @router.post("/pipelines/{pipeline}/{epoch}/abort")
-def abort(pipeline: str, epoch: int, said: ActionRequest, viewer: EditorDep) -> dict[str, str]:
-    _record("abort", viewer, pipeline, said, epoch)
-    return _became(live.coordinator().abort(pipeline, epoch, said.reason, who=viewer.name, seen=said.looked_at))
+def abort(pipeline: str, epoch: int, action: ActionRequest, viewer: EditorDep) -> dict[str, str]:
+    """Abort a checkpoint that is not decided."""
+    _log_action("abort", viewer, pipeline, action, epoch)
+    coordinator = live.coordinator()
+    done = coordinator.abort(pipeline, epoch, action.reason, who=viewer.name, seen=action.looked_at)
+    return _describe(done)
 
 
 @router.post("/pipelines/{pipeline}/{epoch}/approve")
-def approve(pipeline: str, epoch: int, said: ActionRequest, viewer: EditorDep) -> dict[str, str]:
+def approve(pipeline: str, epoch: int, action: ActionRequest, viewer: EditorDep) -> dict[str, str]:
     """Let a held checkpoint be published with the next commit, although its gate failed it."""
-    _record("approve", viewer, pipeline, said, epoch)
-    return _became(live.coordinator().approve(pipeline, epoch, viewer.name, said.reason, said.looked_at))
+    _log_action("approve", viewer, pipeline, action, epoch)
+    return _describe(live.coordinator().approve(pipeline, epoch, viewer.name, action.reason, action.looked_at))
 
 
 @router.post("/pipelines/{pipeline}/{epoch}/resolve")
-def resolve(pipeline: str, epoch: int, said: Resolution, viewer: EditorDep) -> dict[str, str]:
+def resolve(pipeline: str, epoch: int, action: Resolution, viewer: EditorDep) -> dict[str, str]:
     """Settle a decided checkpoint by hand, where its sink cannot."""
-    _record("resolve", viewer, pipeline, said, epoch)
-    through = live.coordinator()
-    if said.word == "give-up":
-        return _became(through.give_up(pipeline, epoch, said.sink, viewer.name, said.reason, seen=said.looked_at))
-    committed = said.word == "committed"
-    return _became(
-        through.resolve_doubt(pipeline, epoch, said.sink, committed, viewer.name, said.reason, said.looked_at)
-    )
+    _log_action("resolve", viewer, pipeline, action, epoch)
+    coordinator, sink, looked_at = live.coordinator(), action.sink, action.looked_at
+    if action.word == "give-up":
+        done = coordinator.give_up(pipeline, epoch, sink, viewer.name, action.reason, seen=looked_at)
+    else:
+        committed = action.word == "committed"
+        done = coordinator.resolve_doubt(pipeline, epoch, sink, committed, viewer.name, action.reason, looked_at)
+    return _describe(done)
 
 
 def alive(checkpoint: Checkpoint) -> bool:
-    """Whether the DAG run that owns it has not ended; another owner, or a run of another Airflow, by its heartbeat."""
+    """Whether the owner of a checkpoint is still running.
+
+    A DAG run of this Airflow is, until it has ended. Another owner, or a run of another Airflow, is judged by its
+    heartbeat.
+    """
     run = owners.parse_airflow_run(checkpoint.owner)
     if run is None or owners.installation_of(checkpoint.owner) != installation.of_server():
         return owners.alive(checkpoint)
@@ -91,13 +101,14 @@ def alive(checkpoint: Checkpoint) -> bool:
     return state in ("queued", "running")
 
 
-def _record(event: str, viewer: Viewer, pipeline: str, said: ActionRequest, epoch: int | None = None) -> None:
-    """Once for each DAG of the pipeline: so it shows among the events of all of them."""
-    extra = json.dumps({"pipeline": pipeline, "epoch": epoch, **said.model_dump()})
+def _log_action(event: str, viewer: Viewer, pipeline: str, action: ActionRequest, epoch: int | None = None) -> None:
+    """Write an action to Airflow's audit log, once for each DAG of the pipeline: it shows among the events of each."""
+    extra = json.dumps({"pipeline": pipeline, "epoch": epoch, **action.model_dump()})
     with create_session() as session:
         for dag_id in sorted(viewer.dags(pipeline)):
             session.add(Log(f"onceonly_{event}", None, viewer.name, viewer.name, extra, dag_id=dag_id))
 
 
-def _became(now: Checkpoint) -> dict[str, str]:
-    return {"done": f"Epoch {now.epoch} is {formatting.state(now)}."}
+def _describe(checkpoint: Checkpoint) -> dict[str, str]:
+    """Return the answer to an action: the state in which it has left the checkpoint."""
+    return {"done": f"Epoch {checkpoint.epoch} is {formatting.state(checkpoint)}."}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
@@ -18,7 +18,6 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from onceonly.airflow.ui import actions, charts, data_docs, live, masking, page_data, pages
 from onceonly.airflow.ui.access import ReaderDep, Viewer, ViewerDep
 from onceonly.checkpoint.model import Checkpoint
-from onceonly.checkpoint.offsets import Interval
 from onceonly.counts import count
 from onceonly.errors import OnceonlyError, OutcomeUnknown
 from onceonly.views import formatting, metrics, prometheus, summary, superseded
@@ -40,7 +39,8 @@ _summaries = page_data.Summaries()
 
 
 @app.middleware("http")
-async def guarded(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+async def add_headers(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+    """Add HEADERS to every answer, unless its route has set them itself."""
     response = await call_next(request)
     for name, value in HEADERS.items():
         response.headers.setdefault(name, value)
@@ -48,19 +48,20 @@ async def guarded(request: Request, call_next: Callable[[Request], Awaitable[Res
 
 
 @app.exception_handler(OnceonlyError)
-def explained(request: Request, error: OnceonlyError) -> Response:
-    """Ours say what, why, and what to do."""
+def render_onceonly_error(request: Request, error: OnceonlyError) -> Response:
+    """Answer with an error of Onceonly's own, which says what, why, and what to do."""
     status = 409 if request.method == "POST" else 503
     if _wants_page(request):
         return pages.render(request, "error.html", status, what=error.what, why=error.why, todo=error.todo)
-    code = {"code": error.code} if error.code else {}
-    told = {"what": error.what, "why": error.why, "todo": error.todo, **code}
-    return JSONResponse(masking.shown(told), status)
+    body = {"what": error.what, "why": error.why, "todo": error.todo}
+    if error.code:
+        body["code"] = error.code
+    return JSONResponse(masking.mask(body), status)
 
 
 @app.exception_handler(StarletteHTTPException)
-async def refused(request: Request, error: StarletteHTTPException) -> Response:
-    """A page for a browser that opens an address; JSON for the script of our pages, and for programs."""
+async def render_http_error(request: Request, error: StarletteHTTPException) -> Response:
+    """Answer with a page for a browser that opens an address, with JSON for the script of our pages and programs."""
     if not _wants_page(request):
         return await http_exception_handler(request, error)
     if error.status_code == 401:
@@ -71,19 +72,21 @@ async def refused(request: Request, error: StarletteHTTPException) -> Response:
 
 
 @app.exception_handler(RequestValidationError)
-async def not_understood(request: Request, error: RequestValidationError) -> Response:
+async def render_invalid_request(request: Request, error: RequestValidationError) -> Response:
+    """Answer a browser that no page has this address, as where an epoch is no number; a program what is wrong."""
     if not _wants_page(request):
         return await request_validation_exception_handler(request, error)
     return pages.render(request, "error.html", 422, what="There is no page at this address.", why="", todo="")
 
 
 def _wants_page(request: Request) -> bool:
-    """Browsers say so when a person opens an address."""
+    """Whether a person opens an address: browsers say so."""
     return request.method == "GET" and "text/html" in Headers(scope=request.scope).get("accept", "")
 
 
 @app.get("/static/{name}")
 def asset(name: str) -> Response:
+    """Serve a style sheet or a script of our pages."""
     if name not in ASSETS:
         raise HTTPException(404)
     return Response((files("onceonly.airflow.ui") / "static" / name).read_bytes(), media_type=ASSETS[name])
@@ -91,53 +94,70 @@ def asset(name: str) -> Response:
 
 @app.get("/")
 def pipelines(request: Request, viewer: ViewerDep) -> HTMLResponse:
-    found, damaged = _all(viewer)
-    told = [masking.shown(str(error)) for error in damaged]
-    return pages.render(request, "pipelines.html", pipelines=found, damaged=told, pending=summary.pending)
+    """Show the pipelines that the user may read, one in each line."""
+    summaries, damaged = _read_summaries(viewer)
+    errors = [masking.mask(str(error)) for error in damaged]
+    return pages.render(request, "pipelines.html", pipelines=summaries, damaged=errors, pending=summary.pending)
 
 
 @app.get("/lag")
 def lag(viewer: ViewerDep) -> dict[str, Any]:
-    """By pipeline: {"state", "text", "why"}; state is "behind", "even", "unknown" or "asked" (not answered yet)."""
-    return {name: _lag_words(found) for name, found in live.lags(_all(viewer)[0]).items()}
+    """Return by pipeline {"state", "text", "why"}.
+
+    The state is "behind", "even", "unknown" or "asked" (not answered yet).
+    """
+    summaries, _ = _read_summaries(viewer)
+    return {name: _describe_lag(lag) for name, lag in live.lags(summaries).items()}
 
 
 @app.get("/metrics")
-def measured(viewer: ViewerDep, lag: bool = True) -> Response:
-    """What Prometheus collects, of the pipelines that the user may read; a source that has not answered is left out."""
-    mine = viewer.pipelines()
-    found = _summaries.get(viewer.state, mine)[0] if mine else []
-    damaged = mine.keys() - {each.name for each in found}
-    samples = metrics.of_all(found, damaged, datetime.now(UTC), live.lags(found) if lag else {})
+def serve_metrics(viewer: ViewerDep, lag: bool = True) -> Response:
+    """Return what Prometheus collects, of the pipelines that the user may read.
+
+    A source that has not answered is left out.
+    """
+    versions = viewer.pipelines()
+    summaries = _summaries.get(viewer.state, versions)[0] if versions else []
+    damaged = versions.keys() - {readable.name for readable in summaries}
+    now = datetime.now(UTC)
+    lags = live.lags(summaries) if lag else {}
+    samples = metrics.of_all(summaries, damaged, now, lags)
     return Response(prometheus.text(samples), headers={"Content-Type": prometheus.CONTENT_TYPE})
 
 
 @app.get("/runs")
 def run(request: Request, dag_id: str, run_id: str, viewer: ViewerDep) -> Response:
-    """The checkpoints that a DAG run has planned."""
-    mine = [name for name in viewer.pipelines() if dag_id in viewer.dags(name)]
-    found = [cp for name in mine for cp in page_data.planned_by(viewer.state, name, dag_id, run_id)]
-    if len(found) == 1:
-        return RedirectResponse(f"{request.scope['root_path']}/pipelines/{found[0].pipeline}/{found[0].epoch}", 303)
-    return pages.render(request, "run.html", run_id=run_id, dag_id=dag_id, checkpoints=found)
+    """Show the checkpoints that a DAG run has planned: the only one's page, else a list."""
+    checkpoints = []
+    for name in viewer.pipelines():
+        if dag_id in viewer.dags(name):
+            checkpoints += page_data.planned_by(viewer.state, name, dag_id, run_id)
+    if len(checkpoints) == 1:
+        page = f"{request.scope['root_path']}/pipelines/{checkpoints[0].pipeline}/{checkpoints[0].epoch}"
+        return RedirectResponse(page, 303)
+    return pages.render(request, "run.html", run_id=run_id, dag_id=dag_id, checkpoints=checkpoints)
 
 
 @app.get("/pipelines/{pipeline}")
 def one_pipeline(request: Request, pipeline: str, viewer: ReaderDep, page: int = 1) -> HTMLResponse:
-    found, damaged = _summaries.get(viewer.state, {pipeline: viewer.version(pipeline)})
+    """Show a pipeline, and a page of its checkpoints.
+
+    Raises:
+        OutcomeUnknown: its rows in the state table are damaged.
+    """
+    summaries, damaged = _summaries.get(viewer.state, {pipeline: viewer.version(pipeline)})
     if damaged:
         raise damaged[0]
-    (mine,) = found
-    shown = page_data.page(viewer.state, pipeline, mine.latest.epoch, page)
-    drawn = [charts.rows(shown.checkpoints), charts.durations(shown.checkpoints)]
-    fresh = charts.freshness(shown.checkpoints, _until(shown))
+    (pipeline_summary,) = summaries
+    checkpoint_page = page_data.page(viewer.state, pipeline, pipeline_summary.latest.epoch, page)
+    drawings = _draw_charts(checkpoint_page)
     return pages.render(
         request,
         "pipeline.html",
-        pipeline=mine,
-        page=shown,
-        later=superseded.superseded(viewer.state, shown.checkpoints),
-        charts=[*drawn, fresh] if fresh else drawn,
+        pipeline=pipeline_summary,
+        page=checkpoint_page,
+        later=superseded.superseded(viewer.state, checkpoint_page.checkpoints),
+        charts=drawings,
         pending=summary.pending,
         duration=page_data.duration,
         may_act=viewer.may("PUT", pipeline),
@@ -146,71 +166,91 @@ def one_pipeline(request: Request, pipeline: str, viewer: ReaderDep, page: int =
 
 @app.get("/pipelines/{pipeline}/targets")
 def targets(pipeline: str, viewer: ReaderDep) -> dict[str, Any]:
-    """{"lines"}: whether its targets lack what was published to them; null while they have not answered."""
-    return {"lines": masking.shown(live.targets(viewer.state, pipeline))}
+    """Return {"lines"}: whether its targets lack what was published to them; null while they have not answered."""
+    return {"lines": masking.mask(live.targets(viewer.state, pipeline))}
 
 
 @app.get("/pipelines/{pipeline}/{epoch}")
 def one_checkpoint(request: Request, pipeline: str, epoch: int, viewer: ReaderDep) -> HTMLResponse:
-    found = _checkpoint(viewer, pipeline, epoch)
+    """Show a checkpoint with its timeline."""
+    checkpoint = _require_checkpoint(viewer, pipeline, epoch)
     return pages.render(
         request,
         "checkpoint.html",
-        cp=found,
-        later=superseded.superseded(viewer.state, [found]).get(epoch),
-        timeline=page_data.timeline(viewer.state, found),
-        pending=summary.pending((found,), datetime.now(UTC)),
-        duration=page_data.duration(found),
+        cp=checkpoint,
+        later=superseded.superseded(viewer.state, [checkpoint]).get(epoch),
+        timeline=page_data.timeline(viewer.state, checkpoint),
+        pending=summary.pending((checkpoint,), datetime.now(UTC)),
+        duration=page_data.duration(checkpoint),
         may_act=viewer.may("PUT", pipeline),
     )
 
 
 @app.get("/pipelines/{pipeline}/{epoch}/evidence/{sink}")
 def evidence(pipeline: str, epoch: int, sink: str, viewer: ReaderDep) -> dict[str, Any]:
-    """{"lines"}: what the sink shows; null while it has not answered."""
-    _checkpoint(viewer, pipeline, epoch)
+    """Return {"lines"}: what the sink shows of the checkpoint; null while it has not answered."""
+    _require_checkpoint(viewer, pipeline, epoch)
     lines = live.evidence(pipeline, epoch, sink)
-    return {"lines": masking.shown(lines)}
+    return {"lines": masking.mask(lines)}
 
 
 @app.get("/pipelines/{pipeline}/{epoch}/docs/{attempt}/{page}")
 def docs(pipeline: str, epoch: int, attempt: int, page: str, viewer: ReaderDep) -> Response:
-    """A page of the Data Docs that the gate of that attempt has written."""
-    _checkpoint(viewer, pipeline, epoch)
-    return data_docs.served(reading.verdict(viewer.state, pipeline, epoch, attempt), pipeline, epoch, attempt, page)
+    """Serve a page of the Data Docs that the gate of that attempt has written."""
+    _require_checkpoint(viewer, pipeline, epoch)
+    verdict = reading.verdict(viewer.state, pipeline, epoch, attempt)
+    return data_docs.serve(verdict, pipeline, epoch, attempt, page)
 
 
-def _all(viewer: Viewer) -> tuple[list[Summary], list[OutcomeUnknown]]:
-    """And why other pipelines cannot be read."""
-    mine = viewer.pipelines()
-    return _summaries.get(viewer.state, mine) if mine else ([], [])
+def _read_summaries(viewer: Viewer) -> tuple[list[Summary], list[OutcomeUnknown]]:
+    """Return the summaries of the pipelines that the user may read, and why others of them cannot be read."""
+    versions = viewer.pipelines()
+    if not versions:
+        return [], []
+    return _summaries.get(viewer.state, versions)
 
 
-def _checkpoint(viewer: Viewer, pipeline: str, epoch: int) -> Checkpoint:
-    found = reading.between(viewer.state, pipeline, epoch, epoch)
-    if not found:
+def _require_checkpoint(viewer: Viewer, pipeline: str, epoch: int) -> Checkpoint:
+    """Return the checkpoint of that epoch; 404 if there is none."""
+    checkpoints = reading.list_checkpoints(viewer.state, pipeline, epoch, epoch)
+    if not checkpoints:
         raise HTTPException(404, f"{pipeline} has no epoch {epoch}.")
-    return found[0]
+    return checkpoints[0]
 
 
-def _until(page: page_data.Page) -> datetime:
-    """The last page's line continues to now, an older one's ends with it."""
-    return datetime.now(UTC) if page.number == 1 else max(cp.updated_at for cp in page.checkpoints)
+def _draw_charts(page: page_data.Page) -> list[charts.Chart]:
+    """Return the charts of a page; without that of the lag where too few of its checkpoints are committed."""
+    drawings = [charts.rows(page.checkpoints), charts.durations(page.checkpoints)]
+    freshness = charts.freshness(page.checkpoints, _end_of_line(page))
+    if freshness:
+        drawings.append(freshness)
+    return drawings
 
 
-def _lag_words(found: Lag | None) -> dict[str, str]:
-    if found is None:
+def _end_of_line(page: page_data.Page) -> datetime:
+    """Return where a line over time ends: that of the newest page continues to now, an older one's ends with it."""
+    if page.number == 1:
+        return datetime.now(UTC)
+    return max(checkpoint.updated_at for checkpoint in page.checkpoints)
+
+
+def _describe_lag(lag: Lag | None) -> dict[str, str]:
+    """Return what the page shows of a lag: its "state", "text", and "why" it is not known. None: no answer yet."""
+    if lag is None:
         return {"state": "asked", "text": "no answer yet", "why": ""}
-    if found.error is not None:
-        return {"state": "unknown", "text": "no answer from the source", "why": masking.shown(found.error)}
-    if not found.records and not found.versions and not found.gaps:
+    if lag.error is not None:
+        return {"state": "unknown", "text": "no answer from the source", "why": masking.mask(lag.error)}
+    if not lag.records and not lag.versions and not lag.gaps:
         return {"state": "even", "text": "up to date", "why": ""}
-    behind = [f"up to {count(found.records, 'record')}"] if found.records else []
-    behind += [f"{count(found.held, 'record')} behind open transactions"] if found.held else []
-    behind += [count(found.versions, "version")] if found.versions else []
-    since = [formatting.age(found.since)] if found.since else []
-    return {"state": "behind", "text": ", ".join([*behind, *_count(found.gaps), *since]), "why": ""}
-
-
-def _count(gaps: Sequence[Interval]) -> list[str]:
-    return [count(len(gaps), "gap")] if gaps else []
+    parts = []
+    if lag.records:
+        parts.append(f"up to {count(lag.records, 'record')}")
+    if lag.held:
+        parts.append(f"{count(lag.held, 'record')} behind open transactions")
+    if lag.versions:
+        parts.append(count(lag.versions, "version"))
+    if lag.gaps:
+        parts.append(count(len(lag.gaps), "gap"))
+    if lag.since:
+        parts.append(formatting.age(lag.since))
+    return {"state": "behind", "text": ", ".join(parts), "why": ""}

@@ -22,6 +22,8 @@ ROUND_SECONDS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200,
 
 @dataclass(frozen=True)
 class Bar:
+    """A checkpoint in a chart; x and y are its upper left corner."""
+
     epoch: int
     state: str
     x: float
@@ -33,6 +35,8 @@ class Bar:
 
 @dataclass(frozen=True)
 class Tick:
+    """A line of the scale."""
+
     y: float
     label: str
 
@@ -52,58 +56,67 @@ class Chart:
 
 
 def rows(checkpoints: Sequence[Checkpoint]) -> Chart:
-    several = any(len(reading.rows_by_sink(each)) > 1 for each in checkpoints)
-    title = "Rows per checkpoint, all sinks together" if several else "Rows per checkpoint"
+    """Return the rows of each checkpoint as bars. `checkpoints`: newest first."""
+    title = "Rows per checkpoint"
+    if any(len(reading.rows_by_sink(checkpoint)) > 1 for checkpoint in checkpoints):
+        title = "Rows per checkpoint, all sinks together"
     return _bars(title, "rows", checkpoints, reading.rows, formatting.number, _round_number)
 
 
 def durations(checkpoints: Sequence[Checkpoint]) -> Chart:
-    """From plan to end."""
+    """Return the time of each checkpoint from plan to end as bars. `checkpoints`: newest first."""
 
     def seconds(checkpoint: Checkpoint) -> float | None:
-        took = page_data.duration(checkpoint)
-        return took.total_seconds() if took is not None else None
+        duration = page_data.duration(checkpoint)
+        return duration.total_seconds() if duration is not None else None
 
     return _bars("Time from plan to end", "", checkpoints, seconds, _span, _round_seconds)
 
 
 def freshness(checkpoints: Sequence[Checkpoint], now: datetime) -> Chart | None:
-    """How far the published rows were behind the clock: it grows with time, and each commit takes it back.
+    """Return as a line how far the published rows were behind the clock; None of fewer than two commits.
+
+    It grows with time, and each commit takes it back.
 
     Args:
         checkpoints: newest first.
         now: where the line ends; None of them may be younger.
     """
-    done = sorted((cp for cp in checkpoints if cp.state is State.COMMITTED), key=lambda cp: cp.updated_at)
-    if len(done) < 2:
+    committed = [checkpoint for checkpoint in checkpoints if checkpoint.state is State.COMMITTED]
+    if len(committed) < 2:
         return None
-    points = list(_sawtooth(done, now))
+    committed.sort(key=lambda checkpoint: checkpoint.updated_at)
+    points = list(_sawtooth(committed, now))
     start = points[0][0]
     width = max((now - start).total_seconds(), 1.0)
-    top = _round_seconds(max(lag for _, lag in points))
-    line = " ".join(
-        f"{LEFT + INNER * (at - start).total_seconds() / width:.1f},{_y(lag, top):.1f}" for at, lag in points
-    )
-    summary = f"now {_span(points[-1][1])}, at most {_span(max(lag for _, lag in points))}"
-    return Chart(
-        "Lag: age of the published data", summary, _ticks(top, _span), formatting.clock(start), "now", line=line
-    )
+    highest = max(lag for _, lag in points)
+    top = _round_seconds(highest)
+    coordinates = []
+    for at, lag in points:
+        x = LEFT + INNER * (at - start).total_seconds() / width
+        coordinates.append(f"{x:.1f},{_y(lag, top):.1f}")
+    summary = f"now {_span(points[-1][1])}, at most {_span(highest)}"
+    ticks, line = _ticks(top, _span), " ".join(coordinates)
+    return Chart("Lag: age of the published data", summary, ticks, formatting.clock(start), "now", line=line)
 
 
-def _sawtooth(done: Iterable[Checkpoint], now: datetime) -> Iterable[tuple[datetime, float]]:
-    """(time, seconds behind): just before and just after each commit."""
+def _sawtooth(committed: Iterable[Checkpoint], now: datetime) -> Iterable[tuple[datetime, float]]:
+    """Yield (time, seconds behind) just before and just after each commit, and at `now`.
+
+    An old interval that is committed late takes nothing back: what counts is the furthest that was reached.
+    """
     reached: datetime | None = None
-    for checkpoint in done:
-        at, before = checkpoint.updated_at, reached
+    for checkpoint in committed:
+        at, reached_before = checkpoint.updated_at, reached
         reached = max(filter(None, (reached, reach(checkpoint))))
-        if before:
-            yield at, _behind(at, before)
-        yield at, _behind(at, reached)
+        if reached_before:
+            yield at, _seconds_behind(at, reached_before)
+        yield at, _seconds_behind(at, reached)
     if reached:
-        yield now, _behind(now, reached)
+        yield now, _seconds_behind(now, reached)
 
 
-def _behind(at: datetime, reached: datetime) -> float:
+def _seconds_behind(at: datetime, reached: datetime) -> float:
     return max(0.0, (at - reached).total_seconds())
 
 
@@ -115,52 +128,60 @@ def _bars(
     words: Callable[[int | None], str],
     round_up: Callable[[float], float],
 ) -> Chart:
-    """Newest first in, oldest at the left out."""
-    shown = list(reversed(checkpoints))
-    values = [measure(cp) for cp in shown]
-    known = [value for value in values if value is not None]
-    top = round_up(max(known, default=0))
-    step = INNER / max(len(shown), 12)
-    bars = [
-        Bar(
-            cp.epoch,
-            formatting.state(cp),
-            LEFT + n * step + 1,
-            _y(value, top),
-            max(step - 2, 1),
-            FLOOR - _y(value, top),
-            label,
-        )
-        for n, (cp, value) in enumerate(zip(shown, values, strict=True))
-        if value is not None
-        for label in [f"epoch {cp.epoch}: {words(int(value))} {unit}".rstrip() + f", {formatting.state(cp)}"]
-    ]
-    summary = (
-        f"{count(len(known), 'checkpoint')}, from {words(int(min(known)))} to {words(int(max(known)))}"
-        if known
-        else "none"
-    )
-    ends = [f"epoch {cp.epoch}" for cp in (shown[:1] + shown[-1:])] or ["", ""]
-    end = LEFT + max(len(shown), 4) * step  # room for both labels
-    return Chart(title, f"{summary} {unit}".strip(), _ticks(top, words), ends[0], ends[-1], bars, end=end)
+    """Return a bar for each checkpoint that has a value, the oldest at the left.
+
+    Args:
+        checkpoints: newest first.
+        measure: the value of a checkpoint; None: it has none.
+        words: how a value is written, without its unit.
+        round_up: the value at which the axis ends, of the highest one.
+    """
+    oldest_first = checkpoints[::-1]
+    values_by_index = {}
+    for index, checkpoint in enumerate(oldest_first):
+        value = measure(checkpoint)
+        if value is not None:
+            values_by_index[index] = value
+    values = values_by_index.values()
+    top = round_up(max(values, default=0))
+    step = INNER / max(len(oldest_first), 12)
+    bars = []
+    for index, value in values_by_index.items():
+        checkpoint, y = oldest_first[index], _y(value, top)
+        state = formatting.state(checkpoint)
+        label = f"epoch {checkpoint.epoch}: {words(int(value))} {unit}".rstrip() + f", {state}"
+        bars.append(Bar(checkpoint.epoch, state, LEFT + index * step + 1, y, max(step - 2, 1), FLOOR - y, label))
+    summary = "none"
+    if values:
+        summary = f"{count(len(values), 'checkpoint')}, from {words(int(min(values)))} to {words(int(max(values)))}"
+    first = last = ""
+    if oldest_first:
+        first, last = f"epoch {oldest_first[0].epoch}", f"epoch {oldest_first[-1].epoch}"
+    end = LEFT + max(len(oldest_first), 4) * step  # room for both labels
+    return Chart(title, f"{summary} {unit}".strip(), _ticks(top, words), first, last, bars, end=end)
 
 
 def _y(value: float, top: float) -> float:
+    """Return where a value is drawn, on an axis that ends at `top`."""
     return FLOOR - (FLOOR - TOP) * min(value / top, 1.0)
 
 
 def _ticks(top: float, words: Callable[[int | None], str]) -> list[Tick]:
-    return [Tick(_y(part, top), words(int(part))) for part in (0, top / 2, top)]
+    return [Tick(_y(value, top), words(int(value))) for value in (0, top / 2, top)]
 
 
 def _round_number(value: float) -> float:
-    """The next 1, 2, 4 or 10 of its magnitude: half of it is round, too."""
+    """Return the next 1, 2, 4 or 10 of its magnitude: half of it is round, too."""
     size = 10 ** int(log10(max(value, 1)))
     return next(float(size * step) for step in (1, 2, 4, 10) if size * step >= max(value, 2))
 
 
 def _round_seconds(value: float) -> float:
-    return next((float(each) for each in ROUND_SECONDS if each >= value), ceil(value / 172_800) * 172_800.0)
+    """Return the next length of time that people count in; above a day, the next two days."""
+    for seconds in ROUND_SECONDS:
+        if seconds >= value:
+            return float(seconds)
+    return ceil(value / 172_800) * 172_800.0
 
 
 def _span(seconds: float | None) -> str:

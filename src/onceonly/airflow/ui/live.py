@@ -23,34 +23,37 @@ from onceonly.runtime.factory import LiveParts
 from onceonly.statetable.table import StateTable
 from onceonly.views.summary import Lag, Summary
 
-WAIT = 3.0  # seconds that a request waits for answers
+ANSWER_TIMEOUT_SECONDS = 3.0  # for which a request waits
 
 _lags: Answers[str, Lag] = Answers()
-_compared: Answers[str, list[str]] = Answers()
-_shown: Answers[tuple[str, int, str], list[str]] = Answers()
+_target_lines: Answers[str, list[str]] = Answers()
+_evidence_lines: Answers[tuple[str, int, str], list[str]] = Answers()
 
 
 def lags(summaries: list[Summary]) -> dict[str, Lag | None]:
-    """By pipeline; None: no answer yet, ask again."""
-    return _lags.ask({each.name: partial(_lag, each) for each in summaries}, WAIT)
+    """Return the lag of each pipeline by name; None: no answer yet, ask again."""
+    questions = {summary.name: partial(_measure_lag, summary) for summary in summaries}
+    return _lags.ask(questions, ANSWER_TIMEOUT_SECONDS)
 
 
 def evidence(pipeline: str, epoch: int, sink: str) -> list[str] | None:
-    """What the sink shows of a checkpoint, line by line; None: no answer yet, ask again."""
+    """Return what the sink shows of a checkpoint, line by line; None: no answer yet, ask again."""
     key = pipeline, epoch, sink
-    return _shown.ask({key: lambda: coordinator().evidence(pipeline, epoch, sink)}, 2 * WAIT)[key]
+    questions = {key: lambda: coordinator().evidence(pipeline, epoch, sink)}
+    return _evidence_lines.ask(questions, 2 * ANSWER_TIMEOUT_SECONDS)[key]
 
 
 def targets(state: StateTable, pipeline: str) -> list[str] | None:
-    """What there is to say of a pipeline's targets, line by line; None: no answer yet, ask again."""
+    """Return what there is to say of a pipeline's targets, line by line; None: no answer yet, ask again."""
     latest = state.view(pipeline).latest
     if latest is None:
         return []
-    return _compared.ask({pipeline: partial(_compare, Pipeline.from_json(latest.definition))}, WAIT)[pipeline]
+    question = partial(_compare_targets, Pipeline.from_json(latest.definition))
+    return _target_lines.ask({pipeline: question}, ANSWER_TIMEOUT_SECONDS)[pipeline]
 
 
-def _compare(pipeline: Pipeline) -> list[str]:
-    """The refusal of the next plan, if a target went back or does not answer; else the notes."""
+def _compare_targets(pipeline: Pipeline) -> list[str]:
+    """Return the refusal of the next plan, if a target went back or does not answer; else the notes."""
     try:
         return coordinator().compare_targets(pipeline)
     except NotCommitted as error:
@@ -58,15 +61,23 @@ def _compare(pipeline: Pipeline) -> list[str]:
 
 
 def coordinator() -> Coordinator:
+    """Return a coordinator that looks connections up as the api-server does."""
     return factory.coordinator(parts())
 
 
 def parts() -> LiveParts:
-    return LiveParts(connections=from_server)
+    """Return the parts of such a coordinator."""
+    return LiveParts(connections=read_connection)
 
 
-def from_server(conn_id: str) -> Mapping[str, Any]:
-    """The extra of a connection, as the api-server finds it: in its secrets backends, environment and database."""
+def read_connection(conn_id: str) -> Mapping[str, Any]:
+    """Return the extra of a connection, as the api-server finds it: in its secrets backends, environment and database.
+
+    Pages mask its secrets from now on.
+
+    Raises:
+        InvalidPipeline: there is no such connection.
+    """
     try:
         extra: Mapping[str, Any] = Connection.get_connection_from_secrets(conn_id).extra_dejson
     except AirflowNotFoundException as error:
@@ -75,5 +86,5 @@ def from_server(conn_id: str) -> Mapping[str, Any]:
     return extra
 
 
-def _lag(summary: Summary) -> Lag:
+def _measure_lag(summary: Summary) -> Lag:
     return lag.behind(parts(), summary)

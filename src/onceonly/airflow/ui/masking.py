@@ -1,4 +1,4 @@
-"""What the pages and their answers show passes the filter of Airflow's logs, and ours for addresses."""
+"""Masking: what the pages and their answers show passes the filter of Airflow's logs, and ours for addresses."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ from onceonly.kafka import connection
 from onceonly.views import queries
 
 
-def shown(data: Any) -> Any:
-    """Texts, in lists and by name, without the secrets of this process's connections and the passwords in addresses."""
+def mask(data: Any) -> Any:
+    """Return JSON without the secrets of this process's connections and the passwords in addresses.
+
+    Texts are masked, also in lists and dicts; other values are returned as they are, also HTML that a macro has made.
+    """
     if isinstance(data, dict):
-        return {key: shown(value) for key, value in data.items()}
+        return {key: mask(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
-        return [shown(value) for value in data]
+        return [mask(value) for value in data]
     if isinstance(data, Markup) or not isinstance(data, str):  # markup is of a macro, whose parts were looked at
         return data
     return queries.without_secrets(redact(data))
 
 
 def remember(settings: Mapping[str, Any]) -> None:
-    """A Kafka connection's secrets, also those whose names say nothing to Airflow."""
+    """Mask a Kafka connection's secrets from now on, also those whose names say nothing to Airflow."""
     for key, value in settings.items():
         if connection.SECRET.search(key):
             mask_secret(value)

@@ -15,22 +15,31 @@ from onceonly.statetable.table import StateTable
 from onceonly.views import queries, summary
 from onceonly.views.summary import Summary
 
-PAGE = 50  # checkpoints on a page
+CHECKPOINTS_PER_PAGE = 50
 
 
 class Summaries:
-    """Read again only when the pipeline has a new row."""
+    """A cache of summaries, which are read again only when the pipeline has a new row."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], tuple[int, Summary]] = {}
+        # by state table and pipeline: the last row of it that was read, and the summary up to there
+        self._cache: dict[tuple[str, str], tuple[int, Summary]] = {}
 
     def get(self, state: StateTable, versions: Mapping[str, int]) -> tuple[list[Summary], list[OutcomeUnknown]]:
-        """In the order of `versions`, which names each pipeline's last row; and why others cannot be read."""
-        old = [name for name, seq in versions.items() if self._known.get((state.id, name), (0,))[0] != seq or not seq]
-        found, damaged = summary.summaries(state, old)
-        for name, each in found.items():
-            self._known[state.id, name] = versions[name], each
-        summaries = [self._known[state.id, name][1] for name in versions if name not in damaged]
+        """Return the summaries in the order of `versions`, and why other pipelines of it cannot be read.
+
+        Args:
+            versions: by pipeline, the sequence number of its last row; 0: it could not be read, and is tried again.
+        """
+        outdated = []
+        for name, last_row in versions.items():
+            cached_row = self._cache.get((state.id, name), (0,))[0]
+            if cached_row != last_row or not last_row:
+                outdated.append(name)
+        by_name, damaged = summary.summaries(state, outdated)
+        for name, fresh in by_name.items():
+            self._cache[state.id, name] = versions[name], fresh
+        summaries = [self._cache[state.id, name][1] for name in versions if name not in damaged]
         return summaries, list(damaged.values())
 
 
@@ -44,32 +53,46 @@ class Page:
 
 
 def page(state: StateTable, pipeline: str, epochs: int, number: int) -> Page:
-    """Page 1 holds the last epochs; a number too high is the last page."""
-    pages = max(1, -(-epochs // PAGE))
+    """Return a page of a pipeline with that many epochs.
+
+    Page 1 holds the last epochs; a number too high is the last page.
+    """
+    pages = max(1, -(-epochs // CHECKPOINTS_PER_PAGE))
     number = min(max(1, number), pages)
-    last = epochs - (number - 1) * PAGE
-    return Page(number, pages, queries.between(state, pipeline, last - PAGE + 1, last))
+    last = epochs - (number - 1) * CHECKPOINTS_PER_PAGE
+    first = last - CHECKPOINTS_PER_PAGE + 1
+    return Page(number, pages, queries.list_checkpoints(state, pipeline, first, last))
 
 
 def planned_by(state: StateTable, pipeline: str, dag_id: str, run_id: str) -> list[Checkpoint]:
+    """Return the checkpoints that a DAG run of this Airflow has planned."""
     return state.view(pipeline).planned_by(airflow_run(dag_id, run_id, installation.of_server()))
 
 
 def duration(checkpoint: Checkpoint) -> timedelta | None:
-    """From its plan to its end; None while it has none."""
-    return checkpoint.updated_at - checkpoint.planned_at if checkpoint.state.settled else None
+    """Return the time from its plan to its end; None while it has not ended."""
+    if not checkpoint.state.settled:
+        return None
+    return checkpoint.updated_at - checkpoint.planned_at
 
 
 def timeline(state: StateTable, checkpoint: Checkpoint) -> list[dict[str, Any]]:
-    """As `queries.timeline`, with "time", "after": the time since the entry before, and "kind": how it looks."""
-    found = queries.timeline(state, checkpoint)
-    times = [datetime.fromisoformat(entry["at"]) for entry in found]
-    return [
-        {**entry, "time": time, "after": time - before if before else None, "kind": _kind(entry)}
-        for entry, time, before in zip(found, times, [None, *times], strict=False)
-    ]
+    """Return the events of `queries.timeline` with what the page shows beside them.
+
+    That is "time", "after": the time since the event before, None of the first one, and "kind": how it looks.
+    """
+    events = []
+    previous: datetime | None = None
+    for event in queries.timeline(state, checkpoint):
+        time = datetime.fromisoformat(event["at"])
+        after = time - previous if previous else None
+        events.append({**event, "time": time, "after": after, "kind": _kind(event)})
+        previous = time
+    return events
 
 
-def _kind(entry: Mapping[str, Any]) -> str:
-    """A verdict looks like its outcome: one that failed is not green."""
-    return str(entry["detail"]["outcome"] if entry["event"] == Event.VERDICT.value else entry["event"])
+def _kind(event: Mapping[str, Any]) -> str:
+    """Return the style of an event: a verdict looks like its outcome, as one that failed is not green."""
+    if event["event"] == Event.VERDICT.value:
+        return str(event["detail"]["outcome"])
+    return str(event["event"])

@@ -24,71 +24,92 @@ _templates = Environment(
     loader=PackageLoader("onceonly.airflow.ui"),
     autoescape=True,
     undefined=StrictUndefined,
-    finalize=masking.shown,
+    finalize=masking.mask,
     trim_blocks=True,
     lstrip_blocks=True,
 )
 
 
 def render(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
-    """Addresses begin with `root` (ours) or `airflow` (its own pages)."""
+    """Return a page. In its template, addresses begin with `root` (ours) or `airflow` (its own pages)."""
     scope = request.scope
-    places = {"root": scope.get("root_path", ""), "airflow": scope.get("app_root_path", "")}
-    return HTMLResponse(_templates.get_template(template).render(**places, now=datetime.now(UTC), **values), status)
+    roots = {"root": scope.get("root_path", ""), "airflow": scope.get("app_root_path", "")}
+    html = _templates.get_template(template).render(**roots, now=datetime.now(UTC), **values)
+    return HTMLResponse(html, status)
 
 
 def seconds(length: timedelta | None) -> str:
-    """Short times to the tenth of a second."""
+    """Return a length of time, below two minutes to the tenth of a second; '-' where there is none."""
     if length is None:
         return "-"
-    short = length < timedelta(minutes=2)
-    return f"{length.total_seconds():.1f} s" if short else formatting.span(length)
+    if length < timedelta(minutes=2):
+        return f"{length.total_seconds():.1f} s"
+    return formatting.span(length)
 
 
 def pretty(data: Any) -> str:
-    return json.dumps(masking.shown(data), indent=2, default=str)
+    """Return data as indented JSON, without secrets."""
+    return json.dumps(masking.mask(data), indent=2, default=str)
 
 
 def words(detail: Mapping[str, Any]) -> str:
-    """The plain values of what an event recorded; a reason is a sentence of its own, and Data Docs are linked."""
-    plain = {key: value for key, value in detail.items() if not isinstance(value, (Mapping, list)) and key != "docs"}
-    plain |= {"by": plain.pop("by")} if "by" in plain else {}  # last
-    said = ((f"{value}" if key in ("why", "reason") else f"{key} {value}", value) for key, value in plain.items())
-    return ", ".join(text for text, value in said if value not in (None, False, ""))
+    """Return the plain values of what an event recorded, and who did it last.
+
+    A reason is a sentence of its own. Data Docs are left out: they are linked.
+    """
+    keys = [key for key in detail if key not in ("docs", "by")]
+    if "by" in detail:
+        keys.append("by")
+    texts = []
+    for key in keys:
+        value = detail[key]
+        if isinstance(value, (Mapping, list)) or value in (None, False, ""):
+            continue
+        texts.append(f"{value}" if key in ("why", "reason") else f"{key} {value}")
+    return ", ".join(texts)
 
 
 def run_path(owner: str) -> str | None:
-    """Where Airflow shows the run that owns a checkpoint; nowhere, if it is a run of another Airflow."""
+    """Return where Airflow shows the run that owns a checkpoint; None if it is no run of this Airflow."""
     run = parse_airflow_run(owner)
-    if run and installation_of(owner) != installation.of_server():
+    if run is None or installation_of(owner) != installation.of_server():
         return None
-    return f"/dags/{quote(run[0], safe='')}/runs/{quote(run[1], safe='')}" if run else None
+    return f"/dags/{quote(run[0], safe='')}/runs/{quote(run[1], safe='')}"
 
 
 def owner(key: str) -> str:
+    """Return the id of the run that an owner key names, and its Airflow unless that is this one; else the key."""
     run = parse_airflow_run(key)
-    if run and installation_of(key) != installation.of_server():
+    if run is None:
+        return formatting.owner(key)
+    if installation_of(key) != installation.of_server():
         return f"{run[1]} (Airflow {installation_of(key)})"
-    return run[1] if run else formatting.owner(key)
+    return run[1]
 
 
 def rows(checkpoint: Checkpoint) -> str:
-    """No line ends between a sink and its number."""
+    """Return `formatting.rows` so that no line ends between a sink and its number."""
     return re.sub(r" (?=[\d-])", "\N{NO-BREAK SPACE}", formatting.rows(checkpoint))
 
 
 def covers(checkpoint: Checkpoint) -> str:
+    """Return the interval of a checkpoint, and whether it is skipped; else its ranges."""
     if checkpoint.interval is None:
         return formatting.covers(checkpoint)
-    return short(checkpoint.interval) + (", skipped" if checkpoint.skipped is not None else "")
+    text = short(checkpoint.interval)
+    if checkpoint.skipped is not None:
+        text += ", skipped"
+    return text
 
 
 def short(interval: Interval) -> str:
-    """'2013-01-01 05:00 to 06:00': the end's date only where it is another day."""
-    times = (interval.start, interval.end)
-    clock = "%H:%M:%S" if any(time.second for time in times) else "%H:%M"
+    """Return '2013-01-01 05:00 to 06:00': the end's date only where it is another day, seconds where there are any."""
+    clock = "%H:%M"
+    if interval.start.second or interval.end.second:
+        clock = "%H:%M:%S"
     same_day = interval.start.date() == interval.end.date()
-    return f"{interval.start:%Y-%m-%d {clock}} to {interval.end.strftime(clock if same_day else f'%Y-%m-%d {clock}')}"
+    end = interval.end.strftime(clock if same_day else f"%Y-%m-%d {clock}")
+    return f"{interval.start:%Y-%m-%d {clock}} to {end}"
 
 
 _templates.filters |= {

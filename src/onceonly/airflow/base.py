@@ -1,0 +1,170 @@
+"""What the operators share: the coordinator, the run's owner key, and how errors become task outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator, BaseOperatorLink
+
+from onceonly.airflow import installation, notices
+from onceonly.airflow.links import CheckpointLink
+from onceonly.airflow.versions import AirflowFailException
+from onceonly.checkpoint.model import Checkpoint, Event, Row
+from onceonly.errors import InvalidPipeline
+
+if TYPE_CHECKING:
+    from onceonly.airflow.lineage import Lineage
+    from onceonly.coordinator.coordinator import Coordinator
+    from onceonly.runtime.factory import LiveParts
+
+PLAN_TASK = "plan"
+OWNER = "onceonly_owner"  # key of an XCom of the plan task: the run's owner key, by which all its tasks go
+
+
+class OnceonlyOperator(BaseOperator):
+    """What all operators share: the coordinator, the run's owner key, and how errors become task outcomes."""
+
+    worked_on: int | None = None  # epoch, for the link
+    reported_lineage: Lineage | None = None  # for OpenLineage
+    settled_checkpoints: tuple[Checkpoint, ...] = ()  # whose verdict or abort was recorded here, whichever task it is
+
+    def pre_execute(self, context: Any) -> None:
+        """Let this process reach object stores.
+
+        Airflow calls it before each try, and when the task comes back from the triggerer.
+        """
+        from onceonly.airflow.connections import use_stores
+
+        with task_outcome():
+            use_stores()
+
+    def parts(self) -> LiveParts:
+        """Return the parts of a coordinator, whose connections Airflow looks up."""
+        from onceonly.airflow.connections import from_airflow
+        from onceonly.runtime.factory import LiveParts
+
+        return LiveParts(connections=from_airflow)
+
+    def coordinator(self) -> Coordinator:
+        """Return a coordinator that logs, counts and reports each transition which this task records."""
+        from onceonly.runtime.factory import coordinator
+
+        return coordinator(self.parts(), log=self._log_transition)
+
+    def _log_transition(self, checkpoint: Checkpoint, row: Row) -> None:
+        """Log, count and report that `row` has made `checkpoint` what it is."""
+        from onceonly.airflow import stats
+        from onceonly.views.steps import lines
+
+        for line in lines(checkpoint, row):
+            self._say(line)
+        stats.count_transition(checkpoint, row)
+        if row.event in (Event.VERDICT, Event.ABORTED):
+            name = checkpoint.pipeline, checkpoint.epoch
+            earlier = [cp for cp in self.settled_checkpoints if (cp.pipeline, cp.epoch) != name]
+            self.settled_checkpoints = (*earlier, checkpoint)
+            self._report_gate_lineage(*self.settled_checkpoints)  # at once: the task may fail with another checkpoint
+
+    def _say(self, line: str) -> None:
+        self.log.info("%s", line)
+
+    def _report_lineage(self, *checkpoints: Checkpoint) -> None:
+        """Report to OpenLineage what they have read and, once it is published, written."""
+        from onceonly.airflow import lineage
+
+        self._keep_lineage(lineage.collect_lineage, checkpoints)
+
+    def _report_gate_lineage(self, *checkpoints: Checkpoint) -> None:
+        """Report to OpenLineage what their gates found, and what aborted ones of them do not bring."""
+        from onceonly.airflow import lineage
+
+        self._keep_lineage(lineage.collect_gate_lineage, checkpoints)
+
+    def _report_abort_lineage(self, *checkpoints: Checkpoint) -> None:
+        """Report to OpenLineage what the aborted ones of them do not bring."""
+        from onceonly.airflow import lineage
+
+        self._keep_lineage(lineage.collect_abort_lineage, checkpoints)
+
+    def _keep_lineage(self, collect: Callable[..., Lineage], checkpoints: Sequence[Checkpoint]) -> None:
+        """Keep the lineage that `collect` returns: OpenLineage's provider asks for it when the task has ended."""
+        from onceonly.airflow import lineage, stats
+
+        with stats.harmless():
+            if lineage.is_enabled():
+                self.reported_lineage = collect(OnceonlyOperator.parts(self), *checkpoints)
+            else:
+                self.reported_lineage = None
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Return what this task reports, as OpenLineage's provider asks for it."""
+        from onceonly.airflow import lineage
+
+        return lineage.facets(self.reported_lineage or lineage.Lineage())
+
+
+class CheckpointOperator(OnceonlyOperator):
+    """A step of the checkpoint that this run planned.
+
+    Args:
+        pipeline: its name.
+        epoch: which checkpoint; by default the one that the run's plan task returned.
+    """
+
+    template_fields: Sequence[str] = ("pipeline", "epoch")
+    operator_extra_links: Collection[BaseOperatorLink] = (CheckpointLink(),)
+
+    def __init__(self, *, pipeline: str, epoch: int | str | None = None, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.pipeline, self.epoch = pipeline, epoch
+
+    def find_epoch(self, context: Any) -> int:
+        """Return the epoch to work on; fail the task, without a retry, if there is none."""
+        epoch = self.planned_epoch(context)
+        if epoch is None:
+            raise AirflowFailException(
+                f"{self.pipeline}: no epoch to work on.\nThe task '{PLAN_TASK}' of this run returned none.\n"
+                f"Clear '{PLAN_TASK}' and what follows, or pass epoch=…."
+            )
+        return epoch
+
+    def planned_epoch(self, context: Any) -> int | None:
+        """Return the epoch to work on; None if the run's plan task has planned nothing."""
+        epoch = self.epoch
+        if epoch is None:
+            epoch = context["ti"].xcom_pull(task_ids=PLAN_TASK)
+        self.worked_on = None if epoch is None else int(epoch)
+        return self.worked_on
+
+
+def owner_of(context: Any) -> str:
+    """Return the owner key of the task's run: that of its plan task, whatever the installation's id is by now."""
+    owner: str | None = context["ti"].xcom_pull(task_ids=PLAN_TASK, key=OWNER)
+    return owner or run_here(context)
+
+
+def run_here(context: Any) -> str:
+    """Return the owner key of the task's run in this Airflow."""
+    from onceonly.runtime.owners import airflow_run
+
+    return airflow_run(context["ti"].dag_id, context["run_id"], installation.of_task())
+
+
+@contextmanager
+def task_outcome(context: Any = None, final: tuple[type[Exception], ...] = (InvalidPipeline,)) -> Iterator[None]:
+    """Fail without a retry where that cannot help: nothing changes invalid input but an edit.
+
+    Args:
+        context: where the abort task finds the error.
+        final: errors after which the task is not tried again.
+    """
+    try:
+        yield
+    except Exception as error:
+        if context is not None:
+            notices.leave_error(context, error)
+        if isinstance(error, final):
+            raise AirflowFailException(str(error)) from error
+        raise
