@@ -180,8 +180,8 @@ def _valid_text(values: pa.Array) -> pa.Array:
     try:
         values.validate(full=True)
     except pa.ArrowInvalid:
-        texts = (value and value.decode(errors="replace") for value in values.cast(pa.binary()).to_pylist())
-        return pa.array([text if text is None else str(text) for text in texts], pa.string())
+        rows = values.cast(pa.binary()).to_pylist()
+        return pa.array([None if row is None else row.decode(errors="replace") for row in rows], pa.string())
     return values
 
 

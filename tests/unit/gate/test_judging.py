@@ -129,6 +129,13 @@ def test_what_is_no_json_schema_is_refused(schema):
         verdict(column(["1"]), "column_values_to_match_json_schema", column="c", json_schema=schema)
 
 
+def test_text_that_is_not_utf_8_leaves_other_text_as_it_is():
+    texts = pa.array([b"\xff", b"", None, b"ab"], pa.binary()).view(pa.string())
+    rows = pa.table({"c": texts})
+    assert verdict(rows, "column_values_to_be_in_set", column="c", value_set=["\ufffd", "", "ab"])
+    assert verdict(rows, "column_value_lengths_to_be_between", column="c", max_value=2)
+
+
 def test_a_figure_of_no_values_meets_no_bound():
     for rows in (column([], pa.float64()), column([None, math.nan], pa.float64())):
         for figure in ("min", "max", "mean", "median", "stdev"):
