@@ -131,7 +131,7 @@ OTHERWISE = {
     "filesystems/trial.py _check_ended",
     "statetable/arbitration.py _remove",  # of a trial that has just been made
     "statetable/row_files.py remove",  # a row's file of its own, which no entry of the log has come to name
-    "statetable/files.py obsolete",  # asks for names
+    "statetable/files.py list_obsolete",  # asks for names
     "statetable/compaction.py _shorten",  # files that were merged, and that no version names which is kept for readers
     "statetable/compaction.py _checkpoint",  # the same, on a disk
     "statetable/store_compaction.py _make_checkpoint",  # the same, on an object store

@@ -347,13 +347,13 @@ def test_files_with_a_hole_between_their_rows_are_left_alone(table, folder, monk
 
 def test_files_that_hold_more_than_is_read_of_them_are_left_alone(table, folder, monkeypatch):
     monkeypatch.setattr(state, "LONG", 2)
-    view, real = add(table, rows=4), table_files.small
+    view, real = add(table, rows=4), table_files.select_small
 
     def with_one_more(*given):
         *small, file = real(*given)
         return [*small, {**file, "num_records": 2}]
 
-    monkeypatch.setattr(table_files, "small", with_one_more)
+    monkeypatch.setattr(table_files, "select_small", with_one_more)
     table.tidy(view)
     assert [path for path in files(folder) if "merged" in path.name] == []
 

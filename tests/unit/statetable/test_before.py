@@ -34,7 +34,7 @@ def entry(stored: StateTable, version: int) -> Path:
 
 
 def told(stored: StateTable, version: int) -> list[Entry]:
-    return before.of(version, entry(stored, version).read_text().splitlines())
+    return before.unpack(version, entry(stored, version).read_text().splitlines())
 
 
 def test_an_entry_tells_of_all_before_it(stored: StateTable) -> None:
@@ -73,11 +73,11 @@ def test_it_stops_where_it_grows_large_or_another_program_has_written(
 ) -> None:
     pin(stored, 4)
     known = {each.version: each for each in told(stored, 4)}
-    assert before.told(4, {**known, 2: Entry(2, foreign=True)}) == before.told(4, {3: known[3]})
-    assert before.told(4, {3: known[3], 1: known[1]}) == before.told(4, {3: known[3]})
-    assert before.told(4, {}) == {}
+    assert before.pack(4, {**known, 2: Entry(2, foreign=True)}) == before.pack(4, {3: known[3]})
+    assert before.pack(4, {3: known[3], 1: known[1]}) == before.pack(4, {3: known[3]})
+    assert before.pack(4, {}) == {}
     monkeypatch.setattr(before, "MOST", 10)
-    assert before.told(4, known) == before.told(4, {3: known[3]})
+    assert before.pack(4, known) == before.pack(4, {3: known[3]})
 
 
 def test_what_cannot_be_unpacked_is_damage(stored: StateTable) -> None:

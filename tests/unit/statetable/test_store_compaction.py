@@ -157,7 +157,7 @@ def test_rows_that_are_nowhere_are_left_to_delta_rs(stored: StateTable, monkeypa
     pin(stored, 5)
     stored.tidy(stored.view("flights"))
     pin(stored, 5)
-    monkeypatch.setattr(files, "of", lambda table: [])
+    monkeypatch.setattr(files, "list_files", lambda table: [])
     assert not store_compaction.merge(stored._log("flights"), compaction.FULL_FILE)  # type: ignore[arg-type]
     check(stored, 10)
 
