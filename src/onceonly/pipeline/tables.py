@@ -31,7 +31,7 @@ class Stored:
 
     @property
     def place(self) -> str:
-        """For people, as the targets of sinks are."""
+        """What is read, for people, as the targets of sinks are."""
         return f"'{self.path}'"
 
     @property
@@ -88,7 +88,9 @@ class DeltaSource(Stored):
 
     @property
     def topic(self) -> str:
-        return self.name or (self.table.rpartition(".")[2] if self.table else last_part(self.path))
+        if self.name:
+            return self.name
+        return self.table.rpartition(".")[2] if self.table else last_part(self.path)
 
     @property
     def place(self) -> str:
@@ -153,17 +155,23 @@ class FileSource(Stored):
 
 
 def folder_uri(path: str) -> str:
-    """The URI of an asset: an absolute path becomes file://…, a path below ONCEONLY_HOME onceonly://…."""
+    """Return the URI of an asset: an absolute path becomes file://…, a path below ONCEONLY_HOME onceonly://…."""
     if urlsplit(path).scheme:
         return path
     return f"file://{path}" if path.startswith("/") else f"onceonly://{path}"
 
 
 def last_part(path: str) -> str:
+    """Return the last part of a path or URI."""
     return urlsplit(path).path.rstrip("/").rpartition("/")[2]
 
 
 def check_name(path: str, name: str | None) -> None:
+    """Check that the path is one, and that the name, or else its last part, can be a source's name.
+
+    Raises:
+        InvalidPipeline: that is not so.
+    """
     if not isinstance(path, str) or not path or "\0" in path:
         raise invalid(f"path {path!r}", "is no place", "Give a folder or a URI.")
     if not TOPIC.fullmatch(name if name is not None else last_part(path)):
@@ -172,12 +180,15 @@ def check_name(path: str, name: str | None) -> None:
 
 
 def check_start(start: Any, word: str, unit: str) -> str | int:
-    """As plain data."""
-    found = start if is_offset(start) else place(start)
-    if found is None:
+    """Return the start as plain data: a word, the ISO text of a time, or a number of that unit.
+
+    Raises:
+        InvalidPipeline: it is none of these.
+    """
+    checked: str | int | None = start if is_offset(start) else place(start)
+    if checked is None:
         todo = f"Use 'earliest', 'latest', a time with its zone, or a {unit}."
         raise invalid(f"start {start!r}", f"is not a place in a {word}", todo)
-    checked: str | int = found
     return checked
 
 
