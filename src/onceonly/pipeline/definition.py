@@ -199,7 +199,7 @@ class Pipeline:
 
     @property
     def counts_bad(self) -> bool:
-        """Whether a checkpoint of it can be published without all of the records that it read."""
+        """True if a checkpoint of it can be published without all of the records that it read."""
         return self.dead_letters is not None or any(bad_records(source) != FAIL for source in self.sources)
 
     def _check_gate(self) -> None:
@@ -265,7 +265,7 @@ class Pipeline:
 
         sources = tuple(map(locate, self.sources))
         source = sources if isinstance(self.source, tuple) else sources[0]
-        return replace(self, source=source, sinks=[*map(locate, self.sinks)])
+        return replace(self, source=source, sinks=list(map(locate, self.sinks)))
 
     @property
     def pool_size(self) -> int | None:
@@ -295,9 +295,9 @@ class Pipeline:
             if data[name] is None:
                 del data[name]
         del data["gate"], data["after"]
-        sources = [_source_json(source) for source in self.sources]
+        sources = list(map(_source_json, self.sources))
         data["source"] = sources if isinstance(self.source, tuple) else sources[0]
-        data["sinks"] = [sink_json(sink) for sink in self.sinks]
+        data["sinks"] = list(map(sink_json, self.sinks))
         if self.gate:
             data["gate"] = self.gate.to_json()
         if self.after:
@@ -334,7 +334,7 @@ def _sink_from_json(data: Mapping[str, Any], sink: Mapping[str, Any]) -> SinkCon
 
 def _sources_from_json(data: Any) -> AnySource | list[AnySource]:
     if isinstance(data, list):
-        return [_source_from_json(source) for source in data]
+        return list(map(_source_from_json, data))
     return _source_from_json(data)
 
 

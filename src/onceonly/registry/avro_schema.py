@@ -172,8 +172,8 @@ class _Parser:
         return definition
 
     def _union(self, schemas: list[Any], space: str, at: str, within: tuple[str, ...]) -> Node:
-        branches = (self.type(branch, space, at, within) for branch in schemas)
-        return Node("union", parts=tuple(("", branch) for branch in branches))
+        branches = [("", self.type(branch, space, at, within)) for branch in schemas]
+        return Node("union", parts=tuple(branches))
 
     def _named_type(self, schema: Mapping[str, Any], kind: str, space: str, at: str, within: tuple[str, ...]) -> Node:
         if not isinstance(schema.get("name"), str):
@@ -291,13 +291,15 @@ def fitted(written: Node, read: Node, at: str = "") -> Node:
         Unfit: a number would be taken for something else than was written. Avro leaves logical types out of its rules.
     """
     if written.kind == "union":
-        return replace(written, parts=tuple((name, fitted(part, read, at)) for name, part in written.parts))
+        branches = [(name, fitted(part, read, at)) for name, part in written.parts]
+        return replace(written, parts=tuple(branches))
     if read.kind == "union":
         branch = _find_branch(written, read)
         return fitted(written, branch, at) if branch else written
     match written.kind:
         case "record" if read.kind == "record":
-            return replace(written, parts=tuple(_fit_field(name, part, read, at) for name, part in written.parts))
+            fields = [_fit_field(name, part, read, at) for name, part in written.parts]
+            return replace(written, parts=tuple(fields))
         case "array" | "map" if read.kind == written.kind:
             return replace(written, parts=(("", fitted(written.item, read.item, f"{at}[]")),))
         case _:
@@ -335,9 +337,12 @@ def _last_name(node: Node) -> str:
 def _fit_leaf(written: Node, read: Node, at: str) -> Node:
     if written.logical and read.logical and _unit(written) != _unit(read):
         raise Unfit(f"{_place(at)} was written as {_describe(written)}, and is read as {_describe(read)}")
-    logical = "text" if written.kind == "bytes" and read.kind == "string" else read.logical
-    bits = EXACT_BITS.get(read.kind, 0) if written.kind in ("int", "long") else 0
-    return replace(written, logical=logical, digits=read.digits, scale=read.scale, exact_bits=bits)
+    logical, exact_bits = read.logical, 0
+    if written.kind == "bytes" and read.kind == "string":
+        logical = "text"
+    if written.kind in ("int", "long"):
+        exact_bits = EXACT_BITS.get(read.kind, 0)
+    return replace(written, logical=logical, digits=read.digits, scale=read.scale, exact_bits=exact_bits)
 
 
 def _unit(node: Node) -> tuple[str, int]:

@@ -31,9 +31,9 @@ def _type(node: Node, numbers: Iterator[int]) -> Any:
         case "int" | "enum":
             return "long"
         case "boolean":
-            return _fixed(1, numbers)
+            return _fixed_type(1, numbers)
         case "fixed":
-            return _fixed(node.size, numbers)
+            return _fixed_type(node.size, numbers)
         case "array":
             return {"type": "array", "items": _type(node.item, numbers)}
         case "map":
@@ -61,7 +61,7 @@ def _union(node: Node, numbers: Iterator[int]) -> Any:
     return branches
 
 
-def _fixed(size: int, numbers: Iterator[int]) -> Any:
+def _fixed_type(size: int, numbers: Iterator[int]) -> Any:
     return {"type": "fixed", "name": f"Fixed{next(numbers)}", "size": size}
 
 

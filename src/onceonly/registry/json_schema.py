@@ -86,8 +86,8 @@ def writer(rules: str) -> Callable[[str], bytes]:
         value = parse(text.encode())
         if _is_valid(validator, value):
             return text.encode()
-        null_paths = {tuple(error.instance_path) for error in validator.iter_errors(value) if error.instance is None}
-        for path in null_paths:
+        nulls = [error for error in validator.iter_errors(value) if error.instance is None]
+        for path in {tuple(error.instance_path) for error in nulls}:
             _remove_field(value, path)
         if broken_rule := check(value):
             raise ValueError(broken_rule)
@@ -230,7 +230,8 @@ class _TypeReader:
 
     def _implied_kinds(self, node: Mapping[str, Any]) -> list[str]:
         """Return the type of a node that does not say it: that of its values, or of a thing with properties."""
-        values = node.get("enum", [node["const"]] if "const" in node else [])
+        constants = [node["const"]] if "const" in node else []
+        values = node.get("enum", constants)
         if values and all(isinstance(value, str) or value is None for value in values):
             return ["string"]
         return ["object"] if "properties" in node else []
@@ -256,7 +257,9 @@ class _TypeReader:
         if reference in within:
             raise NoType(f"{at} contains itself ({reference})")
         name, _, path = reference.partition("#")
-        reader = self if not name else _TypeReader(self.documents.get(name), self.documents)
+        reader = self
+        if name:
+            reader = _TypeReader(self.documents.get(name), self.documents)
         node = reader.root
         for part in filter(None, path.split("/")):
             key = part.replace("~1", "/").replace("~0", "~")  # as JSON Pointer escapes them

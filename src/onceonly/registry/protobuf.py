@@ -398,7 +398,7 @@ def _value_converter(field: Any) -> Convert:
     if field.type == STRING:
         return _text
     if field.message_type is None:
-        return _unchanged
+        return _identity
     if field.message_type.full_name == TIMESTAMP:
         return _micros
     if field.message_type.full_name in WRAPPERS:
@@ -422,5 +422,5 @@ def _micros(time: Any) -> int:
     return int(time.seconds) * 1_000_000 + int(time.nanos) // 1000
 
 
-def _unchanged(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value

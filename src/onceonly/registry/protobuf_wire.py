@@ -86,13 +86,14 @@ def _check_value(field: Any, wire: int, value: Any, depth: int) -> None:
         raise Altered(f"field '{field.name}' was written as another type")
     if wire == VARINT and not _fits(field.type, value):
         raise Altered(f"field '{field.name}' has a number that does not fit")
-    if field.type == ENUM and field.enum_type.is_closed and _signed(value) not in field.enum_type.values_by_number:
+    if field.type == ENUM and field.enum_type.is_closed and _to_signed(value) not in field.enum_type.values_by_number:
         raise Altered(f"field '{field.name}' has a value that its enum does not have")  # a parser leaves it out
     if field.message_type is not None:
         _check(value, field.message_type, depth + 1)
 
 
-def _signed(number: int) -> int:
+def _to_signed(number: int) -> int:
+    """Return the signed number that an unsigned one of 64 bits stands for."""
     return number - (1 << 64) if number >= 1 << 63 else number
 
 

@@ -15,7 +15,7 @@ from onceonly.statetable import row_format
 from onceonly.statetable.log import CREATION, MERGE, MERGED, NONE, ROW, Entry, entry_from_info
 
 KEY = "before"
-MOST = 256 << 10  # bytes of rows; they repeat each other, so that about a tenth is written
+MAX_PACKED_BYTES = 256 << 10  # of rows; they repeat each other, so that about a tenth is written
 
 
 def pack(version: int, entries: Mapping[int, Entry]) -> dict[str, str]:
@@ -36,7 +36,7 @@ def pack(version: int, entries: Mapping[int, Entry]) -> dict[str, str]:
         infos.append(info)
         size += len(info.get(ROW, ""))
         has_merge = has_merge or entry.merges
-        if size > MOST or (has_merge and entry.row):
+        if size > MAX_PACKED_BYTES or (has_merge and entry.row):
             break
     if not infos:
         return {}

@@ -21,12 +21,12 @@ from onceonly.filesystems import delta_names, durability
 from onceonly.filesystems.objects import Objects
 from onceonly.filesystems.paths import local_path
 from onceonly.statetable import files, row_files, row_format, store_compaction
-from onceonly.statetable.local_log import KEPT, LocalLog
+from onceonly.statetable.local_log import ENTRIES_BEFORE_CHECKPOINT, LocalLog
 from onceonly.statetable.log import MERGE, Action, Commit, Log, Taken, now_millis
 from onceonly.statetable.query import Query
 
 FULL_FILE = 4 << 20  # bytes; a file of this size is not merged again, so that the cost does not grow with history
-OLD = 3600  # seconds
+MIN_AGE_SECONDS = 3600  # of what is removed
 
 
 def tidy(pipeline: str, uri: str, log: Log) -> None:
@@ -129,10 +129,10 @@ def _remove_old(log: LocalLog) -> None:
     Each is removed when it is an hour old.
     """
     _, last = log.listing()
-    entries = [log.path(version) for version in log.versions() if version <= last - KEPT]
+    entries = [log.path(version) for version in log.versions() if version <= last - ENTRIES_BEFORE_CHECKPOINT]
     checkpoints = [path for path in log.folder.glob("*.checkpoint.parquet") if int(path.name[:20]) < last]
     drafts = log.folder.glob(".*")
     for path in (*entries, *checkpoints, *drafts):
         with suppress(FileNotFoundError):
-            if path.stat().st_mtime < time.time() - OLD:
+            if path.stat().st_mtime < time.time() - MIN_AGE_SECONDS:
                 path.unlink()

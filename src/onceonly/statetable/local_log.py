@@ -17,8 +17,8 @@ from onceonly.statetable.log import CONFIGURATION, NONE, Commit, Damaged, Entry,
 
 File = tuple[int, int, int]  # by which it is recognised: its number on the disk, when it was written, and its size
 ENTRY_NAME_LENGTH = len(f"{0:020}.json")
-PARSED = 256  # entries that are kept in memory
-KEPT = 256  # entries before the last log checkpoint that are never removed, and so may be read
+MAX_PARSED_ENTRIES = 256  # entries that are kept in memory
+ENTRIES_BEFORE_CHECKPOINT = 256  # that are never removed, and so may be read
 
 
 class LocalLog:
@@ -68,12 +68,12 @@ class LocalLog:
         return sorted(int(name[:20]) for name in names if len(name) == ENTRY_NAME_LENGTH)
 
     def _read_down_from(self, newest: int, checkpoint: int) -> Iterator[Entry]:
-        """Yield the entries from that version down, not below the last log checkpoint by more than `KEPT`.
+        """Yield the entries from that version down, to `ENTRIES_BEFORE_CHECKPOINT` before the last log checkpoint.
 
-        Entries there are removed, so that a process which was stopped for hours may have written one of that name.
+        Older entries are removed, so that a process which was stopped for hours may have written one of that name.
         Each is opened by its name: a listing of the folder may leave out what was written while it was made.
         """
-        for version in range(newest, max(checkpoint - KEPT, NONE), -1):
+        for version in range(newest, max(checkpoint - ENTRIES_BEFORE_CHECKPOINT, NONE), -1):
             try:
                 yield self._entry(version)
             except FileNotFoundError:
@@ -89,7 +89,7 @@ class LocalLog:
             return parsed[1]
         entry = self._parse(version)
         self._parsed[version] = file, entry
-        if len(self._parsed) > PARSED:
+        if len(self._parsed) > MAX_PARSED_ENTRIES:
             del self._parsed[min(self._parsed)]
         return entry
 
@@ -124,7 +124,7 @@ class LocalLog:
             draft.write_text(commit.lines(), encoding="utf-8")
             to_disk(draft)
             self._check_after(after)
-            os.link(draft, path)
+            os.link(draft, path)  # fails where the name exists: this is the compare-and-set
         except FileExistsError:
             raise Taken from None
         finally:
@@ -156,7 +156,7 @@ class LocalLog:
         an old version was free again. Readers never look at such an entry.
         """
         _, checkpoint = self.listing()
-        if version <= checkpoint - KEPT:
+        if version <= checkpoint - ENTRIES_BEFORE_CHECKPOINT:
             raise OSError(f"version {version} is older than what readers of the log look at")
 
     def keep(self) -> None:

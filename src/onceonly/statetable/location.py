@@ -114,7 +114,8 @@ def configuration(uri: str) -> Mapping[str, str] | None:
     local = local_path(uri)
     if local and local.exists() and not local.is_dir():
         raise _cannot_open(uri, NotADirectoryError(str(local)))
-    properties = _properties_in_log(_local_entries(local) if local else _stored_entries(uri), uri)
+    entries = _local_entries(local) if local else _stored_entries(uri)
+    properties = _properties_in_log(entries, uri)
     if properties is not None or (local and not (local / "_delta_log").is_dir()):
         return properties
     table = _open_delta_table(uri)  # none of the entries has them, but a log checkpoint may
@@ -253,7 +254,9 @@ def _arbitration_property(uri: str) -> dict[str, str]:
 def place(uri: str) -> str:
     """Return what distinguishes a table from its copy; the same through every mount of one file system."""
     path = local_path(uri)
-    return f"inode {path.stat().st_ino}" if path else uri.rstrip("/").replace("s3a://", "s3://", 1)
+    if path:
+        return f"inode {path.stat().st_ino}"
+    return uri.rstrip("/").replace("s3a://", "s3://", 1)
 
 
 def unsafe_s3() -> str | None:

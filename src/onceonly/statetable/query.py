@@ -21,10 +21,10 @@ from onceonly.filesystems.paths import local_path
 from onceonly.statetable import row_format
 from onceonly.statetable.arrow_format import SCHEMA
 from onceonly.statetable.log import Damaged
-from onceonly.statetable.trouble import damaged, unreadable
+from onceonly.statetable.trouble import damage_error, read_error
 
-TRIES = 3
-MOST = 32 << 20  # bytes of files that are copied from an object store
+MAX_ATTEMPTS = 3  # of one question
+MAX_COPIED_BYTES = 32 << 20  # of files that are copied from an object store
 IN_ORDER = "OVER (ORDER BY interval_start, interval_end)"
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ class Query:
         number = self._ask(lambda table: table.transaction_version(self.pipeline) or 0)
         records = self.find(f"seq = {number}", tuple(row_format.COLUMNS))
         if number and not records:
-            raise damaged(
+            raise damage_error(
                 self.pipeline, self.uri, f"According to its log the last row is number {number}, which is missing."
             )
         return row_format.from_record(records[0]) if records else None
@@ -97,7 +97,7 @@ class Query:
             OutcomeUnknown: the newer version cannot be read either.
         """
         last_error: Exception = OSError("not tried")
-        for _ in range(TRIES):
+        for _ in range(MAX_ATTEMPTS):
             try:
                 self._table = self._table or self._copy_table() or DeltaTable(self.uri)
                 return question(self._table)
@@ -105,7 +105,7 @@ class Query:
                 raise
             except Exception as error:  # also of the query engine, whose errors have no class of their own
                 last_error, self._table, self._version = error, None, None
-        raise unreadable(self.pipeline, self.uri, last_error)
+        raise read_error(self.pipeline, self.uri, last_error)
 
     def _copy_table(self) -> DeltaTable | None:
         """Copy the files that a log checkpoint names from an object store to this machine, unless they are large.
@@ -129,7 +129,7 @@ class Query:
             return None
         table = DeltaTable(str(copy))
         adds = table.get_add_actions()
-        if sum(adds["size_bytes"].to_pylist()) > MOST:
+        if sum(adds["size_bytes"].to_pylist()) > MAX_COPIED_BYTES:
             return None
         for name in adds["path"].to_pylist():
             (copy / name).write_bytes(files.read(name, WRITTEN))

@@ -127,7 +127,7 @@ class Head:
         }
         if self.publications:
             head["published"] = {
-                sink: [*map(publication_json, publications)] for sink, publications in self.publications.items()
+                sink: list(map(publication_json, publications)) for sink, publications in self.publications.items()
             }
         if self.missing:
             head["missing"] = dict(self.missing)

@@ -15,7 +15,7 @@ from onceonly.checkpoint.model import Checkpoint, Row, fold
 from onceonly.checkpoint.offsets import Interval
 from onceonly.statetable import row_format
 from onceonly.statetable.log import NONE, Damaged, Entry, Log
-from onceonly.statetable.trouble import damaged, unreadable
+from onceonly.statetable.trouble import damage_error, read_error
 from onceonly.statetable.where import EVERY, Where, from_epoch, of_epochs
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ class Past:
         """Return the entry of the last row; None: there is no row."""
         if not self._read and self.version != NONE and not self._read_one_more():
             row = self.query().last()  # its entry was removed
-            self._read = [Entry(NONE, row)] if row else []
+            if row:
+                self._read = [Entry(NONE, row)]
         return self._read[0] if self._read else None
 
     def read_back(self, seq: int) -> None:
@@ -61,8 +62,11 @@ class Past:
             pass
 
     def _has_all_of(self, epoch: int) -> bool:
-        oldest = self._read[-1].row if self._read else None
-        return oldest is not None and _has_epoch_from(oldest, epoch)
+        row = self._oldest_row()
+        return row is not None and _has_epoch_from(row, epoch)
+
+    def _oldest_row(self) -> Row | None:
+        return self._read[-1].row if self._read else None
 
     def read_unmerged(self) -> None:
         """Read what a query would have to look for in many small files."""
@@ -72,7 +76,7 @@ class Past:
     @property
     def oldest(self) -> int:
         """The number of the oldest row that has been read."""
-        row = self._read[-1].row if self._read else None
+        row = self._oldest_row()
         return row.seq if row else 1
 
     @property
@@ -117,7 +121,7 @@ class Past:
             for entry in self._entries:
                 if entry.merges and not self._is_merged:
                     self._is_merged, self._merge_version = True, entry.version
-                if entry.foreign:
+                if entry.foreign:  # another program may have changed rows
                     self.query().check_complete()
                 if entry.row:
                     self._check_order(entry.row)
@@ -138,9 +142,9 @@ class Past:
         try:
             yield
         except Damaged as damage:
-            raise damaged(self.pipeline, self.uri, str(damage)) from damage
+            raise damage_error(self.pipeline, self.uri, str(damage)) from damage
         except OSError as error:
-            raise unreadable(self.pipeline, self.uri, error) from error
+            raise read_error(self.pipeline, self.uri, error) from error
 
 
 @dataclass(frozen=True)
@@ -173,8 +177,8 @@ class Rows:
 
     def values(self, where: Where, *columns: str) -> list[tuple[Any, ...]]:
         """Return these columns of the chosen rows, a tuple for each row."""
-        unmerged = [row_format.record(row) for row in self._unmerged_rows() if where.test(row)]
-        records = [*self._find_merged(where, columns), *unmerged]
+        unmerged_rows = filter(where.test, self._unmerged_rows())
+        records = [*self._find_merged(where, columns), *map(row_format.record, unmerged_rows)]
         return [tuple(record[name] for name in columns) for record in records]
 
     def intervals(self, where: Where) -> list[Interval]:

@@ -31,8 +31,8 @@ from onceonly.statetable.log import (
     parse_entry,
 )
 
-PARSED = 256  # entries that are kept in memory
-FRESH = 0.25  # seconds: a row is written after a look at the log that is not older
+MAX_PARSED_ENTRIES = 256  # entries that are kept in memory
+LOOK_FRESH_SECONDS = 0.25  # a row is written after a look at the log that is not older
 
 
 class _LogMemory(threading.local):
@@ -133,7 +133,7 @@ class StoreLog:
                 raise Taken
 
     def _is_stale(self) -> bool:
-        return time.monotonic() - self._memory.looked_at > FRESH
+        return time.monotonic() - self._memory.looked_at > LOOK_FRESH_SECONDS
 
     def _look(self) -> None:
         """Remember what was written since the last look; where it is another log than before, begin again."""
@@ -210,9 +210,9 @@ class StoreLog:
 
 
 def _remember(entries: dict[int, Entry], entry: Entry) -> None:
-    """Add the entry; of more than `PARSED` the oldest is dropped."""
+    """Add the entry; of more than `MAX_PARSED_ENTRIES` the oldest is dropped."""
     entries[entry.version] = entry
-    if len(entries) > PARSED:
+    if len(entries) > MAX_PARSED_ENTRIES:
         del entries[min(entries)]
 
 

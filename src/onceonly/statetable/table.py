@@ -25,7 +25,7 @@ from onceonly.statetable import gaps, location, row_files
 from onceonly.statetable.log import NONE, Commit, Damaged, Entry, Log, Taken
 from onceonly.statetable.row_format import Head
 from onceonly.statetable.rows import Past, Rows
-from onceonly.statetable.trouble import damaged
+from onceonly.statetable.trouble import damage_error
 from onceonly.statetable.view import View
 from onceonly.statetable.where import (
     AFTER,
@@ -39,11 +39,11 @@ from onceonly.statetable.where import (
     of_event,
 )
 
-LONG = 64  # a pipeline's table is tidied when its log has more entries since the last time
-TAIL = 64  # rows that a view reads from the log: nearly always they hold all of the open checkpoints
-TRIES = 3
-AT_ONCE = 4
-FRESH = 5.0  # seconds: on an object store, what a look at the table's identity has shown counts so long
+MAX_UNMERGED_ROWS = 64  # a pipeline's table is tidied when its log has more of them since the last time
+MAX_TAIL_ROWS = 64  # rows that a view reads from the log: nearly always they hold all of the open checkpoints
+MAX_WRITE_FAILURES = 3  # of one row
+MAX_QUERIES_AT_ONCE = 4  # of different pipelines
+IDENTITY_FRESH_SECONDS = 5.0  # on an object store, what a look at the table's identity has shown counts so long
 T = TypeVar("T")
 
 
@@ -86,11 +86,13 @@ class StateTable:
             return View(pipeline, rows, Head())
         head = Head.from_json(last.row.head)
         first_seqs = {**head.open, head.epoch: head.latest}  # by epoch, of all checkpoints that the view has
-        near_seqs = [seq for seq in first_seqs.values() if seq > head.seq - TAIL]
+        # Once the log is read down to their first rows, checkpoints are folded from memory. Older ones take a query.
+        near_seqs = [seq for seq in first_seqs.values() if seq > head.seq - MAX_TAIL_ROWS]
         rows.read_since(min(near_seqs, default=head.seq))
         checkpoints = rows.checkpoints(list(first_seqs))
         if missing := sorted(set(first_seqs) - set(checkpoints)):
-            raise damaged(pipeline, rows.past.uri, f"Its last row names epochs whose rows are not there: {missing}.")
+            why = f"Its last row names epochs whose rows are not there: {missing}."
+            raise damage_error(pipeline, rows.past.uri, why)
         return View(pipeline, rows, head, checkpoints)
 
     def append(self, view: View, row: Row) -> View:
@@ -128,10 +130,12 @@ class StateTable:
 
         def owners_of(name: str) -> set[str] | None:
             with suppress(OutcomeUnknown):
-                return {owner for (owner,) in self._rows(name).values(OWNED & above_seq(since_seq[name]), "owner")}
+                owners = self._rows(name).values(OWNED & above_seq(since_seq[name]), "owner")
+                return {owner for (owner,) in owners}
             return None
 
-        return {name: owners for name, owners in _map_at_once(owners_of, since_seq).items() if owners is not None}
+        owners_by_pipeline = _map_at_once(owners_of, since_seq)
+        return {name: owners for name, owners in owners_by_pipeline.items() if owners is not None}
 
     def gaps(self, pipelines: Iterable[str]) -> dict[str, list[Interval]]:
         """Return by pipeline the gaps between its first and its last pinned interval, oldest first."""
@@ -170,7 +174,7 @@ class StateTable:
 
         Nothing depends on it, so a failure only causes a warning.
         """
-        if view.rows.count_unmerged() <= LONG:
+        if view.rows.count_unmerged() <= MAX_UNMERGED_ROWS:
             return view
         from onceonly.statetable import compaction  # with delta-rs
 
@@ -195,8 +199,11 @@ class StateTable:
         head = Head.from_json(last.row.head)
         oldest_epoch = head.epoch - most + 1
         older_epochs = [epoch for epoch in (*head.open, *head.unfit) if epoch < oldest_epoch]
-        older_rows = rows.find(of_epochs(older_epochs)) if older_epochs else []
-        return sorted([*older_rows, *rows.from_epoch(oldest_epoch)], key=lambda row: row.seq)
+        recent_rows: list[Row] = []
+        if older_epochs:
+            recent_rows += rows.find(of_epochs(older_epochs))
+        recent_rows += rows.from_epoch(oldest_epoch)
+        return sorted(recent_rows, key=lambda row: row.seq)
 
     def _rows(self, pipeline: str) -> Rows:
         """Return the pipeline's rows as they are now.
@@ -222,7 +229,7 @@ class StateTable:
         On an object store a look is a round trip, and counts for a while: a row follows on an entry that was seen just
         before it. Where a log is missing or is another one than before, there is another look (`just_now`).
         """
-        if not just_now and not local_path(self.uri) and time.monotonic() - self._looked < FRESH:
+        if not just_now and not local_path(self.uri) and time.monotonic() - self._looked < IDENTITY_FRESH_SECONDS:
             return
         try:
             opened = location.open_(self.uri)
@@ -259,7 +266,7 @@ class StateTable:
                 entry = self._try_commit(log, rows, row)
                 break
             except Damaged as damage:
-                raise damaged(row.pipeline, rows.past.uri, str(damage)) from damage
+                raise damage_error(row.pipeline, rows.past.uri, str(damage)) from damage
             except (OSError, Taken) as error:
                 entry_or_rows = self._read_after_failure(row, rows.last(), error)
                 if isinstance(entry_or_rows, Entry):
@@ -269,8 +276,8 @@ class StateTable:
                 if not (isinstance(error, Taken) and entry_or_rows.version > rows.version):
                     failures += 1
                 rows = entry_or_rows
-                if failures == TRIES:
-                    raise _unknown(row, self.uri, error) from error
+                if failures == MAX_WRITE_FAILURES:
+                    raise _unknown_outcome(row, self.uri, error) from error
         self._sync(log)
         return entry
 
@@ -299,11 +306,11 @@ class StateTable:
             last = rows.last()
             entry = rows.past.find_entry(row.seq)
         except OnceonlyError as read_error:
-            raise _unknown(row, self.uri, read_error) from error
+            raise _unknown_outcome(row, self.uri, read_error) from error
         if entry and entry.row:
             if entry.row.id == row.id:
                 return entry
-            row_files.remove(rows.past.uri, row.id)
+            row_files.remove(rows.past.uri, row.id)  # another row has the number, so no entry will ever name this file
             raise Lost
         if _row_id(last) != _row_id(after):
             raise Lost
@@ -354,13 +361,13 @@ def unsettled(uri: str) -> dict[str, list[int]]:
 
 
 def _map_at_once(function: Callable[[str], T], pipelines: Iterable[str]) -> dict[str, T]:
-    """Return by pipeline what the function returns for it; `AT_ONCE` of them are asked at the same time."""
+    """Return by pipeline what the function returns for it; `MAX_QUERIES_AT_ONCE` of them are asked at the same time."""
     names = list(pipelines)
     if len(names) < 2:
         return {name: function(name) for name in names}
     from concurrent.futures import ThreadPoolExecutor  # here, so that `onceonly status` starts fast
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(MAX_QUERIES_AT_ONCE) as pool:
         return dict(zip(names, pool.map(function, names), strict=True))
 
 
@@ -384,7 +391,7 @@ def _supersedes(row: Row, epochs: Sequence[int]) -> bool:
     return row.body.get("replaces") in epochs or (rewinds_to is not None and rewinds_to < max(epochs))
 
 
-def _unknown(row: Row, uri: str, error: Exception | None) -> OutcomeUnknown:
+def _unknown_outcome(row: Row, uri: str, error: Exception | None) -> OutcomeUnknown:
     why = f": {' '.join(str(error).split())}" if error else ""
     return OutcomeUnknown(
         f"{row.pipeline} epoch {row.epoch}: whether '{row.event.value}' was recorded is not known.",

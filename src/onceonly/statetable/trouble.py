@@ -5,7 +5,7 @@ from __future__ import annotations
 from onceonly.errors import OutcomeUnknown
 
 
-def damaged(pipeline: str, uri: str, why: str) -> OutcomeUnknown:
+def damage_error(pipeline: str, uri: str, why: str) -> OutcomeUnknown:
     """Return the error for a table whose rows are not those that Onceonly wrote."""
     return OutcomeUnknown(
         f"{pipeline}: the state table at {uri} is damaged.",
@@ -14,7 +14,7 @@ def damaged(pipeline: str, uri: str, why: str) -> OutcomeUnknown:
     )
 
 
-def unreadable(pipeline: str, uri: str, error: Exception) -> OutcomeUnknown:
+def read_error(pipeline: str, uri: str, error: Exception) -> OutcomeUnknown:
     """Return the error for a table whose storage fails with `error`."""
     why = str(error).partition("\n")[0]  # what follows is delta-rs's call stack
     return OutcomeUnknown(

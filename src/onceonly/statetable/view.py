@@ -28,8 +28,8 @@ from onceonly.statetable.where import (
     starts,
 )
 
-NEAR = timedelta(days=32)  # at most so far are neighbours of an interval looked for first
-MANY = 32  # … and at most so many of its own length
+MAX_MARGIN = timedelta(days=32)  # at most so far are neighbours of an interval looked for first
+MARGIN_LENGTHS = 32  # … and at most so many of its own length
 Pin = tuple[Interval, int]  # a pinned interval, and the epoch
 
 
@@ -49,7 +49,7 @@ class View:
     rows: Rows
     head: Head
     checkpoints: dict[int, Checkpoint] = field(default_factory=dict)  # those loaded: at least the open and the last
-    known: list[Around] = field(default_factory=list, compare=False, repr=False)  # what earlier questions have read
+    pins_read: list[Around] = field(default_factory=list, compare=False, repr=False)  # what earlier questions have read
 
     @property
     def open(self) -> list[Checkpoint]:
@@ -171,13 +171,14 @@ class View:
 
     def _pins_around(self, interval: Interval) -> Around:
         """Return the pinned intervals around this one. Those of a step are adjacent, so one query is enough for it."""
-        for around in self.known:
+        for around in self.pins_read:
             if around.span.start <= interval.start and interval.end <= around.span.end:
                 return around
-        margin = min(MANY * (interval.end - interval.start), NEAR) or NEAR
+        # A single time has no length, so that its margin is the largest one.
+        margin = min(MARGIN_LENGTHS * (interval.end - interval.start), MAX_MARGIN) or MAX_MARGIN
         span = Interval(interval.start - margin, interval.end + margin)
         around = Around(span, self._read_pins(overlaps(span)))
-        self.known.append(around)
+        self.pins_read.append(around)
         return around
 
     def _read_pins(self, chosen: Where) -> list[Pin]:
@@ -208,18 +209,22 @@ class View:
         unloaded = [epoch for epoch in epochs if epoch not in self.checkpoints]
         if unloaded:
             self.checkpoints.update(self.rows.checkpoints(unloaded))
-        checkpoints = map(self.checkpoint, epochs)
-        return [checkpoint for checkpoint in checkpoints if checkpoint]
+        checkpoints = []
+        for epoch in epochs:
+            checkpoint = self.checkpoint(epoch)
+            if checkpoint:
+                checkpoints.append(checkpoint)
+        return checkpoints
 
 
 def _boundaries_until(pins: list[Pin], time: datetime) -> list[tuple[datetime, int]]:
     """Return the boundaries at or before `time`, each with its epoch."""
-    return [boundary for boundary in _boundaries(pins) if boundary[0] <= time]
+    return [(boundary, epoch) for boundary, epoch in _boundaries(pins) if boundary <= time]
 
 
 def _boundaries_since(pins: list[Pin], time: datetime) -> list[tuple[datetime, int]]:
     """Return the boundaries at or after `time`, each with its epoch."""
-    return [boundary for boundary in _boundaries(pins) if boundary[0] >= time]
+    return [(boundary, epoch) for boundary, epoch in _boundaries(pins) if boundary >= time]
 
 
 def _boundaries(pins: list[Pin]) -> Iterator[tuple[datetime, int]]:

@@ -55,7 +55,7 @@ def test_one_entry_is_read_for_all_rows(stored: StateTable, monkeypatch: pytest.
 
 
 def test_it_ends_with_the_row_before_the_last_merge(stored: StateTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "LONG", 2)
+    monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 2)
     pin(stored, 4)
     stored.tidy(stored.view("flights"))
     pin(stored, 2)
@@ -76,7 +76,7 @@ def test_it_stops_where_it_grows_large_or_another_program_has_written(
     assert before.pack(4, {**known, 2: Entry(2, foreign=True)}) == before.pack(4, {3: known[3]})
     assert before.pack(4, {3: known[3], 1: known[1]}) == before.pack(4, {3: known[3]})
     assert before.pack(4, {}) == {}
-    monkeypatch.setattr(before, "MOST", 10)
+    monkeypatch.setattr(before, "MAX_PACKED_BYTES", 10)
     assert before.pack(4, known) == before.pack(4, {3: known[3]})
 
 
@@ -125,6 +125,6 @@ def test_a_table_that_was_forked_is_noticed_when_the_look_is_old(
 ) -> None:
     pin(stored)
     location.fork(stored.uri)
-    monkeypatch.setattr(stored, "_looked", time.monotonic() - state.FRESH)
+    monkeypatch.setattr(stored, "_looked", time.monotonic() - state.IDENTITY_FRESH_SECONDS)
     with pytest.raises(OutcomeUnknown, match="replaced or forked"):
         stored.view("flights")

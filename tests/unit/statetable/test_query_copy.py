@@ -20,7 +20,7 @@ from onceonly.statetable.where import EVERY
 def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateTable:
     through_delta_rs(monkeypatch)
     monkeypatch.setattr(query, "local_path", lambda uri: None)
-    monkeypatch.setattr(state, "LONG", 3)
+    monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 3)
     query.query_up_to.cache_clear()
     made = StateTable.make(str(tmp_path / "state"))
     pin(made, 5)
@@ -58,7 +58,7 @@ def test_without_the_log_checkpoint_or_with_large_files_the_table_is_asked(
 ) -> None:
     found, folder = opened(monkeypatch), location.folder(stored.uri, "flights")
     with monkeypatch.context() as patched:
-        patched.setattr(query, "MOST", 10)
+        patched.setattr(query, "MAX_COPIED_BYTES", 10)
         assert history(stored) == [1, 2, 3, 4, 5]
     assert found[-1] == folder
     for checkpoint in Path(folder, "_delta_log").glob("*checkpoint*"):

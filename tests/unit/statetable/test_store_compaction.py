@@ -24,7 +24,7 @@ MERGES = 3
 @pytest.fixture
 def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateTable:
     through_delta_rs(monkeypatch)
-    monkeypatch.setattr(state, "LONG", 3)
+    monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 3)
     return StateTable.make(str(tmp_path / "state"))
 
 
@@ -209,7 +209,7 @@ def test_what_was_merged_an_hour_ago_is_deleted_by_the_next_merge(
 ) -> None:
     if where != "disk":
         through_delta_rs(monkeypatch)
-    monkeypatch.setattr(state, "LONG", 3)
+    monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 3)
     stored = StateTable.make(str(tmp_path / "state"))
     old = merged(stored)
     assert len(old) == 5
