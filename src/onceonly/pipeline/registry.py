@@ -90,8 +90,9 @@ def check_sink(sink: Any) -> None:
     check_name("sink", sink.name)
     registered = sink_class(sink.kind)
     if registered is not type(sink):
+        path, registered_path = _class_path(type(sink)), _class_path(registered)
         raise InvalidPipeline(
-            f"sink '{sink.name}' is a {_path(type(sink))}, but its kind '{sink.kind}' is that of {_path(registered)}.",
+            f"sink '{sink.name}' is a {path}, but its kind '{sink.kind}' is that of {registered_path}.",
             "Other processes create a sink from its kind alone, so they would create a different one.",
             f"Give the class a kind of its own, and register an entry point '{GROUP}' of that name.",
         )
@@ -108,10 +109,11 @@ def _check_round_trip(sink: SinkConfig) -> None:
     except (KeyError, TypeError, ValueError) as error:
         is_same, why = False, str(error)
     if not is_same:
+        path = _class_path(type(sink))
         raise InvalidPipeline(
             f"sink '{sink.name}' cannot be stored as JSON.",
             f"Its definition is stored with every checkpoint and read by other processes: {why}.",
-            f"Use only text, numbers, booleans, and lists and dicts of them in the fields of {_path(type(sink))}.",
+            f"Use only text, numbers, booleans, and lists and dicts of them in the fields of {path}.",
         )
 
 
@@ -129,7 +131,7 @@ def _find_installed(kind: str) -> type[SinkConfig]:
     if len(offers) > 1:
         raise InvalidPipeline(
             f"several packages provide a sink of the kind '{kind}'.",
-            f"They are {', '.join(sorted(_package(offer) for offer in offers))}.",
+            f"They are {', '.join(sorted(_package_name(offer) for offer in offers))}.",
             "Keep one of them and uninstall the others. Nothing was written.",
         )
     return _load(offers[0])
@@ -160,14 +162,17 @@ def _load(offer: EntryPoint) -> type[SinkConfig]:
 def _unusable(offer: EntryPoint, why: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"the sink of the kind '{offer.name}' cannot be used.",
-        f"The package {_package(offer)} provides {offer.value} for it. {why}.",
+        f"The package {_package_name(offer)} provides {offer.value} for it. {why}.",
         "Fix the package, or install another version of it (docs/add-a-sink.md). Nothing was written.",
     )
 
 
-def _package(offer: EntryPoint) -> str:
-    return f"{offer.dist.name} {offer.dist.version}" if offer.dist else offer.value
+def _package_name(offer: EntryPoint) -> str:
+    """Return the name and version of the package that makes the offer."""
+    if not offer.dist:
+        return offer.value
+    return f"{offer.dist.name} {offer.dist.version}"
 
 
-def _path(cls: type) -> str:
+def _class_path(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"

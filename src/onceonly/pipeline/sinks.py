@@ -82,10 +82,12 @@ class DeltaSink(SinkConfig):
             )
 
     def targets(self) -> tuple[str, ...]:
-        return (f"'{self.path}'" if self.path else f"table '{self.table}'",)
+        target = f"'{self.path}'" if self.path else f"table '{self.table}'"
+        return (target,)
 
     def asset_uris(self) -> tuple[str, ...]:
-        return (catalogs.table_uri(self.table) if self.table else folder_uri(self.path),)
+        uri = catalogs.table_uri(self.table) if self.table else folder_uri(self.path)
+        return (uri,)
 
     def clears_when_empty(self) -> bool:
         return self.replace not in (None, PARTITIONS)

@@ -81,7 +81,10 @@ class DeltaSource(Stored):
 
     def __post_init__(self) -> None:
         catalogs.check_named("a DeltaSource", self.path, self.table, self.table_id)
-        check_name(self.table or self.path, self.name or (self.topic if self.table else None))
+        if self.table:
+            check_name(self.table, self.topic)
+        else:
+            check_name(self.path, self.name or None)
         check_grace(self.grace)
         check_most(self.counts, self.most)
         object.__setattr__(self, "start", check_start(self.start, self.word, "version"))
@@ -90,7 +93,9 @@ class DeltaSource(Stored):
     def topic(self) -> str:
         if self.name:
             return self.name
-        return self.table.rpartition(".")[2] if self.table else last_part(self.path)
+        if self.table:
+            return self.table.rpartition(".")[2]
+        return last_part(self.path)
 
     @property
     def place(self) -> str:
@@ -158,7 +163,9 @@ def folder_uri(path: str) -> str:
     """Return the URI of an asset: an absolute path becomes file://…, a path below ONCEONLY_HOME onceonly://…."""
     if urlsplit(path).scheme:
         return path
-    return f"file://{path}" if path.startswith("/") else f"onceonly://{path}"
+    if path.startswith("/"):
+        return f"file://{path}"
+    return f"onceonly://{path}"
 
 
 def last_part(path: str) -> str:
@@ -174,8 +181,11 @@ def check_name(path: str, name: str | None) -> None:
     """
     if not isinstance(path, str) or not path or "\0" in path:
         raise invalid(f"path {path!r}", "is no place", "Give a folder or a URI.")
-    if not TOPIC.fullmatch(name if name is not None else last_part(path)):
-        what = f"name '{name}'" if name is not None else f"the last part of '{path}'"
+    if name is None:
+        topic, what = last_part(path), f"the last part of '{path}'"
+    else:
+        topic, what = name, f"name '{name}'"
+    if not TOPIC.fullmatch(topic):
         raise invalid(what, "cannot be a source's name", "Set name=… to letters, digits, '.', '_' and '-'.")
 
 

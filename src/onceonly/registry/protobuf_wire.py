@@ -28,10 +28,10 @@ class Altered(ValueError):
 
 def check(data: bytes, message: Any) -> None:
     """Raise Altered unless a parser keeps all that the bytes say of the message's fields."""
-    _check(memoryview(data), message, 0)
+    _check_message(memoryview(data), message, 0)
 
 
-def _check(data: memoryview, message: Any, depth: int) -> None:
+def _check_message(data: memoryview, message: Any, depth: int) -> None:
     if depth > MOST_DEPTH:
         raise Altered(f"'{message.name}' is nested too deeply")
     written: set[str] = set()  # fields, and oneofs as 'name()'
@@ -84,12 +84,12 @@ def _key_of(entry: memoryview, depth: int) -> bytes:
 def _check_value(field: Any, wire: int, value: Any, depth: int) -> None:
     if wire != WIRE_TYPES[field.type]:
         raise Altered(f"field '{field.name}' was written as another type")
-    if wire == VARINT and not _fits(field.type, value):
+    if wire == VARINT and not _can_hold(field.type, value):
         raise Altered(f"field '{field.name}' has a number that does not fit")
     if field.type == ENUM and field.enum_type.is_closed and _to_signed(value) not in field.enum_type.values_by_number:
         raise Altered(f"field '{field.name}' has a value that its enum does not have")  # a parser leaves it out
     if field.message_type is not None:
-        _check(value, field.message_type, depth + 1)
+        _check_message(value, field.message_type, depth + 1)
 
 
 def _to_signed(number: int) -> int:
@@ -97,7 +97,7 @@ def _to_signed(number: int) -> int:
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
-def _fits(kind: int, number: int) -> bool:
+def _can_hold(kind: int, number: int) -> bool:
     """Return whether an unsigned number of 64 bits is one of that type."""
     if kind in (INT32, ENUM):
         return number < 1 << 31 or number >= (1 << 64) - (1 << 31)

@@ -65,13 +65,13 @@ def _most_winners(trial: str) -> int:
                 if len(round_errors) == WRITERS:
                     break
     finally:
-        _remove(files)
+        _remove_trial(files)
     if errors:
         raise errors[0]
     return 1
 
 
-def _remove(files: Objects) -> None:
+def _remove_trial(files: Objects) -> None:
     files.unlink([f"{number}.json" for number in range(ROUNDS)])
 
 

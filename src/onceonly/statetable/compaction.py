@@ -38,11 +38,11 @@ def tidy(pipeline: str, uri: str, log: Log) -> None:
     """
     if local_path(uri) or not store_compaction.merge(log, FULL_FILE):  # type: ignore[arg-type]
         table = DeltaTable(uri)
-        _merge(table, pipeline, files.select_small(files.list_files(table), FULL_FILE), log)
-        _shorten(uri)
+        _merge_files(table, pipeline, files.select_small(files.list_files(table), FULL_FILE), log)
+        _shorten_log(uri)
 
 
-def _merge(table: DeltaTable, pipeline: str, small_files: list[dict[str, Any]], log: Log) -> None:
+def _merge_files(table: DeltaTable, pipeline: str, small_files: list[dict[str, Any]], log: Log) -> None:
     """Replace these files by one, as exactly the version after the one that was read.
 
     Where there is nothing to merge, the commit says that too: a query need not look for rows in small files.
@@ -87,18 +87,18 @@ def _remove_action(file: dict[str, Any]) -> Action:
     }
 
 
-def _shorten(uri: str) -> None:
+def _shorten_log(uri: str) -> None:
     """Create a log checkpoint, and remove entries that no reader will ever look at."""
     local, table = local_path(uri), DeltaTable(uri)
     if local is None:
         Objects(uri).unlink(files.list_obsolete(table))
         return table.create_checkpoint()  # on object stores all entries stay
     log = LocalLog(local)
-    _checkpoint(log, table.version())
+    _create_checkpoint(log, table.version())
     _remove_old(log)
 
 
-def _checkpoint(log: LocalLog, version: int) -> None:
+def _create_checkpoint(log: LocalLog, version: int) -> None:
     """Create a log checkpoint of that version, unless there is one, and delete the files that it forgets.
 
     The files are deleted first, while the log still names them: so if this process dies, the next one deletes them.

@@ -61,7 +61,7 @@ def make(uri: str) -> bool:
     if exists(uri):
         return False
     _check_storage(uri)
-    _create(uri)
+    _create_table(uri)
     return True
 
 
@@ -286,7 +286,7 @@ def _cannot_open(uri: str, error: Exception) -> NotCommitted:
     return NotCommitted(f"the state table at {uri} cannot be opened.", why, "Check the storage and its credentials.")
 
 
-def _create(uri: str) -> None:
+def _create_table(uri: str) -> None:
     """Create the table. Of two processes at once, one creates it."""
     try:
         if local := local_path(uri):

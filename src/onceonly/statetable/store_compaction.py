@@ -121,10 +121,10 @@ def _make_checkpoint(log: StoreLog, version: int, scratch: Path, last: Row) -> N
         log.files.unlink(files.list_obsolete(table))
     finally:
         table.create_checkpoint()
-        _write(log, version, scratch, last)
+        _write_checkpoint(log, version, scratch, last)
 
 
-def _write(log: StoreLog, version: int, scratch: Path, last: Row) -> None:
+def _write_checkpoint(log: StoreLog, version: int, scratch: Path, last: Row) -> None:
     """Write the log checkpoint of that version to the store, and then the file that names it."""
     path = delta_names.checkpoint(version)
     content = (scratch / path).read_bytes()

@@ -33,7 +33,7 @@ def no_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
     def other(*_: Any) -> None:
         raise AssertionError("delta-rs merges")
 
-    monkeypatch.setattr(compaction, "_merge", other)
+    monkeypatch.setattr(compaction, "_merge_files", other)
 
 
 def folder(stored: StateTable) -> str:
@@ -248,7 +248,7 @@ def test_what_a_killed_process_would_have_deleted_is_deleted_by_the_next(
     pin(stored, 5)
     with monkeypatch.context() as patched, pytest.warns(RuntimeWarning, match="was not compacted"):
         if step == "write":
-            patched.setattr(store_compaction, "_write", dies)
+            patched.setattr(store_compaction, "_write_checkpoint", dies)
         else:
             patched.setattr(store_compaction, step, dies)
         stored.tidy(stored.view("flights"))
