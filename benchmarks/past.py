@@ -19,7 +19,7 @@ from onceonly.checkpoint.offsets import Interval, TopicRange
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable import location, row_files, row_format
 from onceonly.statetable.arrow_format import to_arrow
-from onceonly.statetable.log import MERGE, Action, Commit, now
+from onceonly.statetable.log import MERGE, Action, Commit, now_millis
 from onceonly.statetable.row_format import Head
 from onceonly.statetable.table import StateTable
 
@@ -55,7 +55,7 @@ def _file(folder: str, rows: pa.Table) -> Action:
     path = f"merged-{rows['seq'][0]}.parquet"
     pq.write_table(rows, f"{folder}/{path}")
     size, stats = os.path.getsize(f"{folder}/{path}"), json.dumps(_stats(rows))
-    add = {"path": path, "partitionValues": {}, "size": size, "modificationTime": now(), "dataChange": False}
+    add = {"path": path, "partitionValues": {}, "size": size, "modificationTime": now_millis(), "dataChange": False}
     return {"add": {**add, "stats": stats}}
 
 

@@ -41,7 +41,7 @@ class QuickTable(MemoryTable):
         found: dict[str, list[Interval]] = {}
         for name in pipelines:
             pinned = [row.interval for row in self.chain(name).rows if row.event in PINS and row.interval]
-            found[name] = gaps.between(pinned)
+            found[name] = gaps.gaps_between(pinned)
         return found
 
     def recent(self, pipelines: Iterable[str], most: int) -> dict[str, list[Row]]:

@@ -23,7 +23,7 @@ MANAGED = {"catalogManaged", "catalogManaged-preview", "catalogOwned-preview", "
 
 @dataclass(frozen=True)
 class Found:
-    """What a catalog has said of a name: the table's path or URI, and its id in Delta."""
+    """A table that a catalog has found by its name: its path or URI, and its id in Delta."""
 
     path: str
     table_id: str
@@ -45,11 +45,12 @@ def check_named(what: str, path: str, table: str | None, table_id: str | None) -
 
 def refuse_managed(whose: str, uri: str, features: Iterable[str]) -> None:
     """Raise InvalidPipeline if, by these features of a table, its catalog decides which commits count."""
-    if found := MANAGED & set(features):
-        raise managed(whose, uri, ", ".join(sorted(found)))
+    if managing_features := MANAGED & set(features):
+        raise managed(whose, uri, ", ".join(sorted(managing_features)))
 
 
 def managed(whose: str, uri: str, what: str) -> InvalidPipeline:
+    """Return the error for a table whose catalog decides which commits count; `what` shows that."""
     return InvalidPipeline(
         f"{whose}: the table at {uri} is managed by its catalog ({what}).",
         "The catalog decides which commits to it count. So its folder does not show what was published, and "
@@ -59,5 +60,5 @@ def managed(whose: str, uri: str, what: str) -> InvalidPipeline:
 
 
 def table_uri(table: str) -> str:
-    """Of the asset: whoever reads or writes the table by this name has the same one."""
+    """Return the URI of the table's asset: whoever reads or writes the table by this name has the same one."""
     return f"catalog://{table.replace('.', '/')}"

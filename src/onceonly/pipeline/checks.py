@@ -27,6 +27,7 @@ def check_connection(connection: str | None, bootstrap: str | None) -> None:
 
 
 def condition(sink: str, part: Any) -> tuple[str, str, Any]:
+    """Return one part of a sink's `replace` as (column, operator, value). Raises InvalidPipeline."""
     if isinstance(part, (list, tuple)) and len(part) == 3 and part[1] in OPERATORS:
         column, operator, value = part
         if operator.endswith("in") and isinstance(value, (list, tuple)):
@@ -41,4 +42,5 @@ def condition(sink: str, part: Any) -> tuple[str, str, Any]:
 
 
 def invalid(what: str, why: str, todo: str) -> InvalidPipeline:
+    """Return the error for a definition: what is wrong in it, why, and what to do."""
     return InvalidPipeline(f"{what} {why}.", todo=todo)

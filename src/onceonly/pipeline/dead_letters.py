@@ -11,7 +11,8 @@ CHOSEN = ("topic", "partition", "offset", "error")  # what a transform says of o
 MaxBad = int | float
 
 
-def refused(sink: str, why: str, todo: str) -> Exception:
+def refuse(sink: str, why: str, todo: str) -> Exception:
+    """Return the error for a sink that cannot take dead letters."""
     return invalid(f"sink '{sink}'", f"cannot take dead letters: {why}", todo)
 
 
@@ -19,18 +20,18 @@ def check_partitions(sink: str, partition_by: Collection[str]) -> None:
     """Raise InvalidPipeline for a column that no dead letter has."""
     if unknown := sorted(set(partition_by) - set(COLUMNS)):
         columns = ", ".join(COLUMNS)
-        raise refused(sink, f"they have no column {unknown}", f"Partition by some of {columns}.")
+        raise refuse(sink, f"they have no column {unknown}", f"Partition by some of {columns}.")
 
 
 def check_max_bad(max_bad: MaxBad) -> None:
     """Raise InvalidPipeline for what is neither a count nor a share."""
-    share = isinstance(max_bad, float) and 0 < max_bad <= 1
-    count = isinstance(max_bad, int) and not isinstance(max_bad, bool) and max_bad >= 0
-    if not share and not count:
+    is_share = isinstance(max_bad, float) and 0 < max_bad <= 1
+    is_count = isinstance(max_bad, int) and not isinstance(max_bad, bool) and max_bad >= 0
+    if not is_share and not is_count:
         todo = "Give a number of records, as in max_bad=100, or a share, as in max_bad=0.01."
         raise invalid(f"max_bad {max_bad!r}", "is neither", todo)
 
 
 def passed(max_bad: MaxBad, bad: int, records: int) -> bool:
-    """Whether there are more bad records than allowed."""
+    """Return whether there are more bad records than allowed, of so many that were read."""
     return bad > max_bad * records if isinstance(max_bad, float) else bad > max_bad

@@ -5,7 +5,7 @@ It contains no connection and no secret, so it can be stored with every checkpoi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from onceonly.pipeline.sources import DEAD_LETTER, FAIL, KafkaSource, bad_record
 from onceonly.pipeline.tables import DeltaSource, FileSource, Stored
 
 AnySource = KafkaSource | DeltaSource | FileSource
-SOURCES = {each.kind: each for each in (KafkaSource, DeltaSource, FileSource)}
+SOURCES = {source.kind: source for source in (KafkaSource, DeltaSource, FileSource)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +87,8 @@ class Pipeline:
         for source in self.sources:
             if not isinstance(source, AnySource):
                 raise invalid(f"{source!r}", "is not a source", "Use KafkaSource, DeltaSource or FileSource.")
-            written = {target for sink in self.sinks for target in sink.targets()}
-            if isinstance(source, Stored) and source.place in written:
+            targets = {target for sink in self.sinks for target in sink.targets()}
+            if isinstance(source, Stored) and source.place in targets:
                 why = f"reads the {source.word} {source.place}, which it writes to"
                 raise invalid(
                     f"pipeline '{self.name}'", why, f"It would read its own rows. Write to another {source.word}."
@@ -105,22 +105,30 @@ class Pipeline:
             raise invalid("grace", "is for intervals; in chained mode no record is late", "Remove it.")
 
     def _check_patterns(self) -> None:
-        """No topic is read twice, and none that is written here is read again."""
-        for pattern in (source for source in self.sources if source.topic_pattern):
-            others = [source for source in self.sources if source is not pattern]
-            if twice := [source.called for source in others if source.topic_pattern or pattern.reads(source.topic)]:
+        """Check that no topic is read twice, and that none that is written here is read again."""
+        for source in self.sources:
+            if source.topic_pattern:
+                self._check_pattern_of(source)
+
+    def _check_pattern_of(self, pattern: AnySource) -> None:
+        for source in self.sources:
+            if source is not pattern and (source.topic_pattern or pattern.reads(source.topic)):
                 raise invalid(
                     f"topic_pattern '{pattern.called}'",
-                    f"may name topics that '{twice[0]}' names too",
+                    f"may name topics that '{source.called}' names too",
                     "Put all of them into one pattern; in Python, (?!…) leaves a name out.",
                 )
-            written = [topic for sink in self.sinks for topic in getattr(sink, "allowed", ()) if pattern.reads(topic)]
-            if written:
+        for topic in self._topics_written():
+            if pattern.reads(topic):
                 raise invalid(
                     f"topic_pattern '{pattern.called}'",
-                    f"matches '{written[0]}', to which the pipeline writes: it would read its own output",
+                    f"matches '{topic}', to which the pipeline writes: it would read its own output",
                     "Rename that topic, or leave it out of the pattern, in Python by (?!…).",
                 )
+
+    def _topics_written(self) -> Iterator[str]:
+        for sink in self.sinks:
+            yield from getattr(sink, "allowed", ())
 
     def _check_after(self) -> None:
         if isinstance(self.after, str):
@@ -134,10 +142,12 @@ class Pipeline:
         if self.after and not self.tables:
             why = "is about tables and folders, and none of the sources is one"
             raise invalid(f"after {list(self.after)}", why, "Use DeltaSource or FileSource for them, or remove it.")
-        for source in self.sources if self.after else ():
-            self._check_table(source)
+        if self.after:
+            for source in self.sources:
+                self._check_source_after(source)
 
-    def _check_table(self, source: Any) -> None:
+    def _check_source_after(self, source: Any) -> None:
+        """Check a source of a pipeline that reads what others publish, exactly up to one of their checkpoints."""
         if not isinstance(source, (DeltaSource, FileSource)):
             return
         if source.most is not None:
@@ -161,11 +171,11 @@ class Pipeline:
             sink.check_mode(self.mode)
 
     def _check_bad_records(self) -> None:
-        sent = [source.called for source in self.sources if bad_records(source) == DEAD_LETTER]
+        dead_letter_topics = [source.called for source in self.sources if bad_records(source) == DEAD_LETTER]
         if self.dead_letters is not None:
             self._check_dead_letters(self.dead_letters)
-        elif sent:
-            what = f"on_bad_record='dead_letter' of topic '{sent[0]}'"
+        elif dead_letter_topics:
+            what = f"on_bad_record='dead_letter' of topic '{dead_letter_topics[0]}'"
             raise invalid(what, "has no sink to send records to", "Set Pipeline(dead_letters=DeltaSink(…)).")
         if self.max_bad is not None:
             check_max_bad(self.max_bad)
@@ -174,28 +184,32 @@ class Pipeline:
                 raise invalid("max_bad", why, "Set KafkaSource(on_bad_record=…), or remove it.")
 
     def _check_dead_letters(self, name: Any) -> None:
-        others = [sink.name for sink in self.sinks if sink.name != name]
-        if not others or len(others) == len(self.sinks):
-            why = f"is {name!r}, beside the sinks {others}"
+        other_sinks = [sink.name for sink in self.sinks if sink.name != name]
+        if not other_sinks or len(other_sinks) == len(self.sinks):
+            why = f"is {name!r}, beside the sinks {other_sinks}"
             raise invalid("dead_letters", why, "Pass a sink of its own, or the name of one of several.")
         if not any(isinstance(source, KafkaSource) for source in self.sources):
             raise invalid("dead_letters", "are records of topics, and it reads none", "Remove it.")
         sink = self.sink(name)
         sink.check_dead_letters()
-        if read := [topic for topic in getattr(sink, "allowed", ()) if any(s.reads(topic) for s in self.sources)]:
-            why = f"go to topic '{read[0]}', which the pipeline reads: it would read them again and again"
-            raise invalid("dead_letters", why, "Use another topic.")
+        for topic in getattr(sink, "allowed", ()):
+            if self.source_of(topic) is not None:
+                why = f"go to topic '{topic}', which the pipeline reads: it would read them again and again"
+                raise invalid("dead_letters", why, "Use another topic.")
 
     @property
     def counts_bad(self) -> bool:
-        """Whether a checkpoint of it can be published without all of the records that it read."""
+        """True if a checkpoint of it can be published without all of the records that it read."""
         return self.dead_letters is not None or any(bad_records(source) != FAIL for source in self.sources)
 
     def _check_gate(self) -> None:
-        """A gate can hold back only what becomes visible at commit. It does not check state, which is not output."""
+        """Check the gate, and give it its checks by sink.
+
+        A gate can hold back only what becomes visible at commit. It does not check state, which is not output.
+        """
         if self.gate is None:
             return
-        gate = self.gate.of([sink.name for sink in self.sinks if sink.inspectable], apart=self.dead_letters)
+        gate = self.gate.for_sinks([sink.name for sink in self.sinks if sink.inspectable], apart=self.dead_letters)
         object.__setattr__(self, "gate", gate)
         for sink in self.sinks:
             sink.check_gate(gate)
@@ -206,12 +220,13 @@ class Pipeline:
         return next((sink for sink in self.sinks if sink.keeps_state), None)
 
     def gates_empty_intervals(self) -> bool:
-        """Whether an interval without records goes through the gate.
+        """Return whether an interval without records goes through the gate.
 
         Never if a sink replaces by a condition: an interval without records must not delete everything there.
         """
-        clearing = any(sink.clears_when_empty() for sink in self.sinks)
-        return self.gate is not None and self.gate.can_fail_without_rows() and not clearing
+        if self.gate is None or any(sink.clears_when_empty() for sink in self.sinks):
+            return False
+        return self.gate.can_fail_without_rows()
 
     def check_commits(self, within: float) -> None:
         """Refuse sinks whose staged rows would expire before a commit that follows within that many seconds."""
@@ -219,87 +234,96 @@ class Pipeline:
             sink.check_commits(within, self.mode)
 
     def sink(self, name: str) -> SinkConfig:
+        """Return the sink of that name, which has to be one of `sinks`."""
         return next(sink for sink in self.sinks if sink.name == name)
 
     @property
     def sources(self) -> tuple[AnySource, ...]:
-        """One per topic, pattern of topics, table or folder."""
+        """The sources, one per topic, pattern of topics, table or folder."""
         return (self.source,) if isinstance(self.source, AnySource) else tuple(self.source)
 
     def source_of(self, topic: str) -> AnySource | None:
-        """The source that reads the topic; None: no source does."""
+        """Return the source that reads the topic; None: no source does."""
         return next((source for source in self.sources if source.reads(topic)), None)
 
     @property
     def tables(self) -> dict[str, str]:
-        """By topic: the asset of a table or folder that is read, which a sink that writes it has as well."""
+        """The assets of the tables and folders that are read, by topic. A sink that writes one has the same asset."""
         return {source.topic: source.asset_uri for source in self.sources if isinstance(source, Stored)}
 
     @property
     def named_tables(self) -> set[str]:
         """The names that a catalog has to be asked for."""
-        return {table for part in (*self.sources, *self.sinks) if (table := getattr(part, "table", None))}
+        return self._values_of("table")
 
     def located(self, found: Mapping[str, Found]) -> Pipeline:
-        """The same on the tables that were found by their names: all of `named_tables`."""
+        """Return the same pipeline on the tables that were found by their names: all of `named_tables`."""
 
-        def at(part: Any) -> Any:
-            there = found.get(getattr(part, "table", None) or "")
-            return replace(part, path=there.path, table_id=there.table_id) if there else part
+        def locate(part: Any) -> Any:
+            table = found.get(getattr(part, "table", None) or "")
+            return replace(part, path=table.path, table_id=table.table_id) if table else part
 
-        read = tuple(at(source) for source in self.sources)
-        source = read if isinstance(self.source, tuple) else read[0]
-        return replace(self, source=source, sinks=[at(sink) for sink in self.sinks])
+        sources = tuple(map(locate, self.sources))
+        source = sources if isinstance(self.source, tuple) else sources[0]
+        return replace(self, source=source, sinks=list(map(locate, self.sinks)))
 
     @property
     def pool_size(self) -> int | None:
         """The number of attempts that its pools of transactional ids have slots for; None if it has no pool."""
-        pools = [slots for sink in self.sinks if (slots := sink.slots()) is not None]
-        return min(pools, default=None)
+        slots = (sink.slots() for sink in self.sinks)
+        return min((count for count in slots if count is not None), default=None)
 
     @property
     def connections(self) -> set[str]:
         """The ids of the Airflow connections of its sources and sinks."""
-        return self._named("connection") | self.registries
+        return self._values_of("connection") | self.registries
 
     @property
     def registries(self) -> set[str]:
-        """Those of them that are connections of schema registries."""
-        return self._named("registry")
+        """The ids of those connections that are of schema registries."""
+        return self._values_of("registry")
 
-    def _named(self, field: str) -> set[str]:
-        named = (getattr(part, field, None) for part in (*self.sources, *self.sinks))
-        return {conn_id for conn_id in named if conn_id}
+    def _values_of(self, field: str) -> set[str]:
+        """Return what sources and sinks have in that field, without those that have nothing in it."""
+        values = (getattr(part, field, None) for part in (*self.sources, *self.sinks))
+        return {value for value in values if value}
 
     def to_json(self) -> dict[str, Any]:
+        """Return the definition, as each checkpoint stores it; optional parts that are not set are left out."""
         data = asdict(self)
-        sinks = [sink_json(sink) for sink in self.sinks]
-        read = [_json_of(source) for source in self.sources]
-        for name in ("gate", "dead_letters", "max_bad", "after"):
-            if data[name] is None or name in ("gate", "after"):
+        for name in ("dead_letters", "max_bad"):
+            if data[name] is None:
                 del data[name]
-        after = {"after": list(self.after)} if self.after else {}
-        gate = {"gate": self.gate.to_json()} if self.gate else {}  # left out where there is none
-        return {**data, "source": read if isinstance(self.source, tuple) else read[0], "sinks": sinks, **gate, **after}
+        del data["gate"], data["after"]
+        sources = list(map(_source_json, self.sources))
+        data["source"] = sources if isinstance(self.source, tuple) else sources[0]
+        data["sinks"] = list(map(sink_json, self.sinks))
+        if self.gate:
+            data["gate"] = self.gate.to_json()
+        if self.after:
+            data["after"] = list(self.after)
+        return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Pipeline:
-        """The inverse of `to_json`.
+        """Return the pipeline of a definition: the inverse of `to_json`.
 
         Raises:
             InvalidPipeline: a kind or field that this version does not know, or a value of another type.
         """
         try:
-            read = data["source"]
-            source = [_source(each) for each in read] if isinstance(read, list) else _source(read)
-            sinks = [_sink(data, sink) for sink in data["sinks"]]
-            gate = {"gate": Gate.from_json(data["gate"])} if "gate" in data else {}
-            return cls(**{**data, "source": source, "sinks": sinks, **gate})
+            source = _sources_from_json(data["source"])
+            sinks = [_sink_from_json(data, sink) for sink in data["sinks"]]
+            arguments = {**data, "source": source, "sinks": sinks}
+            if "gate" in data:
+                arguments["gate"] = Gate.from_json(data["gate"])
+            return cls(**arguments)
         except (KeyError, TypeError, AttributeError) as error:
-            raise _unreadable(data, error) from error
+            raise _cannot_be_read(data, error) from error
 
 
-def _sink(data: Mapping[str, Any], sink: Mapping[str, Any]) -> SinkConfig:
+def _sink_from_json(data: Mapping[str, Any], sink: Mapping[str, Any]) -> SinkConfig:
+    """Return a sink of the definition `data`, which its error names."""
     try:
         sink_class(sink["kind"])
     except InvalidPipeline as error:
@@ -308,19 +332,25 @@ def _sink(data: Mapping[str, Any], sink: Mapping[str, Any]) -> SinkConfig:
     return sink_from_json(sink)
 
 
-def _source(data: Mapping[str, Any]) -> AnySource:
-    read: AnySource = build(SOURCES[data["kind"]], data)
-    return read
+def _sources_from_json(data: Any) -> AnySource | list[AnySource]:
+    if isinstance(data, list):
+        return list(map(_source_from_json, data))
+    return _source_from_json(data)
 
 
-def _json_of(source: AnySource) -> dict[str, Any]:
+def _source_from_json(data: Mapping[str, Any]) -> AnySource:
+    source: AnySource = build(SOURCES[data["kind"]], data)
+    return source
+
+
+def _source_json(source: AnySource) -> dict[str, Any]:
     if isinstance(source, KafkaSource):
         return source_json(source)
     data = {"kind": source.kind, **asdict(source)}
     return {name: value for name, value in data.items() if name not in source.later or value != source.later[name]}
 
 
-def _unreadable(data: Any, error: Exception) -> InvalidPipeline:
+def _cannot_be_read(data: Any, error: Exception) -> InvalidPipeline:
     name = data.get("name") if isinstance(data, Mapping) else data
     why = f"cannot be read: {error}"
     return invalid(

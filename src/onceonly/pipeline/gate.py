@@ -56,11 +56,11 @@ class Gate:
     def __post_init__(self) -> None:
         if self.on_fail not in ("abort", "hold"):
             raise _invalid(f"on_fail '{self.on_fail}'", "is not known: use 'abort' or 'hold'")
-        for path in _each(self.suites):
+        for path in _values(self.suites):
             if not isinstance(path, str) or not path.endswith(".json"):
                 raise _invalid(f"suite {path!r}", "is not a .json file: name one, as in 'schemas/a.expectations.json'")
         self._check_counts()
-        for fresh in _each(self.fresh):
+        for fresh in _values(self.fresh):
             if not isinstance(fresh, Fresh):
                 raise _invalid("fresh", f"is {fresh!r}: give Fresh('column', within=seconds)")
         if all(getattr(self, name) == {} for name in PER_SINK):
@@ -68,36 +68,40 @@ class Gate:
 
     def _check_counts(self) -> None:
         for name in ("min_rows", "max_rows", "in_process_rows"):
-            for count in _each(getattr(self, name)):
+            for count in _values(getattr(self, name)):
                 if not isinstance(count, int) or isinstance(count, bool) or count < 0:
                     raise _invalid(name, f"is {count!r}: give a number of rows, 0 or more")
 
-    def of(self, sinks: Collection[str], apart: object = None) -> Gate:
-        """The same gate with every check as a dict by sink.
+    def for_sinks(self, sinks: Collection[str], apart: object = None) -> Gate:
+        """Return the same gate with every check as a dict by sink.
 
         Args:
             sinks: names of the sinks that a gate can check.
-            apart: that of dead letters, which a check that names no sink is not meant for.
+            apart: the name of the sink for dead letters, which a check that names no sink is not meant for.
         Raises:
             InvalidPipeline: a check names another sink, or names none although there are several.
         """
         by_sink: dict[str, Any] = {name: _by_sink(name, getattr(self, name), sinks, apart) for name in PER_SINK}
-        named = replace(self, **by_sink)
+        gate = replace(self, **by_sink)
         for sink in sorted(sinks):
-            least, most = (_mapping(bound).get(sink) for bound in (named.min_rows, named.max_rows))
+            least, most = _mapping(gate.min_rows).get(sink), _mapping(gate.max_rows).get(sink)
             if least is not None and most is not None and least > most:
                 raise _invalid(f"sink '{sink}'", f"has min_rows {least} above max_rows {most}")
-        return named
+        return gate
 
     def checks_freshness(self, sink: str) -> bool:
         return isinstance(self.fresh, Mapping) and sink in self.fresh
 
     def can_fail_without_rows(self) -> bool:
-        """Whether a checkpoint without rows can fail the gate."""
+        """Return whether a checkpoint without rows can fail the gate."""
         return bool(self.suites) or any(_mapping(self.min_rows).values())
 
     def large(self, handles: Mapping[str, Mapping[str, Any]]) -> bool:
-        """Whether a suite has more rows to check than `in_process_rows`."""
+        """Return whether a suite has more rows to check than `in_process_rows`.
+
+        Args:
+            handles: by sink.
+        """
         return any(handles[sink]["rows"] > self.in_process_rows for sink in _mapping(self.suites) if sink in handles)
 
     def to_json(self) -> dict[str, Any]:
@@ -105,28 +109,32 @@ class Gate:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Gate:
-        fresh = {sink: Fresh(**each) for sink, each in data["fresh"].items()}
+        """Return the gate of a definition: the inverse of `to_json`."""
+        fresh = {sink: Fresh(**fresh_json) for sink, fresh_json in data["fresh"].items()}
         return cls(**{**data, "fresh": fresh})
 
 
-def _mapping(given: Mapping[str, T] | T) -> Mapping[str, T]:
-    assert isinstance(given, Mapping)
-    return given
+def _mapping(check: Mapping[str, T] | T) -> Mapping[str, T]:
+    """Return a check of a gate from `Gate.for_sinks`, where each one is by sink."""
+    assert isinstance(check, Mapping)
+    return check
 
 
-def _each(given: Any) -> Collection[Any]:
-    return given.values() if isinstance(given, Mapping) else [given]
+def _values(check: Any) -> Collection[Any]:
+    """Return the values of a check, which is a dict by sink or a plain value."""
+    return check.values() if isinstance(check, Mapping) else [check]
 
 
-def _by_sink(option: str, given: Any, sinks: Collection[str], apart: object) -> dict[str, Any]:
-    if not isinstance(given, Mapping):
-        meant = [sink for sink in sinks if sink != apart]
-        if len(meant) != 1:
-            raise _invalid(f"{option}={given!r}", f"names no sink: give a dict by sink name, of {sorted(sinks)}")
-        return dict.fromkeys(meant, given)
-    if unknown := sorted(set(given) - set(sinks)):
+def _by_sink(option: str, check: Any, sinks: Collection[str], apart: object) -> dict[str, Any]:
+    """Return a check as a dict by sink; a plain value is for the only sink that it can be meant for."""
+    if not isinstance(check, Mapping):
+        possible_sinks = [sink for sink in sinks if sink != apart]
+        if len(possible_sinks) != 1:
+            raise _invalid(f"{option}={check!r}", f"names no sink: give a dict by sink name, of {sorted(sinks)}")
+        return dict.fromkeys(possible_sinks, check)
+    if unknown := sorted(set(check) - set(sinks)):
         raise _invalid(f"{option} of {unknown}", f"names a sink that a gate cannot check; it can check {sorted(sinks)}")
-    return dict(given)
+    return dict(check)
 
 
 def _invalid(what: str, why: str) -> InvalidPipeline:

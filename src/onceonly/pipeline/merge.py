@@ -39,10 +39,11 @@ class Merge:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All that it names."""
-        return (*self.keys, *self.order_by, *([self.deletes] if self.deletes is not None else []))
+        """All columns that it names."""
+        deletes = [] if self.deletes is None else [self.deletes]
+        return (*self.keys, *self.order_by, *deletes)
 
     @property
     def by(self) -> dict[str, list[str]]:
-        """What a handle says of it."""
+        """What a handle stores of it."""
         return {"keys": list(self.keys), "order_by": list(self.order_by)}

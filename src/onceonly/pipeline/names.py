@@ -10,6 +10,7 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")  # pipelines and sinks: no '-', which
 
 
 def check_name(kind: str, name: str) -> None:
+    """Raise InvalidPipeline unless a pipeline or sink (`kind`) can have that name."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise InvalidPipeline(
             f"'{name}' cannot be the name of a {kind}.",

@@ -23,52 +23,56 @@ if TYPE_CHECKING:
 
 GROUP = "onceonly.sinks"  # of entry points: the name is the kind, the value the config class
 OURS: tuple[type[SinkConfig], ...] = (DeltaSink, FileSink, KafkaSink, StateSink)
-OWN: Mapping[str, type[SinkConfig]] = {each.kind: each for each in OURS}
+OWN: Mapping[str, type[SinkConfig]] = {config.kind: config for config in OURS}
 
 
 def sink_class(kind: str) -> type[SinkConfig]:
-    """The config class of that kind. Installed packages are searched for kinds that are not ours.
+    """Return the config class of that kind. Installed packages are searched for kinds that are not ours.
 
     Raises:
         InvalidPipeline: no package provides the kind, several do, or what it provides is not a config class.
     """
-    return OWN.get(kind) or _installed(kind)
+    return OWN.get(kind) or _find_installed(kind)
 
 
 def kinds() -> list[str]:
-    """All kinds that are known here, sorted."""
+    """Return all kinds that are known here, sorted."""
     return sorted({*OWN, *(offer.name for offer in _offers())})
 
 
 def sink_json(sink: SinkConfig) -> dict[str, Any]:
+    """Return the sink as JSON, without those of its later fields that have their usual value."""
     data, later = plain(asdict(sink)), type(sink).later
-    kept = {name: value for name, value in data.items() if name not in later or value != later[name]}
-    return {"kind": sink.kind, **kept}
+    fields_json = {name: value for name, value in data.items() if name not in later or value != later[name]}
+    return {"kind": sink.kind, **fields_json}
 
 
 def sink_from_json(data: Mapping[str, Any]) -> SinkConfig:
-    """The inverse of `sink_json`.
+    """Return the sink of `sink_json`.
 
     Raises:
         InvalidPipeline: its kind is not known here.
         KeyError, TypeError: a field is missing, not known, or of another type.
     """
-    made: SinkConfig = build(sink_class(data["kind"]), data)
-    return made
+    sink: SinkConfig = build(sink_class(data["kind"]), data)
+    return sink
 
 
-def build(made: type[Any], data: Mapping[str, Any]) -> Any:
-    given = {key: value for key, value in data.items() if key != "kind"}
-    if wrong := problem(given, made):
-        raise TypeError(f"in '{data.get('name') or data['kind']}', {wrong}")
-    return made(**given)
+def build(config_class: type[Any], data: Mapping[str, Any]) -> Any:
+    """Return a source or sink of that class with the fields in `data`. Raises TypeError for fields of another type."""
+    arguments = {key: value for key, value in data.items() if key != "kind"}
+    if first_problem := problem(arguments, config_class):
+        raise TypeError(f"in '{data.get('name') or data['kind']}', {first_problem}")
+    return config_class(**arguments)
 
 
 def plain(value: Any) -> Any:
-    """The value after a round trip through JSON."""
+    """Return the value as it is after a round trip through JSON."""
     if isinstance(value, dict):
         return {key: plain(part) for key, part in value.items()}
-    return [plain(part) for part in value] if isinstance(value, (list, tuple)) else value
+    if isinstance(value, (list, tuple)):
+        return [plain(part) for part in value]
+    return value
 
 
 def check_sink(sink: Any) -> None:
@@ -84,33 +88,38 @@ def check_sink(sink: Any) -> None:
             "Use DeltaSink, FileSink, KafkaSink or StateSink, or the config class of an installed sink.",
         )
     check_name("sink", sink.name)
-    if (known := sink_class(sink.kind)) is not type(sink):
+    registered = sink_class(sink.kind)
+    if registered is not type(sink):
+        path, registered_path = _class_path(type(sink)), _class_path(registered)
         raise InvalidPipeline(
-            f"sink '{sink.name}' is a {_path(type(sink))}, but its kind '{sink.kind}' is that of {_path(known)}.",
+            f"sink '{sink.name}' is a {path}, but its kind '{sink.kind}' is that of {registered_path}.",
             "Other processes create a sink from its kind alone, so they would create a different one.",
             f"Give the class a kind of its own, and register an entry point '{GROUP}' of that name.",
         )
     if sink.kind not in OWN:
-        _check_lasting(sink)
+        _check_round_trip(sink)
 
 
-def _check_lasting(sink: SinkConfig) -> None:
+def _check_round_trip(sink: SinkConfig) -> None:
+    """Check that the sink is the same when it is read back from its definition. Raises InvalidPipeline."""
     try:
         stored = json.loads(json.dumps(sink_json(sink)))
-        same = sink_json(sink_from_json(stored)) == stored
+        is_same = sink_json(sink_from_json(stored)) == stored
         why = "what is read back is different"
     except (KeyError, TypeError, ValueError) as error:
-        same, why = False, str(error)
-    if not same:
+        is_same, why = False, str(error)
+    if not is_same:
+        path = _class_path(type(sink))
         raise InvalidPipeline(
             f"sink '{sink.name}' cannot be stored as JSON.",
             f"Its definition is stored with every checkpoint and read by other processes: {why}.",
-            f"Use only text, numbers, booleans, and lists and dicts of them in the fields of {_path(type(sink))}.",
+            f"Use only text, numbers, booleans, and lists and dicts of them in the fields of {path}.",
         )
 
 
 @cache  # only successes: a missing package may be installed later
-def _installed(kind: str) -> type[SinkConfig]:
+def _find_installed(kind: str) -> type[SinkConfig]:
+    """Return the config class of that kind from the only installed package that provides it; raises InvalidPipeline."""
     offers = [offer for offer in _offers() if offer.name == kind]
     if not offers:
         raise InvalidPipeline(
@@ -122,44 +131,48 @@ def _installed(kind: str) -> type[SinkConfig]:
     if len(offers) > 1:
         raise InvalidPipeline(
             f"several packages provide a sink of the kind '{kind}'.",
-            f"They are {', '.join(sorted(_package(offer) for offer in offers))}.",
+            f"They are {', '.join(sorted(_package_name(offer) for offer in offers))}.",
             "Keep one of them and uninstall the others. Nothing was written.",
         )
-    return _loaded(offers[0])
+    return _load(offers[0])
 
 
 def _offers() -> list[EntryPoint]:
-    """The sinks of all installed packages. Only searched for a foreign kind: many packages make it slow."""
+    """Return the sinks of all installed packages. Only searched for a foreign kind: many packages make it slow."""
     from importlib.metadata import entry_points
 
     return list(entry_points(group=GROUP))
 
 
-def _loaded(offer: EntryPoint) -> type[SinkConfig]:
+def _load(offer: EntryPoint) -> type[SinkConfig]:
+    """Return the config class that the package provides. Raises InvalidPipeline."""
     try:
-        found = offer.load()
+        config_class = offer.load()
     except Exception as error:
         raise _unusable(offer, f"{type(error).__name__}: {error}") from error
-    if not isinstance(found, type) or not issubclass(found, SinkConfig):
+    if not isinstance(config_class, type) or not issubclass(config_class, SinkConfig):
         raise _unusable(offer, "It is not a subclass of SinkConfig")
-    if "__dataclass_params__" not in vars(found) or "kind" in {field.name for field in fields(found)}:
+    if "__dataclass_params__" not in vars(config_class) or "kind" in {field.name for field in fields(config_class)}:
         raise _unusable(offer, "It is not a frozen dataclass with `kind` as a plain class attribute")
-    if getattr(found, "kind", None) != offer.name or ":" not in getattr(found, "writer", ""):
+    if getattr(config_class, "kind", None) != offer.name or ":" not in getattr(config_class, "writer", ""):
         raise _unusable(offer, f"It needs kind = '{offer.name}', and writer = 'package.module:name'")
-    return found
+    return config_class
 
 
 def _unusable(offer: EntryPoint, why: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"the sink of the kind '{offer.name}' cannot be used.",
-        f"The package {_package(offer)} provides {offer.value} for it. {why}.",
+        f"The package {_package_name(offer)} provides {offer.value} for it. {why}.",
         "Fix the package, or install another version of it (docs/add-a-sink.md). Nothing was written.",
     )
 
 
-def _package(offer: EntryPoint) -> str:
-    return f"{offer.dist.name} {offer.dist.version}" if offer.dist else offer.value
+def _package_name(offer: EntryPoint) -> str:
+    """Return the name and version of the package that makes the offer."""
+    if not offer.dist:
+        return offer.value
+    return f"{offer.dist.name} {offer.dist.version}"
 
 
-def _path(cls: type) -> str:
+def _class_path(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"

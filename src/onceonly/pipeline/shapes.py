@@ -25,6 +25,7 @@ class Like:
 
 
 def _is_below(path: str) -> bool:
+    """Return whether a relative path does not leave its folder."""
     return "\0" not in path and not {"", ".", ".."} & set(path.split("/"))
 
 
@@ -33,71 +34,93 @@ Below = Annotated[str, _is_below]  # a relative path that does not leave its fol
 
 
 def problem(value: Any, shape: Any, at: str = "") -> str | None:
-    """The first problem, such as "files[3].rows is -1"; None if there is none."""
+    """Return the first problem, such as "files[3].rows is -1"; None if there is none.
+
+    Args:
+        value: from JSON.
+        shape: the type that it should have.
+        at: the place of the value within the whole, in messages.
+    """
     if shape is Any:
         return None
     origin = get_origin(shape)
-    check = _CHECKS.get(origin) if origin else _of_fields if _has_fields(shape) else _of_class
-    return (check or _of_items)(value, shape, at)
+    if origin:
+        check = _PROBLEM_BY_ORIGIN.get(origin, _problem_of_items)
+    elif _has_fields(shape):
+        check = _problem_of_fields
+    else:
+        check = _problem_of_class
+    return check(value, shape, at)
 
 
-def _of_class(value: Any, shape: Any, at: str) -> str | None:
+def _problem_of_class(value: Any, shape: Any, at: str) -> str | None:
     kinds: Any = {float: (int, float), None: NoneType}.get(shape, shape)
     fits = isinstance(value, kinds) and (shape is bool or not isinstance(value, bool))  # in Python True is an int
-    return None if fits else _unfit(value, at)
+    return None if fits else _describe_misfit(value, at)
 
 
-def _of_literal(value: Any, shape: Any, at: str) -> str | None:
-    return None if value in get_args(shape) else _unfit(value, at)
+def _problem_of_literal(value: Any, shape: Any, at: str) -> str | None:
+    return None if value in get_args(shape) else _describe_misfit(value, at)
 
 
-def _of_union(value: Any, shape: Any, at: str) -> str | None:
-    """The problem of the only alternative to None, or of the value as a whole."""
-    found = [problem(value, part, at) for part in get_args(shape) if value is None or part is not NoneType]
-    if None in found:
+def _problem_of_union(value: Any, shape: Any, at: str) -> str | None:
+    """Return the problem of the only alternative to None, or of the value as a whole."""
+    alternatives = [part for part in get_args(shape) if value is None or part is not NoneType]
+    problems = [problem(value, alternative, at) for alternative in alternatives]
+    if None in problems:
         return None
-    return found[0] if len(found) == 1 else _unfit(value, at)
+    return problems[0] if len(problems) == 1 else _describe_misfit(value, at)
 
 
-def _of_annotated(value: Any, shape: Any, at: str) -> str | None:
+def _problem_of_annotated(value: Any, shape: Any, at: str) -> str | None:
     plain, *checks = get_args(shape)
-    return problem(value, plain, at) or (None if all(check(value) for check in checks) else _unfit(value, at))
+    if type_problem := problem(value, plain, at):
+        return type_problem
+    return None if all(check(value) for check in checks) else _describe_misfit(value, at)
 
 
-def _of_tuple(value: Any, shape: Any, at: str) -> str | None:
+def _problem_of_tuple(value: Any, shape: Any, at: str) -> str | None:
     parts = get_args(shape)
     if Ellipsis in parts:
-        return _of_items(value, list[parts[0]], at)  # type: ignore[valid-type]
+        return _problem_of_items(value, list[parts[0]], at)  # type: ignore[valid-type]
     if not isinstance(value, (list, tuple)) or len(value) != len(parts):
-        return _unfit(value, at)
-    return _first(problem(each, part, f"{at}[{n}]") for n, (each, part) in enumerate(zip(value, parts, strict=True)))
+        return _describe_misfit(value, at)
+    for index, (item, part) in enumerate(zip(value, parts, strict=True)):
+        if item_problem := problem(item, part, f"{at}[{index}]"):
+            return item_problem
+    return None
 
 
-def _of_items(value: Any, shape: Any, at: str) -> str | None:
+def _problem_of_items(value: Any, shape: Any, at: str) -> str | None:
+    """Return the first problem of an item of a sequence, or of a value of a mapping."""
     origin, parts = get_origin(shape), get_args(shape)
     if issubclass(origin, Mapping):
         if not isinstance(value, Mapping):
-            return _unfit(value, at)
-        return _first(problem(each, parts[1], _within(at, key)) for key, each in value.items())
+            return _describe_misfit(value, at)
+        return _first_problem(problem(item, parts[1], _place_within(at, key)) for key, item in value.items())
     if not isinstance(value, (list, tuple)):
-        return _unfit(value, at)
-    return _first(problem(each, parts[0], f"{at}[{n}]") for n, each in enumerate(value))
+        return _describe_misfit(value, at)
+    return _first_problem(problem(item, parts[0], f"{at}[{index}]") for index, item in enumerate(value))
 
 
-def _of_fields(value: Any, shape: Any, at: str) -> str | None:
+def _problem_of_fields(value: Any, shape: Any, at: str) -> str | None:
+    """Return the first problem of a TypedDict or a dataclass, as a mapping by field."""
     if not isinstance(value, Mapping):
-        return _unfit(value, at)
-    hints, required, closed = _fields(shape)
+        return _describe_misfit(value, at)
+    hints, required, is_closed = _fields(shape)
     if missing := sorted(required - value.keys()):
-        return f"{_within(at, missing[0])} is missing"
-    if closed and (more := sorted(value.keys() - hints.keys())):
-        return f"{_within(at, more[0])} is not known"
-    return _first(problem(value[name], hints[name], _within(at, name)) for name in hints if name in value)
+        return f"{_place_within(at, missing[0])} is missing"
+    if is_closed and (unknown := sorted(value.keys() - hints.keys())):
+        return f"{_place_within(at, unknown[0])} is not known"
+    for name in hints:
+        if name in value and (field_problem := problem(value[name], hints[name], _place_within(at, name))):
+            return field_problem
+    return None
 
 
 @cache
 def _fields(shape: Any) -> tuple[Mapping[str, Any], frozenset[str], bool]:
-    """The types of the fields; the required ones; whether others are refused."""
+    """Return the types of the fields; the required ones; and whether others are refused."""
     hints = get_type_hints(shape, include_extras=True)
     if is_typeddict(shape):
         return hints, frozenset(shape.__required_keys__), False
@@ -109,24 +132,26 @@ def _has_fields(shape: Any) -> bool:
     return is_typeddict(shape) or hasattr(shape, "__dataclass_fields__")
 
 
-def _first(found: Iterable[str | None]) -> str | None:
-    return next((wrong for wrong in found if wrong), None)
+def _first_problem(problems: Iterable[str | None]) -> str | None:
+    return next((text for text in problems if text), None)
 
 
-def _within(at: str, name: object) -> str:
+def _place_within(at: str, name: object) -> str:
     return f"{at}.{name}" if at else str(name)
 
 
-def _unfit(value: Any, at: str) -> str:
-    shown = repr(value)
-    return f"{at or 'it'} is {shown if len(shown) <= 80 else shown[:80] + '…'}"
+def _describe_misfit(value: Any, at: str) -> str:
+    text = repr(value)
+    if len(text) > 80:
+        text = text[:80] + "…"
+    return f"{at or 'it'} is {text}"
 
 
-_CHECKS: Mapping[Any, Callable[[Any, Any, str], str | None]] = {
-    Annotated: _of_annotated,
-    Literal: _of_literal,
-    Union: _of_union,
-    UnionType: _of_union,
-    tuple: _of_tuple,
+_PROBLEM_BY_ORIGIN: Mapping[Any, Callable[[Any, Any, str], str | None]] = {
+    Annotated: _problem_of_annotated,
+    Literal: _problem_of_literal,
+    Union: _problem_of_union,
+    UnionType: _problem_of_union,
+    tuple: _problem_of_tuple,
     NotRequired: lambda value, shape, at: problem(value, get_args(shape)[0], at),
 }

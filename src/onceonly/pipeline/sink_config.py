@@ -36,14 +36,14 @@ class SinkConfig(ABC):
 
     @abstractmethod
     def targets(self) -> tuple[str, ...]:
-        """What it writes to, for people, such as "topic 'late-flights'".
+        """Return what it writes to, for people, such as "topic 'late-flights'".
 
         A renamed pipeline is recognised by its targets: it would publish everything again into them. So two sinks must
         return the same text exactly if they write to the same place.
         """
 
     def asset_uris(self) -> tuple[str, ...]:
-        """The Airflow assets that a commit changes; none if no DAG can be scheduled on its output."""
+        """Return the Airflow assets that a commit changes; none if no DAG can be scheduled on its output."""
         return ()
 
     def check_mode(self, mode: str) -> None:
@@ -63,9 +63,12 @@ class SinkConfig(ABC):
         return
 
     def slots(self) -> int | None:
-        """The number of slots in its pool of ids; None if it has no pool. With a pool, the writer is `PoolsIds`."""
+        """Return the number of slots in its pool of ids; None if it has no pool.
+
+        With a pool, the writer is `PoolsIds`.
+        """
         return None
 
     def clears_when_empty(self) -> bool:
-        """Whether publishing a checkpoint without rows removes existing rows."""
+        """Return whether publishing a checkpoint without rows removes existing rows."""
         return False

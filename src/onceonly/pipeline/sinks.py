@@ -71,19 +71,23 @@ class DeltaSink(SinkConfig):
             return
         if not self.replace or not self.partition_by:
             raise invalid(f"sink '{self.name}'", "has nothing to replace", "Set partition_by, and a condition on it.")
-        others = {part[0] for part in self.replace if self.replace != PARTITIONS} - set(self.partition_by)
-        if others:
+        if self.replace == PARTITIONS:
+            return
+        other_columns = {part[0] for part in self.replace} - set(self.partition_by)
+        if other_columns:
             raise invalid(
                 f"sink '{self.name}'",
-                f"replaces by {sorted(others)}, and the table is partitioned by {list(self.partition_by)}",
+                f"replaces by {sorted(other_columns)}, and the table is partitioned by {list(self.partition_by)}",
                 "Use only partition columns: only whole files can be replaced.",
             )
 
     def targets(self) -> tuple[str, ...]:
-        return (f"'{self.path}'" if self.path else f"table '{self.table}'",)
+        target = f"'{self.path}'" if self.path else f"table '{self.table}'"
+        return (target,)
 
     def asset_uris(self) -> tuple[str, ...]:
-        return (catalogs.table_uri(self.table) if self.table else folder_uri(self.path),)
+        uri = catalogs.table_uri(self.table) if self.table else folder_uri(self.path)
+        return (uri,)
 
     def clears_when_empty(self) -> bool:
         return self.replace not in (None, PARTITIONS)
@@ -91,7 +95,7 @@ class DeltaSink(SinkConfig):
     def check_dead_letters(self) -> None:
         if self.merge or self.replace is not None:
             why = "it would remove earlier ones" if self.replace is not None else "it would merge them"
-            raise dead_letters.refused(self.name, why, "Append to a table of their own.")
+            raise dead_letters.refuse(self.name, why, "Append to a table of their own.")
         dead_letters.check_partitions(self.name, self.partition_by)
 
 
@@ -186,8 +190,10 @@ class KafkaSink(SinkConfig):
         return tuple(f"kafka://{cluster}/{topic}" for topic in self.allowed)
 
     def is_late(self, mode: str) -> bool:
-        """Whether its rows are only written at commit, in a pipeline of that mode."""
-        return (self.mode or ("late" if mode == "interval" else "staged")) == "late"
+        """Return whether its rows are only written at commit, in a pipeline of that mode."""
+        if self.mode is None:
+            return mode == "interval"
+        return self.mode == "late"
 
     def check_mode(self, mode: str) -> None:
         if mode == "interval" and self.mode == "staged" and not self.unordered:
@@ -206,17 +212,17 @@ class KafkaSink(SinkConfig):
             )
 
     def check_dead_letters(self) -> None:
-        """The value is the record's own, and what is known of it goes into headers."""
+        """Check that a dead letter can be written: its value is the record's own, the rest goes into headers."""
         if self.format != "raw":
-            raise dead_letters.refused(self.name, f"it would write them as {self.format}", "Use format='raw'.")
+            raise dead_letters.refuse(self.name, f"it would write them as {self.format}", "Use format='raw'.")
         if self.topic is None:
-            raise dead_letters.refused(self.name, "it has several topics", "Set KafkaSink(topic=…).")
+            raise dead_letters.refuse(self.name, "it has several topics", "Set KafkaSink(topic=…).")
         if self.guarantee != "exactly-once":
             why = f"guarantee={self.guarantee!r} would leave those of checkpoints that were aborted, or repeat them"
-            raise dead_letters.refused(self.name, why, "Remove guarantee.")
+            raise dead_letters.refuse(self.name, why, "Remove guarantee.")
 
     def check_commits(self, within: float, mode: str) -> None:
-        """Not needed with `commit_within`, which was compared with the time-out when the sink was created."""
+        """Check the time-out, unless `commit_within` was compared with it when the sink was created."""
         if self.commit_within or self.is_late(mode) or self.guarantee != "exactly-once":
             return
         if self.transaction_timeout < within:
@@ -249,9 +255,9 @@ class KafkaSink(SinkConfig):
             raise invalid(f"id_prefix '{self.id_prefix}'", "is not usable", "Use letters, digits, '.' and '_'.")
 
     def _check_registry(self) -> None:
-        registered = self.format == "protobuf" or self.key_format != "raw"
+        needs_registry = self.format == "protobuf" or self.key_format != "raw"
         if self.registry is None:
-            if self.register or self.subjects != "topic" or registered:
+            if self.register or self.subjects != "topic" or needs_registry:
                 raise invalid(f"sink '{self.name}'", "names no registry", "Set KafkaSink(registry=…).")
             return
         check_connection(self.registry, None)
@@ -262,7 +268,7 @@ class KafkaSink(SinkConfig):
             raise invalid(f"message '{self.message}'", "is of Protobuf", "Set format='protobuf', or remove it.")
 
     def _check_schema(self, field: str, format: str, path: str | None) -> None:
-        """The file that the format needs, by its ending."""
+        """Check that `path` is the schema file that the format needs, by its ending."""
         suffix = SUFFIXES.get(format) if self.registry or format == "avro" else None
         if (suffix is None) != (path is None) or not str(path).endswith(suffix or ""):
             needs = f"needs a schema file ending in {suffix}" if suffix else "takes no schema"
@@ -316,7 +322,7 @@ class FileSink(SinkConfig):
 
     def check_dead_letters(self) -> None:
         if self.format == "csv":
-            raise dead_letters.refused(self.name, "CSV has no bytes and no lists", "Use format='parquet'.")
+            raise dead_letters.refuse(self.name, "CSV has no bytes and no lists", "Use format='parquet'.")
         dead_letters.check_partitions(self.name, self.partition_by)
 
     def check_gate(self, gate: Gate) -> None:
@@ -355,14 +361,15 @@ class StateSink(SinkConfig):
         object.__setattr__(self, "key", tuple(self.key))
 
     def check_dead_letters(self) -> None:
-        raise dead_letters.refused(self.name, "it keeps state", "Use a DeltaSink or a KafkaSink.")
+        raise dead_letters.refuse(self.name, "it keeps state", "Use a DeltaSink or a KafkaSink.")
 
     def targets(self) -> tuple[str, ...]:
-        """Empty: state is not output, and its folder is named after the pipeline."""
+        """Return nothing: state is not output, and its folder is named after the pipeline."""
         return ()
 
 
 def check_folder(sink: DeltaSink | FileSink, place: str) -> None:
+    """Check that there is a path, and make `partition_by` a tuple. Raises InvalidPipeline."""
     if not place:
         raise invalid(f"sink '{sink.name}'", "has no path", f"Set {type(sink).__name__}(path=…).")
     if isinstance(sink.partition_by, str):

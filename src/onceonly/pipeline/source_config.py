@@ -29,10 +29,10 @@ class SourceConfig(Protocol):
         """Its name in its pipeline and in the transform's input: the topic, the pattern, or the name of the table."""
 
     def reads(self, topic: str) -> bool:
-        """Whether a topic, or table, of that name is one of those that it reads."""
+        """Return whether a topic, or table, of that name is one of those that it reads."""
 
     def of(self, topic: str) -> SourceConfig:
-        """The same for one of its topics."""
+        """Return the same source for one of its topics."""
 
     @property
     def begins(self) -> str | Mapping[str, int]:
@@ -48,16 +48,17 @@ class SourceConfig(Protocol):
 
 
 def check_grace(grace: float) -> None:
+    """Raise InvalidPipeline unless it is a time to wait, of at most a leap year."""
     if not 0 <= grace <= 3600 * 24 * 366:
         raise invalid("grace", f"is {grace}", "Give seconds, from 0 to a year.")
 
 
-def place(given: Any) -> str | None:
-    """A word, or the ISO text of a time with its zone; None: it is neither."""
-    if given in (EARLIEST, LATEST):
-        return str(given)
+def place(start: Any) -> str | None:
+    """Return where a source starts: a word, or the ISO text of a time with its zone; None: it is neither."""
+    if start in (EARLIEST, LATEST):
+        return str(start)
     try:
-        time = given if isinstance(given, datetime) else datetime.fromisoformat(given)
+        time = start if isinstance(start, datetime) else datetime.fromisoformat(start)
     except (TypeError, ValueError):
         return None
     return time.isoformat() if time.tzinfo is not None else None

@@ -67,7 +67,7 @@ class KafkaSource:
 
     def __post_init__(self) -> None:
         check_connection(self.connection, self.bootstrap)
-        object.__setattr__(self, "start", _start(self.start))
+        object.__setattr__(self, "start", _check_start(self.start))
         check_grace(self.grace)
         if self.topic_pattern is not None:
             self._check_pattern(self.topic_pattern)
@@ -81,8 +81,8 @@ class KafkaSource:
         self._check_bad_records()
         suffix = {"json": ".ddl", "avro": ".avsc"}.get(self.format)
         by_latest = self.registry is not None and self.format != "raw" and self.schema is None
-        fits = (suffix is None) == (self.schema is None) and (not suffix or str(self.schema).endswith(suffix))
-        if not fits and not by_latest:
+        has_right_schema = (suffix is None) == (self.schema is None) and str(self.schema).endswith(suffix or "")
+        if not has_right_schema and not by_latest:
             needs = f"needs a schema file ending in {suffix}" if suffix else "takes no schema"
             raise invalid(f"format '{self.format}' with schema {self.schema!r}", needs, "Set KafkaSource(schema=…).")
         if self.max_records is not None and self.max_records < 1:
@@ -101,30 +101,30 @@ class KafkaSource:
         return self.topic_pattern or self.topic
 
     def reads(self, topic: str) -> bool:
-        """Whether a topic of that name is one of its topics. Kafka's own match no pattern."""
+        """Return whether a topic of that name is one of its topics. Kafka's own match no pattern."""
         if self.topic_pattern is None:
             return topic == self.topic
         return not topic.startswith(OWN) and re.fullmatch(self.topic_pattern, topic) is not None
 
     def of(self, topic: str) -> KafkaSource:
-        """The same for one of its topics."""
+        """Return the same source for one of its topics."""
         return replace(self, topic=topic, topic_pattern=None)
 
     def _check_pattern(self, pattern: str) -> None:
-        shown = f"topic_pattern '{pattern}'"
+        what = f"topic_pattern '{pattern}'"
         try:
             re.compile(pattern)
         except re.error as error:
-            raise invalid(shown, f"is not a regular expression: {error}", "Correct it.") from None
+            raise invalid(what, f"is not a regular expression: {error}", "Correct it.") from None
         if self.topic:
-            raise invalid(shown, f"is set together with topic '{self.topic}'", "Remove one of them.")
+            raise invalid(what, f"is set together with topic '{self.topic}'", "Remove one of them.")
         if not pattern or TOPIC.fullmatch(pattern):
-            raise invalid(shown, "is the name of one topic", "Set topic, or a pattern as in 'orders-.*'.")
+            raise invalid(what, "is the name of one topic", "Set topic, or a pattern as in 'orders-.*'.")
         if isinstance(self.start, Mapping):
-            raise invalid(shown, "has many topics, and start gives offsets of one", "Use a word or a time.")
+            raise invalid(what, "has many topics, and start gives offsets of one", "Use a word or a time.")
         if self.registry and (self.key_format != "raw" or not (self.subject or self.schema)):
             why = "has many topics, whose records have no single subject"
-            raise invalid(shown, why, "Set subject or schema for the values, and leave the keys raw.")
+            raise invalid(what, why, "Set subject or schema for the values, and leave the keys raw.")
 
     def _check_bad_records(self) -> None:
         if self.on_bad_record not in (FAIL, DEAD_LETTER, DROP):
@@ -155,7 +155,7 @@ class KafkaSource:
 
 
 def bad_records(source: Any) -> str:
-    """What becomes of records of that source which cannot be decoded."""
+    """Return what happens to records of that source which cannot be decoded: FAIL, DEAD_LETTER or DROP."""
     return str(getattr(source, "on_bad_record", FAIL))
 
 
@@ -165,21 +165,25 @@ def source_json(source: KafkaSource) -> dict[str, Any]:
     return {name: value for name, value in data.items() if name not in LATER or value != LATER[name]}
 
 
-def _start(given: Any) -> str | dict[str, int]:
-    """As plain data: a word, the ISO text of a time, or offsets by partition."""
-    if isinstance(given, Mapping):
-        return _offsets(given)
-    found = place(given)
-    if found is None:
+def _check_start(start: Any) -> str | dict[str, int]:
+    """Return the start as plain data: a word, the ISO text of a time, or offsets by partition.
+
+    Raises:
+        InvalidPipeline: it is none of these.
+    """
+    if isinstance(start, Mapping):
+        return _check_offsets(start)
+    start_place = place(start)
+    if start_place is None:
         todo = "Use 'earliest', 'latest', a time with its zone, or {partition: offset}."
-        raise invalid(f"start {given!r}", "is not a place in a topic", todo)
-    return found
+        raise invalid(f"start {start!r}", "is not a place in a topic", todo)
+    return start_place
 
 
-def _offsets(given: Mapping[Any, Any]) -> dict[str, int]:
-    plain = {str(partition): offset for partition, offset in given.items()}
-    if not plain or not all(partition.isdecimal() and is_offset(offset) for partition, offset in plain.items()):
+def _check_offsets(start: Mapping[Any, Any]) -> dict[str, int]:
+    offsets = {str(partition): offset for partition, offset in start.items()}
+    if not offsets or not all(partition.isdecimal() and is_offset(offset) for partition, offset in offsets.items()):
         raise invalid(
-            f"start {dict(given)!r}", "does not give an offset for each partition", "Write {0: 1200, 1: 800}."
+            f"start {dict(start)!r}", "does not give an offset for each partition", "Write {0: 1200, 1: 800}."
         )
-    return plain
+    return offsets

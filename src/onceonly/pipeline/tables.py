@@ -31,7 +31,7 @@ class Stored:
 
     @property
     def place(self) -> str:
-        """For people, as the targets of sinks are."""
+        """What is read, for people, as the targets of sinks are."""
         return f"'{self.path}'"
 
     @property
@@ -81,14 +81,21 @@ class DeltaSource(Stored):
 
     def __post_init__(self) -> None:
         catalogs.check_named("a DeltaSource", self.path, self.table, self.table_id)
-        check_name(self.table or self.path, self.name or (self.topic if self.table else None))
+        if self.table:
+            check_name(self.table, self.topic)
+        else:
+            check_name(self.path, self.name or None)
         check_grace(self.grace)
         check_most(self.counts, self.most)
         object.__setattr__(self, "start", check_start(self.start, self.word, "version"))
 
     @property
     def topic(self) -> str:
-        return self.name or (self.table.rpartition(".")[2] if self.table else last_part(self.path))
+        if self.name:
+            return self.name
+        if self.table:
+            return self.table.rpartition(".")[2]
+        return last_part(self.path)
 
     @property
     def place(self) -> str:
@@ -153,31 +160,45 @@ class FileSource(Stored):
 
 
 def folder_uri(path: str) -> str:
-    """The URI of an asset: an absolute path becomes file://…, a path below ONCEONLY_HOME onceonly://…."""
+    """Return the URI of an asset: an absolute path becomes file://…, a path below ONCEONLY_HOME onceonly://…."""
     if urlsplit(path).scheme:
         return path
-    return f"file://{path}" if path.startswith("/") else f"onceonly://{path}"
+    if path.startswith("/"):
+        return f"file://{path}"
+    return f"onceonly://{path}"
 
 
 def last_part(path: str) -> str:
+    """Return the last part of a path or URI."""
     return urlsplit(path).path.rstrip("/").rpartition("/")[2]
 
 
 def check_name(path: str, name: str | None) -> None:
+    """Check that the path is one, and that the name, or else its last part, can be a source's name.
+
+    Raises:
+        InvalidPipeline: that is not so.
+    """
     if not isinstance(path, str) or not path or "\0" in path:
         raise invalid(f"path {path!r}", "is no place", "Give a folder or a URI.")
-    if not TOPIC.fullmatch(name if name is not None else last_part(path)):
-        what = f"name '{name}'" if name is not None else f"the last part of '{path}'"
+    if name is None:
+        topic, what = last_part(path), f"the last part of '{path}'"
+    else:
+        topic, what = name, f"name '{name}'"
+    if not TOPIC.fullmatch(topic):
         raise invalid(what, "cannot be a source's name", "Set name=… to letters, digits, '.', '_' and '-'.")
 
 
 def check_start(start: Any, word: str, unit: str) -> str | int:
-    """As plain data."""
-    found = start if is_offset(start) else place(start)
-    if found is None:
+    """Return the start as plain data: a word, the ISO text of a time, or a number of that unit.
+
+    Raises:
+        InvalidPipeline: it is none of these.
+    """
+    checked: str | int | None = start if is_offset(start) else place(start)
+    if checked is None:
         todo = f"Use 'earliest', 'latest', a time with its zone, or a {unit}."
         raise invalid(f"start {start!r}", f"is not a place in a {word}", todo)
-    checked: str | int = found
     return checked
 
 

@@ -13,16 +13,16 @@ NAMED = ("record", "error", "enum", "fixed")
 
 
 def whole(schema: Schema) -> str:
-    """The schema without references."""
-    return json.dumps(_whole(schema)) if schema.references else schema.text
+    """Return the text of the schema without references.
+
+    Each named type is defined once, at its first use, as Avro demands.
+    """
+    if not schema.references:
+        return schema.text
+    return json.dumps(_Inlining(_definitions(schema)).inline(_parse(schema.text), ""))
 
 
-def _whole(schema: Schema) -> Any:
-    """Each named type is defined once, at its first use, as Avro demands."""
-    return _Inlining(_definitions(schema)).walk(_parsed(schema.text), "")
-
-
-def _parsed(text: str) -> Any:
+def _parse(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
@@ -30,36 +30,42 @@ def _parsed(text: str) -> Any:
 
 
 def _definitions(schema: Schema) -> dict[str, Any]:
-    """Full name -> definition, of everything that it refers to, however far."""
-    found: dict[str, Any] = {}
-    for _, other in schema.references:
-        found |= _definitions(other)
-        definition = _parsed(other.text)
+    """Return by full name the definitions of everything that the schema refers to, however far."""
+    definitions: dict[str, Any] = {}
+    for _, referenced in schema.references:
+        definitions |= _definitions(referenced)
+        definition = _parse(referenced.text)
         if isinstance(definition, dict) and "name" in definition:
             name, space = full_name(definition, "")
-            found[name] = {**definition, "namespace": space}
-    return found
+            definitions[name] = {**definition, "namespace": space}
+    return definitions
 
 
 class _Inlining:
+    """Puts definitions into a schema, each at the first use of its name."""
+
     def __init__(self, definitions: Mapping[str, Any]) -> None:
         self._definitions, self._defined = definitions, set[str]()
 
-    def walk(self, node: Any, space: str) -> Any:
+    def inline(self, node: Any, space: str) -> Any:
+        """Return the type with the definitions that it uses; `space` is the namespace around it."""
         if isinstance(node, str):
-            return self._name(node, space)
+            return self._inline_name(node, space)
         if isinstance(node, list):
-            return [self.walk(each, space) for each in node]
+            return [self.inline(branch, space) for branch in node]
         if node.get("type") in NAMED:
             name, space = full_name(node, space)
             self._defined.add(name)
-        made = {key: self.walk(node[key], space) for key in ("type", "items", "values") if key in node}
+        inlined = dict(node)
+        for key in ("type", "items", "values"):
+            if key in node:
+                inlined[key] = self.inline(node[key], space)
         if "fields" in node:
-            made["fields"] = [{**field, "type": self.walk(field["type"], space)} for field in node["fields"]]
-        return {**node, **made}
+            inlined["fields"] = [{**field, "type": self.inline(field["type"], space)} for field in node["fields"]]
+        return inlined
 
-    def _name(self, name: str, space: str) -> Any:
+    def _inline_name(self, name: str, space: str) -> Any:
         full = name if "." in name or not space else f"{space}.{name}"
         if full not in self._definitions or full in self._defined:
             return name
-        return self.walk(self._definitions[full], "")
+        return self.inline(self._definitions[full], "")

@@ -40,7 +40,7 @@ class Node:
     """One type of a schema.
 
     Args:
-        kind: of PLAIN, or record, enum, fixed, array, map, union.
+        kind: one of PLAIN, or record, enum, fixed, array, map, union.
         logical: its logical type, if it is one of LOGICAL; "decimal" has `digits` and `scale`.
         parts: fields by name, branches of a union, or what an array or a map holds.
         aliases: of a record's fields: (name, its other names).
@@ -64,16 +64,17 @@ class Node:
 
     @property
     def item(self) -> Node:
+        """What an array or a map holds."""
         return self.parts[0][1]
 
     @property
     def branches(self) -> list[Node]:
-        """Of a union: those that are not null."""
+        """The branches of a union that are not null."""
         return [part for _, part in self.parts if part.kind != "null"]
 
 
 def parse(text: str) -> Node:
-    """The schema as a tree.
+    """Return the schema as a tree.
 
     Raises:
         Unusable: it is no Avro schema, or one that Spark has no type for, such as a record within itself.
@@ -96,7 +97,7 @@ def parse(text: str) -> Node:
 
 
 def parse_file(text: str) -> Node:
-    """As `parse`, of a file, which has to be JSON: a schema of one word is in quotes there."""
+    """Return what `parse` does, of a file, which has to be JSON: a schema of one word is in quotes there."""
     try:
         json.loads(text)
     except ValueError as error:
@@ -105,7 +106,7 @@ def parse_file(text: str) -> Node:
 
 
 def with_plain_times(text: str) -> str:
-    """The schema with times of a day as the whole numbers that they are written as.
+    """Return the schema with times of a day as the whole numbers that they are written as.
 
     Spark before 4.1 reads them so; the type TIME, which it has since, cannot be stored in a table.
     """
@@ -120,16 +121,22 @@ def _with_plain_times(node: Any) -> Any:
         return [_with_plain_times(branch) for branch in node]
     if not isinstance(node, dict):
         return node
-    kept = {key: value for key, value in node.items() if key != "logicalType" or value not in TIME_OF_DAY}
+    plain = dict(node)
+    if "logicalType" in plain and plain["logicalType"] in TIME_OF_DAY:
+        del plain["logicalType"]
     for key in ("type", "items", "values"):
-        if key in kept:
-            kept[key] = _with_plain_times(kept[key])
-    if isinstance(kept.get("fields"), list):
-        kept["fields"] = [_with_plain_times(field) for field in kept["fields"]]
-    return kept
+        if key in plain:
+            plain[key] = _with_plain_times(plain[key])
+    if isinstance(plain.get("fields"), list):
+        plain["fields"] = [_with_plain_times(field) for field in plain["fields"]]
+    return plain
 
 
 class _Parser:
+    """Makes the tree of one schema. In each method `space` is the namespace around the type, `at` the path of its field
+    in messages, and `within` the full names of the records around it.
+    """
+
     def __init__(self) -> None:
         self._definitions: dict[str, Node] = {}
 
@@ -147,9 +154,9 @@ class _Parser:
                     raise Unusable(f"{_place(at)} is {kind} without '{key}'")
                 return Node(kind, parts=((key, self.type(schema[key], space, f"{at}[]", within)),))
             case kind if isinstance(kind, str) and kind in NAMED:
-                return self._named(schema, kind, space, at, within)
+                return self._named_type(schema, kind, space, at, within)
             case str() as kind if kind in PLAIN:
-                return _logical(Node(kind), schema, at)
+                return _with_logical_type(Node(kind), schema, at)
             case inner:
                 return self.type(inner, space, at, within)
 
@@ -159,20 +166,22 @@ class _Parser:
         full = name if "." in name or not space else f"{space}.{name}"
         if full in within or name in within:
             raise Unusable(f"{_place(at)} contains its own record '{name}', and no column can do so")
-        known = self._definitions.get(full) or self._definitions.get(name)
-        if known is None:
+        definition = self._definitions.get(full) or self._definitions.get(name)
+        if definition is None:
             raise Unusable(f"{_place(at)} has the type '{name}', which is not defined")
-        return known
+        return definition
 
     def _union(self, schemas: list[Any], space: str, at: str, within: tuple[str, ...]) -> Node:
-        return Node("union", parts=tuple(("", self.type(branch, space, at, within)) for branch in schemas))
+        branches = [("", self.type(branch, space, at, within)) for branch in schemas]
+        return Node("union", parts=tuple(branches))
 
-    def _named(self, schema: Mapping[str, Any], kind: str, space: str, at: str, within: tuple[str, ...]) -> Node:
+    def _named_type(self, schema: Mapping[str, Any], kind: str, space: str, at: str, within: tuple[str, ...]) -> Node:
         if not isinstance(schema.get("name"), str):
             raise Unusable(f"{_place(at)} is {kind} without a name")
         name, space = full_name(schema, space)
         if kind == "fixed":
-            node = _logical(Node("fixed", name=name, size=_whole(schema.get("size"), at)), schema, at)
+            size = _check_size(schema.get("size"), at)
+            node = _with_logical_type(Node("fixed", name=name, size=size), schema, at)
         elif kind == "enum":
             symbols = schema.get("symbols")
             if not isinstance(symbols, list):
@@ -203,16 +212,16 @@ class _Parser:
 
 
 def full_name(schema: Mapping[str, Any], space: str) -> tuple[str, str]:
-    """(full name, namespace) of a named type."""
+    """Return (full name, namespace) of a named type; `space` is the namespace around it."""
     name = str(schema["name"])
     if "." in name:
         return name, name.rpartition(".")[0]
-    own = str(schema.get("namespace", space) or "")
-    return (f"{own}.{name}" if own else name), own
+    namespace = str(schema.get("namespace", space) or "")
+    return (f"{namespace}.{name}" if namespace else name), namespace
 
 
 def is_default(node: Node, value: Any) -> bool:
-    """Whether the JSON value can be the default of a field of that type."""
+    """Return whether the JSON value can be the default of a field of that type."""
     match node.kind:
         case "null":
             return value is None
@@ -228,26 +237,35 @@ def is_default(node: Node, value: Any) -> bool:
         case "map":
             return isinstance(value, dict) and all(is_default(node.item, item) for item in value.values())
         case "record":
-            return isinstance(value, dict) and all(
-                is_default(part, value[name]) if name in value else name in node.defaulted for name, part in node.parts
-            )
+            return isinstance(value, dict) and _is_default_record(node, value)
         case "union":
             return any(is_default(part, value) for _, part in node.parts)
         case _:
             return isinstance(value, str)
 
 
+def _is_default_record(node: Node, value: Mapping[str, Any]) -> bool:
+    for name, part in node.parts:
+        if name not in value:
+            if name not in node.defaulted:
+                return False
+        elif not is_default(part, value[name]):
+            return False
+    return True
+
+
 def _place(at: str) -> str:
     return f"field '{at}'" if at else "it"
 
 
-def _whole(value: Any, at: str) -> int:
-    if type(value) is not int or value < 0:
+def _check_size(size: Any, at: str) -> int:
+    if type(size) is not int or size < 0:
         raise Unusable(f"{_place(at)} is fixed without a size")
-    return value
+    return size
 
 
-def _logical(node: Node, schema: Mapping[str, Any], at: str) -> Node:
+def _with_logical_type(node: Node, schema: Mapping[str, Any], at: str) -> Node:
+    """Return the node with its logical type; without one that is unknown or does not fit, as Avro asks for."""
     logical = str(schema.get("logicalType", ""))
     if node.kind not in LOGICAL.get(logical, ()):
         return node
@@ -267,55 +285,69 @@ def _logical(node: Node, schema: Mapping[str, Any], at: str) -> Node:
 
 
 def fitted(written: Node, read: Node, at: str = "") -> Node:
-    """The writer's tree with what the reader makes of it: its logical types, and which fields it takes.
+    """Return the writer's tree with what the reader makes of it: its logical types, and which fields it takes.
 
     Raises:
         Unfit: a number would be taken for something else than was written. Avro leaves logical types out of its rules.
     """
     if written.kind == "union":
-        return replace(written, parts=tuple((name, fitted(part, read, at)) for name, part in written.parts))
+        branches = [(name, fitted(part, read, at)) for name, part in written.parts]
+        return replace(written, parts=tuple(branches))
     if read.kind == "union":
-        chosen = _branch(written, read)
-        return fitted(written, chosen, at) if chosen else written
+        branch = _find_branch(written, read)
+        return fitted(written, branch, at) if branch else written
     match written.kind:
         case "record" if read.kind == "record":
-            return replace(written, parts=tuple(_field(name, part, read, at) for name, part in written.parts))
+            fields = [_fit_field(name, part, read, at) for name, part in written.parts]
+            return replace(written, parts=tuple(fields))
         case "array" | "map" if read.kind == written.kind:
             return replace(written, parts=(("", fitted(written.item, read.item, f"{at}[]")),))
         case _:
-            return _fitted_leaf(written, read, at)
+            return _fit_leaf(written, read, at)
 
 
-def _field(name: str, part: Node, read: Node, at: str) -> tuple[str, Node]:
-    wanted = dict(read.parts)
+def _fit_field(name: str, part: Node, read: Node, at: str) -> tuple[str, Node]:
+    """Return a field of the writer's record as the reader's record takes it: by its name, or else by an alias."""
+    read_fields = dict(read.parts)
     place = f"{at}/{name}".lstrip("/")
-    if name in wanted:
-        return name, fitted(part, wanted[name], place)
-    for own, others in read.aliases:
-        if name in others:
-            return name, fitted(part, wanted[own], place)
+    if name in read_fields:
+        return name, fitted(part, read_fields[name], place)
+    for read_name, aliases in read.aliases:
+        if name in aliases:
+            return name, fitted(part, read_fields[read_name], place)
     return name, replace(part, is_read=False)
 
 
-def _branch(written: Node, read: Node) -> Node | None:
-    """The branch of the reader's union that takes it: of the same type, else the first that it is promoted to."""
-    same = [part for part in read.branches if part.kind == written.kind]
-    named = [part for part in same if part.name.rpartition(".")[2] == written.name.rpartition(".")[2]]
-    wider = [part for part in read.branches if part.kind in PROMOTED.get(written.kind, ())]
-    return next(iter([*named, *same, *wider]), None)
+def _find_branch(written: Node, read: Node) -> Node | None:
+    """Return the branch of the reader's union that takes what is written; None: none does.
+
+    A branch of the same type and name comes first, then one of the same type, then one that it is promoted to.
+    """
+    same_kind = [branch for branch in read.branches if branch.kind == written.kind]
+    same_name = [branch for branch in same_kind if _last_name(branch) == _last_name(written)]
+    wider = [branch for branch in read.branches if branch.kind in PROMOTED.get(written.kind, ())]
+    return next(iter([*same_name, *same_kind, *wider]), None)
 
 
-def _fitted_leaf(written: Node, read: Node, at: str) -> Node:
+def _last_name(node: Node) -> str:
+    """Return the name without its namespace."""
+    return node.name.rpartition(".")[2]
+
+
+def _fit_leaf(written: Node, read: Node, at: str) -> Node:
     if written.logical and read.logical and _unit(written) != _unit(read):
-        raise Unfit(f"{_place(at)} was written as {_shown(written)}, and is read as {_shown(read)}")
-    bits = EXACT_BITS.get(read.kind, 0) if written.kind in ("int", "long") else 0
-    kept = replace(written, logical=read.logical, digits=read.digits, scale=read.scale, exact_bits=bits)
-    return replace(kept, logical="text") if written.kind == "bytes" and read.kind == "string" else kept
+        raise Unfit(f"{_place(at)} was written as {_describe(written)}, and is read as {_describe(read)}")
+    logical, exact_bits = read.logical, 0
+    if written.kind == "bytes" and read.kind == "string":
+        logical = "text"
+    if written.kind in ("int", "long"):
+        exact_bits = EXACT_BITS.get(read.kind, 0)
+    return replace(written, logical=logical, digits=read.digits, scale=read.scale, exact_bits=exact_bits)
 
 
 def _unit(node: Node) -> tuple[str, int]:
     return node.logical, node.scale
 
 
-def _shown(node: Node) -> str:
+def _describe(node: Node) -> str:
     return f"decimal({node.digits}, {node.scale})" if node.logical == "decimal" else node.logical

@@ -36,7 +36,7 @@ class Schema:
 
     @property
     def sha256(self) -> str:
-        """Of all that decides how bytes are read by it; the same wherever it is registered."""
+        """The hash of all that decides how bytes are read by it; the same wherever it is registered."""
         parts = [self.kind, self.text, [[name, schema.sha256] for name, schema in self.references]]
         return hashlib.sha256(canonical(parts).encode()).hexdigest()
 
@@ -51,7 +51,7 @@ class Version:
 
 
 class _Gone(Exception):
-    """What a registry has named a moment before, it does not have."""
+    """A registry does not have what it has named a moment before."""
 
 
 class Registry:
@@ -64,82 +64,80 @@ class Registry:
 
     def __init__(self, connection: RegistryConnection) -> None:
         self.connection = connection
-        self._known: dict[tuple[int, str | None], Schema | None] = {}
+        self._schemas: dict[tuple[int, str | None], Schema | None] = {}  # by id and form; None: there is none
 
     def schema(self, id: int, compiled: bool = False) -> Schema | None:
-        """The schema of that id; None if the registry has none.
+        """Return the schema of that id; None if the registry has none.
 
         Args:
             compiled: Protobuf as base64 of a FileDescriptorProto, instead of its text.
         """
         form = _form(compiled)
-        if (id, form) not in self._known:
-            with self._asking(f"schema id {id}"):
+        if (id, form) not in self._schemas:
+            with self._translating_errors(f"schema id {id}"):
                 client = self._compiled_client if compiled else self._client
-                found = _found(lambda: client.get_schema(id, fmt=form))
-                self._known[id, form] = self._schema(id, found, form) if found else None
-        return self._known[id, form]
+                answer = _ask(lambda: client.get_schema(id, fmt=form))
+                self._schemas[id, form] = self._read_schema(id, answer, form) if answer else None
+        return self._schemas[id, form]
 
     def latest(self, subject: str, compiled: bool = False) -> Version | None:
-        """The latest version of a subject; None if there is no such subject. `compiled`: as for `schema`."""
+        """Return the latest version of a subject; None if there is no such subject. `compiled`: as for `schema`."""
         form = _form(compiled)
-        with self._asking(f"subject '{subject}'"):
-            found = _found(lambda: self._client.get_latest_version(subject, fmt=form))
-            return found and Version(subject, found.version, self._of_version(found, form))
+        with self._translating_errors(f"subject '{subject}'"):
+            answer = _ask(lambda: self._client.get_latest_version(subject, fmt=form))
+            return answer and Version(subject, answer.version, self._schema_of_version(answer, form))
 
     def registered(self, subject: str, kind: str, text: str) -> int | None:
-        """The id of a schema that is a version of the subject; None if it is not."""
-        with self._asking(f"subject '{subject}'"):
-            found = _found(lambda: self._client.lookup_schema(subject, self._unregistered(kind, text)))
-            return int(found.schema_id) if found else None
+        """Return the id of a schema that is a version of the subject; None if it is not."""
+        with self._translating_errors(f"subject '{subject}'"):
+            answer = _ask(lambda: self._client.lookup_schema(subject, _client_schema(kind, text)))
+            return int(answer.schema_id) if answer else None
 
     def accepts(self, subject: str, kind: str, text: str) -> bool:
-        """Whether the subject would take the schema as its next version; a new subject takes any."""
-        with self._asking(f"subject '{subject}'"):
-            if _found(lambda: self._client.get_latest_version(subject)) is None:
+        """Return whether the subject would take the schema as its next version; a new subject takes any."""
+        with self._translating_errors(f"subject '{subject}'"):
+            if _ask(lambda: self._client.get_latest_version(subject)) is None:
                 return True
-            return bool(self._client.test_compatibility(subject, self._unregistered(kind, text)))
+            return bool(self._client.test_compatibility(subject, _client_schema(kind, text)))
 
     def register(self, subject: str, kind: str, text: str) -> int:
-        """Make it the subject's next version, unless it is one; the id."""
-        with self._asking(f"subject '{subject}'"):
-            return int(self._client.register_schema(subject, self._unregistered(kind, text)))
+        """Make the schema the subject's next version, unless it is one; returns its id."""
+        with self._translating_errors(f"subject '{subject}'"):
+            return int(self._client.register_schema(subject, _client_schema(kind, text)))
 
-    def _unregistered(self, kind: str, text: str) -> Any:
-        from confluent_kafka.schema_registry import Schema as Unregistered
+    def _read_schema(self, id: int, answer: Any, form: str | None) -> Schema:
+        """Return the schema of the client's answer, with all that it refers to."""
+        references = []
+        for reference in answer.references or ():
+            references.append((reference.name, self._read_version(reference.subject, reference.version, form)))
+        return Schema(id, answer.schema_type or "AVRO", answer.schema_str, tuple(references))
 
-        return Unregistered(text, kind)
+    def _read_version(self, subject: str, version: int, form: str | None) -> Schema:
+        return self._schema_of_version(self._client.get_version(subject, version, deleted=True, fmt=form), form)
 
-    def _schema(self, id: int, found: Any, form: str | None) -> Schema:
-        referred = found.references or ()
-        references = tuple((each.name, self._version(each.subject, each.version, form)) for each in referred)
-        return Schema(id, found.schema_type or "AVRO", found.schema_str, references)
-
-    def _version(self, subject: str, version: int, form: str | None) -> Schema:
-        return self._of_version(self._client.get_version(subject, version, deleted=True, fmt=form), form)
-
-    def _of_version(self, found: Any, form: str | None) -> Schema:
-        """The schema that a version names. In another form than its text it is asked for by its id.
+    def _schema_of_version(self, answer: Any, form: str | None) -> Schema:
+        """Return the schema that a version names. In another form than its text it is asked for by its id.
 
         Karapace knows `format` there alone, and shows .proto text for a version.
         """
         if form is None:
-            return self._schema(found.schema_id, found.schema, form)
-        by_id = self.schema(int(found.schema_id), compiled=True)
-        if by_id is None:
-            raise _Gone(f"it names schema {found.schema_id} in a version, and has none of that id")
-        return by_id
+            return self._read_schema(answer.schema_id, answer.schema, form)
+        schema = self.schema(int(answer.schema_id), compiled=True)
+        if schema is None:
+            raise _Gone(f"it names schema {answer.schema_id} in a version, and has none of that id")
+        return schema
 
     @cached_property
     def _compiled_client(self) -> Any:
-        """Another one, because a client remembers a schema by its id, in whichever form it was asked for."""
-        return self._open()
+        """Another client, because one remembers a schema by its id, in whichever form it was asked for."""
+        return self._open_client()
 
     @cached_property
     def _client(self) -> Any:
-        return self._open()
+        return self._open_client()
 
-    def _open(self) -> Any:
+    def _open_client(self) -> Any:
+        """Return a client of the registry, which is closed with this object. Raises InvalidPipeline."""
         logging.getLogger("httpx").setLevel(logging.WARNING)  # it names every request
         with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # raised by authlib's own import
             from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -152,16 +150,19 @@ class Registry:
             raise self.connection.invalid(why, "Correct the connection's extra.") from None
 
     @contextmanager
-    def _asking(self, what: str) -> Iterator[None]:
-        """Its errors as ours. Whatever else is raised on the way is the network's, or an answer that is no JSON."""
-        client = self._client
+    def _translating_errors(self, what: str) -> Iterator[None]:
+        """Raise the client's errors as ours; `what` was asked for.
+
+        Whatever else is raised on the way is the network's, or an answer that is no JSON.
+        """
+        client = self._client  # first: `_open_client` imports the module without its deprecation warnings
         from confluent_kafka.schema_registry import SchemaRegistryError
 
         assert client
         try:
             yield
         except SchemaRegistryError as error:
-            raise self._answered(what, error) from None
+            raise self._error_of_answer(what, error) from None
         except (InvalidPipeline, NotCommitted):
             raise
         except Exception as error:
@@ -171,27 +172,37 @@ class Registry:
                 "Retry when it does, or correct the connection. Nothing was written.",
             ) from None
 
-    def _answered(self, what: str, error: Any) -> NotCommitted:
+    def _error_of_answer(self, what: str, error: Any) -> NotCommitted:
+        """Return the error for an answer by its HTTP status: InvalidPipeline where another try would not help."""
         status, code = error.http_status_code, error.error_code
-        said = self.connection.scrub(f"Asked for {what}, it answers {status} ({code}): {error.error_message}.")
+        why = self.connection.scrub(f"Asked for {what}, it answers {status} ({code}): {error.error_message}.")
         where = f"the schema registry {self.connection.describe()}"
         if status in REFUSED:
             todo = "Correct the connection's credentials, or grant the right to read it. Nothing was written."
-            return InvalidPipeline(f"{where} refuses {what}.", said, todo)
+            return InvalidPipeline(f"{where} refuses {what}.", why, todo)
         if 400 <= status < 500 and status not in (408, 429):
-            return InvalidPipeline(f"{where} has no usable {what}.", said, "Correct that. Nothing was written.")
-        return NotCommitted(f"{where} fails.", said, "Retry when it works again. Nothing was written.")
+            return InvalidPipeline(f"{where} has no usable {what}.", why, "Correct that. Nothing was written.")
+        return NotCommitted(f"{where} fails.", why, "Retry when it works again. Nothing was written.")
 
 
 def _form(compiled: bool) -> str | None:
+    """Return the form in which the client asks for a schema; None: as its text."""
     return "serialized" if compiled else None
 
 
-def _found(ask: Any) -> Any:
+def _client_schema(kind: str, text: str) -> Any:
+    """Return a schema as the client takes it."""
+    from confluent_kafka.schema_registry import Schema as ClientSchema
+
+    return ClientSchema(text, kind)
+
+
+def _ask(request: Any) -> Any:
+    """Return the answer to a request; None: the registry does not have what was asked for."""
     from confluent_kafka.schema_registry import SchemaRegistryError
 
     try:
-        return ask()
+        return request()
     except SchemaRegistryError as error:
         if error.http_status_code == MISSING:
             return None

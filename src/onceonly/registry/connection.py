@@ -40,30 +40,38 @@ class RegistryConnection:
 
     @classmethod
     def parse(cls, settings: Mapping[str, Any], name: str) -> RegistryConnection:
-        """
+        """Return the connection with these settings; those that are None are left out.
+
         Raises:
             InvalidPipeline: a setting is missing or not known; no value of one is shown.
         """
-        made = cls({key: str(value) for key, value in settings.items() if value is not None}, name)
-        made._check()
-        return cls(made._without_login_in_url(), name)
+        connection = cls({key: str(value) for key, value in settings.items() if value is not None}, name)
+        connection._check()
+        return cls(connection._without_login_in_url(), name)
 
     def client(self) -> dict[str, Any]:
-        """For `SchemaRegistryClient`. Certificates are trusted as everywhere else in Python."""
-        return {"ssl.ca.location": _trusted(), **self.settings, "timeout": 10.0, "max.retries": 2} | {
+        """Return the settings for `SchemaRegistryClient`. Certificates are trusted as everywhere else in Python."""
+        return {
+            "ssl.ca.location": _default_certificates(),
+            **self.settings,
+            "timeout": 10.0,
+            "max.retries": 2,
             "retries.wait.ms": 200,
             "retries.max.wait.ms": 1000,
         }
 
     def describe(self) -> str:
-        """Address and connection, for messages; never a secret."""
+        """Return address and connection, for messages; never a secret."""
         return f"{self.settings['url']} (connection '{self.name}')"
 
     def scrub(self, text: str) -> str:
-        """`text` with this connection's secrets masked."""
+        """Return `text` with this connection's secrets masked."""
         for key, value in self.settings.items():
-            for part in (value, *value.split(":", 1)) if SECRET.search(key) else ():
-                text = text.replace(part, "***") if len(part) > 3 else text
+            if not SECRET.search(key):
+                continue
+            for part in (value, *value.split(":", 1)):  # a login is a name and a password
+                if len(part) > 3:
+                    text = text.replace(part, "***")
         return text
 
     def invalid(self, why: str, todo: str) -> InvalidPipeline:
@@ -86,16 +94,29 @@ class RegistryConnection:
             raise self.invalid(f"'{LOGIN}' has no ':'.", "Write name:password.")
 
     def _without_login_in_url(self) -> dict[str, str]:
-        """A login in an address would be part of every message of the client that names the address."""
-        parts = [urlsplit(url.strip()) for url in self.settings["url"].split(",")]
-        logins = {f"{unquote(part.username)}:{unquote(part.password or '')}" for part in parts if part.username}
+        """Return the settings with a login in an address moved to the setting for it.
+
+        In the address it would be part of every message of the client that names the address.
+
+        Raises:
+            InvalidPipeline: there are several logins.
+        """
+        logins, plain_urls = set(), []
+        for url in self.settings["url"].split(","):
+            parts = urlsplit(url.strip())
+            if parts.username:
+                logins.add(f"{unquote(parts.username)}:{unquote(parts.password or '')}")
+            plain_urls.append(urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])))
         if len(logins | {self.settings.get(LOGIN, "")} - {""}) > 1:
             raise self.invalid("It has several logins.", f"Keep one, in '{LOGIN}'.")
-        plain = (urlunsplit(part._replace(netloc=part.netloc.rpartition("@")[2])) for part in parts)
-        return {**self.settings, "url": ",".join(plain), **dict.fromkeys([LOGIN] if logins else [], "".join(logins))}
+        settings = {**self.settings, "url": ",".join(plain_urls)}
+        if logins:
+            settings[LOGIN] = logins.pop()
+        return settings
 
 
-def _trusted() -> str | None:
+def _default_certificates() -> str | None:
+    """Return the file or folder of the certificates that Python trusts; None: the client finds it itself."""
     if os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR"):
         return None  # the client looks there itself
     paths = ssl.get_default_verify_paths()

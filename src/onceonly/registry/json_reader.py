@@ -14,12 +14,15 @@ _cached_checker = lru_cache(1_000)(checker)  # of ids in one checkpoint
 
 
 def framed_reader(type_: Any, part: str, rules: Mapping[int, str | None]) -> ReadOne:
-    """A function that reads one record.
+    """Return a function that reads one record.
 
     Args:
         rules: by schema id: what its values have to follow, from `json_schema.rules`; None: the columns alone.
     """
-    readers = {head_of(id): reader(type_, part, _cached_checker(text) if text else None) for id, text in rules.items()}
+    readers = {}
+    for id, text in rules.items():
+        check = _cached_checker(text) if text else None
+        readers[head_of(id)] = reader(type_, part, check)
 
     def read(data: bytes | None) -> Read:
         if data is None:

@@ -44,15 +44,19 @@ class Unusable(Exception):
 
 
 def files(schema: Schema) -> bytes:
-    """The schema with all that it imports, as a serialized FileDescriptorSet."""
+    """Return the schema with all that it imports, as a serialized FileDescriptorSet.
+
+    Raises:
+        Unusable: it is not compiled, or imports what is not known here.
+    """
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
-    found = {name: file for name, file in _files(schema, MAIN)}
-    return bytes(FileDescriptorSet(file=found.values()).SerializeToString())
+    files_by_name = dict(_files(schema, MAIN))
+    return bytes(FileDescriptorSet(file=files_by_name.values()).SerializeToString())
 
 
 def of_set(data: bytes) -> tuple[str, bytes]:
-    """The last file of a FileDescriptorSet, as text for a registry; and all of them, as from `files`.
+    """Return the last file of a FileDescriptorSet, as text for a registry; and all of them, as from `files`.
 
     Raises:
         Unusable: it is no such set, or the file imports others that would have to be registered before it.
@@ -61,53 +65,62 @@ def of_set(data: bytes) -> tuple[str, bytes]:
     from google.protobuf.message import DecodeError
 
     try:
-        found = FileDescriptorSet.FromString(data)
+        descriptor_set = FileDescriptorSet.FromString(data)
     except DecodeError as error:
         raise Unusable(f"it is not a FileDescriptorSet: {error}") from None
-    if not found.file or not found.file[-1].message_type:
+    if not descriptor_set.file or not descriptor_set.file[-1].message_type:
         raise Unusable("it describes no message")
-    main = found.file[-1]
-    if others := [name for name in main.dependency if not name.startswith(COMMON)]:
-        raise Unusable(f"it imports {others[0]}; write the types of both into one file")
+    main = descriptor_set.file[-1]
+    if foreign_imports := [name for name in main.dependency if not name.startswith(COMMON)]:
+        raise Unusable(f"it imports {foreign_imports[0]}; write the types of both into one file")
     text = base64.b64encode(main.SerializeToString()).decode()
     return text, files(Schema(0, "PROTOBUF", text))
 
 
 def indexes_text(indexes: tuple[int, ...]) -> bytes:
-    """As they stand before a message; a single zero for the first one. See `parsed_indexes`."""
-    return b"\0" if indexes == (0,) else b"".join(_zigzag(number) for number in (len(indexes), *indexes))
+    """Return the indexes as they stand before a message; a single zero for the first one. See `parsed_indexes`."""
+    if indexes == (0,):
+        return b"\0"
+    return b"".join(map(_zigzag, (len(indexes), *indexes)))
 
 
 def _zigzag(number: int) -> bytes:
-    """Of a number that is not negative."""
-    left, found = number << 1, bytearray()
-    while left > 0x7F:
-        found.append(left & 0x7F | 0x80)
-        left >>= 7
-    return bytes([*found, left])
+    """Return a number that is not negative as a zigzag varint: seven bits a byte, the lowest first."""
+    remaining, content = number << 1, bytearray()
+    while remaining > 0x7F:
+        content.append(remaining & 0x7F | 0x80)
+        remaining >>= 7
+    return bytes([*content, remaining])
 
 
 def message_at(files: bytes, indexes: tuple[int, ...]) -> str:
-    """The full name of a message of the file."""
+    """Return the full name of a message of the file.
+
+    Raises:
+        Unusable: it has no such message.
+    """
     try:
-        found = _main(files).message_type[indexes[0]]
-        name = f"{_main(files).package}.{found.name}".lstrip(".")
+        message = _main_file(files).message_type[indexes[0]]
+        name = f"{_main_file(files).package}.{message.name}".lstrip(".")
         for index in indexes[1:]:
-            found = found.nested_type[index]
-            name = f"{name}.{found.name}"
+            message = message.nested_type[index]
+            name = f"{name}.{message.name}"
     except IndexError:
         raise Unusable(f"it has no message {list(indexes)}") from None
     return name
 
 
 def indexes_of(files: bytes, name: str) -> tuple[int, ...] | None:
-    """The inverse of `message_at`."""
-    main = _main(files)
-    return next((at for at, each in _messages(main.message_type, main.package, ()) if each == name), None)
+    """Return the indexes of the message with that full name; None: there is none. The inverse of `message_at`."""
+    main = _main_file(files)
+    for indexes, message_name in _messages(main.message_type, main.package, ()):
+        if message_name == name:
+            return indexes
+    return None
 
 
 def spark_type(files: bytes, name: str) -> dict[str, Any]:
-    """The message as Spark's struct, in the JSON form of types.
+    """Return the message as Spark's struct, in the JSON form of types.
 
     Raises:
         Unusable: there is no such message, or it contains itself.
@@ -116,12 +129,15 @@ def spark_type(files: bytes, name: str) -> dict[str, Any]:
 
 
 def misfit(written: bytes, read: bytes, name: str) -> str | None:
-    """Why values of the one cannot be read as the other; None if they can. A parser alone would leave out fields."""
+    """Return why values of the one cannot be read as the other; None if they can.
+
+    A parser alone would leave out fields.
+    """
     return _misfit(descriptor(written, name), descriptor(read, name), set())
 
 
 def _files(schema: Schema, name: str) -> Iterator[tuple[str, Any]]:
-    """Those first that others import."""
+    """Yield the name and descriptor of the schema's file and of all that it imports; those first that others import."""
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
     for imported, other in schema.references:
@@ -130,27 +146,27 @@ def _files(schema: Schema, name: str) -> Iterator[tuple[str, Any]]:
         file = FileDescriptorProto.FromString(base64.b64decode(schema.text, validate=True))
     except Exception as error:
         raise Unusable(f"schema {schema.id} is not compiled: the registry does not know format=serialized") from error
-    referred = {imported for imported, _ in schema.references}
-    for imported in set(file.dependency) - referred:
-        yield from _common(imported)
+    references = {imported for imported, _ in schema.references}
+    for imported in set(file.dependency) - references:
+        yield from _common_files(imported)
     file.name = name
     yield name, file
 
 
-def _common(path: str) -> Iterator[tuple[str, Any]]:
-    """A file that comes with protobuf, or with Confluent's client, and what that imports."""
+def _common_files(path: str) -> Iterator[tuple[str, Any]]:
+    """Yield a file that comes with protobuf, or with Confluent's client, after the files that it imports."""
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
     module = path.removesuffix(".proto").replace("/", ".") + "_pb2"
     for root in ROOTS:
         try:
-            found = import_module(root + module).DESCRIPTOR
+            file_descriptor = import_module(root + module).DESCRIPTOR
         except ImportError:
             continue
-        for other in found.dependencies:
-            yield from _common(other.name)
+        for dependency in file_descriptor.dependencies:
+            yield from _common_files(dependency.name)
         file = FileDescriptorProto()
-        found.CopyToProto(file)
+        file_descriptor.CopyToProto(file)
         file.name = path
         yield path, file
         return
@@ -158,21 +174,27 @@ def _common(path: str) -> Iterator[tuple[str, Any]]:
 
 
 @lru_cache(64)
-def _main(files: bytes) -> Any:
+def _main_file(files: bytes) -> Any:
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
     return next(file for file in FileDescriptorSet.FromString(files).file if file.name == MAIN)
 
 
-def _messages(found: Any, package: str, at: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], str]]:
-    for index, each in enumerate(found):
-        name = f"{package}.{each.name}".lstrip(".")
+def _messages(messages: Any, package: str, at: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], str]]:
+    """Yield indexes and full name of each message, and of those within it."""
+    for index, message in enumerate(messages):
+        name = f"{package}.{message.name}".lstrip(".")
         yield (*at, index), name
-        yield from _messages(each.nested_type, name, (*at, index))
+        yield from _messages(message.nested_type, name, (*at, index))
 
 
 @lru_cache(64)
 def descriptor(files: bytes, name: str) -> Any:
+    """Return protobuf's descriptor of the message with that full name.
+
+    Raises:
+        Unusable: there is none, or the files do not fit together.
+    """
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
     from google.protobuf.descriptor_pool import DescriptorPool
 
@@ -192,22 +214,25 @@ def _struct(message: Any, within: tuple[str, ...]) -> dict[str, Any]:
     if message.full_name in within:
         raise Unusable(f"message '{message.full_name}' contains itself")
     inside = (*within, message.full_name)
-    fields = [
-        {"name": field.name, "type": _type(field, inside), "nullable": True, "metadata": {}} for field in message.fields
-    ]
+    fields = []
+    for field in message.fields:
+        fields.append({"name": field.name, "type": _type(field, inside), "nullable": True, "metadata": {}})
     return {"type": "struct", "fields": fields}
 
 
 def _type(field: Any, within: tuple[str, ...]) -> Any:
     if is_map(field):
-        key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
-        kinds = {"keyType": _single(key, within), "valueType": _single(value, within)}
-        return {"type": "map", **kinds, "valueContainsNull": True}
-    single = _single(field, within)
-    return {"type": "array", "elementType": single, "containsNull": True} if field.is_repeated else single
+        entry = field.message_type.fields_by_name
+        key_type, value_type = _value_type(entry["key"], within), _value_type(entry["value"], within)
+        return {"type": "map", "keyType": key_type, "valueType": value_type, "valueContainsNull": True}
+    value_type = _value_type(field, within)
+    if field.is_repeated:
+        return {"type": "array", "elementType": value_type, "containsNull": True}
+    return value_type
 
 
-def _single(field: Any, within: tuple[str, ...]) -> Any:
+def _value_type(field: Any, within: tuple[str, ...]) -> Any:
+    """Return the type of one value of the field, whether or not it is repeated."""
     if field.type == ENUM:
         return "string"
     if field.message_type is None:
@@ -222,20 +247,23 @@ def is_map(field: Any) -> bool:
     return field.message_type is not None and field.message_type.GetOptions().map_entry
 
 
-def _misfit(written: Any, read: Any, seen: set[tuple[str, str]]) -> str | None:
-    both = written.full_name, read.full_name
-    if both in seen:
+def _misfit(written: Any, read: Any, compared: set[tuple[str, str]]) -> str | None:
+    """Compare two messages; pairs that are in `compared` already fit, or are being compared: messages may be nested."""
+    pair = written.full_name, read.full_name
+    if pair in compared:
         return None
-    seen.add(both)
+    compared.add(pair)
     for field in read.fields:
-        other = written.fields_by_number.get(field.number)
-        if other is None:
+        written_field = written.fields_by_number.get(field.number)
+        if written_field is None:
             continue
-        same = field.type == other.type or (other.type, field.type) in WIDER
-        if not same or field.is_repeated != other.is_repeated:
+        is_same_type = field.type == written_field.type or (written_field.type, field.type) in WIDER
+        if not is_same_type or field.is_repeated != written_field.is_repeated:
             return f"field {field.number} ('{field.name}') of '{read.full_name}' is written as another type"
-        if field.type == MESSAGE and (why := _misfit(other.message_type, field.message_type, seen)):
-            return why
+        if field.type == MESSAGE:
+            why = _misfit(written_field.message_type, field.message_type, compared)
+            if why:
+                return why
     return None
 
 
@@ -246,14 +274,15 @@ Convert = Callable[[Any], Any]
 
 
 def reader(files: bytes, name: str, allowed: Mapping[int, tuple[int, ...]]) -> Convert:
-    """A function of a whole value, head included: {'value': row, 'why': None}, or why it cannot be read, as a clause.
+    """Return a function of a whole value, head included.
 
-    None for what has no head, or another schema's.
+    It returns {'value': row, 'why': None}; or {'value': None, 'why': why it cannot be read, as a clause}; or None for
+    what has no head, or another schema's.
 
     Args:
         allowed: by schema id: the indexes of the message that is read; other messages of the file are not.
     """
-    made, convert = message_class(files, name), _converter(descriptor(files, name))
+    message_type, convert = message_class(files, name), _message_converter(descriptor(files, name))
 
     def read(value: bytes | None) -> dict[str, Any] | None:
         id = None if value is None else id_of(value)
@@ -262,111 +291,130 @@ def reader(files: bytes, name: str, allowed: Mapping[int, tuple[int, ...]]) -> C
         try:
             indexes, start = parsed_indexes(value, HEAD)
             if allowed[id] != indexes:
-                return _bad(f"it is another message of its schema, and not {name}")
-            return {"value": convert(_exact(made, value[start:])), "why": None}
+                return _bad_value(f"it is another message of its schema, and not {name}")
+            return {"value": convert(_parse_exactly(message_type, value[start:])), "why": None}
         except Altered as error:
-            return _bad(str(error))
+            return _bad_value(str(error))
         except Exception:  # a parser may raise anything for malformed bytes
-            return _bad("its bytes are no such message")
+            return _bad_value("its bytes are no such message")
 
     return read
 
 
-def _bad(why: str) -> dict[str, Any]:
+def _bad_value(why: str) -> dict[str, Any]:
     return {"value": None, "why": why}
 
 
-def _exact(made: Any, data: bytes) -> Any:
-    """The message that the bytes are. Raises Altered, or what a parser raises.
+def _parse_exactly(message_type: Any, data: bytes) -> Any:
+    """Return the message that the bytes are. Raises Altered, or what a parser raises.
 
     A message without unknown fields that has the same bytes when it is written again has lost nothing. Others may be
     written in another order or by another library: their fields are looked at one by one.
     """
-    message = made.FromString(data)
+    message = message_type.FromString(data)
     if not message.IsInitialized():
         raise Altered("a required field is missing")
     message.DiscardUnknownFields()
     if message.SerializeToString(deterministic=True) != data:
-        protobuf_wire.check(data, made.DESCRIPTOR)
+        protobuf_wire.check(data, message_type.DESCRIPTOR)
     return message
 
 
 def after_id(files: bytes, name: str) -> Convert:
-    """A function of what follows the id in a value that was written as this message: its row, as from `reader`."""
-    made, convert = message_class(files, name), _converter(descriptor(files, name))
-    return lambda value: convert(made.FromString(value[parsed_indexes(value, 0)[1] :]))
+    """Return a function of what follows the id in a value that was written as this message.
+
+    It returns the value's row, as from `reader`.
+    """
+    message_type, convert = message_class(files, name), _message_converter(descriptor(files, name))
+
+    def read(value: bytes) -> Any:
+        _, start = parsed_indexes(value, 0)
+        return convert(message_type.FromString(value[start:]))
+
+    return read
 
 
 def parsed_indexes(value: bytes, at: int) -> tuple[tuple[int, ...], int]:
-    """The message's indexes, and where the message begins. A single zero stands for the first one."""
-    count, at = _varint(value, at)
+    """Return the message's indexes, and where the message begins. A single zero stands for the first one.
+
+    Raises:
+        ValueError: they cannot be parsed.
+    """
+    count, at = _read_zigzag(value, at)
     if count == 0:
         return (0,), at
     if count < 0:
         raise ValueError(count)
-    found = []
+    indexes = []
     for _ in range(count):
-        index, at = _varint(value, at)
-        found.append(index)
-    return tuple(found), at
+        index, at = _read_zigzag(value, at)
+        indexes.append(index)
+    return tuple(indexes), at
 
 
-def _varint(value: bytes, at: int) -> tuple[int, int]:
-    """A zigzag number, and what follows it."""
+def _read_zigzag(value: bytes, at: int) -> tuple[int, int]:
+    """Return a zigzag number, and where what follows it begins."""
     number, at = protobuf_wire.varint(memoryview(value), at)
     return (number >> 1) ^ -(number & 1), at
 
 
 @lru_cache(64)
 def message_class(files: bytes, name: str) -> Any:
+    """Return protobuf's class of the message with that full name."""
     from google.protobuf.message_factory import GetMessageClass
 
     return GetMessageClass(descriptor(files, name))
 
 
-def _converter(message: Any) -> Convert:
-    fields = [(field.name, field.has_presence, _field(field)) for field in message.fields]
+def _message_converter(message: Any) -> Convert:
+    """Return a function of such a message: its row, with None for each field that has presence and is not set."""
+    fields = [(field.name, field.has_presence, _field_converter(field)) for field in message.fields]
 
-    def convert(found: Any) -> dict[str, Any]:
-        return {
-            name: None if present and not found.HasField(name) else of(getattr(found, name))
-            for name, present, of in fields
-        }
+    def convert(value: Any) -> dict[str, Any]:
+        row = {}
+        for name, has_presence, convert_field in fields:
+            is_null = has_presence and not value.HasField(name)
+            row[name] = None if is_null else convert_field(getattr(value, name))
+        return row
 
     return convert
 
 
-def _field(field: Any) -> Convert:
+def _field_converter(field: Any) -> Convert:
     if is_map(field):
-        of = _one(field.message_type.fields_by_name["value"])
-        return lambda values: [(key, of(value)) for key, value in sorted(values.items())]
-    one = _one(field)
-    return (lambda values: [one(each) for each in values]) if field.is_repeated else one
+        convert_value = _value_converter(field.message_type.fields_by_name["value"])
+        return lambda entries: [(key, convert_value(value)) for key, value in sorted(entries.items())]
+    convert = _value_converter(field)
+    if field.is_repeated:
+        return lambda values: [convert(value) for value in values]
+    return convert
 
 
-def _one(field: Any) -> Convert:
+def _value_converter(field: Any) -> Convert:
+    """Return a function of one value of the field, whether or not it is repeated."""
     if field.type == ENUM:
-        names = {number: each.name for number, each in field.enum_type.values_by_number.items()}
-        return lambda value: names.get(value, str(value))
+        names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
+        return lambda number: names.get(number, str(number))
     if field.type == STRING:
         return _text
     if field.message_type is None:
-        return _same
+        return _identity
     if field.message_type.full_name == TIMESTAMP:
         return _micros
     if field.message_type.full_name in WRAPPERS:
-        return lambda value: value.value
-    return _converter(field.message_type)
+        return lambda wrapper: wrapper.value
+    return _message_converter(field.message_type)
 
 
 def _text(value: Any) -> str:
-    """Proto2's parsers take bytes that are no UTF-8."""
+    """Return the text, which has to be one: Proto2's parsers take bytes that are no UTF-8. Raises Altered."""
     if isinstance(value, bytes):
         raise Altered("a text is not UTF-8")
     return str(value)
 
 
 def _micros(time: Any) -> int:
+    """Return a Timestamp in microseconds since 1970. Raises Altered where that is another time."""
     if not SECONDS[0] <= time.seconds <= SECONDS[1] or not 0 <= time.nanos < 1_000_000_000:
         raise Altered("a Timestamp is not in the years 1 to 9999")
     if time.nanos % 1000:
@@ -374,5 +422,5 @@ def _micros(time: Any) -> int:
     return int(time.seconds) * 1_000_000 + int(time.nanos) // 1000
 
 
-def _same(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value

@@ -28,14 +28,14 @@ class Altered(ValueError):
 
 def check(data: bytes, message: Any) -> None:
     """Raise Altered unless a parser keeps all that the bytes say of the message's fields."""
-    _check(memoryview(data), message, 0)
+    _check_message(memoryview(data), message, 0)
 
 
-def _check(data: memoryview, message: Any, depth: int) -> None:
+def _check_message(data: memoryview, message: Any, depth: int) -> None:
     if depth > MOST_DEPTH:
         raise Altered(f"'{message.name}' is nested too deeply")
-    seen: set[str] = set()
-    keys: dict[int, set[bytes]] = {}
+    written: set[str] = set()  # fields, and oneofs as 'name()'
+    keys: dict[int, set[bytes]] = {}  # of maps, by the field's number
     for number, wire, value in _fields(data, depth):
         field = message.fields_by_number.get(number)
         if field is None:
@@ -44,51 +44,61 @@ def _check(data: memoryview, message: Any, depth: int) -> None:
             _check_repeated(field, wire, value, depth, keys.setdefault(number, set()))
             continue
         _check_value(field, wire, value, depth)
-        one = field.containing_oneof.name + "()" if field.containing_oneof else field.name
-        if one in seen:
+        name = field.containing_oneof.name + "()" if field.containing_oneof else field.name
+        if name in written:
             raise Altered(f"field '{field.name}' was written more than once")
-        seen.add(one)
+        written.add(name)
 
 
 def _check_repeated(field: Any, wire: int, value: Any, depth: int, keys: set[bytes]) -> None:
-    packed = wire == BYTES and WIRE_TYPES[field.type] in (VARINT, FIXED32, FIXED64)
-    if not packed:
+    is_packed = wire == BYTES and WIRE_TYPES[field.type] in (VARINT, FIXED32, FIXED64)
+    if not is_packed:
         _check_value(field, wire, value, depth)
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             _check_key(field, value, depth, keys)
         return
     at = 0
     while at < len(value):
-        item, at = _take(value, at, WIRE_TYPES[field.type])
+        item, at = _read_value(value, at, WIRE_TYPES[field.type])
         _check_value(field, WIRE_TYPES[field.type], item, depth)
 
 
 def _check_key(field: Any, entry: memoryview, depth: int, keys: set[bytes]) -> None:
-    """An entry without a key has the zero of its type."""
-    key = next((repr(bytes(v) if w == BYTES else v).encode() for n, w, v in _fields(entry, depth) if n == 1), b"")
-    key = b"" if key in (b"0", b"b''") else key
+    """Refuse a key that is in `keys` already, and add it. An entry without a key has the zero of its type."""
+    key = _key_of(entry, depth)
+    if key in (b"0", b"b''"):
+        key = b""
     if key in keys:
         raise Altered(f"field '{field.name}' has a key twice")
     keys.add(key)
 
 
+def _key_of(entry: memoryview, depth: int) -> bytes:
+    """Return the first key of a map's entry, as bytes that differ for different keys; b"" if there is none."""
+    for number, wire, value in _fields(entry, depth):
+        if number == 1:
+            return repr(bytes(value) if wire == BYTES else value).encode()
+    return b""
+
+
 def _check_value(field: Any, wire: int, value: Any, depth: int) -> None:
     if wire != WIRE_TYPES[field.type]:
         raise Altered(f"field '{field.name}' was written as another type")
-    if wire == VARINT and not _fits(field.type, value):
+    if wire == VARINT and not _can_hold(field.type, value):
         raise Altered(f"field '{field.name}' has a number that does not fit")
-    if field.type == ENUM and field.enum_type.is_closed and _signed(value) not in field.enum_type.values_by_number:
+    if field.type == ENUM and field.enum_type.is_closed and _to_signed(value) not in field.enum_type.values_by_number:
         raise Altered(f"field '{field.name}' has a value that its enum does not have")  # a parser leaves it out
     if field.message_type is not None:
-        _check(value, field.message_type, depth + 1)
+        _check_message(value, field.message_type, depth + 1)
 
 
-def _signed(number: int) -> int:
+def _to_signed(number: int) -> int:
+    """Return the signed number that an unsigned one of 64 bits stands for."""
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
-def _fits(kind: int, number: int) -> bool:
-    """Whether an unsigned number of 64 bits is one of that type."""
+def _can_hold(kind: int, number: int) -> bool:
+    """Return whether an unsigned number of 64 bits is one of that type."""
     if kind in (INT32, ENUM):
         return number < 1 << 31 or number >= (1 << 64) - (1 << 31)
     if kind in (UINT32, SINT32):
@@ -97,7 +107,7 @@ def _fits(kind: int, number: int) -> bool:
 
 
 def _fields(data: memoryview, depth: int) -> Iterator[tuple[int, int, Any]]:
-    """(number, wire type, value) of each field; of a group, its bytes."""
+    """Yield (number, wire type, value) of each field; of a group, its bytes. Raises Altered."""
     at = 0
     while at < len(data):
         tag, at = varint(data, at)
@@ -106,12 +116,12 @@ def _fields(data: memoryview, depth: int) -> Iterator[tuple[int, int, Any]]:
             start, (end, at) = at, _end_of_group(data, at, number, depth)
             yield number, wire, data[start:end]
         else:
-            value, at = _take(data, at, wire)
+            value, at = _read_value(data, at, wire)
             yield number, wire, value
 
 
 def _end_of_group(data: memoryview, at: int, number: int, depth: int) -> tuple[int, int]:
-    """Where its fields end, and what follows it begins."""
+    """Return where the group's fields end, and where what follows it begins."""
     if depth > MOST_DEPTH:
         raise Altered("a group is nested too deeply")
     while True:
@@ -122,10 +132,14 @@ def _end_of_group(data: memoryview, at: int, number: int, depth: int) -> tuple[i
             if tag >> 3 != number:
                 raise Altered("a group ends that has not begun")
             return end, at
-        at = _end_of_group(data, at, tag >> 3, depth + 1)[1] if wire == GROUP else _take(data, at, wire)[1]
+        if wire == GROUP:
+            _, at = _end_of_group(data, at, tag >> 3, depth + 1)
+        else:
+            _, at = _read_value(data, at, wire)
 
 
-def _take(data: memoryview, at: int, wire: int) -> tuple[Any, int]:
+def _read_value(data: memoryview, at: int, wire: int) -> tuple[Any, int]:
+    """Return a value of that wire type, and where what follows it begins. Raises Altered."""
     if wire == VARINT:
         return varint(data, at)
     if wire == BYTES:
@@ -138,7 +152,7 @@ def _take(data: memoryview, at: int, wire: int) -> tuple[Any, int]:
 
 
 def varint(data: memoryview, at: int) -> tuple[int, int]:
-    """An unsigned number, and where what follows it begins. Raises Altered."""
+    """Return an unsigned number, and where what follows it begins. Raises Altered."""
     number = 0
     for place in range(MOST_VARINT_BYTES):
         if at + place >= len(data):

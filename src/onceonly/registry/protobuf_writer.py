@@ -22,11 +22,11 @@ class Unwritable(Exception):
 
 @lru_cache(16)
 def writer(files: bytes, name: str) -> Callable[[Mapping[str, Any]], bytes]:
-    """A function of a row, as PyArrow gives it. Raises Unwritable."""
-    made, fill = protobuf.message_class(files, name), _filler(protobuf.descriptor(files, name))
+    """Return a function of a row, as PyArrow gives it: the message's bytes. It raises Unwritable."""
+    message_type, fill = protobuf.message_class(files, name), _filler(protobuf.descriptor(files, name))
 
     def write(row: Mapping[str, Any]) -> bytes:
-        message = made()
+        message = message_type()
         fill(message, row)
         try:
             return bytes(message.SerializeToString(deterministic=True))
@@ -37,56 +37,65 @@ def writer(files: bytes, name: str) -> Callable[[Mapping[str, Any]], bytes]:
 
 
 def misfit(have: Any, want: Any, at: str = "value") -> str | None:
-    """Why rows of the one type (Spark's, as JSON) cannot become messages of the other; None if they can."""
+    """Return why rows of the one type (Spark's, as JSON) cannot become messages of the other; None if they can."""
     if isinstance(have, str) or isinstance(want, str):
-        fits = have == want or [have, want] in WIDER
-        return None if fits else f"{at} is {_shown(have)}, and the message has {_shown(want)}"
+        if have == want or [have, want] in WIDER:
+            return None
+        return f"{at} is {_type_name(have)}, and the message has {_type_name(want)}"
     if have["type"] != want["type"]:
         return f"{at} is {have['type']}, and the message has {want['type']}"
     if have["type"] == "struct":
         return _misfit_of_fields(have, want, at)
     parts = ("elementType",) if have["type"] == "array" else ("keyType", "valueType")
-    return next((why for part in parts if (why := misfit(have[part], want[part], f"{at}.{part}"))), None)
-
-
-def _misfit_of_fields(have: Any, want: Any, at: str) -> str | None:
-    wanted = {field["name"]: field["type"] for field in want["fields"]}
-    for field in have["fields"]:
-        if field["name"] not in wanted:
-            return f"{at}.{field['name']} is not a field of the message"
-        if why := misfit(field["type"], wanted[field["name"]], f"{at}.{field['name']}"):
+    for part in parts:
+        if why := misfit(have[part], want[part], f"{at}.{part}"):
             return why
     return None
 
 
-def _shown(kind: Any) -> str:
-    return kind if isinstance(kind, str) else str(kind["type"])
+def _misfit_of_fields(have: Any, want: Any, at: str) -> str | None:
+    message_types = {field["name"]: field["type"] for field in want["fields"]}
+    for field in have["fields"]:
+        name = field["name"]
+        if name not in message_types:
+            return f"{at}.{name} is not a field of the message"
+        if why := misfit(field["type"], message_types[name], f"{at}.{name}"):
+            return why
+    return None
 
 
-def _filler(message: Any) -> Fill:
-    fields = {field.name: _field(field) for field in message.fields}
-    oneofs = [(each.name, [field.name for field in each.fields]) for each in message.oneofs]
+def _type_name(type_: Any) -> str:
+    return type_ if isinstance(type_, str) else str(type_["type"])
 
-    def fill(made: Any, row: Mapping[str, Any]) -> None:
-        for name, members in oneofs:
+
+def _filler(descriptor: Any) -> Fill:
+    """Return a function that sets the fields of such a message from a row."""
+    fillers = {field.name: _field_filler(field) for field in descriptor.fields}
+    members_by_oneof = {}
+    for oneof in descriptor.oneofs:
+        members_by_oneof[oneof.name] = [field.name for field in oneof.fields]
+
+    def fill(message: Any, row: Mapping[str, Any]) -> None:
+        for oneof, members in members_by_oneof.items():
             if sum(row.get(member) is not None for member in members) > 1:
-                raise Unwritable(f"oneof '{name}' has several values")
+                raise Unwritable(f"oneof '{oneof}' has several values")
         for name, value in row.items():
-            fields[name](made, value)
+            fillers[name](message, value)
 
     return fill
 
 
-def _field(field: Any) -> Fill:
-    one = _setter(field)
+def _field_filler(field: Any) -> Fill:
+    """Return a function that sets the field of a message, unless the value is null. It raises Unwritable."""
+    set_field = _setter(field)
 
-    def fill(made: Any, value: Any) -> None:
+    def fill(message: Any, value: Any) -> None:
         if value is None:
             if not (field.has_presence or field.is_repeated):
                 raise Unwritable(f"field '{field.name}' is null, and has no presence: declare it optional")
             return
         try:
-            one(made, value)
+            set_field(message, value)
         except (TypeError, ValueError, AttributeError, KeyError) as error:  # whose text may show the value
             raise Unwritable(f"field '{field.name}' does not take its value ({type(error).__name__})") from None
 
@@ -94,71 +103,79 @@ def _field(field: Any) -> Fill:
 
 
 def _setter(field: Any) -> Fill:
+    """Return a function that sets the field of a message to a value that is not null."""
+    name = field.name
     if protobuf.is_map(field):
-        return _map(field)
+        return _map_filler(field)
     if field.message_type is None:
-        of = _plain(field)
+        convert = _converter(field)
         if field.is_repeated:
-            return lambda made, values: getattr(made, field.name).extend([of(each) for each in values])
-        return lambda made, value: setattr(made, field.name, of(value))
-    put = _message(field.message_type)
+            return lambda message, values: getattr(message, name).extend([convert(value) for value in values])
+        return lambda message, value: setattr(message, name, convert(value))
+    fill = _part_filler(field.message_type)
     if field.is_repeated:
-        return lambda made, values: _add(getattr(made, field.name), put, values)
-    return lambda made, value: put(getattr(made, field.name), value)
+        return lambda message, rows: _add_all(getattr(message, name), fill, rows)
+    return lambda message, row: fill(getattr(message, name), row)
 
 
-def _add(target: Any, put: Fill, values: Any) -> None:
-    for value in values:
-        put(target.add(), _there(value))
+def _add_all(messages: Any, fill: Fill, rows: Any) -> None:
+    for row in rows:
+        fill(messages.add(), _require_value(row))
 
 
-def _map(field: Any) -> Fill:
-    kind = field.message_type.fields_by_name["value"]
-    of, put = _plain(kind), kind.message_type and _message(kind.message_type)
+def _map_filler(field: Any) -> Fill:
+    value_field = field.message_type.fields_by_name["value"]
+    convert = _converter(value_field)
+    fill_value = value_field.message_type and _part_filler(value_field.message_type)
 
-    def fill(made: Any, pairs: Any) -> None:
-        target = getattr(made, field.name)
+    def fill(message: Any, pairs: Any) -> None:
+        entries = getattr(message, field.name)
         for key, value in pairs:
-            if put:
-                put(target[key], _there(value))
+            if fill_value:
+                fill_value(entries[key], _require_value(value))
             else:
-                target[key] = of(value)
+                entries[key] = convert(value)
 
     return fill
 
 
-def _message(kind: Any) -> Fill:
-    """Of a message that is part of another one. It is there even if it is empty."""
-    if kind.full_name == protobuf.TIMESTAMP:
-        return _timestamp
-    inner = _wrapped(kind) if kind.full_name in protobuf.WRAPPERS else _filler(kind)
+def _part_filler(descriptor: Any) -> Fill:
+    """Return a function that fills a message which is part of another one. It is there even if it is empty."""
+    if descriptor.full_name == protobuf.TIMESTAMP:
+        return _fill_timestamp
+    is_wrapper = descriptor.full_name in protobuf.WRAPPERS
+    fill_part = _wrapper_filler(descriptor) if is_wrapper else _filler(descriptor)
 
-    def fill(made: Any, value: Any) -> None:
-        made.SetInParent()
-        inner(made, value)
+    def fill(part: Any, value: Any) -> None:
+        part.SetInParent()
+        fill_part(part, value)
 
     return fill
 
 
-def _wrapped(kind: Any) -> Fill:
-    of = _plain(kind.fields_by_name["value"])
-    return lambda made, value: setattr(made, "value", of(value))
+def _wrapper_filler(descriptor: Any) -> Fill:
+    convert = _converter(descriptor.fields_by_name["value"])
+    return lambda wrapper, value: setattr(wrapper, "value", convert(value))
 
 
-def _timestamp(made: Any, time: Any) -> None:
+def _fill_timestamp(timestamp: Any, time: Any) -> None:
     micros = (time - protobuf.EPOCH) // protobuf.MICROSECOND
-    made.SetInParent()
-    made.seconds, made.nanos = micros // 1_000_000, micros % 1_000_000 * 1000
+    timestamp.SetInParent()
+    timestamp.seconds, timestamp.nanos = micros // 1_000_000, micros % 1_000_000 * 1000
 
 
-def _plain(field: Any) -> Callable[[Any], Any]:
+def _converter(field: Any) -> Callable[[Any], Any]:
+    """Return a function of one value, as PyArrow gives it: what protobuf takes.
+
+    It raises ValueError or TypeError for what is no such value, such as a null.
+    """
     if field.type == protobuf.ENUM:
-        numbers = {each.name: each.number for each in field.enum_type.values}
+        numbers = {value.name: value.number for value in field.enum_type.values}
         return lambda name: numbers[name] if name in numbers else int(name)
-    return int if protobuf.TYPES.get(field.type) == "decimal(20,0)" else _there
+    return int if protobuf.TYPES.get(field.type) == "decimal(20,0)" else _require_value
 
 
-def _there(value: Any) -> Any:
+def _require_value(value: Any) -> Any:
     if value is None:
         raise ValueError
     return value

@@ -10,9 +10,12 @@ KINDS = {"avro": "AVRO", "json": "JSON", "protobuf": "PROTOBUF"}  # formats, as 
 
 
 def head_of(id: int) -> bytes:
+    """Return how values begin that are written by the schema with that id."""
     return MAGIC + id.to_bytes(HEAD - 1, "big")
 
 
 def id_of(value: bytes) -> int | None:
-    """The id that it begins with; None: it begins with something else."""
-    return int.from_bytes(value[1:HEAD], "big") if value[:1] == MAGIC and len(value) >= HEAD else None
+    """Return the id that the value begins with; None: it begins with something else."""
+    if value[:1] != MAGIC or len(value) < HEAD:
+        return None
+    return int.from_bytes(value[1:HEAD], "big")

@@ -49,38 +49,47 @@ def check(uri: str, what: str = "the state table") -> None:
 
 
 def _most_winners(trial: str) -> int:
-    """Raises OSError: a round was not completed, and no other one had two winners."""
+    """Return how many writers were told in one round that they had won: 1, or the number of the first round with more.
+
+    Raises:
+        OSError: a round was not completed, and no other one had two winners.
+    """
     files, errors = Objects(trial), list[Exception]()
     try:
         with ThreadPoolExecutor(WRITERS) as pool:
             for number in range(ROUNDS):
-                won, failed = _round(files, f"{number}.json", pool)
-                errors += failed
-                if won > 1:
-                    return won
-                if len(failed) == WRITERS:
+                winners, round_errors = _race(files, f"{number}.json", pool)
+                errors += round_errors
+                if winners > 1:
+                    return winners
+                if len(round_errors) == WRITERS:
                     break
     finally:
-        _remove(files)
+        _remove_trial(files)
     if errors:
         raise errors[0]
     return 1
 
 
-def _remove(files: Objects) -> None:
+def _remove_trial(files: Objects) -> None:
     files.unlink([f"{number}.json" for number in range(ROUNDS)])
 
 
-def _round(files: Objects, name: str, pool: ThreadPoolExecutor) -> tuple[int, list[Exception]]:
-    """How many of those that create that object at the same time are told that they have; errors of the storage."""
-    together = Barrier(WRITERS)
-    told = list(pool.map(lambda writer: _create(files, name, writer, together), range(WRITERS)))
-    return told.count(None), [error for error in told if error and not isinstance(error, FileExistsError)]
+def _race(files: Objects, name: str, pool: ThreadPoolExecutor) -> tuple[int, list[Exception]]:
+    """Let all writers create that object at the same time.
+
+    Returns:
+        How many of them are told that they have; and the errors of the storage.
+    """
+    start = Barrier(WRITERS)
+    answers = list(pool.map(lambda writer: _create(files, name, writer, start), range(WRITERS)))
+    errors = [error for error in answers if error and not isinstance(error, FileExistsError)]
+    return answers.count(None), errors
 
 
-def _create(files: Objects, name: str, writer: int, together: Barrier) -> Exception | None:
-    """None: it is told that it has created it."""
-    together.wait()
+def _create(files: Objects, name: str, writer: int, start: Barrier) -> Exception | None:
+    """Create the object once all writers are ready; returns the error, or None if it is told that it has created it."""
+    start.wait()
     try:
         files.create(name, str(writer).encode())
     except OSError as error:

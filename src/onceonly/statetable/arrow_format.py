@@ -17,6 +17,9 @@ SCHEMA = pa.schema(
 
 
 def to_arrow(records: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Rows, each as `row_format.record` gives it."""
-    columns = [pa.array([each[field.name] for each in records], field.type) for field in SCHEMA]
+    """Return rows as a table with the columns of `SCHEMA`; each is given as `row_format.record` returns it."""
+    columns = []
+    for field in SCHEMA:
+        values = [record[field.name] for record in records]
+        columns.append(pa.array(values, field.type))
     return pa.Table.from_arrays(columns, schema=SCHEMA)  # from_pylist would import pandas

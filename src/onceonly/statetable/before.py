@@ -12,51 +12,68 @@ import zlib
 from collections.abc import Mapping, Sequence
 
 from onceonly.statetable import row_format
-from onceonly.statetable.log import CREATION, MERGE, MERGED, NONE, ROW, Entry, entry
+from onceonly.statetable.log import CREATION, MERGE, MERGED, NONE, ROW, Entry, entry_from_info
 
 KEY = "before"
-MOST = 256 << 10  # bytes of rows; they repeat each other, so that about a tenth is written
+MAX_PACKED_BYTES = 256 << 10  # of rows; they repeat each other, so that about a tenth is written
 
 
-def told(version: int, known: Mapping[int, Entry]) -> dict[str, str]:
-    """What the entry of that version says of those before it, as far as they are known without a hole."""
-    found: list[dict[str, str]] = []
-    size, merged = 0, False
+def pack(version: int, entries: Mapping[int, Entry]) -> dict[str, str]:
+    """Return what the commit of that version holds of the entries before it, as far as they are known without a hole.
+
+    Args:
+        entries: the known entries by version.
+    Returns:
+        One more field of its commit info; none where the entry before it is not known.
+    """
+    infos: list[dict[str, str]] = []
+    size, has_merge = 0, False
     for number in range(version - 1, NONE, -1):
-        each = known.get(number)
-        if each is None or each.foreign:
+        entry = entries.get(number)
+        if entry is None or entry.foreign:
             break
-        found.append(_short(each))
-        size += len(found[-1].get(ROW, ""))
-        merged = merged or each.merges
-        if size > MOST or (merged and each.row):
+        info = _short_info(entry)
+        infos.append(info)
+        size += len(info.get(ROW, ""))
+        has_merge = has_merge or entry.merges
+        if size > MAX_PACKED_BYTES or (has_merge and entry.row):
             break
-    packed = zlib.compress(json.dumps(found).encode(), 6)
-    return {KEY: base64.b85encode(packed).decode()} if found else {}
+    if not infos:
+        return {}
+    compressed = zlib.compress(json.dumps(infos).encode(), 6)
+    return {KEY: base64.b85encode(compressed).decode()}
 
 
-def of(version: int, lines: Sequence[str]) -> list[Entry]:
-    """The entries of which the log file of that version, with these lines, tells.
+def unpack(version: int, lines: Sequence[str]) -> list[Entry]:
+    """Return the entries that are packed into the log file of that version, which has these lines; newest first.
 
     Raises:
         ValueError: they cannot be parsed.
     """
-    packed = next((_packed(line) for line in lines if f'"{KEY}":' in line and '"commitInfo"' in line), None)
+    packed = _find_packed(lines)
     if packed is None:
         return []
     try:
-        found = json.loads(zlib.decompress(base64.b85decode(packed)))
+        infos = json.loads(zlib.decompress(base64.b85decode(packed)))
     except zlib.error as error:
         raise ValueError(str(error)) from error
-    return [entry(number, each) for number, each in zip(range(version - 1, NONE, -1), found, strict=False)]
+    versions = range(version - 1, NONE, -1)
+    return [entry_from_info(number, info) for number, info in zip(versions, infos, strict=False)]
 
 
-def _packed(line: str) -> str | None:
-    packed: str | None = json.loads(line)["commitInfo"].get(KEY)
-    return packed
+def _find_packed(lines: Sequence[str]) -> str | None:
+    """Return the packed text in the first commit info with that key; other lines are not parsed."""
+    for line in lines:
+        if f'"{KEY}":' in line and '"commitInfo"' in line:
+            packed: str | None = json.loads(line)["commitInfo"].get(KEY)
+            return packed
+    return None
 
 
-def _short(each: Entry) -> dict[str, str]:
-    if each.row:
-        return {ROW: row_format.to_text(each.row)}
-    return {MERGED: "true"} if each.merges else {"operation": MERGE if each.rewrites else CREATION}
+def _short_info(entry: Entry) -> dict[str, str]:
+    """Return the part of its commit info from which `entry_from_info` makes the same entry."""
+    if entry.row:
+        return {ROW: row_format.to_text(entry.row)}
+    if entry.merges:
+        return {MERGED: "true"}
+    return {"operation": MERGE if entry.rewrites else CREATION}

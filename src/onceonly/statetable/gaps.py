@@ -8,10 +8,10 @@ from itertools import pairwise
 from onceonly.checkpoint.offsets import Interval
 
 
-def between(pinned: Iterable[Interval]) -> list[Interval]:
-    """The gaps between these intervals, oldest first.
+def gaps_between(intervals: Iterable[Interval]) -> list[Interval]:
+    """Return the gaps between these pinned intervals, oldest first.
 
     They are in any order and may be repeated, but do not overlap: so each ends before the one that begins next.
     """
-    in_order = sorted((each.start, each.end) for each in pinned)
+    in_order = sorted((interval.start, interval.end) for interval in intervals)
     return [Interval(end, start) for (_, end), (start, _) in pairwise(in_order) if end < start]

@@ -13,55 +13,67 @@ from contextlib import suppress
 from pathlib import Path
 
 from onceonly.filesystems.durability import to_disk, way_to_disk
-from onceonly.statetable.log import CONFIGURATION, NONE, Commit, Damaged, Entry, Taken, creation, parsed
+from onceonly.statetable.log import CONFIGURATION, NONE, Commit, Damaged, Entry, Taken, creation, parse_entry
 
 File = tuple[int, int, int]  # by which it is recognised: its number on the disk, when it was written, and its size
-PARSED = 256  # entries that are kept in memory
-KEPT = 256  # entries before the last log checkpoint that are never removed, and so may be read
+ENTRY_NAME_LENGTH = len(f"{0:020}.json")
+MAX_PARSED_ENTRIES = 256  # entries that are kept in memory
+ENTRIES_BEFORE_CHECKPOINT = 256  # that are never removed, and so may be read
 
 
 class LocalLog:
-    """See `Log`."""
+    """The log of a table on a local or mounted disk. See `Log`."""
 
     def __init__(self, table: Path) -> None:
         self.table, self.folder = table, table / "_delta_log"
         self._prefix = f"{self.folder}{os.sep}"
-        self._kept: tuple[int, File | None] | None = None  # the last entry whose name is known to be on disk
-        self._seen = NONE
+        self._synced: tuple[int, File | None] | None = None  # the last entry whose name is known to be on disk
+        self._newest = NONE  # the version that this object has read or written last
         self._parsed: dict[int, tuple[File, Entry]] = {}  # by version
 
     def entries(self) -> tuple[int, Iterator[Entry]]:
         newest, checkpoint = self.listing()
-        self._seen = newest
-        return newest, self._read(newest, checkpoint)
+        self._newest = newest
+        return newest, self._read_down_from(newest, checkpoint)
 
     def is_other(self) -> bool:
-        """Not told: on a disk, each look at a log comes after one at the state table's identity."""
+        """Return False: on a disk, each look at a log comes after one at the state table's identity."""
         return False
 
     def listing(self) -> tuple[int, int]:
-        """The current version, and that of the last log checkpoint; each NONE where there is none."""
-        names: list[str] = []
-        with suppress(FileNotFoundError):
-            names = os.listdir(self.folder)
-        newest = max((name for name in names if len(name) == 25 and name.endswith(".json")), default=None)
-        checkpoints = [int(name[:20]) for name in names if name.endswith(".checkpoint.parquet") and name[0] != "."]
-        last = max(checkpoints, default=NONE)
-        if newest is None and last == NONE and any(self.table.glob("*.parquet")):
+        """Return the current version, and that of the last log checkpoint; each NONE where there is none.
+
+        Raises:
+            Damaged: the log is empty, and the table is not.
+        """
+        names = self._file_names()
+        entries = [name for name in names if len(name) == ENTRY_NAME_LENGTH and name.endswith(".json")]
+        checkpoints = [name for name in names if name.endswith(".checkpoint.parquet") and name[0] != "."]
+        if not entries and not checkpoints and any(self.table.glob("*.parquet")):
             raise Damaged(f"{self.folder} is empty, but there are files of rows.")
-        return max(last, int(newest[:20]) if newest else NONE), last
+        newest = max(entries, default=None)  # as texts: all of them have the same number of digits
+        version = int(newest[:20]) if newest else NONE
+        checkpoint = max((int(name[:20]) for name in checkpoints), default=NONE)
+        return max(checkpoint, version), checkpoint
+
+    def _file_names(self) -> list[str]:
+        try:
+            return os.listdir(self.folder)
+        except FileNotFoundError:
+            return []
 
     def versions(self) -> list[int]:
-        """The versions whose entries are there, in order."""
-        return sorted(int(path.name[:20]) for path in self.folder.glob("*.json") if len(path.name) == 25)
+        """Return the versions whose entries are there, in order."""
+        names = (path.name for path in self.folder.glob("*.json"))
+        return sorted(int(name[:20]) for name in names if len(name) == ENTRY_NAME_LENGTH)
 
-    def _read(self, newest: int, checkpoint: int) -> Iterator[Entry]:
-        """Not below the last log checkpoint by more than `KEPT`.
+    def _read_down_from(self, newest: int, checkpoint: int) -> Iterator[Entry]:
+        """Yield the entries from that version down, to `ENTRIES_BEFORE_CHECKPOINT` before the last log checkpoint.
 
-        Entries there are removed, so that a process which was stopped for hours may have written one of that name.
+        Older entries are removed, so that a process which was stopped for hours may have written one of that name.
         Each is opened by its name: a listing of the folder may leave out what was written while it was made.
         """
-        for version in range(newest, max(checkpoint - KEPT, NONE), -1):
+        for version in range(newest, max(checkpoint - ENTRIES_BEFORE_CHECKPOINT, NONE), -1):
             try:
                 yield self._entry(version)
             except FileNotFoundError:
@@ -70,16 +82,18 @@ class LocalLog:
                 return
 
     def _entry(self, version: int) -> Entry:
-        """The entry; parsed again only where its file is another one than it was."""
-        file = self._file(version)
-        known = self._parsed.get(version)
-        if known is None or known[0] != file:
-            known = self._parsed[version] = file, self._parse(version)
-            if len(self._parsed) > PARSED:
-                del self._parsed[min(self._parsed)]
-        return known[1]
+        """Return the entry; it is parsed again only where its file is another one than it was."""
+        file = self._identify_file(version)
+        parsed = self._parsed.get(version)
+        if parsed is not None and parsed[0] == file:
+            return parsed[1]
+        entry = self._parse(version)
+        self._parsed[version] = file, entry
+        if len(self._parsed) > MAX_PARSED_ENTRIES:
+            del self._parsed[min(self._parsed)]
+        return entry
 
-    def _file(self, version: int) -> File:
+    def _identify_file(self, version: int) -> File:
         status = os.stat(self._path(version))
         return status.st_ino, status.st_mtime_ns, status.st_size
 
@@ -87,7 +101,7 @@ class LocalLog:
         path = self._path(version)
         with open(path, encoding="utf-8") as lines:
             try:
-                return parsed(version, lines)
+                return parse_entry(version, lines)
             except ValueError as error:
                 raise Damaged(f"{path} cannot be parsed: {error}.") from error
 
@@ -110,47 +124,57 @@ class LocalLog:
             draft.write_text(commit.lines(), encoding="utf-8")
             to_disk(draft)
             self._check_after(after)
-            os.link(draft, path)
+            os.link(draft, path)  # fails where the name exists: this is the compare-and-set
         except FileExistsError:
             raise Taken from None
         finally:
             draft.unlink(missing_ok=True)
-        self._seen = version
-        self._check_read(version)
+        self._newest = version
+        self._check_readers_see(version)
 
     def _check_after(self, after: Entry | None) -> None:
-        """A restored or replaced folder may have other rows under the same versions, or lack some."""
+        """Check that the log still holds the entry `after`.
+
+        A restored or replaced folder may have other rows under the same versions, or lack some.
+
+        Raises:
+            Taken: it does not.
+        """
         if after is None or after.row is None or after.version == NONE:
             return
         try:
-            found = self._entry(after.version).row
+            row = self._entry(after.version).row
         except FileNotFoundError:
             raise Taken from None
-        if found is None or found.id != after.row.id:
+        if row is None or row.id != after.row.id:
             raise Taken
 
-    def _check_read(self, version: int) -> None:
+    def _check_readers_see(self, version: int) -> None:
         """Check that readers see the commit of that version.
 
         If this process was stopped for hours before it, entries may have been removed meanwhile, so that the name of
         an old version was free again. Readers never look at such an entry.
         """
         _, checkpoint = self.listing()
-        if version <= checkpoint - KEPT:
+        if version <= checkpoint - ENTRIES_BEFORE_CHECKPOINT:
             raise OSError(f"version {version} is older than what readers of the log look at")
 
     def keep(self) -> None:
-        """Of a folder that was restored meanwhile, the same version is another entry."""
-        seen = self._seen  # what another thread sees while the folder is synced may come too late for it
-        if seen == NONE:
+        """Sync the folders of the log, unless that was done since the newest entry.
+
+        In a folder that was restored meanwhile, the same version is another entry.
+        """
+        version = self._newest  # what another thread sees while the folder is synced may come too late for it
+        if version == NONE:
             return
-        newest: tuple[int, File | None] = seen, None  # it was removed: a later log checkpoint is on disk
+        newest: tuple[int, File | None] = version, None  # it was removed: a later log checkpoint is on disk
         with suppress(FileNotFoundError):
-            newest = seen, self._file(seen)
-        if newest == self._kept:
+            newest = version, self._identify_file(version)
+        if newest == self._synced:
             return
-        places = [self.folder, self.table, *self.table.parents[:2]]
-        is_known = self._kept is not None and self._kept[0] < seen
-        for place in places[:1] if is_known else places:
-            to_disk(place)
-        self._kept = newest
+        folders = [self.folder]
+        if self._synced is None or self._synced[0] >= version:  # else the names of the folders are on disk
+            folders += [self.table, *self.table.parents[:2]]
+        for folder in folders:
+            to_disk(folder)
+        self._synced = newest

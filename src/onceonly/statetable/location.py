@@ -41,6 +41,8 @@ ATOMIC_SCHEMES = {*LOCAL_SCHEMES, "s3", "s3a", "gs", "az", "abfs", "abfss", "adl
 
 @dataclass(frozen=True)
 class Opened:
+    """A state table that may be used as such; `id` is its identity."""
+
     id: str
 
 
@@ -59,12 +61,12 @@ def make(uri: str) -> bool:
     if exists(uri):
         return False
     _check_storage(uri)
-    _create(uri)
+    _create_table(uri)
     return True
 
 
 def open_(uri: str) -> Opened:
-    """The table at `uri`.
+    """Return the identity of the table at `uri`, if it may be used as the state table.
 
     Raises:
         Missing: there is none.
@@ -72,104 +74,118 @@ def open_(uri: str) -> Opened:
         NotCommitted: the storage does not answer.
     """
     check_atomic(uri)
-    found = configuration(uri)
-    if found is None:
+    properties = configuration(uri)
+    if properties is None:
         raise Missing(
             f"there is no state table at {uri}.",
             "It records what was published so far. Its volume may not be mounted, or ONCEONLY_STATE (or ONCEONLY_HOME) "
             "may name another place.",
             "Correct that. If there has never been a state table: onceonly state init. Nothing was written.",
         )
-    if ID not in found:
+    if ID not in properties:
         raise InvalidPipeline(
             f"{uri} cannot be the state table.",
             "It is a Delta table that Onceonly did not create.",
             "Set ONCEONLY_STATE to an empty folder. Nothing was written.",
         )
-    _check_format(uri, found.get(FORMAT_KEY, "none"))
-    if found[PLACE] != place(uri):
+    _check_format(uri, properties.get(FORMAT_KEY, "none"))
+    if properties[PLACE] != place(uri):
         raise InvalidPipeline(
             f"the state table at {uri} is a copy, or was moved.",
-            f"It was created at {found[PLACE]} and is now at {place(uri)}. Two tables with one identity would "
+            f"It was created at {properties[PLACE]} and is now at {place(uri)}. Two tables with one identity would "
             "take each other's output for their own.",
             "If the original no longer exists: onceonly state relocate. To use the copy as well: onceonly state fork, "
             "and give its pipelines new targets, else both publish the next rows. Nothing was written.",
         )
-    return Opened(found[ID])
+    return Opened(properties[ID])
 
 
 def exists(uri: str) -> bool:
-    """Whether there is a Delta table."""
+    """Return whether there is a Delta table."""
     return configuration(uri) is not None
 
 
 def configuration(uri: str) -> Mapping[str, str] | None:
-    """What the table says of itself; None: there is no table.
+    """Return the properties of the Delta table at `uri`; None: there is no table.
 
     Raises:
         NotCommitted: the storage does not answer.
     """
     local = local_path(uri)
     if local and local.exists() and not local.is_dir():
-        raise _unopened(uri, NotADirectoryError(str(local)))
-    found = _told(_local_entries(local) if local else _stored_entries(uri), uri)
-    if found is not None or (local and not (local / "_delta_log").is_dir()):
-        return found
-    table = _existing(uri)
+        raise _cannot_open(uri, NotADirectoryError(str(local)))
+    entries = _local_entries(local) if local else _stored_entries(uri)
+    properties = _properties_in_log(entries, uri)
+    if properties is not None or (local and not (local / "_delta_log").is_dir()):
+        return properties
+    table = _open_delta_table(uri)  # none of the entries has them, but a log checkpoint may
     return table.metadata().configuration if table else None
 
 
-def _told(entries: Iterator[str], uri: str) -> Mapping[str, str] | None:
-    """By the newest log entry that tells: delta-rs would take longer than all that `status` does."""
+def _properties_in_log(entries: Iterator[str], uri: str) -> Mapping[str, str] | None:
+    """Return the properties in the newest log entry that has them: delta-rs would take longer than all of `status`.
+
+    Raises:
+        NotCommitted: an entry cannot be read.
+    """
     try:
         for entry in entries:
             for line in entry.splitlines():
-                if '"metaData"' in line and "metaData" in (action := json.loads(line)):
+                if '"metaData"' not in line:
+                    continue
+                action = json.loads(line)
+                if "metaData" in action:
                     return dict(action["metaData"]["configuration"])
     except (OSError, ValueError) as error:
-        raise _unopened(uri, error) from error
+        raise _cannot_open(uri, error) from error
     return None
 
 
 def _local_entries(table: Path) -> Iterator[str]:
-    """The texts of the log's entries, newest first."""
+    """Yield the texts of the log's entries, newest first; each is read when it is asked for."""
     for entry in sorted((table / "_delta_log").glob("*.json"), reverse=True):
         yield entry.read_text(encoding="utf-8")
 
 
 def _stored_entries(uri: str) -> Iterator[str]:
-    from onceonly.statetable.store_log import texts
+    """Yield the same of a table on an object store."""
+    from onceonly.statetable.store_log import read_texts
 
-    return texts(uri)
+    return read_texts(uri)
 
 
 def folder(uri: str, pipeline: str) -> str:
-    """Where the table of that pipeline is."""
+    """Return where the table of that pipeline is."""
     return f"{uri.rstrip('/')}/{PIPELINES}/{pipeline}"
 
 
 def pipelines(uri: str) -> list[str]:
-    """Those that have a table."""
+    """Return the names of the pipelines that have a table, sorted."""
     local = local_path(uri)
-    return sorted(name for name in (_local_folders(local) if local else _folders(uri)) if NAME.fullmatch(name))
+    names = _local_table_names(local) if local else _stored_table_names(uri)
+    return sorted(name for name in names if NAME.fullmatch(name))
 
 
-def _local_folders(table: Path) -> list[str]:
-    found = (table / PIPELINES).glob("*/_delta_log")
-    return [log.parent.name for log in found if (log / f"{1:020}.json").exists() or any(log.glob("*.checkpoint.*"))]
+def _local_table_names(table: Path) -> list[str]:
+    names = []
+    for log in (table / PIPELINES).glob("*/_delta_log"):
+        has_row = (log / f"{1:020}.json").exists() or any(log.glob("*.checkpoint.*"))
+        if has_row:
+            names.append(log.parent.name)
+    return names
 
 
-def _folders(uri: str) -> list[str]:
+def _stored_table_names(uri: str) -> list[str]:
     from onceonly.filesystems.objects import Objects
 
     return Objects(uri).folders(PIPELINES)
 
 
-def _check_format(uri: str, written: str) -> None:
-    if written != str(FORMAT):
+def _check_format(uri: str, table_format: str) -> None:
+    if table_format != str(FORMAT):
         raise InvalidPipeline(
             f"the state table at {uri} has another format.",
-            f"Its format is {written}, and this version of Onceonly reads and writes format {FORMAT} only.",
+            f"Its format is {table_format}, and this version of Onceonly reads and writes format {FORMAT} only.",
             "Install the version that wrote it, or let ONCEONLY_STATE name another folder. Nothing was written.",
             "state-table-format",
         )
@@ -177,19 +193,20 @@ def _check_format(uri: str, written: str) -> None:
 
 def relocate(uri: str) -> None:
     """Accept that the table was moved; its identity stays."""
-    table = _existing(uri)
+    table = _open_delta_table(uri)
     if table is not None:
         _check_storage(uri)
-        table.alter.set_table_properties({PLACE: place(uri), **_tried(uri)}, raise_if_not_exists=False)
+        properties = {PLACE: place(uri), **_arbitration_property(uri)}
+        table.alter.set_table_properties(properties, raise_if_not_exists=False)
 
 
 def fork(uri: str) -> None:
     """Give a copy an identity of its own. The caller has checked that it has no unsettled checkpoint."""
-    table = _existing(uri)
+    table = _open_delta_table(uri)
     if table is not None:
         _check_storage(uri)
-        changed = {ID: uuid.uuid4().hex, PLACE: place(uri), **_tried(uri)}
-        table.alter.set_table_properties(changed, raise_if_not_exists=False)
+        properties = {ID: uuid.uuid4().hex, PLACE: place(uri), **_arbitration_property(uri)}
+        table.alter.set_table_properties(properties, raise_if_not_exists=False)
 
 
 def check_atomic(uri: str) -> None:
@@ -211,13 +228,13 @@ def check_writable(uri: str) -> None:
         InvalidPipeline: the store does not arbitrate.
         NotCommitted: nothing was written.
     """
-    found = {} if local_path(uri) else configuration(uri)
-    if found is not None and TRIED not in found:  # without a table nothing is written
+    properties = {} if local_path(uri) else configuration(uri)
+    if properties is not None and TRIED not in properties:  # without a table nothing is written
         _check_storage(uri)
 
 
 def _check_storage(uri: str) -> None:
-    """The same, whatever the table says."""
+    """Refuse storage as `check_writable` does, whatever the table's properties are."""
     path = local_path(uri)
     if path:
         return require_writable(path)
@@ -226,21 +243,24 @@ def _check_storage(uri: str) -> None:
     try:
         arbitration.check(uri)
     except OSError as error:
-        raise _unopened(uri, error) from error
+        raise _cannot_open(uri, error) from error
 
 
-def _tried(uri: str) -> dict[str, str]:
+def _arbitration_property(uri: str) -> dict[str, str]:
+    """Return the property that records that the store was tried; none on a disk."""
     return {} if local_path(uri) else {TRIED: "true"}
 
 
 def place(uri: str) -> str:
-    """What distinguishes a table from its copy; the same through every mount of one file system."""
+    """Return what distinguishes a table from its copy; the same through every mount of one file system."""
     path = local_path(uri)
-    return f"inode {path.stat().st_ino}" if path else uri.rstrip("/").replace("s3a://", "s3://", 1)
+    if path:
+        return f"inode {path.stat().st_ino}"
+    return uri.rstrip("/").replace("s3a://", "s3://", 1)
 
 
 def unsafe_s3() -> str | None:
-    """What the environment says by which writers on S3 do not exclude each other; None: nothing."""
+    """Return the setting in the environment by which writers on S3 do not exclude each other; None: there is none."""
     if os.environ.get("AWS_S3_ALLOW_UNSAFE_RENAME", "").lower() in ("1", "true"):
         return "AWS_S3_ALLOW_UNSAFE_RENAME is set: the last writer would win silently."
     if os.environ.get("AWS_CONDITIONAL_PUT", "etag").lower() == "disabled":
@@ -248,7 +268,8 @@ def unsafe_s3() -> str | None:
     return None
 
 
-def _existing(uri: str) -> DeltaTable | None:
+def _open_delta_table(uri: str) -> DeltaTable | None:
+    """Return the Delta table at `uri`; None: there is none. Raises NotCommitted."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
@@ -257,20 +278,21 @@ def _existing(uri: str) -> DeltaTable | None:
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        raise _unopened(uri, error) from error
+        raise _cannot_open(uri, error) from error
 
 
-def _unopened(uri: str, error: Exception) -> NotCommitted:
+def _cannot_open(uri: str, error: Exception) -> NotCommitted:
     why = f"{type(error).__name__}: {error}"
     return NotCommitted(f"the state table at {uri} cannot be opened.", why, "Check the storage and its credentials.")
 
 
-def _create(uri: str) -> None:
-    """Of two processes at once, one creates it."""
+def _create_table(uri: str) -> None:
+    """Create the table. Of two processes at once, one creates it."""
     try:
         if local := local_path(uri):
-            local.mkdir(parents=True, exist_ok=True)
-        log_of(uri).create({**CONFIGURATION, ID: uuid.uuid4().hex, PLACE: place(uri), **_tried(uri)})
+            local.mkdir(parents=True, exist_ok=True)  # first: `place` is its inode
+        identity = {ID: uuid.uuid4().hex, PLACE: place(uri), **_arbitration_property(uri)}
+        log_of(uri).create({**CONFIGURATION, **identity})
     except OSError as error:
         raise NotCommitted(
             f"the state table at {uri} cannot be created.", str(error), "Check the storage and its credentials."
@@ -278,7 +300,7 @@ def _create(uri: str) -> None:
 
 
 def log_of(folder: str) -> Log:
-    """The log of the table there."""
+    """Return the log of the table in that folder."""
     if local := local_path(folder):
         return LocalLog(local)
     from onceonly.statetable.store_log import StoreLog

@@ -66,26 +66,41 @@ class Commit:
     actions: Sequence[Action]
     row: Row | None = None
 
-    def told(self) -> dict[str, str]:
-        """What it says of itself, beside what every commit does."""
-        row = {ROW: row_format.to_text(self.row)} if self.row else {}
-        return {**row, **({MERGED: "true"} if self.operation == MERGE else {})}
+    def own_info(self) -> dict[str, str]:
+        """Return the fields of its commit info that only Onceonly's commits have."""
+        info = {}
+        if self.row:
+            info[ROW] = row_format.to_text(self.row)
+        if self.operation == MERGE:
+            info[MERGED] = "true"
+        return info
 
     def lines(self, more: Mapping[str, str] = NOTHING) -> str:
-        """Its entry of the log; `more`: what it says of itself beside that."""
-        row = self.row
-        txn = {"appId": row.pipeline, "version": row.seq, "lastUpdated": now()} if row else None
-        # by `txn` a reader of the table alone notices where rows were taken out of it
-        info = {"timestamp": now(), "operation": self.operation, "operationParameters": {}, "engineInfo": "onceonly"}
-        actions = [{"commitInfo": {**info, **self.told(), **more}}, *([{"txn": txn}] if txn else []), *self.actions]
-        return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
+        """Return its entry of the log, one action a line.
+
+        Args:
+            more: further fields of its commit info.
+        """
+        actions: list[Action] = []
+        if self.row:
+            # by `txn` a reader of the table alone notices where rows were taken out of it
+            txn = {"appId": self.row.pipeline, "version": self.row.seq, "lastUpdated": now_millis()}
+            actions.append({"txn": txn})
+        info = {
+            "timestamp": now_millis(),
+            "operation": self.operation,
+            "operationParameters": {},
+            "engineInfo": "onceonly",
+        }
+        commit_info = {"commitInfo": {**info, **self.own_info(), **more}}
+        return "".join(_json_line(action) for action in [commit_info, *actions, *self.actions])
 
 
 class Log(Protocol):
     """The commits of one pipeline's table. Each call raises OSError where the storage does not answer."""
 
     def entries(self) -> tuple[int, Iterator[Entry]]:
-        """The current version (NONE: there is no table) and the entries down from it, as far as they are kept.
+        """Return the current version (NONE: there is no table) and the entries down from it, as far as they are kept.
 
         Every entry since the last log checkpoint is among them.
 
@@ -94,7 +109,7 @@ class Log(Protocol):
         """
 
     def is_other(self) -> bool:
-        """Whether `entries` has last shown no table, or one that does not continue what it has shown before."""
+        """Return whether `entries` has last shown no table, or one that does not continue what it has shown before."""
 
     def create(self, configuration: Mapping[str, str] = CONFIGURATION) -> None:
         """Create the table, as version 0, unless it exists."""
@@ -115,44 +130,48 @@ class Log(Protocol):
 
 
 def creation(configuration: Mapping[str, str]) -> Commit:
-    """Creates a table with the columns of rows."""
+    """Return the commit that creates a table with the columns of rows."""
     metadata = {
         "id": str(uuid.uuid4()),
         "format": {"provider": "parquet", "options": {}},
         "schemaString": row_format.schema_json(),
         "partitionColumns": [],
         "configuration": configuration,
-        "createdTime": now(),
+        "createdTime": now_millis(),
     }
     protocol = {"minReaderVersion": 1, "minWriterVersion": 2}
     return Commit(CREATION, [{"protocol": protocol}, {"metaData": metadata}])
 
 
-def entry(version: int, told: Mapping[str, Any]) -> Entry:
-    """The entry of a commit that says this of itself."""
-    if ROW in told:
-        return Entry(version, row_format.from_text(told[ROW]))
-    merges, operation = MERGED in told, told.get("operation")
+def entry_from_info(version: int, info: Mapping[str, Any]) -> Entry:
+    """Return the entry of a commit with this commit info."""
+    if ROW in info:
+        return Entry(version, row_format.from_text(info[ROW]))
+    merges, operation = MERGED in info, info.get("operation")
     foreign = not merges and operation not in WITHOUT_ROWS
     return Entry(version, merges=merges, rewrites=not merges and operation == MERGE, foreign=foreign)
 
 
-def parsed(version: int, lines: Iterable[str]) -> Entry:
-    """The entry of a log file with these lines.
+def parse_entry(version: int, lines: Iterable[str]) -> Entry:
+    """Return the entry of a log file with these lines.
 
     Raises:
         ValueError: they cannot be parsed.
     """
-    told = False
+    has_actions = False
     for line in lines:
         if not line.strip(BLANK):
             continue
-        action, told = json.loads(line), True
+        action, has_actions = json.loads(line), True
         if "commitInfo" in action:
-            return entry(version, action["commitInfo"])
-    return Entry(version, foreign=told)  # blank: a power failure took a commit of another program
+            return entry_from_info(version, action["commitInfo"])
+    return Entry(version, foreign=has_actions)  # blank: a power failure took a commit of another program
 
 
-def now() -> int:
-    """Milliseconds since 1970, as Delta counts them."""
+def now_millis() -> int:
+    """Return the milliseconds since 1970, as Delta counts them."""
     return int(time.time() * 1000)
+
+
+def _json_line(action: Action) -> str:
+    return json.dumps(action, separators=(",", ":")) + "\n"

@@ -21,10 +21,10 @@ from onceonly.filesystems.paths import local_path
 from onceonly.statetable import row_format
 from onceonly.statetable.arrow_format import SCHEMA
 from onceonly.statetable.log import Damaged
-from onceonly.statetable.trouble import damaged, unreadable
+from onceonly.statetable.trouble import damage_error, read_error
 
-TRIES = 3
-MOST = 32 << 20  # bytes of files that are copied from an object store
+MAX_ATTEMPTS = 3  # of one question
+MAX_COPIED_BYTES = 32 << 20  # of files that are copied from an object store
 IN_ORDER = "OVER (ORDER BY interval_start, interval_end)"
 T = TypeVar("T")
 
@@ -42,30 +42,39 @@ class Query:
         self._version, self._last = version, last
 
     def find(self, where: str, columns: Sequence[str]) -> list[dict[str, Any]]:
-        """The chosen rows, unsorted, as records of these columns."""
+        """Return the rows that the SQL condition chooses, unsorted, as records of these columns."""
         sql = f"SELECT {', '.join(columns)} FROM state WHERE {where}"
-        found: pa.Table = self._ask(lambda table: run(table, sql))
-        records: list[dict[str, Any]] = found.cast(pa.schema([SCHEMA.field(name) for name in columns])).to_pylist()
+        rows: pa.Table = self._ask(lambda table: run(table, sql))
+        records: list[dict[str, Any]] = rows.cast(pa.schema([SCHEMA.field(name) for name in columns])).to_pylist()
         return records
 
-    def covered(self, where: str) -> list[Interval]:
-        """The time that the intervals of those rows cover, as intervals that do not meet."""
+    def covered_intervals(self, where: str) -> list[Interval]:
+        """Return the time that the intervals of the chosen rows cover, as intervals that do not meet."""
+        # Each row that starts after the end of the one before it (b) begins an interval, and b ends the one before.
         pinned = f"SELECT interval_start AS s, lag(interval_end) {IN_ORDER} AS b FROM state WHERE {where}"
-        found = self._ask(lambda table: run(table, f"SELECT * FROM ({pinned}) WHERE b IS NULL OR b < s ORDER BY s"))
+        first_rows = self._ask(
+            lambda table: run(table, f"SELECT * FROM ({pinned}) WHERE b IS NULL OR b < s ORDER BY s")
+        )
         last = self._ask(lambda table: run(table, f"SELECT max(interval_end) AS e FROM state WHERE {where}"))
-        starts = found["s"].to_pylist()
-        ends = [*found["b"].to_pylist()[1:], last["e"][0].as_py()]
-        return [Interval(start, end) for start, end in zip(starts, ends, strict=True)] if starts else []
+        starts = first_rows["s"].to_pylist()
+        if not starts:
+            return []
+        ends = [*first_rows["b"].to_pylist()[1:], last["e"][0].as_py()]
+        return [Interval(start, end) for start, end in zip(starts, ends, strict=True)]
 
     def last(self) -> Row | None:
-        """The last row, which has to have the number that the log names last."""
+        """Return the last row, which has to have the number that the log names last.
+
+        Raises:
+            OutcomeUnknown: it has not, so the table is damaged; or the table cannot be read.
+        """
         number = self._ask(lambda table: table.transaction_version(self.pipeline) or 0)
-        found = self.find(f"seq = {number}", tuple(row_format.COLUMNS))
-        if number and not found:
-            raise damaged(
+        records = self.find(f"seq = {number}", tuple(row_format.COLUMNS))
+        if number and not records:
+            raise damage_error(
                 self.pipeline, self.uri, f"According to its log the last row is number {number}, which is missing."
             )
-        return row_format.from_record(found[0]) if found else None
+        return row_format.from_record(records[0]) if records else None
 
     def check_complete(self) -> None:
         """Check that no row is missing or doubled, where another program has written to the table.
@@ -74,34 +83,38 @@ class Query:
             Damaged: rows were deleted, or others added.
         """
         number = self._ask(lambda table: table.transaction_version(self.pipeline) or 0)
-        count = "SELECT count(*) AS n, count(DISTINCT seq) AS kinds, max(seq) AS last FROM state"
-        (found,) = self._ask(lambda table: run(table, count)).to_pylist()
-        if [found["n"], found["kinds"], found["last"] or 0] != [number] * 3:
+        sql = "SELECT count(*) AS n, count(DISTINCT seq) AS kinds, max(seq) AS last FROM state"
+        (counts,) = self._ask(lambda table: run(table, sql)).to_pylist()
+        if [counts["n"], counts["kinds"], counts["last"] or 0] != [number] * 3:
             raise Damaged(
-                f"Another program has changed it: according to its log it has {number} rows, but it has {found['n']}."
+                f"Another program has changed it: according to its log it has {number} rows, but it has {counts['n']}."
             )
 
     def _ask(self, question: Callable[[DeltaTable], T]) -> T:
-        """The result, from a newer version if files of this one were removed.
+        """Return the answer, from a newer version if files of this one were removed.
 
         Raises:
             OutcomeUnknown: the newer version cannot be read either.
         """
-        trouble: Exception = OSError("not tried")
-        for _ in range(TRIES):
+        last_error: Exception = OSError("not tried")
+        for _ in range(MAX_ATTEMPTS):
             try:
-                self._table = self._table or self._copied() or DeltaTable(self.uri)
+                self._table = self._table or self._copy_table() or DeltaTable(self.uri)
                 return question(self._table)
             except OnceonlyError:
                 raise
             except Exception as error:  # also of the query engine, whose errors have no class of their own
-                trouble, self._table, self._version = error, None, None
-        raise unreadable(self.pipeline, self.uri, trouble)
+                last_error, self._table, self._version = error, None, None
+        raise read_error(self.pipeline, self.uri, last_error)
 
-    def _copied(self) -> DeltaTable | None:
-        """Of a table on an object store, a copy of the files that a log checkpoint names, unless they are large.
+    def _copy_table(self) -> DeltaTable | None:
+        """Copy the files that a log checkpoint names from an object store to this machine, unless they are large.
 
         Each is one request, while delta-rs reads a file by many parts.
+
+        Returns:
+            The copy, which lives as long as this query; None: there is no such log checkpoint, the files are large, or
+            the table is on a disk.
         """
         if self._version is None or local_path(self.uri):
             return None
@@ -116,7 +129,7 @@ class Query:
             return None
         table = DeltaTable(str(copy))
         adds = table.get_add_actions()
-        if sum(adds["size_bytes"].to_pylist()) > MOST:
+        if sum(adds["size_bytes"].to_pylist()) > MAX_COPIED_BYTES:
             return None
         for name in adds["path"].to_pylist():
             (copy / name).write_bytes(files.read(name, WRITTEN))
@@ -124,17 +137,20 @@ class Query:
 
 
 @lru_cache(1)
-def of_rows_up_to(id: str, pipeline: str, uri: str, version: int) -> Query:
-    """For questions about the row with that id and those before it: they never change, so the table is opened once."""
+def query_up_to(id: str, pipeline: str, uri: str, version: int) -> Query:
+    """Return a query for the row with that id and those before it. They never change, so the table is opened once."""
     return Query(pipeline, uri, version, id)
 
 
 def rows_up_to(id: str) -> str:
-    """In place of a tag: of a log checkpoint of which all rows are those up to the one with that id, merged."""
+    """Return what stands in place of the tag of a log checkpoint whose rows are those up to the one with that id."""
     return f"rows up to {id}"
 
 
 def run(table: DeltaTable, sql: str) -> pa.Table:
-    """By delta-rs's own engine: with pyarrow's, some processes abort when they exit."""
+    """Return the result of a query of the table `state`.
+
+    It is run by delta-rs's own engine: with pyarrow's, some processes abort when they exit.
+    """
     stream = QueryBuilder().register("state", table).execute(sql).read_all()
     return pa.RecordBatchReader.from_stream(stream).read_all()  # pa.table would import pandas

@@ -17,7 +17,7 @@ from onceonly.filesystems import durability
 from onceonly.filesystems.objects import Objects
 from onceonly.filesystems.paths import local_path
 from onceonly.statetable import row_format
-from onceonly.statetable.log import Action, now
+from onceonly.statetable.log import Action, now_millis
 
 NOT_FOR_SKIPPING = ("head", "body")
 
@@ -35,16 +35,25 @@ def put(uri: str, rows: Sequence[Row], name: str, changes: bool = True) -> Actio
 
     records = [row_format.record(row) for row in rows]
     out = pa.BufferOutputStream()
-    small = len(rows) == 1  # then a dictionary and statistics in the file help nobody, and take time
-    pq.write_table(to_arrow(records), out, use_dictionary=not small, write_statistics=not small)
+    is_single = len(rows) == 1  # then a dictionary and statistics in the file help nobody, and take time
+    pq.write_table(to_arrow(records), out, use_dictionary=not is_single, write_statistics=not is_single)
     content = out.getvalue().to_pybytes()
     path = path_of(name)
     _write(uri, path, content)
-    add = {"path": path, "partitionValues": {}, "size": len(content), "modificationTime": now(), "dataChange": changes}
-    return {"add": {**add, "stats": json.dumps(_stats(records))}}
+    return {
+        "add": {
+            "path": path,
+            "partitionValues": {},
+            "size": len(content),
+            "modificationTime": now_millis(),
+            "dataChange": changes,
+            "stats": json.dumps(_stats(records)),
+        }
+    }
 
 
 def path_of(name: str) -> str:
+    """Return the path of the file with that name, below the table."""
     return f"{name}.parquet"
 
 
@@ -63,16 +72,21 @@ def _write(uri: str, path: str, content: bytes) -> None:
 
 
 def _stats(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The statistics by which a reader can skip the file."""
-    columns = {name: [each[name] for each in records] for name in row_format.COLUMNS if name not in NOT_FOR_SKIPPING}
-    held = {name: [value for value in values if value is not None] for name, values in columns.items()}
-    return {
-        "numRecords": len(records),
-        "minValues": {name: _plain(min(values)) for name, values in held.items() if values},
-        "maxValues": {name: _plain(max(values)) for name, values in held.items() if values},
-        "nullCount": {name: len(records) - len(values) for name, values in held.items()},
-    }
+    """Return the statistics by which a reader can skip the file, as Delta names them."""
+    minima, maxima, null_counts = {}, {}, {}
+    for name in row_format.COLUMNS:
+        if name in NOT_FOR_SKIPPING:
+            continue
+        values = [record[name] for record in records if record[name] is not None]
+        null_counts[name] = len(records) - len(values)
+        if values:
+            minima[name] = _plain(min(values))
+            maxima[name] = _plain(max(values))
+    return {"numRecords": len(records), "minValues": minima, "maxValues": maxima, "nullCount": null_counts}
 
 
 def _plain(value: Any) -> Any:
-    return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ") if isinstance(value, datetime) else value
+    """Return the value as JSON can have it: a time becomes a text, as Delta's statistics have it."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return value

@@ -54,15 +54,21 @@ class Head:
 
     @property
     def published(self) -> Mapping[str, Publication]:
-        """By sink: its last publication."""
-        return {sink: those[0] for sink in self.publications if (those := self.published_to(sink))}
+        """The last publication of each sink that has one."""
+        last_publications = {}
+        for sink in self.publications:
+            publications = self.published_to(sink)
+            if publications:
+                last_publications[sink] = publications[0]
+        return last_publications
 
     def published_to(self, sink: str) -> tuple[Publication, ...]:
-        """The sink's last publication in each of the targets that it has had and that exist, the newest first."""
-        return tuple(each for each in self.publications.get(sink, ()) if not each.absent)
+        """Return the sink's last publication in each target that it has had and that exists, the newest first."""
+        publications = self.publications.get(sink, ())
+        return tuple(publication for publication in publications if not publication.absent)
 
     def after(self, row: Row, checkpoint: Checkpoint) -> Head:
-        """The head once `row` has led to `checkpoint`."""
+        """Return the head once `row` has led to `checkpoint`."""
         open_ = {epoch: seq for epoch, seq in self.open.items() if epoch != row.epoch}
         if not checkpoint.state.settled:
             open_[row.epoch] = checkpoint.first_seq
@@ -79,7 +85,10 @@ class Head:
         )
 
     def _publications_after(self, row: Row) -> Mapping[str, tuple[Publication, ...]]:
-        """A publication without a proof says nothing of its target, so the one before it stays."""
+        """Return the publications once `row` is written: a new one comes first, in place of that of the same target.
+
+        A publication without a proof says nothing of its target, so the one before it stays.
+        """
         sink = row.sink or ""
         if row.event is Event.PUBLISHED and row.body.get("proof"):
             new = Publication(row.epoch, row.decision or 0, row.body["proof"])
@@ -87,62 +96,73 @@ class Head:
             new = Publication(**row.body["baseline"])
         else:
             return self.publications
-        others = (each for each in self.publications.get(sink, ()) if each.target != new.target)
-        return {**self.publications, sink: (new, *others)[:MAX_TARGETS]}
+        publications = self.publications.get(sink, ())
+        other_targets = (publication for publication in publications if publication.target != new.target)
+        return {**self.publications, sink: (new, *other_targets)[:MAX_TARGETS]}
 
     def _missing_after(self, row: Row) -> Mapping[str, int]:
         if row.event not in (Event.MISSING, Event.FOUND) or not row.sink:
             return self.missing
         number = self.missing.get(row.sink, 0) + (1 if row.event is Event.MISSING else -1)
-        others = {sink: each for sink, each in self.missing.items() if sink != row.sink}
-        return {**others, row.sink: number} if number else others
+        numbers = {sink: count for sink, count in self.missing.items() if sink != row.sink}
+        if number:
+            numbers[row.sink] = number
+        return numbers
 
     def _unfit_after(self, checkpoint: Checkpoint) -> tuple[int, ...]:
-        others = tuple(epoch for epoch in self.unfit if epoch != checkpoint.epoch)
-        is_unfit = checkpoint.has_to_be_staged_again and checkpoint.state.settled
-        return (*others, checkpoint.epoch) if is_unfit else others
+        epochs = tuple(epoch for epoch in self.unfit if epoch != checkpoint.epoch)
+        if checkpoint.has_to_be_staged_again and checkpoint.state.settled:
+            return (*epochs, checkpoint.epoch)
+        return epochs
 
     def to_json(self) -> dict[str, Any]:
-        open_ = {str(epoch): seq for epoch, seq in self.open.items()}
-        head = {
+        """Return the head as it is stored in a row; what is empty is left out, but for `open`."""
+        head: dict[str, Any] = {
             "seq": self.seq,
             "changed": self.changed,
             "epoch": self.epoch,
             "decision": self.decision,
             "latest": self.latest,
-            "open": open_,
+            "open": {str(epoch): seq for epoch, seq in self.open.items()},
         }
-        published = {sink: [publication_json(each) for each in those] for sink, those in self.publications.items()}
-        missing = {"missing": dict(self.missing)} if self.missing else {}
-        unfit = {"unfit": list(self.unfit)} if self.unfit else {}
-        return {**head, **({"published": published} if published else {}), **missing, **unfit}
+        if self.publications:
+            head["published"] = {
+                sink: list(map(publication_json, publications)) for sink, publications in self.publications.items()
+            }
+        if self.missing:
+            head["missing"] = dict(self.missing)
+        if self.unfit:
+            head["unfit"] = list(self.unfit)
+        return head
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Head:
+        """Return the head of a row: the inverse of `to_json`."""
         columns = dict(data)
         open_ = {int(epoch): seq for epoch, seq in columns.pop("open").items()}
-        published = columns.pop("published", {})
-        publications = {sink: tuple(Publication(**each) for each in listed) for sink, listed in published.items()}
+        publications = {}
+        for sink, publications_json in columns.pop("published", {}).items():
+            publications[sink] = tuple(Publication(**publication) for publication in publications_json)
         unfit = tuple(columns.pop("unfit", ()))
         return cls(**columns, open=open_, publications=publications, unfit=unfit)
 
 
 def publication_json(publication: Publication) -> dict[str, Any]:
+    """Return the publication as a head and a body store it."""
     columns = {"epoch": publication.epoch, "decision": publication.decision, "proof": dict(publication.proof)}
     return {**columns, "absent": True} if publication.absent else columns
 
 
 def schema_json() -> str:
-    """The columns as the schema of a Delta table."""
-    fields = [
-        {"name": name, "type": type_, "nullable": nullable, "metadata": {}}
-        for name, (type_, nullable) in COLUMNS.items()
-    ]
+    """Return the columns as the schema of a Delta table, in JSON."""
+    fields = []
+    for name, (type_, nullable) in COLUMNS.items():
+        fields.append({"name": name, "type": type_, "nullable": nullable, "metadata": {}})
     return json.dumps({"type": "struct", "fields": fields})
 
 
 def record(row: Row) -> dict[str, Any]:
-    """The row by column; times are datetimes, `head` and `body` are JSON texts."""
+    """Return the row by column; times are datetimes, `head` and `body` are JSON texts."""
     return {
         "format": row.format,
         "id": row.id,
@@ -162,50 +182,60 @@ def record(row: Row) -> dict[str, Any]:
     }
 
 
-def from_record(found: Mapping[str, Any]) -> Row:
-    """The row of a `record`.
+def from_record(columns: Mapping[str, Any]) -> Row:
+    """Return the row of a `record`.
 
     Raises:
         InvalidPipeline: a row of another format.
     """
-    check_format(found["format"])
-    start, end = found["interval_start"], found["interval_end"]
+    check_format(columns["format"])
+    start, end = columns["interval_start"], columns["interval_end"]
     return Row(
-        pipeline=found["pipeline"],
-        seq=found["seq"],
-        epoch=found["epoch"],
-        event=Event(found["event"]),
-        attempt=found["attempt"],
-        owner=found["owner"],
-        sink=found["sink"],
-        decision=found["decision"],
+        pipeline=columns["pipeline"],
+        seq=columns["seq"],
+        epoch=columns["epoch"],
+        event=Event(columns["event"]),
+        attempt=columns["attempt"],
+        owner=columns["owner"],
+        sink=columns["sink"],
+        decision=columns["decision"],
         interval=Interval(start, end) if start else None,
-        body=json.loads(found["body"]),
-        head=json.loads(found["head"]),
-        at=found["at"],
-        id=found["id"],
-        format=found["format"],
+        body=json.loads(columns["body"]),
+        head=json.loads(columns["head"]),
+        at=columns["at"],
+        id=columns["id"],
+        format=columns["format"],
     )
 
 
 def to_text(row: Row) -> str:
-    """The row as one JSON text."""
-    found = record(row)
-    return canonical({**found, **{name: _iso(found[name]) for name in TIMES}})
+    """Return the row as one JSON text; its times are ISO texts in UTC."""
+    columns = record(row)
+    for name in TIMES:
+        columns[name] = _iso(columns[name])
+    return canonical(columns)
 
 
 def from_text(text: str) -> Row:
-    found = json.loads(text)
-    check_format(found["format"])
-    found.update((name, datetime.fromisoformat(found[name])) for name in TIMES if found[name])
-    return from_record(found)
+    """Return the row of a text from `to_text`.
+
+    Raises:
+        InvalidPipeline: a row of another format.
+    """
+    columns = json.loads(text)
+    check_format(columns["format"])
+    for name in TIMES:
+        if columns[name]:
+            columns[name] = datetime.fromisoformat(columns[name])
+    return from_record(columns)
 
 
-def check_format(written: int) -> None:
-    if written != FORMAT:
+def check_format(row_format: int) -> None:
+    """Refuse rows of another format, before they are read by the rules of this one. Raises InvalidPipeline."""
+    if row_format != FORMAT:
         raise InvalidPipeline(
             "the state table was written by another version of Onceonly.",
-            f"It holds rows of format {written}, and this version reads and writes format {FORMAT} only.",
+            f"It holds rows of format {row_format}, and this version reads and writes format {FORMAT} only.",
             "Install the version that wrote them. Nothing was written.",
             "state-row-format",
         )

@@ -15,7 +15,7 @@ from onceonly.checkpoint.model import Checkpoint, Row, fold
 from onceonly.checkpoint.offsets import Interval
 from onceonly.statetable import row_format
 from onceonly.statetable.log import NONE, Damaged, Entry, Log
-from onceonly.statetable.trouble import damaged, unreadable
+from onceonly.statetable.trouble import damage_error, read_error
 from onceonly.statetable.where import EVERY, Where, from_epoch, of_epochs
 
 if TYPE_CHECKING:
@@ -36,88 +36,98 @@ class Past:
         self.pipeline, self.uri = pipeline, uri
         self._query: Query | None = None
         self._read: list[Entry] = []  # those with a row, newest first, without a hole
-        self._merged, self._merged_at = False, NONE  # all further rows are in merged files, since that version
-        self._merged_to: str | None = None  # the id of the last of those
-        with self._trouble():
+        self._is_merged, self._merge_version = False, NONE  # all further rows are in merged files, since that version
+        self._last_merged_id: str | None = None  # of the last of those rows
+        with self._translating_errors():
             self.version, self._entries = log.entries()
             if durable:
                 log.keep()
 
     def last(self) -> Entry | None:
-        """The entry of the last row; None: there is no row."""
-        if not self._read and self.version != NONE and not self._more():
+        """Return the entry of the last row; None: there is no row."""
+        if not self._read and self.version != NONE and not self._read_one_more():
             row = self.query().last()  # its entry was removed
-            self._read = [Entry(NONE, row)] if row else []
+            if row:
+                self._read = [Entry(NONE, row)]
         return self._read[0] if self._read else None
 
     def read_back(self, seq: int) -> None:
         """Read down to that row, if the log's entries go as far."""
-        while self.oldest > seq and self._more():
+        while self.oldest > seq and self._read_one_more():
             pass
 
     def read_back_to_epoch(self, epoch: int) -> None:
         """Read down to where that epoch was issued, if the log's entries go as far."""
-        while not _is_whole([entry.row for entry in self._read[-1:] if entry.row], epoch) and self._more():
+        while not self._has_all_of(epoch) and self._read_one_more():
             pass
+
+    def _has_all_of(self, epoch: int) -> bool:
+        row = self._oldest_row()
+        return row is not None and _has_epoch_from(row, epoch)
+
+    def _oldest_row(self) -> Row | None:
+        return self._read[-1].row if self._read else None
 
     def read_unmerged(self) -> None:
         """Read what a query would have to look for in many small files."""
-        while not self._merged and self.oldest > 1 and self._more():
+        while not self._is_merged and self.oldest > 1 and self._read_one_more():
             pass
 
     @property
     def oldest(self) -> int:
         """The number of the oldest row that has been read."""
-        row = self._read[-1].row if self._read else None
+        row = self._oldest_row()
         return row.seq if row else 1
 
     @property
     def rows(self) -> list[Row]:
-        """Those that have been read, oldest first."""
+        """The rows that have been read, oldest first."""
         return [entry.row for entry in reversed(self._read) if entry.row]
 
-    def entry(self, seq: int) -> Entry | None:
-        """The entry of that row, if there is one."""
+    def find_entry(self, seq: int) -> Entry | None:
+        """Return the entry of that row; None: there is no such row."""
         last = self.last()
         if last is None or last.row is None or last.row.seq < seq:
             return None
         self.read_back(seq)
-        near = next((entry for entry in self._read if entry.row and entry.row.seq == seq), None)
-        found = [] if near else self.merged().find(f"seq = {seq}", tuple(row_format.COLUMNS))
-        return Entry(NONE, row_format.from_record(found[0])) if found else near
+        for entry in self._read:
+            if entry.row and entry.row.seq == seq:
+                return entry
+        records = self.merged_query().find(f"seq = {seq}", tuple(row_format.COLUMNS))
+        return Entry(NONE, row_format.from_record(records[0])) if records else None
 
     def query(self) -> Query:
-        """Finds rows in files, of the version that the table has when it is first asked."""
+        """Return what finds rows in files, of the version that the table has at the first question."""
         if self._query is None:
             from onceonly.statetable.query import Query
 
             self._query = Query(self.pipeline, self.uri)
         return self._query
 
-    def merged(self) -> Query:
-        """Finds rows that were merged; already open, if nothing was merged since the last time.
+    def merged_query(self) -> Query:
+        """Return what finds rows that were merged; already open, if nothing was merged since the last time.
 
         Wherever the row that was merged last is, the same rows are before it, also in a restored copy.
         """
-        if self._merged_to is None:
+        if self._last_merged_id is None:
             return self.query()
-        from onceonly.statetable.query import of_rows_up_to
+        from onceonly.statetable.query import query_up_to
 
-        return of_rows_up_to(self._merged_to, self.pipeline, self.uri, self._merged_at)
+        return query_up_to(self._last_merged_id, self.pipeline, self.uri, self._merge_version)
 
-    def _more(self) -> bool:
+    def _read_one_more(self) -> bool:
         """Read one more row; returns whether there was one."""
-        with self._trouble():
+        with self._translating_errors():
             for entry in self._entries:
-                if entry.merges and not self._merged:
-                    self._merged, self._merged_at = True, entry.version
-                if entry.foreign:
+                if entry.merges and not self._is_merged:
+                    self._is_merged, self._merge_version = True, entry.version
+                if entry.foreign:  # another program may have changed rows
                     self.query().check_complete()
                 if entry.row:
                     self._check_order(entry.row)
                     self._read.append(entry)
-                    if self._merged and self._merged_to is None:
-                        self._merged_to = entry.row.id
+                    if self._is_merged and self._last_merged_id is None:
+                        self._last_merged_id = entry.row.id
                     return True
             return False
 
@@ -127,13 +137,14 @@ class Past:
             raise Damaged(f"Row {expected} was expected, and row {row.seq} of '{row.pipeline}' is there.")
 
     @contextmanager
-    def _trouble(self) -> Iterator[None]:
+    def _translating_errors(self) -> Iterator[None]:
+        """Raise OutcomeUnknown in place of errors of the log."""
         try:
             yield
         except Damaged as damage:
-            raise damaged(self.pipeline, self.uri, str(damage)) from damage
+            raise damage_error(self.pipeline, self.uri, str(damage)) from damage
         except OSError as error:
-            raise unreadable(self.pipeline, self.uri, error) from error
+            raise read_error(self.pipeline, self.uri, error) from error
 
 
 @dataclass(frozen=True)
@@ -147,7 +158,8 @@ class Rows:
     past: Past
     added: tuple[Entry, ...] = ()
 
-    def then(self, entry: Entry) -> Rows:
+    def with_entry(self, entry: Entry) -> Rows:
+        """Return these rows and the one of the entry, which was written after them."""
         return Rows(self.past, (*self.added, entry))
 
     @property
@@ -159,74 +171,88 @@ class Rows:
         return self.added[-1] if self.added else self.past.last()
 
     def find(self, where: Where) -> list[Row]:
-        """Those rows, in order."""
-        found = [row_format.from_record(found) for found in self._merged(where, tuple(row_format.COLUMNS))]
-        return [*sorted(found, key=lambda row: row.seq), *filter(where.test, self._near())]
+        """Return the chosen rows, in order."""
+        merged_rows = map(row_format.from_record, self._find_merged(where, tuple(row_format.COLUMNS)))
+        return [*sorted(merged_rows, key=lambda row: row.seq), *filter(where.test, self._unmerged_rows())]
 
     def values(self, where: Where, *columns: str) -> list[tuple[Any, ...]]:
-        """Those columns of those rows."""
-        near = [row_format.record(row) for row in self._near() if where.test(row)]
-        return [tuple(found[name] for name in columns) for found in [*self._merged(where, columns), *near]]
+        """Return these columns of the chosen rows, a tuple for each row."""
+        unmerged_rows = filter(where.test, self._unmerged_rows())
+        records = [*self._find_merged(where, columns), *map(row_format.record, unmerged_rows)]
+        return [tuple(record[name] for name in columns) for record in records]
 
     def intervals(self, where: Where) -> list[Interval]:
-        """The intervals of those rows; of older rows, those that meet each other are one."""
-        near = self._near()
-        old = self.past.merged().covered(_older(where, near)) if _has_older(near) else []
-        return [*old, *(row.interval for row in near if row.interval and where.test(row))]
+        """Return the intervals of the chosen rows; of merged rows, those that meet each other are one."""
+        unmerged = self._unmerged_rows()
+        intervals: list[Interval] = []
+        if _has_older(unmerged):
+            intervals += self.past.merged_query().covered_intervals(_older_sql(where, unmerged))
+        for row in unmerged:
+            if row.interval and where.test(row):
+                intervals.append(row.interval)
+        return intervals
 
-    def unmerged(self) -> int:
-        """How many rows are not in merged files, or a few more."""
-        return len(self._near())
+    def count_unmerged(self) -> int:
+        """Return how many rows are not in merged files, or a few more."""
+        return len(self._unmerged_rows())
 
-    def since(self, seq: int) -> list[Row]:
-        """The rows from that number on, as far as the log's entries go back."""
+    def read_since(self, seq: int) -> list[Row]:
+        """Return the rows from that number on, as far as the log's entries go back."""
         if self.past.last():
             self.past.read_back(seq)
-        return [row for row in self._known() if row.seq >= seq]
+        return [row for row in self._rows_in_memory() if row.seq >= seq]
 
     def from_epoch(self, epoch: int, where: Where = EVERY) -> list[Row]:
-        """Of the rows of that epoch and later ones, those, in order: from the log, if its entries go back as far."""
+        """Return the chosen rows from that epoch on, in order: from the log, if its entries go back as far."""
         if self.past.last():
             self.past.read_back_to_epoch(epoch)
-        known = self._known()
-        if not _is_whole(known, epoch):
+        rows = self._rows_in_memory()
+        if not _has_all_of_epoch(rows, epoch):
             return self.find(from_epoch(epoch) & where)
-        return [row for row in known if row.epoch >= epoch and where.test(row)]
+        return [row for row in rows if row.epoch >= epoch and where.test(row)]
 
     def checkpoints(self, epochs: Sequence[int]) -> dict[int, Checkpoint]:
-        """These checkpoints as the rows show them."""
-        known = self._known()
-        near = [epoch for epoch in epochs if _is_whole(known, epoch)]
+        """Return these checkpoints by epoch, as the rows show them. An epoch without a row is left out."""
+        rows = self._rows_in_memory()
+        near = [epoch for epoch in epochs if _has_all_of_epoch(rows, epoch)]
+        checkpoints = fold(row for row in rows if row.epoch in near)
         far = sorted(set(epochs) - set(near))
-        found = fold(row for row in known if row.epoch in near)
-        return found | (fold(self.find(of_epochs(far))) if far else {})
+        if far:
+            checkpoints |= fold(self.find(of_epochs(far)))
+        return checkpoints
 
-    def _known(self) -> list[Row]:
+    def _rows_in_memory(self) -> list[Row]:
         return [*self.past.rows, *(entry.row for entry in self.added if entry.row)]
 
-    def _near(self) -> list[Row]:
-        """The rows that are not in merged files, at least."""
+    def _unmerged_rows(self) -> list[Row]:
+        """Return the rows that are not in merged files, and perhaps more, oldest first."""
         if self.past.last():
             self.past.read_unmerged()
-        return self._known()
+        return self._rows_in_memory()
 
-    def _merged(self, where: Where, columns: Sequence[str]) -> list[dict[str, Any]]:
-        """What a query finds of the rows before those."""
-        near = self._near()
-        return self.past.merged().find(_older(where, near), columns) if _has_older(near) else []
-
-
-def _has_older(near: Sequence[Row]) -> bool:
-    return bool(near) and near[0].seq > 1
+    def _find_merged(self, where: Where, columns: Sequence[str]) -> list[dict[str, Any]]:
+        """Return what a query finds of the rows before `_unmerged_rows`, as records, unsorted."""
+        unmerged = self._unmerged_rows()
+        if not _has_older(unmerged):
+            return []
+        return self.past.merged_query().find(_older_sql(where, unmerged), columns)
 
 
-def _older(where: Where, near: Sequence[Row]) -> str:
-    return f"({where.sql}) AND seq < {near[0].seq}"
+def _has_older(rows: Sequence[Row]) -> bool:
+    return bool(rows) and rows[0].seq > 1
 
 
-def _is_whole(rows: Sequence[Row], epoch: int) -> bool:
-    """Whether all rows of that epoch are among these: it was issued by the first of them, or later."""
-    if not rows:
-        return False
-    first, head = rows[0].seq, rows[0].head
-    return first == 1 or head["epoch"] < epoch or (head["epoch"] == epoch and head["latest"] == first)
+def _older_sql(where: Where, rows: Sequence[Row]) -> str:
+    return f"({where.sql}) AND seq < {rows[0].seq}"
+
+
+def _has_all_of_epoch(rows: Sequence[Row], epoch: int) -> bool:
+    """Return whether all rows of that epoch are among these, which are without a hole up to the last one."""
+    return bool(rows) and _has_epoch_from(rows[0], epoch)
+
+
+def _has_epoch_from(row: Row, epoch: int) -> bool:
+    """Return whether all rows of that epoch are this one or later: it was issued by this one, or later."""
+    if row.seq == 1 or row.head["epoch"] < epoch:
+        return True
+    return bool(row.head["epoch"] == epoch and row.head["latest"] == row.seq)

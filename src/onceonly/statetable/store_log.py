@@ -18,48 +18,71 @@ from functools import cached_property
 from onceonly.filesystems import delta_names
 from onceonly.filesystems.objects import Found, Objects
 from onceonly.statetable import before
-from onceonly.statetable.log import CONFIGURATION, MERGE, NONE, Action, Commit, Damaged, Entry, Taken, creation, parsed
+from onceonly.statetable.log import (
+    CONFIGURATION,
+    MERGE,
+    NONE,
+    Action,
+    Commit,
+    Damaged,
+    Entry,
+    Taken,
+    creation,
+    parse_entry,
+)
 
-PARSED = 256  # entries that are kept in memory
-FRESH = 0.25  # seconds: a row is written after a look at the log that is not older
+MAX_PARSED_ENTRIES = 256  # entries that are kept in memory
+LOOK_FRESH_SECONDS = 0.25  # a row is written after a look at the log that is not older
 
 
-class _Seen(threading.local):
-    """What a thread has seen of one history of the log; the tag and the time are of the newest version."""
+class _LogMemory(threading.local):
+    """What a thread remembers of one history of the log; the tag and the time are of the newest version."""
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        self.other = self.merged = False  # merged: by this thread just now, and it has not looked since
-        self.newest, self.checkpoint, self.tag, self.at = NONE, NONE, "", float("-inf")
+        """Forget that history: another log has its place, or nothing was read yet."""
+        self.is_other = False
+        self.has_just_merged = False  # this thread merged last, and it has not looked since
+        self.newest, self.checkpoint = NONE, NONE
+        self.tag = ""
+        self.looked_at = float("-inf")
         self.entries: dict[int, Entry] = {}
 
 
 class StoreLog:
-    """See `Log`."""
+    """The log of a table on an object store. See `Log`."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
-        self._seen = _Seen()
+        self._memory = _LogMemory()
 
     @cached_property
     def files(self) -> Objects:
         return Objects(self.uri)
 
     def entries(self) -> tuple[int, Iterator[Entry]]:
-        """After a merge by this thread, once, as that has left them: who was first since is met by the next commit."""
-        merged, self._seen.merged = self._seen.merged, False
-        if merged:
+        """Return the newest version and its entries, as `Log.entries` does, after a look at the store.
+
+        After a merge by this thread, once, they are returned as that has left them: a writer that was first since is
+        noticed by the next commit.
+        """
+        memory = self._memory
+        has_just_merged, memory.has_just_merged = memory.has_just_merged, False
+        if has_just_merged:
             return self.recent()
         self._look()
-        return self._seen.newest, self._read(self._seen.newest)
+        return memory.newest, self._read_down_from(memory.newest)
 
     def recent(self) -> tuple[int, Iterator[Entry]]:
-        """As the last look has shown them, if that was just now: enough for who commits on them, or not at all."""
-        if time.monotonic() - self._seen.at > FRESH:
+        """Return what the last look has shown, if that was just now.
+
+        That is enough for a caller who commits on these entries, or not at all: the commit fails where they are old.
+        """
+        if self._is_stale():
             self._look()
-        return self._seen.newest, self._read(self._seen.newest)
+        return self._memory.newest, self._read_down_from(self._memory.newest)
 
     @property
     def checkpoint(self) -> int:
@@ -67,120 +90,142 @@ class StoreLog:
 
         One of several parts, which other programs write, may lack some of them.
         """
-        return self._seen.checkpoint
+        return self._memory.checkpoint
 
     def is_other(self) -> bool:
-        return self._seen.other or self._seen.newest == NONE
+        return self._memory.is_other or self._memory.newest == NONE
 
     def create(self, configuration: Mapping[str, str] = CONFIGURATION) -> None:
         with suppress(Taken):
             self.commit(0, creation(configuration), None)
 
     def commit(self, version: int, commit: Commit, after: Entry | None) -> None:
-        self._check(version - 1, after)
+        self._check_continues(version - 1, after)
         try:
-            text = commit.lines(before.told(version, self._seen.entries))
+            text = commit.lines(before.pack(version, self._memory.entries))
             tag = self.files.create(delta_names.entry(version), text.encode())
         except FileExistsError as error:  # also where a first answer was lost
             raise Taken from error
-        seen = self._seen
-        seen.newest, seen.tag, seen.at = version, tag or "", time.monotonic()
-        seen.merged = commit.operation == MERGE
-        _keep(seen.entries, Entry(version, commit.row, commit.operation == MERGE))
+        memory = self._memory
+        memory.newest, memory.tag, memory.looked_at = version, tag or "", time.monotonic()
+        memory.has_just_merged = commit.operation == MERGE
+        _remember(memory.entries, Entry(version, commit.row, commit.operation == MERGE))
 
     def keep(self) -> None:
-        """What an object store has acknowledged is durable."""
+        """Do nothing: what an object store has acknowledged is durable."""
 
-    def _check(self, version: int, after: Entry | None) -> None:
-        """A restored or replaced table may have other rows under the same versions, or lack some.
+    def _check_continues(self, version: int, after: Entry | None) -> None:
+        """Check that `version` is the newest one, and that its last row is that of `after`.
 
-        Without another look if the last one was just now, or what this thread has just written is that version.
+        A restored or replaced table may have other rows under the same versions, or lack some. There is no further
+        look if the last one was just now and has shown that version, or if this thread has just written it.
+
+        Raises:
+            Taken: the log does not continue there.
         """
-        seen = self._seen
-        if seen.newest != version or time.monotonic() - seen.at > FRESH:
+        if self._memory.newest != version or self._is_stale():
             self._look()
-        if seen.newest != version:
+        if self._memory.newest != version:
             raise Taken
         if after and after.row:
-            found = next((entry.row for entry in self._read(version) if entry.row), None)
-            if found is None or found.id != after.row.id:
+            last_row = next((entry.row for entry in self._read_down_from(version) if entry.row), None)
+            if last_row is None or last_row.id != after.row.id:
                 raise Taken
 
-    def _look(self) -> None:
-        """Take up what was written since; where it is not the log that was seen, begin again."""
-        seen = self._seen
-        had = seen.newest != NONE
-        if not had or not seen.tag or not self._follow():
-            seen.forget()
-            seen.other = had
-            self._take(delta_names.recent(self.files))
+    def _is_stale(self) -> bool:
+        return time.monotonic() - self._memory.looked_at > LOOK_FRESH_SECONDS
 
-    def _follow(self) -> bool:
-        """By one request, for the newest entry that is known and those behind it; False: it is another log."""
-        seen = self._seen
-        listed = self.files.below(delta_names.LOG, after=delta_names.entry(seen.newest - 1))
-        known = next((found for found in listed if found.path == delta_names.entry(seen.newest)), None)
-        if known is None or known.tag != seen.tag:
+    def _look(self) -> None:
+        """Remember what was written since the last look; where it is another log than before, begin again."""
+        memory = self._memory
+        has_looked = memory.newest != NONE
+        if not has_looked or not memory.tag or not self._catch_up():
+            memory.forget()
+            memory.is_other = has_looked
+            self._remember_listing(delta_names.recent(self.files))
+
+    def _catch_up(self) -> bool:
+        """List the newest entry that is known and those behind it, in one request; False: it is another log."""
+        memory = self._memory
+        newest_path = delta_names.entry(memory.newest)
+        listing = self.files.below(delta_names.LOG, after=delta_names.entry(memory.newest - 1))
+        newest_file = next((file for file in listing if file.path == newest_path), None)
+        if newest_file is None or newest_file.tag != memory.tag:
             return False
-        self._take(listed)
+        self._remember_listing(listing)
         return True
 
-    def _take(self, listed: list[Found]) -> None:
-        seen = self._seen
+    def _remember_listing(self, listing: list[Found]) -> None:
+        """Remember the newest version of a listing, its tag, and the last log checkpoint.
+
+        Raises:
+            Damaged: a version between the first and the newest one is missing.
+        """
+        memory = self._memory
         versions = []
-        for found in listed:
-            version = delta_names.version_of(found.name)
+        for file in listing:
+            version = delta_names.version_of(file.name)
             if version is not None:
                 versions.append(version)
-                seen.newest, seen.tag = version, found.tag or ""
-            checkpoint = delta_names.checkpoint_of(found.name)
-            if checkpoint is not None and found.path == delta_names.checkpoint(checkpoint):
-                seen.checkpoint = max(seen.checkpoint, checkpoint)
-        if versions != list(range(versions[0], seen.newest + 1) if versions else ()):
-            raise Damaged(f"Only {len(versions)} of the versions {versions[0]} to {seen.newest} are there.")
-        seen.at = time.monotonic()
+                memory.newest, memory.tag = version, file.tag or ""
+            checkpoint = delta_names.checkpoint_of(file.name)
+            if checkpoint is not None and file.path == delta_names.checkpoint(checkpoint):
+                memory.checkpoint = max(memory.checkpoint, checkpoint)
+        if versions and versions != list(range(versions[0], memory.newest + 1)):
+            raise Damaged(f"Only {len(versions)} of the versions {versions[0]} to {memory.newest} are there.")
+        memory.looked_at = time.monotonic()
 
-    def _read(self, newest: int) -> Iterator[Entry]:
-        known = self._seen.entries  # of this history, whatever is seen later
-        told: dict[int, Entry] = {}  # by the entry that was fetched last: `known` does not keep the oldest ones
+    def _read_down_from(self, newest: int) -> Iterator[Entry]:
+        """Yield the entries from that version down; each is fetched when it is asked for."""
+        remembered = self._memory.entries  # of this history, whatever is seen later
+        fetched: dict[int, Entry] = {}  # of the last request: `remembered` does not keep the oldest ones
         for version in range(newest, NONE, -1):
-            if version not in known and version not in told:
+            if version not in remembered and version not in fetched:
                 try:
-                    told = {each.version: each for each in self._fetch(version)}
+                    fetched = {entry.version: entry for entry in self._fetch(version)}
                 except FileNotFoundError:
                     raise Damaged(f"Version {version} is missing.") from None
-                for each in told.values():
-                    _keep(known, each)
-            yield known.get(version) or told[version]
+                for entry in fetched.values():
+                    _remember(remembered, entry)
+            yield remembered.get(version) or fetched[version]
 
     def actions(self, version: int) -> list[Action]:
-        """Of one entry."""
+        """Return the actions of one entry."""
         return [json.loads(line) for line in self.files.read(delta_names.entry(version)).splitlines()]
 
     def _fetch(self, version: int) -> list[Entry]:
-        """That one, and those before it of which it tells, oldest first."""
+        """Return that entry, and those before it that are packed into it, oldest first.
+
+        Raises:
+            FileNotFoundError: it is missing.
+            Damaged: it cannot be parsed.
+        """
         path = delta_names.entry(version)
         try:
             lines = self.files.read(path).decode().splitlines()
-            return [*sorted(before.of(version, lines), key=lambda each: each.version), parsed(version, lines)]
+            earlier = sorted(before.unpack(version, lines), key=lambda entry: entry.version)
+            return [*earlier, parse_entry(version, lines)]
         except ValueError as error:
             raise Damaged(f"{path} cannot be parsed: {error}.") from error
 
 
-def _keep(known: dict[int, Entry], entry: Entry) -> None:
-    known[entry.version] = entry
-    if len(known) > PARSED:
-        del known[min(known)]
+def _remember(entries: dict[int, Entry], entry: Entry) -> None:
+    """Add the entry; of more than `MAX_PARSED_ENTRIES` the oldest is dropped."""
+    entries[entry.version] = entry
+    if len(entries) > MAX_PARSED_ENTRIES:
+        del entries[min(entries)]
 
 
-def texts(uri: str) -> Iterator[str]:
-    """The entries of the log of any table, newest first; none where there is no table.
+def read_texts(uri: str) -> Iterator[str]:
+    """Yield the entries of the log of any table, newest first; none where there is no table.
+
+    Each is read when it is asked for.
 
     Raises:
         OSError: the storage does not answer.
     """
     files = Objects(uri)
-    for found in reversed(files.below(delta_names.LOG)):
-        if delta_names.version_of(found.name) is not None:
+    for file in reversed(files.below(delta_names.LOG)):
+        if delta_names.version_of(file.name) is not None:
             with suppress(FileNotFoundError):
-                yield files.read(found.path, found.tag).decode()
+                yield files.read(file.path, file.tag).decode()

@@ -25,7 +25,7 @@ from onceonly.statetable import gaps, location, row_files
 from onceonly.statetable.log import NONE, Commit, Damaged, Entry, Log, Taken
 from onceonly.statetable.row_format import Head
 from onceonly.statetable.rows import Past, Rows
-from onceonly.statetable.trouble import damaged
+from onceonly.statetable.trouble import damage_error
 from onceonly.statetable.view import View
 from onceonly.statetable.where import (
     AFTER,
@@ -33,17 +33,17 @@ from onceonly.statetable.where import (
     PINS,
     REPLACES,
     WITH_INTERVAL,
-    above,
+    above_seq,
     from_epoch,
     of_epochs,
     of_event,
 )
 
-LONG = 64  # a pipeline's table is tidied when its log has more entries since the last time
-TAIL = 64  # rows that a view reads from the log: nearly always they hold all of the open checkpoints
-TRIES = 3
-AT_ONCE = 4
-FRESH = 5.0  # seconds: on an object store, what a look at the table's identity has shown counts so long
+MAX_UNMERGED_ROWS = 64  # a pipeline's table is tidied when its log has more of them since the last time
+MAX_TAIL_ROWS = 64  # rows that a view reads from the log: nearly always they hold all of the open checkpoints
+MAX_WRITE_FAILURES = 3  # of one row
+MAX_QUERIES_AT_ONCE = 4  # of different pipelines
+IDENTITY_FRESH_SECONDS = 5.0  # on an object store, what a look at the table's identity has shown counts so long
 T = TypeVar("T")
 
 
@@ -67,7 +67,7 @@ class StateTable:
 
     @classmethod
     def make(cls, uri: str) -> StateTable:
-        """The table at `uri`, created if it does not exist. Not for a process that expects an existing one."""
+        """Return the table at `uri`, created if it does not exist. Not for a process that expects an existing one."""
         try:
             return cls(uri)
         except location.Missing:
@@ -75,17 +75,24 @@ class StateTable:
         return cls(uri)
 
     def view(self, pipeline: str) -> View:
-        """The pipeline's current state. The cost depends on its open checkpoints, not on its history."""
+        """Return the pipeline's current state. The cost depends on its open checkpoints, not on its history.
+
+        Raises:
+            OutcomeUnknown: the table cannot be read, or is damaged.
+        """
         rows = self._rows(pipeline)
         last = rows.last()
         if last is None or last.row is None:
             return View(pipeline, rows, Head())
         head = Head.from_json(last.row.head)
-        wanted = {**head.open, head.epoch: head.latest}
-        rows.since(min((seq for seq in wanted.values() if seq > head.seq - TAIL), default=head.seq))
-        checkpoints = rows.checkpoints(list(wanted))
-        if missing := sorted(set(wanted) - set(checkpoints)):
-            raise damaged(pipeline, rows.past.uri, f"Its last row names epochs whose rows are not there: {missing}.")
+        first_seqs = {**head.open, head.epoch: head.latest}  # by epoch, of all checkpoints that the view has
+        # Once the log is read down to their first rows, checkpoints are folded from memory. Older ones take a query.
+        near_seqs = [seq for seq in first_seqs.values() if seq > head.seq - MAX_TAIL_ROWS]
+        rows.read_since(min(near_seqs, default=head.seq))
+        checkpoints = rows.checkpoints(list(first_seqs))
+        if missing := sorted(set(first_seqs) - set(checkpoints)):
+            why = f"Its last row names epochs whose rows are not there: {missing}."
+            raise damage_error(pipeline, rows.past.uri, why)
         return View(pipeline, rows, head, checkpoints)
 
     def append(self, view: View, row: Row) -> View:
@@ -97,68 +104,77 @@ class StateTable:
             Lost: another writer was first, or the view is older than the log; nothing was written.
             OutcomeUnknown: the table cannot be read back after a failed write, or the row may not be on disk.
         """
-        known = view.checkpoint(row.epoch)
-        checkpoint = known.apply(row) if known else first(row)
+        previous = view.checkpoint(row.epoch)
+        checkpoint = previous.apply(row) if previous else first(row)
         head = view.head.after(row, checkpoint)
         entry = self._write(view.rows, replace(row, head=head.to_json()))
-        return View(view.pipeline, view.rows.then(entry), head, {**view.checkpoints, row.epoch: checkpoint})
+        return View(view.pipeline, view.rows.with_entry(entry), head, {**view.checkpoints, row.epoch: checkpoint})
 
     def pipelines(self) -> list[str]:
-        """Every pipeline that has a row."""
+        """Return every pipeline that has a row."""
         return location.pipelines(self.uri)
 
     def versions(self) -> dict[str, int]:
-        """The last sequence number of each pipeline (0: it cannot be read): an unchanged one need not be read again."""
+        """Return the last sequence number of each pipeline (0: it cannot be read).
+
+        A pipeline whose number is unchanged need not be read again.
+        """
         return {name: self._last_seq(name) for name in self.pipelines()}
 
     def owners(self, since_seq: Mapping[str, int]) -> dict[str, set[str]]:
-        """By pipeline that can be read: the owners of its checkpoints in rows above that sequence number."""
+        """Return, for each pipeline that can be read, the owners of its checkpoints in rows above that number.
 
-        def of(name: str) -> set[str] | None:
+        Args:
+            since_seq: by pipeline: a sequence number.
+        """
+
+        def owners_of(name: str) -> set[str] | None:
             with suppress(OutcomeUnknown):
-                return {owner for (owner,) in self._rows(name).values(OWNED & above(since_seq[name]), "owner")}
+                owners = self._rows(name).values(OWNED & above_seq(since_seq[name]), "owner")
+                return {owner for (owner,) in owners}
             return None
 
-        return {name: found for name, found in _each(since_seq, of).items() if found is not None}
+        owners_by_pipeline = _map_at_once(owners_of, since_seq)
+        return {name: owners for name, owners in owners_by_pipeline.items() if owners is not None}
 
     def gaps(self, pipelines: Iterable[str]) -> dict[str, list[Interval]]:
-        """By pipeline: the gaps between its first and its last pinned interval, oldest first."""
-        chosen = PINS & WITH_INTERVAL
+        """Return by pipeline the gaps between its first and its last pinned interval, oldest first."""
+        with_pinned_interval = PINS & WITH_INTERVAL
 
-        def of(name: str) -> list[Interval]:
-            return gaps.between(self._rows(name).intervals(chosen))
+        def gaps_of(name: str) -> list[Interval]:
+            return gaps.gaps_between(self._rows(name).intervals(with_pinned_interval))
 
-        return _each(pipelines, of)
+        return _map_at_once(gaps_of, pipelines)
 
     def recent(self, pipelines: Iterable[str], most: int) -> dict[str, list[Row]]:
-        """By pipeline: all rows of its last epochs and of every one that is open or to be staged again, in order."""
-        return {name: self._recent(name, most) for name in pipelines}
+        """Return by pipeline all rows of some of its epochs, in order.
+
+        They are its last `most` epochs, and every one that is open or to be staged again.
+        """
+        return {name: self._recent_rows(name, most) for name in pipelines}
 
     def history(self, pipeline: str, since_epoch: int = 0, until_epoch: int | None = None) -> list[Row]:
-        """All rows of these epochs, both ends included, in order; for display, not for decisions."""
+        """Return all rows of these epochs, both ends included, in order; for display, not for decisions."""
         return self._rows(pipeline).find(from_epoch(since_epoch, until_epoch))
 
     def superseding(self, pipeline: str, epochs: Sequence[int]) -> list[Checkpoint]:
-        """Later checkpoints that replace one of these epochs, or take some of them back, in order; for people."""
+        """Return later checkpoints that replace one of these epochs or take some of them back, in order; for people."""
         rows = self._rows(pipeline)
-        chosen = rows.from_epoch(min(epochs) + 1, of_event(Event.REWOUND) | REPLACES)
-        found = sorted({row.epoch for row in chosen if _supersedes(row, epochs)})
-        loaded = rows.checkpoints(found)
-        return [loaded[epoch] for epoch in found]
+        later_rows = rows.from_epoch(min(epochs) + 1, of_event(Event.REWOUND) | REPLACES)
+        superseding_epochs = {row.epoch for row in later_rows if _supersedes(row, epochs)}
+        return _checkpoints_in_order(rows, superseding_epochs)
 
     def after_others(self, pipeline: str) -> list[Checkpoint]:
-        """Its checkpoints that have read what other pipelines published, in order; for people."""
+        """Return its checkpoints that have read what other pipelines published, in order; for people."""
         rows = self._rows(pipeline)
-        found = sorted({epoch for (epoch,) in rows.values(AFTER, "epoch")})
-        loaded = rows.checkpoints(found)
-        return [loaded[epoch] for epoch in found]
+        return _checkpoints_in_order(rows, {epoch for (epoch,) in rows.values(AFTER, "epoch")})
 
     def tidy(self, view: View) -> View:
         """Merge the pipeline's small files and drop old log entries, if there are many; returns the view after it.
 
         Nothing depends on it, so a failure only causes a warning.
         """
-        if view.rows.unmerged() <= LONG:
+        if view.rows.count_unmerged() <= MAX_UNMERGED_ROWS:
             return view
         from onceonly.statetable import compaction  # with delta-rs
 
@@ -175,24 +191,31 @@ class StateTable:
             return _seq(self._rows(name).last())
         return 0
 
-    def _recent(self, name: str, most: int) -> list[Row]:
+    def _recent_rows(self, name: str, most: int) -> list[Row]:
         rows = self._rows(name)
         last = rows.last()
         if last is None or last.row is None:
             return []
         head = Head.from_json(last.row.head)
-        oldest = head.epoch - most + 1
-        old = [epoch for epoch in (*head.open, *head.unfit) if epoch < oldest]
-        found = [*(rows.find(of_epochs(old)) if old else []), *rows.from_epoch(oldest)]
-        return sorted(found, key=lambda row: row.seq)
+        oldest_epoch = head.epoch - most + 1
+        older_epochs = [epoch for epoch in (*head.open, *head.unfit) if epoch < oldest_epoch]
+        recent_rows: list[Row] = []
+        if older_epochs:
+            recent_rows += rows.find(of_epochs(older_epochs))
+        recent_rows += rows.from_epoch(oldest_epoch)
+        return sorted(recent_rows, key=lambda row: row.seq)
 
     def _rows(self, pipeline: str) -> Rows:
-        """The pipeline's rows as they are now."""
-        self._check_same()
+        """Return the pipeline's rows as they are now.
+
+        Where its log is missing, or is not the one that was read before, the table's identity is checked again: the
+        whole table may have been replaced.
+        """
+        self._check_identity()
         log = self._log(pipeline)
         rows = Rows(Past(pipeline, location.folder(self.uri, pipeline), log))
         if log.is_other():
-            self._check_same(just_now=True)
+            self._check_identity(just_now=True)
         return rows
 
     def _log(self, pipeline: str) -> Log:
@@ -200,13 +223,13 @@ class StateTable:
             self._logs[pipeline] = location.log_of(location.folder(self.uri, pipeline))
         return self._logs[pipeline]
 
-    def _check_same(self, just_now: bool = False) -> None:
-        """A new table in the place of this one is refused: it would number everything from 1.
+    def _check_identity(self, just_now: bool = False) -> None:
+        """Refuse a new table in the place of this one: it would number everything from 1.
 
         On an object store a look is a round trip, and counts for a while: a row follows on an entry that was seen just
         before it. Where a log is missing or is another one than before, there is another look (`just_now`).
         """
-        if not just_now and not local_path(self.uri) and time.monotonic() - self._looked < FRESH:
+        if not just_now and not local_path(self.uri) and time.monotonic() - self._looked < IDENTITY_FRESH_SECONDS:
             return
         try:
             opened = location.open_(self.uri)
@@ -225,30 +248,41 @@ class StateTable:
         self._looked = time.monotonic()
 
     def _write(self, rows: Rows, row: Row) -> Entry:
-        """Append the row, once and durably; returns its entry."""
+        """Append the row, once and durably; returns its entry.
+
+        A failed try is no evidence: its commit may have landed, and only its answer be lost. So the table is read after
+        each one, and the row is tried again only where it is not there.
+
+        Raises:
+            Lost: another writer was first.
+            OutcomeUnknown: the row may be there, or may not be on disk.
+        """
         if _seq(rows.last()) != row.seq - 1:
             raise Lost
-        self._check_same()
-        log, failed = self._log(row.pipeline), 0
+        self._check_identity()
+        log, failures = self._log(row.pipeline), 0
         while True:
             try:
-                landed = self._try(log, rows, row)
+                entry = self._try_commit(log, rows, row)
                 break
             except Damaged as damage:
-                raise damaged(row.pipeline, rows.past.uri, str(damage)) from damage
+                raise damage_error(row.pipeline, rows.past.uri, str(damage)) from damage
             except (OSError, Taken) as error:
-                now = self._look(row, rows.last(), error)
-                if isinstance(now, Entry):
-                    landed = now
+                entry_or_rows = self._read_after_failure(row, rows.last(), error)
+                if isinstance(entry_or_rows, Entry):
+                    entry = entry_or_rows
                     break
-                failed += not (isinstance(error, Taken) and now.version > rows.version)  # else one without a row
-                rows = now
-                if failed == TRIES:
-                    raise _unknown(row, self.uri, error) from error
-        self._keep(log)
-        return landed
+                # A commit without a row, such as a merge, may have the version: that is no failure of this one.
+                if not (isinstance(error, Taken) and entry_or_rows.version > rows.version):
+                    failures += 1
+                rows = entry_or_rows
+                if failures == MAX_WRITE_FAILURES:
+                    raise _unknown_outcome(row, self.uri, error) from error
+        self._sync(log)
+        return entry
 
-    def _try(self, log: Log, rows: Rows, row: Row) -> Entry:
+    def _try_commit(self, log: Log, rows: Rows, row: Row) -> Entry:
+        """Commit the row as the version after those of `rows`; a table without one is created first."""
         version = rows.version
         if version == NONE:
             log.create()
@@ -257,9 +291,12 @@ class StateTable:
         log.commit(version + 1, Commit("WRITE", [add], row), rows.last())
         return Entry(version + 1, row)
 
-    def _look(self, row: Row, after: Entry | None, error: Exception) -> Entry | Rows:
-        """After a failed write: the row's entry if it is there, else the rows to write it after.
+    def _read_after_failure(self, row: Row, after: Entry | None, error: Exception) -> Entry | Rows:
+        """Return the row's entry if it is there after a failed write, else the rows to write it after.
 
+        Args:
+            after: the entry of the row before it.
+            error: of that write.
         Raises:
             Lost: another row has its number, so that it can no longer land; or the row before it is no longer there.
             OutcomeUnknown: the table cannot be read, so the row may be there.
@@ -267,19 +304,20 @@ class StateTable:
         try:
             rows = self._rows(row.pipeline)
             last = rows.last()
-            there = rows.past.entry(row.seq)
-        except OnceonlyError as unread:
-            raise _unknown(row, self.uri, unread) from error
-        if there and there.row:
-            if there.row.id == row.id:
-                return there
-            row_files.remove(rows.past.uri, row.id)
+            entry = rows.past.find_entry(row.seq)
+        except OnceonlyError as read_error:
+            raise _unknown_outcome(row, self.uri, read_error) from error
+        if entry and entry.row:
+            if entry.row.id == row.id:
+                return entry
+            row_files.remove(rows.past.uri, row.id)  # another row has the number, so no entry will ever name this file
             raise Lost
-        if _id(last) != _id(after):
+        if _row_id(last) != _row_id(after):
             raise Lost
         return rows
 
-    def _keep(self, log: Log) -> None:
+    def _sync(self, log: Log) -> None:
+        """Make sure that the log survives a power failure. Raises OutcomeUnknown."""
         try:
             log.keep()
         except OSError as error:
@@ -298,50 +336,62 @@ class Snapshot(StateTable):
         self.id = location.open_(uri).id
         self._looked = time.monotonic()
         self._logs: dict[str, Log] = {}
-        self._read: dict[str, Rows] = {}
+        self._rows_read: dict[str, Rows] = {}  # by pipeline
 
     def _rows(self, pipeline: str) -> Rows:
-        if pipeline not in self._read:
+        """Return the pipeline's rows as they were when it was first asked for."""
+        if pipeline not in self._rows_read:
             past = Past(pipeline, location.folder(self.uri, pipeline), self._log(pipeline), durable=False)
-            self._read[pipeline] = Rows(past)
-        return self._read[pipeline]
+            self._rows_read[pipeline] = Rows(past)
+        return self._rows_read[pipeline]
 
 
 def unsettled(uri: str) -> dict[str, list[int]]:
-    """Unsettled epochs by pipeline, whatever the table at `uri` is: a copy cannot be opened as the state table."""
-    found = {}
+    """Return unsettled epochs by pipeline, in order, also of a copy, which cannot be opened as the state table."""
+    unsettled_epochs = {}
     for name in location.pipelines(uri):
-        last = Past(name, location.folder(uri, name), location.log_of(location.folder(uri, name)), durable=False).last()
-        if last and last.row and (open_ := Head.from_json(last.row.head).open):
-            found[name] = sorted(open_)
-    return found
+        folder = location.folder(uri, name)
+        last = Past(name, folder, location.log_of(folder), durable=False).last()
+        if last is None or last.row is None:
+            continue
+        open_epochs = Head.from_json(last.row.head).open
+        if open_epochs:
+            unsettled_epochs[name] = sorted(open_epochs)
+    return unsettled_epochs
 
 
-def _each(names: Iterable[str], of: Callable[[str], T]) -> dict[str, T]:
-    """By name; the queries among them run at once."""
-    listed = list(names)
-    if len(listed) < 2:
-        return {name: of(name) for name in listed}
+def _map_at_once(function: Callable[[str], T], pipelines: Iterable[str]) -> dict[str, T]:
+    """Return by pipeline what the function returns for it; `MAX_QUERIES_AT_ONCE` of them are asked at the same time."""
+    names = list(pipelines)
+    if len(names) < 2:
+        return {name: function(name) for name in names}
     from concurrent.futures import ThreadPoolExecutor  # here, so that `onceonly status` starts fast
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return dict(zip(listed, pool.map(of, listed), strict=True))
+    with ThreadPoolExecutor(MAX_QUERIES_AT_ONCE) as pool:
+        return dict(zip(names, pool.map(function, names), strict=True))
+
+
+def _checkpoints_in_order(rows: Rows, epochs: Iterable[int]) -> list[Checkpoint]:
+    in_order = sorted(epochs)
+    checkpoints = rows.checkpoints(in_order)
+    return [checkpoints[epoch] for epoch in in_order]
 
 
 def _seq(entry: Entry | None) -> int:
     return entry.row.seq if entry and entry.row else 0
 
 
-def _id(entry: Entry | None) -> str | None:
+def _row_id(entry: Entry | None) -> str | None:
     return entry.row.id if entry and entry.row else None
 
 
 def _supersedes(row: Row, epochs: Sequence[int]) -> bool:
-    to = row.body.get("to")
-    return row.body.get("replaces") in epochs or (to is not None and to < max(epochs))
+    """Return whether this row plans to replace one of these epochs, or takes some of them back."""
+    rewinds_to = row.body.get("to")
+    return row.body.get("replaces") in epochs or (rewinds_to is not None and rewinds_to < max(epochs))
 
 
-def _unknown(row: Row, uri: str, error: Exception | None) -> OutcomeUnknown:
+def _unknown_outcome(row: Row, uri: str, error: Exception | None) -> OutcomeUnknown:
     why = f": {' '.join(str(error).split())}" if error else ""
     return OutcomeUnknown(
         f"{row.pipeline} epoch {row.epoch}: whether '{row.event.value}' was recorded is not known.",

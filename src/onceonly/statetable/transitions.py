@@ -20,7 +20,12 @@ class Transitions:
         self._notify = notify or (lambda checkpoint, row: None)
 
     def change(self, name: str, decide: Callable[[View], Row | None], view: View | None = None) -> View:
-        """Write what `decide` makes of the current view (None: nothing to do) and return the view that results."""
+        """Write what `decide` makes of the current view (None: nothing to do) and return the view that results.
+
+        Args:
+            view: the view to begin with, if the caller has just read one. Where another writer was first, the pipeline
+                is read again.
+        """
         while True:
             view = view or self.state.view(name)
             row = decide(view)
@@ -31,15 +36,15 @@ class Transitions:
             except Lost:
                 view = None
                 continue
-            self._tell(view.require(row.epoch), row)
+            self._notify_or_warn(view.require(row.epoch), row)
             return view
 
     def advance(self, name: str, epoch: int, decide: Callable[[View, Checkpoint], Row | None]) -> Checkpoint:
-        """The same for one checkpoint, which `decide` is given; returns it as it is then."""
+        """Do the same for one checkpoint, which `decide` gets as well; returns it as it is then."""
         return self.change(name, lambda view: decide(view, view.require(epoch))).require(epoch)
 
-    def _tell(self, checkpoint: Checkpoint, row: Row) -> None:
-        """Nothing depends on the notify function: where it fails, that is a warning and stops nothing."""
+    def _notify_or_warn(self, checkpoint: Checkpoint, row: Row) -> None:
+        """Call the notify function. Nothing depends on it: where it fails, that is a warning and stops nothing."""
         try:
             self._notify(checkpoint, row)
         except Exception as error:

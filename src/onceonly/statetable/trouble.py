@@ -1,11 +1,12 @@
-"""What is said where a pipeline's table cannot be read, or is not as Onceonly left it."""
+"""The errors for a pipeline's table that cannot be read, or is not as Onceonly left it."""
 
 from __future__ import annotations
 
 from onceonly.errors import OutcomeUnknown
 
 
-def damaged(pipeline: str, uri: str, why: str) -> OutcomeUnknown:
+def damage_error(pipeline: str, uri: str, why: str) -> OutcomeUnknown:
+    """Return the error for a table whose rows are not those that Onceonly wrote."""
     return OutcomeUnknown(
         f"{pipeline}: the state table at {uri} is damaged.",
         why,
@@ -13,7 +14,8 @@ def damaged(pipeline: str, uri: str, why: str) -> OutcomeUnknown:
     )
 
 
-def unreadable(pipeline: str, uri: str, error: Exception) -> OutcomeUnknown:
+def read_error(pipeline: str, uri: str, error: Exception) -> OutcomeUnknown:
+    """Return the error for a table whose storage fails with `error`."""
     why = str(error).partition("\n")[0]  # what follows is delta-rs's call stack
     return OutcomeUnknown(
         f"{pipeline}: the state table at {uri} cannot be read.",

@@ -18,7 +18,7 @@ from onceonly.statetable.rows import Rows
 from onceonly.statetable.where import (
     PINS,
     Where,
-    above,
+    above_seq,
     ends,
     of_event,
     overlaps,
@@ -28,8 +28,8 @@ from onceonly.statetable.where import (
     starts,
 )
 
-NEAR = timedelta(days=32)  # at most so far are neighbours of an interval looked for first
-MANY = 32  # … and at most so many of its own length
+MAX_MARGIN = timedelta(days=32)  # at most so far are neighbours of an interval looked for first
+MARGIN_LENGTHS = 32  # … and at most so many of its own length
 Pin = tuple[Interval, int]  # a pinned interval, and the epoch
 
 
@@ -49,11 +49,11 @@ class View:
     rows: Rows
     head: Head
     checkpoints: dict[int, Checkpoint] = field(default_factory=dict)  # those loaded: at least the open and the last
-    known: list[Around] = field(default_factory=list, compare=False, repr=False)  # what was asked for before
+    pins_read: list[Around] = field(default_factory=list, compare=False, repr=False)  # what earlier questions have read
 
     @property
     def open(self) -> list[Checkpoint]:
-        """Unsettled checkpoints, oldest first."""
+        """The unsettled checkpoints, oldest first."""
         return [self.checkpoints[epoch] for epoch in sorted(self.head.open)]
 
     @property
@@ -61,13 +61,13 @@ class View:
         return self.checkpoints.get(self.head.epoch)
 
     def checkpoint(self, epoch: int) -> Checkpoint | None:
-        """That checkpoint, from this same snapshot; None when the epoch was never issued."""
+        """Return the checkpoint, from this same snapshot; None when the epoch was never issued."""
         if epoch not in self.checkpoints and 0 < epoch <= self.head.epoch:
             self.checkpoints.update(self.rows.checkpoints([epoch]))
         return self.checkpoints.get(epoch)
 
     def require(self, epoch: int) -> Checkpoint:
-        """That checkpoint; raises InvalidPipeline when the epoch was never issued."""
+        """Return the checkpoint; raises InvalidPipeline when the epoch was never issued."""
         checkpoint = self.checkpoint(epoch)
         if checkpoint is None:
             raise InvalidPipeline(
@@ -78,56 +78,64 @@ class View:
         return checkpoint
 
     def in_force(self, checkpoint: Checkpoint) -> dict[str, Handle]:
-        """By sink: the handle whose rows it shows; where it was given up or is missing, those that it has replaced."""
+        """Return by sink the handle whose rows it shows.
+
+        Where the checkpoint was given up or is missing, the handles of the one that it replaces are in force.
+        """
         own = {name: handle for name, handle in checkpoint.handles.items() if checkpoint.is_shown_by(name)}
         if checkpoint.replaces is None or not (checkpoint.given_up or checkpoint.missing):
             return own
         return {**self.in_force(self.require(checkpoint.replaces)), **own}
 
     def row(self, epoch: int, event: Event, attempt: int, **columns: Any) -> Row:
-        """The pipeline's next row: it can be written only while the pipeline is as this view shows it."""
+        """Return the pipeline's next row: it can be written only while the pipeline is as this view shows it."""
         return Row(self.pipeline, self.head.seq + 1, epoch, event, attempt, **columns)
 
     def rows_since(self, seq: int) -> list[Row]:
-        """All rows above that number, in order."""
+        """Return all rows above that number, in order."""
         if seq >= self.head.seq:
             return []
-        near = self.rows.since(seq + 1)
-        return near if near and near[0].seq == seq + 1 else self.rows.find(above(seq))
+        rows = self.rows.read_since(seq + 1)
+        if rows and rows[0].seq == seq + 1:
+            return rows
+        return self.rows.find(above_seq(seq))  # the log's entries do not go back as far
 
     def planned_by(self, owner: str) -> list[Checkpoint]:
-        """The checkpoints that `owner` planned or took over, oldest first."""
+        """Return the checkpoints that `owner` planned or took over, oldest first."""
         return self._checkpoints(PINS & owned_by(owner))
 
     def planned_for(self, interval: Interval) -> list[Checkpoint]:
-        """The checkpoints that were pinned for any part of `interval`, oldest first."""
-        found = {epoch for pinned, epoch in self._around(interval).pins if pinned.overlaps(interval)}
-        return self._of(sorted(found))
+        """Return the checkpoints that were pinned for any part of `interval`, oldest first."""
+        pins = self._pins_around(interval).pins
+        epochs = {epoch for pinned, epoch in pins if pinned.overlaps(interval)}
+        return self._checkpoints_of(sorted(epochs))
 
     def committed(self, most: int | None = None) -> Iterator[Checkpoint]:
-        """Those that were decided and are committed, the last decision first."""
-        found = set(self.rows.values(of_event(Event.COMMITTED), "decision", "epoch"))
-        for _, epoch in sorted(found, reverse=True)[:most]:
+        """Yield the checkpoints that were decided and are committed, the last decision first."""
+        committed = set(self.rows.values(of_event(Event.COMMITTED), "decision", "epoch"))
+        for _, epoch in sorted(committed, reverse=True)[:most]:
             yield self.require(epoch)
 
     def published_to(self, sink: str, above: int) -> list[Checkpoint]:
-        """The checkpoints that were published to that sink by a later decision, in the order of their decisions."""
-        return sorted(self._checkpoints(published_to(sink, above)), key=lambda each: each.decision or 0)
+        """Return the checkpoints that were published to that sink by a decision above that number, by decision."""
+        checkpoints = self._checkpoints(published_to(sink, above))
+        return sorted(checkpoints, key=lambda checkpoint: checkpoint.decision or 0)
 
     def missing(self) -> list[Checkpoint]:
-        """The checkpoints that a target has lost, by manual resolution, oldest first."""
+        """Return the checkpoints that a target has lost, by manual resolution, oldest first."""
         return self._checkpoints(of_event(Event.MISSING)) if self.head.missing else []
 
     def taken_back(self, epoch: int) -> bool:
-        """Whether a rewind has removed what that checkpoint published. Once true, it stays true."""
-        return any(to is not None and to < epoch for to in (rewind.rewinds_to for rewind in self._rewinds(epoch)))
+        """Return whether a rewind has removed what that checkpoint published. Once true, it stays true."""
+        rewinds = self._rewinds(epoch)
+        return any(rewind.rewinds_to is not None and rewind.rewinds_to < epoch for rewind in rewinds)
 
     def _rewinds(self, since: int) -> list[Checkpoint]:
-        """The rewinds that were decided after that epoch."""
+        """Return the rewinds that were decided after that epoch."""
         return self._checkpoints(rewinds_after(since))
 
     def boundaries(self, time: datetime, topic: str) -> tuple[Boundary | None, Boundary | None]:
-        """The topic's nearest pinned boundaries at or before, and at or after, `time`.
+        """Return the topic's nearest pinned boundaries at or before, and at or after, `time`.
 
         One that was pinned before the topic appeared has no topic id and no offsets.
         """
@@ -135,65 +143,91 @@ class View:
         return self._boundary(before, topic), self._boundary(after, topic)
 
     def gap_before(self, interval: Interval) -> Interval | None:
-        """The gap between the end of the last pinned interval before `interval` and its start."""
-        around = self._around(interval)
-        ended = ends(until=interval.start)
-        pins = [pin for pin in around.pins if pin[0].end <= interval.start] or self._pins(ended)
-        last = max((pinned.end for pinned, _ in pins), default=interval.start)
-        return Interval(last, interval.start) if last < interval.start else None
+        """Return the gap between the end of the last pinned interval before `interval` and its start."""
+        pins = self._pins_around(interval).pins
+        earlier_ends = [pinned.end for pinned, _ in pins if pinned.end <= interval.start]
+        if not earlier_ends:
+            earlier_ends = [pinned.end for pinned, _ in self._read_pins(ends(until=interval.start))]
+        last_end = max(earlier_ends, default=interval.start)
+        return Interval(last_end, interval.start) if last_end < interval.start else None
 
     # Pinned intervals do not overlap: if one of those around a time lies on a side of it, none is closer there.
 
     def _last_before(self, time: datetime) -> tuple[datetime, int] | None:
-        """The last pinned boundary at or before `time`, and its epoch."""
-        around = self._around(Interval(time, time))
-        found = _until(around.pins, time) or _until(self._pins(ends(until=around.span.start)), time)
-        return max(found, default=None)
+        """Return the last pinned boundary at or before `time`, and its epoch."""
+        around = self._pins_around(Interval(time, time))
+        earlier = _boundaries_until(around.pins, time)
+        if not earlier:
+            earlier = _boundaries_until(self._read_pins(ends(until=around.span.start)), time)
+        return max(earlier, default=None)
 
     def _first_after(self, time: datetime) -> tuple[datetime, int] | None:
-        """The first pinned boundary at or after `time`, and its epoch."""
-        around = self._around(Interval(time, time))
-        found = _since(around.pins, time) or _since(self._pins(starts(since=around.span.end)), time)
-        return min(found, default=None)
+        """Return the first pinned boundary at or after `time`, and its epoch."""
+        around = self._pins_around(Interval(time, time))
+        later = _boundaries_since(around.pins, time)
+        if not later:
+            later = _boundaries_since(self._read_pins(starts(since=around.span.end)), time)
+        return min(later, default=None)
 
-    def _around(self, interval: Interval) -> Around:
-        """The pinned intervals around this one. Those of a step are adjacent, so one query is enough for it."""
-        for known in self.known:
-            if known.span.start <= interval.start and interval.end <= known.span.end:
-                return known
-        wide = min(MANY * (interval.end - interval.start), NEAR) or NEAR
-        span = Interval(interval.start - wide, interval.end + wide)
-        self.known.append(Around(span, self._pins(overlaps(span))))
-        return self.known[-1]
+    def _pins_around(self, interval: Interval) -> Around:
+        """Return the pinned intervals around this one. Those of a step are adjacent, so one query is enough for it."""
+        for around in self.pins_read:
+            if around.span.start <= interval.start and interval.end <= around.span.end:
+                return around
+        # A single time has no length, so that its margin is the largest one.
+        margin = min(MARGIN_LENGTHS * (interval.end - interval.start), MAX_MARGIN) or MAX_MARGIN
+        span = Interval(interval.start - margin, interval.end + margin)
+        around = Around(span, self._read_pins(overlaps(span)))
+        self.pins_read.append(around)
+        return around
 
-    def _pins(self, chosen: Where) -> list[Pin]:
-        found = self.rows.values(PINS & chosen, "epoch", "interval_start", "interval_end")
-        return [(Interval(start, end), epoch) for epoch, start, end in found]
+    def _read_pins(self, chosen: Where) -> list[Pin]:
+        pins = self.rows.values(PINS & chosen, "epoch", "interval_start", "interval_end")
+        return [(Interval(start, end), epoch) for epoch, start, end in pins]
 
-    def _boundary(self, pair: tuple[datetime, int] | None, topic: str) -> Boundary | None:
-        checkpoint = self.checkpoint(pair[1]) if pair else None
-        if pair is None or checkpoint is None or checkpoint.interval is None:
+    def _boundary(self, pin: tuple[datetime, int] | None, topic: str) -> Boundary | None:
+        """Return the topic's boundary at that time, which is the start or the end of that epoch's interval."""
+        if pin is None:
+            return None
+        time, epoch = pin
+        checkpoint = self.checkpoint(epoch)
+        if checkpoint is None or checkpoint.interval is None:
             return None
         pinned = range_of(checkpoint.ranges, topic)
         if pinned is None:
-            return Boundary(pair[0], "", {})
-        offsets = pinned.starts if checkpoint.interval.start == pair[0] else pinned.ends
-        return Boundary(pair[0], pinned.topic_id, offsets, pinned)
+            return Boundary(time, "", {})
+        offsets = pinned.starts if checkpoint.interval.start == time else pinned.ends
+        return Boundary(time, pinned.topic_id, offsets, pinned)
 
     def _checkpoints(self, chosen: Where) -> list[Checkpoint]:
-        """The checkpoints that have such a row, oldest first."""
-        return self._of(sorted({epoch for (epoch,) in self.rows.values(chosen, "epoch")}))
+        """Return the checkpoints that have such a row, oldest first."""
+        epochs = {epoch for (epoch,) in self.rows.values(chosen, "epoch")}
+        return self._checkpoints_of(sorted(epochs))
 
-    def _of(self, epochs: list[int]) -> list[Checkpoint]:
-        if unknown := [epoch for epoch in epochs if epoch not in self.checkpoints]:
-            self.checkpoints.update(self.rows.checkpoints(unknown))
-        return [checkpoint for epoch in epochs if (checkpoint := self.checkpoint(epoch))]
+    def _checkpoints_of(self, epochs: list[int]) -> list[Checkpoint]:
+        """Return the checkpoints of these epochs, in their order; those that are not loaded are read at once."""
+        unloaded = [epoch for epoch in epochs if epoch not in self.checkpoints]
+        if unloaded:
+            self.checkpoints.update(self.rows.checkpoints(unloaded))
+        checkpoints = []
+        for epoch in epochs:
+            checkpoint = self.checkpoint(epoch)
+            if checkpoint:
+                checkpoints.append(checkpoint)
+        return checkpoints
 
 
-def _until(pins: list[Pin], time: datetime) -> list[tuple[datetime, int]]:
-    """The boundaries at or before `time`."""
-    return [(each, epoch) for pinned, epoch in pins for each in (pinned.start, pinned.end) if each <= time]
+def _boundaries_until(pins: list[Pin], time: datetime) -> list[tuple[datetime, int]]:
+    """Return the boundaries at or before `time`, each with its epoch."""
+    return [(boundary, epoch) for boundary, epoch in _boundaries(pins) if boundary <= time]
 
 
-def _since(pins: list[Pin], time: datetime) -> list[tuple[datetime, int]]:
-    return [(each, epoch) for pinned, epoch in pins for each in (pinned.start, pinned.end) if each >= time]
+def _boundaries_since(pins: list[Pin], time: datetime) -> list[tuple[datetime, int]]:
+    """Return the boundaries at or after `time`, each with its epoch."""
+    return [(boundary, epoch) for boundary, epoch in _boundaries(pins) if boundary >= time]
+
+
+def _boundaries(pins: list[Pin]) -> Iterator[tuple[datetime, int]]:
+    for interval, epoch in pins:
+        yield interval.start, epoch
+        yield interval.end, epoch

@@ -12,7 +12,7 @@ from onceonly.checkpoint.offsets import Interval
 
 @dataclass(frozen=True)
 class Where:
-    """Both have to mean the same."""
+    """A choice of rows, said twice: `sql` for rows in files, `test` for rows in memory. Both have to mean the same."""
 
     sql: str
     test: Callable[[Row], bool]
@@ -42,11 +42,12 @@ REPLACES = Where(
 )
 
 
-def above(seq: int) -> Where:
+def above_seq(seq: int) -> Where:
     return Where(f"seq > {seq}", lambda row: row.seq > seq)
 
 
 def from_epoch(first: int, last: int | None = None) -> Where:
+    """Return the rows of these epochs, both ends included; None: of all from the first one on."""
     until = "" if last is None else f" AND epoch <= {last}"
     return Where(f"epoch >= {first}{until}", lambda row: first <= row.epoch and (last is None or row.epoch <= last))
 
@@ -57,13 +58,14 @@ def of_epochs(epochs: Sequence[int]) -> Where:
 
 
 def owned_by(owner: str) -> Where:
-    return Where(f"owner = {_text(owner)}", lambda row: row.owner == owner)
+    return Where(f"owner = {_text_literal(owner)}", lambda row: row.owner == owner)
 
 
 def published_to(sink: str, above: int) -> Where:
-    """Publications of that sink by a later decision."""
+    """Return the publications of that sink by a later decision."""
     later = Where(
-        f"sink = {_text(sink)} AND decision > {above}", lambda row: row.sink == sink and (row.decision or 0) > above
+        f"sink = {_text_literal(sink)} AND decision > {above}",
+        lambda row: row.sink == sink and (row.decision or 0) > above,
     )
     return of_event(Event.PUBLISHED) & later
 
@@ -77,35 +79,39 @@ def overlaps(interval: Interval) -> Where:
 
 
 def starts(*, until: datetime | None = None, before: datetime | None = None, since: datetime | None = None) -> Where:
-    """Rows whose interval starts at or before, before, or at or after that time; pass exactly one of them."""
-    return _bounded("interval_start", lambda interval: interval.start, until=until, before=before, since=since)
+    """Return the rows whose interval starts at or before, before, or at or after that time; pass exactly one."""
+    return _compare_time("interval_start", lambda interval: interval.start, until=until, before=before, since=since)
 
 
 def ends(*, until: datetime | None = None, after: datetime | None = None, since: datetime | None = None) -> Where:
-    """Rows whose interval ends at or before, after, or at or after that time; pass exactly one of them."""
-    return _bounded("interval_end", lambda interval: interval.end, until=until, after=after, since=since)
+    """Return the rows whose interval ends at or before, after, or at or after that time; pass exactly one of them."""
+    return _compare_time("interval_end", lambda interval: interval.end, until=until, after=after, since=since)
 
 
-_COMPARED: dict[str, tuple[str, Callable[[datetime, datetime], bool]]] = {
-    "until": ("<=", lambda found, time: found <= time),
-    "before": ("<", lambda found, time: found < time),
-    "since": (">=", lambda found, time: found >= time),
-    "after": (">", lambda found, time: found > time),
+# by keyword: the operator in SQL, and the same comparison of a row's time with the bound
+_COMPARISONS: dict[str, tuple[str, Callable[[datetime, datetime], bool]]] = {
+    "until": ("<=", lambda row_time, bound: row_time <= bound),
+    "before": ("<", lambda row_time, bound: row_time < bound),
+    "since": (">=", lambda row_time, bound: row_time >= bound),
+    "after": (">", lambda row_time, bound: row_time > bound),
 }
 
 
-def _bounded(column: str, of: Callable[[Interval], datetime], **bounds: datetime | None) -> Where:
-    ((name, time),) = [(name, time) for name, time in bounds.items() if time is not None]
-    sign, holds = _COMPARED[name]
-    return Where(
-        f"{column} {sign} {_time(time)}", lambda row: row.interval is not None and holds(of(row.interval), time)
-    )
+def _compare_time(column: str, row_time: Callable[[Interval], datetime], **bounds: datetime | None) -> Where:
+    """Return the rows with an interval whose time compares as the only given bound says."""
+    ((name, bound),) = [(name, bound) for name, bound in bounds.items() if bound is not None]
+    operator, compare = _COMPARISONS[name]
+
+    def test(row: Row) -> bool:
+        return row.interval is not None and compare(row_time(row.interval), bound)
+
+    return Where(f"{column} {operator} {_time_literal(bound)}", test)
 
 
-def _text(value: str) -> str:
-    """The value as an SQL literal."""
+def _text_literal(value: str) -> str:
+    """Return the value as an SQL literal."""
     return "'" + value.replace("'", "''") + "'"
 
 
-def _time(value: datetime) -> str:
+def _time_literal(value: datetime) -> str:
     return f"arrow_cast('{value.isoformat()}', 'Timestamp(Microsecond, Some(\"UTC\"))')"

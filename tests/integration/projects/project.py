@@ -104,7 +104,7 @@ class Project:
 
     def set_gate(self, **options: object) -> None:
         """Of every pipeline of the project, also in child processes."""
-        (self.folder / "gate.json").write_text(json.dumps(Gate(**options).of(["numbers"]).to_json()))  # type: ignore[arg-type]
+        (self.folder / "gate.json").write_text(json.dumps(Gate(**options).for_sinks(["numbers"]).to_json()))  # type: ignore[arg-type]
 
     def _gate(self) -> Gate | None:
         file = self.folder / "gate.json"

@@ -71,7 +71,7 @@ def write(uri: str, writer: int, rows: int) -> tuple[list[str], list[str]]:
 
 def merge(_: str, uri: str) -> None:
     """As a plan does it, although there are few rows."""
-    state.LONG = FEW
+    state.MAX_UNMERGED_ROWS = FEW
     table = StateTable(uri)
     table.tidy(table.view("flights"))
 

@@ -118,7 +118,7 @@ def test_what_a_checkpoint_asks_of_s3_is_counted(
     uri: str, between: Proxy, source: FakeSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bound is of requests, which are round trips; the time of each belongs to the benchmarks."""
-    monkeypatch.setattr(store_log, "FRESH", float("inf"))  # on a slow machine, looks would be repeated
+    monkeypatch.setattr(store_log, "LOOK_FRESH_SECONDS", float("inf"))  # on a slow machine, looks would be repeated
     for _ in range(2):
         between.let(Rule())
         checkpoint(source, uri)

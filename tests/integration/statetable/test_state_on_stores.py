@@ -83,7 +83,7 @@ def test_of_many_writers_exactly_one_is_first_each_time(store, uri, table, write
 
 
 def test_a_table_that_is_tidied_while_others_write_keeps_every_row(uri, table, monkeypatch):
-    monkeypatch.setattr(state, "LONG", 5)
+    monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 5)
     for _ in range(4):
         contract.pin(table, 4)
         stale = StateTable(uri).view("flights")
@@ -95,7 +95,7 @@ def test_a_table_that_is_tidied_while_others_write_keeps_every_row(uri, table, m
 
 def merged_once(uri, table, monkeypatch) -> None:
     """Five rows in one file, which an hour ago took the place of others, and five more."""
-    monkeypatch.setattr(state, "LONG", FEW)
+    monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", FEW)
     contract.pin(table, 5)
     table.tidy(table.view("flights"))
     an_hour_passes(location.folder(uri, "flights"))

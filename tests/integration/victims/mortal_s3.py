@@ -57,7 +57,7 @@ def step(environment: Mapping[str, str], folder: str, root: str, name: str, epoc
     On a slow machine, looks would be repeated because they are old. So here none is.
     """
     os.environ.update(environment)
-    store_log.FRESH = state.FRESH = float("inf")
+    store_log.LOOK_FRESH_SECONDS = state.IDENTITY_FRESH_SECONDS = float("inf")
     through, owner = coordinator(Path(folder), root), f"run {epoch}"
     if name == "plan":
         through.plan(flights(SINKS[0]), owner, lambda checkpoint: False)

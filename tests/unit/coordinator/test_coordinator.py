@@ -988,7 +988,7 @@ def test_each_transition_is_told_once(world):
 
 
 def test_pinned_offsets_and_settled_intervals_outlive_tidying(hourly, monkeypatch):
-    monkeypatch.setattr("onceonly.statetable.table.LONG", 1)
+    monkeypatch.setattr("onceonly.statetable.table.MAX_UNMERGED_ROWS", 1)
     hourly.run("run-1", minutes(0, 10))
     hourly.run("run-2", minutes(10, 20))
     hourly.put(4)

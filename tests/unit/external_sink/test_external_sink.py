@@ -53,7 +53,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     site.mkdir()
     monkeypatch.syspath_prepend(site)
     yield site
-    registry._installed.cache_clear()
+    registry._find_installed.cache_clear()
     sys.modules.pop("onceonly_sqlite", None)
 
 
@@ -117,7 +117,7 @@ def test_a_definition_brings_it_back(world: World) -> None:
 
 
 def test_where_it_is_not_installed_it_is_refused_and_taken_for_nothing_else(world: World, site: Path) -> None:
-    registry._installed.cache_clear()
+    registry._find_installed.cache_clear()
     (site / "onceonly_sqlite-1.0.dist-info/entry_points.txt").unlink()
     with pytest.raises(InvalidPipeline, match="'flights' cannot be read: no sink of the kind 'sqlite'") as refused:
         Pipeline.from_json(world.pipeline.to_json())
@@ -129,7 +129,7 @@ def test_where_it_is_not_installed_it_is_refused_and_taken_for_nothing_else(worl
 
 def test_another_pipeline_whose_sink_is_not_installed_does_not_matter(world: World, site: Path) -> None:
     world.run()
-    registry._installed.cache_clear()
+    registry._find_installed.cache_clear()
     (site / "onceonly_sqlite-1.0.dist-info/entry_points.txt").unlink()
     other = Pipeline(name="other", source=KafkaSource("flights"), transform="m:f", sinks=[DeltaSink("lake", "lake")])
     assert world.coordinator.plan(other, "run-1", lambda checkpoint: False).checkpoint
@@ -222,7 +222,7 @@ def test_status_and_describe_show_it(world: World) -> None:
 
 def test_status_shows_it_where_it_is_not_installed(world: World, site: Path) -> None:
     world.run()
-    registry._installed.cache_clear()
+    registry._find_installed.cache_clear()
     (site / "onceonly_sqlite-1.0.dist-info/entry_points.txt").unlink()
     for command in (["status"], ["status", "flights"], ["describe", "flights", "1"]):
         shown = CliRunner().invoke(main, command, env=world.env)

@@ -129,11 +129,11 @@ OTHERWISE = {
     "filesystems/objects.py clear",  # of a folder that is given by OwnPath
     "filesystems/trial.py _try",  # of a trial that has just been made
     "filesystems/trial.py _check_ended",
-    "statetable/arbitration.py _remove",  # of a trial that has just been made
+    "statetable/arbitration.py _remove_trial",  # of a trial that has just been made
     "statetable/row_files.py remove",  # a row's file of its own, which no entry of the log has come to name
-    "statetable/files.py obsolete",  # asks for names
-    "statetable/compaction.py _shorten",  # files that were merged, and that no version names which is kept for readers
-    "statetable/compaction.py _checkpoint",  # the same, on a disk
+    "statetable/files.py list_obsolete",  # asks for names
+    "statetable/compaction.py _shorten_log",  # merged files that no version names which is kept for readers
+    "statetable/compaction.py _create_checkpoint",  # the same, on a disk
     "statetable/store_compaction.py _make_checkpoint",  # the same, on an object store
     "statetable/compaction.py _remove_old",  # entries of the log that no reader looks at
     "statetable/local_log.py commit",  # a draft of its own

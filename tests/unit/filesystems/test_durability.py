@@ -302,7 +302,7 @@ def test_how_often_commits_without_rows_were_first_does_not_matter(table, folder
 
 
 def test_merged_rows_are_on_disk_before_they_take_the_place_of_others(table, disk, folder, monkeypatch):
-    monkeypatch.setattr(state, "LONG", 2)
+    monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 2)
     view = table.tidy(add(table, rows=3))
     assert [found.seq for found in table.history("flights")] == [1, 2, 3]
     assert view.head.seq == 3
@@ -316,7 +316,7 @@ def test_merged_rows_are_on_disk_before_they_take_the_place_of_others(table, dis
 @pytest.mark.parametrize(("large", "left"), [(3, 4), (8, 8)])
 def test_a_row_that_fills_a_file_of_its_own_takes_no_other_with_it(table, folder, monkeypatch, large, left):
     """Such as the handle of a hundred thousand files."""
-    monkeypatch.setattr(state, "LONG", 4)
+    monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 4)
     view = table.view("flights")
     for number in range(1, 9):
         body = {**BODY, "large": os.urandom(compaction.FULL_FILE).hex()} if number == large else BODY
@@ -327,7 +327,7 @@ def test_a_row_that_fills_a_file_of_its_own_takes_no_other_with_it(table, folder
 
 
 def test_where_all_files_are_full_there_is_nothing_to_merge(table, folder, monkeypatch):
-    monkeypatch.setattr(state, "LONG", 1)
+    monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 1)
     monkeypatch.setattr(compaction, "FULL_FILE", 1)
     assert table.tidy(add(table, rows=3)).head.seq == 3
     assert len(DeltaTable(home(folder)).file_uris()) == 3
@@ -335,7 +335,7 @@ def test_where_all_files_are_full_there_is_nothing_to_merge(table, folder, monke
 
 def test_files_with_a_hole_between_their_rows_are_left_alone(table, folder, monkeypatch):
     """Somebody has deleted a row: where it was stays to be seen."""
-    monkeypatch.setattr(state, "LONG", 2)
+    monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 2)
     add(table, rows=4)
     view = table.view("flights")
     DeltaTable(home(folder)).alter.set_table_properties({"delta.appendOnly": "false"}, raise_if_not_exists=False)
@@ -346,20 +346,20 @@ def test_files_with_a_hole_between_their_rows_are_left_alone(table, folder, monk
 
 
 def test_files_that_hold_more_than_is_read_of_them_are_left_alone(table, folder, monkeypatch):
-    monkeypatch.setattr(state, "LONG", 2)
-    view, real = add(table, rows=4), table_files.small
+    monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 2)
+    view, real = add(table, rows=4), table_files.select_small
 
     def with_one_more(*given):
         *small, file = real(*given)
         return [*small, {**file, "num_records": 2}]
 
-    monkeypatch.setattr(table_files, "small", with_one_more)
+    monkeypatch.setattr(table_files, "select_small", with_one_more)
     table.tidy(view)
     assert [path for path in files(folder) if "merged" in path.name] == []
 
 
 def test_a_log_checkpoint_is_on_disk_before_it_gets_its_name(table, disk, folder, monkeypatch):
-    monkeypatch.setattr(state, "LONG", 2)
+    monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 2)
     real, before = Path.replace, []
 
     def spied(draft: Path, target: Path) -> Path:
@@ -381,7 +381,7 @@ def test_deltalake_makes_no_log_checkpoint_and_cleans_up_nothing_by_the_way(tabl
 
 
 def test_two_that_tidy_at_once_leave_one_file(table, folder, monkeypatch):
-    monkeypatch.setattr(state, "LONG", 2)
+    monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 2)
     view, other = add(table, rows=3), StateTable(str(folder))
     seen, real = other.view("flights"), row_files.put
 
@@ -398,7 +398,7 @@ def test_two_that_tidy_at_once_leave_one_file(table, folder, monkeypatch):
 
 
 def test_a_merge_that_fails_after_it_landed_keeps_its_file(table, folder, monkeypatch):
-    monkeypatch.setattr(state, "LONG", 2)
+    monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 2)
     view, real = add(table, rows=3), LocalLog.commit
 
     def lands_and_fails(*given) -> None:
@@ -413,7 +413,7 @@ def test_a_merge_that_fails_after_it_landed_keeps_its_file(table, folder, monkey
 
 
 def test_a_merge_that_another_commit_was_before_leaves_nothing(table, folder, monkeypatch):
-    monkeypatch.setattr(state, "LONG", 2)
+    monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 2)
     view, real = add(table, rows=3), LocalLog.commit
 
     def beaten(log, version, commit, after) -> None:
@@ -431,7 +431,7 @@ def test_tidying_that_fails_stops_nobody(table, monkeypatch, error):
     def fail(*given) -> None:
         raise error
 
-    monkeypatch.setattr(state, "LONG", 1)
+    monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 1)
     view = add(table, rows=2)
     monkeypatch.setattr(compaction, "tidy", fail)
     with pytest.warns(RuntimeWarning, match="no space left"):
@@ -444,10 +444,10 @@ def test_tidying_that_fails_stops_nobody(table, monkeypatch, error):
 @pytest.fixture
 def cleaned(table, folder, monkeypatch) -> View:
     """A view of flights at its sixth row, whose log entries and files are gone since; so far nobody wrote a seventh."""
-    for name, few in (("LONG", 2), ("TAIL", 1)):
+    for name, few in (("MAX_UNMERGED_ROWS", 2), ("MAX_TAIL_ROWS", 1)):
         monkeypatch.setattr(state, name, few)
     for module in (compaction, local_log):
-        monkeypatch.setattr(module, "KEPT", 2)
+        monkeypatch.setattr(module, "ENTRIES_BEFORE_CHECKPOINT", 2)
     add(table, rows=6)
     old = StateTable(str(folder)).view("flights")
     for _ in range(2):
@@ -475,7 +475,7 @@ def test_so_does_a_new_one(cleaned, table):
 
 
 def test_a_view_shows_nothing_that_was_written_after_it(table, monkeypatch):
-    monkeypatch.setattr(state, "LONG", 1)
+    monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 1)
     noon, hour = datetime(2013, 1, 1, 12, tzinfo=UTC), timedelta(hours=1)
     body = {**BODY, "ranges": [TopicRange("flights", "id", {0: (0, 8)}).to_json()]}
     view = table.view("flights")
@@ -499,7 +499,7 @@ def test_an_old_view_is_written_from_while_nobody_else_has_written(cleaned, tabl
 def test_a_commit_in_the_place_of_an_entry_that_was_removed_does_not_count(table, folder, monkeypatch):
     """The process was stopped for hours between its look at the log and the name of its entry."""
     for module in (compaction, local_log):
-        monkeypatch.setattr(module, "KEPT", 2)
+        monkeypatch.setattr(module, "ENTRIES_BEFORE_CHECKPOINT", 2)
     view, others, real = add(table), StateTable(str(folder)), os.link
 
     def stopped(draft, path) -> None:
@@ -521,7 +521,7 @@ def test_a_commit_in_the_place_of_an_entry_that_was_removed_does_not_count(table
 def test_nor_does_one_whose_writer_was_killed_before_it_could_tell(table, folder, monkeypatch):
     """It stands where the entries of the log begin, with the number of the row that was there."""
     for module in (compaction, local_log):
-        monkeypatch.setattr(module, "KEPT", 2)
+        monkeypatch.setattr(module, "ENTRIES_BEFORE_CHECKPOINT", 2)
     view = add(table, rows=2)
     waits = view.row(3, Event.PLANNED, 0, owner="run", body=BODY)
     after = table.append(view, waits)

@@ -34,7 +34,7 @@ def entry(stored: StateTable, version: int) -> Path:
 
 
 def told(stored: StateTable, version: int) -> list[Entry]:
-    return before.of(version, entry(stored, version).read_text().splitlines())
+    return before.unpack(version, entry(stored, version).read_text().splitlines())
 
 
 def test_an_entry_tells_of_all_before_it(stored: StateTable) -> None:
@@ -55,7 +55,7 @@ def test_one_entry_is_read_for_all_rows(stored: StateTable, monkeypatch: pytest.
 
 
 def test_it_ends_with_the_row_before_the_last_merge(stored: StateTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "LONG", 2)
+    monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 2)
     pin(stored, 4)
     stored.tidy(stored.view("flights"))
     pin(stored, 2)
@@ -73,11 +73,11 @@ def test_it_stops_where_it_grows_large_or_another_program_has_written(
 ) -> None:
     pin(stored, 4)
     known = {each.version: each for each in told(stored, 4)}
-    assert before.told(4, {**known, 2: Entry(2, foreign=True)}) == before.told(4, {3: known[3]})
-    assert before.told(4, {3: known[3], 1: known[1]}) == before.told(4, {3: known[3]})
-    assert before.told(4, {}) == {}
-    monkeypatch.setattr(before, "MOST", 10)
-    assert before.told(4, known) == before.told(4, {3: known[3]})
+    assert before.pack(4, {**known, 2: Entry(2, foreign=True)}) == before.pack(4, {3: known[3]})
+    assert before.pack(4, {3: known[3], 1: known[1]}) == before.pack(4, {3: known[3]})
+    assert before.pack(4, {}) == {}
+    monkeypatch.setattr(before, "MAX_PACKED_BYTES", 10)
+    assert before.pack(4, known) == before.pack(4, {3: known[3]})
 
 
 def test_what_cannot_be_unpacked_is_damage(stored: StateTable) -> None:
@@ -125,6 +125,6 @@ def test_a_table_that_was_forked_is_noticed_when_the_look_is_old(
 ) -> None:
     pin(stored)
     location.fork(stored.uri)
-    monkeypatch.setattr(stored, "_looked", time.monotonic() - state.FRESH)
+    monkeypatch.setattr(stored, "_looked", time.monotonic() - state.IDENTITY_FRESH_SECONDS)
     with pytest.raises(OutcomeUnknown, match="replaced or forked"):
         stored.view("flights")

@@ -20,8 +20,8 @@ from onceonly.statetable.where import EVERY
 def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateTable:
     through_delta_rs(monkeypatch)
     monkeypatch.setattr(query, "local_path", lambda uri: None)
-    monkeypatch.setattr(state, "LONG", 3)
-    query.of_rows_up_to.cache_clear()
+    monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 3)
+    query.query_up_to.cache_clear()
     made = StateTable.make(str(tmp_path / "state"))
     pin(made, 5)
     made.tidy(made.view("flights"))
@@ -40,7 +40,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def history(stored: StateTable) -> list[int]:
-    query.of_rows_up_to.cache_clear()
+    query.query_up_to.cache_clear()
     return [row.seq for row in StateTable(stored.uri).history("flights")]
 
 
@@ -49,7 +49,7 @@ def test_the_copy_is_asked_and_removed(stored: StateTable, monkeypatch: pytest.M
     assert history(stored) == [1, 2, 3, 4, 5]
     (copy,) = found
     assert copy != location.folder(stored.uri, "flights")
-    query.of_rows_up_to.cache_clear()
+    query.query_up_to.cache_clear()
     assert not Path(copy).exists()
 
 
@@ -58,7 +58,7 @@ def test_without_the_log_checkpoint_or_with_large_files_the_table_is_asked(
 ) -> None:
     found, folder = opened(monkeypatch), location.folder(stored.uri, "flights")
     with monkeypatch.context() as patched:
-        patched.setattr(query, "MOST", 10)
+        patched.setattr(query, "MAX_COPIED_BYTES", 10)
         assert history(stored) == [1, 2, 3, 4, 5]
     assert found[-1] == folder
     for checkpoint in Path(folder, "_delta_log").glob("*checkpoint*"):
@@ -80,7 +80,7 @@ def test_who_has_merged_asks_the_store_for_nothing_that_it_has_written(
         return found
 
     monkeypatch.setattr(objects.Objects, "read", recorded)
-    query.of_rows_up_to.cache_clear()
+    query.query_up_to.cache_clear()
     assert history(stored) == [1, 2, 3, 4, 5]
     assert [path for path in read if path.endswith(".parquet")] == []
 
@@ -107,7 +107,7 @@ def test_a_merge_that_is_no_longer_part_of_the_log_answers_nothing(
     assert ours[:6] == theirs[:6]
     assert ours[6:] != theirs[6:]
     for reader in (stored, StateTable(stored.uri)):
-        query.of_rows_up_to.cache_clear()
+        query.query_up_to.cache_clear()
         assert [row.id for row in reader.history("flights")] == theirs
 
 
@@ -123,5 +123,5 @@ def test_files_that_were_merged_again_since_are_read_from_a_newer_version(stored
     newest = max(folder.glob("merged-*.parquet"), key=lambda path: path.stat().st_mtime_ns)
     for old in set(folder.glob("*.parquet")) - {newest}:
         old.unlink()
-    query.of_rows_up_to.cache_clear()
+    query.query_up_to.cache_clear()
     assert [row.seq for row in seen.rows.find(EVERY)] == [1, 2, 3, 4, 5]

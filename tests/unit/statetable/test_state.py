@@ -92,7 +92,7 @@ def test_an_old_view_is_never_written_from_again(table):
 
 
 def test_the_loser_still_loses_after_tidying_and_a_log_checkpoint(table, uri, monkeypatch):
-    monkeypatch.setattr(state, "LONG", 1)
+    monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 1)
     view = table.append(table.view("flights"), planned(table.view("flights")))
     stale = StateTable(uri).view("flights")
     settle(table, view, 1)
@@ -109,7 +109,7 @@ def vars_of_claim() -> dict[str, str]:
 
 
 def test_tidying_in_between_disturbs_no_writer(table, uri, monkeypatch):
-    monkeypatch.setattr(state, "LONG", 1)
+    monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 1)
     view = table.append(table.view("flights"), planned(table.view("flights")))
     view = settle(table, view, 1)
     table.tidy(StateTable(uri).view("flights"))
@@ -119,7 +119,7 @@ def test_tidying_in_between_disturbs_no_writer(table, uri, monkeypatch):
 
 @pytest.mark.slow
 def test_history_over_many_log_checkpoints_keeps_every_row(table, monkeypatch):
-    monkeypatch.setattr(state, "LONG", 20)
+    monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 20)
     view = table.view("flights")
     for _ in range(60):
         view = table.append(view, planned(view, event=Event.EMPTY))
@@ -296,7 +296,7 @@ def test_so_it_is_where_the_copy_has_reached_the_same_version(table, uri, tmp_pa
 
 def test_merged_rows_of_a_restored_copy_are_its_own(table, uri, tmp_path, monkeypatch):
     """Its log has the same versions, merged at the same one, with other rows."""
-    monkeypatch.setattr(state, "LONG", 1)
+    monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 1)
     table.append(table.view("flights"), planned(table.view("flights"), event=Event.EMPTY))
     shutil.copytree(uri, tmp_path / "backup")
 
@@ -316,8 +316,8 @@ def test_merged_rows_of_a_restored_copy_are_its_own(table, uri, tmp_path, monkey
 
 def test_a_reader_survives_the_removal_of_the_merged_files_that_it_knows(table, uri, monkeypatch):
     """Between its view and its question another process has merged again, and the old file is gone."""
-    monkeypatch.setattr(state, "LONG", 1)
-    monkeypatch.setattr(local_log, "KEPT", 1)
+    monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 1)
+    monkeypatch.setattr(local_log, "ENTRIES_BEFORE_CHECKPOINT", 1)
     fill(table, 3)
     view = fill_after_tidying(table, 3)
     assert [found.epoch for found in view.planned_by("run")] == [1, 2, 3, 4, 5, 6]
@@ -413,7 +413,7 @@ def failing(error: Exception):
 
 
 def test_an_open_checkpoint_is_seen_however_much_was_written_since(table, monkeypatch):
-    monkeypatch.setattr(state, "TAIL", 8)
+    monkeypatch.setattr(state, "MAX_TAIL_ROWS", 8)
     view = table.append(table.view("flights"), planned(table.view("flights"), "waits"))
     view = table.append(view, following(view, 1, Event.CLAIMED, body=vars_of_claim()))
     for epoch in range(2, 8):
@@ -426,7 +426,7 @@ def test_an_open_checkpoint_is_seen_however_much_was_written_since(table, monkey
 
 
 def test_the_latest_checkpoint_is_seen_however_long_ago_it_was_planned(table, monkeypatch):
-    monkeypatch.setattr(state, "TAIL", 4)
+    monkeypatch.setattr(state, "MAX_TAIL_ROWS", 4)
     view = table.append(table.view("flights"), planned(table.view("flights")))
     for attempt in range(6):  # claimed again and again: its first row is beyond the tail
         claim = replace(following(view, 1, Event.CLAIMED, body=vars_of_claim()), attempt=attempt + 1)
@@ -437,7 +437,7 @@ def test_the_latest_checkpoint_is_seen_however_long_ago_it_was_planned(table, mo
 
 
 def test_any_epoch_can_be_read(table, monkeypatch):
-    monkeypatch.setattr(state, "TAIL", 2)
+    monkeypatch.setattr(state, "MAX_TAIL_ROWS", 2)
     view = table.view("flights")
     for _ in range(5):
         view = table.append(view, planned(view, event=Event.EMPTY))

@@ -158,8 +158,8 @@ def pin(table, rows=1):
 
 
 def test_more_rows_than_are_kept_in_memory_are_read_from_the_log(stored, monkeypatch):
-    monkeypatch.setattr(store_log, "PARSED", 4)
-    monkeypatch.setattr(before, "MOST", 2_000)  # bytes: less than all of them
+    monkeypatch.setattr(store_log, "MAX_PARSED_ENTRIES", 4)
+    monkeypatch.setattr(before, "MAX_PACKED_BYTES", 2_000)  # bytes: less than all of them
     pin(stored, 20)
     for reader in (stored, StateTable(stored.uri)):
         assert [row.seq for row in reader.history("flights")] == list(range(1, 21))
@@ -181,7 +181,7 @@ def test_a_put_whose_answer_is_lost_is_looked_for(stored, monkeypatch, lands):
 
 
 def test_a_stored_table_is_tidied_and_goes_on(stored, monkeypatch):
-    monkeypatch.setattr(state, "LONG", 4)
+    monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 4)
     pin(stored, 6)
     stale = stored.view("flights")
     folder = location.folder(stored.uri, "flights")
@@ -206,8 +206,8 @@ def test_a_stored_table_whose_rows_were_changed_is_damaged(stored):
 @pytest.mark.parametrize("rows", [1, 3, 5])
 def test_a_stored_table_that_was_restored_shows_what_was_written_since(stored, tmp_path, monkeypatch, rows):
     """Also to a process that has seen later versions, some of which are entries without a row."""
-    monkeypatch.setattr(store_log, "FRESH", 0)
-    monkeypatch.setattr(state, "LONG", 2)
+    monkeypatch.setattr(store_log, "LOOK_FRESH_SECONDS", 0)
+    monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 2)
     pin(stored, 3)
     folder, copy = Path(location.folder(stored.uri, "flights")), tmp_path / "copy"
     shutil.copytree(folder, copy)
@@ -237,7 +237,7 @@ def test_a_stored_table_that_was_restored_shows_another_row_under_the_same_versi
 
 
 def test_a_stored_table_that_was_restored_takes_no_row_of_an_older_view(stored, tmp_path, monkeypatch):
-    monkeypatch.setattr(store_log, "FRESH", 0)
+    monkeypatch.setattr(store_log, "LOOK_FRESH_SECONDS", 0)
     view = pin(stored)
     folder, copy = Path(location.folder(stored.uri, "flights")), tmp_path / "copy"
     shutil.copytree(folder, copy)

@@ -26,7 +26,7 @@ def statement(engine: str, folder: str) -> str:
 @pytest.fixture
 def table(tmp_path, monkeypatch) -> StateTable:
     """Of two pipelines, with merged files, the files that were merged, and an open checkpoint."""
-    monkeypatch.setattr(state, "LONG", 8)
+    monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 8)
     table = StateTable.make(str(tmp_path / "state"))
     for name, rows in (("flights", 12), ("trains", 3)):
         view = table.view(name)

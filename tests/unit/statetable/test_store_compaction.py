@@ -24,7 +24,7 @@ MERGES = 3
 @pytest.fixture
 def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateTable:
     through_delta_rs(monkeypatch)
-    monkeypatch.setattr(state, "LONG", 3)
+    monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 3)
     return StateTable.make(str(tmp_path / "state"))
 
 
@@ -33,7 +33,7 @@ def no_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
     def other(*_: Any) -> None:
         raise AssertionError("delta-rs merges")
 
-    monkeypatch.setattr(compaction, "_merge", other)
+    monkeypatch.setattr(compaction, "_merge_files", other)
 
 
 def folder(stored: StateTable) -> str:
@@ -157,7 +157,7 @@ def test_rows_that_are_nowhere_are_left_to_delta_rs(stored: StateTable, monkeypa
     pin(stored, 5)
     stored.tidy(stored.view("flights"))
     pin(stored, 5)
-    monkeypatch.setattr(files, "of", lambda table: [])
+    monkeypatch.setattr(files, "list_files", lambda table: [])
     assert not store_compaction.merge(stored._log("flights"), compaction.FULL_FILE)  # type: ignore[arg-type]
     check(stored, 10)
 
@@ -209,7 +209,7 @@ def test_what_was_merged_an_hour_ago_is_deleted_by_the_next_merge(
 ) -> None:
     if where != "disk":
         through_delta_rs(monkeypatch)
-    monkeypatch.setattr(state, "LONG", 3)
+    monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 3)
     stored = StateTable.make(str(tmp_path / "state"))
     old = merged(stored)
     assert len(old) == 5
@@ -248,7 +248,7 @@ def test_what_a_killed_process_would_have_deleted_is_deleted_by_the_next(
     pin(stored, 5)
     with monkeypatch.context() as patched, pytest.warns(RuntimeWarning, match="was not compacted"):
         if step == "write":
-            patched.setattr(store_compaction, "_write", dies)
+            patched.setattr(store_compaction, "_write_checkpoint", dies)
         else:
             patched.setattr(store_compaction, step, dies)
         stored.tidy(stored.view("flights"))
