@@ -64,7 +64,7 @@ def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
     parts = changing.parts(settings)
     notes += spark.notes(parts.settings) + airflow.notes() + _of_stores(pipeline, parts.settings)
     notes += [_connection(parts, pipeline, conn_id) for conn_id in sorted(pipeline.connections)]
-    pipeline = factory.located(pipeline, parts)
+    pipeline = factory.locate_tables(pipeline, parts)
     notes += [f"'{each.table}' is the table at {each.path}" for each in _named(pipeline)]
     found = factory.check(pipeline, parts)
     if pipeline.gate:
@@ -140,7 +140,7 @@ def _dated_ahead(pipeline: Pipeline, settings: Settings) -> list[str]:
     parts, state = changing.parts(settings), queries.existing(settings)
     latest = state.view(pipeline.name).latest if state else None
     now, lines = datetime.now(UTC), []
-    for topic, source in parts.sources(factory.located(pipeline, parts)).items():
+    for topic, source in parts.sources(factory.locate_tables(pipeline, parts)).items():
         read = range_of(latest.ranges, topic) if latest else None
         log, number = source.log(), count_ahead(source, read.ends if read else {}, now)
         if number != 0:

@@ -63,7 +63,7 @@ def forward(
     through = changing.coordinator(settings)
     looked = _look(through.state, pipeline.name, seen, f"Continue after decision {decision}?", as_json)
     said = replace(said, seen=looked)
-    done = through.forward(factory.located(pipeline, changing.parts(settings)), said)
+    done = through.forward(factory.locate_tables(pipeline, changing.parts(settings)), said)
     if as_json:
         return print_json(queries.to_json(done))
     words = f"epoch {done.epoch}: {pipeline.name} continues after decision {decision}, recorded by {said.who}: {reason}"

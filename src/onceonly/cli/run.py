@@ -228,7 +228,7 @@ def _checked(pipeline: Pipeline, interval: Interval | None, settings: Settings) 
     from onceonly.runtime import factory
 
     parts = changing.parts(settings)
-    pipeline = factory.located(pipeline, parts)
+    pipeline = factory.locate_tables(pipeline, parts)
     Cut(pipeline, parts.sources(pipeline), interval)
     factory.check(pipeline, parts)
     return pipeline, parts

@@ -22,7 +22,7 @@ from onceonly.errors import ActionNeeded, InvalidPipeline, NotCommitted, Outcome
 from onceonly.kafka import lookup
 from onceonly.kafka.lookup import Lookup
 from onceonly.pipeline.definition import Pipeline
-from onceonly.runtime.factory import LiveParts, coordinator, records, stage
+from onceonly.runtime.factory import LiveParts, coordinator, max_records, stage
 from onceonly.settings import Settings
 from onceonly.spark import jvm
 from onceonly.spark.progress import Say
@@ -93,7 +93,7 @@ class SubmitJob:
         """Raises InvalidPipeline, NotCommitted or OutcomeUnknown by the job's exit code, with its last lines."""
         settings = Settings.from_env()
         checkpoint = _pinned(settings, name, epoch)
-        env = jvm.environment(settings.jars, records(checkpoint) if checkpoint else None)
+        env = jvm.environment(settings.jars, max_records(checkpoint) if checkpoint else None)
         env |= lookup.handed_over(connections_of(checkpoint), self.connections)
         tail: list[str] = []
         with submitted(self.spark, "stage", [name, str(epoch), owner], settings, env) as self.process:

@@ -153,7 +153,7 @@ class Submission:
         for tag in map(self._tag, self.attempts):
             for found in self._cluster.find(tag):
                 if found.application not in noted and job_report.JOB.fullmatch(found.name):  # it becomes a path
-                    yield self._driver(found.application, Report.of(self.settings.state, found.name).uri), tag
+                    yield self._driver(found.application, Report.for_job(self.settings.state, found.name).uri), tag
         for about in noted.values():
             driver = self._driver(about["driver"], about["report"])
             if not about.get("ending") and driver.look().at_work:
@@ -172,7 +172,7 @@ class Submission:
 
     def _submit(self) -> tuple[Driver, str]:
         name = f"{self.step}-{self.work.pipeline}-{self.work.epoch}-{uuid.uuid4().hex[: job_report.NONCE]}"
-        report = Report.of(self.settings.state, name)
+        report = Report.for_job(self.settings.state, name)
         since = [str(self.now.last_seq)] if self.step == "stage" else []
         self._job = Job(
             self.step,
