@@ -49,7 +49,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a cluster says of an application, in the cluster's own words."""
+    """The state of an application, in the cluster's own words."""
 
     state: str
     at_work: bool

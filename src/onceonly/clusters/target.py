@@ -30,7 +30,7 @@ WHERE_VARIABLES_GO = {  # where a cluster shows the environment of containers
 
 @dataclass(frozen=True)
 class Target:
-    """Where Spark is: a master for spark-submit, or a Connect address."""
+    """The place of Spark: a master for spark-submit, or a Connect address."""
 
     master: str = "local[*]"
     remote: str | None = field(default=None, repr=False)  # may hold a token

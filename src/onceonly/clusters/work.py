@@ -39,7 +39,7 @@ DONE = (State.STAGED, State.COMMITTING, State.COMMITTED)
 
 @dataclass(frozen=True)
 class Work:
-    """What a driver does for one checkpoint: a step of it, for its owner."""
+    """The work of a driver for one checkpoint: a step of it, for its owner."""
 
     pipeline: str
     epoch: int

@@ -32,7 +32,7 @@ END = "\x04"  # start of the last line, before the exit code
 
 @dataclass(frozen=True)
 class Received:
-    """What has arrived so far; `code` is None until the job has ended."""
+    """The part of a report that has arrived so far; `code` is None until the job has ended."""
 
     lines: tuple[str, ...] = ()
     code: int | None = None
