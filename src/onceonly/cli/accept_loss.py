@@ -58,8 +58,10 @@ def accept_loss(pipeline: str, sink: str, removed: bool, reason: str, seen: int 
     confirmed = looking.confirm(seen, number, question, pipeline, look, as_json)
     coordinator.accept_loss(pipeline, sink, Acceptance(person(), reason, removed, confirmed))
     if as_json:
-        loss_json = _loss_json(loss) if loss else {"pipeline": pipeline, "sink": sink}
-        return print_json(queries.without_secrets(loss_json))
+        answer = {"pipeline": pipeline, "sink": sink}
+        if loss:
+            answer = _loss_json(loss)
+        return print_json(queries.without_secrets(answer))
     words = f"{pipeline}: sink '{sink}' continues from its target as it is, recorded by {person()}: {reason}"
     show.console().print(Text.assemble(("✓ ", "green"), words))
 
@@ -82,7 +84,10 @@ def _print(loss: Loss) -> None:
         table.add_row(*_columns(checkpoint, sink), Text("missing", "red"))
     for checkpoint in loss.found:
         table.add_row(*_columns(checkpoint, sink), Text("there again", "green"))
-    out.print(table if loss.missing or loss.found else "No checkpoint is missing there.")
+    if loss.missing or loss.found:
+        out.print(table)
+    else:
+        out.print("No checkpoint is missing there.")
 
 
 def _columns(checkpoint: Checkpoint, sink: str) -> tuple[str, str, str, str]:

@@ -63,11 +63,12 @@ class Cli(click.Group):
 
 
 def _show_usage(error: click.ClickException, as_json: bool) -> None:
-    if as_json:
-        usage = error.ctx.get_usage() if isinstance(error, click.UsageError) and error.ctx else ""
-        print_json({"error": type(error).__name__, "what": error.format_message(), "why": "", "todo": usage})
-    else:
-        error.show()
+    if not as_json:
+        return error.show()
+    usage = ""
+    if isinstance(error, click.UsageError) and error.ctx:
+        usage = error.ctx.get_usage()
+    print_json({"error": type(error).__name__, "what": error.format_message(), "why": "", "todo": usage})
 
 
 def person() -> str:
@@ -98,8 +99,10 @@ def explain(error: BaseException) -> dict[str, str]:
     """Return an error's class and three lines; one that nobody classified says nothing about the outcome."""
     name = type(error).__name__
     if isinstance(error, OnceonlyError):
-        code = {"code": error.code} if error.code else {}
-        return {"error": name, "what": error.what, "why": error.why, "todo": error.todo, **code}
+        explanation = {"error": name, "what": error.what, "why": error.why, "todo": error.todo}
+        if error.code:
+            explanation["code"] = error.code
+        return explanation
     return {
         "error": name,
         "what": first_sentence(error),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.text import Text
 
+from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import Interval, range_of
 from onceonly.cli import changing, target
 from onceonly.cli import console as show
@@ -20,6 +21,7 @@ from onceonly.views import formatting, queries
 
 if TYPE_CHECKING:
     from onceonly.runtime.factory import LiveParts
+    from onceonly.statetable.table import StateTable
 
 PROBLEM_EXIT_CODE = 5
 
@@ -128,20 +130,25 @@ def _check_targets(pipeline: Pipeline, parts: LiveParts, settings: Settings) -> 
 
 
 def _check_connection(parts: LiveParts, pipeline: Pipeline, conn_id: str) -> str:
+    """Check a connection, which is that of a registry, or of brokers."""
     registry = parts.registry(conn_id) if conn_id in pipeline.registries else None
-    description = registry.connection.describe() if registry else parts.kafka(conn_id, None).describe()
-    return f"connection '{conn_id}' is there: {description}"
+    connection = registry.connection if registry else parts.kafka(conn_id, None)
+    return f"connection '{conn_id}' is there: {connection.describe()}"
 
 
 def _gaps(pipeline: Pipeline, settings: Settings) -> list[Interval]:
     """Return the intervals that its runs so far leave out."""
     state = queries.existing(settings)
-    if state is None:
-        return []
-    latest = state.view(pipeline.name).latest
-    if latest is None:
+    latest = _find_latest(state, pipeline)
+    if state is None or latest is None:
         return []
     return queries.gaps(state, [latest]).get(pipeline.name, [])
+
+
+def _find_latest(state: StateTable | None, pipeline: Pipeline) -> Checkpoint | None:
+    if state is None:
+        return None
+    return state.view(pipeline.name).latest
 
 
 def _dated_ahead(pipeline: Pipeline, settings: Settings) -> list[str]:
@@ -151,12 +158,13 @@ def _dated_ahead(pipeline: Pipeline, settings: Settings) -> list[str]:
 
     if pipeline.mode != "interval" or pipeline.after:
         return []
-    parts, state = changing.parts(settings), queries.existing(settings)
-    latest = state.view(pipeline.name).latest if state else None
+    parts = changing.parts(settings)
+    latest = _find_latest(queries.existing(settings), pipeline)
     now, lines = datetime.now(UTC), []
     for topic, source in parts.sources(factory.locate_tables(pipeline, parts)).items():
         last_range = range_of(latest.ranges, topic) if latest else None
-        log, number = source.log(), count_ahead(source, last_range.ends if last_range else {}, now)
+        next_offsets = last_range.ends if last_range else {}
+        log, number = source.log(), count_ahead(source, next_offsets, now)
         if number != 0:
             lines.append(formatting.ahead(log.called, number, log.kind))
     return lines

@@ -71,7 +71,9 @@ def _period(month: str | None, until: str | None, all_: bool) -> Interval:
         raise InvalidPipeline("--month, --until and --all exclude each other.", todo="Give one. Nothing was written.")
     if all_:
         return flights.YEAR
-    return flights.until(until) if until else flights.month(month or "2013-01")
+    if until:
+        return flights.until(until)
+    return flights.month(month or "2013-01")
 
 
 def _describe_load(loaded: Loaded) -> str:

@@ -83,12 +83,16 @@ def _facts(checkpoint: Checkpoint) -> dict[str, str]:
         "decoded by": formatting.schemas(checkpoint),
         "transform": str(checkpoint.definition.get("transform", "")),
         "reason" if checkpoint.rewinds_to else "last abort": checkpoint.reason or "",
-        "goes back to": f"epoch {checkpoint.rewinds_to}" if checkpoint.rewinds_to else "",
+        "goes back to": _describe_epoch(checkpoint.rewinds_to),
         "approved": formatting.approval(checkpoint),
-        "replaces": f"epoch {checkpoint.replaces}" if checkpoint.replaces else "",
+        "replaces": _describe_epoch(checkpoint.replaces),
         "skipped": checkpoint.skipped or "",
         "as of row": f"{checkpoint.changed_seq} (--seen {checkpoint.changed_seq})",
     }
+
+
+def _describe_epoch(epoch: int | None) -> str:
+    return f"epoch {epoch}" if epoch else ""
 
 
 def _state_text(checkpoint: Checkpoint, later: Superseded | None) -> Text:
@@ -132,9 +136,10 @@ def _print_verdict(out: Console, checkpoint: Checkpoint) -> None:
         examined.append(f"{sink}: {formatting.counted({sink: findings['rows']})}, {findings['path']}")
         for check in findings["checks"]:
             table.add_row(sink, Text(check["what"]), _check_result(check), Text(check["observed"]))
-    held = ", held until somebody approves or aborts it" if checkpoint.held else ""
-    by = formatting.owner(verdict["by"])
-    _print_section(out, f"Gate: {verdict['outcome']}{held} (by {by}; {', '.join(examined)})", table)
+    outcome = verdict["outcome"]
+    if checkpoint.held:
+        outcome = f"{outcome}, held until somebody approves or aborts it"
+    _print_section(out, f"Gate: {outcome} (by {formatting.owner(verdict['by'])}; {', '.join(examined)})", table)
     if verdict["docs"]:
         out.print(Text(f"  Data Docs: in Airflow {queries.docs_page(checkpoint)}; files {verdict['docs']}", "dim"))
 
@@ -183,8 +188,10 @@ def _outcome(checkpoint: Checkpoint, sink: str) -> str:
         return f"IN DOUBT: {checkpoint.in_doubt[sink]['why']}"
     if checkpoint.decision:
         return "waiting to be published"
-    outcome = "discarded, not published to" if checkpoint.state is State.ABORTED else "staged for"
-    return f"{outcome} {formatting.target(checkpoint.handles[sink])}"
+    target = formatting.target(checkpoint.handles[sink])
+    if checkpoint.state is State.ABORTED:
+        return f"discarded, not published to {target}"
+    return f"staged for {target}"
 
 
 def _print_timeline(out: Console, timeline: list[dict[str, Any]]) -> None:

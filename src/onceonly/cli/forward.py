@@ -77,8 +77,10 @@ def _confirm(state: StateTable, name: str, seen: int | None, question: str, as_j
     """Return what the person has looked at; where the person is asked, print what the state table has first."""
     head = state.view(name).head
     if looking.must_show(seen, as_json):
-        has = f"has {name} up to epoch {head.epoch}, decision {head.decision}" if head.epoch else f"has no {name} yet"
-        show.console().print(f"The state table at {state.uri} {has}.", markup=False)
+        content = f"has no {name} yet"
+        if head.epoch:
+            content = f"has {name} up to epoch {head.epoch}, decision {head.decision}"
+        show.console().print(f"The state table at {state.uri} {content}.", markup=False)
     return looking.confirm(seen, head.changed, question, name, f"onceonly status {name}", as_json)
 
 

@@ -64,8 +64,9 @@ def _source(pipeline: Pipeline, topic: str | None) -> KafkaSource:
     candidates = [source for name, source in json_sources.items() if topic in (None, name)]
     if len(candidates) == 1:
         return candidates[0]
+    what = f"topic {topic!r}" if topic else "one topic"
     raise InvalidPipeline(
-        f"pipeline '{pipeline.name}' does not read {f'topic {topic!r}' if topic else 'one topic'} as JSON.",
+        f"pipeline '{pipeline.name}' does not read {what} as JSON.",
         f"It reads as JSON, without a registry: {', '.join(json_sources) or 'none'}.",
         "Pass --topic, or set KafkaSource(format='json', schema='….ddl'). Nothing was written.",
     )

@@ -107,4 +107,6 @@ def _span(start: int, end: int) -> str:
     """Return the offsets of a half-open range, in words."""
     if end == start:
         return f"none, at {start:,}"
-    return f"{start:,}" if end == start + 1 else f"{start:,} to {end - 1:,}"
+    if end == start + 1:
+        return f"{start:,}"
+    return f"{start:,} to {end - 1:,}"

@@ -74,7 +74,8 @@ def run(
         pipeline, parts = _check(pipeline, run_interval, settings)
         words.append(f"pipeline '{pipeline.name}': transform, topic and {_describe_sinks(pipeline)}")
     this_run = _start(pipeline, parts, steps, file)
-    this_run.again = this_run.owner if reprocess else None
+    if reprocess:
+        this_run.again = this_run.owner
     ctx.meta[HINT] = this_run.hint
     result = {"result": this_run.take_steps(run_interval, until), **this_run.to_json()}
     if as_json:
@@ -260,7 +261,9 @@ def _time(text: str) -> datetime:
         raise InvalidPipeline(
             f"'{text}' is not a time.", str(error), "Write 2013-01-01 or 2013-01-01T06:00+01:00. Nothing was written."
         ) from error
-    return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC)
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
+    return time.astimezone(UTC)
 
 
 def _nothing_to_do(checkpoint: Checkpoint | None, fresh: bool, held: int = 0) -> tuple[str, str]:
@@ -298,9 +301,12 @@ def _describe_plan(checkpoint: Checkpoint, fresh: bool) -> str:
 
 def _describe_publication(checkpoint: Checkpoint, sink: str) -> str:
     detail = checkpoint.published[sink]
-    version = f" (version {detail['version']})" if "version" in detail else ""
-    already = " (was published already)" if detail.get("already") else ""
-    return f"{sink} → {formatting.target(checkpoint.handles[sink])}{version}{already}"
+    words = f"{sink} → {formatting.target(checkpoint.handles[sink])}"
+    if "version" in detail:
+        words += f" (version {detail['version']})"
+    if detail.get("already"):
+        words += " (was published already)"
+    return words
 
 
 def _describe_sinks(pipeline: Pipeline) -> str:

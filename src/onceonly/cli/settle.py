@@ -193,9 +193,9 @@ def _one_of(sinks: dict[str, str | None]) -> tuple[str, str]:
 def _print_resolution(resolved: Checkpoint, sink: str, resolution: str, previous_state: str) -> None:
     out = show.console()
     out.print(Text.assemble(("✓ ", "green"), f"sink '{sink}' is {resolution}"))
-    rows = resolved.handles[sink]["rows"] if sink in resolved.given_up else None
-    if rows:
-        out.print(f"  {sink} lacks {count(rows, 'row')}, which are of {formatting.covers(resolved)}")
+    if sink in resolved.given_up and resolved.handles[sink]["rows"]:
+        rows = count(resolved.handles[sink]["rows"], "row")
+        out.print(f"  {sink} lacks {rows}, which are of {formatting.covers(resolved)}")
     out.print(_change_text(queries.to_json(resolved) | {"was": previous_state}))
 
 

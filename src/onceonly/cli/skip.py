@@ -61,7 +61,9 @@ def skip(
         raise click.BadParameter("it is empty.", param_hint="--reason")
     settings = Settings.from_env()
     _check(interval, (topic, partition, to))
-    what = f"the interval {span(interval)}" if interval else f"all that is unread of {topic}:{partition} before {to}"
+    what = f"all that is unread of {topic}:{partition} before {to}"
+    if interval:
+        what = f"the interval {span(interval)}"
     confirmed = look_at_pipeline(queries.required(settings), pipeline, seen, f"Leave out {what}?", as_json)
     coordinator = changing.coordinator(settings)
     if interval:

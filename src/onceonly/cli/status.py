@@ -112,9 +112,10 @@ def _show_all(settings: Settings, state: StateTable | None, as_json: bool) -> li
     """Print what can be read; returns why the rest cannot."""
     summaries, damaged = _summaries(state) if state else ([], [])
     if as_json:
-        errors = {"errors": [explain(error) for error in damaged]} if damaged else {}
-        pipelines = [summary.to_json() for summary in summaries]
-        print_json({"state_table": settings.state, "pipelines": pipelines, **errors})
+        answer = {"state_table": settings.state, "pipelines": [summary.to_json() for summary in summaries]}
+        if damaged:
+            answer["errors"] = [explain(error) for error in damaged]
+        print_json(answer)
     else:
         if summaries or not damaged:
             _print_all(settings, summaries)

@@ -46,7 +46,9 @@ def load(target: str, project: Path) -> Pipeline:
     Raises:
         InvalidPipeline: no such file, it cannot be imported, or has no such pipeline.
     """
-    file, _, name = target.rpartition(":") if ":" in target else (target, "", "")
+    file, name = target, ""
+    if ":" in target:
+        file, _, name = target.rpartition(":")
     path = _require_file(file, project)
     module = _import_module(path, project)
     pipelines = {key: value for key, value in vars(module).items() if isinstance(value, Pipeline)}

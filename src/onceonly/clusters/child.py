@@ -142,9 +142,10 @@ def connections_of(checkpoint: Checkpoint | None) -> set[str]:
 
 def error(code: int, tail: list[str]) -> Exception:
     """Return the error of a job that ended with that code, and these last lines."""
-    if code < 0 or code > 128:  # Popen has a signal as -9, a shell and a JVM as 128 + 9
+    if code < 0 or code > 128:
+        number = -code if code < 0 else code - 128  # Popen has a signal as -9, a shell and a JVM as 128 + 9
         return NotCommitted(
-            f"the stage job was killed by signal {-code if code < 0 else code - 128}.",
+            f"the stage job was killed by signal {number}.",
             "Nothing is published by staging.",
             "The next attempt, or recovery, removes what it left.",
         )

@@ -45,7 +45,8 @@ class Kubernetes:
 
     def list_submitted(self, job: Job) -> Sequence[str]:
         """Return the name of the job's pod, if there is one: it is made from the nonce of the job."""
-        return [_pod_name(job)] if self._pod(_pod_name(job)) else []
+        name = _pod_name(job)
+        return [name] if self._pod(name) else []
 
     def find(self, tag: str) -> Sequence[Found]:
         """See `Cluster.find`: pods that nobody has deleted, the oldest first. What only waits has done nothing yet."""
@@ -61,7 +62,8 @@ class Kubernetes:
         if not pod:
             return GONE
         phase, reasons = _phase(pod), _reasons(pod)
-        return Seen(f"{phase} ({', '.join(reasons)})" if reasons else phase, phase not in ENDED)
+        state = f"{phase} ({', '.join(reasons)})" if reasons else phase
+        return Seen(state, phase not in ENDED)
 
     def end(self, application: str) -> None:
         """Delete the pod. Its executors go with it: they belong to the pod."""
@@ -111,8 +113,10 @@ class Kubernetes:
 
     def _conf(self, job: Job) -> dict[str, str]:
         env = {f"spark.kubernetes.driverEnv.{name}": value for name, value in job.settings.environment().items()}
+        jars_conf = {}
         jars = session_conf(job.settings).get("spark.jars")
-        jars_conf = {"spark.jars": ",".join(_spark_path(jar, job) for jar in jars.split(","))} if jars else {}
+        if jars:
+            jars_conf["spark.jars"] = ",".join(_spark_path(jar, job) for jar in jars.split(","))
         return {
             **env,
             **jars_conf,
@@ -154,7 +158,9 @@ def _is_deleted(pod: Mapping[str, Any]) -> bool:
 
 def _reasons(pod: Mapping[str, Any]) -> list[str]:
     """Return why its containers wait or have ended, in Kubernetes' words: ImagePullBackOff, OOMKilled, …"""
-    reasons = ["Terminating"] if _is_deleted(pod) else []
+    reasons = []
+    if _is_deleted(pod):
+        reasons.append("Terminating")
     for status in (pod.get("status") or {}).get("containerStatuses") or []:
         for state in ("waiting", "terminated"):
             with suppress(KeyError):

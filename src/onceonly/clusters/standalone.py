@@ -61,7 +61,9 @@ class Standalone:
                 f"Spark's master at {self.rest} cannot report the status of {application}.", answer["message"]
             )
         state = answer.get("driverState")
-        return Seen(str(state), state not in ENDED) if state else GONE
+        if not state:
+            return GONE
+        return Seen(str(state), state not in ENDED)
 
     def end(self, application: str) -> None:
         _ask(self.rest, "POST", f"kill/{application}")

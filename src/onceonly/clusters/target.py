@@ -87,9 +87,9 @@ def _cluster(conn_id: str, master: str, extra: Mapping[str, Any], conf: Mapping[
         return f"yarn+{_resource_managers(conn_id, extra)}"
     if mode == "cluster" and master_url.scheme == "k8s":
         namespace = conf.get("spark.kubernetes.namespace", "default")
+        address = f"k8s+{_api_server(master)}/{namespace}"
         context = conf.get("spark.kubernetes.context", "")
-        query = f"?context={quote(context)}" if context else ""
-        return f"k8s+{_api_server(master)}/{namespace}{query}"
+        return f"{address}?context={quote(context)}" if context else address
     raise InvalidPipeline(
         f"the Airflow connection '{conn_id}' has deploy mode {mode!r} for {redaction.CREDENTIALS.sub('://', master)}.",
         "A driver runs where the task does ('client'), or on one standalone master, YARN or Kubernetes ('cluster').",

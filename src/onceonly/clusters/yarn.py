@@ -49,8 +49,10 @@ class Yarn:
         with _hidden_connections(job.connections) as (file, inherited):
             more = []
             if file:
-                connection_file = f"{file}#{CONNECTIONS_FILE}"
-                conf[FILES] = f"{conf[FILES]},{connection_file}" if conf.get(FILES) else connection_file
+                files = [f"{file}#{CONNECTIONS_FILE}"]
+                if conf.get(FILES):
+                    files.insert(0, conf[FILES])
+                conf[FILES] = ",".join(files)
                 more = [CONNECTIONS_FILE]
             code, lines = launcher.run(job, conf, str(program(job.step)), more, inherited)
         return require_one(self, job, code, lines)
@@ -66,7 +68,9 @@ class Yarn:
 
     def look(self, application: str) -> Seen:
         app = self._application(application)
-        return Seen(str(app["state"]), app["state"] not in ENDED) if app else GONE
+        if not app:
+            return GONE
+        return Seen(str(app["state"]), app["state"] not in ENDED)
 
     def end(self, application: str) -> None:
         answer = self._ask("PUT", f"apps/{application}/state", {"state": "KILLED"})
@@ -173,8 +177,9 @@ def _read_log(app: Mapping[str, Any]) -> list[str]:
     scheme = "https" if app["amContainerLogs"].startswith("https:") else "http"
     url = f"{scheme}://{node}/ws/v1/node/containers/{container[0]}/logs/stderr"
     answer = http.ask("YARN's NodeManager", "GET", url, "", params={"size": f"-{LOG_BYTES}"}, **_login())
-    lines = answer.text.splitlines() if answer.status_code == 200 else []
-    return [line for line in without_frames(lines) if not FRAME_OF_LOG.match(line)]
+    if answer.status_code != 200:
+        return []
+    return [line for line in without_frames(answer.text.splitlines()) if not FRAME_OF_LOG.match(line)]
 
 
 def _is_unknown_application(answer: requests.Response) -> bool:

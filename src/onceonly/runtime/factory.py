@@ -77,7 +77,9 @@ class LiveParts:
         return KafkaReader(config, kafka, self.settings.project, registry)
 
     def _topics(self, config: AnySource) -> Iterable[str]:
-        return self._kafka_reader(config).topics() if isinstance(config, KafkaSource) else [config.topic]
+        if isinstance(config, KafkaSource):
+            return self._kafka_reader(config).topics()
+        return [config.topic]
 
     def inspector(self, pipeline: Pipeline) -> LiveInspector:
         settings = self.settings
@@ -127,7 +129,9 @@ def coordinator(parts: LiveParts, log: Notify | None = None) -> Coordinator:
         log: called after each recorded transition, before the function that ONCEONLY_NOTIFY names.
     """
     settings = parts.settings
-    hooks: list[Callable[..., None]] = [log] if log else []
+    hooks: list[Callable[..., None]] = []
+    if log:
+        hooks.append(log)
     if settings.notify:
         hooks.append(transforms.load(settings.notify, settings))
 
@@ -311,10 +315,10 @@ class _OutputProducer:
 
     def _ranges_by_source(self, ranges: Ranges) -> dict[str, Ranges]:
         """Return by the name of each source the ranges that it reads."""
-        return {
-            source.called: tuple(range_ for range_ in ranges if source.reads(range_.topic))
-            for source in self._pipeline.sources
-        }
+        by_source = {}
+        for source in self._pipeline.sources:
+            by_source[source.called] = tuple(range_ for range_ in ranges if source.reads(range_.topic))
+        return by_source
 
     def _select_source(self, name: str) -> Source:
         """Return the source as it decodes in this checkpoint."""
@@ -364,7 +368,9 @@ class _OutputProducer:
     def _read_undecoded(self, name: str, ranges: Ranges) -> Any:
         """Return the records of a source as they are in the topic; None where its rows are no records."""
         source = self._select_source(name)
-        return source.undecoded(self._spark, ranges) if isinstance(source, Judges) else None
+        if not isinstance(source, Judges):
+            return None
+        return source.undecoded(self._spark, ranges)
 
     def diagnose(self, error: Exception, ranges: Ranges) -> Exception:
         """Return the error in the terms of the topic that it comes from, where one is found; else as it is."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from onceonly.checkpoint.offsets import KAFKA, TopicLog, range_of, same_topic
@@ -33,10 +33,11 @@ def _count_uncovered(logs: Iterable[TopicLog], summary: Summary) -> tuple[int, i
     """Count the offsets that no committed checkpoint covers: what can be read, and what open transactions hide."""
     readable = hidden = 0
     for log in logs:
+        ends: Mapping[int, int] = {}
         covered = range_of(summary.committed.ranges, log.topic) if summary.committed else None
         if covered:
             same_topic(covered.topic_id, log, "the last committed checkpoint")
-        ends = covered.ends if covered else {}
+            ends = covered.ends
         for partition, (start, stable) in log.partitions.items():
             next_offset = max(start, ends.get(partition, 0))
             readable += max(0, stable - next_offset)

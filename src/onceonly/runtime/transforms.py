@@ -139,8 +139,10 @@ def outputs(pipeline: Pipeline, result: Any) -> Mapping[str, Any]:
                 f"With a StateSink ('{state.name}') the transform must return (outputs, changes). Nothing was staged.",
             )
         result, changes = result[0], {state.name: result[1]}
-    rows_by_sink = dict(result) if isinstance(result, Mapping) else _rows_for_each_sink(pipeline, result)
-    rows_by_sink |= changes
+    if isinstance(result, Mapping):
+        rows_by_sink = {**result, **changes}
+    else:
+        rows_by_sink = {**_rows_for_each_sink(pipeline, result), **changes}
     for name, rows in rows_by_sink.items():
         if not (hasattr(rows, "write") and hasattr(rows, "schema")):
             raise InvalidPipeline(
