@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-STATE_AFTER = "Nothing was published, and what was written is removed."
-UNKNOWN_TODO = "Fix the cause and retry the stage."
+KEPT = "Nothing was published, and what was written is removed."
+OTHERWISE = "Fix the cause and retry the stage."
 JAVA_FRAME = re.compile(r"\s*at [\w.$/@<>]+\(")  # a line of a Java trace: its classes are in every trace
 
 
@@ -165,8 +165,8 @@ FAULTS = (  # the most telling first: an error may have the words of several
 
 def classify(text: str) -> tuple[str, str]:
     """Return the code of an error, empty for one that is not known, and what to do about it."""
-    message = "\n".join(line for line in text.splitlines() if not JAVA_FRAME.match(line))
+    told = "\n".join(line for line in text.splitlines() if not JAVA_FRAME.match(line))
     for fault in FAULTS:
-        if fault.words.search(message):
-            return fault.code, f"{fault.todo} {STATE_AFTER} Then retry the stage."
-    return "", f"{STATE_AFTER} {UNKNOWN_TODO}"
+        if fault.words.search(told):
+            return fault.code, f"{fault.todo} {KEPT} Then retry the stage."
+    return "", f"{KEPT} {OTHERWISE}"
