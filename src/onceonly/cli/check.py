@@ -65,9 +65,11 @@ def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
     notes = [f"pipeline '{pipeline.name}' is sound, in {pipeline.mode} mode"]
     parts = changing.parts(settings)
     notes += spark.notes(parts.settings) + airflow.notes() + _check_stores(pipeline, parts.settings)
-    notes += [_check_connection(parts, pipeline, conn_id) for conn_id in sorted(pipeline.connections)]
+    for conn_id in sorted(pipeline.connections):
+        notes.append(_check_connection(parts, pipeline, conn_id))
     pipeline = factory.locate_tables(pipeline, parts)
-    notes += [f"'{config.table}' is the table at {config.path}" for config in _configs_with_tables(pipeline)]
+    for config in _configs_with_tables(pipeline):
+        notes.append(f"'{config.table}' is the table at {config.path}")
     notes_of_parts = factory.check(pipeline, parts)
     if pipeline.gate:
         parts.inspector(pipeline).check_suites()

@@ -122,7 +122,8 @@ class _Run:
         with self.steps.step("plan") as words:
             planned = self.coordinator.plan(self.pipeline, self.owner, alive, interval, self.again)
             self.checkpoint, self.gap = planned.checkpoint, planned.gap
-            words += [f"epoch {cp.epoch}, left by an earlier run, is {cp.state.value}" for cp in self.settled]
+            for settled in self.settled:
+                words.append(f"epoch {settled.epoch}, left by an earlier run, is {settled.state.value}")
             result, description = _nothing_to_do(planned.checkpoint, planned.fresh, planned.held)
             words.append(description)
         for note in planned.notes:
@@ -141,7 +142,8 @@ class _Run:
             with self.steps.step("stage") as words:
                 staged = self.checkpoint = factory.stage(self.parts, self.coordinator, name, epoch, self.owner)
                 words.append(f"attempt {staged.attempt}")
-                words += [f"{sink}: {formatting.staged(handle)}" for sink, handle in staged.handles.items()]
+                for sink, handle in staged.handles.items():
+                    words.append(f"{sink}: {formatting.staged(handle)}")
         except NotCommitted as error:
             self._abort(checkpoint, error)
             raise
@@ -177,7 +179,8 @@ class _Run:
         with self.steps.step("commit") as words:
             committed = self.checkpoint = self.coordinator.commit(checkpoint.pipeline, checkpoint.epoch)
             words.append(f"decision {committed.decision}")
-            words += [_describe_publication(committed, sink) for sink in committed.published]
+            for sink in committed.published:
+                words.append(_describe_publication(committed, sink))
 
     def stop(self, checkpoint: Checkpoint) -> str:
         """Say that the run stops here, and return the result's name."""

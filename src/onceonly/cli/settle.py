@@ -57,7 +57,7 @@ def recover(ctx: click.Context, pipeline: str | None, force: bool, as_json: bool
         errors_json = [{"pipeline": name, **explain(error)} for name, error in errors]
         print_json({"recovered": recovered, "errors": errors_json})
     else:
-        _print(recovered, [error for _, error in errors])
+        _print(recovered, errors)
     if errors:
         ctx.exit(exit_code(errors[0][1]))
 
@@ -236,11 +236,11 @@ def _settle(coordinator: Coordinator, name: str, force: bool) -> Exception | Non
     return None
 
 
-def _print(recovered: list[dict[str, Any]], errors: list[Exception]) -> None:
+def _print(recovered: list[dict[str, Any]], errors: list[tuple[str, Exception]]) -> None:
     out = show.console()
     for change in recovered:
         out.print(_change_text(change))
-    for error in errors:
+    for _, error in errors:
         print_error(explain(error))
     if not recovered and not errors:
         out.print("Nothing to settle: every checkpoint is committed or aborted.")

@@ -50,7 +50,7 @@ def sweep(ctx: click.Context, pipeline: str | None, as_json: bool) -> None:
         errors_json = [{"pipeline": name, **explain(error)} for name, error in errors]
         print_json({"swept": [_transaction_json(txn) for txn in swept], "errors": errors_json})
     else:
-        _print(swept, [error for _, error in errors])
+        _print(swept, errors)
     if errors:
         ctx.exit(exit_code(errors[0][1]))
 
@@ -66,10 +66,10 @@ def _describe(txn: Transaction | PooledTransaction) -> str:
     return f"{txn.pipeline} epoch {txn.epoch} attempt {txn.attempt}, sink '{txn.sink}': removed {txn.name}"
 
 
-def _print(swept: list[Transaction | PooledTransaction], errors: list[Exception]) -> None:
+def _print(swept: list[Transaction | PooledTransaction], errors: list[tuple[str, Exception]]) -> None:
     for txn in swept:
         show.console().print(Text.assemble(("✓ ", "green"), _describe(txn)))
-    for error in errors:
+    for _, error in errors:
         print_error(explain(error))
     if not swept and not errors:
         show.console().print("Nothing to sweep: every pending transaction belongs to a live attempt.")

@@ -164,11 +164,11 @@ class Submission:
         recorded = {named_driver.driver["driver"]: named_driver.driver for named_driver in self._recorded_drivers()}
         for attempt in self.attempts:
             tag = self._tag(attempt)
-            for running in self._cluster.find(tag):
-                if running.application in recorded or not job_report.JOB.fullmatch(running.name):
+            for application in self._cluster.find(tag):
+                if application.application in recorded or not job_report.JOB.fullmatch(application.name):
                     continue  # as recorded, see below; or a name that must not become a path
-                report = Report.for_job(self.settings.state, running.name)
-                yield self._driver(running.application, report.uri), tag
+                report = Report.for_job(self.settings.state, application.name)
+                yield self._driver(application.application, report.uri), tag
         for record in recorded.values():
             driver = self._driver(record["driver"], record["report"])
             if not record.get("ending") and driver.look().at_work:
