@@ -10,13 +10,18 @@ import click  # noqa: E402
 
 from onceonly.cli.app import Cli  # noqa: E402
 from onceonly.cli.commands import Commands  # noqa: E402
-from onceonly.settings import VARIABLES, Settings  # noqa: E402
+from onceonly.settings import VARIABLES, Settings, Variable  # noqa: E402
+
+
+def _describe(variable: Variable) -> str:
+    return f"  {variable.name}\n      {variable.meaning}\n      ({variable.default})\n"
+
 
 HELP = f"""Exactly-once output for Spark batch jobs: stage, gate, commit, recover.
 
 \b
 Settings are environment variables:
-{"".join(f"  {each.name}{chr(10)}      {each.meaning}{chr(10)}      ({each.default}){chr(10)}" for each in VARIABLES)}
+{"".join(_describe(variable) for variable in VARIABLES)}
 \b
 Exit codes: 0 done or nothing to do, 1 nothing was published, 2 invalid input,
 3 unknown outcome (run `onceonly recover`), 4 a person has to act: its gate

@@ -49,28 +49,31 @@ def accept_loss(pipeline: str, sink: str, removed: bool, reason: str, seen: int 
 
     settings = Settings.from_env()
     queries.check_known(queries.required(settings), pipeline)
-    through = changing.coordinator(settings)
-    number = through.state.view(pipeline).head.changed
-    loss = _loss(through, pipeline, sink, seen)
+    coordinator = changing.coordinator(settings)
+    number = coordinator.state.view(pipeline).head.changed  # before the loss is read: what changes after is noticed
+    loss = _find_loss(coordinator, pipeline, sink, seen)
     if loss and not as_json:
         _print(loss)
     question, look = "Continue without these rows?", f"onceonly status {pipeline}"
-    looked = looking.confirm(seen, number, question, pipeline, look, as_json)
-    through.accept_loss(pipeline, sink, Acceptance(person(), reason, removed, looked))
+    confirmed = looking.confirm(seen, number, question, pipeline, look, as_json)
+    coordinator.accept_loss(pipeline, sink, Acceptance(person(), reason, removed, confirmed))
     if as_json:
-        return print_json(queries.without_secrets(_json(loss) if loss else {"pipeline": pipeline, "sink": sink}))
+        answer = {"pipeline": pipeline, "sink": sink}
+        if loss:
+            answer = _loss_json(loss)
+        return print_json(queries.without_secrets(answer))
     words = f"{pipeline}: sink '{sink}' continues from its target as it is, recorded by {person()}: {reason}"
     show.console().print(Text.assemble(("✓ ", "green"), words))
 
 
-def _loss(through: Coordinator, pipeline: str, sink: str, seen: int | None) -> Loss | None:
-    """What is lost; None, where this very acceptance is recorded already."""
+def _find_loss(coordinator: Coordinator, pipeline: str, sink: str, seen: int | None) -> Loss | None:
+    """Return what is lost; None, where this very acceptance is recorded already."""
     try:
-        return through.loss(pipeline, sink)
+        return coordinator.loss(pipeline, sink)
     except InvalidPipeline:
         if seen is None:
             raise
-        return None  # the acceptance itself tells a repetition from what it refuses
+        return None  # the acceptance itself distinguishes a repetition from what it refuses
 
 
 def _print(loss: Loss) -> None:
@@ -81,7 +84,10 @@ def _print(loss: Loss) -> None:
         table.add_row(*_columns(checkpoint, sink), Text("missing", "red"))
     for checkpoint in loss.found:
         table.add_row(*_columns(checkpoint, sink), Text("there again", "green"))
-    out.print(table if loss.missing or loss.found else "No checkpoint is missing there.")
+    if loss.missing or loss.found:
+        out.print(table)
+    else:
+        out.print("No checkpoint is missing there.")
 
 
 def _columns(checkpoint: Checkpoint, sink: str) -> tuple[str, str, str, str]:
@@ -90,18 +96,18 @@ def _columns(checkpoint: Checkpoint, sink: str) -> tuple[str, str, str, str]:
     return str(checkpoint.epoch), formatting.clock(checkpoint.updated_at), covers, rows
 
 
-def _json(loss: Loss) -> dict[str, Any]:
+def _loss_json(loss: Loss) -> dict[str, Any]:
     comparison = loss.comparison
     return {
         "pipeline": comparison.view.pipeline,
         "sink": comparison.sink,
         "target": comparison.last.target,
         "why": comparison.history.why,
-        "missing": [_checkpoint(each, comparison.sink) for each in loss.missing],
-        "found": [_checkpoint(each, comparison.sink) for each in loss.found],
+        "missing": [_checkpoint_json(checkpoint, comparison.sink) for checkpoint in loss.missing],
+        "found": [_checkpoint_json(checkpoint, comparison.sink) for checkpoint in loss.found],
     }
 
 
-def _checkpoint(checkpoint: Checkpoint, sink: str) -> dict[str, Any]:
+def _checkpoint_json(checkpoint: Checkpoint, sink: str) -> dict[str, Any]:
     interval = queries.span(checkpoint.interval) if checkpoint.interval else None
     return {"epoch": checkpoint.epoch, "interval": interval, "rows": checkpoint.handles[sink].get("rows")}

@@ -1,4 +1,4 @@
-"""What all commands share: errors in three lines, exit codes by outcome, --json."""
+"""The parts that all commands share: errors in three lines, exit codes by outcome, --json."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Cli(click.Group):
     _as_json = False
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> Any:  # type: ignore[override]
-        given = list(sys.argv[1:] if args is None else args)
-        as_json = self._as_json = "--json" in given
+        arguments = list(sys.argv[1:] if args is None else args)
+        as_json = self._as_json = "--json" in arguments
         with output.careful(as_json):
             try:
-                code = super().main(given, prog_name, **{**extra, "standalone_mode": False})
+                code = super().main(arguments, prog_name, **{**extra, "standalone_mode": False})
             except click.ClickException as error:
                 _show_usage(error, as_json)
                 code = error.exit_code
@@ -63,15 +63,16 @@ class Cli(click.Group):
 
 
 def _show_usage(error: click.ClickException, as_json: bool) -> None:
-    if as_json:
-        how = error.ctx.get_usage() if isinstance(error, click.UsageError) and error.ctx else ""
-        print_json({"error": type(error).__name__, "what": error.format_message(), "why": "", "todo": how})
-    else:
-        error.show()
+    if not as_json:
+        return error.show()
+    usage = ""
+    if isinstance(error, click.UsageError) and error.ctx:
+        usage = error.ctx.get_usage()
+    print_json({"error": type(error).__name__, "what": error.format_message(), "why": "", "todo": usage})
 
 
 def person() -> str:
-    """Who is at the keyboard; a user id that has no name is a name as well."""
+    """Return who is at the keyboard; a user id that has no name is a name as well."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -79,12 +80,12 @@ def person() -> str:
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    """A warning in one piece, without the line of code that gave it."""
+    """Print a warning in one piece, without the line of code that gave it."""
     error_console().print(str(message), style="yellow", markup=False, highlight=False)
 
 
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--json, which the handler of errors obeys as well."""
+    """Add --json to a command; the handler of errors obeys it as well."""
 
     def remember(ctx: click.Context, _: click.Parameter, value: bool) -> bool:
         ctx.meta[JSON] = value
@@ -95,11 +96,13 @@ def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def explain(error: BaseException) -> dict[str, str]:
-    """An error's class and three lines; one that nobody classified says nothing about the outcome."""
+    """Return an error's class and three lines; one that nobody classified says nothing about the outcome."""
     name = type(error).__name__
     if isinstance(error, OnceonlyError):
-        code = {"code": error.code} if error.code else {}
-        return {"error": name, "what": error.what, "why": error.why, "todo": error.todo, **code}
+        explanation = {"error": name, "what": error.what, "why": error.why, "todo": error.todo}
+        if error.code:
+            explanation["code"] = error.code
+        return explanation
     return {
         "error": name,
         "what": first_sentence(error),
@@ -108,19 +111,20 @@ def explain(error: BaseException) -> dict[str, str]:
     }
 
 
-def tell(said: dict[str, str]) -> None:
-    """An explained error, on stderr for people."""
-    error_console().print(lines_of(said["what"], said["why"], said["todo"]))
+def print_error(error: dict[str, str]) -> None:
+    """Print an explained error on stderr, for people."""
+    error_console().print(lines_of(error["what"], error["why"], error["todo"]))
 
 
 def show(ctx: click.Context, error: dict[str, str]) -> None:
-    """On stderr for people; as JSON on stdout when that was asked for."""
+    """Print an explained error on stderr for people; as JSON on stdout if --json was passed."""
     if ctx.meta.get(JSON):
         print_json(error)
     else:
         sys.stdout.flush()
-        tell(error)
+        print_error(error)
 
 
 def print_json(data: Any) -> None:
+    """Print a command's answer on stdout, as one JSON object."""
     click.echo(json.dumps(data, indent=2, ensure_ascii=False, default=str), file=output.answers())

@@ -1,4 +1,4 @@
-"""What commands work with: the Spark of this home, and a state table that can be written where they change it."""
+"""The parts that commands work with: the Spark of this home, and a state table that they can write."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def coordinator(settings: Settings) -> Coordinator:
-    """On what the environment names.
+    """Return a coordinator on the state table and services that the environment names.
 
     Raises:
         NotCommitted: nothing could be recorded in the state table.
@@ -28,20 +28,25 @@ def coordinator(settings: Settings) -> Coordinator:
 
 
 def parts(settings: Settings) -> LiveParts:
-    """With the Spark server of `onceonly services up --spark` where it runs and nothing else is named."""
+    """Return live parts on the Spark of `with_spark`."""
     from onceonly.runtime import factory
 
     return factory.LiveParts(with_spark(settings))
 
 
 def with_spark(settings: Settings) -> Settings:
-    found = settings.embedded_at("spark") if settings.spark_remote is None else None
-    return replace(settings, spark_remote=found) if found and _is_open(found) else settings
+    """Add the Spark server of `onceonly services up --spark`, where it runs and nothing else is named."""
+    if settings.spark_remote is not None:
+        return settings
+    address = settings.embedded_at("spark")
+    if not address or not _is_open(address):
+        return settings
+    return replace(settings, spark_remote=address)
 
 
 def _is_open(address: str) -> bool:
-    """A server that has died is still on record."""
-    there = urlsplit(address)
+    """Return whether a server accepts connections there: one that has died is still on record."""
+    url = urlsplit(address)
     with socket.socket() as probe:
         probe.settimeout(1)
-        return probe.connect_ex((there.hostname or "localhost", there.port or 0)) == 0
+        return probe.connect_ex((url.hostname or "localhost", url.port or 0)) == 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.text import Text
 
+from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import Interval, range_of
 from onceonly.cli import changing, target
 from onceonly.cli import console as show
@@ -20,8 +21,9 @@ from onceonly.views import formatting, queries
 
 if TYPE_CHECKING:
     from onceonly.runtime.factory import LiveParts
+    from onceonly.statetable.table import StateTable
 
-NOT_SOUND = 5  # its exit code
+PROBLEM_EXIT_CODE = 5
 
 
 @click.command(short_help="Check a pipeline; writes nothing.")
@@ -43,7 +45,7 @@ def check(file: str, as_json: bool) -> None:
         notes, gaps = _notes(pipeline, settings), _gaps(pipeline, settings)
         ahead = _dated_ahead(pipeline, settings)
     except OnceonlyError as error:
-        error.exit_code = NOT_SOUND
+        error.exit_code = PROBLEM_EXIT_CODE
         raise
     if as_json:
         spans = [queries.span(gap) for gap in gaps]
@@ -55,40 +57,50 @@ def check(file: str, as_json: bool) -> None:
 
 
 def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
-    """What was found, line by line; raises what is wrong."""
+    """Check the pipeline, and return what was found, line by line; raises what is wrong."""
     from onceonly.airflow import versions as airflow
     from onceonly.runtime import factory
     from onceonly.spark import check as spark
 
     notes = [f"pipeline '{pipeline.name}' is sound, in {pipeline.mode} mode"]
     parts = changing.parts(settings)
-    notes += spark.notes(parts.settings) + airflow.notes() + _of_stores(pipeline, parts.settings)
-    notes += [_connection(parts, pipeline, conn_id) for conn_id in sorted(pipeline.connections)]
-    pipeline = factory.located(pipeline, parts)
-    notes += [f"'{each.table}' is the table at {each.path}" for each in _named(pipeline)]
-    found = factory.check(pipeline, parts)
+    notes += spark.notes(parts.settings) + airflow.notes() + _check_stores(pipeline, parts.settings)
+    for conn_id in sorted(pipeline.connections):
+        notes.append(_check_connection(parts, pipeline, conn_id))
+    pipeline = factory.locate_tables(pipeline, parts)
+    for config in _configs_with_tables(pipeline):
+        notes.append(f"'{config.table}' is the table at {config.path}")
+    notes_of_parts = factory.check(pipeline, parts)
     if pipeline.gate:
         parts.inspector(pipeline).check_suites()
     notes.append(f"transform {pipeline.transform} imports")
     for source in pipeline.sources:
         if isinstance(source, KafkaSource):
-            notes.append(_passed(source, parts.kafka(source.connection, source.bootstrap).describe()))
-    return [*notes, *found, *_after(pipeline, parts, settings), _state(settings), *_targets(pipeline, parts, settings)]
+            notes.append(_describe_topics(source, parts.kafka(source.connection, source.bootstrap).describe()))
+    notes += notes_of_parts
+    notes += _check_upstream(pipeline, parts, settings)
+    notes.append(_describe_state(settings))
+    notes += _check_targets(pipeline, parts, settings)
+    return notes
 
 
-def _named(pipeline: Pipeline) -> list[Any]:
-    return [each for each in (*pipeline.sources, *pipeline.sinks) if getattr(each, "table", None)]
+def _configs_with_tables(pipeline: Pipeline) -> list[Any]:
+    """Return the sources and sinks whose tables have names in a catalog."""
+    return [config for config in (*pipeline.sources, *pipeline.sinks) if getattr(config, "table", None)]
 
 
-def _of_stores(pipeline: Pipeline, settings: Settings) -> list[str]:
+def _check_stores(pipeline: Pipeline, settings: Settings) -> list[str]:
+    """Check that Spark has the jars for the object stores; not for a remote Spark, which has its own."""
     from onceonly.spark import stores
 
-    places = (str(getattr(each, "path", "")) for each in (*pipeline.sinks, *pipeline.sources))
-    return [] if settings.spark_remote else stores.notes(settings.jars, places)
+    if settings.spark_remote:
+        return []
+    paths = (str(getattr(config, "path", "")) for config in (*pipeline.sinks, *pipeline.sources))
+    return stores.notes(settings.jars, paths)
 
 
-def _after(pipeline: Pipeline, parts: LiveParts, settings: Settings) -> list[str]:
-    """Of the pipelines that write what it reads."""
+def _check_upstream(pipeline: Pipeline, parts: LiveParts, settings: Settings) -> list[str]:
+    """Check the pipelines that write what it reads."""
     from onceonly.coordinator import barrier
 
     if not pipeline.after:
@@ -103,8 +115,8 @@ def _after(pipeline: Pipeline, parts: LiveParts, settings: Settings) -> list[str
     return barrier.check(state, parts, pipeline)
 
 
-def _targets(pipeline: Pipeline, parts: LiveParts, settings: Settings) -> list[str]:
-    """Of what was published before; raises ActionNeeded if a target lacks it."""
+def _check_targets(pipeline: Pipeline, parts: LiveParts, settings: Settings) -> list[str]:
+    """Check that the targets have what was published before; raises ActionNeeded if one lacks it."""
     from onceonly.coordinator import target_history
     from onceonly.statetable.table import StateTable
 
@@ -114,48 +126,60 @@ def _targets(pipeline: Pipeline, parts: LiveParts, settings: Settings) -> list[s
     view = state.view(pipeline.name)
     notes = target_history.check(state, parts, pipeline, view)
     published = sorted(set(view.head.published) & {sink.name for sink in pipeline.sinks})
-    return notes or ([f"targets: {', '.join(published)} have what was published to them"] if published else [])
+    if notes or not published:
+        return notes
+    return [f"targets: {', '.join(published)} have what was published to them"]
 
 
-def _connection(parts: LiveParts, pipeline: Pipeline, conn_id: str) -> str:
-    found = parts.registry(conn_id) if conn_id in pipeline.registries else None
-    there = found.connection.describe() if found else parts.kafka(conn_id, None).describe()
-    return f"connection '{conn_id}' is there: {there}"
+def _check_connection(parts: LiveParts, pipeline: Pipeline, conn_id: str) -> str:
+    """Check a connection, which is that of a registry, or of brokers."""
+    registry = parts.registry(conn_id) if conn_id in pipeline.registries else None
+    connection = registry.connection if registry else parts.kafka(conn_id, None)
+    return f"connection '{conn_id}' is there: {connection.describe()}"
 
 
 def _gaps(pipeline: Pipeline, settings: Settings) -> list[Interval]:
-    """What its runs so far leave out."""
+    """Return the intervals that its runs so far leave out."""
     state = queries.existing(settings)
-    latest = state.view(pipeline.name).latest if state else None
-    return queries.gaps(state, [latest]).get(pipeline.name, []) if state and latest else []
+    latest = _find_latest(state, pipeline)
+    if state is None or latest is None:
+        return []
+    return queries.gaps(state, [latest]).get(pipeline.name, [])
+
+
+def _find_latest(state: StateTable | None, pipeline: Pipeline) -> Checkpoint | None:
+    if state is None:
+        return None
+    return state.view(pipeline.name).latest
 
 
 def _dated_ahead(pipeline: Pipeline, settings: Settings) -> list[str]:
-    """Line by line, for each source that is read by times: how many unread records are dated in the future."""
+    """Return a line for each source that is read by times: how many unread records are dated in the future."""
     from onceonly.coordinator.pins import count_ahead
     from onceonly.runtime import factory
 
     if pipeline.mode != "interval" or pipeline.after:
         return []
-    parts, state = changing.parts(settings), queries.existing(settings)
-    latest = state.view(pipeline.name).latest if state else None
+    parts = changing.parts(settings)
+    latest = _find_latest(queries.existing(settings), pipeline)
     now, lines = datetime.now(UTC), []
-    for topic, source in parts.sources(factory.located(pipeline, parts)).items():
-        read = range_of(latest.ranges, topic) if latest else None
-        log, number = source.log(), count_ahead(source, read.ends if read else {}, now)
+    for topic, source in parts.sources(factory.locate_tables(pipeline, parts)).items():
+        last_range = range_of(latest.ranges, topic) if latest else None
+        next_offsets = last_range.ends if last_range else {}
+        log, number = source.log(), count_ahead(source, next_offsets, now)
         if number != 0:
             lines.append(formatting.ahead(log.called, number, log.kind))
     return lines
 
 
-def _passed(source: KafkaSource, brokers: str) -> str:
-    """What the check has established without a note."""
-    decoded = f", decoded by {source.schema}" if source.schema else ""
-    what = "topics '{}' are" if source.topic_pattern else "topic '{}' is"
-    return f"{what.format(source.called)} there on {brokers}{decoded}"
+def _describe_topics(source: KafkaSource, brokers: str) -> str:
+    """Return what the check has established of a source without a note."""
+    decoding = f", decoded by {source.schema}" if source.schema else ""
+    subject = f"topics '{source.called}' are" if source.topic_pattern else f"topic '{source.called}' is"
+    return f"{subject} there on {brokers}{decoding}"
 
 
-def _state(settings: Settings) -> str:
+def _describe_state(settings: Settings) -> str:
     state = queries.existing(settings)
     if state is None:
         return f"state table: {settings.state} will be created by the first run"

@@ -1,4 +1,4 @@
-"""The commands by name, each imported when it is asked for: `onceonly status` should answer at once."""
+"""The commands by name, each imported when it is used: `onceonly status` should answer at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 
 class Commands(MutableMapping[str, click.Command]):
-    """As click takes them; a command is the function of its name (with _ for -) in a module beside this one."""
+    """A mapping as click takes it; a command is the function of its name (with _ for -) in a module beside this one."""
 
     def __init__(self, modules: Mapping[str, str]) -> None:
         self._modules = dict(modules)

@@ -15,7 +15,7 @@ from rich.text import Text
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.views import formatting
 
-WIDE = 200  # where nobody looks at it (a pipe, a log): nothing is folded
+PIPE_WIDTH = 200  # characters, where nobody looks at it (a pipe, a log): nothing is folded
 COLOURS = {
     State.PLANNED.value: "blue",
     State.STAGED.value: "cyan",
@@ -29,10 +29,10 @@ COLOURS = {
 
 
 def console(stderr: bool = False) -> Console:
-    made = Console(stderr=stderr, highlight=False, soft_wrap=True)
-    if not made.is_terminal and "COLUMNS" not in os.environ:
-        made.width = WIDE
-    return made
+    console = Console(stderr=stderr, highlight=False, soft_wrap=True)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = PIPE_WIDTH
+    return console
 
 
 def error_console() -> Console:
@@ -40,30 +40,36 @@ def error_console() -> Console:
 
 
 def lines_of(what: str, why: str, todo: str) -> Text:
+    """Return an error in three lines, each of which may itself have several."""
     text = Text.assemble(("✗ ", "bold red"), (what, "red"))
     if why:
-        text.append(f"\n  {_indented(why)}")
+        text.append(f"\n  {_indent(why)}")
     if todo:
-        text.append(f"\n  {_indented(todo)}", "dim")
+        text.append(f"\n  {_indent(todo)}", "dim")
     return text
 
 
 def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
-    """A table without a frame, as wide as it needs to be."""
-    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    """Return a table without a frame, as wide as it needs to be. `right`: the columns that are aligned right."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in columns:
-        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    return made
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return table
 
 
 def state_text(checkpoint: Checkpoint) -> Text:
-    doubt = f", in doubt: {', '.join(checkpoint.in_doubt)}" if checkpoint.in_doubt else ""
+    """Return a checkpoint's state in its colour, with the sinks in doubt and why it cannot be published."""
+    text = label(formatting.state(checkpoint))
+    if checkpoint.in_doubt:
+        text.append(f", in doubt: {', '.join(checkpoint.in_doubt)}", "red")
     unfit = formatting.unfit(checkpoint)
-    return label(formatting.state(checkpoint)).append(doubt, "red").append(f", {unfit}" if unfit else "", "red")
+    if unfit:
+        text.append(f", {unfit}", "red")
+    return text
 
 
 def label(state: str) -> Text:
-    """A state as people see it, in its colour."""
+    """Return a state as people see it, in its colour."""
     return Text(state, COLOURS[state])
 
 
@@ -76,7 +82,7 @@ class Steps:
 
     @contextmanager
     def step(self, name: str) -> Iterator[list[str]]:
-        """The body appends what is to be said of the step."""
+        """Print a line for the block when it ends. The block appends what is to be said of the step."""
         words: list[str] = []
         start = time.monotonic()
         try:
@@ -97,5 +103,5 @@ class Steps:
             self.out.print(text)
 
 
-def _indented(text: str) -> str:
+def _indent(text: str) -> str:
     return text.replace("\n", "\n  ")

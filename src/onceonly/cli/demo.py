@@ -61,7 +61,7 @@ def load(month: str | None, until: str | None, all_: bool, topic: str, as_json: 
         )
     if as_json:
         return print_json(loaded.to_json())
-    out.print(_words(loaded), markup=False)
+    out.print(_describe_load(loaded), markup=False)
 
 
 def _period(month: str | None, until: str | None, all_: bool) -> Interval:
@@ -71,14 +71,16 @@ def _period(month: str | None, until: str | None, all_: bool) -> Interval:
         raise InvalidPipeline("--month, --until and --all exclude each other.", todo="Give one. Nothing was written.")
     if all_:
         return flights.YEAR
-    return flights.until(until) if until else flights.month(month or "2013-01")
+    if until:
+        return flights.until(until)
+    return flights.month(month or "2013-01")
 
 
-def _words(loaded: Loaded) -> str:
+def _describe_load(loaded: Loaded) -> str:
     period = f"{loaded.period} of topic '{loaded.topic}'"
     if not loaded.loaded:
         return f"✓ all {loaded.skipped:,} flights in {period} are there already: nothing to do"
-    before = f", {loaded.skipped:,} were there already" if loaded.skipped else ""
-    speed = loaded.loaded / loaded.seconds
-    took = f"{loaded.seconds:.1f} s ({speed:,.0f} a second)"
-    return f"✓ {count(loaded.loaded, 'flight')} loaded in {period}{before}  {took}"
+    skipped = f", {loaded.skipped:,} were there already" if loaded.skipped else ""
+    rate = loaded.loaded / loaded.seconds
+    duration = f"{loaded.seconds:.1f} s ({rate:,.0f} a second)"
+    return f"✓ {count(loaded.loaded, 'flight')} loaded in {period}{skipped}  {duration}"

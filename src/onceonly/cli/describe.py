@@ -44,8 +44,8 @@ def describe(pipeline: str, epoch: int, as_json: bool) -> None:
     checkpoint = queries.checkpoint(state, pipeline, epoch)
     timeline, later = queries.timeline(state, checkpoint), superseded.superseded(state, [checkpoint])
     if as_json:
-        told = queries.everything(checkpoint, timeline) | superseded.to_json(later, epoch)
-        return print_json(queries.without_secrets(told))
+        everything = queries.everything(checkpoint, timeline) | superseded.to_json(later, epoch)
+        return print_json(queries.without_secrets(everything))
     out = show.console()
     print_checkpoint(out, checkpoint, later.get(epoch))
     _print_timeline(out, timeline)
@@ -53,13 +53,15 @@ def describe(pipeline: str, epoch: int, as_json: bool) -> None:
 
 
 def print_checkpoint(out: Console, checkpoint: Checkpoint, later: Superseded | None = None) -> None:
-    """What to know before touching it. `later`: what later checkpoints have made of its rows."""
-    out.print(Text.assemble((f"{checkpoint.pipeline} epoch {checkpoint.epoch}  ", "bold"), _state(checkpoint, later)))
+    """Print what to know before acting on it. `later`: what later checkpoints have made of its rows."""
+    title = f"{checkpoint.pipeline} epoch {checkpoint.epoch}  "
+    out.print(Text.assemble((title, "bold"), _state_text(checkpoint, later)))
     for name, value in _facts(checkpoint).items():
         if value:
             out.print(Text.assemble((f"  {name:<15}", "dim"), value))
-    if waits := formatting.waits(checkpoint):
-        out.print(Text(f"  {waits}", "yellow"))
+    advice = formatting.waits(checkpoint)
+    if advice:
+        out.print(Text(f"  {advice}", "yellow"))
     _print_offsets(out, checkpoint)
     _print_attempts(out, checkpoint)
     _print_verdict(out, checkpoint)
@@ -67,7 +69,7 @@ def print_checkpoint(out: Console, checkpoint: Checkpoint, later: Superseded | N
 
 
 def _facts(checkpoint: Checkpoint) -> dict[str, str]:
-    """By name; an empty one is not shown."""
+    """Return facts by name; an empty one is not shown."""
     return {
         "interval": str(checkpoint.interval) if checkpoint.interval else "",
         "covers": formatting.covers(checkpoint),
@@ -81,16 +83,22 @@ def _facts(checkpoint: Checkpoint) -> dict[str, str]:
         "decoded by": formatting.schemas(checkpoint),
         "transform": str(checkpoint.definition.get("transform", "")),
         "reason" if checkpoint.rewinds_to else "last abort": checkpoint.reason or "",
-        "goes back to": f"epoch {checkpoint.rewinds_to}" if checkpoint.rewinds_to else "",
+        "goes back to": _describe_epoch(checkpoint.rewinds_to),
         "approved": formatting.approval(checkpoint),
-        "replaces": f"epoch {checkpoint.replaces}" if checkpoint.replaces else "",
+        "replaces": _describe_epoch(checkpoint.replaces),
         "skipped": checkpoint.skipped or "",
         "as of row": f"{checkpoint.changed_seq} (--seen {checkpoint.changed_seq})",
     }
 
 
-def _state(checkpoint: Checkpoint, later: Superseded | None) -> Text:
-    text = show.state_text(checkpoint).append(f", {later}" if later else "", "dim")
+def _describe_epoch(epoch: int | None) -> str:
+    return f"epoch {epoch}" if epoch else ""
+
+
+def _state_text(checkpoint: Checkpoint, later: Superseded | None) -> Text:
+    text = show.state_text(checkpoint)
+    if later:
+        text.append(f", {later}", "dim")
     text.append(formatting.missing(checkpoint), "red")
     if checkpoint.waiting and not checkpoint.state.settled and checkpoint.decision:
         text.append(f", waiting: {', '.join(checkpoint.waiting)}", "yellow")
@@ -98,15 +106,15 @@ def _state(checkpoint: Checkpoint, later: Superseded | None) -> Text:
 
 
 def _print_offsets(out: Console, checkpoint: Checkpoint) -> None:
-    table = show.table(_source_words(checkpoint), "partition", "from", "to", right=("partition", "from", "to"))
+    table = show.table(_source_column(checkpoint), "partition", "from", "to", right=("partition", "from", "to"))
     for range_ in checkpoint.ranges:
         for partition, (start, end) in sorted(range_.partitions.items()):
             table.add_row(range_.topic, str(partition), f"{start:,}", f"{end:,}")
-    _section(out, "Offsets (the last one not included)", table)
+    _print_section(out, "Offsets (the last one not included)", table)
 
 
-def _source_words(checkpoint: Checkpoint) -> str:
-    """'topic', 'table', 'topic, table': what the checkpoint reads."""
+def _source_column(checkpoint: Checkpoint) -> str:
+    """Return 'topic', 'table', 'topic, table': what the checkpoint reads."""
     return ", ".join(dict.fromkeys(range_.word for range_ in checkpoint.ranges)) or "topic"
 
 
@@ -115,7 +123,7 @@ def _print_attempts(out: Console, checkpoint: Checkpoint) -> None:
     for attempt, claim in sorted(checkpoint.claims.items()):
         table.add_row(str(attempt), claim.worker, claim.nonce)
     if checkpoint.claims:
-        _section(out, "Attempts", table)
+        _print_section(out, "Attempts", table)
 
 
 def _print_verdict(out: Console, checkpoint: Checkpoint) -> None:
@@ -123,17 +131,23 @@ def _print_verdict(out: Console, checkpoint: Checkpoint) -> None:
     if verdict is None:
         return
     table = show.table("sink", "check", "", "observed")
-    for sink, seen in verdict["sinks"].items():
-        for each in seen["checks"]:
-            said = Text("ok", "green") if each["ok"] else Text(each["severity"], SEVERITIES[each["severity"]])
-            table.add_row(sink, Text(each["what"]), said, Text(each["observed"]))
-    looked = ", ".join(
-        f"{sink}: {formatting.counted({sink: s['rows']})}, {s['path']}" for sink, s in verdict["sinks"].items()
-    )
-    held = ", held until somebody approves or aborts it" if checkpoint.held else ""
-    _section(out, f"Gate: {verdict['outcome']}{held} (by {formatting.owner(verdict['by'])}; {looked})", table)
+    examined = []
+    for sink, findings in verdict["sinks"].items():
+        examined.append(f"{sink}: {formatting.counted({sink: findings['rows']})}, {findings['path']}")
+        for check in findings["checks"]:
+            table.add_row(sink, Text(check["what"]), _check_result(check), Text(check["observed"]))
+    outcome = verdict["outcome"]
+    if checkpoint.held:
+        outcome = f"{outcome}, held until somebody approves or aborts it"
+    _print_section(out, f"Gate: {outcome} (by {formatting.owner(verdict['by'])}; {', '.join(examined)})", table)
     if verdict["docs"]:
         out.print(Text(f"  Data Docs: in Airflow {queries.docs_page(checkpoint)}; files {verdict['docs']}", "dim"))
+
+
+def _check_result(check: Mapping[str, Any]) -> Text:
+    if check["ok"]:
+        return Text("ok", "green")
+    return Text(check["severity"], SEVERITIES[check["severity"]])
 
 
 def _print_sinks(out: Console, checkpoint: Checkpoint) -> None:
@@ -141,63 +155,71 @@ def _print_sinks(out: Console, checkpoint: Checkpoint) -> None:
         table = show.table("", "")
         table.show_header = False
         for key, value in queries.without_secrets(dict(handle)).items():
-            for line in _lines(key, value):
+            for line in _value_lines(key, value):
                 table.add_row(Text(key, "dim"), line)
-        _section(out, f"Sink '{sink}': {formatting.staged(handle)}, {_outcome(checkpoint, sink)}", table)
+        _print_section(out, f"Sink '{sink}': {formatting.staged(handle)}, {_outcome(checkpoint, sink)}", table)
 
 
-def _lines(key: str, value: Any) -> list[str]:
-    """A line for each part of a Kafka sink's handle, else one."""
+def _value_lines(key: str, value: Any) -> list[str]:
+    """Return a line for each part of a Kafka sink's handle, else one."""
     if key == "parts":
-        return [_part(part) for part in value] or ["none: no rows"]
+        return [_describe_part(part) for part in value] or ["none: no rows"]
     return [value if isinstance(value, str) else json.dumps(value)]
 
 
-def _part(part: Mapping[str, Any]) -> str:
-    words = f"{count(part['rows'], 'row')}, {part['spool']}"
-    if not (tx := part["tx"]):
-        return f"{words}, not in Kafka yet"
-    where = ", ".join(f"{topic}-{number} below {end:,}" for topic, number, _, end in tx["partitions"])
-    return f"{words}, {tx['id'][-10:]} of producer {tx['producer_id']}: {where}"
+def _describe_part(part: Mapping[str, Any]) -> str:
+    spool = f"{count(part['rows'], 'row')}, {part['spool']}"
+    tx = part["tx"]
+    if not tx:
+        return f"{spool}, not in Kafka yet"
+    partitions = ", ".join(f"{topic}-{number} below {end:,}" for topic, number, _, end in tx["partitions"])
+    return f"{spool}, {tx['id'][-10:]} of producer {tx['producer_id']}: {partitions}"
 
 
 def _outcome(checkpoint: Checkpoint, sink: str) -> str:
+    """Return how the checkpoint's transaction for a sink ended, or what it waits for."""
     if sink in checkpoint.missing:
-        return f"MISSING in its target, {_words(checkpoint.missing[sink])}"
+        return f"MISSING in its target, {_describe_detail(checkpoint.missing[sink])}"
     if sink in checkpoint.published:
-        return f"published {_words(checkpoint.published[sink])}".strip()
+        return f"published {_describe_detail(checkpoint.published[sink])}".strip()
     if sink in checkpoint.given_up:
-        return f"given up {_words(checkpoint.given_up[sink])}"
+        return f"given up {_describe_detail(checkpoint.given_up[sink])}"
     if sink in checkpoint.in_doubt:
         return f"IN DOUBT: {checkpoint.in_doubt[sink]['why']}"
     if checkpoint.decision:
         return "waiting to be published"
-    words = "discarded, not published to" if checkpoint.state is State.ABORTED else "staged for"
-    return f"{words} {formatting.target(checkpoint.handles[sink])}"
+    target = formatting.target(checkpoint.handles[sink])
+    if checkpoint.state is State.ABORTED:
+        return f"discarded, not published to {target}"
+    return f"staged for {target}"
 
 
 def _print_timeline(out: Console, timeline: list[dict[str, Any]]) -> None:
     table = show.table("at (UTC)", "event", "attempt", "", right=("attempt",))
     for row in timeline:
-        words = [row["sink"] or "", _words(row["detail"])]
+        words = [row["sink"] or "", _describe_detail(row["detail"])]
         if row["owner"]:
             words.append(f"by {formatting.owner(row['owner'])}")
-        table.add_row(
-            row["at"].replace("T", " ").rstrip("Z"), row["event"], str(row["attempt"]), " ".join(words).strip()
-        )
-    _section(out, "Timeline", table)
+        at = row["at"].replace("T", " ").rstrip("Z")
+        table.add_row(at, row["event"], str(row["attempt"]), " ".join(words).strip())
+    _print_section(out, "Timeline", table)
 
 
 def _print_actions(out: Console, checkpoint: Checkpoint) -> None:
-    if commands := formatting.actions(checkpoint):
-        _section(out, "What you can do", Text("\n".join(commands)))
+    commands = formatting.actions(checkpoint)
+    if commands:
+        _print_section(out, "What you can do", Text("\n".join(commands)))
 
 
-def _section(out: Console, title: str, body: Any) -> None:
+def _print_section(out: Console, title: str, body: Any) -> None:
     out.print(Text(f"\n{title}", "bold"))
     out.print(Padding(body, (0, 0, 0, 2), expand=False))
 
 
-def _words(detail: Mapping[str, Any]) -> str:
-    plain = {key: value for key, value in detail.items() if not isinstance(value, Mapping)}
-    return ", ".join(f"{key} {value}" for key, value in plain.items() if value not in (None, False, ""))
+def _describe_detail(detail: Mapping[str, Any]) -> str:
+    """Return 'key value, key value', without objects and without what is empty."""
+    words = []
+    for key, value in detail.items():
+        if not isinstance(value, Mapping) and value not in (None, False, ""):
+            words.append(f"{key} {value}")
+    return ", ".join(words)

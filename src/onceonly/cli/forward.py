@@ -58,35 +58,45 @@ def forward(
 
     settings = Settings.from_env()
     pipeline = target.load(file, settings.project)
-    spans = [span(given) for given in interval]
-    said = Forward(decision, person(), reason, _ends(ends), spans)
-    through = changing.coordinator(settings)
-    looked = _look(through.state, pipeline.name, seen, f"Continue after decision {decision}?", as_json)
-    said = replace(said, seen=looked)
-    done = through.forward(factory.located(pipeline, changing.parts(settings)), said)
+    spans = [span(start_and_end) for start_and_end in interval]
+    request = Forward(decision, person(), reason, _parse_ends(ends), spans)
+    coordinator = changing.coordinator(settings)
+    confirmed = _confirm(coordinator.state, pipeline.name, seen, f"Continue after decision {decision}?", as_json)
+    request = replace(request, seen=confirmed)
+    checkpoint = coordinator.forward(factory.locate_tables(pipeline, changing.parts(settings)), request)
     if as_json:
-        return print_json(queries.to_json(done))
-    words = f"epoch {done.epoch}: {pipeline.name} continues after decision {decision}, recorded by {said.who}: {reason}"
+        return print_json(queries.to_json(checkpoint))
+    words = (
+        f"epoch {checkpoint.epoch}: {pipeline.name} continues after decision {decision}, "
+        f"recorded by {request.who}: {reason}"
+    )
     show.console().print(Text.assemble(("✓ ", "green"), words))
 
 
-def _look(state: StateTable, name: str, given: int | None, question: str, as_json: bool) -> Seen:
-    """What the person has looked at; where the person is asked, what the state table has is printed first."""
+def _confirm(state: StateTable, name: str, seen: int | None, question: str, as_json: bool) -> Seen:
+    """Return what the person has looked at; where the person is asked, print what the state table has first."""
     head = state.view(name).head
-    if looking.must_show(given, as_json):
-        has = f"has {name} up to epoch {head.epoch}, decision {head.decision}" if head.epoch else f"has no {name} yet"
-        show.console().print(f"The state table at {state.uri} {has}.", markup=False)
-    return looking.confirm(given, head.changed, question, name, f"onceonly status {name}", as_json)
+    if looking.must_show(seen, as_json):
+        content = f"has no {name} yet"
+        if head.epoch:
+            content = f"has {name} up to epoch {head.epoch}, decision {head.decision}"
+        show.console().print(f"The state table at {state.uri} {content}.", markup=False)
+    return looking.confirm(seen, head.changed, question, name, f"onceonly status {name}", as_json)
 
 
-def _ends(given: Sequence[str]) -> dict[str, dict[int, int]]:
-    found: dict[str, dict[int, int]] = {}
-    for text in given:
-        place, _, offset = text.rpartition("=")
-        topic, _, partition = place.rpartition(":")
+def _parse_ends(texts: Sequence[str]) -> dict[str, dict[int, int]]:
+    """Return offsets by topic and partition.
+
+    Raises:
+        InvalidPipeline: a text is not of the form TOPIC:PARTITION=OFFSET.
+    """
+    ends: dict[str, dict[int, int]] = {}
+    for text in texts:
+        topic_partition, _, offset = text.rpartition("=")
+        topic, _, partition = topic_partition.rpartition(":")
         if not (topic and partition.isdecimal() and offset.isdecimal()):
             raise InvalidPipeline(
                 f"--ends {text} is not understood.", todo="Write TOPIC:PARTITION=OFFSET. Nothing was changed."
             )
-        found.setdefault(topic, {})[int(partition)] = int(offset)
-    return found
+        ends.setdefault(topic, {})[int(partition)] = int(offset)
+    return ends

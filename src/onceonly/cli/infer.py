@@ -40,52 +40,62 @@ def infer(file: str, topic: str | None, records: int, as_json: bool) -> None:
     source = _source(pipeline, topic)
     path = settings.project / str(source.schema)
     _refuse_existing(path)
-    found = _sampled(source, settings, records)
-    _write(path, found.ddl)
+    inferred = _infer_columns(source, settings, records)
+    _write(path, inferred.ddl)
     if as_json:
-        shown = {"file": str(path), "ddl": found.ddl, "values": found.values, "broken": found.broken}
-        return print_json({**shown, "notes": found.notes})
-    show.console().print(f"{path}: {found.ddl}", markup=False, highlight=False)
-    broken = [f"{count(found.broken, 'value')} of {found.values} no JSON object"] if found.broken else []
-    for note in [*found.notes, *broken]:
+        answer = {"file": str(path), "ddl": inferred.ddl, "values": inferred.values, "broken": inferred.broken}
+        return print_json({**answer, "notes": inferred.notes})
+    show.console().print(f"{path}: {inferred.ddl}", markup=False, highlight=False)
+    notes = list(inferred.notes)
+    if inferred.broken:
+        notes.append(f"{count(inferred.broken, 'value')} of {inferred.values} no JSON object")
+    for note in notes:
         show.console().print(f"! {note}", style="yellow", markup=False, highlight=False)
 
 
 def _source(pipeline: Pipeline, topic: str | None) -> KafkaSource:
-    plain = [
-        each
-        for each in pipeline.sources
-        if isinstance(each, KafkaSource) and each.topic and each.format == "json" and not each.registry
-    ]
-    readable = {each.topic: each for each in plain}
-    chosen = [each for name, each in readable.items() if topic in (None, name)]
-    if len(chosen) == 1:
-        return chosen[0]
+    """Return the source of that topic; without one, the only source that is read as JSON without a registry."""
+    json_sources = {}
+    for source in pipeline.sources:
+        if not isinstance(source, KafkaSource) or not source.topic:
+            continue
+        if source.format == "json" and not source.registry:
+            json_sources[source.topic] = source
+    candidates = [source for name, source in json_sources.items() if topic in (None, name)]
+    if len(candidates) == 1:
+        return candidates[0]
+    what = f"topic {topic!r}" if topic else "one topic"
     raise InvalidPipeline(
-        f"pipeline '{pipeline.name}' does not read {f'topic {topic!r}' if topic else 'one topic'} as JSON.",
-        f"It reads as JSON, without a registry: {', '.join(readable) or 'none'}.",
+        f"pipeline '{pipeline.name}' does not read {what} as JSON.",
+        f"It reads as JSON, without a registry: {', '.join(json_sources) or 'none'}.",
         "Pass --topic, or set KafkaSource(format='json', schema='….ddl'). Nothing was written.",
     )
 
 
-def _sampled(source: KafkaSource, settings: Settings, records: int) -> Inferred:
+def _infer_columns(source: KafkaSource, settings: Settings, records: int) -> Inferred:
+    """Return the columns of a sample of the topic's last records.
+
+    Raises:
+        InvalidPipeline: there are none, or Spark cannot distinguish them.
+    """
     from onceonly.sources import infer, sample
 
     parts = changing.parts(settings)
-    found = infer.infer(sample.values(source.topic, parts.kafka(source.connection, source.bootstrap), records))
-    if not found.fields:
+    inferred = infer.infer(sample.values(source.topic, parts.kafka(source.connection, source.bootstrap), records))
+    if not inferred.fields:
         raise InvalidPipeline(
             f"topic '{source.topic}' shows no columns.",
-            f"Of {count(found.values, 'value')} none is a JSON object with a field.",
+            f"Of {count(inferred.values, 'value')} none is a JSON object with a field.",
             "Write records to it first, or correct the pipeline's topic and format. Nothing was written.",
         )
-    if same := infer.alike(found.fields):
+    alike = infer.alike(inferred.fields)
+    if alike:
         raise InvalidPipeline(
             f"topic '{source.topic}' has fields that Spark cannot distinguish.",
-            f"They differ only in case: {', '.join(same)}.",
+            f"They differ only in case: {', '.join(alike)}.",
             "Read it with format='raw' and parse it in the transform. Nothing was written.",
         )
-    return found
+    return inferred
 
 
 def _refuse_existing(path: Path) -> None:

@@ -29,40 +29,46 @@ def init(folder: Path | None, as_json: bool) -> None:
 
     FOLDER is ONCEONLY_PROJECT unless given. No file is replaced. --json prints {"folder", "files": [names]}.
     """
-    into = (folder or Settings.from_env().project).absolute()
-    files = _files()
-    _check_free(into, files)
-    _write(into, files)
+    project = (folder or Settings.from_env().project).absolute()
+    files = _read_templates()
+    _refuse_existing(project, files)
+    _write(project, files)
     if as_json:
-        return print_json({"folder": str(into), "files": sorted(files)})
+        return print_json({"folder": str(project), "files": sorted(files)})
     out = show.console()
     for name in sorted(files):
         out.print(f"  {name}", markup=False)
-    out.print(NEXT.format(folder=into), style="dim", markup=False)
+    out.print(NEXT.format(folder=project), style="dim", markup=False)
 
 
-def _files() -> dict[str, str]:
-    """What is written, by its name in the project."""
-    found = (file for file in TEMPLATES.rglob(f"*{SUFFIX}") if file.is_file())
-    return {str(file.relative_to(TEMPLATES)).removesuffix(SUFFIX): file.read_text("utf-8") for file in found}
+def _read_templates() -> dict[str, str]:
+    """Return the text of each file, by its name in the project."""
+    texts = {}
+    for template in TEMPLATES.rglob(f"*{SUFFIX}"):
+        if template.is_file():
+            name = str(template.relative_to(TEMPLATES)).removesuffix(SUFFIX)
+            texts[name] = template.read_text("utf-8")
+    return texts
 
 
-def _check_free(into: Path, files: dict[str, str]) -> None:
-    if there := sorted(name for name in files if (into / name).exists()):
+def _refuse_existing(project: Path, files: dict[str, str]) -> None:
+    existing = sorted(name for name in files if (project / name).exists())
+    if existing:
         raise InvalidPipeline(
-            f"{into} already has {', '.join(there)}.",
+            f"{project} already has {', '.join(existing)}.",
             "A project is written beside what is there, and replaces nothing.",
             "Name another folder, or move these files. Nothing was written.",
         )
 
 
-def _write(into: Path, files: dict[str, str]) -> None:
+def _write(project: Path, files: dict[str, str]) -> None:
     for name, text in files.items():
+        path = project / name
         try:
-            (into / name).parent.mkdir(parents=True, exist_ok=True)
-            with (into / name).open("x", encoding="utf-8") as file:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("x", encoding="utf-8") as file:
                 file.write(text)
         except OSError as error:
             raise NotCommitted(
-                f"{into / name} cannot be written.", f"{error}", "Name a folder that this user can write to."
+                f"{path} cannot be written.", f"{error}", "Name a folder that this user can write to."
             ) from error

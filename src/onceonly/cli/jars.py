@@ -38,29 +38,32 @@ def fetch(settings: Settings, folders: tuple[str, ...], repository: Path | None,
     """
     from onceonly.spark import jars
 
-    base, wanted = settings.jars, folders or jars.NEEDED
+    base, folders_to_fetch = settings.jars, folders or jars.NEEDED
     steps = show.Steps(quiet=as_json)
     with steps.step("fetch") as words:
-        fetched = jars.fetch(base, wanted, repository or jars.SETTINGS)
+        fetched = jars.fetch(base, folders_to_fetch, repository or jars.SETTINGS)
         words.append(f"{', '.join(fetched) or 'nothing was missing'}: {base}")
-    prepared = "spark" in wanted and _prepared(base, steps)
+    prepared = "spark" in folders_to_fetch and _prepare_classes(base, steps)
     if as_json:
-        count = sum(len(jars.listed(each)) for each in wanted)
+        count = sum(len(jars.listed(folder)) for folder in folders_to_fetch)
         print_json({"folder": str(base), "fetched": fetched, "jars": count, "prepared": prepared})
 
 
-def _prepared(base: Path, steps: show.Steps) -> bool:
-    """Spark starts without it as well, so an error is shown as a warning."""
+def _prepare_classes(base: Path, steps: show.Steps) -> bool:
+    """Prepare Spark's classes; returns whether that was done now.
+
+    Spark starts without it as well, so an error is shown as a warning.
+    """
     from onceonly.spark import archive
 
     try:
         with steps.step("prepare") as words:
-            made = archive.make(base)
-            words.append("Spark's classes" if made else "nothing to do")
+            is_new = archive.make(base)
+            words.append("Spark's classes" if is_new else "nothing to do")
     except NotCommitted as error:
         warnings.warn(str(error), stacklevel=1)
         return False
-    return made
+    return is_new
 
 
 @jars.command()

@@ -29,7 +29,7 @@ of a table or folder that another pipeline has written "published_by", "sink" an
 "checkpoints": such objects of that pipeline. Of PIPELINE also
 "read_by": [{"pipeline", "epoch"}], the checkpoints that depend on this one.
 """
-MANY = 10  # checkpoints of one pipeline that are drawn, the newest
+MAX_DRAWN_CHECKPOINTS = 10  # of one pipeline, the newest
 
 
 @click.command(help=HELP, short_help="Which offsets published rows come from.")
@@ -39,22 +39,24 @@ MANY = 10  # checkpoints of one pipeline that are drawn, the newest
 def lineage(pipeline: str, epoch: int | None, as_json: bool) -> None:
     state = queries.required(Settings.from_env())
     queries.check_known(state, pipeline)
-    found = chain.lineage(state, state.view(pipeline).require(epoch) if epoch else _last(state, pipeline))
+    checkpoint = state.view(pipeline).require(epoch) if epoch else _require_last_committed(state, pipeline)
+    node = chain.lineage(state, checkpoint)
     if as_json:
-        return print_json(found)
+        return print_json(node)
     out = show.console()
-    out.print(_tree(found), soft_wrap=False, overflow="fold")
-    readers = [f"{known['pipeline']} epoch {known['epoch']}" for known in found["read_by"]]
+    out.print(_tree(node), soft_wrap=False, overflow="fold")
+    readers = [f"{reader['pipeline']} epoch {reader['epoch']}" for reader in node["read_by"]]
     if readers:
         out.print(Text(f"read by {', '.join(readers)}", "dim"))
 
 
-def _last(state: StateTable, pipeline: str) -> Checkpoint:
+def _require_last_committed(state: StateTable, pipeline: str) -> Checkpoint:
+    """Return the newest committed checkpoint that is no rewind."""
     view = state.view(pipeline)
     for epoch in range(view.head.epoch, 0, -1):
-        known = view.checkpoint(epoch)
-        if known and known.state is State.COMMITTED and known.rewinds_to is None:
-            return known
+        checkpoint = view.checkpoint(epoch)
+        if checkpoint and checkpoint.state is State.COMMITTED and checkpoint.rewinds_to is None:
+            return checkpoint
     raise InvalidPipeline(
         f"{pipeline} has no committed checkpoint.",
         todo=f"See what there is: onceonly status {pipeline}",
@@ -62,6 +64,7 @@ def _last(state: StateTable, pipeline: str) -> Checkpoint:
 
 
 def _tree(node: Mapping[str, Any], into: Tree | None = None) -> Tree:
+    """Return a branch for a checkpoint with all that it has read, added to `into` if there is one."""
     line = Text.assemble((f"{node['pipeline']} epoch {node['epoch']}", "bold"), f"  {_facts(node)}")
     tree = into.add(line) if into else Tree(line, guide_style="dim")
     for read in node["reads"]:
@@ -77,23 +80,33 @@ def _add_read(tree: Tree, read: Mapping[str, Any]) -> None:
     unit, spans = WORDS[read["kind"]][1], ", ".join(_span(start, end) for start, end in read["partitions"].values())
     branch = tree.add(Text(f"{read['topic']}: {unit}s {spans}, by sink '{read['sink']}' of {read['published_by']}"))
     nodes = read["checkpoints"]
-    if (older := len(nodes) - MANY) > 0:
-        branch.add(Text(f"{formatting.number(older)} older ones (--json has them)", "dim"))
-    for node in nodes[-MANY:]:
+    older_count = len(nodes) - MAX_DRAWN_CHECKPOINTS
+    if older_count > 0:
+        branch.add(Text(f"{formatting.number(older_count)} older ones (--json has them)", "dim"))
+    for node in nodes[-MAX_DRAWN_CHECKPOINTS:]:
         _tree(node, branch)
 
 
 def _facts(node: Mapping[str, Any]) -> str:
-    interval, by_sink = node["interval"], node["rows_by_sink"]
-    facts = [f"[{interval['start']}, {interval['end']})"] if interval else []
-    facts += [formatting.counted(by_sink)] if by_sink else []
-    facts += [node["state"]] if node["state"] != State.COMMITTED.value else []
-    facts += [f"{word} by epoch {by}" for word in ("replaced", "rewound") if (by := node[f"{word}_by"])]
+    interval, rows_by_sink = node["interval"], node["rows_by_sink"]
+    facts = []
+    if interval:
+        facts.append(f"[{interval['start']}, {interval['end']})")
+    if rows_by_sink:
+        facts.append(formatting.counted(rows_by_sink))
+    if node["state"] != State.COMMITTED.value:
+        facts.append(node["state"])
+    for word in ("replaced", "rewound"):
+        epoch = node[f"{word}_by"]
+        if epoch:
+            facts.append(f"{word} by epoch {epoch}")
     return ", ".join(facts)
 
 
 def _span(start: int, end: int) -> str:
-    """What the offsets of a half-open range are."""
+    """Return the offsets of a half-open range, in words."""
     if end == start:
         return f"none, at {start:,}"
-    return f"{start:,}" if end == start + 1 else f"{start:,} to {end - 1:,}"
+    if end == start + 1:
+        return f"{start:,}"
+    return f"{start:,} to {end - 1:,}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
@@ -14,7 +14,7 @@ from onceonly.views import metrics as measured
 from onceonly.views import prometheus, queries
 from onceonly.views.summary import Lag, Summary, summaries
 
-AT_ONCE = 4  # sources that are asked
+MAX_PIPELINES_AT_ONCE = 4  # whose sources are asked
 
 
 @click.command(short_help="Where every pipeline is, for Prometheus.")
@@ -27,17 +27,17 @@ def metrics(lag: bool) -> None:
     the same below /onceonly/metrics.
     """
     state = queries.existing(Settings.from_env())
-    found, damaged = summaries(state, state.pipelines()) if state else ({}, {})
-    lags = _lags(found.values()) if lag else {}
-    samples = measured.of_all(found.values(), damaged, datetime.now(UTC), lags)
+    summary_by_name, damaged = summaries(state, state.pipelines()) if state else ({}, {})
+    lags = _read_lags(list(summary_by_name.values())) if lag else {}
+    samples = measured.of_all(summary_by_name.values(), damaged, datetime.now(UTC), lags)
     click.echo(prometheus.text(samples), nl=False)
 
 
-def _lags(found: Iterable[Summary]) -> dict[str, Lag | None]:
+def _read_lags(pipelines: Sequence[Summary]) -> dict[str, Lag | None]:
+    """Ask the sources, several at once, and return the lag of each pipeline by name."""
     from onceonly.runtime import factory
     from onceonly.runtime.lag import behind
 
-    known = list(found)
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        answers = pool.map(partial(behind, factory.LiveParts(Settings.from_env())), known)
-        return {each.name: answer for each, answer in zip(known, answers, strict=True)}
+    with ThreadPoolExecutor(MAX_PIPELINES_AT_ONCE) as pool:
+        lags = pool.map(partial(behind, factory.LiveParts(Settings.from_env())), pipelines)
+        return {pipeline.name: lag for pipeline, lag in zip(pipelines, lags, strict=True)}

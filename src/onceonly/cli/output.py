@@ -1,4 +1,4 @@
-"""Output: that nobody reads it, or that it cannot be encoded, changes neither what is done nor the exit code."""
+"""Output that never fails: neither a missing reader nor an encoding changes what is done, or the exit code."""
 
 from __future__ import annotations
 
@@ -29,27 +29,30 @@ class _Pipe(io.RawIOBase):
         return os.isatty(self._descriptor)
 
     def write(self, data: object) -> int:
-        wanted = bytes(data)  # type: ignore[call-overload]
+        content = bytes(data)  # type: ignore[call-overload]
         try:
-            return os.write(self._descriptor, wanted)
+            return os.write(self._descriptor, content)
         except OSError as error:
             if error.errno not in (errno.EPIPE, errno.EIO):  # a pipe, or a terminal, that nobody looks at any more
                 raise
             drop(self._descriptor)
-            return len(wanted)
+            return len(content)
 
 
 def drop(descriptor: int) -> None:
-    """From now on nothing that is written there arrives anywhere."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, descriptor)
-    os.close(nowhere)
+    """Drop whatever is written to the descriptor from now on."""
+    null_device = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null_device, descriptor)
+    os.close(null_device)
 
 
 @contextmanager
 def careful(as_json: bool) -> Iterator[None]:
-    """Output for the time of a command; with `as_json`, `answers` alone reaches stdout, whatever else prints."""
-    sys.stdout, sys.stderr = _careful(sys.stdout, 1), _careful(sys.stderr, 2)
+    """Make stdout and stderr such that they never fail, for the time of a command.
+
+    With `as_json`, `answers` alone reaches stdout, whatever else prints.
+    """
+    sys.stdout, sys.stderr = _make_safe(sys.stdout, 1), _make_safe(sys.stderr, 2)
     if not as_json:
         yield
         return
@@ -62,15 +65,15 @@ def careful(as_json: bool) -> Iterator[None]:
 
 
 def answers() -> TextIO:
-    """The stream for a command's JSON."""
+    """Return the stream for a command's JSON."""
     return _answers[-1] if _answers else sys.stdout
 
 
-def _careful(stream: TextIO | None, descriptor: int) -> TextIO:
-    """A stream of this process in place of Python's own; any other stays as it is."""
+def _make_safe(stream: TextIO | None, descriptor: int) -> TextIO:
+    """Return a stream that never fails in place of Python's own; any other stays as it is."""
     if stream is None:  # it was closed before the process began
         return open(os.devnull, "w", encoding="utf-8")
-    if not _writes_to(stream, descriptor):
+    if not _is_stream_of(stream, descriptor):
         return stream
     stream.flush()
     raw, encoding = io.BufferedWriter(_Pipe(descriptor)), stream.encoding
@@ -78,15 +81,15 @@ def _careful(stream: TextIO | None, descriptor: int) -> TextIO:
 
 
 def _set_apart(stream: TextIO) -> TextIO:
-    """Another way to where stdout leads; what Spark and its workers write to descriptor 1 goes to stderr."""
-    if not _writes_to(stream, 1):
+    """Return another stream to where stdout leads; what Spark and its workers write to descriptor 1 goes to stderr."""
+    if not _is_stream_of(stream, 1):
         return stream
-    own = os.dup(1)
+    copy_of_stdout = os.dup(1)
     os.dup2(2, 1)
-    return _careful(open(own, "w", encoding=stream.encoding, closefd=False), own)
+    return _make_safe(open(copy_of_stdout, "w", encoding=stream.encoding, closefd=False), copy_of_stdout)
 
 
-def _writes_to(stream: TextIO, descriptor: int) -> bool:
+def _is_stream_of(stream: TextIO, descriptor: int) -> bool:
     try:
         return stream.fileno() == descriptor
     except (OSError, ValueError):  # in memory, as in tests

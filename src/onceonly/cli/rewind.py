@@ -39,39 +39,45 @@ def rewind(pipeline: str, epoch: int, reason: str, seen: int | None, as_json: bo
     """
     settings = Settings.from_env()
     queries.checkpoint(queries.required(settings), pipeline, epoch)
-    through = changing.coordinator(settings)
-    number = through.state.view(pipeline).head.changed
-    later = _undone(through, pipeline, epoch, seen)
-    if later and not as_json:
-        _print(later)
+    coordinator = changing.coordinator(settings)
+    number = coordinator.state.view(pipeline).head.changed  # read first: what changes after is noticed
+    undone = _list_undone(coordinator, pipeline, epoch, seen)
+    if undone and not as_json:
+        _print(undone)
     question, look = "Take all of this back, and read its records again?", f"onceonly status {pipeline}"
-    looked = looking.confirm(seen, number, question, pipeline, look, as_json)
-    done = through.rewind(pipeline, epoch, person(), reason, looked)
+    confirmed = looking.confirm(seen, number, question, pipeline, look, as_json)
+    rewind_checkpoint = coordinator.rewind(pipeline, epoch, person(), reason, confirmed)
     if as_json:
-        return print_json({**queries.to_json(done), "undone": [cp.epoch for cp in later]})
-    words = f"epoch {done.epoch}: {pipeline} is where it was after epoch {epoch}; the next run continues from there"
+        undone_epochs = [checkpoint.epoch for checkpoint in undone]
+        return print_json({**queries.to_json(rewind_checkpoint), "undone": undone_epochs})
+    words = (
+        f"epoch {rewind_checkpoint.epoch}: {pipeline} is where it was after epoch {epoch}; "
+        "the next run continues from there"
+    )
     show.console().print(Text.assemble(("✓ ", "green"), words))
 
 
-def _undone(through: Coordinator, pipeline: str, epoch: int, seen: int | None) -> list[Checkpoint]:
-    """What is going to be taken back; nothing, where this very rewind is recorded already."""
+def _list_undone(coordinator: Coordinator, pipeline: str, epoch: int, seen: int | None) -> list[Checkpoint]:
+    """Return what is going to be taken back; nothing, where this very rewind is recorded already."""
     try:
-        return through.undone(pipeline, epoch)
+        return coordinator.undone(pipeline, epoch)
     except InvalidPipeline:
         if seen is None:
             raise
-        return []  # the rewind itself tells a repetition from what it refuses
+        return []  # the rewind itself distinguishes a repetition from what it refuses
 
 
-def _print(later: list[Checkpoint]) -> None:
+def _print(undone: list[Checkpoint]) -> None:
     table = show.table("epoch", "committed", "covers", "published", right=("epoch",))
-    for checkpoint in later:
-        published = "\n".join(
-            f"{sink}: {formatting.counted({sink: handle.get('rows')})}"
-            for sink, handle in checkpoint.handles.items()
-            if sink in checkpoint.published
-        )
+    for checkpoint in undone:
+        rows_by_sink = []
+        for sink, handle in checkpoint.handles.items():
+            if sink in checkpoint.published:
+                rows_by_sink.append(f"{sink}: {formatting.counted({sink: handle.get('rows')})}")
         table.add_row(
-            str(checkpoint.epoch), formatting.clock(checkpoint.updated_at), formatting.covers(checkpoint), published
+            str(checkpoint.epoch),
+            formatting.clock(checkpoint.updated_at),
+            formatting.covers(checkpoint),
+            "\n".join(rows_by_sink),
         )
     show.console().print(table)

@@ -67,44 +67,47 @@ def run(
 ) -> None:
     steps = show.Steps(quiet=as_json)
     settings = Settings.from_env()
-    started = time.monotonic()
-    asked = span(interval) if interval else None
+    start = time.monotonic()
+    run_interval = span(interval) if interval else None
     with steps.step("check") as words:
         pipeline = target.load_alone(file, settings.project)
-        pipeline, parts = _checked(pipeline, asked, settings)
-        words.append(f"pipeline '{pipeline.name}': transform, topic and {_sinks(pipeline)}")
-    running = _start(pipeline, parts, steps, file)
-    running.again = running.owner if reprocess else None
-    ctx.meta[HINT] = running.hint
-    result = {"result": running.go(asked, until), **running.json()}
+        pipeline, parts = _check(pipeline, run_interval, settings)
+        words.append(f"pipeline '{pipeline.name}': transform, topic and {_describe_sinks(pipeline)}")
+    this_run = _start(pipeline, parts, steps, file)
+    if reprocess:
+        this_run.again = this_run.owner
+    ctx.meta[HINT] = this_run.hint
+    result = {"result": this_run.take_steps(run_interval, until), **this_run.to_json()}
     if as_json:
-        print_json({**result, "seconds": round(time.monotonic() - started, 3)})
+        print_json({**result, "seconds": round(time.monotonic() - start, 3)})
 
 
 @dataclass
 class _Run:
+    """One run of this command, and what it has done so far."""
+
     pipeline: Pipeline
     parts: LiveParts
     owner: str
     steps: show.Steps
     file: str  # as it was given
-    again: str | None = None
+    again: str | None = None  # with --reprocess: by whom
     settled: list[Checkpoint] = field(default_factory=list)
     staged_again: list[dict[str, Any]] = field(default_factory=list)  # by attempt: why it could not be published
     gap: Interval | None = None
     checkpoint: Checkpoint | None = None
-    through: Coordinator = field(init=False)
+    coordinator: Coordinator = field(init=False)
 
     def notice(self, checkpoint: Checkpoint, row: Row) -> None:
-        """Planning settles what earlier runs left: say so."""
+        """Note a checkpoint of an earlier run that planning has settled, so that the run can say so."""
         if self.checkpoint is None and row.event in (Event.COMMITTED, Event.ABORTED):
             self.settled.append(checkpoint)
 
-    def go(self, interval: Interval | None, until: str | None) -> str:
-        """Take the steps; returns the result's name."""
-        nothing_to_do = self.plan(interval)
-        if nothing_to_do or self.checkpoint is None:
-            return nothing_to_do
+    def take_steps(self, interval: Interval | None, until: str | None) -> str:
+        """Take the steps up to `until`; returns the result's name."""
+        result = self.plan(interval)
+        if result or self.checkpoint is None:  # there is nothing to do
+            return result
         if until != "plan":
             self.stage(self.checkpoint)
         if until is None:
@@ -113,15 +116,16 @@ class _Run:
         return self.stop(self.checkpoint)
 
     def plan(self, interval: Interval | None) -> str:
-        """Pin what the run covers; the result's name when there is nothing to do."""
+        """Pin what the run covers; returns the result's name when there is nothing to do, else an empty one."""
         from onceonly.runtime.owners import alive
 
         with self.steps.step("plan") as words:
-            planned = self.through.plan(self.pipeline, self.owner, alive, interval, self.again)
+            planned = self.coordinator.plan(self.pipeline, self.owner, alive, interval, self.again)
             self.checkpoint, self.gap = planned.checkpoint, planned.gap
-            words += [f"epoch {cp.epoch}, left by an earlier run, is {cp.state.value}" for cp in self.settled]
-            result, said = _nothing_to_do(planned.checkpoint, planned.fresh, planned.held)
-            words.append(said)
+            for settled in self.settled:
+                words.append(f"epoch {settled.epoch}, left by an earlier run, is {settled.state.value}")
+            result, description = _nothing_to_do(planned.checkpoint, planned.fresh, planned.held)
+            words.append(description)
         for note in planned.notes:
             self.steps.say(f"{self.pipeline.name}: {note}", "yellow")
         if self.gap:
@@ -129,28 +133,31 @@ class _Run:
         return result
 
     def stage(self, checkpoint: Checkpoint) -> None:
+        """Stage the checkpoint; aborts it if that fails."""
         from onceonly.runtime import factory
 
         logging.getLogger("py4j").setLevel(logging.WARNING)  # it says goodbye at each end of a JVM
         name, epoch = checkpoint.pipeline, checkpoint.epoch
         try:
             with self.steps.step("stage") as words:
-                done = self.checkpoint = factory.stage(self.parts, self.through, name, epoch, self.owner)
-                words.append(f"attempt {done.attempt}")
-                words += [f"{sink}: {formatting.staged(handle)}" for sink, handle in done.handles.items()]
+                staged = self.checkpoint = factory.stage(self.parts, self.coordinator, name, epoch, self.owner)
+                words.append(f"attempt {staged.attempt}")
+                for sink, handle in staged.handles.items():
+                    words.append(f"{sink}: {formatting.staged(handle)}")
         except NotCommitted as error:
             self._abort(checkpoint, error)
             raise
 
     def gate(self, checkpoint: Checkpoint) -> None:
+        """Examine the staged rows; aborts the checkpoint if its gate fails it."""
         from onceonly.coordinator import gate
 
         logging.getLogger("onceonly.gate").setLevel(logging.WARNING)  # the step says where it looked
         try:
             with self.steps.step("gate") as words:
-                done = self.checkpoint = self.through.gate(checkpoint.pipeline, checkpoint.epoch, self.owner)
-                words += formatting.verdict(done.verdict)
-                gate.require(done)
+                examined = self.checkpoint = self.coordinator.gate(checkpoint.pipeline, checkpoint.epoch, self.owner)
+                words += formatting.verdict(examined.verdict)
+                gate.require(examined)
         except NotCommitted as error:
             self._abort(checkpoint, error)
             raise
@@ -170,30 +177,35 @@ class _Run:
 
     def commit(self, checkpoint: Checkpoint) -> None:
         with self.steps.step("commit") as words:
-            done = self.checkpoint = self.through.commit(checkpoint.pipeline, checkpoint.epoch)
-            words.append(f"decision {done.decision}")
-            words += [_published(done, sink) for sink in done.published]
+            committed = self.checkpoint = self.coordinator.commit(checkpoint.pipeline, checkpoint.epoch)
+            words.append(f"decision {committed.decision}")
+            for sink in committed.published:
+                words.append(_describe_publication(committed, sink))
 
     def stop(self, checkpoint: Checkpoint) -> str:
+        """Say that the run stops here, and return the result's name."""
         recovery = RECOVERY[checkpoint.state]
         self.steps.say(f"Stopped as requested. `onceonly recover {checkpoint.pipeline}` {recovery}.", "dim")
         return checkpoint.state.value
 
-    def json(self) -> dict[str, Any]:
-        left = [{"epoch": cp.epoch, "state": cp.state.value} for cp in self.settled]
-        known = queries.to_json(self.checkpoint) if self.checkpoint else {"pipeline": self.pipeline.name}
+    def to_json(self) -> dict[str, Any]:
+        """Return the checkpoint, and what else the run has settled and met."""
+        settled = [{"epoch": cp.epoch, "state": cp.state.value} for cp in self.settled]
+        checkpoint_json = queries.to_json(self.checkpoint) if self.checkpoint else {"pipeline": self.pipeline.name}
         gap = queries.span(self.gap) if self.gap else None
-        return {**known, "settled": left, "gap": gap, "staged_again": self.staged_again}
+        return {**checkpoint_json, "settled": settled, "gap": gap, "staged_again": self.staged_again}
 
     def hint(self) -> str:
-        """What is open of this run, and what recovery would make of it."""
-        mine = [cp for cp in self.through.state.view(self.pipeline.name).open if cp.owner == self.owner]
-        if not mine:
+        """Return what is open of this run, and what recovery would do with it."""
+        open_checkpoints = self.coordinator.state.view(self.pipeline.name).open
+        own_checkpoints = [checkpoint for checkpoint in open_checkpoints if checkpoint.owner == self.owner]
+        if not own_checkpoints:
             return "Nothing of this run is open."
-        cp = mine[-1]
-        if cp.held:
-            return formatting.held(cp)
-        return f"Epoch {cp.epoch} is {cp.state.value}: `onceonly recover {cp.pipeline}` {RECOVERY[cp.state]}."
+        newest = own_checkpoints[-1]
+        if newest.held:
+            return formatting.held(newest)
+        recovery = RECOVERY[newest.state]
+        return f"Epoch {newest.epoch} is {newest.state.value}: `onceonly recover {newest.pipeline}` {recovery}."
 
     def _abort(self, checkpoint: Checkpoint, error: NotCommitted) -> None:
         """Leave nothing pending; should that fail as well, the first error is still the one to show.
@@ -205,37 +217,44 @@ class _Run:
         try:
             with self.steps.step("abort") as words:
                 reason = f"{error.what} {error.why}".strip()
-                self.through.abort(checkpoint.pipeline, checkpoint.epoch, reason, self.owner)
-                kept = bool(self.checkpoint and self.checkpoint.attempt in self.checkpoint.failed_attempts)
-                stays = "its rows can be inspected until another attempt has ended" if kept else "nothing of it stays"
-                words.append(f"epoch {checkpoint.epoch}: {stays}")
-        except Exception as failed:
-            why = explain(failed)["what"]
+                self.coordinator.abort(checkpoint.pipeline, checkpoint.epoch, reason, self.owner)
+                if self.checkpoint and self.checkpoint.attempt in self.checkpoint.failed_attempts:
+                    rows = "its rows can be inspected until another attempt has ended"
+                else:
+                    rows = "nothing of it stays"
+                words.append(f"epoch {checkpoint.epoch}: {rows}")
+        except Exception as abort_error:
+            why = explain(abort_error)["what"]
             error.todo += f"\nIt could not be aborted either ({why}): onceonly recover {checkpoint.pipeline}"
 
 
 def _start(pipeline: Pipeline, parts: LiveParts, steps: show.Steps, file: str) -> _Run:
     from onceonly.runtime import factory, owners
 
-    running = _Run(pipeline, parts, owners.this_process(), steps, file)
-    running.through = factory.planner(parts, running.notice)
-    return running
+    this_run = _Run(pipeline, parts, owners.this_process(), steps, file)
+    this_run.coordinator = factory.planner(parts, this_run.notice)
+    return this_run
 
 
-def _checked(pipeline: Pipeline, interval: Interval | None, settings: Settings) -> tuple[Pipeline, LiveParts]:
-    """Whatever can be refused is refused before the state table is touched. The pipeline has its tables' paths."""
+def _check(pipeline: Pipeline, interval: Interval | None, settings: Settings) -> tuple[Pipeline, LiveParts]:
+    """Refuse whatever can be refused before the state table is touched.
+
+    Returns the pipeline with its tables' paths, and the parts that it runs on.
+    """
     from onceonly.coordinator.cut import Cut
     from onceonly.runtime import factory
 
     parts = changing.parts(settings)
-    pipeline = factory.located(pipeline, parts)
+    pipeline = factory.locate_tables(pipeline, parts)
     Cut(pipeline, parts.sources(pipeline), interval)
     factory.check(pipeline, parts)
     return pipeline, parts
 
 
-def span(given: tuple[str, str]) -> Interval:
-    return Interval(_time(given[0]), _time(given[1]))
+def span(start_and_end: tuple[str, str]) -> Interval:
+    """Return the interval of a command's --interval START END."""
+    start, end = start_and_end
+    return Interval(_time(start), _time(end))
 
 
 def _time(text: str) -> datetime:
@@ -245,48 +264,53 @@ def _time(text: str) -> datetime:
         raise InvalidPipeline(
             f"'{text}' is not a time.", str(error), "Write 2013-01-01 or 2013-01-01T06:00+01:00. Nothing was written."
         ) from error
-    return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC)
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
+    return time.astimezone(UTC)
 
 
 def _nothing_to_do(checkpoint: Checkpoint | None, fresh: bool, held: int = 0) -> tuple[str, str]:
-    """(result, words): the result is empty when there is something to stage.
+    """Return (result, words) of what was planned; the result is empty when there is something to stage.
 
     Args:
         held: with no new data: how many offsets lie behind open transactions of producers.
     """
-    if checkpoint is None and held:
-        return "no_new_data", f"no new data: {formatting.held_offsets(held)}, nothing to do yet"
     if checkpoint is None:
+        if held:
+            return "no_new_data", f"no new data: {formatting.held_offsets(held)}, nothing to do yet"
         return "no_new_data", "no new data: every record is in a committed checkpoint, nothing to do"
-    if checkpoint.state is not State.COMMITTED and fresh and checkpoint.replaces:
-        return "", f"epoch {checkpoint.epoch}, in place of epoch {checkpoint.replaces}, {formatting.covers(checkpoint)}"
     if checkpoint.state is not State.COMMITTED:
-        again = "" if fresh else " (planned before; the same offsets again)"
-        return "", f"epoch {checkpoint.epoch}{again}, {formatting.covers(checkpoint)}"
+        return "", _describe_plan(checkpoint, fresh)
     if checkpoint.interval is None and not checkpoint.decision:
-        where = ", ".join(f"{range_.topic} {range_.starts}" for range_ in checkpoint.ranges)
-        return (
-            "no_new_data",
-            f"epoch {checkpoint.epoch} records where the pipeline begins ({where}): no records there yet",
-        )
+        starts = ", ".join(f"{range_.topic} {range_.starts}" for range_ in checkpoint.ranges)
+        words = f"epoch {checkpoint.epoch} records where the pipeline begins ({starts}): no records there yet"
+        return "no_new_data", words
     if fresh:
         return "empty_interval", f"epoch {checkpoint.epoch}, empty interval: no records in {checkpoint.interval}"
     if checkpoint.skipped is not None:
-        return (
-            "skipped",
-            f"{checkpoint.interval} covers {formatting.covers(checkpoint)}; --reprocess runs it anyway",
-        )
+        covers = formatting.covers(checkpoint)
+        return "skipped", f"{checkpoint.interval} covers {covers}; --reprocess runs it anyway"
     rows = formatting.counted(queries.rows_by_sink(checkpoint))
-    done = f"already committed {formatting.age(checkpoint.updated_at)} ago as epoch {checkpoint.epoch} ({rows})"
-    return "already_committed", f"{done}: nothing to do"
+    words = f"already committed {formatting.age(checkpoint.updated_at)} ago as epoch {checkpoint.epoch} ({rows})"
+    return "already_committed", f"{words}: nothing to do"
 
 
-def _published(checkpoint: Checkpoint, sink: str) -> str:
+def _describe_plan(checkpoint: Checkpoint, fresh: bool) -> str:
+    if fresh and checkpoint.replaces:
+        return f"epoch {checkpoint.epoch}, in place of epoch {checkpoint.replaces}, {formatting.covers(checkpoint)}"
+    again = "" if fresh else " (planned before; the same offsets again)"
+    return f"epoch {checkpoint.epoch}{again}, {formatting.covers(checkpoint)}"
+
+
+def _describe_publication(checkpoint: Checkpoint, sink: str) -> str:
     detail = checkpoint.published[sink]
-    version = f" (version {detail['version']})" if "version" in detail else ""
-    already = " (was published already)" if detail.get("already") else ""
-    return f"{sink} → {formatting.target(checkpoint.handles[sink])}{version}{already}"
+    words = f"{sink} → {formatting.target(checkpoint.handles[sink])}"
+    if "version" in detail:
+        words += f" (version {detail['version']})"
+    if detail.get("already"):
+        words += " (was published already)"
+    return words
 
 
-def _sinks(pipeline: Pipeline) -> str:
+def _describe_sinks(pipeline: Pipeline) -> str:
     return "sink" if len(pipeline.sinks) == 1 else f"{len(pipeline.sinks)} sinks"

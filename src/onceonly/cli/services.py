@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.text import Text
@@ -37,7 +37,8 @@ def up(spark: bool, port: int | None, as_json: bool) -> None:
             words.append(f"a new state table at {settings.state}")
         endpoints = _services(port).up(spark)
         words.append(f"Kafka at {endpoints.bootstrap}")
-        words += [f"Spark at {endpoints.spark_remote}"] if endpoints.spark_remote else []
+        if endpoints.spark_remote:
+            words.append(f"Spark at {endpoints.spark_remote}")
     if as_json:
         return print_json({"kafka": endpoints.bootstrap, "spark": endpoints.spark_remote})
     if endpoints.spark_remote:
@@ -53,12 +54,14 @@ def status(as_json: bool) -> None:
 
     --json prints {"services": [{"name", "state", "pid", "address", "folder"}]}; state: running, stopped or died.
     """
-    found = [vars(each) | {"state": str(each.state), "folder": str(each.folder)} for each in _services().status()]
+    statuses = _services().status()
     if as_json:
-        return print_json({"services": found})
+        services_json = [vars(each) | {"state": str(each.state), "folder": str(each.folder)} for each in statuses]
+        return print_json({"services": services_json})
     table = show.table("service", "state", "pid", "address", "folder", right=("pid",))
-    for each in found:
-        table.add_row(each["name"], _state(each), str(each["pid"] or "-"), each["address"] or "-", each["folder"])
+    for service in statuses:
+        pid, address = str(service.pid or "-"), service.address or "-"
+        table.add_row(service.name, _state_text(str(service.state)), pid, address, str(service.folder))
     show.console().print(table)
 
 
@@ -69,11 +72,11 @@ def down(as_json: bool) -> None:
 
     --json prints {"stopped": [names]}.
     """
-    found = _services()
-    running = [each.name for each in found.status() if each.state == "running"]
+    services = _services()
+    running = [service.name for service in services.status() if service.state == "running"]
     steps = show.Steps(quiet=as_json)
     with steps.step("stop") as words:
-        found.down()
+        services.down()
         words.append(", ".join(running) or "nothing was running")
     if as_json:
         print_json({"stopped": running})
@@ -85,5 +88,5 @@ def _services(port: int | None = None) -> Services:
     return Services(Settings.from_env().home, port)
 
 
-def _state(each: dict[str, Any]) -> Text:
-    return Text(each["state"], {"running": "green", "died": "red"}.get(each["state"], ""))
+def _state_text(state: str) -> Text:
+    return Text(state, {"running": "green", "died": "red"}.get(state, ""))

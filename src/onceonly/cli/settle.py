@@ -10,7 +10,7 @@ from rich.text import Text
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.cli import changing, looking
 from onceonly.cli import console as show
-from onceonly.cli.app import explain, json_option, person, print_json, tell
+from onceonly.cli.app import explain, json_option, person, print_error, print_json
 from onceonly.cli.describe import print_checkpoint
 from onceonly.cli.looking import seen_option
 from onceonly.counts import count
@@ -45,17 +45,19 @@ def recover(ctx: click.Context, pipeline: str | None, force: bool, as_json: bool
     state = queries.required(settings)
     if pipeline:
         queries.check_known(state, pipeline)
-    through = changing.coordinator(settings)
+    coordinator = changing.coordinator(settings)
     recovered: list[dict[str, Any]] = []
     errors: list[tuple[str, Exception]] = []
     for name in [pipeline] if pipeline else state.pipelines():
-        settled, error = _recover(through, name, force)
-        recovered += settled
-        errors += [(name, error)] if error else []
+        changes, error = _recover(coordinator, name, force)
+        recovered += changes
+        if error:
+            errors.append((name, error))
     if as_json:
-        print_json({"recovered": recovered, "errors": [{"pipeline": name, **explain(e)} for name, e in errors]})
+        errors_json = [{"pipeline": name, **explain(error)} for name, error in errors]
+        print_json({"recovered": recovered, "errors": errors_json})
     else:
-        _print(recovered, [error for _, error in errors])
+        _print(recovered, errors)
     if errors:
         ctx.exit(exit_code(errors[0][1]))
 
@@ -75,19 +77,19 @@ def abort(pipeline: str, epoch: int, reason: str, gone: tuple[str, ...], seen: i
     """
     settings = Settings.from_env()
     checkpoint = queries.checkpoint(queries.required(settings), pipeline, epoch)
-    looked = _look(checkpoint, seen, "Discard what is staged?", as_json)
-    through = changing.coordinator(settings)
-    done = through.abort(pipeline, epoch, reason, who=person(), gone=gone, seen=looked)
-    _told(formatting.state(checkpoint), done, as_json)
+    confirmed = _confirm(checkpoint, seen, "Discard what is staged?", as_json)
+    coordinator = changing.coordinator(settings)
+    aborted = coordinator.abort(pipeline, epoch, reason, who=person(), gone=gone, seen=confirmed)
+    _print_result(formatting.state(checkpoint), aborted, as_json)
 
 
-def _look(checkpoint: Checkpoint, given: int | None, question: str, as_json: bool) -> Seen:
-    """What the person has looked at; where the person is asked, the checkpoint is printed first."""
-    if looking.must_show(given, as_json):
+def _confirm(checkpoint: Checkpoint, seen: int | None, question: str, as_json: bool) -> Seen:
+    """Return what the person has looked at; where the person is asked, the checkpoint is printed first."""
+    if looking.must_show(seen, as_json):
         print_checkpoint(show.console(), checkpoint)
         show.console().print()
     name, look = f"{checkpoint.pipeline} epoch {checkpoint.epoch}", formatting.how_to_look(checkpoint)
-    return looking.confirm(given, checkpoint.changed_seq, question, name, look, as_json)
+    return looking.confirm(seen, checkpoint.changed_seq, question, name, look, as_json)
 
 
 @click.command(short_help="Publish what a gate holds.")
@@ -105,16 +107,17 @@ def approve(pipeline: str, epoch: int, reason: str, seen: int | None, as_json: b
     """
     settings = Settings.from_env()
     checkpoint = queries.checkpoint(queries.required(settings), pipeline, epoch)
-    looked = _look(checkpoint, seen, "Publish these rows although the gate failed them?", as_json)
-    through = changing.coordinator(settings)
-    through.approve(pipeline, epoch, person(), reason, looked)
-    _told(formatting.state(checkpoint), through.commit(pipeline, epoch), as_json)
+    confirmed = _confirm(checkpoint, seen, "Publish these rows although the gate failed them?", as_json)
+    coordinator = changing.coordinator(settings)
+    coordinator.approve(pipeline, epoch, person(), reason, confirmed)
+    _print_result(formatting.state(checkpoint), coordinator.commit(pipeline, epoch), as_json)
 
 
-def _told(was: str, now: Checkpoint, as_json: bool) -> None:
+def _print_result(previous_state: str, checkpoint: Checkpoint, as_json: bool) -> None:
+    """Print a checkpoint after an action, and in which state it was before."""
     if as_json:
-        return print_json(queries.to_json(now))
-    show.console().print(_change(queries.to_json(now) | {"was": was}))
+        return print_json(queries.to_json(checkpoint))
+    show.console().print(_change_text(queries.to_json(checkpoint) | {"was": previous_state}))
 
 
 @click.command(short_help="Settle a sink that cannot show its outcome, or give it up.")
@@ -152,37 +155,48 @@ def resolve(
     """
     word, sink = _one_of({"committed": committed, "aborted": aborted, "given up": give_up})
     settings = Settings.from_env()
-    found = queries.checkpoint(queries.required(settings), pipeline, epoch)
-    through, who = changing.coordinator(settings), person()
-    evidence = through.evidence(pipeline, epoch, sink)
-    out = show.console()
+    checkpoint = queries.checkpoint(queries.required(settings), pipeline, epoch)
+    coordinator, who = changing.coordinator(settings), person()
+    evidence = coordinator.evidence(pipeline, epoch, sink)
     if not as_json:
-        print_checkpoint(out, found)
+        print_checkpoint(show.console(), checkpoint)
         _print_evidence(sink, evidence)
-    question, look = f"Record sink '{sink}' as {word}?", formatting.how_to_look(found)
-    looked = looking.confirm(seen, found.changed_seq, question, f"{pipeline} epoch {epoch}", look, as_json)
+    question, look = f"Record sink '{sink}' as {word}?", formatting.how_to_look(checkpoint)
+    confirmed = looking.confirm(seen, checkpoint.changed_seq, question, f"{pipeline} epoch {epoch}", look, as_json)
     if word == "given up":
-        now = through.give_up(pipeline, epoch, sink, who, reason, gone, removed, looked)
+        resolved = coordinator.give_up(pipeline, epoch, sink, who, reason, gone, removed, confirmed)
     else:
-        now = through.resolve_doubt(pipeline, epoch, sink, word == "committed", who, reason, looked)
+        resolved = coordinator.resolve_doubt(pipeline, epoch, sink, word == "committed", who, reason, confirmed)
     if as_json:
-        return print_json({**queries.to_json(now), "given_up": dict(now.given_up), "evidence": evidence})
-    word = "published after all" if word == "given up" and sink not in now.given_up else word
-    out.print(Text.assemble(("✓ ", "green"), f"sink '{sink}' is recorded as {word} by {who}: {reason}"))
-    if sink in now.given_up and now.handles[sink]["rows"]:
-        out.print(f"  {sink} lacks {count(now.handles[sink]['rows'], 'row')}, which are of {formatting.covers(now)}")
-    out.print(_change(queries.to_json(now) | {"was": found.state.value}))
+        return print_json({**queries.to_json(resolved), "given_up": dict(resolved.given_up), "evidence": evidence})
+    if word == "given up" and sink not in resolved.given_up:
+        word = "published after all"
+    _print_resolution(resolved, sink, f"recorded as {word} by {who}: {reason}", checkpoint.state.value)
 
 
-def _one_of(words: dict[str, str | None]) -> tuple[str, str]:
-    given = [(word, sink) for word, sink in words.items() if sink]
-    if len(given) != 1:
+def _one_of(sinks: dict[str, str | None]) -> tuple[str, str]:
+    """Return the only (word, sink) of which a sink was passed.
+
+    Raises:
+        InvalidPipeline: none was passed, or several.
+    """
+    passed = [(word, sink) for word, sink in sinks.items() if sink]
+    if len(passed) != 1:
         raise InvalidPipeline(
             "pass exactly one of --committed, --aborted and --give-up.",
-            f"{len(given)} of them are given; each names its sink.",
+            f"{len(passed)} of them are given; each names its sink.",
             "Such as: onceonly resolve PIPELINE EPOCH --give-up SINK --reason …. Nothing was changed.",
         )
-    return given[0]
+    return passed[0]
+
+
+def _print_resolution(resolved: Checkpoint, sink: str, resolution: str, previous_state: str) -> None:
+    out = show.console()
+    out.print(Text.assemble(("✓ ", "green"), f"sink '{sink}' is {resolution}"))
+    if sink in resolved.given_up and resolved.handles[sink]["rows"]:
+        rows = count(resolved.handles[sink]["rows"], "row")
+        out.print(f"  {sink} lacks {rows}, which are of {formatting.covers(resolved)}")
+    out.print(_change_text(queries.to_json(resolved) | {"was": previous_state}))
 
 
 def _print_evidence(sink: str, evidence: list[str]) -> None:
@@ -193,67 +207,81 @@ def _print_evidence(sink: str, evidence: list[str]) -> None:
     out.print()
 
 
-def _recover(through: Coordinator, name: str, force: bool) -> tuple[list[dict[str, Any]], Exception | None]:
-    """What was unsettled, as it is now; the error is the first one, met after everything else was tried."""
+def _recover(coordinator: Coordinator, name: str, force: bool) -> tuple[list[dict[str, Any]], Exception | None]:
+    """Recover a pipeline, and return what was unsettled, as it is now.
+
+    The error is the first one, raised after everything else was tried.
+    """
     error: Exception | None = None
     try:
-        before = through.state.view(name).open
-        error = _settle(through, name, force)
-        view = through.state.view(name)
+        unsettled = coordinator.state.view(name).open
+        error = _settle(coordinator, name, force)
+        view = coordinator.state.view(name)
     except Exception as unreadable:  # its rows: those of other pipelines may be sound
         return [], error or unreadable
-    return [_became(cp, view.checkpoint(cp.epoch) or cp) for cp in before], error
+    changes = []
+    for checkpoint in unsettled:
+        current = view.checkpoint(checkpoint.epoch) or checkpoint
+        changes.append({"was": checkpoint.state.value, **queries.to_json(current)})
+    return changes, error
 
 
-def _settle(through: Coordinator, name: str, force: bool) -> Exception | None:
+def _settle(coordinator: Coordinator, name: str, force: bool) -> Exception | None:
     from onceonly.runtime.owners import alive, nobody
 
     try:
-        through.recover(name, nobody if force else alive)
+        coordinator.recover(name, nobody if force else alive)
     except Exception as error:
         return error
     return None
 
 
-def _became(was: Checkpoint, now: Checkpoint) -> dict[str, Any]:
-    return {"was": was.state.value, **queries.to_json(now)}
-
-
-def _print(recovered: list[dict[str, Any]], errors: list[Exception]) -> None:
+def _print(recovered: list[dict[str, Any]], errors: list[tuple[str, Exception]]) -> None:
     out = show.console()
-    for each in recovered:
-        out.print(_change(each))
-    for error in errors:
-        tell(explain(error))
+    for change in recovered:
+        out.print(_change_text(change))
+    for _, error in errors:
+        print_error(explain(error))
     if not recovered and not errors:
         out.print("Nothing to settle: every checkpoint is committed or aborted.")
 
 
-def _change(now: dict[str, Any]) -> Text:
-    """'flights epoch 7: staged → committed, 6,000 rows'."""
-    state = State(now["state"])
-    text = Text.assemble(("✓ " if state.settled else "• ", "green" if state.settled else "yellow"))
-    shown = formatting.HELD if now["held"] else formatting.REFUSED if now["refused"] else now["was"]
-    text.append(f"{now['pipeline']} epoch {now['epoch']}: {shown}")
-    if now["was"] != now["state"]:
-        text.append(" → ").append(show.label(now["state"]))
+def _change_text(change: dict[str, Any]) -> Text:
+    """Return 'flights epoch 7: staged → committed, 6,000 rows'.
+
+    Args:
+        change: the JSON of a checkpoint as it is now, and in "was" the state before.
+    """
+    state = State(change["state"])
+    mark = ("✓ ", "green") if state.settled else ("• ", "yellow")
+    text = Text.assemble(mark, f"{change['pipeline']} epoch {change['epoch']}: {_state_before(change)}")
+    if change["was"] != change["state"]:
+        text.append(" → ").append(show.label(change["state"]))
     elif not state.settled:
-        text.append(_waits(state, now), "yellow")
+        text.append(_why_it_waits(state, change), "yellow")
     if state is State.COMMITTED:
-        text.append(f", {formatting.counted(now['rows_by_sink'])}")
-    if state is State.ABORTED and now["reason"]:
-        text.append(f" ({now['reason']})", "dim")
+        text.append(f", {formatting.counted(change['rows_by_sink'])}")
+    if state is State.ABORTED and change["reason"]:
+        text.append(f" ({change['reason']})", "dim")
     return text
 
 
-def _waits(state: State, now: dict[str, Any]) -> str:
+def _state_before(change: dict[str, Any]) -> str:
+    if change["held"]:
+        return formatting.HELD
+    if change["refused"]:
+        return formatting.REFUSED
+    return str(change["was"])
+
+
+def _why_it_waits(state: State, change: dict[str, Any]) -> str:
     if state is State.COMMITTING:
-        return f" still, waiting for {', '.join(now['waiting'])}"
-    if now["held"]:
-        decide = formatting.how_to_decide(now["pipeline"], now["epoch"], now["seen"])
+        return f" still, waiting for {', '.join(change['waiting'])}"
+    if change["held"]:
+        decide = formatting.how_to_decide(change["pipeline"], change["epoch"], change["seen"])
         return f" still: its gate failed it. Decide: {decide}"
-    if refused := now["refused"]:
-        look = f"onceonly describe {now['pipeline']} {now['epoch']}"
-        return f" still: sink '{refused['sink']}' refuses it until a person acts. Look: {look}"
-    owner = formatting.owner(now["owner"])
+    if change["refused"]:
+        look = f"onceonly describe {change['pipeline']} {change['epoch']}"
+        return f" still: sink '{change['refused']['sink']}' refuses it until a person acts. Look: {look}"
+    owner = formatting.owner(change["owner"])
     return f" still: its owner ({owner}) is running, or may be; use --force if you know that it has ended"

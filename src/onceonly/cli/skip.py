@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from onceonly.coordinator.manual import Seen
     from onceonly.statetable.table import StateTable
 
-SHOWN = 5  # checkpoints, before a person is asked
+CHECKPOINTS_SHOWN = 5  # before a person is asked
 Offsets = tuple[str | None, int | None, int | None]
 
 
@@ -61,40 +61,41 @@ def skip(
         raise click.BadParameter("it is empty.", param_hint="--reason")
     settings = Settings.from_env()
     _check(interval, (topic, partition, to))
-    what = f"the interval {span(interval)}" if interval else f"all that is unread of {topic}:{partition} before {to}"
-    looked = look_at_pipeline(queries.required(settings), pipeline, seen, f"Leave out {what}?", as_json)
-    through = changing.coordinator(settings)
+    what = f"all that is unread of {topic}:{partition} before {to}"
     if interval:
-        done = through.skip(pipeline, span(interval), person(), reason, looked)
+        what = f"the interval {span(interval)}"
+    confirmed = look_at_pipeline(queries.required(settings), pipeline, seen, f"Leave out {what}?", as_json)
+    coordinator = changing.coordinator(settings)
+    if interval:
+        checkpoint = coordinator.skip(pipeline, span(interval), person(), reason, confirmed)
+        words = f"epoch {checkpoint.epoch}: {checkpoint.interval} is left out"
     else:
-        done = _offsets(through, pipeline, (topic, partition, to), reason, looked)
+        checkpoint = _skip_offsets(coordinator, pipeline, (topic, partition, to), reason, confirmed)
+        words = f"epoch {checkpoint.epoch} {formatting.covers(checkpoint)}"
     if as_json:
-        return print_json(queries.to_json(done))
-    said = f"epoch {done.epoch}: {done.interval} is left out" if interval else _said(done)
-    show.console().print(Text.assemble(("✓ ", "green"), said))
+        return print_json(queries.to_json(checkpoint))
+    show.console().print(Text.assemble(("✓ ", "green"), words))
 
 
 def _check(interval: tuple[str, str] | None, offsets: Offsets) -> None:
-    given = [part is not None for part in offsets]
-    if any(given) if interval else not all(given):
+    """Refuse options that name both an interval and offsets, or offsets in part."""
+    are_passed = [part is not None for part in offsets]
+    is_wrong = any(are_passed) if interval else not all(are_passed)
+    if is_wrong:
         raise click.UsageError("Give --interval, or all of --topic, --partition and --to.")
 
 
-def look_at_pipeline(state: StateTable, pipeline: str, given: int | None, question: str, as_json: bool) -> Seen:
-    """What the person has looked at; where the person is asked, the last checkpoints are printed first."""
+def look_at_pipeline(state: StateTable, pipeline: str, seen: int | None, question: str, as_json: bool) -> Seen:
+    """Return what the person has looked at; where the person is asked, the last checkpoints are printed first."""
     queries.check_known(state, pipeline)
     number = state.view(pipeline).head.changed
-    if looking.must_show(given, as_json):
-        show.console().print(checkpoints_table(queries.recent(state, pipeline, SHOWN), {}))
-    return looking.confirm(given, number, question, pipeline, f"onceonly status {pipeline}", as_json)
+    if looking.must_show(seen, as_json):
+        show.console().print(checkpoints_table(queries.recent(state, pipeline, CHECKPOINTS_SHOWN), {}))
+    return looking.confirm(seen, number, question, pipeline, f"onceonly status {pipeline}", as_json)
 
 
-def _offsets(through: Coordinator, pipeline: str, offsets: Offsets, reason: str, seen: Seen) -> Checkpoint:
+def _skip_offsets(coordinator: Coordinator, pipeline: str, offsets: Offsets, reason: str, seen: Seen) -> Checkpoint:
     from onceonly.coordinator.skip_offsets import Skip
 
     topic, partition, to = offsets
-    return through.skip_offsets(pipeline, Skip(topic or "", partition or 0, to or 0, person(), reason, seen))
-
-
-def _said(done: Checkpoint) -> str:
-    return f"epoch {done.epoch} {formatting.covers(done)}"
+    return coordinator.skip_offsets(pipeline, Skip(topic or "", partition or 0, to or 0, person(), reason, seen))

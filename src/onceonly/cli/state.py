@@ -1,4 +1,4 @@
-"""onceonly state: make a state table, and settle what one is that was moved, copied or restored."""
+"""onceonly state: make a state table, and decide what a table is that was moved, copied or restored."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def init() -> None:
     from onceonly.statetable.table import StateTable
 
     uri = Settings.from_env().state
-    made = location.make(uri)
-    words = "was made" if made else "exists: nothing to do"
+    is_new = location.make(uri)
+    words = "was made" if is_new else "exists: nothing to do"
     show.console().print(f"✓ the state table at {uri} (id {StateTable(uri).id}) {words}.", markup=False)
 
 
@@ -38,7 +38,7 @@ def relocate() -> None:
     from onceonly.statetable import location
 
     uri = Settings.from_env().state
-    if _is_original(_copy(uri), uri):
+    if _is_original(_read_configuration(uri), uri):
         return show.console().print(f"{uri} is where it was created: nothing to do.", markup=False)
     location.relocate(uri)
     show.console().print(f"✓ the state table is at {uri} from now on; its identity stays.", markup=False)
@@ -53,8 +53,7 @@ def fork() -> None:
     from onceonly.statetable import location
 
     uri = Settings.from_env().state
-    table = _copy(uri)
-    if _is_original(table, uri):
+    if _is_original(_read_configuration(uri), uri):
         raise InvalidPipeline(
             f"{uri} is the state table itself, not a copy.",
             "With a new identity it would no longer know what it has published.",
@@ -68,33 +67,36 @@ def fork() -> None:
 state.add_command(forward)
 
 
-def _copy(uri: str) -> Mapping[str, str]:
-    """What the table says of itself: opening it as the state table would be refused."""
+def _read_configuration(uri: str) -> Mapping[str, str]:
+    """Return the table's own configuration: opening a copy as the state table would be refused."""
     from onceonly.statetable import location
 
-    found = location.configuration(uri)
-    if found is None or location.ID not in found:
+    configuration = location.configuration(uri)
+    if configuration is None or location.ID not in configuration:
         raise InvalidPipeline(
             f"there is no state table at {uri}.", "", "Point ONCEONLY_STATE to the moved or copied folder."
         )
-    return found
+    return configuration
 
 
-def _is_original(found: Mapping[str, str], uri: str) -> bool:
+def _is_original(configuration: Mapping[str, str], uri: str) -> bool:
+    """Return whether the table is where it was made."""
     from onceonly.statetable.location import PLACE, place
 
-    return found[PLACE] == place(uri)
+    return configuration[PLACE] == place(uri)
 
 
 def _refuse_open(uri: str) -> None:
-    """Both tables would settle what is open, and both publish it."""
+    """Refuse to fork a table with open checkpoints: both tables would settle what is open, and both publish it."""
     from onceonly.statetable.table import unsettled
 
-    found = unsettled(uri)
-    if found:
-        listed = "; ".join(f"{name} epoch {', '.join(map(str, epochs))}" for name, epochs in found.items())
+    epochs_by_pipeline = unsettled(uri)
+    if epochs_by_pipeline:
+        open_checkpoints = []
+        for pipeline, epochs in epochs_by_pipeline.items():
+            open_checkpoints.append(f"{pipeline} epoch {', '.join(map(str, epochs))}")
         raise InvalidPipeline(
             f"{uri} cannot be forked: it holds unsettled checkpoints.",
-            f"{listed}. The original will settle them; a fork would do so a second time.",
+            f"{'; '.join(open_checkpoints)}. The original will settle them; a fork would do so a second time.",
             "Settle them in the original (onceonly recover), then copy it again. Nothing was written.",
         )

@@ -16,7 +16,7 @@ from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval
 from onceonly.cli import console as show
 from onceonly.cli import target
-from onceonly.cli.app import explain, json_option, print_json, tell
+from onceonly.cli.app import explain, json_option, print_error, print_json
 from onceonly.errors import OutcomeUnknown, exit_code
 from onceonly.settings import Settings
 from onceonly.views import formatting, queries, superseded, timeouts
@@ -53,16 +53,16 @@ def status(ctx: click.Context, pipeline: str | None, last: int, as_json: bool) -
     if pipeline:
         state = state or queries.required(settings)
         queries.check_known(state, pipeline)
-        _one(state, pipeline, queries.recent(state, pipeline, last), as_json)
+        _show_one(state, pipeline, queries.recent(state, pipeline, last), as_json)
     else:
-        damaged = _all(settings, state, as_json)
+        damaged = _show_all(settings, state, as_json)
         if damaged:
             ctx.exit(exit_code(damaged[0]))
 
 
 @dataclass(frozen=True)
 class _Summary:
-    """A pipeline in one line; of its recent checkpoints, and every one that waits, the newest first."""
+    """A pipeline in one line, made of its recent checkpoints, and every one that waits, the newest first."""
 
     checkpoints: list[Checkpoint]
     gaps: list[Interval]
@@ -78,7 +78,7 @@ class _Summary:
 
     @property
     def unsettled(self) -> list[Checkpoint]:
-        """The oldest first."""
+        """Return the checkpoints that wait, the oldest first."""
         return [cp for cp in reversed(self.checkpoints) if not cp.state.settled]
 
     def to_json(self) -> dict[str, Any]:
@@ -94,98 +94,121 @@ class _Summary:
             "refused": [cp.epoch for cp in self.unsettled if cp.refused],
             "stage_again": [cp.epoch for cp in reversed(self.checkpoints) if cp.has_to_be_staged_again],
             "missing": dict(self.missing),
-            **_spans(self.gaps),
+            **_gaps_json(self.gaps),
         }
 
 
 def _summaries(state: StateTable) -> tuple[list[_Summary], list[OutcomeUnknown]]:
-    """And why other pipelines cannot be read."""
-    found, damaged = queries.overview(state, state.pipelines(), RECENT)
-    gaps = queries.gaps(state, [checkpoints[0] for checkpoints in found.values()])
-    listed = [_Summary(found[name], gaps.get(name, []), queries.missing(state, name)) for name in found]
-    return listed, list(damaged.values())
+    """Return the pipelines, and why others cannot be read."""
+    checkpoints_by_pipeline, damaged = queries.overview(state, state.pipelines(), RECENT)
+    gaps = queries.gaps(state, [checkpoints[0] for checkpoints in checkpoints_by_pipeline.values()])
+    summaries = []
+    for name, checkpoints in checkpoints_by_pipeline.items():
+        summaries.append(_Summary(checkpoints, gaps.get(name, []), queries.missing(state, name)))
+    return summaries, list(damaged.values())
 
 
-def _all(settings: Settings, state: StateTable | None, as_json: bool) -> list[OutcomeUnknown]:
+def _show_all(settings: Settings, state: StateTable | None, as_json: bool) -> list[OutcomeUnknown]:
     """Print what can be read; returns why the rest cannot."""
-    found, damaged = _summaries(state) if state else ([], [])
+    summaries, damaged = _summaries(state) if state else ([], [])
     if as_json:
-        errors = {"errors": [explain(error) for error in damaged]} if damaged else {}
-        print_json({"state_table": settings.state, "pipelines": [each.to_json() for each in found], **errors})
+        answer = {"state_table": settings.state, "pipelines": [summary.to_json() for summary in summaries]}
+        if damaged:
+            answer["errors"] = [explain(error) for error in damaged]
+        print_json(answer)
     else:
-        if found or not damaged:
-            _print_all(settings, found)
+        if summaries or not damaged:
+            _print_all(settings, summaries)
         for error in damaged:
-            tell(explain(error))
+            print_error(explain(error))
     return damaged
 
 
-def _print_all(settings: Settings, found: list[_Summary]) -> None:
+def _print_all(settings: Settings, summaries: list[_Summary]) -> None:
     out = show.console()
-    if not found:
+    if not summaries:
         out.print(f"Nothing has run yet: there is no checkpoint in {formatting.place(settings.state)}.", markup=False)
         return out.print(f"Start with: onceonly run {target.example(settings.project)}", style="dim", markup=False)
     table = show.table("pipeline", "epoch", "state", "last commit", "rows", "unsettled", right=("epoch",))
-    for each in found:
+    for summary in summaries:
         table.add_row(
-            each.latest.pipeline,
-            str(each.latest.epoch),
-            show.state_text(each.latest),
-            f"{formatting.age(each.committed_at)} ago" if each.committed_at else "never",
-            formatting.rows(each.latest),
-            Text(formatting.unsettled(each.unsettled), "yellow"),
+            summary.latest.pipeline,
+            str(summary.latest.epoch),
+            show.state_text(summary.latest),
+            f"{formatting.age(summary.committed_at)} ago" if summary.committed_at else "never",
+            formatting.rows(summary.latest),
+            Text(formatting.unsettled(summary.unsettled), "yellow"),
         )
     out.print(table)
-    _print_advice(out, [cp for each in found for cp in reversed(each.checkpoints)])
-    for each in found:
-        _print_missing(out, each.latest.pipeline, each.missing)
-    _print_gaps(out, {each.latest.pipeline: each.gaps for each in found})
+    checkpoints: list[Checkpoint] = []
+    for summary in summaries:
+        checkpoints += reversed(summary.checkpoints)
+    _print_advice(out, checkpoints)
+    for summary in summaries:
+        _print_missing(out, summary.latest.pipeline, summary.missing)
+    _print_gaps(out, {summary.latest.pipeline: summary.gaps for summary in summaries})
 
 
 def _print_advice(out: Console, checkpoints: list[Checkpoint]) -> None:
-    """Recovery settles what an ended owner left; the others wait for a person."""
-    for cp in checkpoints:
-        if waits := formatting.waits(cp):
-            out.print(Text(waits, "yellow"))
-    if any(not cp.state.settled and not formatting.waits(cp) for cp in checkpoints):
+    """Print what checkpoints wait for a person, and what settles the rest: recovery settles what an owner left."""
+    recovery_settles = False
+    for checkpoint in checkpoints:
+        advice = formatting.waits(checkpoint)
+        if advice:
+            out.print(Text(advice, "yellow"))
+        elif not checkpoint.state.settled:
+            recovery_settles = True
+    if recovery_settles:
         out.print("Unsettled checkpoints of ended owners are settled by: onceonly recover", style="dim")
 
 
-def _one(state: StateTable, pipeline: str, checkpoints: list[Checkpoint], as_json: bool) -> None:
-    seen = state.view(pipeline).head.changed
+def _show_one(state: StateTable, pipeline: str, checkpoints: list[Checkpoint], as_json: bool) -> None:
+    number = state.view(pipeline).head.changed
     gaps, later = queries.gaps(state, checkpoints[:1]), superseded.superseded(state, checkpoints)
     if as_json:
-        listed = [queries.to_json(cp) | superseded.to_json(later, cp.epoch) for cp in checkpoints]
-        more = {"seen": seen, "missing": dict(queries.missing(state, pipeline))}
-        of = {"state_table": state.uri, "pipeline": pipeline, **more, **_spans(gaps.get(pipeline, []))}
-        return print_json({**of, "checkpoints": listed})
+        return print_json(
+            {
+                "state_table": state.uri,
+                "pipeline": pipeline,
+                "seen": number,
+                "missing": dict(queries.missing(state, pipeline)),
+                **_gaps_json(gaps.get(pipeline, [])),
+                "checkpoints": [queries.to_json(cp) | superseded.to_json(later, cp.epoch) for cp in checkpoints],
+            }
+        )
     out = show.console()
     out.print(checkpoints_table(checkpoints, later))
-    for waits in filter(None, map(formatting.waits, checkpoints)):
-        out.print(Text(waits, "yellow"))
-    for warning in [line for cp in checkpoints for line in timeouts.warnings(cp, datetime.now(UTC))]:
-        out.print(Text(warning, "yellow"))
+    for checkpoint in checkpoints:
+        advice = formatting.waits(checkpoint)
+        if advice:
+            out.print(Text(advice, "yellow"))
+    for checkpoint in checkpoints:
+        for warning in timeouts.warnings(checkpoint, datetime.now(UTC)):
+            out.print(Text(warning, "yellow"))
     _print_missing(out, pipeline, queries.missing(state, pipeline))
     _print_gaps(out, gaps)
-    out.print(f"As of row {seen}: skip, rewind, state forward and accept-loss take --seen {seen}.", style="dim")
+    out.print(f"As of row {number}: skip, rewind, state forward and accept-loss take --seen {number}.", style="dim")
 
 
 def checkpoints_table(checkpoints: list[Checkpoint], later: Mapping[int, Superseded]) -> Table:
+    """Return a row for each checkpoint. `later`: by epoch, what later checkpoints have made of its rows."""
     table = show.table(
         "epoch", "state", "covers", "attempt", "rows", "decision", "age", "owner", right=("epoch", "attempt")
     )
-    for cp in checkpoints:
+    for checkpoint in checkpoints:
+        state = show.state_text(checkpoint)
+        if checkpoint.epoch in later:
+            state.append(f", {later[checkpoint.epoch]}", "dim")
+        state.append(formatting.missing(checkpoint), "red")
         table.add_row(
-            str(cp.epoch),
-            show.state_text(cp)
-            .append(f", {later[cp.epoch]}" if cp.epoch in later else "", "dim")
-            .append(formatting.missing(cp), "red"),
-            _covers(cp),
-            str(cp.attempt or "-"),
-            formatting.rows(cp),
-            formatting.number(cp.decision),
-            formatting.age(cp.updated_at),
-            formatting.owner(cp.owner),
+            str(checkpoint.epoch),
+            state,
+            _covers(checkpoint),
+            str(checkpoint.attempt or "-"),
+            formatting.rows(checkpoint),
+            formatting.number(checkpoint.decision),
+            formatting.age(checkpoint.updated_at),
+            formatting.owner(checkpoint.owner),
         )
     return table
 
@@ -193,7 +216,9 @@ def checkpoints_table(checkpoints: list[Checkpoint], later: Mapping[int, Superse
 def _covers(checkpoint: Checkpoint) -> str:
     if checkpoint.interval is None:
         return formatting.covers(checkpoint)
-    return f"{checkpoint.interval}{f': {formatting.covers(checkpoint)}' if checkpoint.skipped is not None else ''}"
+    if checkpoint.skipped is None:
+        return str(checkpoint.interval)
+    return f"{checkpoint.interval}: {formatting.covers(checkpoint)}"
 
 
 def _print_missing(out: Console, pipeline: str, missing: Mapping[str, int]) -> None:
@@ -202,9 +227,10 @@ def _print_missing(out: Console, pipeline: str, missing: Mapping[str, int]) -> N
 
 
 def _print_gaps(out: Console, gaps: Mapping[str, list[Interval]]) -> None:
-    for line in [line for pipeline, found in gaps.items() for line in formatting.gaps(pipeline, found)]:
-        out.print(Text(line, "yellow"))
+    for pipeline, gaps_of_pipeline in gaps.items():
+        for line in formatting.gaps(pipeline, gaps_of_pipeline):
+            out.print(Text(line, "yellow"))
 
 
-def _spans(gaps: list[Interval]) -> dict[str, Any]:
-    return {"gaps": [queries.span(each) for each in gaps]}
+def _gaps_json(gaps: list[Interval]) -> dict[str, Any]:
+    return {"gaps": [queries.span(gap) for gap in gaps]}

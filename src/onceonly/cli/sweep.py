@@ -11,7 +11,7 @@ from onceonly.checkpoint.model import Transaction
 from onceonly.checkpoint.sink import PooledTransaction
 from onceonly.cli import changing
 from onceonly.cli import console as show
-from onceonly.cli.app import explain, json_option, print_json, tell
+from onceonly.cli.app import explain, json_option, print_error, print_json
 from onceonly.errors import exit_code
 from onceonly.settings import Settings
 from onceonly.views import queries
@@ -37,40 +37,39 @@ def sweep(ctx: click.Context, pipeline: str | None, as_json: bool) -> None:
     state = queries.required(settings)
     if pipeline:
         queries.check_known(state, pipeline)
-    through = changing.coordinator(settings)
+    coordinator = changing.coordinator(settings)
     swept: list[Transaction | PooledTransaction] = []
     errors: list[tuple[str, Exception]] = []
     for name in [pipeline] if pipeline else state.pipelines():
         try:
-            swept += through.sweep(name)
+            swept += coordinator.sweep(name)
         except Exception as error:
             errors.append((name, error))
-    job_report.sweep(through.state)
+    job_report.sweep(coordinator.state)
     if as_json:
-        told = [{"pipeline": name, **explain(error)} for name, error in errors]
-        print_json({"swept": [_plain(txn) for txn in swept], "errors": told})
+        errors_json = [{"pipeline": name, **explain(error)} for name, error in errors]
+        print_json({"swept": [_transaction_json(txn) for txn in swept], "errors": errors_json})
     else:
-        _print(swept, [error for _, error in errors])
+        _print(swept, errors)
     if errors:
         ctx.exit(exit_code(errors[0][1]))
 
 
-def _plain(txn: Transaction | PooledTransaction) -> dict[str, Any]:
-    mine = ("slot", "id") if isinstance(txn, PooledTransaction) else ("epoch", "attempt", "nonce")
-    return {name: getattr(txn, name) for name in ("pipeline", "sink", *mine)}
+def _transaction_json(txn: Transaction | PooledTransaction) -> dict[str, Any]:
+    identity = ("slot", "id") if isinstance(txn, PooledTransaction) else ("epoch", "attempt", "nonce")
+    return {name: getattr(txn, name) for name in ("pipeline", "sink", *identity)}
 
 
-def _words(txn: Transaction | PooledTransaction) -> str:
+def _describe(txn: Transaction | PooledTransaction) -> str:
     if isinstance(txn, PooledTransaction):
         return f"{txn.pipeline}, sink '{txn.sink}': ended {txn.id}"
     return f"{txn.pipeline} epoch {txn.epoch} attempt {txn.attempt}, sink '{txn.sink}': removed {txn.name}"
 
 
-def _print(swept: list[Transaction | PooledTransaction], errors: list[Exception]) -> None:
+def _print(swept: list[Transaction | PooledTransaction], errors: list[tuple[str, Exception]]) -> None:
     for txn in swept:
-        words = _words(txn)
-        show.console().print(Text.assemble(("✓ ", "green"), words))
-    for error in errors:
-        tell(explain(error))
+        show.console().print(Text.assemble(("✓ ", "green"), _describe(txn)))
+    for _, error in errors:
+        print_error(explain(error))
     if not swept and not errors:
         show.console().print("Nothing to sweep: every pending transaction belongs to a live attempt.")

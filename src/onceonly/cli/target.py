@@ -1,4 +1,4 @@
-"""FILE.py:NAME on the command line: the pipeline object in a DAG file (or any other)."""
+"""The pipeline that FILE.py:NAME on the command line names: an object in a DAG file (or any other)."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ from onceonly.errors import InvalidPipeline, OnceonlyError
 from onceonly.pipeline.definition import Pipeline
 from onceonly.views import formatting
 
-DEFINED = re.compile(r"^(\w+)\s*(?::[^=\n]+)?=\s*Pipeline\(", re.MULTILINE)
+DEFINITION = re.compile(r"^(\w+)\s*(?::[^=\n]+)?=\s*Pipeline\(", re.MULTILINE)
 
 
 def example(project: Path) -> str:
-    """A pipeline of this project as one would name it here, found without running any file; else FILE.py:NAME."""
+    """Return a pipeline of this project as one would name it here, without running any file; else FILE.py:NAME."""
     for path in sorted(project.glob("dags/**/*.py")) + sorted(project.glob("*.py")):
-        if found := DEFINED.search(path.read_text(errors="replace")):
-            return f"{formatting.place(str(path))}:{found[1]}"
+        definition = DEFINITION.search(path.read_text(errors="replace"))
+        if definition:
+            return f"{formatting.place(str(path))}:{definition[1]}"
     return "FILE.py:NAME"
 
 
-def _use(project: Path, file: str = "") -> str:
-    return f"Pass {f'{file}:NAME' if file else example(project)}. Nothing was written."
+def _what_to_pass(project: Path, file: str = "") -> str:
+    target = f"{file}:NAME" if file else example(project)
+    return f"Pass {target}. Nothing was written."
 
 
 def load_alone(target: str, project: Path) -> Pipeline:
-    """As `load`, without the DAG of the file where nothing else in it needs Airflow."""
+    """Load as `load`, without the DAG of the file where nothing else in it needs Airflow."""
     from onceonly.airflow import dags_later
 
     with dags_later():
@@ -39,49 +41,59 @@ def load_alone(target: str, project: Path) -> Pipeline:
 
 
 def load(target: str, project: Path) -> Pipeline:
-    """The pipeline that `target` names; without a name, the only one in the file.
+    """Return the pipeline that `target` names; without a name, the only one in the file.
 
     Raises:
         InvalidPipeline: no such file, it cannot be imported, or has no such pipeline.
     """
-    file, _, name = target.rpartition(":") if ":" in target else (target, "", "")
-    path = _find(file, project)
-    found = {key: value for key, value in vars(_module(path, project)).items() if isinstance(value, Pipeline)}
-    if name in found:
-        return found[name]
-    if not name and len(found) == 1:
-        return next(iter(found.values()))
-    wanted = f"pipeline '{name}'" if name else "one pipeline"
-    why = f"Its pipelines are: {', '.join(found)}." if found else "It has no onceonly.Pipeline at module level."
-    use = f"Pass {file}:{next(iter(found))}. Nothing was written." if found else _use(project, file)
-    raise InvalidPipeline(f"{path} does not define {wanted}.", why, use)
+    file, name = target, ""
+    if ":" in target:
+        file, _, name = target.rpartition(":")
+    path = _require_file(file, project)
+    module = _import_module(path, project)
+    pipelines = {key: value for key, value in vars(module).items() if isinstance(value, Pipeline)}
+    if name in pipelines:
+        return pipelines[name]
+    if not name and len(pipelines) == 1:
+        return next(iter(pipelines.values()))
+    missing = f"pipeline '{name}'" if name else "one pipeline"
+    what = f"{path} does not define {missing}."
+    if not pipelines:
+        raise InvalidPipeline(what, "It has no onceonly.Pipeline at module level.", _what_to_pass(project, file))
+    raise InvalidPipeline(
+        what,
+        f"Its pipelines are: {', '.join(pipelines)}.",
+        f"Pass {file}:{next(iter(pipelines))}. Nothing was written.",
+    )
 
 
-def _find(file: str, project: Path) -> Path:
-    places = dict.fromkeys((Path.cwd(), project))  # often the same
-    for place in places:
-        if (place / file).is_file():
-            return place / file
-    searched = " and ".join(map(str, places))
-    raise InvalidPipeline(f"there is no file '{file}'.", f"Searched: {searched}.", _use(project))
+def _require_file(file: str, project: Path) -> Path:
+    """Return the path of the file, below the current folder or the project."""
+    folders = dict.fromkeys((Path.cwd(), project))  # often the same
+    for folder in folders:
+        if (folder / file).is_file():
+            return folder / file
+    searched = " and ".join(map(str, folders))
+    raise InvalidPipeline(f"there is no file '{file}'.", f"Searched: {searched}.", _what_to_pass(project))
 
 
-def _module(path: Path, project: Path) -> ModuleType:
+def _import_module(path: Path, project: Path) -> ModuleType:
     if str(project) not in sys.path:
         sys.path.insert(0, str(project))
     name = f"onceonly_target_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise InvalidPipeline(f"{path} is not a Python file.", todo=_use(project))
+        raise InvalidPipeline(f"{path} is not a Python file.", todo=_what_to_pass(project))
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    with _explained(path), redirect_stdout(sys.stderr):  # whatever it prints is not our output
+    with _explain_errors(path), redirect_stdout(sys.stderr):  # whatever it prints is not our output
         spec.loader.exec_module(module)
     return module
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _explain_errors(path: Path) -> Iterator[None]:
+    """Turn an error of the file itself into one that names its line."""
     try:
         yield
     except OnceonlyError:

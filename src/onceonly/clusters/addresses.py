@@ -1,4 +1,4 @@
-"""A cluster by its address, which is what a trigger and the file of a driver keep of it. Nothing in it is secret."""
+"""The address of a cluster, which is what a trigger and the file of a driver keep of it. Nothing in it is secret."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from onceonly.clusters.standalone import Standalone
 from onceonly.clusters.yarn import Yarn
 
 
-def at(address: str) -> Cluster:
-    """The cluster: `http://…` a standalone master, `yarn+http://…,…` ResourceManagers, `k8s+https://…/namespace`."""
-    kind, plus, rest = address.partition("+")
+def open_cluster(address: str) -> Cluster:
+    """Return the cluster at an address. Nothing is asked yet.
+
+    Args:
+        address: `http://…` of a standalone master, `yarn+http://…,…` of ResourceManagers, `k8s+https://…/namespace`.
+    """
+    kind, plus, uri = address.partition("+")
     if plus and kind == "yarn":
-        return Yarn(tuple(rest.split(",")))
+        return Yarn(tuple(uri.split(",")))
     if plus and kind == "k8s":
-        place = urlsplit(rest)
-        server, _, namespace = rest.partition("?")[0].rpartition("/")
-        return Kubernetes(server, namespace, parse_qs(place.query).get("context", [""])[0])
+        server, _, namespace = uri.partition("?")[0].rpartition("/")
+        context = parse_qs(urlsplit(uri).query).get("context", [""])[0]
+        return Kubernetes(server, namespace, context)
     return Standalone(address)

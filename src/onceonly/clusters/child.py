@@ -22,7 +22,7 @@ from onceonly.errors import ActionNeeded, InvalidPipeline, NotCommitted, Outcome
 from onceonly.kafka import lookup
 from onceonly.kafka.lookup import Lookup
 from onceonly.pipeline.definition import Pipeline
-from onceonly.runtime.factory import LiveParts, coordinator, records, stage
+from onceonly.runtime.factory import LiveParts, coordinator, max_records, stage
 from onceonly.settings import Settings
 from onceonly.spark import jvm
 from onceonly.spark.progress import Say
@@ -32,14 +32,14 @@ from onceonly.views.steps import MARK
 
 
 def job(spark: Target, say: Say, notify: Notify, connections: Lookup) -> Job:
-    """A stage on that Spark; `say` gets its output, line by line."""
+    """Return a stage on that Spark; `say` gets its output, line by line."""
     if spark.remote:
         return ConnectJob(spark, say, notify, connections)
     return SubmitJob(spark, say, connections)
 
 
 class Job(Protocol):
-    """A stage on its way."""
+    """A stage that runs, or is about to."""
 
     def run(self, name: str, epoch: int, owner: str) -> None:
         """Stage, and return when that is recorded."""
@@ -69,7 +69,7 @@ class ConnectJob:
 
 
 def interrupt(parts: LiveParts) -> None:
-    """End what the Connect server does for this process's session, and for no other.
+    """Interrupt what the Connect server does for this process's session, and for no other.
 
     From a thread: a signal handler may have interrupted its client.
     """
@@ -90,58 +90,64 @@ class SubmitJob:
     process: subprocess.Popen[str] | None = None
 
     def run(self, name: str, epoch: int, owner: str) -> None:
-        """Raises InvalidPipeline, NotCommitted or OutcomeUnknown by the job's exit code, with its last lines."""
+        """Run spark-submit until it ends.
+
+        Raises:
+            InvalidPipeline, NotCommitted, OutcomeUnknown: by the job's exit code, with its last lines.
+        """
         settings = Settings.from_env()
-        checkpoint = _pinned(settings, name, epoch)
-        env = jvm.environment(settings.jars, records(checkpoint) if checkpoint else None)
+        checkpoint = _find_checkpoint(settings, name, epoch)
+        env = jvm.environment(settings.jars, max_records(checkpoint) if checkpoint else None)
         env |= lookup.handed_over(connections_of(checkpoint), self.connections)
         tail: list[str] = []
-        with submitted(self.spark, "stage", [name, str(epoch), owner], settings, env) as self.process:
-            for line in self.process.stdout or ():
-                told = line.rstrip().removeprefix(MARK)
-                self.say(told)
-                tail = [*tail, told][-process.TAIL :]
+        with start_program(self.spark, "stage", [name, str(epoch), owner], settings, env) as self.process:
+            for output in self.process.stdout or ():
+                line = output.rstrip().removeprefix(MARK)
+                self.say(line)
+                tail = [*tail, line][-process.TAIL :]
             code = self.process.wait()
         if code:
             raise error(code, tail)
 
     def end(self) -> None:
-        """SIGTERM lets Spark take leave of its cluster; SIGKILL follows."""
+        """Send SIGTERM, which lets Spark deregister from its cluster; SIGKILL follows."""
         if self.process and self.process.poll() is None:
             process.send(self.process, signal.SIGTERM)
-            last = threading.Timer(process.GRACE, process.send, (self.process, signal.SIGKILL))
-            last.daemon = True
-            last.start()
+            kill_timer = threading.Timer(process.GRACE, process.send, (self.process, signal.SIGKILL))
+            kill_timer.daemon = True
+            kill_timer.start()
 
 
 @contextmanager
-def submitted(
-    spark: Target, step: str, given: Sequence[str], settings: Settings, env: Mapping[str, str]
+def start_program(
+    spark: Target, step: str, arguments: Sequence[str], settings: Settings, env: Mapping[str, str]
 ) -> Iterator[subprocess.Popen[str]]:
-    """The program of `step` under spark-submit, with the driver in it."""
-    here = replace(spark, conf=jvm.class_path(settings) | spark.conf)  # where the driver will run
-    with properties(redaction.secret(here.conf)) as hidden:
-        line = [command.spark_submit(), *hidden.arguments, *command.arguments(here, settings, step, given)]
-        with process.started(line, settings, env, hidden.inherited) as child:
+    """Run the program of `step` under spark-submit, with the driver in it, for no longer than this block."""
+    target = replace(spark, conf=jvm.class_path(settings) | spark.conf)  # of this machine: the driver will run here
+    with properties(redaction.secret(target.conf)) as hidden:
+        program_line = command.arguments(target, settings, step, arguments)
+        line = [command.spark_submit(), *hidden.arguments, *program_line]
+        with process.start_group(line, settings, env, hidden.inherited) as child:
             yield child
 
 
-def _pinned(settings: Settings, name: str, epoch: int) -> Checkpoint | None:
+def _find_checkpoint(settings: Settings, name: str, epoch: int) -> Checkpoint | None:
     return StateTable(settings.state).view(name).checkpoint(epoch)
 
 
 def connections_of(checkpoint: Checkpoint | None) -> set[str]:
-    """The ids of the connections that its pipeline names."""
+    """Return the ids of the connections that its pipeline names."""
     return Pipeline.from_json(checkpoint.definition).connections if checkpoint else set()
 
 
 def error(code: int, tail: list[str]) -> Exception:
-    """What a job that ended with that code, and these last lines, has met."""
-    kind = {1: NotCommitted, 2: InvalidPipeline, 4: ActionNeeded}.get(code, OutcomeUnknown)
+    """Return the error of a job that ended with that code, and these last lines."""
     if code < 0 or code > 128:
+        number = -code if code < 0 else code - 128  # Popen has a signal as -9, a shell and a JVM as 128 + 9
         return NotCommitted(
-            f"the stage job was killed by signal {-code if code < 0 else code - 128}.",
+            f"the stage job was killed by signal {number}.",
             "Nothing is published by staging.",
             "The next attempt, or recovery, removes what it left.",
         )
+    kind = {1: NotCommitted, 2: InvalidPipeline, 4: ActionNeeded}.get(code, OutcomeUnknown)
     return kind("the stage job failed.", "\n".join(tail))

@@ -16,13 +16,15 @@ def spark_submit() -> str:
     return str(spark_home() / "bin" / "spark-submit")
 
 
-def arguments(spark: Target, settings: Settings, step: str, given: Sequence[str]) -> list[str]:
-    """For the program of `step` on that master, with the driver in spark-submit's own process."""
-    here = {"spark.submit.deployMode": "client"}  # whatever a spark-defaults.conf says
-    return compose(spark.master, conf(settings) | spark.conf | here, str(program(step)), given)
+def arguments(spark: Target, settings: Settings, step: str, program_arguments: Sequence[str]) -> list[str]:
+    """Return the arguments for the program of `step` on that master, with the driver in spark-submit's own process."""
+    deploy_mode = {"spark.submit.deployMode": "client"}  # whatever a spark-defaults.conf says
+    return compose(spark.master, conf(settings) | spark.conf | deploy_mode, str(program(step)), program_arguments)
 
 
-def compose(master: str, conf: Mapping[str, str], program: str, given: Sequence[str]) -> list[str]:
-    """The arguments, without the secrets among the settings: see `properties`."""
-    pairs = [part for key, value in redaction.public(conf).items() for part in ("--conf", f"{key}={value}")]
-    return ["--master", master, *pairs, program, *given]
+def compose(master: str, conf: Mapping[str, str], program: str, program_arguments: Sequence[str]) -> list[str]:
+    """Return the arguments, without the secrets among the settings: see `properties`."""
+    composed = ["--master", master]
+    for key, value in redaction.public(conf).items():
+        composed += ["--conf", f"{key}={value}"]
+    return [*composed, program, *program_arguments]

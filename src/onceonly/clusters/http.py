@@ -1,4 +1,4 @@
-"""One question to a cluster over HTTP, and what is known when there is no answer."""
+"""One request to a cluster over HTTP, and what is known when there is no answer."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from urllib3.exceptions import NewConnectionError
 
 from onceonly.errors import NotCommitted, OutcomeUnknown
 
-PATIENCE = 10.0  # seconds for an answer
+ANSWER_TIMEOUT_SECONDS = 10.0
 
 
 def ask(
     who: str, method: str, url: str, todo: str, body: Mapping[str, Any] | None = None, **options: Any
 ) -> requests.Response:
-    """An answer, good or bad; from the address that is named, without being sent on to another.
+    """Return an answer, good or bad; from the address that is named: no redirect is followed.
 
     Args:
         who: is asked, for messages.
@@ -25,9 +25,11 @@ def ask(
         NotCommitted: there was no connection, so nothing was sent.
         OutcomeUnknown: there is no answer: what was sent may have been done.
     """
-    given = {"auth": as_it_is, **options}
+    options = {"auth": as_it_is, **options}
     try:  # a connection of its own: none that has gone stale is used again
-        return requests.request(method, url, json=body, timeout=PATIENCE, allow_redirects=False, **given)
+        return requests.request(
+            method, url, json=body, timeout=ANSWER_TIMEOUT_SECONDS, allow_redirects=False, **options
+        )
     except OSError as error:  # requests' own are among them; and a file of keys or authorities that is missing
         if not _was_never_sent(error):
             raise OutcomeUnknown(f"{who} did not answer {method} {url}.", f"{error!r}") from error
@@ -35,20 +37,24 @@ def ask(
 
 
 def _was_never_sent(error: Exception) -> bool:
-    """Whether no connection came about; requests says `ConnectionError` of one that broke after the question, too."""
-    cause = error.args[0] if isinstance(error, requests.ConnectionError) and error.args else None
-    return isinstance(getattr(cause, "reason", None), NewConnectionError)
+    """Return whether no connection came about.
+
+    requests says `ConnectionError` of a connection that broke after the request was sent, too.
+    """
+    if not isinstance(error, requests.ConnectionError) or not error.args:
+        return False
+    return isinstance(getattr(error.args[0], "reason", None), NewConnectionError)
 
 
 def as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """No login out of a .netrc is sent."""
+    """Return the request unchanged: an `auth` by which no login out of a .netrc is sent."""
     return request
 
 
 def fields(answer: requests.Response) -> dict[str, Any] | None:
-    """The object that an answer holds, if it holds one."""
+    """Return the JSON object that an answer holds, if it holds one."""
     try:
-        found = answer.json()
+        content = answer.json()
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return content if isinstance(content, dict) else None

@@ -1,4 +1,4 @@
-"""What is asked of a cluster that runs drivers: submit one, find those of a step, look at one, end it, and its log.
+"""The interface of a cluster that runs drivers: submit one, find those of a step, look at one, end it, read its log.
 
 What a driver was asked to do and whether it did is in the state table. What a cluster says of a driver is only a sign
 that it is time to look there.
@@ -31,7 +31,7 @@ class Job:
 
     @property
     def title(self) -> str:
-        """For people; and by it the job of an application is known."""
+        """Return the application's name, for people; the name of the job can be read from it."""
         return f"onceonly {self.name}"
 
     @property
@@ -49,7 +49,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a cluster says of an application, in the cluster's own words."""
+    """The state of an application, in the cluster's own words."""
 
     state: str
     at_work: bool
@@ -64,7 +64,7 @@ class Launcher(Protocol):
     def run(
         self, job: Job, conf: Mapping[str, str], program: str, more: Sequence[str] = (), inherited: Sequence[int] = ()
     ) -> tuple[int, list[str]]:
-        """Its exit code and last lines.
+        """Run spark-submit until it ends, and return its exit code and last lines.
 
         Args:
             conf: settings, secret ones too, beside those of every session.
@@ -75,28 +75,30 @@ class Launcher(Protocol):
 
 
 class Cluster(Protocol):
-    """A cluster, as `at` finds it by its address. Any process may ask it: nothing here is known to one alone.
+    """A cluster, as `open_cluster` returns it for an address.
+
+    Any process may use it: nothing here is known to one alone.
 
     Every call raises NotCommitted where the question was not sent, and OutcomeUnknown where no answer came.
     """
 
     def submit(self, job: Job, launcher: Launcher) -> str:
-        """Start a driver; its application's id."""
+        """Start a driver, and return its application's id."""
 
-    def submitted(self, job: Job) -> Sequence[str]:
-        """The ids of what a submission of exactly this job has started, as far as the cluster can tell."""
+    def list_submitted(self, job: Job) -> Sequence[str]:
+        """Return the ids of what a submission of exactly this job has started, as far as the cluster can tell."""
 
     def find(self, tag: str) -> Sequence[Found]:
-        """The applications with this tag that are running, the one to wait for first."""
+        """Return the applications with this tag that are running, the one to wait for first."""
 
     def look(self, application: str) -> Seen:
-        """What it says of that application."""
+        """Return what it says of that application."""
 
     def end(self, application: str) -> None:
-        """Have it ended; to ask again does no harm."""
+        """Stop the application. Idempotent."""
 
-    def where(self, application: str) -> str:
-        """Where its log is, for people. Nothing is asked for it."""
+    def describe_log(self, application: str) -> str:
+        """Return where its log is, for people. Nothing is asked for it."""
 
     def tail(self, application: str) -> Sequence[str]:
-        """The last lines of the driver, as far as the cluster serves them."""
+        """Return the last lines of the driver, as far as the cluster serves them."""

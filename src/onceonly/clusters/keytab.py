@@ -1,4 +1,4 @@
-"""The keytab of a connection: its content in base64, as the form of Airflow's Spark provider asks for, or a path."""
+"""The keytab of a connection: its content in base64, as the form of Airflow's Spark provider expects, or a path."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from onceonly.clusters.properties import hidden_file
 from onceonly.errors import InvalidPipeline
 
 BEGIN = b"\x05"  # of every keytab: its format's version
-_kept = ExitStack()
+_open_files = ExitStack()
 
 
-def path(conn_id: str, given: str) -> str:
-    """The path of that keytab, which spark-submit can be given.
+def path(conn_id: str, field: str) -> str:
+    """Return the path of the keytab in that field, which spark-submit can be given.
 
     Raises:
-        InvalidPipeline: it is neither a keytab nor an absolute path. What was given is not shown.
+        InvalidPipeline: it is neither a keytab nor an absolute path. The value of the field is not shown.
     """
-    if content := content_of(given):
-        return _file(content)
-    if given.startswith(("/", "file:/", "local:/")):
-        return given
+    content = content_of(field)
+    if content:
+        return _write_hidden_file(content)
+    if field.startswith(("/", "file:/", "local:/")):
+        return field
     raise InvalidPipeline(
         f"the Airflow connection '{conn_id}' has a keytab that cannot be used.",
         "It is neither the content of a keytab in base64 nor an absolute path.",
@@ -31,17 +32,20 @@ def path(conn_id: str, given: str) -> str:
     )
 
 
-def content_of(given: str) -> bytes:
-    """What it says in base64; nothing where it is a path."""
+def content_of(field: str) -> bytes:
+    """Return the keytab that a field holds in base64; nothing where it is a path."""
     try:
-        found = base64.b64decode("".join(given.split()), validate=True)
+        content = base64.b64decode("".join(field.split()), validate=True)
     except ValueError:
         return b""
-    return found if found.startswith(BEGIN) else b""
+    return content if content.startswith(BEGIN) else b""
 
 
 @cache
-def _file(content: bytes) -> str:
-    """A file that nobody else can read, for this process and those that it starts, as long as this one lives."""
-    name, inherited = _kept.enter_context(hidden_file(content))
+def _write_hidden_file(content: bytes) -> str:
+    """Return the path of a file that nobody else can read.
+
+    It is for this process and those that it starts, and exists as long as this one lives.
+    """
+    name, inherited = _open_files.enter_context(hidden_file(content))
     return f"/proc/{os.getpid()}/fd/{inherited[0]}" if inherited else name

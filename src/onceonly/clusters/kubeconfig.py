@@ -1,4 +1,4 @@
-"""How this process may ask a Kubernetes API: by the service account of its pod, or by KUBECONFIG.
+"""The login of this process to a Kubernetes API: by the service account of its pod, or by KUBECONFIG.
 
 Source: Kubernetes' docs, "Accessing the API from a Pod", "kubeconfig (v1)" and "Client Authentication (v1)".
 """
@@ -20,28 +20,28 @@ from onceonly.clusters.properties import hidden_file
 from onceonly.errors import InvalidPipeline, NotCommitted, OnceonlyError
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # of every pod, unless it wants none
-PATIENCE = 30.0  # seconds for a command that makes a token
-SOON = 60.0  # seconds before the end of a token, when another one is made
+TOKEN_COMMAND_TIMEOUT_SECONDS = 30.0
+RENEW_TOKEN_BEFORE_SECONDS = 60.0  # its end
 _tokens: dict[str, tuple[str, float]] = {}  # by the command: the token, and when it ends
 
 
 @contextmanager
 def access(context: str = "") -> Iterator[dict[str, Any]]:
-    """Options of requests, as long as this block: files that hold keys exist for it alone.
+    """Yield options of requests, valid as long as this block: files that hold keys exist for it alone.
 
     Raises:
-        InvalidPipeline: there is neither.
+        InvalidPipeline: there is neither a service account nor a KUBECONFIG.
         NotCommitted: what is there cannot be read: it may just be replaced.
     """
     with ExitStack() as files:
-        yield _found(context, files)
+        yield _read_options(context, files)
 
 
-def _found(context: str, files: ExitStack) -> dict[str, Any]:
+def _read_options(context: str, files: ExitStack) -> dict[str, Any]:
     try:
         if (ACCOUNT / "token").exists() and not os.environ.get("KUBECONFIG"):
             return {"headers": _bearer((ACCOUNT / "token").read_text()), "verify": str(ACCOUNT / "ca.crt")}
-        return _options(_read(), context, files)
+        return _options_of_context(_read_config(), context, files)
     except OnceonlyError:
         raise
     except Exception as error:
@@ -52,10 +52,10 @@ def _found(context: str, files: ExitStack) -> dict[str, Any]:
         ) from None
 
 
-def _read() -> Mapping[str, Any]:
+def _read_config() -> Mapping[str, Any]:
     import yaml
 
-    path = _path()
+    path = _config_path()
     try:
         text = path.read_text()
     except OSError as error:
@@ -67,57 +67,67 @@ def _read() -> Mapping[str, Any]:
     return dict(yaml.safe_load(text) or {})
 
 
-def _path() -> Path:
+def _config_path() -> Path:
     return Path(os.environ.get("KUBECONFIG") or Path.home() / ".kube" / "config")
 
 
-def _options(config: Mapping[str, Any], context: str, files: ExitStack) -> dict[str, Any]:
-    chosen = _named(config, "context", context or config.get("current-context", ""))
-    cluster, user = _named(config, "cluster", chosen.get("cluster", "")), _named(config, "user", chosen.get("user", ""))
-    found: dict[str, Any] = {"verify": not cluster.get("insecure-skip-tls-verify")}
-    if authority := _file(cluster, "certificate-authority", files):
-        found["verify"] = authority
-    certificate, key = _file(user, "client-certificate", files), _file(user, "client-key", files)
+def _options_of_context(config: Mapping[str, Any], context: str, files: ExitStack) -> dict[str, Any]:
+    context_entry = _find_entry(config, "context", context or config.get("current-context", ""))
+    cluster = _find_entry(config, "cluster", context_entry.get("cluster", ""))
+    user = _find_entry(config, "user", context_entry.get("user", ""))
+    options: dict[str, Any] = {"verify": not cluster.get("insecure-skip-tls-verify")}
+    authority = _find_file(cluster, "certificate-authority", files)
+    if authority:
+        options["verify"] = authority
+    certificate, key = _find_file(user, "client-certificate", files), _find_file(user, "client-key", files)
     if certificate and key:
-        found["cert"] = (certificate, key)
-    if token := _token(user):
-        found["headers"] = _bearer(token)
-    return found
+        options["cert"] = (certificate, key)
+    token = _find_token(user)
+    if token:
+        options["headers"] = _bearer(token)
+    return options
 
 
-def _named(config: Mapping[str, Any], kind: str, name: str) -> Mapping[str, Any]:
-    """The entry of that name in the list of that kind."""
-    return next((each.get(kind) or {} for each in config.get(f"{kind}s") or [] if each["name"] == name), {})
+def _find_entry(config: Mapping[str, Any], kind: str, name: str) -> Mapping[str, Any]:
+    """Return the entry of that name in the list of that kind; an empty one, if there is none."""
+    for entry in config.get(f"{kind}s") or []:
+        if entry["name"] == name:
+            return entry.get(kind) or {}
+    return {}
 
 
-def _file(entry: Mapping[str, Any], name: str, files: ExitStack) -> str | None:
-    """A path that it names, or a file with what it holds itself."""
-    if held := entry.get(f"{name}-data"):
-        return files.enter_context(hidden_file(base64.b64decode(held)))[0]
-    return str(_path().parent / entry[name]) if entry.get(name) else None  # a relative path begins there
+def _find_file(entry: Mapping[str, Any], name: str, files: ExitStack) -> str | None:
+    """Return the path that an entry names, or that of a file with the content that it holds itself."""
+    content = entry.get(f"{name}-data")
+    if content:
+        return files.enter_context(hidden_file(base64.b64decode(content)))[0]
+    if not entry.get(name):
+        return None
+    return str(_config_path().parent / entry[name])  # a relative path begins there
 
 
-def _token(user: Mapping[str, Any]) -> str | None:
-    if path := user.get("tokenFile"):
-        return (_path().parent / str(path)).read_text()
+def _find_token(user: Mapping[str, Any]) -> str | None:
+    path = user.get("tokenFile")
+    if path:
+        return (_config_path().parent / str(path)).read_text()
     if user.get("token"):
         return str(user["token"])
-    return _made(user["exec"]) if user.get("exec") else None
+    return _make_token(user["exec"]) if user.get("exec") else None
 
 
 def forget() -> None:
-    """The tokens that commands have made: the API does not take one of them."""
+    """Forget the tokens that commands have made: the API does not take one of them."""
     _tokens.clear()
 
 
-def _made(by: Mapping[str, Any]) -> str:
-    """The token that a command makes, as that of EKS, GKE and AKS does. It is kept as long as it is valid."""
-    name = json.dumps(by, sort_keys=True)
-    token, until = _tokens.get(name, ("", 0.0))
-    if time.time() > until - SOON:
-        status = _run(by)
-        token, until = status["token"], _seconds(status.get("expirationTimestamp"))
-        _tokens[name] = (token, until)
+def _make_token(command: Mapping[str, Any]) -> str:
+    """Return the token that a command makes, as that of EKS, GKE and AKS does. It is kept as long as it is valid."""
+    key = json.dumps(command, sort_keys=True)
+    token, end = _tokens.get(key, ("", 0.0))
+    if time.time() > end - RENEW_TOKEN_BEFORE_SECONDS:
+        status = _run_command(command)
+        token, end = status["token"], _seconds(status.get("expirationTimestamp"))
+        _tokens[key] = (token, end)
     return token
 
 
@@ -125,23 +135,24 @@ def _seconds(timestamp: str | None) -> float:
     return datetime.fromisoformat(timestamp).timestamp() if timestamp else 0.0
 
 
-def _run(by: Mapping[str, Any]) -> dict[str, str]:
-    env = {each["name"]: each["value"] for each in by.get("env") or []}
+def _run_command(command: Mapping[str, Any]) -> dict[str, str]:
+    """Return the status that a command prints: 'token', and when it ends."""
+    env = {variable["name"]: variable["value"] for variable in command.get("env") or []}
     try:
-        done = subprocess.run(
-            [by["command"], *(by.get("args") or [])],
+        process = subprocess.run(
+            [command["command"], *(command.get("args") or [])],
             env={**os.environ, **env},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=TOKEN_COMMAND_TIMEOUT_SECONDS,
             check=True,
         )
-        status = json.loads(done.stdout)["status"]
+        status = json.loads(process.stdout)["status"]
         return {"token": str(status["token"]), **status}
     except (OSError, subprocess.SubprocessError, ValueError, KeyError) as error:
         raise NotCommitted(
-            f"{by.get('command')} returned no token for Kubernetes.",
+            f"{command.get('command')} returned no token for Kubernetes.",
             str(getattr(error, "stderr", "") or type(error).__name__),  # what it printed may be the token
             "Run it by hand with the arguments in KUBECONFIG, as the user of tasks and triggers.",
         ) from None

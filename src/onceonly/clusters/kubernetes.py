@@ -17,12 +17,12 @@ from onceonly.clusters.interface import GONE, Found, Job, Launcher, Seen
 from onceonly.clusters.launch import require_one
 from onceonly.errors import NotCommitted
 from onceonly.runtime.jobs import program
-from onceonly.spark.conf import conf as ours
+from onceonly.spark.conf import conf as session_conf
 
 ENDED = ("Succeeded", "Failed")
 TAG, NAME = "onceonly-tag", "onceonly-job"  # a label of the pod, and an annotation
 DRIVER = "spark-kubernetes-driver"  # Spark's own name for the container
-LINES = 200  # of a log: the last ones are often the frames of a stack trace
+LOG_LINES = 200  # the last ones are often the frames of a stack trace
 UPLOAD = "spark.kubernetes.file.upload.path"
 TODO = "Check that the connection's host names it, and that tasks and triggers can reach it."
 
@@ -40,40 +40,46 @@ class Kubernetes:
         for pod in self._pods(job.tag):
             if _phase(pod) == "Pending":
                 self.end(pod["metadata"]["name"])
-        code, lines = launcher.run(job, self._conf(job), _placed(str(program(job.step)), job))
+        code, lines = launcher.run(job, self._conf(job), _spark_path(str(program(job.step)), job))
         return require_one(self, job, code, lines)
 
-    def submitted(self, job: Job) -> Sequence[str]:
-        return [_pod_of(job)] if self._pod(_pod_of(job)) else []
+    def list_submitted(self, job: Job) -> Sequence[str]:
+        """Return the name of the job's pod, if there is one: it is made from the nonce of the job."""
+        name = _pod_name(job)
+        return [name] if self._pod(name) else []
 
     def find(self, tag: str) -> Sequence[Found]:
-        """Those that run, and that nobody has deleted: what only waits has done nothing yet."""
-        running = [pod for pod in self._pods(tag) if _phase(pod) in ("Running", "Unknown") and not _is_deleted(pod)]
-        first = sorted(running, key=lambda pod: str(pod["metadata"].get("creationTimestamp")))
-        return [Found(pod["metadata"]["name"], str(_annotations(pod).get(NAME))) for pod in first]
+        """See `Cluster.find`: pods that nobody has deleted, the oldest first. What only waits has done nothing yet."""
+        pods = []
+        for pod in self._pods(tag):
+            if _phase(pod) in ("Running", "Unknown") and not _is_deleted(pod):
+                pods.append(pod)
+        pods.sort(key=lambda pod: str(pod["metadata"].get("creationTimestamp")))
+        return [Found(pod["metadata"]["name"], str(_annotations(pod).get(NAME))) for pod in pods]
 
     def look(self, application: str) -> Seen:
         pod = self._pod(application)
         if not pod:
             return GONE
         phase, reasons = _phase(pod), _reasons(pod)
-        return Seen(f"{phase} ({', '.join(reasons)})" if reasons else phase, phase not in ENDED)
+        state = f"{phase} ({', '.join(reasons)})" if reasons else phase
+        return Seen(state, phase not in ENDED)
 
     def end(self, application: str) -> None:
-        """Its executors go with it: they belong to the pod."""
+        """Delete the pod. Its executors go with it: they belong to the pod."""
         self._require(self._ask("DELETE", f"pods/{application}"), f"end {application}", "Pod", "Status")
 
-    def where(self, application: str) -> str:
+    def describe_log(self, application: str) -> str:
         return f"kubectl logs -n {self.namespace} {application}"
 
     def tail(self, application: str) -> Sequence[str]:
         pod = self._pod(application)
-        names = [each["name"] for each in pod.get("spec", {}).get("containers", [])]
-        if not names:
+        containers = [container["name"] for container in pod.get("spec", {}).get("containers", [])]
+        if not containers:
             return []
-        container = DRIVER if DRIVER in names else names[0]
-        which = {"container": container, "tailLines": str(LINES)}
-        answer = self._ask("GET", f"pods/{application}/log", params=which)
+        container = DRIVER if DRIVER in containers else containers[0]
+        params = {"container": container, "tailLines": str(LOG_LINES)}
+        answer = self._ask("GET", f"pods/{application}/log", params=params)
         return answer.text.splitlines() if answer.status_code == 200 else []
 
     def _pod(self, name: str) -> dict[str, Any]:
@@ -84,18 +90,18 @@ class Kubernetes:
         return list(self._require(answer, "list pods", "PodList").get("items") or [])
 
     def _require(self, answer: requests.Response, what: str, *kinds: str) -> dict[str, Any]:
-        """What it answers, of one of these kinds; nothing where there is no such thing."""
-        said = http.fields(answer) or {}
-        if answer.status_code == 404 and said.get("reason") == "NotFound":
+        """Return the object of an answer, which is to be of one of these kinds; empty where there is no such thing."""
+        content = http.fields(answer) or {}
+        if answer.status_code == 404 and content.get("reason") == "NotFound":
             return {}
-        if answer.status_code not in (200, 202) or said.get("kind") not in kinds:
+        if answer.status_code not in (200, 202) or content.get("kind") not in kinds:
             raise NotCommitted(
                 f"the Kubernetes API at {self.server} did not {what}: {answer.status_code}.",
-                str(said.get("message") or answer.text[:200]),
+                str(content.get("message") or answer.text[:200]),
                 "The service account, or the user of KUBECONFIG, must be allowed to get, list and delete pods "
                 f"(and get pods/log) in the namespace {self.namespace}.",
             )
-        return said
+        return content
 
     def _ask(self, method: str, path: str, params: Mapping[str, str] | None = None) -> requests.Response:
         url = f"{self.server}/api/v1/namespaces/{self.namespace}/{path}"
@@ -107,32 +113,34 @@ class Kubernetes:
 
     def _conf(self, job: Job) -> dict[str, str]:
         env = {f"spark.kubernetes.driverEnv.{name}": value for name, value in job.settings.environment().items()}
-        jars = ours(job.settings).get("spark.jars")
-        placed = {"spark.jars": ",".join(_placed(jar, job) for jar in jars.split(","))} if jars else {}
+        jars_conf = {}
+        jars = session_conf(job.settings).get("spark.jars")
+        if jars:
+            jars_conf["spark.jars"] = ",".join(_spark_path(jar, job) for jar in jars.split(","))
         return {
             **env,
-            **placed,
+            **jars_conf,
             "spark.pyspark.python": "python3",  # that of the image, and not that of this machine
             **job.spark.conf,
             "spark.kubernetes.namespace": self.namespace,
             "spark.kubernetes.submission.waitAppCompletion": "false",
-            "spark.kubernetes.driver.pod.name": _pod_of(job),
+            "spark.kubernetes.driver.pod.name": _pod_name(job),
             f"spark.kubernetes.driver.label.{TAG}": job.tag,
             f"spark.kubernetes.driver.annotation.{NAME}": job.name,
         }
 
 
-def _pod_of(job: Job) -> str:
+def _pod_name(job: Job) -> str:
     return f"onceonly-{job.step}-{job.nonce}"
 
 
-def _placed(path: str, job: Job) -> str:
-    """A file of this machine: uploaded where Spark is told how, else at the same path in the image."""
+def _spark_path(path: str, job: Job) -> str:
+    """Return what Spark calls a file of this machine: uploaded where Spark is told how, else that path in the image."""
     return path if UPLOAD in job.spark.conf else f"local://{path}"
 
 
 def _phase(pod: Mapping[str, Any]) -> str:
-    """`Unknown`: its node does not answer. A pod that was just made may have none."""
+    """Return the pod's phase. `Unknown`: its node does not answer. A pod that was just made may have none."""
     return str((pod.get("status") or {}).get("phase"))
 
 
@@ -141,15 +149,20 @@ def _annotations(pod: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _is_deleted(pod: Mapping[str, Any]) -> bool:
-    """Somebody has asked for its end. On a node that is lost, it stays like that until the node is removed."""
+    """Return whether somebody has asked for its end.
+
+    On a node that is lost, it stays like that until the node is removed.
+    """
     return bool(pod["metadata"].get("deletionTimestamp"))
 
 
 def _reasons(pod: Mapping[str, Any]) -> list[str]:
-    """Why its containers wait or have ended, in Kubernetes' words: ImagePullBackOff, OOMKilled, …"""
-    found = ["Terminating"] if _is_deleted(pod) else []
+    """Return why its containers wait or have ended, in Kubernetes' words: ImagePullBackOff, OOMKilled, …"""
+    reasons = []
+    if _is_deleted(pod):
+        reasons.append("Terminating")
     for status in (pod.get("status") or {}).get("containerStatuses") or []:
         for state in ("waiting", "terminated"):
             with suppress(KeyError):
-                found.append(str(status["state"][state]["reason"]))
-    return found
+                reasons.append(str(status["state"][state]["reason"]))
+    return reasons

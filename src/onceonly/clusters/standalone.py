@@ -28,51 +28,60 @@ class Standalone:
     rest: str
 
     def submit(self, job: Job, launcher: Launcher) -> str:
-        """Raises OutcomeUnknown: whether a driver was started is not known."""
-        said = _ask(self.rest, "POST", "create", _request(job))
-        if not said.get("success") or "submissionId" not in said:
-            why = str(said.get("message", said))
+        """See `Cluster.submit`.
+
+        Raises:
+            OutcomeUnknown: whether a driver was started is not known.
+        """
+        answer = _ask(self.rest, "POST", "create", _request(job))
+        if not answer.get("success") or "submissionId" not in answer:
+            why = str(answer.get("message", answer))
             raise NotCommitted(
                 f"Spark's master at {self.rest} did not accept the driver of {job.name}.", why, "Nothing was started."
             )
-        return str(said["submissionId"])
+        return str(answer["submissionId"])
 
-    def submitted(self, job: Job) -> Sequence[str]:
-        """Nothing: a master tells of drivers by their ids alone."""
+    def list_submitted(self, job: Job) -> Sequence[str]:
+        """Return nothing: a master reports drivers by their ids alone."""
         return []
 
     def find(self, tag: str) -> Sequence[Found]:
-        """As `submitted`."""
+        """Return nothing, as `list_submitted`."""
         return []
 
     def look(self, application: str) -> Seen:
         """See `Cluster.look`; its answer about itself is NotCommitted: that says nothing about the driver."""
-        said = _ask(self.rest, "GET", f"status/{application}")
-        if said.get("action") != "SubmissionStatusResponse":
+        answer = _ask(self.rest, "GET", f"status/{application}")
+        if answer.get("action") != "SubmissionStatusResponse":
             raise NotCommitted(
-                f"Spark's master at {self.rest} did not answer with the status of {application}.", f"{said}"
+                f"Spark's master at {self.rest} did not answer with the status of {application}.", f"{answer}"
             )
-        if not said.get("success") and said.get("message"):  # it speaks of itself: it is recovering, or on standby
+        if not answer.get("success") and answer.get("message"):  # about itself: it is recovering, or on standby
             raise NotCommitted(
-                f"Spark's master at {self.rest} cannot report the status of {application}.", said["message"]
+                f"Spark's master at {self.rest} cannot report the status of {application}.", answer["message"]
             )
-        state = said.get("driverState")
-        return Seen(str(state), state not in ENDED) if state else GONE
+        state = answer.get("driverState")
+        if not state:
+            return GONE
+        return Seen(str(state), state not in ENDED)
 
     def end(self, application: str) -> None:
         _ask(self.rest, "POST", f"kill/{application}")
 
-    def where(self, application: str) -> str:
+    def describe_log(self, application: str) -> str:
         return f"in the work folder of its Spark worker ({application})"
 
     def tail(self, application: str) -> Sequence[str]:
-        """Nothing: a master does not serve it."""
+        """Return nothing: a master does not serve it."""
         return []
 
 
 def _request(job: Job) -> dict[str, Any]:
-    """A driver that is SparkSubmit in client mode: so Spark's own docs submit Python to a standalone master."""
-    placed = {key: value for key, value in job.spark.conf.items() if key.startswith("spark.driver.")}
+    """Return a request for a driver that is SparkSubmit in client mode.
+
+    Spark's own docs submit Python to a standalone master in this way.
+    """
+    driver_conf = {key: value for key, value in job.spark.conf.items() if key.startswith("spark.driver.")}
     return {
         "action": "CreateSubmissionRequest",
         "appArgs": ["--name", job.title, *command.arguments(job.spark, job.settings, job.step, job.arguments)],
@@ -81,7 +90,7 @@ def _request(job: Job) -> dict[str, Any]:
         "environmentVariables": {**job.settings.environment(), "PYSPARK_PYTHON": sys.executable},
         "mainClass": "org.apache.spark.deploy.SparkSubmit",
         "sparkProperties": {
-            **placed,
+            **driver_conf,
             "spark.app.name": job.title,
             "spark.driver.supervise": "false",  # a second driver of the same request would do nothing
             "spark.master": job.spark.master,
@@ -90,9 +99,9 @@ def _request(job: Job) -> dict[str, Any]:
 
 
 def _ask(rest: str, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """An answer of the master, good or bad. Raises as `http.ask`, and OutcomeUnknown where no master answers."""
-    answer = http.ask("Spark's master", method, f"{rest}/v1/submissions/{path}", TODO, body)
-    said = http.fields(answer)
-    if said is None:
-        raise OutcomeUnknown(f"the server at {rest} is not a Spark master.", answer.text[:200])
-    return said
+    """Return an answer of the master, good or bad. Raises as `http.ask`, and OutcomeUnknown where no master answers."""
+    response = http.ask("Spark's master", method, f"{rest}/v1/submissions/{path}", TODO, body)
+    answer = http.fields(response)
+    if answer is None:
+        raise OutcomeUnknown(f"the server at {rest} is not a Spark master.", response.text[:200])
+    return answer

@@ -1,4 +1,4 @@
-"""Looks tables up by their names, by the Spark of a connection: through Spark Connect, else in a child of this process.
+"""Tables by their names, looked up by the Spark of a connection: through Spark Connect, else in a child process.
 
 A catalog is asked and no rows are read, so nothing runs on a cluster for it: the child is its own master.
 """
@@ -20,7 +20,7 @@ from onceonly.views.steps import MARK
 
 
 def find(spark: Target, names: Iterable[str]) -> Mapping[str, Found]:
-    """Where these tables are now.
+    """Return where these tables are now, by name.
 
     Raises:
         InvalidPipeline, NotCommitted: see `spark.catalog.find`.
@@ -29,14 +29,14 @@ def find(spark: Target, names: Iterable[str]) -> Mapping[str, Found]:
     if spark.remote:
         return catalog.find(LiveParts(replace(settings, spark_remote=spark.remote)).spark(), names)
     env = jvm.environment(settings.jars, records=0)
-    with child.submitted(Target("local[1]", conf=spark.conf), "tables", sorted(names), settings, env) as job:
-        told = job.communicate()[0].splitlines()
-    said = [line.removeprefix(MARK) for line in told if line.startswith(MARK)]
-    if job.returncode == 0 and said:
-        return {name: Found(**each) for name, each in json.loads(said[-1]).items()}
+    with child.start_program(Target("local[1]", conf=spark.conf), "tables", sorted(names), settings, env) as job:
+        lines = job.communicate()[0].splitlines()
+    answers = [line.removeprefix(MARK) for line in lines if line.startswith(MARK)]
+    if job.returncode == 0 and answers:
+        return {name: Found(**table) for name, table in json.loads(answers[-1]).items()}
     kind = InvalidPipeline if job.returncode == InvalidPipeline.exit_code else NotCommitted
     raise kind(
         f"it is not known where these tables are: {', '.join(sorted(names))}.",
-        "\n".join(process.telling(told)),
+        "\n".join(process.last_telling_lines(lines)),
         "Nothing was planned.",
     )

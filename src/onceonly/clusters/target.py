@@ -1,4 +1,4 @@
-"""Where Spark is, as an Airflow connection says it. The fields are those of Airflow's own Spark provider."""
+"""The place of Spark, as an Airflow connection describes it. The fields are those of Airflow's own Spark provider."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WHERE_SECRETS_GO = {
 }
 ENVIRONMENT = ("spark.yarn.appMasterEnv.", "spark.executorEnv.", "spark.kubernetes.driverEnv.")
 CONNECTION = "AIRFLOW_CONN_"
-SERVED = {
+WHERE_VARIABLES_GO = {  # where a cluster shows the environment of containers
     "yarn": "A NodeManager serves it as launch_container.sh. Connections that a pipeline names are sent separately; "
     "other secrets may be settings of Spark or Hadoop (spark.hadoop.…). Nothing was written.",
     "k8s": "Name a Secret of Kubernetes: spark.kubernetes.executor.secretKeyRef.NAME=name:key. Nothing was written.",
@@ -30,7 +30,7 @@ SERVED = {
 
 @dataclass(frozen=True)
 class Target:
-    """Where Spark is: a master for spark-submit, or a Connect address."""
+    """The place of Spark: a master for spark-submit, or a Connect address."""
 
     master: str = "local[*]"
     remote: str | None = field(default=None, repr=False)  # may hold a token
@@ -48,10 +48,10 @@ def of_connection(
     kind: str = "spark",
     login: str | None = None,
 ) -> Target:
-    """What these fields of a connection mean. `kind`: its type.
+    """Return the target that these fields of a connection describe. `kind`: its type.
 
     Raises:
-        InvalidPipeline: they say what cannot be done.
+        InvalidPipeline: they describe what cannot be done.
     """
     fields.refuse_unused(conn_id, extra)
     master = fields.master(kind, host, port)
@@ -61,31 +61,35 @@ def of_connection(
     conf = fields.settings(conn_id, extra)
     cluster = _cluster(conn_id, master, extra, conf)
     fields.refuse_login(conn_id, master, cluster)
-    _refuse_stored(conn_id, conf, master if cluster else "")
-    _refuse_shown(conn_id, conf, master)
+    _refuse_stored_secrets(conn_id, conf, master if cluster else "")
+    _refuse_visible_secrets(conn_id, conf, master)
     return Target(master, cluster=cluster, conf=conf, connection=conn_id)
 
 
-def _with_parameters(address: str, **given: str | None) -> str:
-    """As PySpark takes them, the token of a Spark Connect server among them."""
-    said = "".join(f";{name}={quote(value, safe='')}" for name, value in given.items() if value)
-    return f"{address}{'' if '/;' in address else '/'}{said}" if said else address
+def _with_parameters(address: str, **parameters: str | None) -> str:
+    """Return a Connect address with parameters, as PySpark takes them; the token of the server is one of them."""
+    suffix = "".join(f";{name}={quote(value, safe='')}" for name, value in parameters.items() if value)
+    if not suffix:
+        return address
+    separator = "" if "/;" in address else "/"
+    return f"{address}{separator}{suffix}"
 
 
 def _cluster(conn_id: str, master: str, extra: Mapping[str, Any], conf: Mapping[str, str]) -> str | None:
-    """Where to submit drivers, for deploy mode 'cluster'."""
+    """Return where to submit drivers, for deploy mode 'cluster'; None for 'client'."""
     mode = extra.get("deploy-mode") or "client"
     if mode == "client":
         return None
-    place = urlsplit(master)
-    if mode == "cluster" and place.scheme == "spark" and "," not in place.netloc:
-        return _rest(conn_id, place, extra)
+    master_url = urlsplit(master)
+    if mode == "cluster" and master_url.scheme == "spark" and "," not in master_url.netloc:
+        return _rest_server(conn_id, master_url, extra)
     if mode == "cluster" and master == "yarn":
-        return f"yarn+{_manager(conn_id, extra)}"
-    if mode == "cluster" and place.scheme == "k8s":
+        return f"yarn+{_resource_managers(conn_id, extra)}"
+    if mode == "cluster" and master_url.scheme == "k8s":
         namespace = conf.get("spark.kubernetes.namespace", "default")
+        address = f"k8s+{_api_server(master)}/{namespace}"
         context = conf.get("spark.kubernetes.context", "")
-        return f"k8s+{_server(master)}/{namespace}{f'?context={quote(context)}' if context else ''}"
+        return f"{address}?context={quote(context)}" if context else address
     raise InvalidPipeline(
         f"the Airflow connection '{conn_id}' has deploy mode {mode!r} for {redaction.CREDENTIALS.sub('://', master)}.",
         "A driver runs where the task does ('client'), or on one standalone master, YARN or Kubernetes ('cluster').",
@@ -93,8 +97,8 @@ def _cluster(conn_id: str, master: str, extra: Mapping[str, Any], conf: Mapping[
     )
 
 
-def _rest(conn_id: str, place: SplitResult, extra: Mapping[str, Any]) -> str:
-    """The REST server of a standalone master."""
+def _rest_server(conn_id: str, master_url: SplitResult, extra: Mapping[str, Any]) -> str:
+    """Return the address of the REST server of a standalone master."""
     scheme = extra.get("rest-scheme") or "http"
     if scheme not in ("http", "https"):
         raise InvalidPipeline(
@@ -107,51 +111,62 @@ def _rest(conn_id: str, place: SplitResult, extra: Mapping[str, Any]) -> str:
             "Its deploy mode is 'cluster', and a standalone master sends no files to the driver.",
             "Give a path on Spark's workers instead, or set 'deploy-mode' to client. Nothing was written.",
         )
-    return f"{scheme}://{place.hostname}:{extra.get('rest-port') or REST_PORT}"
+    return f"{scheme}://{master_url.hostname}:{extra.get('rest-port') or REST_PORT}"
 
 
-def _manager(conn_id: str, extra: Mapping[str, Any]) -> str:
-    given = [each.strip().rstrip("/") for each in str(extra.get(MANAGER) or "").split(",") if each.strip()]
-    if not given:
+def _resource_managers(conn_id: str, extra: Mapping[str, Any]) -> str:
+    """Return the addresses of YARN's ResourceManagers, separated by commas; http where a scheme is missing."""
+    addresses = []
+    for part in str(extra.get(MANAGER) or "").split(","):
+        if part.strip():
+            address = part.strip().rstrip("/")
+            addresses.append(address if "://" in address else f"http://{address}")
+    if not addresses:
         raise InvalidPipeline(
             f"the Airflow connection '{conn_id}' has deploy mode 'cluster' for YARN, and no {MANAGER}.",
             "The task finds and ends its driver at that address.",
             f'Add it to the extra: "{MANAGER}": "http://host:8088" (of several, separate them by commas). '
             "Nothing was written.",
         )
-    return ",".join(each if "://" in each else f"http://{each}" for each in given)
+    return ",".join(addresses)
 
 
-def _server(master: str) -> str:
-    """Of the API; https where the master does not say otherwise, as Spark has it."""
-    given = master.removeprefix("k8s://").rstrip("/")
-    return given if "://" in given else f"https://{given}"
+def _api_server(master: str) -> str:
+    """Return the address of Kubernetes' API; https where the master does not say otherwise, as Spark has it."""
+    address = master.removeprefix("k8s://").rstrip("/")
+    return address if "://" in address else f"https://{address}"
 
 
-def _refuse_stored(conn_id: str, conf: Mapping[str, str], cluster: str) -> None:
+def _refuse_stored_secrets(conn_id: str, conf: Mapping[str, str], cluster: str) -> None:
     """Refuse the secrets that a cluster would keep where others can read them. `cluster`: nothing in client mode."""
-    hidden = sorted(redaction.secret(conf))
-    if hidden and (todo := WHERE_SECRETS_GO.get(cluster.partition(":")[0])):
+    secrets = sorted(redaction.secret(conf))
+    todo = WHERE_SECRETS_GO.get(cluster.partition(":")[0])
+    if secrets and todo:
         raise InvalidPipeline(
-            f"the Airflow connection '{conn_id}' has secrets in its conf: {', '.join(hidden)}.",
+            f"the Airflow connection '{conn_id}' has secrets in its conf: {', '.join(secrets)}.",
             "Its deploy mode is 'cluster': the cluster would store them where others can see them.",
             todo,
         )
 
 
-def _refuse_shown(conn_id: str, conf: Mapping[str, str], master: str) -> None:
+def _refuse_visible_secrets(conn_id: str, conf: Mapping[str, str], master: str) -> None:
     """Refuse the secrets that anyone can see while Spark runs, however they reach it."""
-    hidden = redaction.secret(conf)
-    if shown := [key for key in redaction.of_a_jvm(conf) if key in hidden]:
+    secrets = redaction.secret(conf)
+    jvm_arguments = [key for key in redaction.of_a_jvm(conf) if key in secrets]
+    if jvm_arguments:
         raise InvalidPipeline(
-            f"the Airflow connection '{conn_id}' has secrets in its conf: {', '.join(shown)}.",
+            f"the Airflow connection '{conn_id}' has secrets in its conf: {', '.join(jvm_arguments)}.",
             "They are arguments of a Java process, which every user of its machine can see.",
             "Write them to a file with mode 600, and give '@' and its path instead. Nothing was written.",
         )
-    served = [key for key in conf if key.startswith(ENVIRONMENT) and (key in hidden or CONNECTION in key)]
-    if served and (todo := SERVED.get(master.partition(":")[0])):
+    variables = []
+    for key in conf:
+        if key.startswith(ENVIRONMENT) and (key in secrets or CONNECTION in key):
+            variables.append(key)
+    todo = WHERE_VARIABLES_GO.get(master.partition(":")[0])
+    if variables and todo:
         raise InvalidPipeline(
-            f"the Airflow connection '{conn_id}' has secrets in its conf: {', '.join(sorted(served))}.",
+            f"the Airflow connection '{conn_id}' has secrets in its conf: {', '.join(sorted(variables))}.",
             "They become environment variables of a container, which the cluster shows to others.",
             todo,
         )

@@ -1,4 +1,4 @@
-"""The bad records of one attempt: told apart, counted, bounded, and made into the rows of the dead-letter sink."""
+"""The bad records of one attempt: set apart, counted, bounded, and made into the rows of the dead-letter sink."""
 
 from __future__ import annotations
 
@@ -18,40 +18,44 @@ Once = Callable[[Any], Any]  # a DataFrame -> the same, computed once
 
 
 class BadRecords:
-    """Of one attempt of one pipeline. Both halves of a topic come from one DataFrame, which is computed once."""
+    """The bad records of one attempt of one pipeline.
+
+    Both halves of a topic, good and bad, come from one DataFrame, which is computed once.
+    """
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._policy = {source.called: bad_records(source) for source in pipeline.sources}
-        self._judged: dict[str, Any] = {}
-        self._all: dict[str, int] = {}
-        self._bad: dict[str, int] = {}
-        self._rejected = 0
+        self._judged_rows: dict[str, Any] = {}  # by topic: a DataFrame of all records, persisted
+        self._record_counts: dict[str, int] = {}  # by topic
+        self._undecoded_counts: dict[str, int] = {}  # by topic
+        self._rejected_count = 0  # by the transform
 
     def judges(self, topic: str) -> bool:
-        """Whether the topic's bad records are told apart, and do not fail the stage."""
+        """Return whether the topic's bad records are set apart, and do not fail the stage."""
         return self._policy[topic] != FAIL
 
-    def good(self, topic: str, judged: Any) -> Any:
-        """The records of the topic that could be decoded. `judged`: all of them, persisted."""
+    def select_decoded(self, topic: str, judged: Any) -> Any:
+        """Count the records of the topic, and return those that could be decoded. `judged`: all of them, persisted."""
         from onceonly.spark import judged as sorting
 
-        self._judged[topic] = judged
-        self._all[topic], self._bad[topic] = sorting.counts(judged)
+        self._judged_rows[topic] = judged
+        self._record_counts[topic], self._undecoded_counts[topic] = sorting.counts(judged)
         return sorting.good(judged)
 
     def read(self, topic: str, rows: Any) -> None:
-        """Records of a topic whose bad ones fail the stage."""
-        self._all[topic] = rows.count()
+        """Count the records of a topic whose bad ones fail the stage."""
+        self._record_counts[topic] = rows.count()
 
     def check(self, checkpoint: Checkpoint) -> None:
-        """Raises BadRecord if there are more than the pipeline allows. Called before a sink has written a row."""
-        bad, records, most = self._count, sum(self._all.values()), self._pipeline.max_bad
-        if most is not None and passed(most, bad, records):
-            raise _too_many(checkpoint, bad, records, most, self._first())
+        """Raise BadRecord if there are more than the pipeline allows. Called before a sink has written a row."""
+        bad = sum(self._undecoded_counts.values()) + self._rejected_count
+        records, max_bad = sum(self._record_counts.values()), self._pipeline.max_bad
+        if max_bad is not None and passed(max_bad, bad, records):
+            raise _too_many(checkpoint, bad, records, max_bad, self._describe_first())
 
     def letters(self, chosen: Any | None, read: Read, once: Once) -> Any:
-        """The rows for the sink of dead letters.
+        """Return the rows for the sink of dead letters.
 
         Args:
             chosen: those that the transform has named, if any.
@@ -60,56 +64,72 @@ class BadRecords:
         """
         from onceonly.spark import judged as sorting
 
-        found = [sorting.bad(rows) for topic, rows in self._judged.items() if self._policy[topic] == DEAD_LETTER]
+        parts = []
+        for topic, judged_rows in self._judged_rows.items():
+            if self._policy[topic] == DEAD_LETTER:
+                parts.append(sorting.bad(judged_rows))
         if chosen is not None:
-            found.append(self._named(chosen, _whole(self._policy, read), once))
-        rows = _union(found or [_nothing(_whole(self._policy, read))])
+            parts.append(self._look_up_chosen(chosen, _union_of_topics(self._policy, read), once))
+        if not parts:
+            parts.append(_without_rows(_union_of_topics(self._policy, read)))
+        rows = _union(parts)
         takes_records = self._pipeline.sink(str(self._pipeline.dead_letters)).takes_records
         return sorting.as_records(rows) if takes_records else rows
 
-    def _named(self, chosen: Any, whole: Any, once: Once) -> Any:
-        """Computed once, so that what is counted and checked here is what is written."""
+    def _look_up_chosen(self, chosen: Any, records: Any, once: Once) -> Any:
+        """Return the records that the transform has named.
+
+        They are computed once, so that what is counted and checked here is what is written.
+        """
         from onceonly.spark import judged as sorting
 
         _check_columns(self._pipeline, chosen)
-        bad = [sorting.bad(rows) for rows in self._judged.values()] or [_nothing(whole)]
-        named = once(sorting.chosen(chosen, whole, _union(bad)))
-        if lost := sorting.lost(named):
+        bad_rows = [sorting.bad(judged_rows) for judged_rows in self._judged_rows.values()]
+        if not bad_rows:
+            bad_rows = [_without_rows(records)]
+        rejected_rows = once(sorting.chosen(chosen, records, _union(bad_rows)))
+        lost = sorting.lost(rejected_rows)
+        if lost:
             raise _no_record(self._pipeline, lost)
-        self._rejected = named.count()
-        return sorting.found(named)
+        self._rejected_count = rejected_rows.count()
+        return sorting.found(rejected_rows)
 
     def tally(self) -> Mapping[str, Any]:
-        """What the state table keeps of them; empty for a pipeline that cannot have any."""
+        """Return what the state table keeps of them; empty for a pipeline that cannot have any."""
         if not self._pipeline.counts_bad:
             return {}
-        return {"records": sum(self._all.values()), "undecoded": dict(self._bad), "rejected": self._rejected}
+        records = sum(self._record_counts.values())
+        return {"records": records, "undecoded": dict(self._undecoded_counts), "rejected": self._rejected_count}
 
-    @property
-    def _count(self) -> int:
-        return sum(self._bad.values()) + self._rejected
-
-    def _first(self) -> str:
-        """One of them, for people."""
+    def _describe_first(self) -> str:
+        """Return a sentence about one of them, for people; empty if all were decoded."""
         from onceonly.spark import judged as sorting
 
-        for rows in self._judged.values():
-            if found := sorting.bad(rows).orderBy("topic", "partition", "offset").first():
-                where = f"topic '{found['topic']}' partition {found['partition']} offset {found['offset']}"
-                return f" The first one: {where}. {found['error']}"
+        for judged_rows in self._judged_rows.values():
+            bad_row = sorting.bad(judged_rows).orderBy("topic", "partition", "offset").first()
+            if bad_row:
+                where = f"topic '{bad_row['topic']}' partition {bad_row['partition']} offset {bad_row['offset']}"
+                return f" The first one: {where}. {bad_row['error']}"
         return ""
 
 
-def _whole(topics: Iterable[str], read: Read) -> Any:
-    return _union([rows for topic in topics if (rows := read(topic)) is not None])
+def _union_of_topics(topics: Iterable[str], read: Read) -> Any:
+    """Return the records of all topics, not decoded; without those sources whose rows are no records."""
+    parts = []
+    for topic in topics:
+        records = read(topic)
+        if records is not None:
+            parts.append(records)
+    return _union(parts)
 
 
-def _union(found: list[Any]) -> Any:
-    return reduce(lambda one, other: one.unionByName(other), found)
+def _union(parts: list[Any]) -> Any:
+    return reduce(lambda one, other: one.unionByName(other), parts)
 
 
-def _nothing(read: Any) -> Any:
-    return read.limit(0).selectExpr(*COLUMNS[:-1], "CAST(NULL AS STRING) AS error")
+def _without_rows(records: Any) -> Any:
+    """Return an empty DataFrame with the columns of bad records."""
+    return records.limit(0).selectExpr(*COLUMNS[:-1], "CAST(NULL AS STRING) AS error")
 
 
 def _check_columns(pipeline: Pipeline, chosen: Any) -> None:
@@ -131,10 +151,10 @@ def _no_record(pipeline: Pipeline, lost: Any) -> InvalidPipeline:
     )
 
 
-def _too_many(checkpoint: Checkpoint, bad: int, records: int, most: MaxBad, first: str) -> BadRecord:
+def _too_many(checkpoint: Checkpoint, bad: int, records: int, max_bad: MaxBad, first: str) -> BadRecord:
     return BadRecord(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch}: {bad:,} of {count(records, 'record')} are bad.",
-        f"The pipeline allows max_bad={most}.{first}",
+        f"The pipeline allows max_bad={max_bad}.{first}",
         "Fix the producer, the schema or the transform and run it again: it uses the same offsets. Or raise max_bad. "
         "Nothing was published.",
     )

@@ -6,7 +6,7 @@ Source: OpenLineage's spec, "Naming Conventions". Spark's own events name tables
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -28,20 +28,22 @@ Fields = tuple[tuple[str, str], ...]  # (name, type), as far as they are known
 
 @dataclass(frozen=True)
 class Dataset:
+    """A topic, table or folder."""
+
     namespace: str
     name: str
 
 
 @dataclass(frozen=True)
 class Read(Dataset):
-    """What was read of it."""
+    """A dataset that was read, and the range that was read of it."""
 
     range: TopicRange
 
 
 @dataclass(frozen=True)
 class Written(Dataset):
-    """What was published there; None where the sink does not count it, or not for this part of its output."""
+    """A dataset with what was published there; None where the sink does not count it for this part of its output."""
 
     sink: str
     rows: int | None = None
@@ -51,99 +53,119 @@ class Written(Dataset):
 
 
 def read(parts: LiveParts, checkpoint: Checkpoint) -> Iterator[Read]:
-    """By topic, table and folder."""
+    """Yield what the checkpoint reads: topics, tables and folders, with the range of each."""
     pipeline = Pipeline.from_json(checkpoint.definition)
     for range_ in checkpoint.ranges:
         source = pipeline.source_of(range_.topic)
         if isinstance(source, Stored):
-            yield Read(*_place(parts.settings.locate(source.path)), range_)
+            yield Read(*_split_uri(parts.settings.locate(source.path)), range_)
         elif source:
-            yield Read(_brokers(parts, source), range_.topic, range_)
+            yield Read(_brokers_namespace(parts, source), range_.topic, range_)
 
 
 def written(parts: LiveParts, checkpoint: Checkpoint) -> Iterator[Written]:
-    """What it has published, sink by sink; no application state, and nothing of a sink that was given up."""
+    """Yield what it has published, sink by sink; no application state, and nothing of a sink that was given up."""
     pipeline = Pipeline.from_json(checkpoint.definition)
     for name in checkpoint.published:
         config, handle = pipeline.sink(name), checkpoint.handles[name]
         if "topics" in handle:
-            yield from _topics(parts, config, handle)
-        elif uris := _uris(config, handle):
-            counted = _counted(handle, len(uris))
-            places = _places(parts, uris)
-            yield from (Written(*place, name, *counted, _columns(handle)) for place in places)
+            yield from _written_topics(parts, config, handle)
+        else:
+            yield from _written_places(parts, config, handle)
 
 
 def aimed_at(parts: LiveParts, checkpoint: Checkpoint) -> Iterator[Written]:
-    """What it would publish or would have published, by the same names; nothing is read, so nothing is counted."""
+    """Yield what it would publish or would have published, by the same names.
+
+    Nothing is read, so nothing is counted.
+    """
     for config in Pipeline.from_json(checkpoint.definition).sinks:
         handle = checkpoint.handles.get(config.name, {})
-        if topics := handle.get("topics") or (config.allowed if isinstance(config, KafkaSink) else ()):
-            yield from (Written(_brokers(parts, config), topic, config.name) for topic in topics)
+        allowed_topics = config.allowed if isinstance(config, KafkaSink) else ()
+        topics = handle.get("topics") or allowed_topics
+        if topics:
+            for topic in topics:
+                yield Written(_brokers_namespace(parts, config), topic, config.name)
         else:
-            yield from (Written(*place, config.name) for place in _places(parts, _uris(config, handle)))
+            for uri in _uris(config, handle):
+                yield Written(*_name_place(parts, uri), config.name)
 
 
-def _topics(parts: LiveParts, config: SinkConfig, handle: Mapping[str, Any]) -> Iterator[Written]:
+def _written_topics(parts: LiveParts, config: SinkConfig, handle: Mapping[str, Any]) -> Iterator[Written]:
     topics = list(handle["topics"])
-    counted = _counted(handle, len(topics))
+    counts = _counts(handle, len(topics))
     fields = _avro_fields(parts, config)
-    yield from (Written(_brokers(parts, config), topic, config.name, *counted, fields) for topic in topics)
+    for topic in topics:
+        yield Written(_brokers_namespace(parts, config), topic, config.name, *counts, fields)
+
+
+def _written_places(parts: LiveParts, config: SinkConfig, handle: Mapping[str, Any]) -> Iterator[Written]:
+    uris = _uris(config, handle)
+    counts = _counts(handle, len(uris))
+    for uri in uris:
+        yield Written(*_name_place(parts, uri), config.name, *counts, _delta_fields(handle))
 
 
 def _uris(config: SinkConfig, handle: Mapping[str, Any]) -> tuple[str, ...]:
-    place = handle.get("uri") or handle.get("target")
-    return config.asset_uris() and ((str(place),) if place else config.asset_uris())
+    """Return where a sink's tables and folders are: as staged, if it was; none of a sink without assets."""
+    uris = config.asset_uris()
+    staged_uri = handle.get("uri") or handle.get("target")
+    return (str(staged_uri),) if uris and staged_uri else uris
 
 
-def _places(parts: LiveParts, uris: Iterable[str]) -> Iterator[tuple[str, str]]:
-    return (_place(parts.settings.locate(uri.removeprefix(BELOW_HOME))) for uri in uris)
+def _name_place(parts: LiveParts, uri: str) -> tuple[str, str]:
+    return _split_uri(parts.settings.locate(uri.removeprefix(BELOW_HOME)))
 
 
-def _counted(handle: Mapping[str, Any], among: int) -> tuple[int | None, int | None, int | None]:
-    """Rows, bytes and files; of several places it is not known how many went to which."""
+def _counts(handle: Mapping[str, Any], place_count: int) -> tuple[int | None, int | None, int | None]:
+    """Return rows, bytes and files; of several places it is not known how many went to which."""
+    if place_count != 1:
+        return None, None, None
     files = handle.get("files")
-    number = files if isinstance(files, int) else None if files is None else len(files)
-    return (handle.get("rows"), handle.get("bytes"), number) if among == 1 else (None, None, None)
+    file_count = files if files is None or isinstance(files, int) else len(files)
+    return handle.get("rows"), handle.get("bytes"), file_count
 
 
-def _brokers(parts: LiveParts, config: Any) -> str:
-    """The first address stands for the cluster."""
+def _brokers_namespace(parts: LiveParts, config: Any) -> str:
+    """Return kafka://host:port: the first address stands for the cluster."""
     return f"kafka://{parts.kafka(config.connection, config.bootstrap).bootstrap.split(',')[0].strip()}"
 
 
-def _place(uri: str) -> tuple[str, str]:
-    found = urlsplit(uri)
-    if found.scheme in ("", FILES):
-        return FILES, found.path.rstrip("/")
-    user, _, host = found.netloc.rpartition("@")
-    where = host if ":" in user else found.netloc  # without a password; a container of Azure stays
-    if found.scheme in BUCKETS:
-        return f"{BUCKETS[found.scheme]}://{where}", found.path.strip("/")
-    return f"{found.scheme}://{where}", found.path.rstrip("/")
+def _split_uri(uri: str) -> tuple[str, str]:
+    """Return the namespace and the name of the dataset at a path or URI."""
+    parts = urlsplit(uri)
+    if parts.scheme in ("", FILES):
+        return FILES, parts.path.rstrip("/")
+    user, _, host = parts.netloc.rpartition("@")
+    authority = host if ":" in user else parts.netloc  # without a password; a container of Azure stays
+    if parts.scheme in BUCKETS:
+        return f"{BUCKETS[parts.scheme]}://{authority}", parts.path.strip("/")
+    return f"{parts.scheme}://{authority}", parts.path.rstrip("/")
 
 
-def _columns(handle: Mapping[str, Any]) -> Fields:
-    """Of a Delta table, as it is now; none where they cannot be read."""
+def _delta_fields(handle: Mapping[str, Any]) -> Fields:
+    """Return the columns of a Delta table, as it is now; none where they cannot be read."""
     from deltalake import DeltaTable
 
     if handle.get("kind") != "delta":
         return ()
     with suppress(Exception):
         fields = json.loads(DeltaTable(str(handle["uri"])).schema().to_json())["fields"]
-        return tuple((each["name"], _type(each["type"])) for each in fields)
+        return tuple((field["name"], _type_name(field["type"])) for field in fields)
     return ()
 
 
 def _avro_fields(parts: LiveParts, config: SinkConfig) -> Fields:
+    """Return the fields of a sink's Avro schema file; none where there is none, or it cannot be read."""
     file = str(getattr(config, "schema", None) or "")
     if not file.endswith(".avsc"):
         return ()
     with suppress(OSError, ValueError, KeyError, TypeError):
-        found = json.loads((parts.settings.project / file).read_text())
-        return tuple((str(each["name"]), _type(each["type"])) for each in found["fields"])
+        schema = json.loads((parts.settings.project / file).read_text())
+        return tuple((str(field["name"]), _type_name(field["type"])) for field in schema["fields"])
     return ()
 
 
-def _type(found: Any) -> str:
-    return found if isinstance(found, str) else json.dumps(found)
+def _type_name(type_: Any) -> str:
+    """Return a type's name, or the JSON of one that has parts."""
+    return type_ if isinstance(type_, str) else json.dumps(type_)

@@ -16,45 +16,55 @@ from onceonly.errors import first_cause
 
 PACKAGE = Path(__file__).parents[1]  # this one, which may lie within a project, too
 INSTALLED = {"site-packages", "dist-packages"}  # of an environment within the project: not the user's own
-LONGEST = 500  # characters of the error itself
+MAX_ERROR_CHARACTERS = 500  # of the error itself
 FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 CALL_SITE = re.compile(r"(.+?):(\d+)$")
 WORKER = "Traceback (most recent call last)"
 Site = tuple[str, int]  # file and line
 
 
-def explained(error: BaseException, folders: Sequence[Path]) -> str:
-    """What, into which sink, and where.
+def explain(error: BaseException, folders: Sequence[Path]) -> str:
+    """Return what happened, into which sink, and where.
 
     Args:
         folders: of the user's own code; the first one is the project's, and paths in it are shown relative to it.
     """
-    what = "\n".join([f"{_name(error)}: {_text(error)}", *getattr(error, "__notes__", ())])
-    ours = [site for site in _sites(error) if _is_own(site[0], folders)]
-    return f"{what}\nIt comes from {_shown(ours[0], folders[0])}." if ours else what
+    what = "\n".join([f"{_name(error)}: {_first_line(error)}", *getattr(error, "__notes__", ())])
+    own_sites = [site for site in _sites(error) if _is_own(site[0], folders)]
+    if not own_sites:
+        return what
+    return f"{what}\nIt comes from {_format_site(own_sites[0], folders[0])}."
 
 
 def _name(error: BaseException) -> str:
-    """PySpark's name also of an error of a worker that it now and then hands on as the JVM's."""
+    """Return the error's class; PySpark's name also for a worker's error that it now and then hands on as the JVM's."""
     name = type(error).__name__
     return "PythonException" if name == "Py4JJavaError" and WORKER in str(error) else name
 
 
-def _text(error: BaseException) -> str:
-    """The first line; of a traceback in the text, the last one, which says what was raised."""
+def _first_line(error: BaseException) -> str:
+    """Return the first line; of a traceback in the text, the last one, which says what was raised."""
     lines = [line for line in str(error).splitlines() if line.strip()]
-    begun = next((n for n, line in enumerate(lines) if WORKER in line), None)
-    if begun is not None:
-        after = (line for line in lines[begun + 1 :] if not line.startswith((" ", "\t")))
-        return next(after, lines[0]).strip()[:LONGEST]
-    return first_cause(str(error))[:LONGEST]
+    for number, line in enumerate(lines):
+        if WORKER in line:
+            return _last_line_of_traceback(lines[number + 1 :], lines[0]).strip()[:MAX_ERROR_CHARACTERS]
+    return first_cause(str(error))[:MAX_ERROR_CHARACTERS]
+
+
+def _last_line_of_traceback(lines: Sequence[str], default: str) -> str:
+    """Return the first line that is not indented: the frames before it are."""
+    for line in lines:
+        if not line.startswith((" ", "\t")):
+            return line
+    return default
 
 
 def _sites(error: BaseException) -> Iterator[Site]:
-    """The most telling first."""
+    """Yield where the error may come from, the most telling site first."""
     for context in _contexts(error):
-        if found := CALL_SITE.match(_call_site(context)):
-            yield found[1], int(found[2])
+        call_site = CALL_SITE.match(_call_site(context))
+        if call_site:
+            yield call_site[1], int(call_site[2])
     for file, line in reversed(FRAME.findall(str(error))):
         yield file, int(line)
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
@@ -62,12 +72,14 @@ def _sites(error: BaseException) -> Iterator[Site]:
 
 
 def _contexts(error: BaseException) -> Sequence[Any]:
-    ask = getattr(error, "getQueryContext", None)
-    return ask() or () if ask else ()
+    get_contexts = getattr(error, "getQueryContext", None)
+    if get_contexts is None:
+        return ()
+    return get_contexts() or ()
 
 
 def _call_site(context: Any) -> str:
-    """'/project/jobs/flights.py:12'; a context of SQL text has none."""
+    """Return '/project/jobs/flights.py:12'; a context of SQL text has none."""
     try:
         return str(context.callSite()).strip()
     except Exception:  # whatever PySpark raises for the other kind: then there is no line to name
@@ -75,13 +87,21 @@ def _call_site(context: Any) -> str:
 
 
 def _is_own(file: str, folders: Sequence[Path]) -> bool:
+    """Return whether the file is the user's: in one of the folders, and in no environment within the project."""
     path = Path(file)
-    return not path.is_relative_to(PACKAGE) and any(
-        path.is_relative_to(folder) and (n > 0 or not INSTALLED & set(path.relative_to(folder).parts))
-        for n, folder in enumerate(folders)
-    )
+    if path.is_relative_to(PACKAGE):
+        return False
+    for number, folder in enumerate(folders):
+        if not path.is_relative_to(folder):
+            continue
+        is_project = number == 0
+        if not is_project or not INSTALLED & set(path.relative_to(folder).parts):
+            return True
+    return False
 
 
-def _shown(site: Site, project: Path) -> str:
+def _format_site(site: Site, project: Path) -> str:
     path = Path(site[0])
-    return f"{path.relative_to(project) if path.is_relative_to(project) else path}, line {site[1]}"
+    if path.is_relative_to(project):
+        path = path.relative_to(project)
+    return f"{path}, line {site[1]}"

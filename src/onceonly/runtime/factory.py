@@ -1,4 +1,4 @@
-"""From plain definitions to live parts."""
+"""Live parts from plain definitions: sources and sinks on real services, coordinators, and the stage on Spark."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from onceonly.statetable.table import StateTable
 from onceonly.statetable.transitions import Notify
 from onceonly.windows.bound import dated
 
-SHOWN = 10  # topics of a pattern, in a note
+MAX_TOPICS_IN_NOTE = 10  # of a pattern
 
 
 @dataclass
@@ -77,7 +77,9 @@ class LiveParts:
         return KafkaReader(config, kafka, self.settings.project, registry)
 
     def _topics(self, config: AnySource) -> Iterable[str]:
-        return self._kafka_reader(config).topics() if isinstance(config, KafkaSource) else [config.topic]
+        if isinstance(config, KafkaSource):
+            return self._kafka_reader(config).topics()
+        return [config.topic]
 
     def inspector(self, pipeline: Pipeline) -> LiveInspector:
         settings = self.settings
@@ -89,7 +91,7 @@ class LiveParts:
         return Context(pipeline, self.settings, self.connections, self.kafka, self.spark, self.registry)
 
     def kafka(self, connection: str | None, bootstrap: str | None) -> KafkaConnection:
-        """How to reach the brokers: the connection of that name, else bare addresses.
+        """Return how to reach the brokers: the connection of that name, else bare addresses.
 
         Raises:
             InvalidPipeline: no such connection, or one that cannot be used; or no addresses at all.
@@ -99,7 +101,7 @@ class LiveParts:
         return KafkaConnection.parse(self.connections(connection), connection)
 
     def registry(self, connection: str | None) -> Registry | None:
-        """The schema registry of the connection of that name. It is not asked anything yet.
+        """Return the schema registry of the connection of that name. It is not asked anything yet.
 
         Raises:
             InvalidPipeline: no such connection, or one that cannot be used.
@@ -114,20 +116,22 @@ class LiveParts:
         return Registry(RegistryConnection.parse(settings, connection))
 
     def spark(self, records: int | None = None) -> Any:
-        """A session; `records`: how many it is for, where that is known."""
+        """Return a session, started if there is none; `records`: how many it is for, where that is known."""
         from onceonly.spark.session import session
 
         return session(self.settings, records=records)
 
 
 def coordinator(parts: LiveParts, log: Notify | None = None) -> Coordinator:
-    """A coordinator on the state table and services that the settings name.
+    """Return a coordinator on the state table and services that the settings name.
 
     Args:
         log: called after each recorded transition, before the function that ONCEONLY_NOTIFY names.
     """
     settings = parts.settings
-    hooks: list[Callable[..., None]] = [log] if log else []
+    hooks: list[Callable[..., None]] = []
+    if log:
+        hooks.append(log)
     if settings.notify:
         hooks.append(transforms.load(settings.notify, settings))
 
@@ -139,7 +143,7 @@ def coordinator(parts: LiveParts, log: Notify | None = None) -> Coordinator:
 
 
 def planner(parts: LiveParts, log: Notify | None = None) -> Coordinator:
-    """The same for a plan, which is the only step that makes a state table: the embedded one.
+    """Return a coordinator for a plan, which is the only step that makes a state table: the embedded one.
 
     Raises:
         NotCommitted: nothing could be recorded in the state table.
@@ -150,22 +154,28 @@ def planner(parts: LiveParts, log: Notify | None = None) -> Coordinator:
     return coordinator(parts, log)
 
 
-def located(pipeline: Pipeline, parts: LiveParts) -> Pipeline:
-    """The same on the tables that its names mean now. Without names, nothing is asked.
+def locate_tables(pipeline: Pipeline, parts: LiveParts) -> Pipeline:
+    """Return the pipeline on the tables that its names mean now. Without names, nothing is asked.
 
     Raises:
         InvalidPipeline, NotCommitted: see `spark.catalog.find`.
     """
     names = pipeline.named_tables
-    return pipeline.located(catalog.find(parts.spark(), names)) if names else pipeline
+    if not names:
+        return pipeline
+    return pipeline.located(catalog.find(parts.spark(), names))
 
 
 def check(pipeline: Pipeline, parts: LiveParts) -> list[str]:
-    """Everything that can be known before any work, for people; writes nothing."""
+    """Check everything that can be known before any work, and return notes for people; writes nothing."""
     transforms.load(pipeline.transform, parts.settings)
     sources = parts.sources(pipeline)
-    notes = [f"'{source.called}' matches {_matching(source, list(sources))}" for source in _patterns(pipeline)]
-    notes += [note for source in pipeline.sources for note in sources[source.called].check()]
+    notes = []
+    for source in pipeline.sources:
+        if source.topic_pattern:
+            notes.append(f"'{source.called}' matches {_describe_matches(source, list(sources))}")
+    for source in pipeline.sources:
+        notes += sources[source.called].check()
     for sink in pipeline.sinks:
         notes += parts.sink(pipeline, sink.name).check()
     if pipeline.gate:
@@ -173,18 +183,16 @@ def check(pipeline: Pipeline, parts: LiveParts) -> list[str]:
     return notes
 
 
-def _patterns(pipeline: Pipeline) -> list[SourceConfig]:
-    return [source for source in pipeline.sources if source.topic_pattern]
-
-
-def _matching(source: SourceConfig, topics: list[str]) -> str:
-    found = [topic for topic in topics if source.reads(topic)]
-    return f"{count(len(found), 'topic')}: {', '.join(found[:SHOWN])}{', …' if len(found) > SHOWN else ''}"
+def _describe_matches(source: SourceConfig, topics: list[str]) -> str:
+    """Return '2 topics: a, b': those of the topics that a pattern matches."""
+    matches = [topic for topic in topics if source.reads(topic)]
+    ellipsis = ", …" if len(matches) > MAX_TOPICS_IN_NOTE else ""
+    return f"{count(len(matches), 'topic')}: {', '.join(matches[:MAX_TOPICS_IN_NOTE])}{ellipsis}"
 
 
 def stage(
     parts: LiveParts,
-    through: Coordinator,
+    coordinator: Coordinator,
     name: str,
     epoch: int,
     owner: str | None,
@@ -199,170 +207,204 @@ def stage(
     Raises:
         NotCommitted: also for errors of Spark that nobody classified: staging publishes nothing.
     """
-    view = through.state.view(name)
+    view = coordinator.state.view(name)
     checkpoint = view.require(epoch)
-    producing = _Producing(parts, checkpoint, state_before(view, checkpoint), through, say)
+    producer = _OutputProducer(parts, checkpoint, state_before(view, checkpoint), coordinator, say)
     try:
-        return through.stage(name, epoch, producing, owner, since)
+        return coordinator.stage(name, epoch, producer, owner, since)
     except OnceonlyError as error:
-        if told := _of_text(error):
-            raise told from error
+        text_error = _find_text_error(error)
+        if text_error:
+            raise text_error from error
         raise
     except Exception as error:
-        cause = _of_text(error) or producing.diagnose(error, checkpoint.ranges)
-        raise _explained(cause, checkpoint, parts.settings) from error
+        cause = _find_text_error(error) or producer.diagnose(error, checkpoint.ranges)
+        raise _classify_error(cause, checkpoint, parts.settings) from error
     finally:
-        producing.end()
+        producer.end()
 
 
-def records(checkpoint: Checkpoint) -> int | None:
-    """At most so many records are read for it; None: that is not known, or its state, of any size, is read as well."""
+def max_records(checkpoint: Checkpoint) -> int | None:
+    """Return how many records are read for it at most; None: unknown, or its state, of any size, is read as well."""
     of_any_size = any(range_.kind != KAFKA for range_ in checkpoint.ranges)  # a version of a table, a decision
     if of_any_size or Pipeline.from_json(checkpoint.definition).state:
         return None
     return sum(range_.span for range_ in checkpoint.ranges)
 
 
-class _Producing:
-    """From pinned ranges to a DataFrame per sink."""
+class _OutputProducer:
+    """Makes a DataFrame per sink from the pinned ranges of one claimed checkpoint."""
 
     def __init__(
         self,
         parts: LiveParts,
-        seen: Checkpoint,
-        before: Handle | None,
-        through: Coordinator,
+        checkpoint: Checkpoint,
+        previous_state: Handle | None,
+        coordinator: Coordinator,
         say: Say | None,
     ) -> None:
-        self._say, self._through, self._until_end = say, through, ExitStack()
-        self._parts, self._seen, self._before = parts, seen, before
-        self._pipeline = pipeline = Pipeline.from_json(seen.definition)
+        self._say, self._coordinator, self._until_end = say, coordinator, ExitStack()
+        self._parts, self._previous_state = parts, previous_state
+        self._definition = checkpoint.definition
+        self._pipeline = pipeline = Pipeline.from_json(checkpoint.definition)
+        # Before the checkpoint is claimed, so that a transform that does not load leaves no attempt.
         self._transform = transforms.load(pipeline.transform, parts.settings)
         self._sources = parts.sources(pipeline)
-        self._pinned: dict[str, Source] = {}
+        self._pinned_sources: dict[str, Source] = {}
         self._bad = BadRecords(pipeline)
         self._spark: Any = None
-        self._held: list[Any] = []
+        self._persisted_batches: list[Any] = []
 
-    def __call__(self, claimed: Checkpoint) -> Produced:
-        _check_same(self._seen, claimed)
-        self._until_end.enter_context(owners.renewing(lambda: self._through.renew(claimed)))
-        known = records(claimed)
-        self._spark = self._parts.spark(known)
-        self._until_end.enter_context(few.reading(known if claimed.attempt == 1 else None))  # whatever ended the first
+    def __call__(self, checkpoint: Checkpoint) -> Produced:
+        """Read, transform and check the rows of the checkpoint, as it is after the claim."""
+        _check_same_definition(self._definition, checkpoint)
+        self._until_end.enter_context(owners.keep_lease(lambda: self._coordinator.renew(checkpoint)))
+        record_count = max_records(checkpoint)
+        self._spark = self._parts.spark(record_count)
+        # A later attempt does not take the short way of few records: whatever ended the first may have been that.
+        self._until_end.enter_context(few.reading(record_count if checkpoint.attempt == 1 else None))
         if self._say:
             self._until_end.enter_context(progress(self._spark, self._say))
-        self._pin(claimed)
-        batches = {name: self._read(name, ranges) for name, ranges in self._by_source(claimed.ranges).items()}
-        self._bad.check(claimed)
-        rows = self._transformed(claimed, batches)
-        self._bad.check(claimed)  # again, with those that the transform has named
+        self._pin_schemas(checkpoint)
+        batches = {}
+        for name, ranges in self._ranges_by_source(checkpoint.ranges).items():
+            batches[name] = self._read_batch(name, ranges)
+        self._bad.check(checkpoint)
+        rows = self._transform_batches(checkpoint, batches)
+        self._bad.check(checkpoint)  # again, with those that the transform has named
         return Produced(rows, self._bad.tally())
 
-    def _transformed(self, claimed: Checkpoint, batches: Mapping[str, Any]) -> Mapping[str, Any]:
-        given: Any = batches if len(batches) > 1 else next(iter(batches.values()))
+    def _transform_batches(self, checkpoint: Checkpoint, batches: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the outputs by sink; of the sink that keeps state, its changes with the handle that they follow."""
+        batch: Any = batches if len(batches) > 1 else next(iter(batches.values()))
         state = self._pipeline.state
         if state is None:
-            return self._suited(self._outputs(claimed, self._transform(given)))
-        writer = self._parts.sink(self._pipeline, state.name)
-        assert isinstance(writer, KeepsState)
-        before = dated(writer.read(self._spark, self._before), _time_of(claimed))
-        outputs = self._outputs(claimed, self._transform(given, before))
-        return self._suited({**outputs, state.name: Changes(outputs[state.name], self._before)})
+            outputs = self._make_outputs(checkpoint, self._transform(batch))
+        else:
+            state_sink = self._parts.sink(self._pipeline, state.name)
+            assert isinstance(state_sink, KeepsState)
+            state_rows = dated(state_sink.read(self._spark, self._previous_state), _time_of(checkpoint))
+            outputs = self._make_outputs(checkpoint, self._transform(batch, state_rows))
+            outputs = {**outputs, state.name: Changes(outputs[state.name], self._previous_state)}
+        self._check_suites(outputs)
+        return outputs
 
-    def _pin(self, claimed: Checkpoint) -> None:
-        """What an earlier attempt decoded by, this one does; else it is recorded before a row is decoded."""
-        pinning = {name: each for name in self._named if isinstance(each := self._sources[name], PinsSchemas)}
-        if not claimed.schemas:
-            ranges = self._by_source(claimed.ranges)
-            found = {name: source.schemas(self._spark, ranges[name]) for name, source in pinning.items()}
-            named = {name: schemas for name, schemas in found.items() if schemas}
-            claimed = self._through.pin(claimed, named) if named else claimed
-        for name, schemas in claimed.schemas.items():
-            self._pinned[name] = pinning[name].pinned_to(schemas)
+    def _pin_schemas(self, checkpoint: Checkpoint) -> None:
+        """Decode by the schemas of an earlier attempt; if there are none, record them before a row is decoded."""
+        pinning_sources: dict[str, PinsSchemas] = {}
+        for source_config in self._pipeline.sources:
+            source = self._sources[source_config.called]
+            if isinstance(source, PinsSchemas):
+                pinning_sources[source_config.called] = source
+        if not checkpoint.schemas:
+            checkpoint = self._record_schemas(checkpoint, pinning_sources)
+        for name, schemas in checkpoint.schemas.items():
+            self._pinned_sources[name] = pinning_sources[name].pinned_to(schemas)
 
-    @property
-    def _named(self) -> list[str]:
-        return [source.called for source in self._pipeline.sources]
+    def _record_schemas(self, checkpoint: Checkpoint, sources: Mapping[str, PinsSchemas]) -> Checkpoint:
+        """Return the checkpoint with the schemas that its sources use now; as it is, where they use none."""
+        ranges = self._ranges_by_source(checkpoint.ranges)
+        schemas_by_source = {}
+        for name, source in sources.items():
+            schemas = source.schemas(self._spark, ranges[name])
+            if schemas:
+                schemas_by_source[name] = schemas
+        if not schemas_by_source:
+            return checkpoint
+        return self._coordinator.pin(checkpoint, schemas_by_source)
 
-    def _by_source(self, ranges: Ranges) -> dict[str, Ranges]:
-        """By the name of the source: all that it reads."""
-        return {
-            source.called: tuple(range_ for range_ in ranges if source.reads(range_.topic))
-            for source in self._pipeline.sources
-        }
+    def _ranges_by_source(self, ranges: Ranges) -> dict[str, Ranges]:
+        """Return by the name of each source the ranges that it reads."""
+        by_source = {}
+        for source in self._pipeline.sources:
+            by_source[source.called] = tuple(range_ for range_ in ranges if source.reads(range_.topic))
+        return by_source
 
-    def _source(self, name: str) -> Source:
-        """As it decodes in this checkpoint."""
-        return self._pinned.get(name) or self._sources[name]
+    def _select_source(self, name: str) -> Source:
+        """Return the source as it decodes in this checkpoint."""
+        return self._pinned_sources.get(name) or self._sources[name]
 
-    def _outputs(self, claimed: Checkpoint, result: Any) -> Mapping[str, Any]:
-        """Of no records no rows, whatever the transform makes of them: a gate looks, and changes no output."""
+    def _make_outputs(self, checkpoint: Checkpoint, result: Any) -> Mapping[str, Any]:
+        """Return the rows by sink from the transform's result, dead letters among them.
+
+        An empty batch yields empty outputs, whatever the transform makes of it: a gate looks, and changes no output.
+        """
         from onceonly.spark import text
 
         switch_off_skipping(self._spark)
         outputs = dict(transforms.outputs(self._pipeline, result))
-        if name := self._pipeline.dead_letters:
-            ranges = self._by_source(claimed.ranges)
-            outputs[str(name)] = self._bad.letters(
-                outputs.get(str(name)), lambda source: self._undecoded(source, ranges[source]), self._once
+        if self._pipeline.dead_letters:
+            sink = str(self._pipeline.dead_letters)
+            ranges = self._ranges_by_source(checkpoint.ranges)
+            outputs[sink] = self._bad.letters(
+                outputs.get(sink), lambda source: self._read_undecoded(source, ranges[source]), self._persist
             )
-        if not has_data(claimed.ranges):
+        if not has_data(checkpoint.ranges):
             return {name: rows.limit(0) for name, rows in outputs.items()}
         return {name: text.checked(rows, name) for name, rows in outputs.items()}
 
-    def _suited(self, outputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The gate's suites are about columns that are there: refused before any row is written."""
+    def _check_suites(self, outputs: Mapping[str, Any]) -> None:
+        """Refuse a gate whose suites name columns that the outputs lack, before any row is written."""
         if self._pipeline.gate:
             self._parts.inspector(self._pipeline).check_outputs(outputs)
-        return outputs
 
-    def _read(self, name: str, ranges: Ranges) -> Any:
-        source, counts = self._source(name), self._pipeline.counts_bad
+    def _read_batch(self, name: str, ranges: Ranges) -> Any:
+        source, counts_bad = self._select_source(name), self._pipeline.counts_bad
         if self._bad.judges(name):
-            return self._bad.good(name, self._once(_judging(source).judged(self._spark, ranges)))
+            judged_rows = _require_judge(source).judged(self._spark, ranges)
+            return self._bad.select_decoded(name, self._persist(judged_rows))
         batch = source.read(self._spark, ranges)
-        if counts or len(self._pipeline.sinks) > 1:
-            batch = self._once(batch)  # each sink runs a job of its own: the source is read once for all
-        if counts:
+        if counts_bad or len(self._pipeline.sinks) > 1:
+            batch = self._persist(batch)  # each sink runs a job of its own: the source is read once for all
+        if counts_bad:
             self._bad.read(name, batch)
         return batch
 
-    def _once(self, batch: Any) -> Any:
-        self._held.append(batch.persist())
-        return self._held[-1]
+    def _persist(self, batch: Any) -> Any:
+        """Return the batch so that it is computed once, until `end`."""
+        self._persisted_batches.append(batch.persist())
+        return self._persisted_batches[-1]
 
-    def _undecoded(self, name: str, ranges: Ranges) -> Any:
-        source = self._source(name)
-        return source.undecoded(self._spark, ranges) if isinstance(source, Judges) else None
+    def _read_undecoded(self, name: str, ranges: Ranges) -> Any:
+        """Return the records of a source as they are in the topic; None where its rows are no records."""
+        source = self._select_source(name)
+        if not isinstance(source, Judges):
+            return None
+        return source.undecoded(self._spark, ranges)
 
     def diagnose(self, error: Exception, ranges: Ranges) -> Exception:
-        """The error in the terms of the topic that it comes from, where one is found."""
-        for name, mine in self._by_source(ranges).items() if self._spark else ():
-            told = self._source(name).diagnose(error, self._spark, mine)
-            if told is not error:
-                return told
+        """Return the error in the terms of the topic that it comes from, where one is found; else as it is."""
+        if not self._spark:  # nothing was read
+            return error
+        for name, source_ranges in self._ranges_by_source(ranges).items():
+            diagnosis = self._select_source(name).diagnose(error, self._spark, source_ranges)
+            if diagnosis is not error:
+                return diagnosis
         return error
 
     def end(self) -> None:
+        """Stop the renewal of the claim, and what else lasted as long as the stage; then free the batches."""
         self._until_end.close()
-        for batch in self._held:
+        for batch in self._persisted_batches:
             batch.unpersist()
 
 
 def _time_of(checkpoint: Checkpoint) -> datetime:
-    """The time that the rows of a checkpoint are compared with: as pinned, so that it is the same for each attempt."""
+    """Return what the rows of a checkpoint are compared with: pinned, so that it is the same for each attempt."""
     return checkpoint.interval.end if checkpoint.interval else checkpoint.planned_at
 
 
-def _judging(source: Source) -> Judges:
+def _require_judge(source: Source) -> Judges:
     assert isinstance(source, Judges)  # what a definition can ask for, its source is able to do
     return source
 
 
-def _check_same(seen: Checkpoint, claimed: Checkpoint) -> None:
-    """Its transform was loaded before it was claimed, so that one that does not load leaves no attempt."""
-    if claimed.definition != seen.definition:
+def _check_same_definition(definition: Mapping[str, Any], claimed: Checkpoint) -> None:
+    """Refuse a checkpoint with another definition than the one whose transform was loaded, which is before the claim.
+
+    A transform that does not load leaves no attempt that way.
+    """
+    if claimed.definition != definition:
         raise NotCommitted(
             f"{claimed.pipeline} epoch {claimed.epoch} could not be staged.",
             "It was planned again meanwhile, with another definition.",
@@ -370,22 +412,20 @@ def _check_same(seen: Checkpoint, claimed: Checkpoint) -> None:
         )
 
 
-def _of_text(error: Exception) -> OnceonlyError | None:
-    """Of rows whose text no sink may write, whichever sink has met it."""
+def _find_text_error(error: Exception) -> OnceonlyError | None:
+    """Return the error of rows whose text no sink may write, whichever sink has met it; None for any other."""
     from onceonly.spark import text
 
     return text.explained(error)
 
 
-def _explained(error: Exception, checkpoint: Checkpoint, settings: Settings) -> OnceonlyError:
+def _classify_error(error: Exception, checkpoint: Checkpoint, settings: Settings) -> OnceonlyError:
+    """Return an error that says what a person can do; NotCommitted, as staging publishes nothing."""
     if isinstance(error, OnceonlyError):
         return error
-    if told := stores.missing(error, f"{checkpoint.pipeline} epoch {checkpoint.epoch} could not be staged."):
-        return told
+    what = f"{checkpoint.pipeline} epoch {checkpoint.epoch} could not be staged."
+    missing_jar = stores.missing(error, what)
+    if missing_jar:
+        return missing_jar
     code, todo = faults.classify(str(error))
-    return NotCommitted(
-        f"{checkpoint.pipeline} epoch {checkpoint.epoch} could not be staged.",
-        error_site.explained(error, transforms.folders(settings)),
-        todo,
-        code=code,
-    )
+    return NotCommitted(what, error_site.explain(error, transforms.folders(settings)), todo, code=code)

@@ -1,4 +1,4 @@
-"""What a person can do about an error of Spark, Delta or a worker, by the words that it is known by."""
+"""The errors of Spark, Delta and workers by the words that they are known by, and what a person can do about each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ JAVA_FRAME = re.compile(r"\s*at [\w.$/@<>]+\(")  # a line of a Java trace: its c
 
 @dataclass(frozen=True)
 class Fault:
-    """A kind of error.
+    """A kind of error, and what to do about it.
 
     Args:
         code: the error's stable word.

@@ -21,7 +21,7 @@ from onceonly.errors import InvalidPipeline
 from onceonly.filesystems.folders import file_system
 from onceonly.statetable.table import StateTable
 
-SILENT = timedelta(hours=6)  # since its last line
+MAX_SILENCE = timedelta(hours=6)  # since the last line of a report
 DRIVER = ".driver"  # suffix of the file that names the driver
 NONCE = 12  # hexadecimal digits at the end of a job's name
 ID = re.compile(r"[\w-]+")  # of a driver on any cluster: it becomes part of an address
@@ -32,7 +32,7 @@ END = "\x04"  # start of the last line, before the exit code
 
 @dataclass(frozen=True)
 class Received:
-    """What has arrived so far; `code` is None until the job has ended."""
+    """The part of a report that has arrived so far; `code` is None until the job has ended."""
 
     lines: tuple[str, ...] = ()
     code: int | None = None
@@ -46,8 +46,8 @@ class Report:
     _text: str = field(default="", init=False)
 
     @classmethod
-    def of(cls, state: str, job: str) -> Report:
-        """The report of a job of this state table.
+    def for_job(cls, state: str, job: str) -> Report:
+        """Return the report of a job of this state table.
 
         Raises:
             InvalidPipeline: pyarrow, unlike deltalake, has no file system for the table's URI.
@@ -72,7 +72,7 @@ class Report:
         self._add(f"{END}{code}\n")
 
     def read(self) -> Received:
-        """All complete lines so far."""
+        """Return all complete lines so far."""
         files, path = file_system(self.uri)
         try:
             with files.open_input_file(path) as file:
@@ -93,7 +93,8 @@ class Report:
     def note_end(self) -> None:
         """Record that somebody has asked for the driver's end: no later try waits for it."""
         files, path = file_system(self.uri)
-        if driver := _read(files, f"{path}{DRIVER}"):
+        driver = _read_driver(files, f"{path}{DRIVER}")
+        if driver:
             with suppress(OSError):  # at worst, the next try waits for a driver that is ending
                 self.name_driver({**driver, "ending": True})
 
@@ -101,16 +102,18 @@ class Report:
         _delete(f"{self.uri}{DRIVER}")
 
     def is_followed(self) -> bool:
-        """Whether a later driver was submitted for the same step of the same checkpoint, by the task's next try."""
+        """Return whether a later driver was submitted for the same step of the checkpoint, by the task's next try."""
         files, path = file_system(self.uri)
         folder, _, name = path.rpartition("/")
-        mine = _read(files, f"{path}{DRIVER}").get("at")
-        others = (
-            info.path
-            for info in files.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
-            if info.base_name.startswith(name[:-NONCE]) and info.base_name.endswith(DRIVER)
-        )
-        return mine is not None and any(_read(files, other).get("at", 0.0) > mine for other in others)
+        submitted_at = _read_driver(files, f"{path}{DRIVER}").get("at")
+        infos = files.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
+        if submitted_at is None:
+            return False
+        for info in infos:
+            is_of_same_step = info.base_name.startswith(name[:-NONCE]) and info.base_name.endswith(DRIVER)
+            if is_of_same_step and _read_driver(files, info.path).get("at", 0.0) > submitted_at:
+                return True
+        return False
 
     def _add(self, text: str) -> None:
         self._text += text
@@ -131,25 +134,32 @@ class NamedDriver:
 
 
 def drivers(state: StateTable) -> list[NamedDriver]:
-    """The drivers that jobs of this state table have named; not those of a table that its folder was copied from."""
-    found = (_named(state.uri, info.base_name) for info in _files(state.uri) if info.base_name.endswith(DRIVER))
-    return [named for named in found if named and named.driver.get("state") == state.id]
+    """Return the drivers that jobs of this state table have named; none of a table that its folder was copied from."""
+    named_drivers = []
+    for info in _list_files(state.uri):
+        if not info.base_name.endswith(DRIVER):
+            continue
+        named_driver = _read_named_driver(state.uri, info.base_name)
+        if named_driver and named_driver.driver.get("state") == state.id:
+            named_drivers.append(named_driver)
+    return named_drivers
 
 
-def _named(state: str, name: str) -> NamedDriver | None:
+def _read_named_driver(state: str, name: str) -> NamedDriver | None:
+    """Return what a driver's file records; None if its name or the driver's id is not of the form that jobs write."""
     job = JOB.fullmatch(name)
     files, folder = file_system(_folder(state))
     if job is None:
         return None
-    driver = _read(files, f"{folder}/{name}")
+    driver = _read_driver(files, f"{folder}/{name}")
     if not ID.fullmatch(str(driver.get("driver", ""))):
         return None
     report = f"{_folder(state)}/{name.removesuffix(DRIVER)}"
     return NamedDriver(job["pipeline"], int(job["epoch"]), {**driver, "report": report})
 
 
-def _read(files: pafs.FileSystem, path: str) -> dict[str, Any]:
-    """The content of a driver's file; empty if it does not exist, or is being written or deleted."""
+def _read_driver(files: pafs.FileSystem, path: str) -> dict[str, Any]:
+    """Return the content of a driver's file; empty if it does not exist, or is being written or deleted."""
     with suppress(OSError, ValueError), files.open_input_file(path) as file:
         driver: dict[str, Any] = json.loads(file.read())
         return driver
@@ -161,25 +171,30 @@ def sweep(state: StateTable) -> list[str]:
 
     The task that waited for such a job was killed, or is so late that it uses the state table alone.
     """
-    return [name for name in _silent(state.uri) if _is_over(state, name) and _is_deleted(state.uri, name)]
+    swept = []
+    for name in _list_silent_reports(state.uri):
+        if _is_settled(state, name) and _try_to_delete(state.uri, name):
+            swept.append(name)
+    return swept
 
 
-def _silent(state: str) -> list[str]:
+def _list_silent_reports(state: str) -> list[str]:
     now = datetime.now(UTC)
-    return [info.base_name for info in _files(state) if info.mtime and now - info.mtime > SILENT]
+    return [info.base_name for info in _list_files(state) if info.mtime and now - info.mtime > MAX_SILENCE]
 
 
-def _files(state: str) -> list[pafs.FileInfo]:
-    """The files of jobs beside that state table, by name."""
+def _list_files(state: str) -> list[pafs.FileInfo]:
+    """Return the files of jobs beside that state table, by name."""
     try:
         files, path = file_system(_folder(state))
-        found = files.get_file_info(pafs.FileSelector(path, allow_not_found=True))
+        infos = files.get_file_info(pafs.FileSelector(path, allow_not_found=True))
     except (OSError, ValueError, NotImplementedError):  # the last two: pyarrow does not support the storage
         return []
-    return sorted(found, key=lambda info: info.base_name)
+    return sorted(infos, key=lambda info: info.base_name)
 
 
-def _is_over(state: StateTable, name: str) -> bool:
+def _is_settled(state: StateTable, name: str) -> bool:
+    """Return whether the job's checkpoint is settled, or no longer exists."""
     job = JOB.fullmatch(name)
     if job is None:
         return False
@@ -187,7 +202,8 @@ def _is_over(state: StateTable, name: str) -> bool:
     return checkpoint is None or checkpoint.state.settled
 
 
-def _is_deleted(state: str, name: str) -> bool:
+def _try_to_delete(state: str, name: str) -> bool:
+    """Delete a report, and return whether that was possible."""
     with suppress(OSError):  # it may be another user's, and does no harm
         Report(f"{_folder(state)}/{name}").delete()
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from onceonly.checkpoint.offsets import KAFKA, TopicLog, range_of, same_topic
@@ -13,25 +14,32 @@ if TYPE_CHECKING:
 
 
 def behind(parts: LiveParts, summary: Summary) -> Lag:
-    """Asks the sources once; whatever they fail with is the answer."""
+    """Return how far a pipeline is behind. Asks the sources once; whatever they fail with is the answer."""
     try:
         sources = parts.sources(Pipeline.from_json(summary.latest.definition))
         logs = [source.log() for source in sources.values()]
-        by_topic = [_behind(log, summary) for log in logs if log.kind == KAFKA]
-        versions = sum(sum(_behind(log, summary)) for log in logs if log.kind != KAFKA)
+        readable, hidden = _count_uncovered([log for log in logs if log.kind == KAFKA], summary)
+        versions = sum(_count_uncovered([log for log in logs if log.kind != KAFKA], summary))
     except Exception as error:
         return Lag(error=str(error))
-    ends = [reach(summary.committed)] if summary.committed else []
-    since = min([gap.start for gap in summary.gaps[:1]] + ends, default=None)
-    records, held = sum(map(sum, by_topic)), sum(held for _, held in by_topic)
-    return Lag(records, since, summary.gaps, versions=versions, held=held)
+    times = [gap.start for gap in summary.gaps[:1]]
+    if summary.committed:
+        times.append(reach(summary.committed))
+    since = min(times, default=None)
+    return Lag(readable + hidden, since, summary.gaps, versions=versions, held=hidden)
 
 
-def _behind(log: TopicLog, summary: Summary) -> tuple[int, int]:
-    """Offsets of the topic that no committed checkpoint covers: what can be read, and what open transactions hide."""
-    done = range_of(summary.committed.ranges, log.topic) if summary.committed else None
-    if done:
-        same_topic(done.topic_id, log, "the last committed checkpoint")
-    read = done.ends if done else {}
-    readable = sum(max(0, stable - max(start, read.get(p, 0))) for p, (start, stable) in log.partitions.items())
-    return readable, sum(log.held.values())
+def _count_uncovered(logs: Iterable[TopicLog], summary: Summary) -> tuple[int, int]:
+    """Count the offsets that no committed checkpoint covers: what can be read, and what open transactions hide."""
+    readable = hidden = 0
+    for log in logs:
+        ends: Mapping[int, int] = {}
+        covered = range_of(summary.committed.ranges, log.topic) if summary.committed else None
+        if covered:
+            same_topic(covered.topic_id, log, "the last committed checkpoint")
+            ends = covered.ends
+        for partition, (start, stable) in log.partitions.items():
+            next_offset = max(start, ends.get(partition, 0))
+            readable += max(0, stable - next_offset)
+        hidden += sum(log.held.values())
+    return readable, hidden

@@ -13,7 +13,7 @@ GATEWAY = "PYSPARK_GATEWAY_PORT"  # Spark sets it for the Python process that it
 
 
 def die_with_parent(parent: int | None = None) -> None:
-    """From now on, on Linux, this process is killed when its parent process ends, for whatever reason.
+    """Have this process killed, on Linux, when its parent process ends, for whatever reason.
 
     Args:
         parent: the process id of the parent, if known: it may have ended already.
@@ -26,18 +26,18 @@ def die_with_parent(parent: int | None = None) -> None:
 
 
 def die_with_jvm() -> None:
-    """The same for a process that Spark's JVM has started, without knowing the process id of the JVM.
+    """Do the same for a process that Spark's JVM has started, without knowing the process id of the JVM.
 
     If the JVM ended before, this process has another parent by now. But then its port is closed. If the port is still
     open, the JVM was alive when prctl was called.
     """
     die_with_parent()
     port = os.environ.get(GATEWAY)
-    if port and not _listens(int(port)):
+    if port and not _is_open(int(port)):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _listens(port: int) -> bool:
+def _is_open(port: int) -> bool:
     try:
         with socket.create_connection(("127.0.0.1", port)):
             return True

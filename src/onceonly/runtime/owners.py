@@ -24,39 +24,44 @@ ENDED = ("Z", "X")  # a zombie has ended, although its parent has not collected 
 
 
 def this_process() -> str:
-    """The owner key of a run outside Airflow; unique even if process ids are reused."""
-    return f"cli:{socket.gethostname()}:{_here()}:{os.getpid()}:{_started(os.getpid())}"
+    """Return the owner key of a run outside Airflow; unique even if process ids are reused."""
+    return f"cli:{socket.gethostname()}:{_read_pid_scope()}:{os.getpid()}:{_read_start(os.getpid())}"
 
 
 def airflow_run(dag_id: str, run_id: str, installation: str = "") -> str:
-    """The owner key of a DAG run. `installation`: which of several Airflows runs it (`airflow/installation.py`)."""
-    return f"airflow{f'@{installation}' if installation else ''}:{dag_id}:{run_id}"
+    """Return the owner key of a DAG run.
+
+    Args:
+        installation: which of several Airflows runs it (`airflow/installation.py`).
+    """
+    kind = f"airflow@{installation}" if installation else "airflow"
+    return f"{kind}:{dag_id}:{run_id}"
 
 
 def parse_airflow_run(owner: str) -> tuple[str, str] | None:
-    """(DAG id, run id) of an owner that is a DAG run, of whichever Airflow."""
+    """Return (DAG id, run id) of an owner that is a DAG run, of whichever Airflow; None for any other."""
     kind, _, rest = owner.partition(":")
     dag_id, _, run_id = rest.partition(":")
     return (dag_id, run_id) if kind.partition("@")[0] == "airflow" else None
 
 
 def installation_of(owner: str) -> str:
-    """The Airflow that runs the owner; empty: it names none."""
+    """Return the Airflow that runs the owner; empty: it names none."""
     return owner.partition(":")[0].partition("@")[2]
 
 
 def alive(checkpoint: Checkpoint) -> bool:
-    """Whether the owner is running: exact for a process on this system, by a lease for any other owner."""
+    """Return whether the owner is running: exact for a process on this system, by a lease for any other owner."""
     kind, *process = checkpoint.owner.split(":")
     if kind == "cli" and len(process) == 4:
-        _, place, pid, started = process
-        if place == _here() and place != UNKNOWN:
-            return _started(int(pid)) == started
+        _, pid_scope, pid, start = process
+        if pid_scope == _read_pid_scope() and pid_scope != UNKNOWN:
+            return _read_start(int(pid)) == start
     return datetime.now(UTC) - checkpoint.updated_at < LEASE
 
 
 @contextmanager
-def renewing(renew: Callable[[], bool], every: timedelta = LEASE / 4) -> Iterator[None]:
+def keep_lease(renew: Callable[[], bool], every: timedelta = LEASE / 4) -> Iterator[None]:
     """Renew a lease regularly while the block runs, until `renew` returns False."""
     done = threading.Event()
 
@@ -76,12 +81,12 @@ def renewing(renew: Callable[[], bool], every: timedelta = LEASE / 4) -> Iterato
 
 
 def nobody(checkpoint: Checkpoint) -> bool:
-    """An `Alive` that treats every owner as ended, for manual resolution."""
+    """Treat every owner as ended: an `Alive` for manual resolution."""
     return False
 
 
-def _here() -> str:
-    """The boot and the PID namespace in which a process id is valid."""
+def _read_pid_scope() -> str:
+    """Return the boot and the PID namespace in which a process id is valid."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}.{os.stat('/proc/self/ns/pid').st_ino}"
@@ -89,8 +94,8 @@ def _here() -> str:
         return UNKNOWN
 
 
-def _started(pid: int) -> str:
-    """The start of the process in clock ticks since boot; 'ended' if it is no longer running."""
+def _read_start(pid: int) -> str:
+    """Return the start of the process in clock ticks since boot; 'ended' if it is no longer running."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

@@ -30,19 +30,20 @@ def stage(argv: list[str]) -> int:
     A driver on the cluster has two more arguments: the URI of its REPORT, and SINCE, the number of the checkpoint's
     last row when it was submitted; and perhaps a file of CONNECTIONS.
     """
-    name, epoch, owner, *elsewhere = argv
-    since = int(elsewhere[1]) if elsewhere else None
+    name, epoch, owner, *of_driver = argv
+    reports, connections = of_driver[:1], of_driver[2:]
+    since = int(of_driver[1]) if of_driver else None
     return _run(
-        lambda parts, through, say: factory.stage(parts, through, name, int(epoch), owner, say, since),
-        elsewhere[:1],
-        elsewhere[2:],
+        lambda parts, coordinator, say: factory.stage(parts, coordinator, name, int(epoch), owner, say, since),
+        reports,
+        connections,
     )
 
 
 def gate(argv: list[str]) -> int:
     """Examine the staged rows of PIPELINE EPOCH for BY, and write the lines to REPORT; perhaps by CONNECTIONS."""
     name, epoch, by, report, *connections = argv
-    return _run(lambda parts, through, say: through.gate(name, int(epoch), by), [report], connections)
+    return _run(lambda parts, coordinator, say: coordinator.gate(name, int(epoch), by), [report], connections)
 
 
 def tables(names: list[str]) -> int:
@@ -51,21 +52,22 @@ def tables(names: list[str]) -> int:
     stay_here()
     _hide_programs()
     try:
-        found = catalog.find(LiveParts().spark(), names)
+        tables_by_name = catalog.find(LiveParts().spark(), names)
     except Exception as error:
         say(str(error))
         return exit_code(error)
-    say(json.dumps({name: vars(each) for name, each in found.items()}))
+    say(json.dumps({name: vars(table) for name, table in tables_by_name.items()}))
     return 0
 
 
-def _run(step: Step, uris: list[str], connections: list[str]) -> int:
+def _run(step: Step, report_uris: list[str], connection_files: list[str]) -> int:
+    """Run a step of a driver, and return its exit code; its lines go to stdout and to the reports."""
     die_with_jvm()
     stay_here()
     _hide_programs()
-    for file in connections:  # of this process alone: what its cluster shows of its environment does not have them
+    for file in connection_files:  # of this process alone: what its cluster shows of its environment lacks them
         os.environ.update(json.loads(Path(file).read_text()))
-    reports = [Report(uri) for uri in uris]
+    reports = [Report(uri) for uri in report_uris]
 
     def write(line: str) -> None:
         say(line)
@@ -89,9 +91,12 @@ def _run(step: Step, uris: list[str], connections: list[str]) -> int:
 
 
 def _hide_programs() -> None:
-    """Python looks beside the file it runs for modules first; a transform may be called `stage` or `gate`, too."""
-    here = Path(__file__).with_name("jobs").resolve()
-    sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != here]
+    """Take the folder of the programs off Python's path, where it looks for modules first.
+
+    A transform may be called `stage` or `gate`, too.
+    """
+    jobs_folder = Path(__file__).with_name("jobs").resolve()
+    sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != jobs_folder]
 
 
 def say(line: str) -> None:

@@ -25,7 +25,7 @@ INSTALLED = {"site-packages", "dist-packages"}  # folders of an environment, whi
 
 
 def load(dotted: str, settings: Settings) -> Callable[..., Any]:
-    """The function at `package.module:function`, searched in the project first.
+    """Return the function at `package.module:function`, searched in the project first.
 
     No code of a module runs before the module is known to be allowed.
 
@@ -45,7 +45,7 @@ def load(dotted: str, settings: Settings) -> Callable[..., Any]:
     except Exception as error:
         raise InvalidPipeline(
             f"the transform '{dotted}' cannot be imported.",
-            f"{type(error).__name__}: {error}{_line(error, settings.project)}",
+            f"{type(error).__name__}: {error}{_describe_line(error, settings.project)}",
             f"{_how_to_import(error, settings.project)} Nothing was written.",
         ) from error
     if not callable(function):
@@ -57,10 +57,12 @@ def load(dotted: str, settings: Settings) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
-def _line(error: Exception, project: Path) -> str:
-    """Where the project's own code failed, if it did."""
+def _describe_line(error: Exception, project: Path) -> str:
+    """Return ' (file, line 3)', where the project's own code failed; empty if it did not."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(f"{project}/")]
-    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    if not frames:
+        return ""
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})"
 
 
 def _how_to_import(error: Exception, project: Path) -> str:
@@ -71,8 +73,9 @@ def _how_to_import(error: Exception, project: Path) -> str:
 
 def _check_allowed(dotted: str, module: str, settings: Settings) -> None:
     """Refuse a module of another origin. Its packages are checked first: finding a module runs its packages' code."""
-    if any(module == package or module.startswith(f"{package}.") for package in settings.transforms):
-        return
+    for package in settings.transforms:
+        if module == package or module.startswith(f"{package}."):
+            return
     parts = module.split(".")
     for depth in range(1, len(parts) + 1):
         name = ".".join(parts[:depth])
@@ -80,29 +83,34 @@ def _check_allowed(dotted: str, module: str, settings: Settings) -> None:
         if spec is None:
             raise ModuleNotFoundError(f"No module named '{name}'")
         is_parent = _is_bare_folder(spec) and depth < len(parts)
-        if not is_parent and not _is_ours(spec, settings.project):
+        if not is_parent and not _is_of_project(spec, settings.project):
             raise _foreign(dotted, name, spec, settings)
 
 
 def folders(settings: Settings) -> list[Path]:
-    """Where code of the user's own is: the project, and the packages that the settings name, as far as loaded."""
-    files = (getattr(sys.modules.get(package), "__file__", None) for package in settings.transforms)
-    return [settings.project, *(Path(file).parent for file in files if file)]
+    """Return where code of the user's own is: the project, and the packages that the settings name, if loaded."""
+    own_folders = [settings.project]
+    for package in settings.transforms:
+        file = getattr(sys.modules.get(package), "__file__", None)
+        if file:
+            own_folders.append(Path(file).parent)
+    return own_folders
 
 
 def _is_bare_folder(spec: ModuleSpec) -> bool:
-    """Whether it is a package without `__init__`: it has no code, and its modules are checked themselves."""
+    """Return whether it is a package without `__init__`: it has no code, and its modules are checked themselves."""
     return spec.origin is None and spec.submodule_search_locations is not None
 
 
-def _is_ours(spec: ModuleSpec, project: Path) -> bool:
-    """Whether its file, after resolving links, belongs to the project, and not to an environment inside of it."""
+def _is_of_project(spec: ModuleSpec, project: Path) -> bool:
+    """Return whether its file, after resolving links, belongs to the project, and to no environment inside of it."""
     if not spec.has_location or not spec.origin:
         return False
     file, root = Path(spec.origin).resolve(), project.resolve()
     if not file.is_relative_to(root) or INSTALLED & set(file.relative_to(root).parts):
         return False
-    return not any(file.is_relative_to(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib"))
+    standard_library = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")]
+    return not any(file.is_relative_to(folder) for folder in standard_library)
 
 
 def _foreign(dotted: str, module: str, spec: ModuleSpec, settings: Settings) -> InvalidPipeline:
@@ -118,9 +126,9 @@ def _foreign(dotted: str, module: str, spec: ModuleSpec, settings: Settings) -> 
 
 
 def outputs(pipeline: Pipeline, result: Any) -> Mapping[str, Any]:
-    """A DataFrame per sink, from the transform's result. A single DataFrame is for every sink but that of dead letters.
+    """Return a DataFrame per sink, from the transform's result.
 
-    Of those there may be some in a dict, by the sink's name.
+    A single DataFrame is for every sink but that of dead letters. Dead letters may be in a dict, by the sink's name.
     """
     state, changes = pipeline.state, {}
     if state:
@@ -131,13 +139,24 @@ def outputs(pipeline: Pipeline, result: Any) -> Mapping[str, Any]:
                 f"With a StateSink ('{state.name}') the transform must return (outputs, changes). Nothing was staged.",
             )
         result, changes = result[0], {state.name: result[1]}
-    names = [sink.name for sink in pipeline.sinks if sink is not state and sink.name != pipeline.dead_letters]
-    named = {**(result if isinstance(result, Mapping) else dict.fromkeys(names, result)), **changes}
-    for name, rows in named.items():
+    if isinstance(result, Mapping):
+        rows_by_sink = {**result, **changes}
+    else:
+        rows_by_sink = {**_rows_for_each_sink(pipeline, result), **changes}
+    for name, rows in rows_by_sink.items():
         if not (hasattr(rows, "write") and hasattr(rows, "schema")):
             raise InvalidPipeline(
                 f"the transform '{pipeline.transform}' returned no DataFrame for '{name}'.",
                 f"It returned {type(rows).__name__}.",
                 "Return a DataFrame, or a dict of DataFrames by sink name. Nothing was staged.",
             )
-    return named
+    return rows_by_sink
+
+
+def _rows_for_each_sink(pipeline: Pipeline, rows: Any) -> dict[str, Any]:
+    """Return the same rows for every sink but those of state and of dead letters."""
+    rows_by_sink = {}
+    for sink in pipeline.sinks:
+        if sink is not pipeline.state and sink.name != pipeline.dead_letters:
+            rows_by_sink[sink.name] = rows
+    return rows_by_sink

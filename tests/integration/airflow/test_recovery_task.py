@@ -135,7 +135,7 @@ def test_the_announcement_covers_no_failure_up() -> None:
 
 def test_what_jobs_have_said_to_nobody_goes(world: World, recovery: Recovery) -> None:
     staged(world)
-    said = Report.of(world.state.uri, "stage-flights-1-0123456789ab")
+    said = Report.for_job(world.state.uri, "stage-flights-1-0123456789ab")
     said.say("60 of 100 tasks")
     os.utime(said.uri, (0, 0))
     recovery.settle()
@@ -229,7 +229,7 @@ def test_a_driver_that_no_task_waits_for_is_ended(
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", json.dumps(spark))
     owner = "airflow:flights:run-1"
     world.plan(owner)
-    said = Report.of(world.state.uri, "stage-flights-1-0123456789ab")
+    said = Report.for_job(world.state.uri, "stage-flights-1-0123456789ab")
     about = {"master": "http://m:6066", "driver": "driver-1", "report": said.uri, "connection": "spark"}
     said.name_driver({**about, "owner": owner, "state": world.state.id})
     recovery.settle()

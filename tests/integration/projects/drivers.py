@@ -132,7 +132,7 @@ def submit(spark: Target, anew: bool = False) -> Driver:
     found = WORK.stage(spark, Settings.from_env(), connections.from_airflow)
     assert found is not None
     if anew:
-        found._at_work = lambda: iter(())  # type: ignore[method-assign]
+        found._find_running = lambda: iter(())  # type: ignore[method-assign]
     return found.run(print)
 
 

@@ -55,7 +55,7 @@ def by_name(project: Project, table: str, **more: Any) -> Pipeline:
 
 
 def plan(project: Project, pipeline: Pipeline) -> Checkpoint:
-    found = factory.located(pipeline, project.parts)
+    found = factory.locate_tables(pipeline, project.parts)
     planned = factory.planner(project.parts).plan(found, uuid.uuid4().hex, owners.nobody).checkpoint
     assert planned is not None
     return planned
@@ -101,7 +101,7 @@ def test_each_way_to_write(project: Project, spark: SparkSession, table: str, ho
     assert (sink["table"], sink["path"]) == (table, str(place))
     assert spark.table(table).count() == numbers(place).total(), "Spark finds them by the name"
     through = factory.planner(project.parts)
-    again = through.plan(factory.located(pipeline, project.parts), "another run", owners.nobody)
+    again = through.plan(factory.locate_tables(pipeline, project.parts), "another run", owners.nobody)
     assert again.checkpoint is None, "there is nothing left to read"
 
 

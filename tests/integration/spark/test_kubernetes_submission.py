@@ -59,7 +59,7 @@ def test_a_pod_by_spec_file_with_its_account_tag_and_secret(tmp_path: Path, monk
     with api_server() as api:
         monkeypatch.setenv("KUBECONFIG", log_in(tmp_path, api.address))
         asked = job(tmp_path, api.address)
-        cluster: Any = addresses.at(str(asked.spark.cluster))
+        cluster: Any = addresses.open_cluster(str(asked.spark.cluster))
         assert cluster.submit(asked, launch.SparkSubmit()) == "onceonly-stage-0123456789ab"
         pod = api.pods["onceonly-stage-0123456789ab"]
         pod["status"]["phase"] = "Running"

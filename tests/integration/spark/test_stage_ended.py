@@ -108,7 +108,7 @@ def test_a_gate_on_spark_connect_is_interrupted(project: Project, tmp_path: Path
 def test_a_job_of_spark_submit_ends_with_all_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     script = "trap '' TERM; sleep 600 & echo $!; wait; wait"  # it pays no heed to SIGTERM
     in_its_place(monkeypatch, script)
-    monkeypatch.setattr(child, "_pinned", lambda *_: None)
+    monkeypatch.setattr(child, "_find_checkpoint", lambda *_: None)
     told: list[str] = []
     job: Any = child.job(Target(), told.append, lambda checkpoint, row: None, from_environment)
     ended = threading.Thread(target=lambda: (until(lambda: told, "the job has begun", PATIENCE), job.end()))
@@ -130,7 +130,7 @@ def in_its_place(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
 def output(monkeypatch: pytest.MonkeyPatch, script: str, say: Any) -> Any:
     """Run a shell script in the place of spark-submit."""
     in_its_place(monkeypatch, script)
-    monkeypatch.setattr(child, "_pinned", lambda *_: None)
+    monkeypatch.setattr(child, "_find_checkpoint", lambda *_: None)
     job: Any = child.job(Target(), say, lambda checkpoint, row: None, from_environment)
     job.run("numbers", 1, "run-1")
     return job

@@ -53,7 +53,9 @@ def world(tmp_path) -> World:
 
 
 def trigger(world: World, deadline: float | None = None):
-    return triggers.DriverTrigger("http://master:6066", "driver-1", Report.of(world.state.uri, JOB).uri, 1.0, deadline)
+    return triggers.DriverTrigger(
+        "http://master:6066", "driver-1", Report.for_job(world.state.uri, JOB).uri, 1.0, deadline
+    )
 
 
 # ---- a triggerer that has to let go
@@ -90,10 +92,10 @@ async def _at_once(seconds):
 
 def test_a_driver_whose_task_still_waits_is_another_triggerers(world, master, monkeypatch):
     """Airflow cancels the triggers of a triggerer whose heartbeats are late as if a person had acted on the task."""
-    Report.of(world.state.uri, JOB).say("60 of 100 tasks")
+    Report.for_job(world.state.uri, JOB).say("60 of 100 tasks")
     airflow = let_go(world, monkeypatch, "deferred")
     assert (master.state, master.asked) == ("RUNNING", [])
-    assert Report.of(world.state.uri, JOB).read().lines == ("60 of 100 tasks",)
+    assert Report.for_job(world.state.uri, JOB).read().lines == ("60 of 100 tasks",)
     assert (airflow.asked[0].dag_id, airflow.asked[0].run_ids, airflow.asked[0].task_ids) == (
         "flights",
         ["a run"],
@@ -103,11 +105,11 @@ def test_a_driver_whose_task_still_waits_is_another_triggerers(world, master, mo
 
 @pytest.mark.parametrize("state", ["failed", "success", "scheduled", None, "gone"])
 def test_a_driver_whose_task_was_marked_cleared_or_deleted_ends(world, master, monkeypatch, state):
-    Report.of(world.state.uri, JOB).say("60 of 100 tasks")
-    Report.of(world.state.uri, JOB).name_driver({"driver": "driver-1", "state": world.state.id})
+    Report.for_job(world.state.uri, JOB).say("60 of 100 tasks")
+    Report.for_job(world.state.uri, JOB).name_driver({"driver": "driver-1", "state": world.state.id})
     let_go(world, monkeypatch, state)
     assert master.state == "KILLED"
-    assert Report.of(world.state.uri, JOB).read().lines == ()
+    assert Report.for_job(world.state.uri, JOB).read().lines == ()
     assert not job_report.drivers(world.state)
 
 
@@ -201,7 +203,7 @@ def test_a_task_without_a_time_limit_waits_on(world, master, monkeypatch):
     """That a master is gone says nothing about the driver."""
     monkeypatch.setattr(triggers, "OVERTIME_SECONDS", 0.0)
     master.answers = False
-    said = Report.of(world.state.uri, JOB)
+    said = Report.for_job(world.state.uri, JOB)
     asked = master.ask
 
     def say_at_last(*request):
@@ -217,7 +219,7 @@ def test_a_task_without_a_time_limit_waits_on(world, master, monkeypatch):
 
 
 def named(world: World, owner: str = RUN, job: str = JOB, **more) -> Report:
-    said = Report.of(world.state.uri, job)
+    said = Report.for_job(world.state.uri, job)
     about = {"master": MASTER, "driver": "driver-1", "report": said.uri, "owner": owner, "connection": "spark"}
     said.name_driver({**about, "state": world.state.id, **more})
     return said
@@ -313,7 +315,7 @@ def test_what_is_done_is_done_although_its_report_cannot_be_read(world, monkeypa
 def test_the_task_forgets_a_driver_that_it_has_seen_ended(world, state):
     world.plan(RUN)
     named(world)
-    known = driver.Driver("http://master:6066", "driver-1", Report.of(world.state.uri, JOB).uri)
+    known = driver.Driver("http://master:6066", "driver-1", Report.for_job(world.state.uri, JOB).uri)
     ours = work.Work("flights", 1, RUN)
     with pytest.raises(NotCommitted, match="left no report"):
         ours._require(False, known, "is planned, not staged", state)

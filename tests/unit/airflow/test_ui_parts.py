@@ -172,7 +172,7 @@ def test_a_pipeline_that_leaves_out_time_is_not_up_to_date() -> None:
 
 
 def test_lag_in_time_begins_where_the_oldest_gap_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lag, "_behind", lambda log, summary: (0, 0))
+    monkeypatch.setattr(lag, "_count_uncovered", lambda logs, summary: (0, 0))
     parts = cast(LiveParts, FakeParts(Path("/nowhere")))
     source, sinks = KafkaSource("t"), [DeltaSink("out", "out")]
     definition = Pipeline(name="p", source=source, transform="a:b", sinks=sinks, mode="interval").to_json()

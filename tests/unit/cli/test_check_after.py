@@ -23,7 +23,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 def test_a_state_table_that_is_not_made_yet_knows_no_pipeline(tmp_path: Path, settings: Settings) -> None:
     chain, parts = Chain(tmp_path), Any
     with pytest.raises(InvalidPipeline, match="it is after 'first', which has not run") as refused:
-        check._after(chain.second, parts, settings)  # type: ignore[arg-type]
+        check._check_upstream(chain.second, parts, settings)  # type: ignore[arg-type]
     assert "Run that pipeline first" in refused.value.todo
-    assert check._after(chain.first, parts, settings) == []  # type: ignore[arg-type]
+    assert check._check_upstream(chain.first, parts, settings) == []  # type: ignore[arg-type]
     assert not settings.home.exists()

@@ -345,7 +345,7 @@ def test_sweep_names_what_it_removes_and_leaves_live_attempts_alone(onceonly: In
 
 def test_sweep_removes_what_jobs_have_said_to_nobody(onceonly: Invoke, table: Table) -> None:
     table.commit()
-    said = Report.of(table.state.uri, "stage-flights-1-0123456789ab")
+    said = Report.for_job(table.state.uri, "stage-flights-1-0123456789ab")
     said.say("60 of 100 tasks")
     os.utime(said.uri, (0, 0))
     assert onceonly("sweep").exit_code == 0

@@ -52,7 +52,7 @@ def log_in(monkeypatch: pytest.MonkeyPatch, folder: Path, user: dict[str, Any], 
 
 
 def cluster(api: ApiServer) -> Any:
-    return addresses.at(f"k8s+{api.address}/spark")
+    return addresses.open_cluster(f"k8s+{api.address}/spark")
 
 
 def job(tmp_path: Path, conf: dict[str, str] | None = None, server: str = "https://api:6443") -> Job:
@@ -125,7 +125,7 @@ def test_the_last_lines_of_the_driver_among_other_containers(api: ApiServer) -> 
     api.logs["one"] = "\n".join(str(number) for number in range(300))
     assert cluster(api).tail("one") == [str(number) for number in range(100, 300)]
     assert cluster(api).tail("gone") == []
-    assert cluster(api).where("one") == "kubectl logs -n spark one"
+    assert cluster(api).describe_log("one") == "kubectl logs -n spark one"
 
 
 def test_what_the_role_does_not_allow_is_named(api: ApiServer) -> None:
@@ -138,7 +138,7 @@ def test_what_the_role_does_not_allow_is_named(api: ApiServer) -> None:
 def test_a_path_that_is_none_of_the_api_is_no_missing_pod(api: ApiServer) -> None:
     """Else a wrong address would say that each driver has ended."""
     with pytest.raises(NotCommitted, match="404"):
-        addresses.at(f"k8s+{api.address}/proxy/spark").look("one")
+        addresses.open_cluster(f"k8s+{api.address}/proxy/spark").look("one")
 
 
 @pytest.mark.parametrize("said", ["<html>Log in</html>", {"status": "ok"}, [], {"kind": "Status"}])
@@ -304,8 +304,8 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     template = {"spark.kubernetes.driver.podTemplateFile": "/specs/driver.yaml"}
     named = {"spark.kubernetes.driver.secretKeyRef.AIRFLOW_CONN_KAFKA": "kafka:connection"}
     asked = job(tmp_path, {**template, **named, "spark.kubernetes.container.image": "ours:1"})
-    made: Any = addresses.at("k8s+https://api:6443/spark")
-    code, lines = launch.SparkSubmit().run(asked, made._conf(asked), kubernetes._placed("/a/stage.py", asked))
+    made: Any = addresses.open_cluster("k8s+https://api:6443/spark")
+    code, lines = launch.SparkSubmit().run(asked, made._conf(asked), kubernetes._spark_path("/a/stage.py", asked))
     pairs = dict(line.split("=", 1) for line in lines if line.startswith("spark."))
     assert code == 0
     assert lines[:2] == ["--master", "k8s://https://api:6443"]
@@ -329,7 +329,7 @@ def test_the_fields_of_the_connection() -> None:
     extra = {"deploy-mode": "cluster", "namespace": "spark", "conf": {"spark.kubernetes.context": "prod"}}
     found = of_connection("spark", "k8s://https://api:6443", None, None, extra)
     assert found.cluster == "k8s+https://api:6443/spark?context=prod"
-    made = addresses.at(found.cluster)
+    made = addresses.open_cluster(found.cluster)
     assert made == kubernetes.Kubernetes("https://api:6443", "spark", "prod")
     assert (
         of_connection("spark", "k8s://api", 6443, None, {**extra, "conf": {}}).cluster == "k8s+https://api:6443/spark"

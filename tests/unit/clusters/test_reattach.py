@@ -36,7 +36,7 @@ class Applications:
         self.known[name] = (job, "RUNNING")
         return name
 
-    def submitted(self, job: Job) -> Sequence[str]:
+    def list_submitted(self, job: Job) -> Sequence[str]:
         return [name for name, (known, _) in self.known.items() if known.nonce == job.nonce]
 
     def find(self, tag: str) -> Sequence[Found]:
@@ -66,7 +66,7 @@ class Applications:
 def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Applications:
     made = Applications(request.param)
     for module in (work, drivers):
-        monkeypatch.setattr(module, "at", lambda address: made)
+        monkeypatch.setattr(module, "open_cluster", lambda address: made)
     return made
 
 
@@ -163,7 +163,7 @@ def test_the_last_driver_is_the_one_that_was_found_last(world: World, cluster: A
     """Recovery ends what a later one follows."""
     first = submit(world)
     twice = submission(world)
-    twice._at_work = lambda: iter(())  # type: ignore[method-assign]
+    twice._find_running = lambda: iter(())  # type: ignore[method-assign]
     second = twice.run(lambda line: None)
     assert first.open_report().is_followed()
     cluster.becomes(second.driver, "FAILED")

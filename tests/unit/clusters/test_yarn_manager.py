@@ -63,13 +63,13 @@ def app(state: str, **more: Any) -> tuple[int, Any]:
 )
 def test_an_application_is_at_work_until_it_has_ended(state: str, at_work: bool) -> None:
     with manager({"GET": app(state)}) as url:
-        assert addresses.at(f"yarn+{url}").look(ONE) == Seen(state, at_work)
+        assert addresses.open_cluster(f"yarn+{url}").look(ONE) == Seen(state, at_work)
 
 
 def test_an_application_that_it_does_not_know_is_gone() -> None:
     unknown = {"RemoteException": {"exception": "NotFoundException", "message": f"app with id: {ONE} not found"}}
     with manager({"": (404, unknown)}) as url:
-        made = addresses.at(f"yarn+{url}")
+        made = addresses.open_cluster(f"yarn+{url}")
         assert made.look(ONE) == GONE
         assert made.tail(ONE) == []
         made.end(ONE)
@@ -83,7 +83,7 @@ def test_an_application_that_it_does_not_know_is_gone() -> None:
 def test_another_web_server_does_not_say_that_an_application_is_gone(answer: tuple[int, Any]) -> None:
     """Nor that it was ended: its driver would go on beside that of the next try."""
     with manager({"": answer}) as url:
-        made = addresses.at(f"yarn+{url}")
+        made = addresses.open_cluster(f"yarn+{url}")
         for ask in (made.look, made.tail, made.end):
             with pytest.raises(NotCommitted):
                 ask(ONE)
@@ -92,7 +92,7 @@ def test_another_web_server_does_not_say_that_an_application_is_gone(answer: tup
 @pytest.mark.parametrize("bad", [(502, "<html>"), (503, {"error": "x"}), (200, "Can not find any active RM.")])
 def test_a_proxy_whose_manager_is_down_is_passed_over(bad: tuple[int, Any]) -> None:
     with manager({"": bad}) as down, manager({"GET": app("RUNNING")}) as active:
-        assert addresses.at(f"yarn+{down},{active}").look(ONE).at_work
+        assert addresses.open_cluster(f"yarn+{down},{active}").look(ONE).at_work
 
 
 def test_a_user_without_a_name_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +100,7 @@ def test_a_user_without_a_name_is_told_what_to_set(monkeypatch: pytest.MonkeyPat
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(yarn.os, "getuid", lambda: 3_999_999_999)
     with pytest.raises(NotCommitted, match="Set HADOOP_USER_NAME"):
-        addresses.at("yarn+http://rm").look(ONE)
+        addresses.open_cluster("yarn+http://rm").look(ONE)
 
 
 def test_the_last_lines_of_a_log_are_those_that_say_why() -> None:
@@ -111,12 +111,12 @@ def test_the_last_lines_of_a_log_are_those_that_say_why() -> None:
     with manager(answers) as url:
         logs = f"{url}/node/containerlogs/container_1_0001_01_000001/etl"
         answers["GET apps"] = app("FAILED", amContainerLogs=logs, amHostHttpAddress=url.removeprefix("http://"))
-        assert addresses.at(f"yarn+{url}").tail(ONE) == [said]
+        assert addresses.open_cluster(f"yarn+{url}").tail(ONE) == [said]
 
 
 def test_an_answer_that_is_none_says_nothing_about_the_application() -> None:
     with manager({"GET": (500, "<html>"), "PUT": (403, {"RemoteException": {"message": "User x cannot"}})}) as url:
-        made = addresses.at(f"yarn+{url}")
+        made = addresses.open_cluster(f"yarn+{url}")
         with pytest.raises(NotCommitted, match="did not report the status"):
             made.look(ONE)
         with pytest.raises(NotCommitted, match="did not list the applications"):
@@ -134,25 +134,25 @@ def test_the_one_that_runs_is_waited_for_first(monkeypatch: pytest.MonkeyPatch) 
     ]
     asked: list[str] = []
     with manager({"GET apps": (200, {"apps": {"app": apps}})}, asked) as url:
-        found = addresses.at(f"yarn+{url}").find("a-tag")
+        found = addresses.open_cluster(f"yarn+{url}").find("a-tag")
     assert found[:2] == [Found(ONE, "stage-Flights-1-a"), Found("application_1_0002", "stage-Flights-1-b")]
     assert "user.name=etl&applicationTags=a-tag&states=ACCEPTED%2CNEW%2CNEW_SAVING%2CRUNNING%2CSUBMITTED" in asked[0]
     for nothing in (None, {}):
         with manager({"GET apps": (200, {"apps": nothing})}) as url:
-            assert addresses.at(f"yarn+{url}").find("a-tag") == []
+            assert addresses.open_cluster(f"yarn+{url}").find("a-tag") == []
 
 
 def test_the_active_one_of_two_is_asked_and_nothing_is_sent_elsewhere() -> None:
     with manager({"": (307, "This is standby RM.")}) as standby, manager({"GET": app("RUNNING")}) as active:
-        assert addresses.at(f"yarn+{standby},{active}").look(ONE).at_work
-        assert addresses.at(f"yarn+http://127.0.0.1:1,{active}").look(ONE).at_work
+        assert addresses.open_cluster(f"yarn+{standby},{active}").look(ONE).at_work
+        assert addresses.open_cluster(f"yarn+http://127.0.0.1:1,{active}").look(ONE).at_work
         with pytest.raises(OutcomeUnknown, match="no ResourceManager of YARN is active"):
-            addresses.at(f"yarn+{standby}").look(ONE)
+            addresses.open_cluster(f"yarn+{standby}").look(ONE)
 
 
 def test_a_manager_that_asks_for_kerberos_is_named() -> None:
     with manager({"": (401, "Authentication required")}) as url, pytest.raises(NotCommitted, match="requests-kerberos"):
-        addresses.at(f"yarn+{url}").look(ONE)
+        addresses.open_cluster(f"yarn+{url}").look(ONE)
 
 
 # ---- the submission
@@ -176,7 +176,7 @@ def test_an_application_is_known_by_its_own_tag() -> None:
     mine = {"GET apps?": (200, {"apps": {"app": [{"id": ONE, "state": "FAILED"}]}})}
     asked: list[str] = []
     with manager(mine, asked) as url:
-        assert addresses.at(f"yarn+{url}").submit(job(), Launched(0)) == ONE
+        assert addresses.open_cluster(f"yarn+{url}").submit(job(), Launched(0)) == ONE
     assert "applicationTags=0123456789ab" in asked[0]
 
 
@@ -188,11 +188,11 @@ def test_what_spark_submit_does_not_vouch_for_is_ended() -> None:
         "PUT": (202, {"state": "KILLING"}),
     }
     with manager(known, asked) as url, pytest.raises(NotCommitted, match=r"(?s)was not submitted.*the last line"):
-        addresses.at(f"yarn+{url}").submit(job(), Launched(-9))
+        addresses.open_cluster(f"yarn+{url}").submit(job(), Launched(-9))
     assert any(line.startswith(f"PUT apps/{ONE}/state") and '"KILLED"' in line for line in asked)
     for code in (0, 1):
         with pytest.raises(OutcomeUnknown, match="whether the driver"):
-            addresses.at("yarn+http://127.0.0.1:1").submit(job(), Launched(code))
+            addresses.open_cluster("yarn+http://127.0.0.1:1").submit(job(), Launched(code))
 
 
 def test_one_master_and_the_tags_of_the_connection_too() -> None:
@@ -219,7 +219,7 @@ def test_the_fields_of_the_connection() -> None:
         },
     )
     two = {**EXTRA, "yarn_resourcemanager_webapp_address": "https://a:8090/, https://b:8090"}
-    made = addresses.at(str(of_connection("spark", "yarn", None, None, two).cluster))
+    made = addresses.open_cluster(str(of_connection("spark", "yarn", None, None, two).cluster))
     assert made == yarn.Yarn(("https://a:8090", "https://b:8090"))
     assert of_connection("spark", "yarn", None, None, {"queue": "nightly"}).cluster is None
 

@@ -67,7 +67,7 @@ def pipeline(policy: Any = "dead_letter", **more: Any) -> Pipeline:
 def read(made: Pipeline, all: int = 100, bad: int = 3) -> BadRecords:
     found = BadRecords(made)
     assert found.judges("orders") and not found.judges("plain")
-    assert found.good("orders", Rows(all, bad)).count() == all - bad
+    assert found.select_decoded("orders", Rows(all, bad)).count() == all - bad
     found.read("plain", Rows(all))
     return found
 

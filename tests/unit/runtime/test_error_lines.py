@@ -46,9 +46,7 @@ def module(tmp_path: Path):
 def test_an_error_while_the_transform_runs(module, tmp_path):
     with pytest.raises(KeyError) as raised:
         module.clean({})
-    assert error_site.explained(raised.value, [tmp_path]) == (
-        "KeyError: 'carrier'\nIt comes from jobs/sales.py, line 2."
-    )
+    assert error_site.explain(raised.value, [tmp_path]) == ("KeyError: 'carrier'\nIt comes from jobs/sales.py, line 2.")
 
 
 def test_a_column_that_is_evaluated_late(tmp_path):
@@ -58,14 +56,14 @@ def test_a_column_that_is_evaluated_late(tmp_path):
         (f"{tmp_path}/.venv/lib/site-packages/delta/tables.py:3", ""),
         (None, ""),
     ):
-        told = error_site.explained(AnalysisException(text, site), [tmp_path])
+        told = error_site.explain(AnalysisException(text, site), [tmp_path])
         assert told == f"AnalysisException: [UNRESOLVED_COLUMN] `carier` cannot be resolved.{where}"
 
 
 def test_a_project_that_holds_this_package_does_not_own_it():
     ours = Path(error_site.__file__)
     wrong = AnalysisException("wrong", f"{ours}:3")
-    assert error_site.explained(wrong, [ours.parents[2]]) == "AnalysisException: wrong"
+    assert error_site.explain(wrong, [ours.parents[2]]) == "AnalysisException: wrong"
 
 
 def test_a_function_that_spark_runs_in_a_worker(tmp_path):
@@ -74,19 +72,19 @@ def test_a_function_that_spark_runs_in_a_worker(tmp_path):
         f'Traceback (most recent call last):\n  File "{tmp_path}/jobs/sales.py", line 7, in ratio\n'
         "    return 1 / n\nZeroDivisionError: division by zero\n\nJVM stacktrace:\n at java.lang"
     )
-    assert error_site.explained(RuntimeError(text), [tmp_path]) == (
+    assert error_site.explain(RuntimeError(text), [tmp_path]) == (
         "RuntimeError: ZeroDivisionError: division by zero\nIt comes from jobs/sales.py, line 7."
     )
 
 
 def test_a_package_that_the_settings_name_is_the_users_own(tmp_path):
     package = tmp_path / "lib" / "site-packages" / "team_sales"
-    told = error_site.explained(AnalysisException("wrong", f"{package}/clean.py:5"), [tmp_path / "project", package])
+    told = error_site.explain(AnalysisException("wrong", f"{package}/clean.py:5"), [tmp_path / "project", package])
     assert told.endswith(f"It comes from {package}/clean.py, line 5.")
 
 
 def test_an_error_without_text_or_line():
-    assert error_site.explained(ValueError(), [Path("/project")]) == "ValueError: "
+    assert error_site.explain(ValueError(), [Path("/project")]) == "ValueError: "
 
 
 def test_an_error_of_a_worker_has_one_name():
@@ -96,5 +94,5 @@ def test_an_error_of_a_worker_has_one_name():
     )
     for name in ("PythonException", "Py4JJavaError"):
         error = type(name, (Exception,), {})(worker)
-        assert error_site.explained(error, [Path("/project")]) == "PythonException: ZeroDivisionError: by zero"
-    assert error_site.explained(type("Py4JJavaError", (Exception,), {})("no route"), []) == "Py4JJavaError: no route"
+        assert error_site.explain(error, [Path("/project")]) == "PythonException: ZeroDivisionError: by zero"
+    assert error_site.explain(type("Py4JJavaError", (Exception,), {})("no route"), []) == "Py4JJavaError: no route"

@@ -94,7 +94,7 @@ def test_what_is_told_names_the_sink(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(type(world.lake), "stage", fail)
     with pytest.raises(type(wrong)) as raised:
         world.stage()
-    told = error_site.explained(raised.value, [tmp_path])
+    told = error_site.explain(raised.value, [tmp_path])
     assert told == (
         "Py4JJavaError: org.apache.spark.SparkException: Job aborted.\n"
         "It happened while the rows of sink 'lake' were written."

@@ -86,7 +86,7 @@ def test_a_lease_is_renewed_until_there_is_nothing_to_renew():
             raise OutcomeUnknown("the storage does not answer")
         return True
 
-    with owners.renewing(renew, timedelta(milliseconds=1)):
+    with owners.keep_lease(renew, timedelta(milliseconds=1)):
         assert ended.wait(PATIENCE)
     assert not [thread for thread in threading.enumerate() if thread.name == "onceonly-lease"]
 

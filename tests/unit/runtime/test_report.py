@@ -19,7 +19,7 @@ def world(tmp_path) -> World:
 
 def left(world: World, name: str, age: int = HOURS_AGO) -> Path:
     """A report that nobody awaited."""
-    said = Report.of(world.state.uri, name)
+    said = Report.for_job(world.state.uri, name)
     said.say("60 of 100 tasks")
     path = Path(said.uri)
     os.utime(path, (path.stat().st_mtime + age,) * 2)
@@ -58,7 +58,7 @@ def test_what_is_no_report_stays(world):
 
 def test_a_job_that_is_still_at_work_leaves_its_whole_report_again(world):
     world.run("run-1")
-    said = Report.of(world.state.uri, "stage-flights-1-0123456789ab")
+    said = Report.for_job(world.state.uri, "stage-flights-1-0123456789ab")
     said.say("one")
     os.utime(said.uri, (0, 0))
     assert job_report.sweep(world.state)

@@ -4,5 +4,5 @@ from pathlib import Path
 
 
 def program(step: str) -> Path:
-    """The file of a step. On a cluster, the driver's machine has the package at the same path."""
+    """Return the file of a step. On a cluster, the driver's machine has the package at the same path."""
     return Path(__file__).with_name(f"{step}.py")
