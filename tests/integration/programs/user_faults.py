@@ -107,7 +107,7 @@ def main(folder: str) -> None:
             shown = {"code": "", "text": "nothing was raised"}
         except Exception as error:
             code = getattr(error, "code", "") or faults.classify(str(error))[0]
-            shown = {"code": code, "text": error_site.explained(error, [Path(__file__).parent])}
+            shown = {"code": code, "text": error_site.explain(error, [Path(__file__).parent])}
         print("FAULT", json.dumps({"name": name, **shown}), flush=True)
 
 
