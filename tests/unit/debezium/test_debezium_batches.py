@@ -82,12 +82,12 @@ def test_the_sink_says_which_record_was_refused_and_what_to_do() -> None:
 
     sink = DeltaSink("lake", "lake", merge=Merge(["id"], list(ORDER), DELETED))
     raised = ValueError(f"Job aborted: {REFUSED_RECORD}topic shop partition 0 offset 3: it is emptied.\n  at Worker")
-    found = changes._explained(sink, raised)
+    found = changes._explain(sink, raised)
     assert isinstance(found, InvalidPipeline)
     assert found.why == "topic shop partition 0 offset 3: it is emptied."
     assert "Changes(…)" in found.todo
-    unordered = changes._explained(sink, ValueError(f"Job aborted: {changes.REFUSED}'id' is null, {{}}\n  at Worker"))
+    unordered = changes._explain(sink, ValueError(f"Job aborted: {changes.REFUSED}'id' is null, {{}}\n  at Worker"))
     assert isinstance(unordered, InvalidPipeline)
     assert (unordered.why, unordered.todo) == ("'id' is null, {}", changes.TODOS[changes.REFUSED])
     other = OSError("disk full")
-    assert changes._explained(sink, other) is other
+    assert changes._explain(sink, other) is other
