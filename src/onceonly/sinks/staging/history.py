@@ -15,7 +15,7 @@ class Comparing(Protocol):
 
 
 def require(sink: Comparing, last: Publication | None) -> bool:
-    """Whether the target shows the sink's last publication; False: there is none, or it was to another target.
+    """Return whether the target shows the sink's last publication; False: there is none, or it was to another target.
 
     Raises:
         TargetWentBack: the target lacks it, or shows what is recorded as missing there.
