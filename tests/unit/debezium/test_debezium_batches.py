@@ -41,14 +41,14 @@ def read(name: str, recording: str, how: Any) -> list[dict[str, Any]]:
 
 
 def test_every_type() -> None:
-    last = {row["id"]: row for row in read("customers", "text", rows._or_fail)}
+    last = {row["id"]: row for row in read("customers", "text", rows._row_or_fail)}
     assert [comparable(last[id]) for id in sorted(last) if not last[id][DELETED]] == table("customers")
 
 
 def test_a_record_that_is_refused_is_named_or_told_apart() -> None:
     with pytest.raises(ValueError, match=r"this record is refused: topic shop partition 0 offset 3: .*emptied"):
-        read("visits", "default", rows._or_fail)
-    found = read("visits", "default", rows._or_error)
+        read("visits", "default", rows._row_or_fail)
+    found = read("visits", "default", rows._row_or_error)
     assert [row["id"] for row in found if row[rows.ERROR] is None] == [1, 2, 3, 1]
     assert [row[DELETED] for row in found if row[rows.ERROR]] == [None]
 
