@@ -60,8 +60,10 @@ class Reading:
         op = str(envelope.get("op") or "")
         if op in OTHER_OPERATIONS:
             raise Unreadable(OTHER_OPERATIONS[op])
+        if not op:
+            raise Unreadable("it is not a Debezium envelope: it has no op")
         if op not in ("c", "u", "r", "d"):
-            raise Unreadable(f"its op is not known: {op}" if op else "it is not a Debezium envelope: it has no op")
+            raise Unreadable(f"its op is not known: {op}")
         values = envelope.get("before" if op == "d" else "after")
         if not isinstance(values, dict):
             raise Unreadable("its row is null (REPLICA IDENTITY NOTHING?)")
@@ -149,8 +151,9 @@ def _key_names(key: Any) -> list[str] | None:
             return None
     if not isinstance(key, dict):
         return None
-    columns = key["payload"] if set(key) == {"schema", "payload"} else key
-    return sorted(columns) if isinstance(columns, dict) else None
+    if set(key) == {"schema", "payload"}:
+        key = key["payload"]
+    return sorted(key) if isinstance(key, dict) else None
 
 
 def _position(source: Any) -> tuple[int, int]:

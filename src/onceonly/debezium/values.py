@@ -100,7 +100,9 @@ def _real(largest: float, value: Any, kind: Kind) -> float:
         return value
     if type(value) is not int or not abs(value) <= largest:
         raise Unreadable
-    real = _round_to_single(value) if largest == MAX_SINGLE else float(value)
+    real = float(value)
+    if largest == MAX_SINGLE:
+        real = _round_to_single(value)
     if real != value:
         raise Unreadable
     return real
@@ -113,7 +115,9 @@ def _round_to_single(value: float) -> float:
 def _text(value: Any, kind: Kind) -> str:
     if kind.get("name") == PRECISE or isinstance(value, bytes):
         raise Unreadable
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _array(element: Convert, value: Any, kind: Kind) -> list[Any]:
@@ -160,8 +164,9 @@ def _any_decimal(encoding: str | None, value: Any, kind: Kind) -> Decimal:
 
 def _decode_unscaled(value: str | bytes, scale: int) -> Decimal:
     """Decode a decimal without its scale: two's complement, most significant byte first."""
-    bytes_ = base64.b64decode(value, validate=True) if isinstance(value, str) else value
-    return Decimal(int.from_bytes(bytes_, "big", signed=True)).scaleb(-scale, DIGITS)
+    if isinstance(value, str):
+        value = base64.b64decode(value, validate=True)
+    return Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-scale, DIGITS)
 
 
 # ---- times
@@ -196,9 +201,11 @@ def _time(encoding: str | None, zoned: bool, value: Any, kind: Kind) -> int:
 def _micros(number: int, unit: str | None) -> int:
     if unit == "nanos" and number % 1000 == 0:
         return _require_within(MICROS, number // 1000)
-    if unit not in ("millis", "micros"):
-        raise Unreadable
-    return _require_within(MICROS, number * 1000 if unit == "millis" else number)
+    if unit == "millis":
+        return _require_within(MICROS, number * 1000)
+    if unit == "micros":
+        return _require_within(MICROS, number)
+    raise Unreadable
 
 
 def _require_within(limits: tuple[int, int], number: int) -> int:

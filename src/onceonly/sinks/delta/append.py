@@ -160,12 +160,11 @@ def _look(uri: str, handle: Handle) -> Look | None:
 
 def _is_plain(target: Look, handle: Handle) -> bool:
     """Return whether files are added to a table as it was when they were staged, and nothing else is done."""
-    column_names = {field.name for field in target.schema().fields}
     if "merge" in handle or "where" in handle or model.taken_out(handle):
         return False
     return (
         handle["publish"] == "delta-rs"
-        and set(schema.names(handle["added"])) <= column_names
+        and set(schema.names(handle["added"])) <= set(log.column_names(target))
         and log.takes_plain_append(target) is None
         and not schema.is_altered(target, handle)
     )
@@ -183,12 +182,13 @@ def _find_adds(files: Objects, handle: Handle, staged: list[Found], target: Look
         staged: what is in the folder of the staged rows.
     """
     folder = log.rows_folder(handle)
-    staged_by_path = {file.path: file for file in staged}
     path = f"{folder}/{log.entry(1)}"
     adds: list[dict[str, Any]] = []
-    if path in staged_by_path:
-        adds = log.adds_of(files.read(path, staged_by_path[path].tag).splitlines(), folder)
-    sizes = {file.path: file.size for file in staged}
+    sizes = {}
+    for file in staged:
+        sizes[file.path] = file.size
+        if file.path == path:
+            adds = log.adds_of(files.read(path, file.tag).splitlines(), folder)
     if len(adds) != handle["files"] or log.missing_among(adds, folder, sizes):
         return None
     target_adds = []
@@ -203,11 +203,12 @@ def _entry(target: Look, adds: list[dict[str, Any]], app_id: str, version: int) 
     now = int(time.time() * 1000)
     info = {"timestamp": now, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
     table_summary = head.summary(target, app_id, version)
-    actions = [
+    actions: list[dict[str, Any]] = [
         {"commitInfo": {**info, "isBlindAppend": True, "engineInfo": "onceonly", **table_summary}},
         {"txn": {"appId": app_id, "version": version, "lastUpdated": now}},
-        *({"add": {**add, "dataChange": True}} for add in adds),
     ]
+    for add in adds:
+        actions.append({"add": {**add, "dataChange": True}})
     return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
 
 

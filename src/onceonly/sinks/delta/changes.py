@@ -27,7 +27,7 @@ def check_columns(config: DeltaSink, rows: Any) -> None:
     """If the sink merges, refuse rows without the columns, or with types that cannot be compared exactly."""
     if (merge := config.merge) is None:
         return
-    kinds = {field["name"]: field["type"] for field in json.loads(rows.schema.json())["fields"]}
+    kinds = log.types_by_name(json.loads(rows.schema.json())["fields"])
     problems = [f"'{name}' is missing" for name in merge.columns if name not in kinds]
     for name in (*merge.keys, *merge.order_by):
         if name in kinds and not _is_comparable(kinds[name]):
@@ -46,7 +46,7 @@ def check_table(config: DeltaSink, table: log.Table) -> None:
     """If the sink merges, refuse a table in which rows cannot be replaced, or that has not the columns."""
     if config.merge is None:
         return
-    column_names = {field.name for field in table.schema().fields}
+    column_names = log.column_names(table)
     missing = [name for name in config.merge.columns if name not in column_names]
     why = why_not_mergeable(table)
     if why is None and missing:
@@ -98,8 +98,7 @@ def check_staged(config: DeltaSink, table: log.Table, adds: list[dict[str, Any]]
                 "null there, and a row with a null key cannot be found again.",
                 name,
             )
-    for field in json.loads(table.schema().to_json())["fields"]:
-        name, kind = field["name"], field["type"]
+    for name, kind in log.types_by_name(log.column_fields(table)).items():
         if kind != "date" and not str(kind).startswith(("timestamp", "decimal(")):
             continue
         texts = {values.get(name) for values in partition_values}

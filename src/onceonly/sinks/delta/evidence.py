@@ -38,7 +38,7 @@ def version(decision: int, folder: str) -> int:
             "altered.",
             "Restore the state table. Nothing was published.",
         )
-    return decision << BITS | min(int(match[1], 16), GIVEN_UP - 1)
+    return decision << BITS | min(int(match[1], 16), GIVEN_UP - 1)  # GIVEN_UP itself would close the decision
 
 
 def given_up(decision: int) -> int:

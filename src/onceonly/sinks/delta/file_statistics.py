@@ -79,7 +79,7 @@ def _columns(table: DeltaTable) -> list[Field]:
 
 @dataclass
 class _Range:
-    """Of one column in the rows read so far; of a struct, its columns by name."""
+    """The bounds and nulls of one column in the rows read so far; of a struct, those of its columns by name."""
 
     low: Any = None
     high: Any = None
@@ -95,9 +95,12 @@ class _Range:
     def widen(self, low: Any, high: Any, nulls: int) -> None:
         """Take more rows into account; bounds of None: all of them are null."""
         self.nulls += nulls
-        if low is not None:
-            self.low = low if self.low is None or low < self.low else self.low
-            self.high = high if self.high is None or high > self.high else self.high
+        if low is None:
+            return
+        if self.low is None or low < self.low:
+            self.low = low
+        if self.high is None or high > self.high:
+            self.high = high
 
 
 def _read_range(file: pq.ParquetFile, column: Field) -> _Range:
@@ -163,9 +166,12 @@ def _scan(column_range: _Range, column: pa.Array, kind: Any) -> None:
 def _in_log_form(column_range: _Range, kind: Any) -> _Range:
     """Return the range with values as a log has them."""
     if is_struct(kind):
-        kinds = {inner["name"]: inner["type"] for inner in kind["fields"]}
-        inner_ranges = {name: _in_log_form(inner, kinds[name]) for name, inner in column_range.inner.items()}
-        return _Range(inner=inner_ranges)
+        struct_range = _Range()
+        for inner in kind["fields"]:
+            name = inner["name"]
+            if name in column_range.inner:
+                struct_range.inner[name] = _in_log_form(column_range.inner[name], inner["type"])
+        return struct_range
     if column_range.low is None:
         return _Range(nulls=column_range.nulls)
     low, high = _log_value(kind, column_range.low, False), _log_value(kind, column_range.high, True)

@@ -44,7 +44,7 @@ MAX_PARALLEL_READS = 16  # entries read at the same time
 
 @dataclass(frozen=True)
 class Head:
-    """Of one version of a table; `table_id` is None where the log does not name it."""
+    """What a log says of one version of a table; `table_id` is None where it does not name it."""
 
     version: int
     table_id: str | None
@@ -271,8 +271,11 @@ def _find_table_summary(actions: list[dict[str, Any]]) -> Mapping[str, Any] | No
 
 
 def _as_actions(table_summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    txns = [{"txn": {"appId": app_id, "version": version}} for app_id, version in table_summary["txns"].items()]
-    return [{name: table_summary[name]} for name in TABLE_ACTIONS] + txns
+    """Return the actions of which the summary is the result."""
+    actions: list[dict[str, Any]] = [{name: table_summary[name]} for name in TABLE_ACTIONS]
+    for app_id, version in table_summary["txns"].items():
+        actions.append({"txn": {"appId": app_id, "version": version}})
+    return actions
 
 
 def _read_forwards(files: Files, names: list[str], newest: int) -> Head:
@@ -323,11 +326,12 @@ def _read_actions(files: Files, path: str) -> list[dict[str, Any]]:
     """Read the `txn`, `metaData` and `protocol` actions of a log entry or checkpoint."""
     if path.endswith(".parquet"):
         return _read_checkpoint(files, path)
-    actions = []
-    for line in _lines(files, path):
-        if any(marker in line for marker in ACTION_MARKERS):
-            actions.append(json.loads(line))
-    return actions
+    # Most lines name a file. They are not parsed.
+    return [json.loads(line) for line in _lines(files, path) if _has_marker(line)]
+
+
+def _has_marker(line: bytes) -> bool:
+    return any(marker in line for marker in ACTION_MARKERS)
 
 
 def _lines(files: Files, path: str) -> Iterator[bytes]:

@@ -76,7 +76,7 @@ def place(uri: str) -> str:
 
 
 def is_elsewhere(uri: str, last: Publication | None) -> bool:
-    """Whether nothing is recorded as published to the table at `uri`."""
+    """Return whether nothing is recorded as published to the table at `uri`."""
     return last is None or not last.proof or last.proof["target"] != place(uri)
 
 
@@ -189,10 +189,11 @@ def _list_remarks(table_log: head.TableLog, table_head: head.Head, last: Publica
         if operation:
             newest[operation] = version
             times[operation] += 1
-    return tuple(
-        f"{operation} by another writer since then, last in version {version} of {times[operation]:,}"
-        for operation, version in sorted(newest.items())
-    )
+    remarks = []
+    for operation, version in sorted(newest.items()):
+        remark = f"{operation} by another writer since then, last in version {version} of {times[operation]:,}"
+        remarks.append(remark)
+    return tuple(remarks)
 
 
 def _removing_operation(info: Mapping[str, Any]) -> str | None:

@@ -110,6 +110,31 @@ def identify_version(files: pafs.FileSystem, version: int) -> dict[str, Any] | N
         return None
 
 
+def column_names(table: Table) -> list[str]:
+    """Return the names of the table's columns, in their order."""
+    return [field.name for field in table.schema().fields]
+
+
+def column_fields(table: Table) -> list[dict[str, Any]]:
+    """Return the table's columns in the JSON form of a schema: name, type, nullable, metadata."""
+    fields: list[dict[str, Any]] = json.loads(table.schema().to_json())["fields"]
+    return fields
+
+
+def types_by_name(fields: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return name -> type of columns in the JSON form of a schema."""
+    return {field["name"]: field["type"] for field in fields}
+
+
+def inner_types(kind: Mapping[str, Any]) -> list[Any]:
+    """Return the types of which a struct, an array or a map consists."""
+    types = [field["type"] for field in kind.get("fields", ())]
+    for name in ("elementType", "keyType", "valueType"):
+        if name in kind:
+            types.append(kind[name])
+    return types
+
+
 def fingerprint(table: Table, without: Iterable[str] = ()) -> str:
     """Return a digest that changes with whatever decides if staged files fit.
 
@@ -119,7 +144,10 @@ def fingerprint(table: Table, without: Iterable[str] = ()) -> str:
         without: columns that do not count.
     """
     metadata, protocol = table.metadata(), table.protocol()
-    constraints = {key: v for key, v in metadata.configuration.items() if key.startswith("delta.constraints.")}
+    constraints = {}
+    for name, condition in metadata.configuration.items():
+        if name.startswith("delta.constraints."):
+            constraints[name] = condition
     features = sorted(protocol.writer_features or [])
     schema = json.loads(table.schema().to_json())
     schema["fields"] = [field for field in schema["fields"] if field["name"] not in set(without)]
@@ -158,14 +186,17 @@ def create_staged(
     """
     metadata, protocol = target.metadata(), target.protocol()
     schema = json.loads(target.schema().to_json())
-    schema["fields"] = [{**field, "type": widened.get(field["name"], field["type"])} for field in schema["fields"]]
+    for field in schema["fields"]:
+        field["type"] = widened.get(field["name"], field["type"])
     schema["fields"] += added
     configuration: dict[str, str] = {}
     table_schema = _without_column_metadata(schema)
     if plain and enforce:
         configuration = {name: value for name, value in metadata.configuration.items() if name not in PER_TABLE}
         table_schema = schema
-    base_protocol = _protocol_action(protocol) if plain else {"minReaderVersion": 1, "minWriterVersion": 2}
+    base_protocol: dict[str, Any] = {"minReaderVersion": 1, "minWriterVersion": 2}
+    if plain:
+        base_protocol = _protocol_action(protocol)
     actions = [
         {"protocol": _with_features(base_protocol, type_features(schema))},
         {
@@ -222,10 +253,13 @@ def adds_of(lines: Iterable[bytes], folder: str) -> list[dict[str, Any]]:
     Raises:
         ValueError: it did something else than to add files.
     """
-    actions = [json.loads(line) for line in lines]
-    if any("remove" in action or "metaData" in action for action in actions):
-        raise ValueError(f"{folder}: version 1 is not a plain append")
-    return [action["add"] for action in actions if "add" in action]
+    adds = []
+    for action in map(json.loads, lines):
+        if "remove" in action or "metaData" in action:
+            raise ValueError(f"{folder}: version 1 is not a plain append")
+        if "add" in action:
+            adds.append(action["add"])
+    return adds
 
 
 def _staged_lines(target_uri: str, folder: str, path: str) -> Iterator[bytes]:
@@ -239,9 +273,9 @@ def as_target_adds(adds: list[dict[str, Any]], folder: str, target: Table) -> li
 
     delta-rs encodes a path again, so they go in decoded.
     """
-    adds = statistics.with_settled_statistics(adds, target)
-    return [
-        AddAction(
+    actions = []
+    for add in statistics.with_settled_statistics(adds, target):
+        action = AddAction(
             path=f"{folder}/{unquote(add['path'])}",
             size=add["size"],
             partition_values=add["partitionValues"],
@@ -249,8 +283,8 @@ def as_target_adds(adds: list[dict[str, Any]], folder: str, target: Table) -> li
             data_change=True,
             stats=add.get("stats") or "{}",
         )
-        for add in adds
-    ]
+        actions.append(action)
+    return actions
 
 
 def active_files(table: DeltaTable) -> dict[str, int]:
@@ -272,8 +306,12 @@ def deleted_in_part(table: DeltaTable, files: Iterable[str]) -> list[str]:
     if "deletionVectors" not in (table.protocol().reader_features or []):
         return []
     uris = pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all()["filepath"].to_pylist()
-    names = {unquote(uri).rpartition("/")[2] for uri in uris}
-    return sorted(path for path in files if unquote(path).rpartition("/")[2] in names)
+    names = set(map(_file_name, uris))
+    return sorted(path for path in files if _file_name(path) in names)
+
+
+def _file_name(uri: str) -> str:
+    return unquote(uri).rpartition("/")[2]
 
 
 def in_partitions(files: dict[str, int], table: DeltaTable, where: Where) -> dict[str, int]:
@@ -300,8 +338,11 @@ def as_removes(files: dict[str, int]) -> list[RemoveAction]:
 
 def count(adds: list[dict[str, Any]], staged_uri: str) -> tuple[int, int]:
     """Return (rows, bytes) of add actions; a Spark that collects no statistics leaves the rows to be counted."""
-    rows = sum(_count_rows(add, staged_uri) for add in adds)
-    return rows, sum(add["size"] for add in adds)
+    rows = size = 0
+    for add in adds:
+        rows += _count_rows(add, staged_uri)
+        size += add["size"]
+    return rows, size
 
 
 def _count_rows(add: dict[str, Any], staged_uri: str) -> int:
@@ -331,8 +372,12 @@ def missing_among(adds: list[dict[str, Any]], folder: str, sizes: dict[str, int]
     Args:
         sizes: of the files that exist, by path in the target.
     """
-    staged_sizes = {f"{folder}/{unquote(add['path'])}": add["size"] for add in adds}
-    return sorted(path for path, size in staged_sizes.items() if sizes.get(path) != size)
+    missing = set()
+    for add in adds:
+        path = f"{folder}/{unquote(add['path'])}"
+        if sizes.get(path) != add["size"]:
+            missing.add(path)
+    return sorted(missing)
 
 
 def keep(target_uri: str, folder: str | None = None) -> None:
@@ -352,9 +397,7 @@ def type_features(kind: Any) -> set[str]:
     """Return the features without which a table cannot have columns of these types, at any depth."""
     if isinstance(kind, str):
         return {TYPE_FEATURES[kind]} if kind in TYPE_FEATURES else set()
-    parts = [field["type"] for field in kind.get("fields", ())]
-    parts += [kind[name] for name in ("elementType", "keyType", "valueType") if name in kind]
-    return set().union(*map(type_features, parts))
+    return set().union(*map(type_features, inner_types(kind)))
 
 
 def _with_features(protocol: dict[str, Any], features: set[str]) -> dict[str, Any]:

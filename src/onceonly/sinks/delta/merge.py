@@ -8,11 +8,9 @@ one batch of the table at a time.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import Any
 from urllib.parse import unquote
 
@@ -66,7 +64,7 @@ class Known:
 
 @dataclass(frozen=True)
 class _Matches:
-    """Of one snapshot: files with keys of the changes, and the changes that apply.
+    """What a comparison with one snapshot shows: files with keys of the changes, and the changes that apply.
 
     Args:
         files: each with the numbers of the changes of whose keys it has rows.
@@ -126,6 +124,7 @@ def compute(target: DeltaTable, uri: str, handle: Handle, adds: list[dict[str, A
     applied, rewritten = matches.applied, matches.files_to_rewrite()
     older = len(cache.changes) - len(applied)
     paths, numbers = [fragment.path for fragment in rewritten], _numbers(applied)
+    # Files never change, so the copies of a try that lost to another writer are right for the same files and changes.
     new_adds = cache.find_copies(paths, numbers)
     if new_adds is None:
         # Generators: a file is read while its copy is written, a batch at a time.
@@ -165,7 +164,10 @@ def _partition(schema: pa.Schema, values: dict[str, str | None]) -> ds.Expressio
     for name, text in values.items():
         column = row_text.from_folders(pa.array([text or None], pa.string()), schema.field(name).type)
         value = column[0]
-        expression &= ds.field(name) == value if value.is_valid else ds.field(name).is_null()
+        if value.is_valid:
+            expression &= ds.field(name) == value
+        else:
+            expression &= ds.field(name).is_null()
     return expression
 
 
@@ -232,8 +234,9 @@ def _fragments(
 
     To a dataset, a bound that a file does not have is null, and it leaves the file out. So such files are always read.
     """
-    paths = {fragment.path for fragment in table.get_fragments(filter=_bounds(target, table, keys, changes))}
-    paths |= _paths_without_bounds(target, keys)
+    paths = _paths_without_bounds(target, keys)
+    for fragment in table.get_fragments(filter=_bounds(target, table, keys, changes)):
+        paths.add(fragment.path)
     return (fragment for fragment in table.get_fragments() if fragment.path in paths)
 
 
@@ -251,11 +254,12 @@ def _paths_without_bounds(target: DeltaTable, keys: list[str]) -> set[str]:
 def _bounds(target: DeltaTable, table: ds.Dataset, keys: list[str], changes: pa.Table) -> ds.Expression | None:
     """Return what every row with a key of the changes meets: files and partitions that cannot are not read."""
     partition_columns = target.metadata().partition_columns
-    parts = []
+    bounds = None
     for number, name in enumerate(keys):
         if name in partition_columns or _is_exact(table.schema.field(name).type):
-            parts.append(_is_in_range(name, changes[f"key {number}"]))
-    return reduce(lambda one, other: one & other, parts) if parts else None
+            is_in_range = _is_in_range(name, changes[f"key {number}"])
+            bounds = is_in_range if bounds is None else bounds & is_in_range
+    return bounds
 
 
 def _is_exact(kind: pa.DataType) -> bool:
@@ -265,15 +269,18 @@ def _is_exact(kind: pa.DataType) -> bool:
 def _is_in_range(name: str, values: pa.ChunkedArray) -> ds.Expression:
     span, distinct = pc.min_max(values), pc.unique(values)  # of scalars: Python has no day after 9999
     is_in_span = (ds.field(name) >= span["min"]) & (ds.field(name) <= span["max"])
-    return is_in_span & (ds.field(name).isin(distinct) if len(distinct) <= MAX_VALUES_BY_NAME else ds.scalar(True))
+    if len(distinct) > MAX_VALUES_BY_NAME:
+        return is_in_span
+    return is_in_span & ds.field(name).isin(distinct)
 
 
 def _is_newer(both: pa.Table) -> pa.ChunkedArray:
     """Return, row by row, whether the change is above the table's row. A null in the table is below everything."""
-    pairs = [(both[name], both[f"old {name[4:]}"]) for name in both.schema.names if name.startswith("new ")]
+    names = [name for name in both.schema.names if name.startswith("new ")]
     newer = pa.chunked_array([pa.array([False] * len(both), pa.bool_())])
     # From the last column of the order to the first: a column decides, and where it is equal, those after it.
-    for new, old in reversed(pairs):
+    for name in reversed(names):
+        new, old = both[name], both[f"old {name[4:]}"]
         above = pc.fill_null(pc.greater(new, old), True)
         newer = pc.or_(above, pc.and_(pc.fill_null(pc.equal(new, old), False), newer))
     return newer
@@ -319,7 +326,7 @@ def _write(
     copy_uri = log.create_staged(target, copy_folder, True, [], {}, enforce=False)
     rows = pa.RecordBatchReader.from_batches(schema, _batches_with_rows(parts))
     copy = DeltaTable(copy_uri)
-    properties = file_statistics.writer_properties(json.loads(copy.schema().to_json())["fields"])
+    properties = file_statistics.writer_properties(log.column_fields(copy))
     write_deltalake(copy, rows, mode="append", writer_properties=properties)
     adds = file_statistics.recount(log.staged_adds(uri, copy_folder, 1), log.file_system(copy_uri), copy)
     log.keep(uri, copy_folder)
@@ -336,4 +343,8 @@ def _batches_with_rows(parts: list[Iterator[pa.RecordBatch]]) -> Iterator[pa.Rec
 def _removes(target: DeltaTable, fragments: list[ds.ParquetFileFragment]) -> dict[str, int]:
     """Return path (as in the log) -> size of these files."""
     files = {unquote(path): (path, size) for path, size in log.active_files(target).items()}
-    return dict(files[fragment.path] for fragment in fragments)
+    removes = {}
+    for fragment in fragments:
+        path, size = files[fragment.path]
+        removes[path] = size
+    return removes

@@ -37,7 +37,7 @@ def write(uri: str, rows: Any) -> bool:
 
 
 def _write(table: DeltaTable, rows: Any) -> bool:
-    names = [field.name for field in table.schema().fields]
+    names = log.column_names(table)
     if not is_plain(table) or set(names) != set(rows.schema.names):
         return False
     collected = few.collected(rows)
@@ -48,7 +48,7 @@ def _write(table: DeltaTable, rows: Any) -> bool:
             table,
             collected.select(names),
             mode="append",
-            writer_properties=file_statistics.writer_properties(_fields(table)),
+            writer_properties=file_statistics.writer_properties(log.column_fields(table)),
             commit_properties=ONCE,
         )
         _recount(table)
@@ -59,8 +59,10 @@ def _recount(table: DeltaTable) -> None:
     """Write into the log what is in the files. Nobody reads that entry yet, and nothing is staged if this dies."""
     files, path = log.file_system(table.table_uri), log.entry(1)
     actions = [json.loads(line) for line in log.lines(files, path)]
-    adds = iter(file_statistics.recount([action["add"] for action in actions if "add" in action], files, table))
-    actions = [{"add": next(adds)} if "add" in action else action for action in actions]
+    for action in actions:
+        if "add" in action:
+            (add,) = file_statistics.recount([action["add"]], files, table)
+            action["add"] = add
     log.write(files, path, "\n".join(map(json.dumps, actions)) + "\n")
 
 
@@ -98,7 +100,7 @@ def is_plain(table: DeltaTable) -> bool:
     features = set(protocol.writer_features or []) | set(protocol.reader_features or [])
     if not features <= FEATURES or protocol.min_writer_version not in VERSIONS or metadata.configuration:
         return False
-    return all(_is_simple(field, metadata.partition_columns) for field in _fields(table))
+    return all(_is_simple(field, metadata.partition_columns) for field in log.column_fields(table))
 
 
 def _is_simple(field: dict[str, Any], partitions: list[str]) -> bool:
@@ -117,8 +119,3 @@ def _is_valid_text(rows: pa.Table) -> bool:
     except pa.ArrowInvalid:
         return False
     return True
-
-
-def _fields(table: DeltaTable) -> list[dict[str, Any]]:
-    fields: list[dict[str, Any]] = json.loads(table.schema().to_json())["fields"]
-    return fields

@@ -201,6 +201,7 @@ def copy_rows(sink: str, uri: str, handle: Handle) -> Handle:
 
 
 def _safe_age(retention: str | None) -> timedelta:
+    """Return the age below which no VACUUM that is running now can have a file on its list."""
     duration = _parse_duration(retention)
     return duration - DAY if duration >= 2 * DAY else duration / 2
 

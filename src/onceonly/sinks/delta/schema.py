@@ -71,9 +71,9 @@ def check(config: DeltaSink, table: log.Table, rows: Any) -> Change:
     Raises:
         InvalidPipeline: they do not match; names each column.
     """
-    row_types = {field["name"]: field["type"] for field in json.loads(rows.schema.json())["fields"]}
-    fields = json.loads(table.schema().to_json())["fields"]
-    table_types = {field["name"]: field["type"] for field in fields}
+    row_types = log.types_by_name(json.loads(rows.schema.json())["fields"])
+    fields = log.column_fields(table)
+    table_types = log.types_by_name(fields)
     new = [name for name in row_types if name not in table_types]
     differing = []
     for name, kind in table_types.items():
@@ -91,7 +91,9 @@ def check(config: DeltaSink, table: log.Table, rows: Any) -> Change:
             "Change the transform's output (select, cast) or the table. Nothing was staged.",
             code="columns-differ",
         )
-    added = [{"name": name, "type": nullable(row_types[name]), "nullable": True, "metadata": {}} for name in new]
+    added = []
+    for name in new:
+        added.append({"name": name, "type": nullable(row_types[name]), "nullable": True, "metadata": {}})
     return Change(added, {name: row_types[name] for name in differing})
 
 
@@ -112,8 +114,11 @@ def computed_columns(table: log.Table) -> set[str]:
     features = set(protocol.writer_features or ())
     if protocol.min_writer_version < NAMED_FEATURES:
         features = {name for name, since in SINCE.items() if since <= protocol.min_writer_version}
-    fields = json.loads(table.schema().to_json())["fields"]
-    return {field["name"] for field in fields if features.intersection(_features_of(field))}
+    computed = set()
+    for field in log.column_fields(table):
+        if features.intersection(_features_of(field)):
+            computed.add(field["name"])
+    return computed
 
 
 def left_out(table: log.Table, rows: Any) -> list[str]:
@@ -130,8 +135,11 @@ def names(fields: list[Any]) -> list[str]:
 
 def add(target: DeltaTable, handle: Handle) -> bool:
     """Add the new columns, in a commit before that of the rows. Returns whether there were any."""
-    column_names = {field.name for field in target.schema().fields}
-    new = [Field.from_json(json.dumps(field)) for field in handle["added"] if field["name"] not in column_names]
+    column_names = log.column_names(target)
+    new = []
+    for field in handle["added"]:
+        if field["name"] not in column_names:
+            new.append(Field.from_json(json.dumps(field)))
     if not new or is_altered(target, handle):
         return False
     with lock.hold_shared(target.table_uri):
@@ -141,7 +149,7 @@ def add(target: DeltaTable, handle: Handle) -> bool:
 
 def is_altered(target: log.Table, handle: Handle) -> bool:
     """Return whether the table was altered since staging. A column to be added may exist by now, with another type."""
-    kinds = {field["name"]: field["type"] for field in json.loads(target.schema().to_json())["fields"]}
+    kinds = log.types_by_name(log.column_fields(target))
     for field in handle["added"]:
         if nullable(kinds.get(field["name"], field["type"])) != field["type"]:
             return True
@@ -183,10 +191,8 @@ def _find_foreign_type(kind: Any) -> str | None:
         return kind if kind.startswith(FOREIGN) else None
     if kind["type"] == "udt":
         return _find_foreign_type(kind["sqlType"])
-    parts = [field["type"] for field in kind.get("fields", ())]
-    parts += [kind[name] for name in ("elementType", "keyType", "valueType") if name in kind]
-    for part in parts:
-        foreign = _find_foreign_type(part)
+    for inner_type in log.inner_types(kind):
+        foreign = _find_foreign_type(inner_type)
         if foreign:
             return foreign
     return None

@@ -178,7 +178,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
         return handle
 
     def _open_target_to_rehearse(self, handle: Handle, last: Publication | None) -> DeltaTable:
-        """Open the target. Before the decision, another table or none can still be answered by staging again."""
+        """Open the target. Raises StageAgain or ActionNeeded if it is not there: nothing is decided yet."""
         try:
             return self._open_target(handle, last)
         except TargetWentBack:
@@ -267,7 +267,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
             outcome = self._outcome_in(target, handle, decision, last)
             if outcome:
                 return outcome
-            snapshot, target = target, None
+            snapshot, target = target, None  # after a failure the next round opens the table again
             try:
                 if schema.add(snapshot, handle):
                     continue  # another snapshot now, in which it may be published
@@ -330,9 +330,10 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
 
     def traces(self, pipeline: str) -> list[Trace]:
         traces = []
-        for app_id, number in sorted((tuple(key.split("/")), number) for key, number in self._read_txns().items()):
-            if len(app_id) == 4 and (app_id[0], *app_id[2:]) == ("onceonly", pipeline, self.name):
-                traces.append(Trace(app_id[1], evidence.decision_of(number), f"table {self.uri}"))
+        txns = {tuple(app_id.split("/")): number for app_id, number in self._read_txns().items()}
+        for parts, number in sorted(txns.items()):
+            if len(parts) == 4 and (parts[0], *parts[2:]) == ("onceonly", pipeline, self.name):
+                traces.append(Trace(parts[1], evidence.decision_of(number), f"table {self.uri}"))
         return traces
 
     def _read_txns(self) -> Mapping[str, int]:
@@ -400,7 +401,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
 
     def columns(self) -> list[str] | None:
         target = None if self.config.add_columns else log.open_table(self.uri)
-        return [field.name for field in target.schema().fields] if target else None
+        return log.column_names(target) if target else None
 
     def types(self) -> Mapping[str, Any] | None:
         target = None if self.config.add_columns else log.open_table(self.uri)

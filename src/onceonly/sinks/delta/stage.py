@@ -107,12 +107,16 @@ def another_by_name(config: DeltaSink, table_id: str | None) -> NotCommitted:
 
 
 def refuse_foreign_folder(sink: str, uri: str) -> None:
-    names = sorted(info.base_name for info in log.entries(uri) if info.base_name)
-    foreign = [name for name in names if name != "_delta_log" and not name.startswith((log.STAGED, TRIAL))]
+    """Refuse a folder that is no table and holds something else than staged folders and trials of the store."""
+    foreign = []
+    for info in log.entries(uri):
+        name = info.base_name
+        if name and name != "_delta_log" and not name.startswith((log.STAGED, TRIAL)):
+            foreign.append(name)
     if foreign:
         raise InvalidPipeline(
             f"sink '{sink}': {uri} is not a Delta table.",
-            f"The folder contains {count(len(foreign), 'other item')}, such as '{foreign[0]}'.",
+            f"The folder contains {count(len(foreign), 'other item')}, such as '{min(foreign)}'.",
             "Choose an empty folder or a Delta table. Nothing was written.",
         )
 

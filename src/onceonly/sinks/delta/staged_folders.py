@@ -65,7 +65,7 @@ def _settle_stored(files: Objects, own: OwnPath) -> None:
     An empty object marks a folder, as Spark does on Azure and Google.
     """
     paths = [file.path for file in files.below(own.name) if file.size]
-    contents = {path.removeprefix(f"{own.name}/").split("/", 1)[0] for path in paths}
+    contents = _names(paths, own.name)
     logs = [path for path in paths if f"/{LOG}/" in path]
     if not contents - {MARK, LOG}:
         return _delete_marked(own) if folders.is_marked_store(own.root) else files.unlink(paths)
@@ -91,7 +91,9 @@ def list_unsettled(uri: str, prefix: str) -> list[Transaction]:
         answers = list(pool.map(lambda folder: _is_unsettled(uri, files, folder), names))
     transactions = []
     for name, is_one in zip(names, answers, strict=True):
-        txn = Transaction.parse(name.removeprefix(STAGED)) if is_one else None
+        if not is_one:
+            continue
+        txn = Transaction.parse(name.removeprefix(STAGED))
         if txn:
             transactions.append(txn)
     return transactions
@@ -124,17 +126,22 @@ def _is_unsettled(uri: str, files: pafs.FileSystem, folder: str) -> bool:
     infos = _list_files(files, folder)
     if not infos and folders.is_marked_store(uri):
         return False  # of accounts with hierarchical namespaces, clients do not show the empty folders that are left
-    contents = _names(infos, folder)
+    contents = _names(_paths_with_content(infos), folder)
     return MARK not in contents or any(f"/{LOG}/" in info.path for info in infos) or len(contents) == 1
 
 
 def _contents(files: pafs.FileSystem, folder: str) -> set[str]:
     """Return the names in a folder under which there is any file that is not empty: on a store, those mark folders."""
-    return _names(_list_files(files, folder), folder)
+    return _names(_paths_with_content(_list_files(files, folder)), folder)
 
 
-def _names(infos: Iterable[pafs.FileInfo], folder: str) -> set[str]:
-    return {info.path.removeprefix(f"{folder}/").split("/", 1)[0] for info in infos if info.size}
+def _paths_with_content(infos: Iterable[pafs.FileInfo]) -> list[str]:
+    return [info.path for info in infos if info.size]
+
+
+def _names(paths: Iterable[str], folder: str) -> set[str]:
+    """Return the names directly in the folder that these paths begin with."""
+    return {path.removeprefix(f"{folder}/").split("/", 1)[0] for path in paths}
 
 
 def _list_files(files: pafs.FileSystem, folder: str) -> list[pafs.FileInfo]:

@@ -131,7 +131,9 @@ class _Bounds:
     def _has_statistics(self, *path: str) -> bool:
         """Return whether that column has statistics, by the table's settings. Counts the column."""
         if self.chosen is not None:
-            return any(".".join(path[:length]) in self.chosen for length in range(1, len(path) + 1))
+            # A column has statistics also where one that it is inside of is chosen.
+            prefixes = {".".join(path[:length]) for length in range(1, len(path) + 1)}
+            return not prefixes.isdisjoint(self.chosen)
         if self.leaves is None:
             return True
         self.leaves -= 1

@@ -91,7 +91,7 @@ def publish(
             raise CannotPublish(error.what, error.why, error.todo, error.code) from error
         except Exception as error:
             raise _explain(error, sink, uri, handle) from error
-        if read_outcome() is None:
+        if read_outcome() is None:  # Spark skips a version that is not above the table's, without a message
             raise _outcome_unknown(sink, uri, "Spark reported no failure, but the table does not show the commit.")
     return Outcome(detail={"rows": handle["rows"], "through": "spark"})
 

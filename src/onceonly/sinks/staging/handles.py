@@ -203,7 +203,8 @@ def _check_arguments(method: Callable[..., Any], sink: str, kind: str, shape: An
     @wraps(method)
     def checked_method(*arguments: Any, **options: Any) -> Any:
         for argument in (*arguments, *options.values()):
-            for value in argument if isinstance(argument, (list, tuple)) else [argument]:
+            values = argument if isinstance(argument, (list, tuple)) else [argument]
+            for value in values:
                 if isinstance(value, Mapping):
                     check_handle(sink, kind, shape, value)
         return method(*arguments, **options)

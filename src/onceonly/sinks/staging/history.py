@@ -48,9 +48,12 @@ def is_back(sink: str, publication: Publication) -> TargetWentBack:
 
 
 def went_back(sink: str, last: Publication, history: History) -> TargetWentBack:
-    rest = f"It still shows decision {history.decision}" if history.decision else "It shows no earlier decision either"
     if history.at_least:
         rest = "Earlier decisions may be missing there as well"
+    elif history.decision:
+        rest = f"It still shows decision {history.decision}"
+    else:
+        rest = "It shows no earlier decision either"
     return TargetWentBack(
         f"sink '{sink}': {last.proof['target']} lacks what was published to it, up to epoch {last.epoch} "
         f"(decision {last.decision}).",

@@ -18,13 +18,15 @@ Leaf = Callable[[pa.DataType], Convert | None]  # how a value of a plain type is
 
 
 def from_csv(text: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A column of CSV."""
+    """Convert a column of CSV."""
     return text.cast(kind)
 
 
 def from_folders(text: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A partition column. Timestamps are in UTC, like every session of Onceonly, and have no time zone."""
-    return (text.cast(pa.timestamp("us")) if pa.types.is_timestamp(kind) else text).cast(kind)
+    """Convert a partition column. Timestamps are in UTC, like every session of Onceonly, and have no time zone."""
+    if pa.types.is_timestamp(kind):
+        text = text.cast(pa.timestamp("us"))
+    return text.cast(kind)
 
 
 def with_valid_text(column: pa.Array) -> pa.Array:
@@ -67,7 +69,9 @@ def json_parser(kind: Any) -> Convert:
 def array(values: list[Any], kind: pa.DataType, leaf: Leaf) -> pa.Array:
     """Return a column from the Python values that a JSON or Avro parser returns."""
     convert = _converter(kind, leaf)
-    return pa.array(values if convert is None else [convert(value) for value in values], kind)
+    if convert is not None:
+        values = [convert(value) for value in values]
+    return pa.array(values, kind)
 
 
 def from_json(kind: pa.DataType) -> Convert | None:
@@ -100,7 +104,14 @@ def _converter(kind: pa.DataType, leaf: Leaf) -> Convert | None:
 
 
 def _or_null(convert: Convert | None) -> Convert | None:
-    return convert and (lambda value: None if value is None else convert(value))
+    """Return the converter for values of which some are null; null stays null."""
+    if convert is None:
+        return None
+
+    def convert_or_null(value: Any) -> Any:
+        return None if value is None else convert(value)
+
+    return convert_or_null
 
 
 def _struct(converters: Mapping[str, Convert | None]) -> Convert | None:
@@ -116,7 +127,9 @@ def _struct(converters: Mapping[str, Convert | None]) -> Convert | None:
 
 
 def _list(item: Convert | None) -> Convert | None:
-    return item and _or_null(lambda values: [item(value) for value in values])
+    if item is None:
+        return None
+    return _or_null(lambda values: [item(value) for value in values])
 
 
 def _map(item: Convert | None) -> Convert | None:

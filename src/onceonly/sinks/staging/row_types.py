@@ -85,8 +85,8 @@ def nullable(schema: Any) -> Any:
         return [nullable(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    loose = {"nullable": True, "containsNull": True, "valueContainsNull": True, "metadata": {}}
-    return {key: loose[key] if key in loose else nullable(value) for key, value in schema.items()}
+    replaced = {"nullable": True, "containsNull": True, "valueContainsNull": True, "metadata": {}}
+    return {key: replaced[key] if key in replaced else nullable(value) for key, value in schema.items()}
 
 
 def refuse_duplicates(sink: str, rows: Any) -> None:

@@ -45,7 +45,9 @@ def changed_runs(folders: Folders, runs: Iterable[Run]) -> list[Run]:
 def proof(folders: Folders, sink: str, handle: Handle, prefix: str) -> dict[str, Any]:
     """Return the proof of a publication: the place, whose it is, and the newest run of the state; None: it is empty."""
     runs = staterun.runs(sink, handle)
-    newest = {name: runs[-1][name] for name in ("folder", "listing")} if runs else None
+    newest = None
+    if runs:
+        newest = {"folder": runs[-1]["folder"], "listing": runs[-1]["listing"]}
     return {"target": folders.uri, "prefix": prefix, "run": newest}
 
 
@@ -103,4 +105,6 @@ def _read_decision(folders: Folders, txn: Transaction) -> int:
 def _is_same(one: str, other: str) -> bool:
     """Return whether two locations are the same folder."""
     first, second = local_path(one), local_path(other)
-    return LocalFiles().same(str(first), str(second)) if first and second else one == other
+    if first and second:
+        return LocalFiles().same(str(first), str(second))
+    return one == other

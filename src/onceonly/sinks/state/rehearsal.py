@@ -41,9 +41,14 @@ def rehearse(folders: Folders, sink: str, txn: Transaction, handle: Handle, forg
 
 def _check_runs(folders: Folders, sink: str, txn: Transaction, handle: Handle) -> None:
     runs = staterun.runs(sink, handle)
-    changed = [folders.path(run["folder"]) for run in history.changed_runs(folders, runs)]
-    own = [path for path in changed if path.startswith(f"{folders.path(txn.name)}/")]
-    earlier = [path for path in changed if path not in own]
+    own: list[str] = []
+    earlier: list[str] = []
+    for run in history.changed_runs(folders, runs):
+        path = folders.path(run["folder"])
+        if path.startswith(f"{folders.path(txn.name)}/"):
+            own.append(path)
+        else:
+            earlier.append(path)
     if earlier:
         why = f"{earlier[0]} is missing, or has other files than were written. An earlier checkpoint wrote it."
         todo = "Restore it, or go back to an epoch whose state is there (onceonly rewind)."

@@ -80,37 +80,51 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
         return state
 
     def stage(self, txn: Transaction, rows: Changes) -> Handle:
+        """Write the changes as a new run, merged with the newest runs if there are many. The handle lists all runs."""
         changes, before = self._conform(rows.rows, txn.epoch), rows.before
         runs = self._runs(before)
         new_run = self._write(changes, f"{txn.name}/changes")
         self._check_keys(changes.sparkSession, new_run)
         changed_keys = new_run["rows"]
         older = len(runs) - self._count_to_merge(runs, changed_keys)
-        kept, merged = runs[:older], runs[older:]
+        unmerged, merged = runs[:older], runs[older:]
         if merged:
             rows_of_merged = self._merge(changes.sparkSession, [*merged, new_run])
-            if not kept:  # the first run has no deleted rows
+            if not unmerged:  # the first run has no deleted rows
                 rows_of_merged = rows_of_merged.where("NOT _deleted")
             new_run = self._write(rows_of_merged, f"{txn.name}/merged")
             self._folders.delete(f"{txn.name}/changes")  # included in `merged`
-        retired = self._runs(before, "retired")
-        retired += [{**run, "since": txn.epoch} for run in merged]
-        oldest = txn.epoch - KEPT_CHECKPOINTS
+        retired, forget = self._retire(before, merged, txn.epoch)
         handle: dict[str, Any] = {
             **_HANDLE_CONSTANTS,
             "txn": txn.name,
             "schema": self.config.schema,
             "key": list(self.config.key),
             "metadata": _metadata(before) | _lasting_metadata(changes),
-            "runs": [*kept, new_run],
-            "retired": [run for run in retired if run["since"] > oldest],
-            "forget": [run["folder"] for run in retired if run["since"] <= oldest],
+            "runs": [*unmerged, new_run],
+            "retired": retired,
+            "forget": forget,
             "rows": changed_keys,
         }
         notes = [field.metadata[NOTE] for field in changes.schema if NOTE in field.metadata]
         if notes:
             handle["note"] = "; ".join(notes)
         return handle
+
+    def _retire(
+        self, before: Handle | None, merged: Sequence[Mapping[str, Any]], epoch: int
+    ) -> tuple[list[dict[str, Any]], list[str]]:
+        """Return the merged runs to keep for a while, with the epoch since which, and the folders to delete."""
+        runs = self._runs(before, "retired")
+        for run in merged:
+            runs.append({**run, "since": epoch})
+        retired, forget = [], []
+        for run in runs:
+            if run["since"] > epoch - KEPT_CHECKPOINTS:
+                retired.append(run)
+            else:
+                forget.append(run["folder"])
+        return retired, forget
 
     def rehearse(self, handle: Handle, decision: int, last: Publication | None = None) -> Handle:
         """Look at every run that makes up the state, and try a mark. Raises as `commit` and `rehearsal.rehearse`."""
@@ -149,9 +163,7 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
 
         Its first try may have deleted the last published run already.
         """
-        run = last.proof.get("run") if last else None
-        names_to_delete = {txn.name for txn in to_delete}
-        if last and not (run and run["folder"].split("/")[0] in names_to_delete):
+        if last and not self._is_of_any(last.proof.get("run"), to_delete):
             histories.require(self, last)
         runs = staterun.runs(self.name, handle)
         if changed := history.changed_runs(self._folders, runs):
@@ -162,6 +174,13 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
         owners = [staterun.transaction(self.name, run["folder"].split("/")[0]) for run in runs] + to_delete
         proof = history.proof(self._folders, self.name, handle, owners[0].prefix) if owners else {}
         return Outcome(detail={"rows": 0}, proof=proof)
+
+    @staticmethod
+    def _is_of_any(run: Mapping[str, Any] | None, transactions: Sequence[Transaction]) -> bool:
+        """Return whether the run is that of one of these transactions."""
+        if not run:
+            return False
+        return any(run["folder"].split("/")[0] == txn.name for txn in transactions)
 
     def _run_missing(self, path: str, todo: str) -> CannotPublish:
         what = f"sink '{self.name}': a part of the state no longer exists."
@@ -262,7 +281,9 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
                 f"{type(error).__name__}: {error}",
                 f"Nothing was deleted. Give it up again when {self._folders.uri} can be reached.",
             ) from error
-        return Outcome(already=True, detail={"rows": handle["rows"]}) if published else None
+        if not published:
+            return None
+        return Outcome(already=True, detail={"rows": handle["rows"]})
 
     def traces(self, pipeline: str) -> list[Trace]:
         """Return the last decision of each state table that has published here.
@@ -320,10 +341,12 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
             return staterun.runs(self.name, handle, which)
 
     def discard(self, txn: Transaction, handle: Handle | None) -> None:
+        """Delete the folder of `txn`, unless it is marked as published."""
         if not self._is_marked(txn, DONE):
             self._folders.delete(txn.name)
 
     def leftovers(self, prefix: str) -> list[Transaction]:
+        """List the transactions whose folder is there, and not marked as published."""
         return [txn for txn in self._folders.holding(prefix) if not self._is_marked(txn, DONE)]
 
     # ---- runs
@@ -376,7 +399,9 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
                 f"Columns: {'; '.join(problems)}.",
                 "Change what the transform returns (select, cast), or the schema. Nothing was staged.",
             )
-        deleted = F.coalesce(F.col("deleted"), F.lit(False)) if "deleted" in types else F.lit(False)
+        deleted = F.lit(False)
+        if "deleted" in types:
+            deleted = F.coalesce(F.col("deleted"), F.lit(False))
         return rows.select(*schema.names, deleted.alias("_deleted"), F.lit(epoch).cast("bigint").alias("_epoch"))
 
     def _list_problems(self, schema: Any, types: Mapping[str, str]) -> list[str]:
