@@ -33,7 +33,7 @@ class LightDelta(DeltaWriter):
 
     def stage(self, txn: Transaction, rows: Any) -> Handle:
         data = self.rows(txn, rows)
-        target, self._looked = self._looked or head.table(self.uri), None
+        target, self._newest_look = self._newest_look or head.table(self.uri), None
         if target is None:
             target = DeltaTable.create(
                 self.uri, Schema.from_arrow(data.schema), partition_by=list(self.config.partition_by)

@@ -61,7 +61,7 @@ class Changes:
                 )
 
     def rows(self, batch: Any) -> Any:
-        """A row for each change. A record that says something else fails the stage, which names it.
+        """Return a row for each change. A record that says something else fails the stage, which names it.
 
         Args:
             batch: the transform's input.
@@ -70,10 +70,10 @@ class Changes:
         """
         from onceonly.debezium import rows
 
-        return rows.of(self, batch)
+        return rows.read_rows(self, batch)
 
     def split(self, batch: Any) -> tuple[Any, Any]:
-        """As `rows`, and beside them what is refused: topic, partition, offset and error, for a sink of dead letters.
+        """Return what `rows` returns, and what is refused: topic, partition, offset and error, for dead letters.
 
         The table lacks a change that is refused, until a later one of the same key.
         """

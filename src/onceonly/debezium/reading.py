@@ -10,16 +10,16 @@ from typing import Any
 
 from onceonly.debezium.values import UNAVAILABLE, Convert, Kind, Unreadable
 
-OTHERS = {
+OTHER_OPERATIONS = {
     "t": "it says that the table was emptied (TRUNCATE), which is not a change of single rows. "
     "Fill another table from a new snapshot",
     "m": "it is a message in PostgreSQL's log, not a change of a row. Leave it out in the transform",
 }
-APART = (
+UNAVAILABLE_REASON = (
     "was not sent, because it did not change and PostgreSQL stores it out of line (TOAST). "
     "Use REPLICA IDENTITY FULL, or Debezium's reselect post processor"
 )
-SHOWN = {
+TYPE_WORDS = {
     str: "a text",
     int: "a whole number",
     float: "a number",
@@ -27,8 +27,9 @@ SHOWN = {
     list: "a list",
     dict: "an object",
 }
-DOUBTFUL = ("decimal", "timestamp", "binary")
-WRONG = (ValueError, ArithmeticError, TypeError, LookupError, AttributeError)  # of a value, or of what describes it
+AMBIGUOUS_TYPES = ("decimal", "timestamp", "binary")
+# Raised for a value, or for what describes it.
+VALUE_ERRORS = (ValueError, ArithmeticError, TypeError, LookupError, AttributeError)
 Row = dict[str, Any]
 
 
@@ -38,6 +39,8 @@ class Reading:
 
     Args:
         columns: name -> Spark type and converter.
+        keys: the columns of the primary key.
+        without: columns that are left out.
     """
 
     columns: Mapping[str, tuple[str, Convert]]
@@ -45,37 +48,51 @@ class Reading:
     without: Sequence[str]
 
     def row(self, key: Any, value: Any, offset: int) -> Row:
-        """Raises Unreadable with the reason. `key` and `value`: bytes of JSON, or what they were decoded to."""
+        """Return the row of a record.
+
+        Args:
+            key: bytes of JSON, or what they were decoded to.
+            value: the same.
+        Raises:
+            Unreadable: with the reason.
+        """
         kinds, envelope = _envelope(value)
         op = str(envelope.get("op") or "")
-        if op in OTHERS:
-            raise Unreadable(OTHERS[op])
+        if op in OTHER_OPERATIONS:
+            raise Unreadable(OTHER_OPERATIONS[op])
+        if not op:
+            raise Unreadable("it is not a Debezium envelope: it has no op")
         if op not in ("c", "u", "r", "d"):
-            raise Unreadable(f"its op is not known: {op}" if op else "it is not a Debezium envelope: it has no op")
-        found = envelope.get("before" if op == "d" else "after")
-        if not isinstance(found, dict):
+            raise Unreadable(f"its op is not known: {op}")
+        values = envelope.get("before" if op == "d" else "after")
+        if not isinstance(values, dict):
             raise Unreadable("its row is null (REPLICA IDENTITY NOTHING?)")
-        self._check_key(key, op, envelope.get("before"), found)
-        self._check_known(found)
+        self._check_key(key, op, envelope.get("before"), values)
+        self._check_columns(values)
         commit, lsn = _position(envelope.get("source"))
-        row = {name: self._value(name, found, kinds, op) for name in self.columns}
+        row = {name: self._value(name, values, kinds, op) for name in self.columns}
         return {**row, "_commit": commit, "_lsn": lsn, "_offset": offset, "_deleted": op == "d"}
 
-    def _value(self, name: str, found: Row, kinds: Mapping[str, Kind], op: str) -> Any:
-        """Of a deleted row only the key: PostgreSQL says no more of it, and Debezium fills in zeros and empty texts."""
-        value = found.get(name)
+    def _value(self, name: str, values: Row, kinds: Mapping[str, Kind], op: str) -> Any:
+        """Return the value of a column; of a deleted row only of the key.
+
+        PostgreSQL says no more of a deleted row, and Debezium fills in zeros and empty texts.
+        """
+        value = values.get(name)
         if value is None and name in self.keys:
             raise Unreadable(f"its key '{name}' is null or missing")
         if value is None or (op == "d" and name not in self.keys):
             return None
         if value in UNAVAILABLE:
-            raise Unreadable(f"column '{name}' {APART}")
+            raise Unreadable(f"column '{name}' {UNAVAILABLE_REASON}")
         type_, convert = self.columns[name]
         try:
             return convert(value, kinds.get(name, {}))
-        except WRONG:
-            doubt = ", or is ambiguous: see Changes(encodings=…)" if type_.startswith(DOUBTFUL) else ""
-            raise Unreadable(f"column '{name}' is {SHOWN.get(type(value), 'a value')} and not {type_}{doubt}") from None
+        except VALUE_ERRORS:
+            problem = f"column '{name}' is {TYPE_WORDS.get(type(value), 'a value')} and not {type_}"
+            if type_.startswith(AMBIGUOUS_TYPES):
+                problem += ", or is ambiguous: see Changes(encodings=…)"
+            raise Unreadable(problem) from None
 
     def _check_key(self, key: Any, op: str, before: Any, after: Row) -> None:
         names = _key_names(key)
@@ -85,36 +102,40 @@ class Reading:
             if op == "u" and isinstance(before, dict) and before.get(name, after.get(name)) != after.get(name):
                 raise Unreadable(f"an update has changed '{name}', so that is not the table's key")
 
-    def _check_known(self, found: Row) -> None:
-        if unknown := sorted(set(found) - set(self.columns) - set(self.without)):
+    def _check_columns(self, values: Row) -> None:
+        unknown = sorted(set(values) - set(self.columns) - set(self.without))
+        if unknown:
             todo = "Add it to Changes(columns), or name it in without=[…]"
             raise Unreadable(f"its column {unknown} is not known. {todo}")
 
 
 def _envelope(value: Any) -> tuple[Mapping[str, Kind], Row]:
-    """What its schema says of the columns, and the envelope."""
-    whole = _json(value) if isinstance(value, bytes) else value
-    if not isinstance(whole, dict):
+    """Return what the record's schema says of the columns, by name, and the envelope."""
+    document = _parse_json(value) if isinstance(value, bytes) else value
+    if not isinstance(document, dict):
         raise Unreadable("it is not a single JSON object")
-    if not isinstance(whole.get("payload"), dict):
-        return {}, whole
+    if not isinstance(document.get("payload"), dict):
+        return {}, document
     try:
-        parts = (whole.get("schema") or {}).get("fields", [])
-        fields: list[Kind] = next((part["fields"] for part in parts if part["field"] == "after"), [])
-        return {each["field"]: each for each in fields}, whole["payload"]
+        fields: list[Kind] = []
+        for part in (document.get("schema") or {}).get("fields", []):
+            if part["field"] == "after":
+                fields = part["fields"]
+                break
+        return {field["field"]: field for field in fields}, document["payload"]
     except (TypeError, KeyError, AttributeError):
         raise Unreadable("its schema is not one of Debezium") from None
 
 
-def _json(value: bytes) -> Any:
+def _parse_json(value: bytes) -> Any:
     try:
-        return json.loads(value.decode(), parse_float=_finite)
+        return json.loads(value.decode(), parse_float=_parse_finite)
     except (ValueError, RecursionError):
         raise Unreadable("it is not a single JSON object") from None
 
 
-def _finite(text: str) -> float:
-    """Raises ValueError for what Python would read as infinity, such as 1e400."""
+def _parse_finite(text: str) -> float:
+    """Parse a number. Raises ValueError for what Python would read as infinity, such as 1e400."""
     number = float(text)
     if math.isinf(number):
         raise ValueError(text)
@@ -122,7 +143,7 @@ def _finite(text: str) -> float:
 
 
 def _key_names(key: Any) -> list[str] | None:
-    """The columns of the record's key; None: it is neither JSON nor decoded, so it cannot be told."""
+    """Return the columns of the record's key; None: it is neither JSON nor decoded, so they are not known."""
     if isinstance(key, bytes):
         try:
             key = json.loads(key)
@@ -130,12 +151,13 @@ def _key_names(key: Any) -> list[str] | None:
             return None
     if not isinstance(key, dict):
         return None
-    inner = key["payload"] if set(key) == {"schema", "payload"} else key
-    return sorted(inner) if isinstance(inner, dict) else None
+    if set(key) == {"schema", "payload"}:
+        key = key["payload"]
+    return sorted(key) if isinstance(key, dict) else None
 
 
 def _position(source: Any) -> tuple[int, int]:
-    """The commit before the change's transaction, and its own place; zeros before the first commit."""
+    """Return the commit before the change's transaction, and its own place; zeros before the first commit."""
     try:
         lsn, (commit, _) = source["lsn"], json.loads(source["sequence"])
         if source.get("connector", "postgresql") == "postgresql" and type(lsn) is int:

@@ -12,7 +12,7 @@ from pyspark.sql.types import BooleanType, LongType, StringType, StructType
 
 from onceonly.debezium import DELETED, ORDER, Changes
 from onceonly.debezium.reading import Reading
-from onceonly.debezium.values import Unreadable, converter
+from onceonly.debezium.values import Convert, Unreadable, converter
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.merge import REFUSED_RECORD
 from onceonly.spark import arrow
@@ -20,21 +20,24 @@ from onceonly.spark import arrow
 ERROR = "_error"  # why a record is refused
 
 
-def of(changes: Changes, batch: DataFrame) -> DataFrame:
-    """See `Changes.rows`."""
-    return _read(changes, batch, _or_fail).select("row.*").drop(ERROR)
+def read_rows(changes: Changes, batch: DataFrame) -> DataFrame:
+    """Return a row for each change, see `Changes.rows`."""
+    return _read(changes, batch, _row_or_fail).select("row.*").drop(ERROR)
 
 
 def split(changes: Changes, batch: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """See `Changes.split`."""
-    read = _read(changes, batch, _or_error)
+    """Return the rows, and the records that are refused, see `Changes.split`."""
+    records = _read(changes, batch, _row_or_error)
     error = F.col("row").getField(ERROR)
-    refused = read.where(error.isNotNull()).select("topic", "partition", "offset", error.alias("error"))
-    return read.where(error.isNull()).select("row.*").drop(ERROR), refused
+    refused = records.where(error.isNotNull()).select("topic", "partition", "offset", error.alias("error"))
+    return records.where(error.isNull()).select("row.*").drop(ERROR), refused
 
 
 def _read(changes: Changes, batch: DataFrame, row: Any) -> DataFrame:
-    """Records without a value tell Kafka's compaction something, and say nothing new."""
+    """Return the records as topic, partition, offset and row, which `row` makes of each on the workers.
+
+    Records without a value are left out: they tell Kafka's compaction something, and say nothing new.
+    """
     type_ = batch.sparkSession.createDataFrame([], changes.columns).schema
     reading = reading_of(changes, type_)
     for name in ORDER:
@@ -42,54 +45,70 @@ def _read(changes: Changes, batch: DataFrame, row: Any) -> DataFrame:
     type_ = type_.add(DELETED, BooleanType()).add(ERROR, StringType())
     read = arrow.udf(_reader(partial(row, reading), type_), type_)
     key = F.col("key") if "key" in batch.columns else F.lit(None).cast("binary")
-    found = read(key, "value", "topic", "partition", "offset").alias("row")
-    return batch.where(F.col("value").isNotNull()).select("topic", "partition", "offset", found)
+    row_column = read(key, "value", "topic", "partition", "offset").alias("row")
+    return batch.where(F.col("value").isNotNull()).select("topic", "partition", "offset", row_column)
 
 
 def reading_of(changes: Changes, type_: StructType) -> Reading:
-    """Raises InvalidPipeline."""
+    """Return how the records are read. Raises InvalidPipeline if columns, keys and encodings do not fit each other.
+
+    Args:
+        type_: the table's columns.
+    """
     kinds = {field.name: field.dataType.simpleString() for field in type_}
-    made = {name: (kind, converter(kind, changes.encodings.get(name))) for name, kind in kinds.items()}
-    columns = {name: (kind, convert) for name, (kind, convert) in made.items() if convert}
+    columns: dict[str, tuple[str, Convert]] = {}
+    problems = []
+    if not changes.keys:
+        problems.append("no keys are named")
     missing = sorted({*changes.keys, *changes.encodings} - set(kinds))
-    taken = sorted({DELETED, ERROR, *ORDER, *changes.without} & set(kinds))
-    wrong = ["no keys are named"] if not changes.keys else []
-    wrong += [f"no column {missing}"] if missing else []
-    wrong += [f"columns {taken} have another meaning"] if taken else []
-    wrong += [
-        f"'{name}' is {kinds[name]}, which is not a type of Debezium's values" for name in kinds if name not in columns
-    ]
-    if wrong:
+    if missing:
+        problems.append(f"no column {missing}")
+    reserved = sorted({DELETED, ERROR, *ORDER, *changes.without} & set(kinds))
+    if reserved:
+        problems.append(f"columns {reserved} have another meaning")
+    for name, kind in kinds.items():
+        convert = converter(kind, changes.encodings.get(name))
+        if convert:
+            columns[name] = kind, convert
+        else:
+            problems.append(f"'{name}' is {kind}, which is not a type of Debezium's values")
+    if problems:
         raise InvalidPipeline(
             f"Changes({changes.columns!r}, keys={list(changes.keys)}) is not a table with a key.",
-            f"In it: {'; '.join(wrong)}.",
+            f"In it: {'; '.join(problems)}.",
             "Correct columns, keys, encodings or without. Nothing was written.",
         )
     return Reading(columns, changes.keys, changes.without)
 
 
 def _reader(row: Any, type_: StructType) -> Any:
+    """Return a function of columns that makes a column of rows: `row` of each record, null where it has no value."""
+
     def read_all(
         keys: pa.Array, values: pa.Array, topics: pa.Array, partitions: pa.Array, offsets: pa.Array
     ) -> pa.Array:
         from pyspark.sql.pandas.types import to_arrow_type
 
-        parts = zip(*(part.to_pylist() for part in (keys, values, topics, partitions, offsets)), strict=True)
-        # Spark may read a batch before it leaves out records without a value
-        found = [None if each[1] is None else row(*each) for each in parts]
-        return pa.array(found, to_arrow_type(type_, timezone="UTC"))
+        columns = [column.to_pylist() for column in (keys, values, topics, partitions, offsets)]
+        rows = []
+        for key, value, *place in zip(*columns, strict=True):
+            # Spark may read a batch before it leaves out records without a value
+            rows.append(None if value is None else row(key, value, *place))
+        return pa.array(rows, to_arrow_type(type_, timezone="UTC"))
 
     return read_all
 
 
-def _or_fail(reading: Reading, key: Any, value: Any, topic: str, partition: int, offset: int) -> dict[str, Any]:
+def _row_or_fail(reading: Reading, key: Any, value: Any, topic: str, partition: int, offset: int) -> dict[str, Any]:
+    """Return the row of a record. Raises ValueError, which names the record, if it is refused."""
     try:
         return reading.row(key, value, offset)
     except Unreadable as error:
         raise ValueError(f"{REFUSED_RECORD}topic {topic} partition {partition} offset {offset}: {error}.") from None
 
 
-def _or_error(reading: Reading, key: Any, value: Any, topic: str, partition: int, offset: int) -> dict[str, Any]:
+def _row_or_error(reading: Reading, key: Any, value: Any, topic: str, partition: int, offset: int) -> dict[str, Any]:
+    """Return the row of a record, or one with the reason alone if it is refused."""
     try:
         return reading.row(key, value, offset)
     except Unreadable as error:

@@ -27,9 +27,9 @@ BYTES: list[Any] = [PLACEHOLDER, base64.b64encode(PLACEHOLDER).decode(), PLACEHO
 UNAVAILABLE: list[Any] = [
     *(TEXT, *BYTES),
     *({TEXT: TEXT}, [(TEXT, TEXT)], f'{{"{TEXT}":"{TEXT}"}}'),
-    *([TEXT], [AS_UUID], list(PLACEHOLDER), *([one] for one in BYTES)),
+    *([TEXT], [AS_UUID], list(PLACEHOLDER), *([value] for value in BYTES)),
 ]
-SINGLE, DOUBLE = 3.4028234663852886e38, 1.7976931348623157e308  # the largest of each
+MAX_SINGLE, MAX_DOUBLE = 3.4028234663852886e38, 1.7976931348623157e308
 DAYS = (-719_162, 2_932_896)  # 0001-01-01 and 9999-12-31, since 1970
 MICROS = (DAYS[0] * 86_400_000_000, (DAYS[1] + 1) * 86_400_000_000 - 1)
 BITS = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
@@ -41,7 +41,7 @@ PER_MICRO = {  # what a number counts, by Debezium's name of it
 }
 PRECISE = "org.apache.kafka.connect.data.Decimal"
 DIGITS = Context(prec=80)
-FINER = re.compile(r"[.,]\d{6}\d*[1-9]")  # than microseconds
+FINER_THAN_MICROS = re.compile(r"[.,]\d{6}\d*[1-9]")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Kind = Mapping[str, Any]  # of a column in Debezium's schema; empty: there is none
 Convert = Callable[[Any, Kind], Any]
@@ -52,23 +52,24 @@ class Unreadable(ValueError):
 
 
 def converter(type_: str, encoding: str | None) -> Convert | None:
-    """For columns of that Spark type (as `simpleString` says it); None: Debezium's values cannot have it.
+    """Return a converter for columns of that Spark type; None: Debezium's values cannot have it.
 
     Args:
+        type_: as `simpleString` says it.
         encoding: what the user has said; a schema in the record counts more.
     """
     if bits := BITS.get(type_):
-        return partial(_whole, 1 << bits)
-    if found := re.fullmatch(r"decimal\((\d+),(\d+)\)", type_):
-        return partial(_decimal, int(found[1]), int(found[2]), encoding)
-    if found := re.fullmatch(r"array<(\w+)>", type_):
-        element = converter(found[1], None)
+        return partial(_integer, 1 << bits)
+    if decimal := re.fullmatch(r"decimal\((\d+),(\d+)\)", type_):
+        return partial(_decimal, int(decimal[1]), int(decimal[2]), encoding)
+    if array := re.fullmatch(r"array<(\w+)>", type_):
+        element = converter(array[1], None)
         return element and partial(_array, element)
     plain: dict[str, Convert] = {
         "string": _text,
         "boolean": _boolean,
-        "float": partial(_real, SINGLE),
-        "double": partial(_real, DOUBLE),
+        "float": partial(_real, MAX_SINGLE),
+        "double": partial(_real, MAX_DOUBLE),
         "date": _date,
         "timestamp": partial(_time, encoding, True),
         "timestamp_ntz": partial(_time, encoding, False),
@@ -77,7 +78,7 @@ def converter(type_: str, encoding: str | None) -> Convert | None:
     return plain.get(type_)
 
 
-def _whole(limit: int, value: Any, kind: Kind) -> int:
+def _integer(limit: int, value: Any, kind: Kind) -> int:
     if type(value) is not int or not -limit <= value < limit:
         raise Unreadable
     return value
@@ -90,7 +91,7 @@ def _boolean(value: Any, kind: Kind) -> bool:
 
 
 def _real(largest: float, value: Any, kind: Kind) -> float:
-    """The nearest one to a decimal fraction; a whole number has to be one of them."""
+    """Return the nearest float to a decimal fraction; a whole number has to be one of them."""
     if value in ("NaN", "Infinity", "-Infinity"):
         return float(value)
     if type(value) is float:
@@ -99,26 +100,30 @@ def _real(largest: float, value: Any, kind: Kind) -> float:
         return value
     if type(value) is not int or not abs(value) <= largest:
         raise Unreadable
-    found = _single(value) if largest == SINGLE else float(value)
-    if found != value:
+    real = float(value)
+    if largest == MAX_SINGLE:
+        real = _round_to_single(value)
+    if real != value:
         raise Unreadable
-    return found
+    return real
 
 
-def _single(value: float) -> float:
+def _round_to_single(value: float) -> float:
     return float(struct.unpack("f", struct.pack("f", value))[0])
 
 
 def _text(value: Any, kind: Kind) -> str:
     if kind.get("name") == PRECISE or isinstance(value, bytes):
         raise Unreadable
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _array(element: Convert, value: Any, kind: Kind) -> list[Any]:
     if not isinstance(value, list):
         raise Unreadable
-    return [None if each is None else element(each, {}) for each in value]
+    return [None if item is None else element(item, {}) for item in value]
 
 
 # ---- bytes and decimals
@@ -127,16 +132,17 @@ def _array(element: Convert, value: Any, kind: Kind) -> list[Any]:
 def _binary(encoding: str | None, value: Any, kind: Kind) -> bytes:
     if isinstance(value, bytes):
         return value
-    how = "base64" if kind.get("type") == "bytes" else encoding
-    if not isinstance(value, str) or how not in ("base64", "hex"):
+    if kind.get("type") == "bytes":
+        encoding = "base64"
+    if not isinstance(value, str) or encoding not in ("base64", "hex"):
         raise Unreadable
-    return base64.b64decode(value, validate=True) if how == "base64" else bytes.fromhex(value)
+    return base64.b64decode(value, validate=True) if encoding == "base64" else bytes.fromhex(value)
 
 
 def _decimal(precision: int, scale: int, encoding: str | None, value: Any, kind: Kind) -> Decimal:
-    found = _any_decimal(encoding, value, kind)
-    fitting = found.quantize(Decimal(1).scaleb(-scale), context=DIGITS)
-    if fitting != found or len(fitting.as_tuple().digits) > precision:
+    decimal = _any_decimal(encoding, value, kind)
+    fitting = decimal.quantize(Decimal(1).scaleb(-scale), context=DIGITS)
+    if fitting != decimal or len(fitting.as_tuple().digits) > precision:
         raise Unreadable
     return fitting
 
@@ -145,9 +151,9 @@ def _any_decimal(encoding: str | None, value: Any, kind: Kind) -> Decimal:
     if isinstance(value, Decimal):
         return value
     if isinstance(value, dict) and set(value) == {"scale", "value"}:
-        return _unscaled(value["value"], int(value["scale"]))
+        return _decode_unscaled(value["value"], int(value["scale"]))
     if isinstance(value, str) and kind.get("name") == PRECISE:
-        return _unscaled(value, int(kind["parameters"]["scale"]))
+        return _decode_unscaled(value, int(kind["parameters"]["scale"]))
     if isinstance(value, str) and (encoding == "string" or kind.get("type") == "string"):
         try:
             return Decimal(value)
@@ -156,18 +162,20 @@ def _any_decimal(encoding: str | None, value: Any, kind: Kind) -> Decimal:
     raise Unreadable
 
 
-def _unscaled(value: str | bytes, scale: int) -> Decimal:
-    """Two's complement, most significant byte first."""
-    bytes_ = base64.b64decode(value, validate=True) if isinstance(value, str) else value
-    return Decimal(int.from_bytes(bytes_, "big", signed=True)).scaleb(-scale, DIGITS)
+def _decode_unscaled(value: str | bytes, scale: int) -> Decimal:
+    """Decode a decimal without its scale: two's complement, most significant byte first."""
+    if isinstance(value, str):
+        value = base64.b64decode(value, validate=True)
+    return Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-scale, DIGITS)
 
 
 # ---- times
 
 
 def _date(value: Any, kind: Kind) -> int:
+    """Return whole days since 1970."""
     if type(value) is int:
-        return _within(DAYS, value)
+        return _require_within(DAYS, value)
     if isinstance(value, str):
         value = date.fromisoformat(value.removesuffix("Z"))
     if not isinstance(value, date) or isinstance(value, datetime):
@@ -176,10 +184,11 @@ def _date(value: Any, kind: Kind) -> int:
 
 
 def _time(encoding: str | None, zoned: bool, value: Any, kind: Kind) -> int:
+    """Return whole microseconds since 1970."""
     if type(value) is int:
         return _micros(value, PER_MICRO.get(kind.get("name", ""), encoding))
     if isinstance(value, str):
-        if FINER.search(value):  # Python would cut it off
+        if FINER_THAN_MICROS.search(value):  # Python would cut it off
             raise Unreadable
         value = datetime.fromisoformat(value)
     if not isinstance(value, datetime):
@@ -191,14 +200,20 @@ def _time(encoding: str | None, zoned: bool, value: Any, kind: Kind) -> int:
 
 def _micros(number: int, unit: str | None) -> int:
     if unit == "nanos" and number % 1000 == 0:
-        return _within(MICROS, number // 1000)
-    if unit not in ("millis", "micros"):
-        raise Unreadable
-    return _within(MICROS, number * 1000 if unit == "millis" else number)
+        return _require_within(MICROS, number // 1000)
+    if unit == "millis":
+        return _require_within(MICROS, number * 1000)
+    if unit == "micros":
+        return _require_within(MICROS, number)
+    raise Unreadable
 
 
-def _within(limits: tuple[int, int], number: int) -> int:
-    """Of days or microseconds: years 1 to 9999. PostgreSQL's 'infinity' is written as a number far outside."""
+def _require_within(limits: tuple[int, int], number: int) -> int:
+    """Return days or microseconds of the years 1 to 9999.
+
+    Raises:
+        Unreadable: PostgreSQL's 'infinity', for one, is written as a number far outside.
+    """
     if not limits[0] <= number <= limits[1]:
         raise Unreadable
     return number

@@ -21,7 +21,7 @@ from onceonly.pipeline.sinks import DeltaSink, StateSink
 from onceonly.pipeline.tables import DeltaSource
 from onceonly.sinks.delta import log
 from onceonly.sinks.delta.sink import DeltaWriter
-from onceonly.sinks.state.sink import RUNS, StateWriter
+from onceonly.sinks.state.sink import MAX_RUNS, StateWriter
 from onceonly.sources.delta import DeltaReader
 from onceonly.testing.fakes import FakeReceipts
 
@@ -109,7 +109,7 @@ def test_what_a_transform_remembers(
     uri, name = f"{uri}/{folder}", f"{name}/{folder}"
     sink = StateWriter(StateSink("totals", schema="page INT, views BIGINT", key=["page"], path=uri), uri)
     before, truth = None, {}
-    for epoch in range(1, RUNS + 3):
+    for epoch in range(1, MAX_RUNS + 3):
         rows = spark_there.range(5).selectExpr(
             f"CAST(id * {epoch} AS INT) AS page", f"CAST({epoch} AS BIGINT) AS views"
         )
@@ -122,7 +122,7 @@ def test_what_a_transform_remembers(
         before, truth = handle, truth | {number * epoch: epoch for number in range(5)}
     assert {row["page"]: row["views"] for row in sink.read(spark_there, before).collect()} == truth
     assert sink.leftovers("0" * 32 + "-pages") == []
-    assert [trace.decision for trace in sink.traces("pages")] == [RUNS + 2]
+    assert [trace.decision for trace in sink.traces("pages")] == [MAX_RUNS + 2]
     assert not [key for key in shown.keys(f"{name}/") if "_temporary" in key or "__magic" in key]
     told = {committer(shown.text(f"{name}/{run['folder']}/_SUCCESS")) for run in before["runs"]}
     assert told == COMMITTERS.get(store.scheme, told), "files were copied to their names"

@@ -441,7 +441,7 @@ def test_such_a_table_is_closed_through_spark(delta, monkeypatch):
     """Also to a publisher that has looked before: Spark passes over its rows without a word, and it looks again."""
     delta.sql(FEATURES["row tracking"])
     handle, lake = delta.stage(delta.numbers(2)), delta.writer(spark=lambda: delta.spark)
-    monkeypatch.setattr(lock, "alone", nullcontext)  # as where no lock keeps the two apart
+    monkeypatch.setattr(lock, "hold_exclusive", nullcontext)  # as where no lock keeps the two apart
     real = DeltaWriter._outcome_in
 
     def closed_after(self, *args):

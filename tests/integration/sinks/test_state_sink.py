@@ -15,7 +15,7 @@ from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.checkpoint.sink import Changes
 from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.pipeline.sinks import StateSink
-from onceonly.sinks.state.sink import DONE, RUNS, StateWriter
+from onceonly.sinks.state.sink import DONE, MAX_RUNS, StateWriter
 from onceonly.testing.fakes import FakeReceipts
 
 pytestmark = pytest.mark.integration
@@ -98,7 +98,7 @@ def test_as_a_plain_dict_would_have_it_through_every_merge(memory: Memory) -> No
                 truth[key] = row[2]
         memory.change(list(rows.values()))
         states.append(dict(truth))
-        assert len(memory.handles[-1]["runs"]) <= RUNS
+        assert len(memory.handles[-1]["runs"]) <= MAX_RUNS
     assert memory.read(memory.before) == truth
     for epoch in (0, 7, 8, 15, 22):  # and as it was
         assert memory.read(memory.handles[epoch]) == states[epoch]
@@ -108,15 +108,15 @@ def test_as_a_plain_dict_would_have_it_through_every_merge(memory: Memory) -> No
 
 
 def test_what_was_merged_away_is_forgotten_in_the_end(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onceonly.sinks.state.sink.KEPT", 3)
-    for epoch in range(RUNS + 6):
+    monkeypatch.setattr("onceonly.sinks.state.sink.KEPT_CHECKPOINTS", 3)
+    for epoch in range(MAX_RUNS + 6):
         memory.change([("a", epoch, 1, False)])
-    assert len(memory.read(memory.before)) == RUNS + 6
+    assert len(memory.read(memory.before)) == MAX_RUNS + 6
     used = {run["folder"] for run in [*memory.handles[-1]["runs"], *memory.handles[-1]["retired"]]}
     there = {str(path.parent.relative_to(memory.folder)) for path in memory.folder.rglob("_SUCCESS")}
     assert used <= there
     assert used == there
-    assert len(memory.folders()) == len(used) < RUNS + 6
+    assert len(memory.folders()) == len(used) < MAX_RUNS + 6
 
 
 def test_an_abort_leaves_the_state_as_it_was(memory: Memory) -> None:

@@ -41,14 +41,14 @@ def read(name: str, recording: str, how: Any) -> list[dict[str, Any]]:
 
 
 def test_every_type() -> None:
-    last = {row["id"]: row for row in read("customers", "text", rows._or_fail)}
+    last = {row["id"]: row for row in read("customers", "text", rows._row_or_fail)}
     assert [comparable(last[id]) for id in sorted(last) if not last[id][DELETED]] == table("customers")
 
 
 def test_a_record_that_is_refused_is_named_or_told_apart() -> None:
     with pytest.raises(ValueError, match=r"this record is refused: topic shop partition 0 offset 3: .*emptied"):
-        read("visits", "default", rows._or_fail)
-    found = read("visits", "default", rows._or_error)
+        read("visits", "default", rows._row_or_fail)
+    found = read("visits", "default", rows._row_or_error)
     assert [row["id"] for row in found if row[rows.ERROR] is None] == [1, 2, 3, 1]
     assert [row[DELETED] for row in found if row[rows.ERROR]] == [None]
 
@@ -82,12 +82,12 @@ def test_the_sink_says_which_record_was_refused_and_what_to_do() -> None:
 
     sink = DeltaSink("lake", "lake", merge=Merge(["id"], list(ORDER), DELETED))
     raised = ValueError(f"Job aborted: {REFUSED_RECORD}topic shop partition 0 offset 3: it is emptied.\n  at Worker")
-    found = changes._explained(sink, raised)
+    found = changes._explain(sink, raised)
     assert isinstance(found, InvalidPipeline)
     assert found.why == "topic shop partition 0 offset 3: it is emptied."
     assert "Changes(…)" in found.todo
-    unordered = changes._explained(sink, ValueError(f"Job aborted: {changes.REFUSED}'id' is null, {{}}\n  at Worker"))
+    unordered = changes._explain(sink, ValueError(f"Job aborted: {changes.REFUSED}'id' is null, {{}}\n  at Worker"))
     assert isinstance(unordered, InvalidPipeline)
     assert (unordered.why, unordered.todo) == ("'id' is null, {}", changes.TODOS[changes.REFUSED])
     other = OSError("disk full")
-    assert changes._explained(sink, other) is other
+    assert changes._explain(sink, other) is other

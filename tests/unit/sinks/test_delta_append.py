@@ -214,7 +214,7 @@ def test_a_large_table_is_not_repeated_in_each_commit(lake: LightDelta, monkeypa
     monkeypatch.setattr(head, "LARGE", 100)
     for epoch in (1, 2):
         publish(lake, lake.stage(transaction(epoch), [epoch]), epoch)
-    assert head.SHOWN not in (Path(lake.uri) / log.entry(2)).read_text()
+    assert head.TABLE_KEY not in (Path(lake.uri) / log.entry(2)).read_text()
     same(lake)
 
 

@@ -79,10 +79,10 @@ def test_what_a_killed_trial_has_left_is_no_other_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", ["check", "stage", "stage after a look"])
 def test_whoever_is_going_to_write_has_it_tried(tried: list[str], monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     sink, rows = DeltaWriter(DeltaSink("lake", URI), URI, no_spark), object()
-    monkeypatch.setattr(stage, "opened", lambda *_: None)
+    monkeypatch.setattr(stage, "open_target", lambda *_: None)
     calls: dict[str, Any] = {"check": sink.check, "stage": lambda: sink.target(rows)}
     if way == "stage after a look":
-        sink._looked = look()
+        sink._newest_look = look()
     with pytest.raises(InvalidPipeline, match="cannot hold the table"):
         calls[way.split()[0]]()
     assert len(tried) == 1

@@ -9,7 +9,7 @@ import pytest
 from onceonly.checkpoint.model import Transaction
 from onceonly.errors import CannotPublish, Fenced, StateBehind
 from onceonly.sinks.delta import evidence
-from onceonly.sinks.delta.evidence import Shown, given_up, shown, version
+from onceonly.sinks.delta.evidence import Shown, given_up, interpret, version
 
 
 def folder(nonce: str) -> str:
@@ -44,7 +44,7 @@ def test_it_reads_as_the_decision_and_the_beginning_of_the_nonce() -> None:
     ],
 )
 def test_what_a_version_says_to_decision_seven(seen: int | None, says: Shown) -> None:
-    assert shown(seen, OURS) is says
+    assert interpret(seen, OURS) is says
 
 
 def test_whatever_the_nonce_a_transaction_is_below_the_end_of_its_decision_and_above_the_one_before() -> None:

@@ -264,7 +264,7 @@ def test_other_writers_that_never_pause_are_an_outcome_to_try_again(
     monkeypatch.setattr(merge, "compute", compute)
     with pytest.raises(OutcomeUnknown, match=r"20 commits in a row conflicted.*Pause them"):
         commit(lake, handle, 2)
-    assert len(tries) == delta.TRIES
+    assert len(tries) == delta.MAX_COMMIT_ATTEMPTS
     monkeypatch.setattr(merge, "compute", inner)
     commit(lake, handle, 2)
     assert lake.content()[1] == (2, "1@2")

@@ -158,7 +158,7 @@ def test_a_staged_table_can_be_read_as_before(lake: LightDelta) -> None:
     handle = lake.stage(transaction(3), [3])
     assert DeltaTable(f"{lake.uri}/{handle['folder']}").to_pyarrow_table()["n"].to_pylist() == [3]
     first = json.loads((folder(lake, 3) / log.entry(0)).read_text().splitlines()[0])
-    assert first["commitInfo"][log.BEGAN]["version"] == 2
+    assert first["commitInfo"][log.TARGET_VERSION_KEY]["version"] == 2
 
 
 # ---- what is published already

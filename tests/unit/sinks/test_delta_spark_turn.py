@@ -110,16 +110,20 @@ def test_check_stage_commit_and_fence_refuse_it(lake: LightDelta, monkeypatch: p
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "PATIENCE", 0.1)
+    monkeypatch.setattr(lock, "LOCK_TIMEOUT_SECONDS", 0.1)
 
 
 @pytest.mark.usefixtures("impatient")
 def test_publishers_of_delta_rs_share_and_one_through_spark_is_alone(lake: LightDelta) -> None:
     lake.stage(transaction(), [1])
-    with lock.shared(lake.uri), lock.shared(lake.uri), pytest.raises(OutcomeUnknown, match="no other process may"):
-        lock.alone(lake.uri).__enter__()
-    for other in (lock.alone, lock.shared):
-        with lock.alone(lake.uri), pytest.raises(OutcomeUnknown, match="another process has been writing"):
+    with (
+        lock.hold_shared(lake.uri),
+        lock.hold_shared(lake.uri),
+        pytest.raises(OutcomeUnknown, match="no other process may"),
+    ):
+        lock.hold_exclusive(lake.uri).__enter__()
+    for other in (lock.hold_exclusive, lock.hold_shared):
+        with lock.hold_exclusive(lake.uri), pytest.raises(OutcomeUnknown, match="another process has been writing"):
             other(lake.uri).__enter__()
 
 
@@ -127,7 +131,7 @@ def test_whoever_waits_goes_on_when_the_other_has_ended(lake: LightDelta) -> Non
     handle, begun, may_end = lake.stage(transaction(), [1]), threading.Event(), threading.Event()
 
     def publishes_through_spark() -> None:
-        with lock.alone(lake.uri):
+        with lock.hold_exclusive(lake.uri):
             begun.set()
             may_end.wait(PATIENCE)
 
@@ -149,7 +153,7 @@ def test_nothing_is_written_to_the_log_beside_spark(lake: LightDelta) -> None:
     """Rows, columns, and the end of a decision."""
     handle = lake.stage(transaction(), [1])
     column = {"name": "text", "type": "string", "nullable": True, "metadata": {}}
-    with lock.alone(lake.uri):
+    with lock.hold_exclusive(lake.uri):
         for tried in (handle, {**handle, "added": [column]}):
             with pytest.raises(OutcomeUnknown, match="another process has been writing"):
                 lake.commit(tried, 1, NEVER)
@@ -166,7 +170,7 @@ def test_a_file_system_without_locks_takes_delta_rs_and_no_spark(lake: LightDelt
     monkeypatch.setattr(lock.fcntl, "flock", without)
     assert not lake.commit(handle, 1, NEVER).already
     with pytest.raises(OSError, match="No locks"):
-        lock.alone(lake.uri).__enter__()
+        lock.hold_exclusive(lake.uri).__enter__()
 
 
 # ---- Spark fails
@@ -213,7 +217,7 @@ def test_failure_of_spark_is_told_by_its_cause(lake: LightDelta, step: Any) -> N
 
 def test_refusal_of_spark_is_told_by_its_cause() -> None:
     text = "An error occurred while calling o72.save.\n: DeltaException: [DELTA_NOT_NULL_CONSTRAINT_VIOLATED] of n\n"
-    told = through_spark._explained(Exception(text), "lake", "/lake", {"folder": "staged-1"})
+    told = through_spark._explain(Exception(text), "lake", "/lake", {"folder": "staged-1"})
     assert isinstance(told, CannotPublish)
     assert "An error occurred while calling" not in str(told)
     assert "DELTA_NOT_NULL_CONSTRAINT_VIOLATED" in told.why

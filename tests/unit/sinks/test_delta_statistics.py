@@ -129,7 +129,7 @@ def schema(**kinds: Any) -> dict[str, Any]:
 
 def settled(stats: dict[str, Any] | str, settings: dict[str, str] | None = None, **kinds: Any) -> dict[str, Any]:
     text = stats if isinstance(stats, str) else json.dumps(stats)
-    found: dict[str, Any] = json.loads(statistics.settled(text, schema(**kinds), [], settings or {}))
+    found: dict[str, Any] = json.loads(statistics.settle(text, schema(**kinds), [], settings or {}))
     return found
 
 
@@ -165,7 +165,7 @@ def test_times_that_spark_has_cut_are_bounds_again() -> None:
 
 def test_decimals_lose_exponents_and_no_digit() -> None:
     text = '{"numRecords":2,"minValues":{"d":-1E-9},"maxValues":{"d":1.23456789012345678901E+20},"nullCount":{"d":0}}'
-    told = statistics.settled(text, schema(d="decimal(38,9)"), [], {})
+    told = statistics.settle(text, schema(d="decimal(38,9)"), [], {})
     assert '"minValues":{"d":-0.000000001},"maxValues":{"d":123456789012345678901}' in told
 
 

@@ -24,12 +24,12 @@ from onceonly.filesystems.objects import Found, Objects
 from onceonly.sinks.delta import arbitrated, errors, evidence, head, history, log, rehearsal, schema, statistics
 from onceonly.sinks.delta.look import Look
 
-TRIES = 20  # conflicts with other writers, before an error is raised
+MAX_COMMIT_ATTEMPTS = 20  # conflicts with other writers, before an error is raised
 INTERVAL = 100  # commits between log checkpoints: delta-rs's default
 MAX_AGE_SECONDS = 10.0  # of a look at the target with which a commit begins
-EVERY = "delta.checkpointInterval"
+CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 CLEANUP = "delta.enableExpiredLogCleanup"  # the owner's choice whether old log entries are deleted
-OF_AN_ADD = ("path", "partitionValues", "size", "modificationTime", "dataChange", "stats")
+ADD_KEYS = ("path", "partitionValues", "size", "modificationTime", "dataChange", "stats")
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,13 @@ class Prepared:
     looked_at: float
 
     def is_for(self, handle: Handle, decision: int, last: Publication | None) -> bool:
-        """Whether a commit may begin with it: it was asked the same, and just now.
+        """Return whether a commit may begin with it: the rehearsal was for the same commit, and just now.
 
         A target that went back since is not what the put would follow on.
         """
-        asked = self.folder, self.decision, self.last
-        return asked == (handle["folder"], decision, last) and 0 <= time.time() - self.looked_at <= MAX_AGE_SECONDS
+        if (self.folder, self.decision, self.last) != (handle["folder"], decision, last):
+            return False
+        return 0 <= time.time() - self.looked_at <= MAX_AGE_SECONDS
 
 
 def rehearse(sink: str, uri: str, handle: Handle, decision: int, last: Publication | None) -> Prepared | None:
@@ -69,8 +70,8 @@ def rehearse(sink: str, uri: str, handle: Handle, decision: int, last: Publicati
     looked_at, target = time.time(), head.look(uri)
     if target is None or target.metadata().id != handle["table_id"]:
         return None
-    wanted = evidence.version(decision, handle["folder"])
-    if evidence.outcome(sink, handle, target.transaction_version(handle["app_id"]), wanted):
+    version = evidence.version(decision, handle["folder"])
+    if evidence.outcome(sink, handle, target.transaction_version(handle["app_id"]), version):
         return None
     errors.refuse_expiring_evidence(sink, uri, target.metadata().configuration)
     history.require(sink, uri, last, handle["table_id"], target.transaction_version)
@@ -78,7 +79,7 @@ def rehearse(sink: str, uri: str, handle: Handle, decision: int, last: Publicati
         return None
     files = Objects(uri)
     staged = files.below(log.rows_folder(handle))
-    adds = _adds(files, handle, staged, target)
+    adds = _find_adds(files, handle, staged, target)
     if adds is None or _is_old(target, staged):
         return None
     return Prepared(handle["folder"], decision, last, target, adds, staged, looked_at)
@@ -92,7 +93,7 @@ def publish(
     last: Publication | None = None,
     prepared: Prepared | None = None,
 ) -> Outcome | None:
-    """The outcome; None: it is not for a plain append here, and nothing was written.
+    """Append the staged files, once. Returns the outcome; None: this is not for a plain append, nothing was written.
 
     Args:
         prepared: by the rehearsal of the same handle.
@@ -107,33 +108,35 @@ def publish(
     try:
         return _publish(sink, uri, handle, evidence.version(decision, handle["folder"]), last, prepared)
     except OSError as error:
-        raise errors.unknown(handle, f"{type(error).__name__}: {error}") from error
+        raise errors.outcome_unknown(handle, f"{type(error).__name__}: {error}") from error
 
 
 def _publish(
     sink: str, uri: str, handle: Handle, version: int, last: Publication | None, prepared: Prepared | None
 ) -> Outcome | None:
     files = Objects(uri)
-    for _ in range(TRIES):
+    for _ in range(MAX_COMMIT_ATTEMPTS):
+        # What a rehearsal has prepared is good for one put. If that is refused, the target has to be read.
         if prepared and prepared.staged == files.below(log.rows_folder(handle)):
             target, adds, prepared = prepared.target, prepared.adds, None
         else:
             prepared = None
-            looked = _look(uri, handle)
-            if looked is None or looked.metadata().id != handle["table_id"]:
+            newest = _look(uri, handle)
+            if newest is None or newest.metadata().id != handle["table_id"]:
                 return None
-            target = looked
-            if done := evidence.outcome(sink, handle, target.transaction_version(handle["app_id"]), version):
-                return done
+            target = newest
+            outcome = evidence.outcome(sink, handle, target.transaction_version(handle["app_id"]), version)
+            if outcome:
+                return outcome
             errors.refuse_expiring_evidence(sink, uri, target.metadata().configuration)
             history.require(sink, uri, last, handle["table_id"], target.transaction_version)
             if not _is_plain(target, handle):
                 return None
             staged = files.below(log.rows_folder(handle))
-            found = _adds(files, handle, staged, target)
-            if found is None or _is_old(target, staged):
+            staged_adds = _find_adds(files, handle, staged, target)
+            if staged_adds is None or _is_old(target, staged):
                 return None
-            adds = found
+            adds = staged_adds
         content = _entry(target, adds, handle["app_id"], version).encode()
         try:
             files.create(log.entry(target.version() + 1), content)
@@ -141,68 +144,84 @@ def _publish(
             continue  # another writer was first, or this one, and its answer was lost
         _make_checkpoint(target)
         digest = hashlib.sha256(content).hexdigest()
-        shown = uri, handle["table_id"], target.version() + 1, digest, handle["app_id"], version
-        return Outcome(detail={"rows": handle["rows"]}, proof=history.entry_proof(*shown))
-    raise errors.unknown(handle, f"{TRIES} commits in a row conflicted with other writers of the table.")
+        proof = history.entry_proof(uri, handle["table_id"], target.version() + 1, digest, handle["app_id"], version)
+        return Outcome(detail={"rows": handle["rows"]}, proof=proof)
+    raise errors.outcome_unknown(
+        handle, f"{MAX_COMMIT_ATTEMPTS} commits in a row conflicted with other writers of the table."
+    )
 
 
 def _look(uri: str, handle: Handle) -> Look | None:
     try:
         return head.look(uri)
     except OutcomeUnknown as error:  # which says that nothing was written
-        raise errors.unknown(handle, error.why) from error
+        raise errors.outcome_unknown(handle, error.why) from error
 
 
 def _is_plain(target: Look, handle: Handle) -> bool:
-    """Whether files are added to a table as it was when they were staged, and nothing else is done."""
-    there = {field.name for field in target.schema().fields}
-    more = "merge" in handle or "where" in handle or bool(model.taken_out(handle))
+    """Return whether files are added to a table as it was when they were staged, and nothing else is done."""
+    if "merge" in handle or "where" in handle or model.taken_out(handle):
+        return False
     return (
-        not more
-        and handle["publish"] == "delta-rs"
-        and set(schema.names(handle["added"])) <= there
+        handle["publish"] == "delta-rs"
+        and set(schema.names(handle["added"])) <= set(log.column_names(target))
         and log.takes_plain_append(target) is None
         and not schema.is_altered(target, handle)
     )
 
 
 def _is_old(target: Look, staged: list[Found]) -> bool:
-    """Whether a VACUUM may have some of them on its list: they are copied elsewhere."""
-    return rehearsal.are_old(target, (found.changed for found in staged if found.path.endswith(".parquet")))
+    """Return whether a VACUUM may have some of them on its list. Such files are copied, by another way to publish."""
+    return rehearsal.are_old(target, (file.changed for file in staged if file.path.endswith(".parquet")))
 
 
-def _adds(files: Objects, handle: Handle, staged: list[Found], target: Look) -> list[dict[str, Any]] | None:
-    """The actions that add the staged files to the target; None: some of them are no longer there.
+def _find_adds(files: Objects, handle: Handle, staged: list[Found], target: Look) -> list[dict[str, Any]] | None:
+    """Find the actions that add the staged files to the target; None: some of them are no longer there.
 
     Args:
         staged: what is in the folder of the staged rows.
     """
     folder = log.rows_folder(handle)
-    there = {found.path: found for found in staged}
     path = f"{folder}/{log.entry(1)}"
-    adds = log.adds_of(files.read(path, there[path].tag).splitlines(), folder) if path in there else []
-    if len(adds) != handle["files"] or log.gone(adds, folder, {each.path: each.size for each in there.values()}):
+    adds: list[dict[str, Any]] = []
+    sizes = {}
+    for file in staged:
+        sizes[file.path] = file.size
+        if file.path == path:
+            adds = log.adds_of(files.read(path, file.tag).splitlines(), folder)
+    if len(adds) != handle["files"] or log.missing_among(adds, folder, sizes):
         return None
-    adds = statistics.settled_adds(adds, target)
-    return [{**{key: add.get(key) for key in OF_AN_ADD}, "path": f"{folder}/{add['path']}"} for add in adds]
+    target_adds = []
+    for add in statistics.with_settled_statistics(adds, target):
+        target_add = {key: add.get(key) for key in ADD_KEYS}
+        target_add["path"] = f"{folder}/{add['path']}"
+        target_adds.append(target_add)
+    return target_adds
 
 
 def _entry(target: Look, adds: list[dict[str, Any]], app_id: str, version: int) -> str:
     now = int(time.time() * 1000)
     info = {"timestamp": now, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
-    shown = head.summary(target, app_id, version)
-    actions = [
-        {"commitInfo": {**info, "isBlindAppend": True, "engineInfo": "onceonly", **shown}},
+    table_summary = head.summary(target, app_id, version)
+    actions: list[dict[str, Any]] = [
+        {"commitInfo": {**info, "isBlindAppend": True, "engineInfo": "onceonly", **table_summary}},
         {"txn": {"appId": app_id, "version": version, "lastUpdated": now}},
-        *({"add": {**add, "dataChange": True}} for add in adds),
     ]
+    for add in adds:
+        actions.append({"add": {**add, "dataChange": True}})
     return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
 
 
 def _make_checkpoint(before: Look) -> None:
-    """As delta-rs does after a commit. Nothing depends on it, so a failure only causes a warning."""
+    """Make a log checkpoint, as delta-rs does after a commit, if one is due.
+
+    Nothing depends on it, so a failure only causes a warning.
+
+    Args:
+        before: the table before the commit.
+    """
     try:
-        if (before.version() + 1) % int(before.metadata().configuration.get(EVERY, INTERVAL)):
+        if (before.version() + 1) % int(before.metadata().configuration.get(CHECKPOINT_INTERVAL, INTERVAL)):
             return
         table = DeltaTable(before.table_uri)
         table.create_checkpoint()

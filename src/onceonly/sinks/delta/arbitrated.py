@@ -15,7 +15,7 @@ LOCKED = "AWS_S3_LOCKING_PROVIDER"  # then delta-rs excludes others by a lock ou
 
 
 def by_puts() -> bool:
-    """Whether they do so by conditional puts: delta-rs may be configured otherwise."""
+    """Return whether writers exclude each other by conditional puts: delta-rs may be configured otherwise."""
     puts = os.environ.get("AWS_CONDITIONAL_PUT", "etag").lower()
     return not os.environ.get(LOCKED) and puts in ("etag", "etag-put-if-not-exists")
 
@@ -28,8 +28,7 @@ def require(sink: str, uri: str, table: Table | None) -> None:
         OSError: the store does not answer.
     """
     scheme = urlsplit(uri).scheme.lower()
-    tried = isinstance(table, Look) and any(app_id.startswith("onceonly/") for app_id in table.txns)
-    if tried or local_path(uri) or scheme not in location.ATOMIC_SCHEMES:
+    if _was_published_to(table) or local_path(uri) or scheme not in location.ATOMIC_SCHEMES:
         return
     on_s3 = scheme in ("s3", "s3a")
     if on_s3 and os.environ.get(LOCKED):
@@ -41,3 +40,7 @@ def require(sink: str, uri: str, table: Table | None) -> None:
             f"Unset it, or let delta-rs use a lock ({LOCKED}). Nothing was written.",
         )
     arbitration.check(uri, f"the table of sink '{sink}'")
+
+
+def _was_published_to(table: Table | None) -> bool:
+    return isinstance(table, Look) and any(app_id.startswith("onceonly/") for app_id in table.txns)

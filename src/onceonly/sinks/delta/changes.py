@@ -27,16 +27,17 @@ def check_columns(config: DeltaSink, rows: Any) -> None:
     """If the sink merges, refuse rows without the columns, or with types that cannot be compared exactly."""
     if (merge := config.merge) is None:
         return
-    kinds = {field["name"]: field["type"] for field in json.loads(rows.schema.json())["fields"]}
-    wrong = [f"'{name}' is missing" for name in merge.columns if name not in kinds]
-    compared = [name for name in (*merge.keys, *merge.order_by) if name in kinds]
-    wrong += [f"'{name}' is {_shown(kinds[name])}" for name in compared if not _is_comparable(kinds[name])]
+    kinds = log.types_by_name(json.loads(rows.schema.json())["fields"])
+    problems = [f"'{name}' is missing" for name in merge.columns if name not in kinds]
+    for name in (*merge.keys, *merge.order_by):
+        if name in kinds and not _is_comparable(kinds[name]):
+            problems.append(f"'{name}' is {_type_name(kinds[name])}")
     if merge.deletes in kinds and kinds[merge.deletes] != "boolean":
-        wrong.append(f"'{merge.deletes}' (deletes) is {_shown(kinds[merge.deletes])}, not boolean")
-    if wrong:
+        problems.append(f"'{merge.deletes}' (deletes) is {_type_name(kinds[merge.deletes])}, not boolean")
+    if problems:
         raise InvalidPipeline(
             f"sink '{config.name}': the rows cannot be merged.",
-            f"Columns: {'; '.join(wrong)}. Keys and order are integers, decimals, text, booleans, dates or times.",
+            f"Columns: {'; '.join(problems)}. Keys and order are integers, decimals, text, booleans, dates or times.",
             f"Change DeltaSink(merge=…) or the transform (cast). {TODO}",
         )
 
@@ -45,9 +46,12 @@ def check_table(config: DeltaSink, table: log.Table) -> None:
     """If the sink merges, refuse a table in which rows cannot be replaced, or that has not the columns."""
     if config.merge is None:
         return
-    there = {field.name for field in table.schema().fields}
-    missing = [name for name in config.merge.columns if name not in there]
-    if why := against(table) or (f"It has no column {missing}." if missing else None):
+    column_names = log.column_names(table)
+    missing = [name for name in config.merge.columns if name not in column_names]
+    why = why_not_mergeable(table)
+    if why is None and missing:
+        why = f"It has no column {missing}."
+    if why:
         raise InvalidPipeline(
             f"sink '{config.name}': changes cannot be merged into {table.table_uri}.",
             why,
@@ -55,8 +59,8 @@ def check_table(config: DeltaSink, table: log.Table) -> None:
         )
 
 
-def against(table: log.Table) -> str | None:
-    """Why single rows cannot be replaced in that table; None if they can."""
+def why_not_mergeable(table: log.Table) -> str | None:
+    """Say why single rows cannot be replaced in that table; None if they can."""
     if why := stage.only_appends(table):
         return why
     if "deletionVectors" in (table.protocol().writer_features or []):
@@ -78,28 +82,29 @@ def write(config: DeltaSink, staged: str, rows: Any) -> None:
     try:
         stage.write(staged, newest(config.merge, rows))
     except Exception as error:
-        raise _explained(config, error) from error
+        raise _explain(config, error) from error
 
 
 def check_staged(config: DeltaSink, table: log.Table, adds: list[dict[str, Any]]) -> None:
     """If the sink merges, refuse values that the table would not give back: no change would find their rows."""
     if config.merge is None:
         return
+    partition_values = [add["partitionValues"] for add in adds]
     for name in config.merge.columns:
-        if any(name in add["partitionValues"] and not add["partitionValues"][name] for add in adds):
-            raise _unfindable(
+        if any(name in values and not values[name] for values in partition_values):
+            raise _not_found_again(
                 config,
                 f"'{name}' is an empty string in some of them, and the table is partitioned by it: Delta stores "
                 "null there, and a row with a null key cannot be found again.",
                 name,
             )
-    for field in json.loads(table.schema().to_json())["fields"]:
-        name, kind = field["name"], field["type"]
+    for name, kind in log.types_by_name(log.column_fields(table)).items():
         if kind != "date" and not str(kind).startswith(("timestamp", "decimal(")):
             continue
-        values = {value for add in adds if (value := add["partitionValues"].get(name))}
-        if signed := sorted(value for value in values if value[0] in "+-"):
-            raise _unfindable(
+        texts = {values.get(name) for values in partition_values}
+        signed = sorted(text for text in texts if text and text[0] in "+-")
+        if signed:
+            raise _not_found_again(
                 config,
                 f"'{name}' is {signed[0]} in some of them, and the table is partitioned by it: of partitions, delta-rs "
                 "does not read back negative decimals, or days outside of the years 1 to 9999.",
@@ -107,7 +112,8 @@ def check_staged(config: DeltaSink, table: log.Table, adds: list[dict[str, Any]]
             )
 
 
-def _unfindable(config: DeltaSink, why: str, name: str) -> InvalidPipeline:
+def _not_found_again(config: DeltaSink, why: str, name: str) -> InvalidPipeline:
+    """Describe rows that no later change would find, because of their value of that partition column."""
     return InvalidPipeline(
         f"sink '{config.name}': the changes cannot be merged.",
         why,
@@ -116,8 +122,8 @@ def _unfindable(config: DeltaSink, why: str, name: str) -> InvalidPipeline:
     )
 
 
-def irreplaceable(config: DeltaSink, old: Handle) -> str | None:
-    """Why rows that were published cannot be taken back, if merging is the reason."""
+def why_irreplaceable(config: DeltaSink, old: Handle) -> str | None:
+    """Say why rows that were published cannot be taken back, if merging is the reason."""
     if "merge" not in old and config.merge is None:
         return None
     return "Changes are merged into the table: the rows that they replaced no longer exist."
@@ -125,7 +131,8 @@ def irreplaceable(config: DeltaSink, old: Handle) -> str | None:
 
 def refuse(sink: str, target: log.Table, handle: Handle, altered: bool) -> None:
     """Raise CannotPublish unless changes can still be merged into the table."""
-    if why := "The table was altered since then." if altered else against(target):
+    why = "The table was altered since then." if altered else why_not_mergeable(target)
+    if why:
         raise CannotPublish(
             f"sink '{sink}': the staged changes cannot be merged into {handle['uri']}.",
             why,
@@ -135,7 +142,7 @@ def refuse(sink: str, target: log.Table, handle: Handle, altered: bool) -> None:
 
 
 def newest(merge: Merge, rows: Any) -> Any:
-    """One row per key. The job fails with REFUSED on a null, and on two different changes that nothing orders."""
+    """Reduce to one row per key. The job fails with REFUSED on a null, and on different changes without an order."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -145,35 +152,36 @@ def newest(merge: Merge, rows: Any) -> Any:
     packed = rows.select(row.alias("row"), F.sha2(F.to_json(row, EXACT), 256).alias("text"))
     keys = [F.col("row").getField(name).alias(f"key {number}") for number, name in enumerate(merge.keys)]
     order = [F.col("row").getField(name).alias(f"order {number}") for number, name in enumerate(merge.order_by)]
-    each = packed.groupBy(*keys, *order).agg(
+    # Rows of one key and one order are the same change, or cannot be ordered: their texts differ.
+    changes = packed.groupBy(*keys, *order).agg(
         F.first("row").alias("row"), (F.min("text") != F.max("text")).alias("differ")
     )
-    by = [F.col(f"`key {number}`") for number in range(len(keys))]
-    down = [F.col(f"`order {number}`").desc() for number in range(len(order))]
-    checked = each.withColumn("row", _refusing(merge))
-    place = F.row_number().over(Window.partitionBy(*by).orderBy(*down))
+    key_columns = [F.col(f"`key {number}`") for number in range(len(keys))]
+    newest_first = [F.col(f"`order {number}`").desc() for number in range(len(order))]
+    checked = changes.withColumn("row", _row_or_error(merge))
+    place = F.row_number().over(Window.partitionBy(*key_columns).orderBy(*newest_first))
     return checked.withColumn("place", place).where("place = 1").select("row.*")
 
 
-def _refusing(merge: Merge) -> Any:
-    """The row, or an error in its place."""
+def _row_or_error(merge: Merge) -> Any:
+    """Return a column with the row, or with an error in its place."""
     from pyspark.sql import functions as F
 
     row = F.col("row")
-    named = F.to_json(
+    example = F.to_json(
         F.struct(*[row.getField(name).alias(name) for name in merge.columns]), {"ignoreNullFields": "false"}
     )
     checked = F.when(
-        F.col("differ"), F.raise_error(F.concat(F.lit(f"{REFUSED}another one has the same order, "), named))
+        F.col("differ"), F.raise_error(F.concat(F.lit(f"{REFUSED}another one has the same order, "), example))
     )
     for name in merge.columns:
-        null = F.concat(F.lit(f"{REFUSED}'{name}' is null, "), named)
-        checked = checked.when(row.getField(name).isNull(), F.raise_error(null))
+        message = F.concat(F.lit(f"{REFUSED}'{name}' is null, "), example)
+        checked = checked.when(row.getField(name).isNull(), F.raise_error(message))
     return checked.otherwise(row)
 
 
-def _explained(config: DeltaSink, error: Exception) -> Exception:
-    """What `newest` or a transform has refused; any other error as it is."""
+def _explain(config: DeltaSink, error: Exception) -> Exception:
+    """Return an error that says what `newest` or a transform has refused; any other error as it is."""
     for mark, todo in TODOS.items():
         if mark in str(error):
             why = str(error).partition(mark)[2].splitlines()[0][:500]
@@ -185,5 +193,5 @@ def _is_comparable(kind: Any) -> bool:
     return isinstance(kind, str) and (kind in KINDS or kind.startswith("decimal("))
 
 
-def _shown(kind: Any) -> str:
+def _type_name(kind: Any) -> str:
     return kind if isinstance(kind, str) else str(kind.get("type", kind))

@@ -19,10 +19,11 @@ def commit(
     version: int,
     exactly_next: bool = False,
 ) -> None:
-    """Write it. Another commit since that snapshot may come between only if nothing is removed.
+    """Write the log entry. Another commit since that snapshot may come between only if nothing is removed.
 
     Args:
-        exactly_next: no other commit may, in any case.
+        version: the evidence.
+        exactly_next: no other commit may come between, in any case.
     Raises:
         CommitFailedError: another one did, or it has published the same.
     """
@@ -30,7 +31,7 @@ def commit(
     retries = 0 if removes or exactly_next else None
     stamp = CommitProperties(app_transactions=[DeltaTxn(app_id, version)], max_commit_retries=retries)
     columns = target.metadata().partition_columns
-    with lock.shared(target.table_uri):
+    with lock.hold_shared(target.table_uri):
         target.create_write_transaction(
             [*adds, *removes], "append", target.schema(), partition_by=columns, commit_properties=stamp
         )

@@ -1,4 +1,4 @@
-"""What is said when a Delta table cannot be published to, or when it is not known whether it was."""
+"""The errors of a Delta table that cannot be published to, or of which it is not known whether it was."""
 
 from __future__ import annotations
 
@@ -11,23 +11,32 @@ from onceonly.errors import CannotPublish, OutcomeUnknown
 TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
 
 
-def another_table(sink: str, uri: str, handle: Handle, found: str | int | None) -> CannotPublish:
-    """`found`: the id of the table that is there; None: there is none."""
-    now = "no longer exists" if found is None else f"is now another table (id {found})"
+def another_table(sink: str, uri: str, handle: Handle, table_id: str | int | None) -> CannotPublish:
+    """Describe another table in place of the target.
+
+    Args:
+        table_id: of the table that is there; None: there is none.
+    """
+    difference = "no longer exists" if table_id is None else f"is now another table (id {table_id})"
     return CannotPublish(
         f"sink '{sink}': {uri} is not the table for which the rows were staged.",
-        f"It {now}; the rows were staged for id {handle['table_id']}.",
+        f"It {difference}; the rows were staged for id {handle['table_id']}.",
         f"Restore the table and recover, or: onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …. "
         f"The staged rows are kept in {handle['folder']}.",
     )
 
 
-def vanished(sink: str, uri: str, handle: Handle, missing: int, paths: Sequence[str]) -> CannotPublish:
-    """`missing`: how many there are; `paths`: of those whose names are known."""
-    named = f", such as {paths[0]}" if paths else ""
+def files_missing(sink: str, uri: str, handle: Handle, missing: int, paths: Sequence[str]) -> CannotPublish:
+    """Describe staged files that no longer exist.
+
+    Args:
+        missing: how many there are.
+        paths: of those whose names are known.
+    """
+    example = f", such as {paths[0]}" if paths else ""
     return CannotPublish(
         f"sink '{sink}': staged files no longer exist in {uri}.",
-        f"Missing in {handle['folder']}: {missing:,} of {count(handle['files'], 'file')}{named}. "
+        f"Missing in {handle['folder']}: {missing:,} of {count(handle['files'], 'file')}{example}. "
         "A VACUUM deletes files that were not published within its retention.",
         f"Restore them and recover. If no copy exists: onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …. "
         f"This target then lacks {count(handle['rows'], 'row')}; onceonly describe PIPELINE EPOCH shows the records "
@@ -48,7 +57,7 @@ def refuse_expiring_evidence(sink: str, uri: str, configuration: Mapping[str, st
         )
 
 
-def unknown(handle: Handle, why: str) -> OutcomeUnknown:
+def outcome_unknown(handle: Handle, why: str) -> OutcomeUnknown:
     return OutcomeUnknown(
         f"it is not known whether the rows reached {handle['uri']}.",
         why,
@@ -66,11 +75,12 @@ def unreadable(handle: Handle, error: Exception) -> OutcomeUnknown:
 
 
 def first_line(error: Exception) -> str:
-    """delta-rs adds its stack to some messages."""
+    """Return the first line of a message: delta-rs adds its stack to some."""
     return (str(error).splitlines() or [type(error).__name__])[0][:500]
 
 
-def open_still(handle: Handle, why: str) -> OutcomeUnknown:
+def still_open(handle: Handle, why: str) -> OutcomeUnknown:
+    """Describe a decision that could not be closed."""
     return OutcomeUnknown(
         f"{handle['uri']} could not be closed to the rows, so a process may still publish them.",
         why,

@@ -29,20 +29,20 @@ class Shown(Enum):
 
 
 def version(decision: int, folder: str) -> int:
-    """The version of a transaction's commit. `folder` is its staged folder, whose name ends with the nonce."""
-    named = FOLDER.fullmatch(folder)
-    if named is None:
+    """Return the version of a transaction's commit. `folder` is its staged folder, whose name ends with the nonce."""
+    match = FOLDER.fullmatch(folder)
+    if match is None:
         raise CannotPublish(
             f"the folder '{folder[:200]}' is not that of a transaction.",
             "The folder in a handle is staged-<state table>-<pipeline>-<sink>-<epoch>-<attempt>-<nonce>. This one was "
             "altered.",
             "Restore the state table. Nothing was published.",
         )
-    return decision << BITS | min(int(named[1], 16), GIVEN_UP - 1)
+    return decision << BITS | min(int(match[1], 16), GIVEN_UP - 1)  # GIVEN_UP itself would close the decision
 
 
 def given_up(decision: int) -> int:
-    """The version that closes a decision."""
+    """Return the version that closes a decision."""
     return decision << BITS | GIVEN_UP
 
 
@@ -50,8 +50,8 @@ def decision_of(version: int) -> int:
     return version >> BITS
 
 
-def shown(version: int | None, wanted: int) -> Shown:
-    """What the table's version means for the transaction with the version `wanted`."""
+def interpret(version: int | None, wanted: int) -> Shown:
+    """Say what the table's version means for the transaction with the version `wanted`."""
     decision = wanted >> BITS
     if version is None or decision_of(version) < decision:
         return Shown.EARLIER
@@ -63,13 +63,13 @@ def shown(version: int | None, wanted: int) -> Shown:
 
 
 def outcome(sink: str, handle: Handle, version: int | None, wanted: int) -> Outcome | None:
-    """The outcome of a transaction whose table has `version`; None if it may be published.
+    """Return the outcome of a transaction whose table has `version`; None if it may be published.
 
     Raises:
         Fenced: it was given up.
         StateBehind: the table has a decision that the state table does not have.
     """
-    match shown(version, wanted):
+    match interpret(version, wanted):
         case Shown.EARLIER:
             return None
         case Shown.OURS:
@@ -80,11 +80,11 @@ def outcome(sink: str, handle: Handle, version: int | None, wanted: int) -> Outc
                 f"{handle['uri']} is closed to it (transaction {handle['app_id']}).",
                 f"The staged rows are kept in {handle['folder']}.",
             )
-        case what:
-            raise _behind(sink, handle, what, version or 0, wanted)
+        case evidence_of_newer_state:
+            raise _state_behind(sink, handle, evidence_of_newer_state, version or 0, wanted)
 
 
-def _behind(sink: str, handle: Handle, what: Shown, version: int, wanted: int) -> StateBehind:
+def _state_behind(sink: str, handle: Handle, what: Shown, version: int, wanted: int) -> StateBehind:
     pipeline = handle["app_id"].split("/")[2]
     return StateBehind(
         f"sink '{sink}': the state table is behind {handle['uri']}.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from onceonly.sinks.staging import row_text, row_types
 
 
 def batches(uri: str) -> pa.RecordBatchReader | None:
-    """All rows of a staged table; None if only Spark can read them.
+    """Return all rows of a staged table; None if only Spark can read them.
 
     They are read by pyarrow, because the engine of delta-rs fails on invalid UTF-8.
     """
@@ -30,10 +31,14 @@ def _batches(table: DeltaTable, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     import pyarrow.dataset as ds  # with pandas, which takes a second
 
     paths = sorted(map(unquote, log.active_files(table)))
-    by = pa.schema([(name, pa.string()) for name in table.metadata().partition_columns])
-    stored = pa.schema([field for field in schema if field.name not in by.names])
-    read, hive = ds.ParquetFileFormat(read_options=row_types.MICROS), ds.partitioning(by, flavor="hive")
+    partition_fields = pa.schema([(name, pa.string()) for name in table.metadata().partition_columns])
+    stored_fields = pa.schema([field for field in schema if field.name not in partition_fields.names])
+    file_format = ds.ParquetFileFormat(read_options=row_types.MICROS)
+    partitioning = ds.partitioning(partition_fields, flavor="hive")
     files = log.file_system(table.table_uri)
-    whole = pa.schema([*stored, *by])
-    rows = ds.dataset(paths, whole, read, files, hive, partition_base_dir="").to_batches() if paths else ()
-    yield from row_text.batches(rows, schema, stored, row_text.as_it_is)
+    all_fields = pa.schema([*stored_fields, *partition_fields])
+    rows: Any = ()
+    if paths:
+        dataset = ds.dataset(paths, all_fields, file_format, files, partitioning, partition_base_dir="")
+        rows = dataset.to_batches()
+    yield from row_text.batches(rows, schema, stored_fields, row_text.as_it_is)

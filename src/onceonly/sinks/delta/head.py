@@ -30,28 +30,30 @@ from onceonly.sinks.delta.look import Look
 
 ENTRY = re.compile(r"(\d{20})\.json")
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10})|\.[0-9a-f-]{36})?\.(?:parquet|json)")
-COLUMNS = ["txn.appId", "txn.version", "metaData", "protocol"]
-SHOWN = "onceonly.table"  # in the information of a commit: what the table is by then, so that no earlier one is read
+CHECKPOINT_COLUMNS = ["txn.appId", "txn.version", "metaData", "protocol"]
+TABLE_ACTIONS = ("metaData", "protocol")  # what a table is; the newest of each counts
+# Key in the information of a commit: what the table is by then, so that no earlier entry has to be read.
+TABLE_KEY = "onceonly.table"
 LARGE = 32 << 10  # bytes: what is larger is not repeated in each commit
-WANTED = tuple(f'"{name}"'.encode() for name in ("txn", "metaData", "protocol", SHOWN))
-WHOLE = 8 << 20  # bytes: a log checkpoint on an object store that is not larger is read in one request
-BROKEN = (OSError, ValueError, KeyError, DeltaError)  # a log that cannot be read, or is no log
-ROWS = 4096  # of a log checkpoint, at a time: most of them are files
-AT_ONCE = 16  # entries read at the same time
+ACTION_MARKERS = tuple(f'"{name}"'.encode() for name in ("txn", *TABLE_ACTIONS, TABLE_KEY))  # of lines to parse
+MAX_CHECKPOINT_BYTES_AT_ONCE = 8 << 20  # a log checkpoint on an object store up to this is read in one request
+LOG_ERRORS = (OSError, ValueError, KeyError, DeltaError)  # of a log that cannot be read, or is no log
+CHECKPOINT_BATCH_ROWS = 4096  # of a log checkpoint, at a time: most of them are files
+MAX_PARALLEL_READS = 16  # entries read at the same time
 
 
 @dataclass(frozen=True)
 class Head:
-    """Of one version of a table; `table_id` is None where the log does not name it."""
+    """What a log says of one version of a table; `table_id` is None where it does not name it."""
 
     version: int
     table_id: str | None
     txns: Mapping[str, int]  # app id -> version
-    told: Mapping[str, Mapping[str, Any]]  # its `metaData` and `protocol`, where the log has them
+    actions: Mapping[str, Mapping[str, Any]]  # its `metaData` and `protocol`, where the log has them
 
 
 def read(uri: str) -> Head | None:
-    """The newest version; None: there is no table.
+    """Read the newest version; None: there is no table.
 
     Raises:
         OutcomeUnknown: the log is not whole, or cannot be read.
@@ -60,39 +62,43 @@ def read(uri: str) -> Head | None:
 
 
 def digest(uri: str, version: int) -> str | None:
-    """SHA-256 of that log entry; None: it is no longer there.
+    """Return the SHA-256 of that log entry; None: it is no longer there.
 
     Raises:
         OutcomeUnknown: it cannot be read.
     """
     try:
         if local_path(uri):
-            entry = log.began(log.file_system(uri), version)
-            return entry["entry"] if entry else None
+            identity = log.identify_version(log.file_system(uri), version)
+            return identity["entry"] if identity else None
         return hashlib.sha256(Objects(uri).read(log.entry(version))).hexdigest()
     except FileNotFoundError:
         return None
-    except BROKEN as error:
+    except LOG_ERRORS as error:
         raise _unreadable(uri, error) from error
 
 
 class Stored:
-    """The log of a table on an object store, as one listing shows it; `whole`: also before its last log checkpoint."""
+    """The log of a table on an object store, as one listing shows it.
 
-    def __init__(self, uri: str, whole: bool = False) -> None:
+    Args:
+        complete: lists also what was written before the last log checkpoint.
+    """
+
+    def __init__(self, uri: str, complete: bool = False) -> None:
         self.uri, self.files = uri, Objects(uri)
-        listed = self.files.below(log.LOG) if whole else delta_names.recent(self.files)
-        self.found: dict[str, Found] = {each.name: each for each in listed}
+        objects = self.files.below(log.LOG) if complete else delta_names.recent(self.files)
+        self.objects_by_name: dict[str, Found] = {file.name: file for file in objects}
 
     def lines(self, path: str) -> Iterator[bytes]:
-        found = self.found[path.rpartition("/")[2]]
-        yield from self.files.read(path, found.tag).splitlines()
+        file = self.objects_by_name[path.rpartition("/")[2]]
+        yield from self.files.read(path, file.tag).splitlines()
 
     def open_input_file(self, path: str) -> pa.NativeFile:
-        found = self.found[path.rpartition("/")[2]]
-        if found.size > WHOLE:
+        file = self.objects_by_name[path.rpartition("/")[2]]
+        if file.size > MAX_CHECKPOINT_BYTES_AT_ONCE:
             return log.file_system(self.uri).open_input_file(path)
-        return pa.BufferReader(self.files.read(path, found.tag))
+        return pa.BufferReader(self.files.read(path, file.tag))
 
 
 Files: TypeAlias = "pafs.FileSystem | Stored"
@@ -105,43 +111,49 @@ class TableLog:
         self.uri, self._files, self._names = uri, files, names
 
     def head(self) -> Head | None:
-        """The newest version; None: there is no table."""
+        """Read the newest version; None: there is no table."""
         newest = newest_version(self._names)
         try:
             if newest < 0:
                 return None
             if isinstance(self._files, Stored):
-                return _read_back(self._files, newest)
-            return _read(self._files, self._names, newest)
-        except BROKEN as error:
+                return _read_backwards(self._files, newest)
+            return _read_forwards(self._files, self._names, newest)
+        except LOG_ERRORS as error:
             raise _unreadable(self.uri, error) from error
 
     def digest(self, version: int) -> str | None:
-        """SHA-256 of that log entry; None: it is no longer there."""
-        entry = self._files.found.get(f"{version:020}.json") if isinstance(self._files, Stored) else None
-        if entry is None or not isinstance(self._files, Stored):
+        """Return the SHA-256 of that log entry; None: it is no longer there."""
+        if not isinstance(self._files, Stored):
+            return digest(self.uri, version)
+        entry = self._files.objects_by_name.get(f"{version:020}.json")
+        if entry is None:
             return digest(self.uri, version)
         try:
             return hashlib.sha256(self._files.files.read(entry.path, entry.tag)).hexdigest()
         except FileNotFoundError:
             return None
-        except BROKEN as error:
+        except LOG_ERRORS as error:
             raise _unreadable(self.uri, error) from error
 
     def commit_info(self, version: int) -> dict[str, Any]:
-        """What that commit says of itself; empty: nothing, or its log entry is no longer there."""
+        """Read what that commit says of itself; empty: nothing, or its log entry is no longer there."""
         try:
-            lines = _lines(self._files, log.entry(version))
-            infos = (json.loads(line).get("commitInfo") for line in lines if b'"commitInfo"' in line)
-            return next((info for info in infos if info), {})
+            for line in _lines(self._files, log.entry(version)):
+                if b'"commitInfo"' not in line:
+                    continue
+                info: dict[str, Any] | None = json.loads(line).get("commitInfo")
+                if info:
+                    return info
+            return {}
         except (FileNotFoundError, KeyError):
             return {}
-        except BROKEN as error:
+        except LOG_ERRORS as error:
             raise _unreadable(self.uri, error) from error
 
 
 def open_log(uri: str) -> TableLog:
-    """The log of the table there, or an empty one.
+    """Open the log of the table there, or an empty one.
 
     Raises:
         OutcomeUnknown: it cannot be listed.
@@ -149,144 +161,202 @@ def open_log(uri: str) -> TableLog:
     try:
         if not local_path(uri):
             stored = Stored(uri)
-            return TableLog(uri, stored, list(stored.found))
-        found = log.entries(uri, log.LOG)
-        names = [info.base_name for info in found if info.size or ENTRY.fullmatch(info.base_name)]
+            return TableLog(uri, stored, list(stored.objects_by_name))
+        # An empty file is no log checkpoint. An entry counts in any case.
+        infos = log.entries(uri, log.LOG)
+        names = [info.base_name for info in infos if info.size or ENTRY.fullmatch(info.base_name)]
         return TableLog(uri, log.file_system(uri), names)
-    except BROKEN as error:
+    except LOG_ERRORS as error:
         raise _unreadable(uri, error) from error
 
 
 def table(uri: str) -> log.Table | None:
-    """The table there, as an append has to know it; None: there is none."""
+    """Open the table there, as an append has to know it; None: there is none."""
     return log.open_table(uri) if local_path(uri) else look(uri)
 
 
 def look(uri: str) -> Look | None:
-    """The newest version of a table on an object store; None: there is none.
+    """Read the newest version of a table on an object store; None: there is none.
 
     Raises:
         OutcomeUnknown: the log is not whole, or cannot be read.
     """
     try:
-        files = Stored(uri)
-        newest = newest_version(files.found)
+        stored = Stored(uri)
+        newest = newest_version(stored.objects_by_name)
         if newest < 0:
             return None
-        found, entry = _read_back(files, newest), files.found.get(f"{newest:020}.json")
-        if missing := {"metaData", "protocol"} - set(found.told):
+        head = _read_backwards(stored, newest)
+        entry = stored.objects_by_name.get(f"{newest:020}.json")
+        if missing := set(TABLE_ACTIONS) - set(head.actions):
             raise ValueError(f"it does not tell {sorted(missing)}")
-        digest = hashlib.sha256(files.files.read(entry.path, entry.tag)).hexdigest() if entry else None
-    except BROKEN as error:
+        digest = hashlib.sha256(stored.files.read(entry.path, entry.tag)).hexdigest() if entry else None
+    except LOG_ERRORS as error:
         raise _unreadable(uri, error) from error
-    return Look(uri, found.told, found.txns, newest, digest)
+    return Look(uri, head.actions, head.txns, newest, digest)
 
 
 def transactions(uri: str, app_id: str) -> Iterator[tuple[int, int]]:
-    """(version of the table, number) of an application's transactions, newest first, as far as entries are left.
+    """Yield (version of the table, number) of an application's transactions, newest first, as far as entries are left.
 
     Raises:
         OutcomeUnknown: the log cannot be read.
     """
     try:
-        files: Files = log.file_system(uri) if local_path(uri) else Stored(uri, whole=True)
-        names = (
-            set(files.found) if isinstance(files, Stored) else {each.base_name for each in log.entries(uri, log.LOG)}
-        )
+        files: Files
+        if local_path(uri):
+            files = log.file_system(uri)
+            names = {info.base_name for info in log.entries(uri, log.LOG)}
+        else:
+            files = Stored(uri, complete=True)
+            names = set(files.objects_by_name)
         for version in range(newest_version(names), -1, -1):
             if f"{version:020}.json" not in names:
                 return
-            found = [each["txn"] for each in _of_file(files, log.entry(version)) if each.get("txn")]
-            yield from ((version, txn["version"]) for txn in found if txn["appId"] == app_id)
+            for action in _read_actions(files, log.entry(version)):
+                txn = action.get("txn")
+                if txn and txn["appId"] == app_id:
+                    yield version, txn["version"]
     except FileNotFoundError:  # cleaned up since the log was listed
         return
-    except BROKEN as error:
+    except LOG_ERRORS as error:
         raise _unreadable(uri, error) from error
 
 
 def newest_version(names: Iterable[str]) -> int:
-    """Of a log with these files; -1 where there is none."""
-    return max(_last_checkpoint(names)[0], *(int(match[1]) for name in names if (match := ENTRY.fullmatch(name))), -1)
+    """Return the newest version of a log with these files; -1 where there is none."""
+    newest = _last_checkpoint(names)[0]
+    for name in names:
+        match = ENTRY.fullmatch(name)
+        if match:
+            newest = max(newest, int(match[1]))
+    return newest
 
 
 def summary(before: Look, app_id: str, version: int) -> dict[str, Any]:
-    """What a commit after that look, with that transaction, says of the table; nothing, if it is much."""
-    said = {**before.told, "txns": {**before.txns, app_id: version}}
-    return {SHOWN: said} if len(json.dumps(said)) <= LARGE else {}
+    """Return what a commit after that look, with that transaction, says of the table; nothing, if it is much."""
+    table_summary = {**before.actions, "txns": {**before.txns, app_id: version}}
+    return {TABLE_KEY: table_summary} if len(json.dumps(table_summary)) <= LARGE else {}
 
 
-def _read_back(files: Stored, newest: int) -> Head:
-    """From the newest entry down to one that shows what the table was by then, or to the last log checkpoint."""
-    start, _ = _last_checkpoint(files.found)
+def _read_backwards(stored: Stored, newest: int) -> Head:
+    """Read from the newest entry down to one that shows what the table was by then, or to the last log checkpoint.
+
+    The first request is for one entry, which is enough behind a commit of ours; each further round reads four times
+    as many.
+    """
+    start, _ = _last_checkpoint(stored.objects_by_name)
     actions: list[dict[str, Any]] = []
-    at, most = newest, 1
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        while at > start:
-            paths = [log.entry(version) for version in range(max(at - most, start) + 1, at + 1)]
-            read = list(pool.map(lambda path: _of_file(files, path), paths))
-            for found in reversed(read):
-                shown = next((each["commitInfo"][SHOWN] for each in found if SHOWN in each.get("commitInfo", ())), None)
-                if shown:
-                    return _head(newest, [*_as_actions(shown), *actions])
-                actions = [*found, *actions]
-            at, most = at - len(paths), 4 * most
-    return _read(files, list(files.found), newest)
+    last, round_size = newest, 1
+    with ThreadPoolExecutor(MAX_PARALLEL_READS) as pool:
+        while last > start:
+            paths = [log.entry(version) for version in range(max(last - round_size, start) + 1, last + 1)]
+            actions_by_entry = list(pool.map(lambda path: _read_actions(stored, path), paths))
+            for entry_actions in reversed(actions_by_entry):
+                table_summary = _find_table_summary(entry_actions)
+                if table_summary:
+                    return _head(newest, [*_as_actions(table_summary), *actions])
+                actions = [*entry_actions, *actions]
+            last, round_size = last - len(paths), 4 * round_size
+    return _read_forwards(stored, list(stored.objects_by_name), newest)
 
 
-def _as_actions(shown: Mapping[str, Any]) -> list[dict[str, Any]]:
-    txns = [{"txn": {"appId": app_id, "version": version}} for app_id, version in shown["txns"].items()]
-    return [{name: shown[name]} for name in ("metaData", "protocol")] + txns
+def _find_table_summary(actions: list[dict[str, Any]]) -> Mapping[str, Any] | None:
+    for action in actions:
+        info = action.get("commitInfo", ())
+        if TABLE_KEY in info:
+            table_summary: Mapping[str, Any] | None = info[TABLE_KEY]
+            return table_summary
+    return None
 
 
-def _read(files: Files, names: list[str], newest: int) -> Head:
-    """Raises FileNotFoundError: an entry is missing, or was cleaned up since the log was listed."""
+def _as_actions(table_summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the actions of which the summary is the result."""
+    actions: list[dict[str, Any]] = [{name: table_summary[name]} for name in TABLE_ACTIONS]
+    for app_id, version in table_summary["txns"].items():
+        actions.append({"txn": {"appId": app_id, "version": version}})
+    return actions
+
+
+def _read_forwards(files: Files, names: list[str], newest: int) -> Head:
+    """Read the last log checkpoint and the entries since.
+
+    Raises:
+        FileNotFoundError: an entry is missing, or was cleaned up since the log was listed.
+    """
     start, parts = _last_checkpoint(names)
-    wanted = [*parts, *(f"{number:020}.json" for number in range(start + 1, newest + 1))]
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        read = pool.map(lambda name: _of_file(files, f"{log.LOG}/{name}"), wanted)
-        actions = [action for found in read for action in found]
+    entries = [f"{version:020}.json" for version in range(start + 1, newest + 1)]
+    actions: list[dict[str, Any]] = []
+    with ThreadPoolExecutor(MAX_PARALLEL_READS) as pool:
+        for file_actions in pool.map(lambda name: _read_actions(files, f"{log.LOG}/{name}"), [*parts, *entries]):
+            actions += file_actions
     return _head(newest, actions)
 
 
 def _head(newest: int, actions: list[dict[str, Any]]) -> Head:
-    txns = [action["txn"] for action in actions if action.get("txn")]
-    told = {name: action[name] for action in actions for name in ("metaData", "protocol") if action.get(name)}
-    table_id = told["metaData"]["id"] if "metaData" in told else None
-    return Head(newest, table_id, {txn["appId"]: txn["version"] for txn in txns}, told)
+    """Fold actions, oldest first: the last one of each kind counts."""
+    txns: dict[str, int] = {}
+    table_actions: dict[str, Mapping[str, Any]] = {}
+    for action in actions:
+        txn = action.get("txn")
+        if txn:
+            txns[txn["appId"]] = txn["version"]
+        for name in TABLE_ACTIONS:
+            if action.get(name):
+                table_actions[name] = action[name]
+    table_id = table_actions["metaData"]["id"] if "metaData" in table_actions else None
+    return Head(newest, table_id, txns, table_actions)
 
 
 def _last_checkpoint(names: Iterable[str]) -> tuple[int, list[str]]:
-    """(its version, its files), of the last one of which every file is there; -1 where there is none."""
+    """Return (version, files) of the last log checkpoint of which every file is there; -1 where there is none."""
     groups: dict[tuple[int, int], list[str]] = defaultdict(list)
     for name in names:
         if match := CHECKPOINT.fullmatch(name):
             groups[int(match[1]), int(match[2] or 1)].append(name)
-    whole = {version: sorted(group) for (version, parts), group in groups.items() if len(group) >= parts}
-    last = max(whole, default=-1)
-    return last, whole.get(last, [])
+    complete: dict[int, list[str]] = {}
+    for (version, number_of_parts), group in groups.items():
+        if len(group) >= number_of_parts:
+            complete[version] = sorted(group)
+    last = max(complete, default=-1)
+    return last, complete.get(last, [])
 
 
-def _of_file(files: Files, path: str) -> list[dict[str, Any]]:
-    """Its `txn`, `metaData` and `protocol` actions."""
+def _read_actions(files: Files, path: str) -> list[dict[str, Any]]:
+    """Read the `txn`, `metaData` and `protocol` actions of a log entry or checkpoint."""
     if path.endswith(".parquet"):
-        return _of_checkpoint(files, path)
-    return [json.loads(line) for line in _lines(files, path) if any(word in line for word in WANTED)]
+        return _read_checkpoint(files, path)
+    # Most lines name a file. They are not parsed.
+    return [json.loads(line) for line in _lines(files, path) if _has_marker(line)]
+
+
+def _has_marker(line: bytes) -> bool:
+    return any(marker in line for marker in ACTION_MARKERS)
 
 
 def _lines(files: Files, path: str) -> Iterator[bytes]:
     return files.lines(path) if isinstance(files, Stored) else log.lines(files, path)
 
 
-def _of_checkpoint(files: Files, path: str) -> list[dict[str, Any]]:
+def _read_checkpoint(files: Files, path: str) -> list[dict[str, Any]]:
+    actions: list[dict[str, Any]] = []
     with files.open_input_file(path) as part:
-        batches = pq.ParquetFile(part).iter_batches(ROWS, columns=COLUMNS, use_threads=False)
-        return [action for batch in batches for action in _actions(batch)]
+        checkpoint = pq.ParquetFile(part)
+        for batch in checkpoint.iter_batches(CHECKPOINT_BATCH_ROWS, columns=CHECKPOINT_COLUMNS, use_threads=False):
+            actions += _actions_in(batch)
+    return actions
 
 
-def _actions(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Of the few rows that are no file. (Without `drop_null`: it imports what takes longer than all of this.)"""
-    told = {name: batch[name].to_pylist() for name in batch.schema.names if batch[name].null_count < len(batch)}
-    return [{name: value} for name, values in told.items() for value in values if value]
+def _actions_in(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Return the few rows that are no file. (Without `drop_null`: it imports what takes longer than all of this.)"""
+    actions = []
+    for name in batch.schema.names:
+        if batch[name].null_count == len(batch):
+            continue
+        for value in batch[name].to_pylist():
+            if value:
+                actions.append({name: value})
+    return actions
 
 
 def _unreadable(uri: str, error: Exception) -> OutcomeUnknown:

@@ -24,7 +24,7 @@ REMOVING = ("DELETE", "UPDATE", "MERGE", "RESTORE", "TRUNCATE", "REPLACE", "CREA
 
 
 def proof(uri: str, handle: Handle, decision: int) -> dict[str, Any]:
-    """The proof of a publication that the table's log shows.
+    """Return the proof of a publication that the table's log shows.
 
     Raises:
         OutcomeUnknown: the log cannot be read.
@@ -38,7 +38,7 @@ def proof(uri: str, handle: Handle, decision: int) -> dict[str, Any]:
 def entry_proof(
     uri: str, table_id: str | None, version: int | None, digest: str | None, app_id: str, number: int
 ) -> dict[str, Any]:
-    """The proof of a publication.
+    """Return the proof of a publication, as it is recorded.
 
     Args:
         version: the table's version that published it; None: its log entry has expired.
@@ -55,10 +55,14 @@ def entry_proof(
     }
 
 
-def published_version(uri: str, app_id: str, wanted: int) -> int | None:
-    """The version of the table that published a transaction; None: the log no longer has it."""
+def published_version(uri: str, app_id: str, txn_version: int) -> int | None:
+    """Find the version of the table that published a transaction; None: the log no longer has it.
+
+    Args:
+        txn_version: of the transaction, see `evidence.version`.
+    """
     for version, number in head.transactions(uri, app_id):
-        match evidence.shown(number, wanted):
+        match evidence.interpret(number, txn_version):
             case evidence.Shown.OURS:
                 return version
             case evidence.Shown.EARLIER:  # an application's numbers grow
@@ -67,12 +71,12 @@ def published_version(uri: str, app_id: str, wanted: int) -> int | None:
 
 
 def place(uri: str) -> str:
-    """The location of a table: one text for all spellings of its URI."""
+    """Return the location of a table: one text for all spellings of its URI."""
     return str(local_path(uri) or spark_uri(uri)).rstrip("/")
 
 
 def is_elsewhere(uri: str, last: Publication | None) -> bool:
-    """Whether nothing is recorded as published to the table at `uri`."""
+    """Return whether nothing is recorded as published to the table at `uri`."""
     return last is None or not last.proof or last.proof["target"] != place(uri)
 
 
@@ -90,8 +94,8 @@ def require(
         raise went_back(sink, uri, last, f"It is another table (id {table_id}).")
     number = number_of(last.proof["app_id"]) or 0
     if number < last.proof["txn"]:
-        shown = f"decision {evidence.decision_of(number)}" if number else "no decision of this sink"
-        raise went_back(sink, uri, last, f"It shows {shown}.")
+        newest = f"decision {evidence.decision_of(number)}" if number else "no decision of this sink"
+        raise went_back(sink, uri, last, f"It shows {newest}.")
     for publication in last.lost:
         if number == publication.proof["txn"]:  # what it shows last; a copy of it has earlier ones as well
             raise histories.is_back(sink, publication)
@@ -108,7 +112,7 @@ def went_back(sink: str, uri: str, last: Publication, why: str) -> TargetWentBac
 
 
 def compare(uri: str, last: Publication) -> History:
-    """How the table compares with a recorded publication. Cost: the head of its log, and single log entries.
+    """Compare the table with a recorded publication. Cost: the head of its log, and single log entries.
 
     Raises:
         OutcomeUnknown: the log cannot be read.
@@ -116,75 +120,84 @@ def compare(uri: str, last: Publication) -> History:
     if is_elsewhere(uri, last):
         return History(Answer.ELSEWHERE, f"it was published to {last.proof.get('target', 'an unknown place')}")
     table_log = head.open_log(uri)
-    shown = table_log.head()
-    if shown is None:
+    table_head = table_log.head()
+    if table_head is None:
         return History(Answer.WENT_BACK, f"there is no table at {uri}")
-    if shown.table_id != last.proof["table_id"]:
+    if table_head.table_id != last.proof["table_id"]:
         return History(
-            Answer.WENT_BACK, f"{uri} is another table: its id is {shown.table_id}, not {last.proof['table_id']}"
+            Answer.WENT_BACK, f"{uri} is another table: its id is {table_head.table_id}, not {last.proof['table_id']}"
         )
-    difference = _difference(table_log, shown, last)
+    difference = _find_difference(table_log, table_head, last)
     if difference:
-        decision = evidence.decision_of(shown.txns.get(last.proof["app_id"], 0))
+        decision = evidence.decision_of(table_head.txns.get(last.proof["app_id"], 0))
         return History(Answer.WENT_BACK, difference, min(decision, last.decision - 1))
     if difference is None:
         why = f"log entry {last.proof['version']} of {uri} and its transaction identifiers have expired"
-        return History(Answer.UNKNOWN, why, remarks=_remarks(table_log, shown, last))
-    return History(Answer.SAME, remarks=_remarks(table_log, shown, last))
+        return History(Answer.UNKNOWN, why, remarks=_list_remarks(table_log, table_head, last))
+    return History(Answer.SAME, remarks=_list_remarks(table_log, table_head, last))
 
 
 def proof_now(uri: str, last: Publication) -> Publication | None:
-    """The last publication that the table shows, with a proof of the table as it is; None: there is no table.
+    """Return the last publication that the table shows, with a proof of the table as it is; None: there is no table.
 
     Raises:
         OutcomeUnknown: the log cannot be read.
     """
     table_log = head.open_log(uri)
-    shown = table_log.head()
-    if shown is None:
+    table_head = table_log.head()
+    if table_head is None:
         return None
     app_id = last.proof["app_id"]
-    number = shown.txns.get(app_id, 0)
+    number = table_head.txns.get(app_id, 0)
     decision = evidence.decision_of(number)
-    now = entry_proof(uri, shown.table_id, shown.version, table_log.digest(shown.version), app_id, number)
-    return Publication(last.epoch if decision == last.decision else 0, decision, now)
+    digest = table_log.digest(table_head.version)
+    proof_of_head = entry_proof(uri, table_head.table_id, table_head.version, digest, app_id, number)
+    return Publication(last.epoch if decision == last.decision else 0, decision, proof_of_head)
 
 
-def _difference(table_log: head.TableLog, shown: head.Head, last: Publication) -> str | None:
-    """Why the table is not the one that was published to; empty: it is; None: it can no longer be known."""
-    version, digest, wanted = last.proof["version"], last.proof["entry"], last.proof["txn"]
-    number = shown.txns.get(last.proof["app_id"])
-    if version is not None and shown.version < version:
-        return f"its log ends at version {shown.version}, and version {version} published epoch {last.epoch}"
-    if number is not None and number < wanted:
+def _find_difference(table_log: head.TableLog, table_head: head.Head, last: Publication) -> str | None:
+    """Say why the table is not the one that was published to; empty: it is; None: it can no longer be known."""
+    version, digest, published_number = last.proof["version"], last.proof["entry"], last.proof["txn"]
+    number = table_head.txns.get(last.proof["app_id"])
+    if version is not None and table_head.version < version:
+        return f"its log ends at version {table_head.version}, and version {version} published epoch {last.epoch}"
+    if number is not None and number < published_number:
         return f"it shows decision {evidence.decision_of(number)}, and decision {last.decision} was published to it"
-    entry = table_log.digest(version) if version is not None and digest else None
-    if entry is not None:
-        return "" if entry == digest else f"its version {version} is another commit than the one that published"
-    if number is not None or not wanted:
+    digest_now = table_log.digest(version) if version is not None and digest else None
+    if digest_now is not None:
+        return "" if digest_now == digest else f"its version {version} is another commit than the one that published"
+    # The log entry has expired: only the transaction number is left, which outlives it unless the table expires it.
+    if number is not None or not published_number:
         return ""
-    if errors.TRANSACTION_RETENTION in (shown.told["metaData"].get("configuration") or {}):
+    if errors.TRANSACTION_RETENTION in (table_head.actions["metaData"].get("configuration") or {}):
         return None
     return f"it shows no decision of this sink, and decision {last.decision} was published to it"
 
 
-def _remarks(table_log: head.TableLog, shown: head.Head, last: Publication) -> tuple[str, ...]:
-    """What others did since then that may have removed published rows."""
+def _list_remarks(table_log: head.TableLog, table_head: head.Head, last: Publication) -> tuple[str, ...]:
+    """List what others did since then that may have removed published rows."""
     if last.proof["version"] is None:
         return ()
-    since = range(max(last.proof["version"], shown.version - MAX_ENTRIES_REMARKED) + 1, shown.version + 1)
-    with ThreadPoolExecutor(head.AT_ONCE) as pool:
-        commits = list(zip(since, pool.map(table_log.commit_info, since), strict=True))
-    removing = [(version, operation) for version, info in commits if (operation := _removing_operation(info))]
-    newest = {operation: version for version, operation in removing}
-    times = Counter(operation for _, operation in removing)
-    return tuple(
-        f"{operation} by another writer since then, last in version {version} of {times[operation]:,}"
-        for operation, version in sorted(newest.items())
-    )
+    first = max(last.proof["version"], table_head.version - MAX_ENTRIES_REMARKED) + 1
+    versions = range(first, table_head.version + 1)
+    with ThreadPoolExecutor(head.MAX_PARALLEL_READS) as pool:
+        infos = list(pool.map(table_log.commit_info, versions))
+    newest: dict[str, int] = {}
+    times = Counter[str]()
+    for version, info in zip(versions, infos, strict=True):
+        operation = _removing_operation(info)
+        if operation:
+            newest[operation] = version
+            times[operation] += 1
+    remarks = []
+    for operation, version in sorted(newest.items()):
+        remark = f"{operation} by another writer since then, last in version {version} of {times[operation]:,}"
+        remarks.append(remark)
+    return tuple(remarks)
 
 
 def _removing_operation(info: Mapping[str, Any]) -> str | None:
+    """Name the operation of a commit if it may have removed published rows."""
     operation = str(info.get("operation", "")).upper()
     parameters = info.get("operationParameters")
     mode = parameters.get("mode", "") if isinstance(parameters, Mapping) else ""

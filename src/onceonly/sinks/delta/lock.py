@@ -18,26 +18,34 @@ from onceonly.errors import OutcomeUnknown
 from onceonly.filesystems.paths import local_path
 
 NAME = ".onceonly.lock"  # in _delta_log, where readers ignore files that are not entries
-PATIENCE = 300.0  # seconds
+LOCK_TIMEOUT_SECONDS = 300.0
 UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @contextmanager
-def shared(uri: str) -> Iterator[None]:
-    """With other delta-rs writers. If the file system has no locks, nothing can publish there through Spark."""
-    with _held(uri, fcntl.LOCK_SH, UNSUPPORTED):
+def hold_shared(uri: str) -> Iterator[None]:
+    """Hold the lock together with other delta-rs writers.
+
+    If the file system has no locks, nothing can publish there through Spark, so the lock is not needed.
+    """
+    with _hold(uri, fcntl.LOCK_SH, UNSUPPORTED):
         yield
 
 
 @contextmanager
-def alone(uri: str) -> Iterator[None]:
-    """Exclusively."""
-    with _held(uri, fcntl.LOCK_EX):
+def hold_exclusive(uri: str) -> Iterator[None]:
+    """Hold the lock alone, as a publisher through Spark."""
+    with _hold(uri, fcntl.LOCK_EX):
         yield
 
 
 @contextmanager
-def _held(uri: str, kind: int, dispensable: tuple[int, ...] = ()) -> Iterator[None]:
+def _hold(uri: str, kind: int, dispensable: tuple[int, ...] = ()) -> Iterator[None]:
+    """Hold the lock.
+
+    Args:
+        dispensable: error numbers on which to continue without a lock.
+    """
     path = local_path(uri)
     if path is None:  # an object store excludes conflicting writers
         yield
@@ -52,14 +60,14 @@ def _held(uri: str, kind: int, dispensable: tuple[int, ...] = ()) -> Iterator[No
 
 
 def _take(lock: IO[str], kind: int, uri: str) -> None:
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + LOCK_TIMEOUT_SECONDS
     while True:
         try:
             return fcntl.flock(lock, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= end:
                 raise OutcomeUnknown(
-                    f"another process has been writing to {uri} for {PATIENCE:.0f} seconds.",
+                    f"another process has been writing to {uri} for {LOCK_TIMEOUT_SECONDS:.0f} seconds.",
                     f"It has locked {NAME} in _delta_log, and on a local disk no other process may write meanwhile.",
                     "Wait until it ends, or end it, then: onceonly recover. Nothing was changed.",
                 ) from None

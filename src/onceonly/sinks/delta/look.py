@@ -13,7 +13,7 @@ from deltalake.table import ProtocolVersions
 
 @dataclass(frozen=True)
 class Metadata:
-    """Of a table."""
+    """What a table's `metaData` action says, as far as an append has to know."""
 
     id: str
     partition_columns: list[str]
@@ -25,13 +25,13 @@ class Look:
     """One version of a table on an object store.
 
     Args:
-        told: its `metaData` and `protocol` actions.
+        actions: its `metaData` and `protocol`.
         txns: app id -> version.
         digest: SHA-256 of its log entry; None: that is no longer there.
     """
 
     table_uri: str
-    told: Mapping[str, Mapping[str, Any]]
+    actions: Mapping[str, Mapping[str, Any]]
     txns: Mapping[str, int]
     number: int
     digest: str | None  # of the content of its entry
@@ -40,16 +40,17 @@ class Look:
         return self.number
 
     def metadata(self) -> Metadata:
-        found = self.told["metaData"]
-        return Metadata(found["id"], list(found.get("partitionColumns") or ()), dict(found.get("configuration") or {}))
+        action = self.actions["metaData"]
+        partition_columns = list(action.get("partitionColumns") or ())
+        return Metadata(action["id"], partition_columns, dict(action.get("configuration") or {}))
 
     def protocol(self) -> ProtocolVersions:
-        found = self.told["protocol"]
-        features = found.get("writerFeatures"), found.get("readerFeatures")
-        return ProtocolVersions(found["minReaderVersion"], found["minWriterVersion"], *features)
+        action = self.actions["protocol"]
+        features = action.get("writerFeatures"), action.get("readerFeatures")
+        return ProtocolVersions(action["minReaderVersion"], action["minWriterVersion"], *features)
 
     def schema(self) -> Schema:
-        return Schema.from_json(json.dumps(json.loads(self.told["metaData"]["schemaString"])))
+        return Schema.from_json(json.dumps(json.loads(self.actions["metaData"]["schemaString"])))
 
     def transaction_version(self, app_id: str) -> int | None:
         return self.txns.get(app_id)

@@ -32,23 +32,23 @@ def write(uri: str, rows: Any) -> bool:
 
     Without rows it writes no version, as Spark does.
     """
-    with _at_hand(uri) as table:
+    with _local_table(uri) as table:
         return _write(table, rows)
 
 
 def _write(table: DeltaTable, rows: Any) -> bool:
-    names = [field.name for field in table.schema().fields]
+    names = log.column_names(table)
     if not is_plain(table) or set(names) != set(rows.schema.names):
         return False
-    found = few.collected(rows)
-    if found is None or not _is_sound(found):
+    collected = few.collected(rows)
+    if collected is None or not _is_valid_text(collected):
         return False
-    if found.num_rows:
+    if collected.num_rows:
         write_deltalake(
             table,
-            found.select(names),
+            collected.select(names),
             mode="append",
-            writer_properties=file_statistics.writer_properties(_fields(table)),
+            writer_properties=file_statistics.writer_properties(log.column_fields(table)),
             commit_properties=ONCE,
         )
         _recount(table)
@@ -56,17 +56,19 @@ def _write(table: DeltaTable, rows: Any) -> bool:
 
 
 def _recount(table: DeltaTable) -> None:
-    """Tell in the log what is in the files. Nobody reads that entry yet, and nothing is staged if this dies."""
+    """Write into the log what is in the files. Nobody reads that entry yet, and nothing is staged if this dies."""
     files, path = log.file_system(table.table_uri), log.entry(1)
     actions = [json.loads(line) for line in log.lines(files, path)]
-    adds = iter(file_statistics.recount([action["add"] for action in actions if "add" in action], files, table))
-    actions = [{"add": next(adds)} if "add" in action else action for action in actions]
+    for action in actions:
+        if "add" in action:
+            (add,) = file_statistics.recount([action["add"]], files, table)
+            action["add"] = add
     log.write(files, path, "\n".join(map(json.dumps, actions)) + "\n")
 
 
 @contextmanager
-def _at_hand(uri: str) -> Iterator[DeltaTable]:
-    """The table; of one on an object store a copy on this machine, whose new files are written there in the end.
+def _local_table(uri: str) -> Iterator[DeltaTable]:
+    """Open the table; of one on an object store a copy on this machine, whose new files are written there in the end.
 
     Each is one request, and the log entry is the last.
     """
@@ -79,28 +81,30 @@ def _at_hand(uri: str) -> Iterator[DeltaTable]:
         first.parent.mkdir()
         first.write_bytes(files.read(log.entry(0), WRITTEN))
         yield DeltaTable(scratch)
-        made = [path for path in Path(scratch).rglob("*.parquet") if path.is_file()]
-        for path in [*made, *([second] if second.exists() else [])]:
+        new_files = [path for path in Path(scratch).rglob("*.parquet") if path.is_file()]
+        if second.exists():
+            new_files.append(second)
+        for path in new_files:
             files.write(path.relative_to(scratch).as_posix(), path.read_bytes())
 
 
 def append(uri: str, rows: pa.Table, **options: Any) -> None:
     """Write rows, by delta-rs, as the next version of a table that is being staged."""
-    with _at_hand(uri) as table:
+    with _local_table(uri) as table:
         write_deltalake(table, rows, mode="append", commit_properties=ONCE, **options)
 
 
 def is_plain(table: DeltaTable) -> bool:
-    """Whether rows of the right types are all that its writers have to know of."""
+    """Return whether rows of the right types are all that its writers have to know of."""
     protocol, metadata = table.protocol(), table.metadata()
     features = set(protocol.writer_features or []) | set(protocol.reader_features or [])
-    known = features <= FEATURES and protocol.min_writer_version in VERSIONS
-    partitions = metadata.partition_columns
-    return known and not metadata.configuration and all(_is_simple(field, partitions) for field in _fields(table))
+    if not features <= FEATURES or protocol.min_writer_version not in VERSIONS or metadata.configuration:
+        return False
+    return all(_is_simple(field, metadata.partition_columns) for field in log.column_fields(table))
 
 
 def _is_simple(field: dict[str, Any], partitions: list[str]) -> bool:
-    """A column of a type without parts, to which nothing is attached."""
+    """Return whether a column has a type without parts, and nothing is attached to it."""
     if not field["nullable"] or field["metadata"] or not isinstance(field["type"], str):
         return False
     if field["name"] in partitions:
@@ -108,15 +112,10 @@ def _is_simple(field: dict[str, Any], partitions: list[str]) -> bool:
     return field["type"] in SIMPLE or field["type"].startswith("decimal")
 
 
-def _is_sound(rows: pa.Table) -> bool:
-    """Whether its texts are UTF-8, which Spark does not demand."""
+def _is_valid_text(rows: pa.Table) -> bool:
+    """Return whether all texts are UTF-8, which Spark does not demand."""
     try:
         rows.validate(full=True)
     except pa.ArrowInvalid:
         return False
     return True
-
-
-def _fields(table: DeltaTable) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(table.schema().to_json())["fields"]
-    return found

@@ -19,44 +19,52 @@ MOST = 2_000  # entries: more take longer to read than the list of all files
 
 
 def refers(uri: str, folder: str) -> bool:
-    told = _by_entries(uri, folder)
-    return _by_files(uri, folder) if told is None else told
+    """Return whether the table refers to the folder, or has since it was staged."""
+    in_log = _find_in_entries(uri, folder)
+    return _is_in_files(uri, folder) if in_log is None else in_log
 
 
-def _by_entries(uri: str, folder: str) -> bool | None:
-    """None: they do not say."""
+def _find_in_entries(uri: str, folder: str) -> bool | None:
+    """Return whether a log entry names the folder; None: they do not say."""
     try:
         files = log.file_system(uri)
-        since = _entries_since(uri, _began(files, folder))
-        if since is None:
+        versions = _entries_since(uri, _find_staged_version(files, folder))
+        if versions is None:
             return None
-        with ThreadPoolExecutor(head.AT_ONCE) as pool:
-            return any(pool.map(lambda version: _names(files, version, folder), since))
-    except head.BROKEN:
+        with ThreadPoolExecutor(head.MAX_PARALLEL_READS) as pool:
+            return any(pool.map(lambda version: _has_folder(files, version, folder), versions))
+    except head.LOG_ERRORS:
         return None
 
 
-def _began(files: pafs.FileSystem, folder: str) -> dict[str, Any] | None:
-    """The target's version as the folder's own log has it, if the target has that very version."""
-    actions = map(json.loads, log.lines(files, f"{folder}/{log.entry(0)}"))
-    known = next((action["commitInfo"].get(log.BEGAN) for action in actions if "commitInfo" in action), None)
-    return known if known and log.began(files, known["version"]) == known else None
+def _find_staged_version(files: pafs.FileSystem, folder: str) -> dict[str, Any] | None:
+    """Find the target's version as the folder's own log has it, if the target has that very version."""
+    identity = None
+    for line in log.lines(files, f"{folder}/{log.entry(0)}"):
+        action = json.loads(line)
+        if "commitInfo" in action:
+            identity = action["commitInfo"].get(log.TARGET_VERSION_KEY)
+            break
+    if not identity or log.identify_version(files, identity["version"]) != identity:
+        return None
+    return dict(identity)
 
 
-def _entries_since(uri: str, known: dict[str, Any] | None) -> range | None:
-    """The versions that were written since; None: not all of them are there, or too many."""
+def _entries_since(uri: str, identity: dict[str, Any] | None) -> range | None:
+    """Return the versions that were written since; None: not all of them are there, or too many."""
     names = [info.base_name for info in log.entries(uri, log.LOG)]
     newest = head.newest_version(names)
-    if known is None or newest - known["version"] > MOST:
+    if identity is None or newest - identity["version"] > MOST:
         return None
-    since = range(known["version"] + 1, newest + 1)
-    return since if {f"{version:020}.json" for version in since} <= set(names) else None
+    versions = range(identity["version"] + 1, newest + 1)
+    return versions if {f"{version:020}.json" for version in versions} <= set(names) else None
 
 
-def _names(files: pafs.FileSystem, version: int, folder: str) -> bool:
+def _has_folder(files: pafs.FileSystem, version: int, folder: str) -> bool:
+    """Return whether that log entry names a file in the folder."""
     return any(f"{folder}/".encode() in line for line in log.lines(files, log.entry(version)))
 
 
-def _by_files(uri: str, folder: str) -> bool:
+def _is_in_files(uri: str, folder: str) -> bool:
     table = log.open_table(uri)
     return table is not None and bool(log.in_folder(log.active_files(table), folder))

@@ -32,7 +32,7 @@ DEFAULT_RETENTION = timedelta(days=7)
 DAY = timedelta(days=1)
 UNITS = {"millisecond": 1e-3, "second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 DURATION = re.compile(r"(\d+)\s+(milli)?(second|minute|hour|day|week)s?")
-CHUNK = 1 << 22  # bytes of a file in memory while it is copied
+CHUNK_BYTES = 1 << 22  # of a file in memory while it is copied
 
 
 @dataclass(frozen=True)
@@ -40,25 +40,26 @@ class Snapshot:
     """The target as a rehearsal has opened it, for the commit that follows.
 
     Args:
-        began: the version and the digest of its log entry, by which the commit recognises the same table.
-        known: what the merge has computed.
+        identity: the version and the digest of its log entry, by which the commit recognises the same table.
+        cache: what the merge has computed.
     """
 
     folder: str
     target: DeltaTable
-    began: dict[str, Any] | None
-    known: merge.Known | None
+    identity: dict[str, Any] | None
+    cache: merge.Known | None
 
     def is_of(self, handle: Handle) -> bool:
-        """Whether the table at that place still has the log entry that this snapshot ends with."""
-        if self.folder != handle["folder"] or self.began is None:
+        """Return whether the table at that place still has the log entry that this snapshot ends with."""
+        if self.folder != handle["folder"] or self.identity is None:
             return False
-        return log.began(log.file_system(self.target.table_uri), self.began["version"]) == self.began
+        files = log.file_system(self.target.table_uri)
+        return log.identify_version(files, self.identity["version"]) == self.identity
 
 
-def snapshot(target: DeltaTable, handle: Handle, known: merge.Known | None) -> Snapshot:
-    began = log.began(log.file_system(target.table_uri), target.version())
-    return Snapshot(handle["folder"], target, began, known)
+def snapshot(target: DeltaTable, handle: Handle, cache: merge.Known | None) -> Snapshot:
+    identity = log.identify_version(log.file_system(target.table_uri), target.version())
+    return Snapshot(handle["folder"], target, identity, cache)
 
 
 def no_table(sink: str, uri: str, handle: Handle) -> ActionNeeded:
@@ -82,7 +83,7 @@ def another_table(sink: str, uri: str, handle: Handle, table_id: str) -> StageAg
 
 
 def go_through(
-    sink: str, uri: str, handle: Handle, target: DeltaTable, known: merge.Known | None, spark: Callable[[], Any]
+    sink: str, uri: str, handle: Handle, target: DeltaTable, cache: merge.Known | None, spark: Callable[[], Any]
 ) -> None:
     """Do what the commit will do with this snapshot, up to its log entry.
 
@@ -95,22 +96,23 @@ def go_through(
     if missing or len(adds) != handle["files"]:
         raise files_missing(sink, uri, handle, len(missing) + handle["files"] - len(adds), missing)
     altered = schema.is_altered(target, handle)
-    if known is not None:
+    if cache is not None:
         _refuse_altered(sink, uri, handle, altered)
         changes.refuse(sink, target, handle, altered)
-        _merge(sink, uri, handle, target, adds, known)
+        _merge(sink, uri, handle, target, adds, cache)
         return
-    replacing.taken_out(sink, target, handle, adds, altered)
+    replacing.find_replaced_files(sink, target, handle, adds, altered)
     if handle["publish"] == "spark" or altered:
         _try_spark(sink, uri, handle, target, altered, spark)
 
 
 def files_missing(sink: str, uri: str, handle: Handle, number: int, paths: list[str]) -> StageAgain:
-    named = f", such as {paths[0]}" if paths else ""
+    """Describe staged files that are missing: `number` of them, and `paths` of those whose names are known."""
+    example = f", such as {paths[0]}" if paths else ""
     return StageAgain(
         f"sink '{sink}': staged files are missing in {uri}.",
         f"{number:,} of {count(handle['files'], 'file')} of {handle['folder']} are missing, or have another "
-        f"size{named}. A VACUUM deletes files that were not published within its retention.",
+        f"size{example}. A VACUUM deletes files that were not published within its retention.",
         code="staged-files-missing",
     )
 
@@ -129,12 +131,12 @@ def _refuse_altered(sink: str, uri: str, handle: Handle, altered: bool) -> None:
 
 
 def _merge(
-    sink: str, uri: str, handle: Handle, target: DeltaTable, adds: list[dict[str, Any]], known: merge.Known
+    sink: str, uri: str, handle: Handle, target: DeltaTable, adds: list[dict[str, Any]], cache: merge.Known
 ) -> None:
     from onceonly.sinks.delta import merge  # with pandas, which takes a second
 
     try:
-        merge.compute(target, uri, handle, adds, known)
+        merge.compute(target, uri, handle, adds, cache)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OverflowError, ArithmeticError) as error:
         raise ActionNeeded(
             f"sink '{sink}': the changes cannot be merged into {uri}.",
@@ -160,7 +162,7 @@ def _try_spark(
 
 
 def files_are_old(uri: str, handle: Handle, target: DeltaTable) -> bool:
-    """Whether a VACUUM that is running now may have the staged files on its list.
+    """Return whether a VACUUM that is running now may have the staged files on its list.
 
     It lists what no version refers to and what is older than the table's retention. It may have begun up to a day ago,
     or up to half of a retention of less than two days.
@@ -170,7 +172,11 @@ def files_are_old(uri: str, handle: Handle, target: DeltaTable) -> bool:
 
 
 def are_old(target: log.Table, changed: Iterable[float]) -> bool:
-    """`changed`: when each staged file was written, in seconds since 1970."""
+    """Return whether a VACUUM may have one of these files on its list.
+
+    Args:
+        changed: when each staged file was written, in seconds since 1970.
+    """
     safe_age = _safe_age(target.metadata().configuration.get(RETENTION)).total_seconds()
     return any(time.time() - moment > safe_age for moment in changed)
 
@@ -181,33 +187,36 @@ def copy_rows(sink: str, uri: str, handle: Handle) -> Handle:
     Raises:
         StageAgain: a file has vanished.
     """
-    old, copied = log.rows_folder(handle), f"{log.COPIES}{uuid.uuid4().hex[:12]}"
-    new, files = f"{handle['folder']}/{copied}", log.file_system(uri)
-    adds = log.staged_adds(uri, old, 1)
+    source_folder, copy_name = log.rows_folder(handle), f"{log.COPIES}{uuid.uuid4().hex[:12]}"
+    copy_folder, files = f"{handle['folder']}/{copy_name}", log.file_system(uri)
+    adds = log.staged_adds(uri, source_folder, 1)
     paths = [unquote(add["path"]) for add in adds]
     try:
         for path in [*paths, log.entry(0), log.entry(1)]:  # the log last: without it there is no table
-            _copy(files, f"{old}/{path}", f"{new}/{path}")
+            _copy(files, f"{source_folder}/{path}", f"{copy_folder}/{path}")
     except FileNotFoundError as error:
         raise files_missing(sink, uri, handle, 1, [str(error)]) from error
-    log.keep(uri, new)
-    return {**handle, "copied": copied}
+    log.keep(uri, copy_folder)
+    return {**handle, "copied": copy_name}
 
 
 def _safe_age(retention: str | None) -> timedelta:
-    kept = _duration(retention)
-    return kept - DAY if kept >= 2 * DAY else kept / 2
+    """Return the age below which no VACUUM that is running now can have a file on its list."""
+    duration = _parse_duration(retention)
+    return duration - DAY if duration >= 2 * DAY else duration / 2
 
 
-def _duration(text: str | None) -> timedelta:
-    """Delta's interval, such as "interval 1 week"; what is not understood counts as the default."""
+def _parse_duration(text: str | None) -> timedelta:
+    """Parse Delta's interval, such as "interval 1 week"; what is not understood counts as the default."""
     parts = DURATION.findall(text or "")
+    if not parts:
+        return DEFAULT_RETENTION
     seconds = sum(int(number) * UNITS[f"{milli}{unit}"] for number, milli, unit in parts)
-    return timedelta(seconds=seconds) if parts else DEFAULT_RETENTION
+    return timedelta(seconds=seconds)
 
 
 def _copy(files: Any, source: str, destination: str) -> None:
     files.create_dir(destination.rpartition("/")[0], recursive=True)
-    with files.open_input_stream(source) as read, files.open_output_stream(destination) as written:
-        while chunk := read.read(CHUNK):
-            written.write(chunk)
+    with files.open_input_stream(source) as reader, files.open_output_stream(destination) as writer:
+        while chunk := reader.read(CHUNK_BYTES):
+            writer.write(chunk)

@@ -15,13 +15,13 @@ from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.pipeline.sinks import PARTITIONS, DeltaSink
 from onceonly.sinks.delta import changes, log, stage
 
-KEPT = ("folder", "files", "table_id")  # of a handle whose rows are taken back
+RETRACTED_KEYS = ("folder", "files", "table_id")  # of a handle whose rows are retracted
 
 
 def check(config: DeltaSink, uri: str, old: Handle) -> None:
-    """Refuse it unless each file with old rows has no other rows: only whole files can be removed."""
+    """Refuse to replace rows unless each file with old rows has no other rows: only whole files can be removed."""
     target = log.open_table(uri)
-    if why := changes.irreplaceable(config, old) or _irreplaceable(target, old):
+    if why := changes.why_irreplaceable(config, old) or _why_irreplaceable(target, old):
         raise InvalidPipeline(
             f"sink '{config.name}': the rows that are published in {uri} cannot be replaced.",
             why,
@@ -30,9 +30,10 @@ def check(config: DeltaSink, uri: str, old: Handle) -> None:
 
 
 def retraction(config: DeltaSink, uri: str, txn: Transaction, olds: Sequence[Handle]) -> Handle:
-    """See `Replaceable`."""
-    if any("where" in old or changes.irreplaceable(config, old) for old in olds):
-        raise cannot_take_back(config.name)  # what they have replaced no longer exists
+    """Return a handle whose publication retracts the rows of others, see `Replaceable`."""
+    for old in olds:
+        if "where" in old or changes.why_irreplaceable(config, old):
+            raise cannot_take_back(config.name)  # what they have replaced no longer exists
     for old in olds:
         check(config, uri, old)
     target = log.open_table(uri)
@@ -47,14 +48,19 @@ def retraction(config: DeltaSink, uri: str, txn: Transaction, olds: Sequence[Han
         "folder": log.STAGED + txn.name,
         "publish": "delta-rs",
         **{"files": 0, "rows": 0, "bytes": 0},
-        "retracts": [{name: old[name] for name in KEPT} for old in olds],
+        "retracts": [_retracted_rows(old) for old in olds],
     }
 
 
-def taken_out(
+def _retracted_rows(old: Handle) -> dict[str, Any]:
+    """Return what a retraction keeps of a handle."""
+    return {key: old[key] for key in RETRACTED_KEYS}
+
+
+def find_replaced_files(
     sink: str, target: DeltaTable, handle: Handle, adds: list[dict[str, Any]], altered: bool
 ) -> dict[str, int]:
-    """Path -> size of the files whose rows the new ones take the place of.
+    """Return path -> size of the files whose rows the new ones replace.
 
     Raises:
         CannotPublish: they are not what they were.
@@ -62,49 +68,60 @@ def taken_out(
     olds = model.taken_out(handle)
     if not olds and "where" not in handle:
         return {}
-    why = "The table was altered." if altered else _against(target, olds)
-    out = {} if why else _files_out(target, handle, adds)
-    if why := why or _deleted_in_part(target, out):
+    replaced: dict[str, int] = {}
+    why = "The table was altered." if altered else _why_not_removable(target, olds)
+    if not why:
+        replaced = _replaced_files(target, handle, adds)
+        why = _why_in_part(target, replaced)
+    if why:
         raise CannotPublish(
             f"sink '{sink}': the rows to be replaced in {handle['uri']} were changed.",
             why,
             f"To keep them: onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …. "
             f"The new rows are kept in {handle['folder']}.",
         )
-    return out
+    return replaced
 
 
-def _against(target: DeltaTable, olds: list[Handle]) -> str | None:
-    each = (_irreplaceable(target, old) for old in olds)
-    return stage.only_appends(target) or next((why for why in each if why), None)
+def _why_not_removable(target: DeltaTable, olds: list[Handle]) -> str | None:
+    """Say why files of these handles cannot be removed from the table; None if they can."""
+    why = stage.only_appends(target)
+    for old in olds:
+        why = why or _why_irreplaceable(target, old)
+    return why
 
 
-def _irreplaceable(target: DeltaTable | None, old: Handle) -> str | None:
+def _why_irreplaceable(target: DeltaTable | None, old: Handle) -> str | None:
     if target is None or target.metadata().id != old["table_id"]:
         return "The table no longer exists, or is another one."
     if why := stage.only_appends(target):
         return why
-    found = log.in_folder(log.active_files(target), old["folder"])
-    if lost := old["files"] - len(found):
-        return f"OPTIMIZE, UPDATE or DELETE rewrote {lost:,} of their {count(old['files'], 'file')}."
-    return _deleted_in_part(target, found)
+    files = log.in_folder(log.active_files(target), old["folder"])
+    rewritten = old["files"] - len(files)
+    if rewritten:
+        return f"OPTIMIZE, UPDATE or DELETE rewrote {rewritten:,} of their {count(old['files'], 'file')}."
+    return _why_in_part(target, files)
 
 
-def _deleted_in_part(target: DeltaTable, files: Mapping[str, int]) -> str | None:
-    """Why these files cannot be removed, if so: delta-rs cannot remove a file that has a deletion vector."""
-    if not (marked := log.deleted_in_part(target, files)):
+def _why_in_part(target: DeltaTable, files: Mapping[str, int]) -> str | None:
+    """Say why these files cannot be removed, if so: delta-rs cannot remove a file that has a deletion vector."""
+    paths = log.deleted_in_part(target, files)
+    if not paths:
         return None
     return (
-        f"Deletion vectors have deleted rows from {count(len(marked), 'file')} to be removed, such as {marked[0]}, and "
+        f"Deletion vectors have deleted rows from {count(len(paths), 'file')} to be removed, such as {paths[0]}, and "
         "delta-rs only removes whole files."
     )
 
 
-def _files_out(target: DeltaTable, handle: Handle, adds: list[dict[str, Any]]) -> dict[str, int]:
-    olds, where = model.taken_out(handle), handle.get("where")
+def _replaced_files(target: DeltaTable, handle: Handle, adds: list[dict[str, Any]]) -> dict[str, int]:
+    """Return path -> size of the files of replaced handles, and of the partitions or the condition to replace."""
     files = log.active_files(target)
-    found = [log.in_folder(files, old["folder"]) for old in olds]
+    replaced: dict[str, int] = {}
+    for old in model.taken_out(handle):
+        replaced |= log.in_folder(files, old["folder"])
+    where = handle.get("where")
     if where is not None:
         alternatives = log.partitions(adds) if where == PARTITIONS else [[tuple(part) for part in where]]
-        found.append(log.in_partitions(files, target, alternatives))
-    return {path: size for part in found for path, size in part.items()}
+        replaced |= log.in_partitions(files, target, alternatives)
+    return replaced

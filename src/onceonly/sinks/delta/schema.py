@@ -51,8 +51,12 @@ def check_rows(config: DeltaSink, rows: Any) -> None:
         InvalidPipeline: two columns have one name, or a type is not one of Delta's; names each column.
     """
     refuse_duplicates(config.name, rows)
-    fields = json.loads(rows.schema.json())["fields"]
-    if foreign := [f"'{field['name']}' is {found}" for field in fields if (found := _foreign(field["type"]))]:
+    foreign = []
+    for field in json.loads(rows.schema.json())["fields"]:
+        kind = _find_foreign_type(field["type"])
+        if kind:
+            foreign.append(f"'{field['name']}' is {kind}")
+    if foreign:
         raise InvalidPipeline(
             f"sink '{config.name}': a Delta table cannot hold the rows.",
             f"Columns: {'; '.join(foreign)}.",
@@ -67,19 +71,19 @@ def check(config: DeltaSink, table: log.Table, rows: Any) -> Change:
     Raises:
         InvalidPipeline: they do not match; names each column.
     """
-    have = {field["name"]: field["type"] for field in json.loads(rows.schema.json())["fields"]}
-    fields = json.loads(table.schema().to_json())["fields"]
-    want = {field["name"]: field["type"] for field in fields}
-    filled_in = computed(table)
-    other = [name for name in want if name in have and nullable(have[name]) != nullable(want[name])]
-    new = [name for name in have if name not in want]
-    problems = [
-        f"'{field['name']}' is missing{_without_feature(field)}"
-        for field in fields
-        if field["name"] not in have and field["name"] not in filled_in
-    ]
-    problems += [why for name in new if (why := _against_adding(config, table, name, have[name]))]
-    problems += [why for name in other if (why := _against_widening(config, table, name, have[name], want[name]))]
+    row_types = log.types_by_name(json.loads(rows.schema.json())["fields"])
+    fields = log.column_fields(table)
+    table_types = log.types_by_name(fields)
+    new = [name for name in row_types if name not in table_types]
+    differing = []
+    for name, kind in table_types.items():
+        if name in row_types and nullable(row_types[name]) != nullable(kind):
+            differing.append(name)
+    problems = _describe_missing(fields, row_types, computed_columns(table))
+    for name in new:
+        problems += _why_not_added(config, table, name, row_types[name])
+    for name in differing:
+        problems += _why_not_widened(config, table, name, row_types[name], table_types[name])
     if problems:
         raise InvalidPipeline(
             f"sink '{config.name}': the rows do not match the table.",
@@ -87,12 +91,22 @@ def check(config: DeltaSink, table: log.Table, rows: Any) -> Change:
             "Change the transform's output (select, cast) or the table. Nothing was staged.",
             code="columns-differ",
         )
-    added = [{"name": name, "type": nullable(have[name]), "nullable": True, "metadata": {}} for name in new]
-    return Change(added, {name: have[name] for name in other})
+    added = []
+    for name in new:
+        added.append({"name": name, "type": nullable(row_types[name]), "nullable": True, "metadata": {}})
+    return Change(added, {name: row_types[name] for name in differing})
 
 
-def computed(table: log.Table) -> set[str]:
-    """Columns that the table fills in: generated ones, identities, and those with a default.
+def _describe_missing(fields: list[dict[str, Any]], row_types: dict[str, Any], filled_in: set[str]) -> list[str]:
+    missing = []
+    for field in fields:
+        if field["name"] not in row_types and field["name"] not in filled_in:
+            missing.append(f"'{field['name']}' is missing{_without_feature(field)}")
+    return missing
+
+
+def computed_columns(table: log.Table) -> set[str]:
+    """Return the columns that the table fills in: generated ones, identities, and those with a default.
 
     Without the feature in the table's protocol, writers pass over what a column says of that, and would store null.
     """
@@ -100,13 +114,16 @@ def computed(table: log.Table) -> set[str]:
     features = set(protocol.writer_features or ())
     if protocol.min_writer_version < NAMED_FEATURES:
         features = {name for name, since in SINCE.items() if since <= protocol.min_writer_version}
-    fields = json.loads(table.schema().to_json())["fields"]
-    return {field["name"] for field in fields if features.intersection(_features_of(field))}
+    computed = set()
+    for field in log.column_fields(table):
+        if features.intersection(_features_of(field)):
+            computed.add(field["name"])
+    return computed
 
 
 def left_out(table: log.Table, rows: Any) -> list[str]:
-    """Columns that the table fills in because the rows do not have them."""
-    return sorted(computed(table) - set(rows.schema.names))
+    """Return the columns that the table fills in because the rows do not have them."""
+    return sorted(computed_columns(table) - set(rows.schema.names))
 
 
 def names(fields: list[Any]) -> list[str]:
@@ -118,65 +135,75 @@ def names(fields: list[Any]) -> list[str]:
 
 def add(target: DeltaTable, handle: Handle) -> bool:
     """Add the new columns, in a commit before that of the rows. Returns whether there were any."""
-    there = {field.name for field in target.schema().fields}
-    new = [Field.from_json(json.dumps(field)) for field in handle["added"] if field["name"] not in there]
+    column_names = log.column_names(target)
+    new = []
+    for field in handle["added"]:
+        if field["name"] not in column_names:
+            new.append(Field.from_json(json.dumps(field)))
     if not new or is_altered(target, handle):
         return False
-    with lock.shared(target.table_uri):
+    with lock.hold_shared(target.table_uri):
         target.alter.add_columns(new)
     return True
 
 
 def is_altered(target: log.Table, handle: Handle) -> bool:
-    """Whether the table was altered since staging. A column to be added may exist by now, with another type."""
-    there = {field["name"]: field["type"] for field in json.loads(target.schema().to_json())["fields"]}
-    new = handle["added"]
-    others = any(nullable(there.get(each["name"], each["type"])) != each["type"] for each in new)
-    return others or bool(log.fingerprint(target, names(new)) != handle["fingerprint"])
+    """Return whether the table was altered since staging. A column to be added may exist by now, with another type."""
+    kinds = log.types_by_name(log.column_fields(target))
+    for field in handle["added"]:
+        if nullable(kinds.get(field["name"], field["type"])) != field["type"]:
+            return True
+    return bool(log.fingerprint(target, names(handle["added"])) != handle["fingerprint"])
 
 
 # ---- columns and types
 
 
-def _against_adding(config: DeltaSink, table: log.Table, name: str, kind: Any) -> str | None:
+def _why_not_added(config: DeltaSink, table: log.Table, name: str, kind: Any) -> list[str]:
+    """Say why a column cannot be added to the table; empty: it can."""
     if not config.add_columns:
-        return f"'{name}' is not in the table (DeltaSink(add_columns=True) would add it)"
-    if against := log.takes_plain_append(table):
-        return f"'{name}' cannot be added, because delta-rs does not support {against} (use ALTER TABLE)"
-    if missing := log.type_features(kind) - set(table.protocol().writer_features or ()):
+        return [f"'{name}' is not in the table (DeltaSink(add_columns=True) would add it)"]
+    unsupported = log.takes_plain_append(table)
+    if unsupported:
+        return [f"'{name}' cannot be added, because delta-rs does not support {unsupported} (use ALTER TABLE)"]
+    missing = log.type_features(kind) - set(table.protocol().writer_features or ())
+    if missing:
         features = ", ".join(sorted(missing))
-        return f"'{name}' cannot be added, because the table's protocol does not have {features} (use ALTER TABLE)"
-    return None
+        return [f"'{name}' cannot be added, because the table's protocol does not have {features} (use ALTER TABLE)"]
+    return []
 
 
-def _against_widening(config: DeltaSink, table: log.Table, name: str, have: Any, want: Any) -> str | None:
-    told = f"'{name}' is {_type(have)}, the table has {_type(want)}"
-    if not isinstance(want, str) or have not in WIDER.get(want, ()):
-        return told
+def _why_not_widened(config: DeltaSink, table: log.Table, name: str, row_type: Any, table_type: Any) -> list[str]:
+    """Say why a column cannot get the wider type of the rows; empty: it can."""
+    difference = f"'{name}' is {_type_name(row_type)}, the table has {_type_name(table_type)}"
+    if not isinstance(table_type, str) or row_type not in WIDER.get(table_type, ()):
+        return [difference]
     if not config.widen:
-        return f"{told} (DeltaSink(widen=True) would widen it)"
+        return [f"{difference} (DeltaSink(widen=True) would widen it)"]
     if table.metadata().configuration.get(WIDENING) != "true":
-        return f"{told} (to allow it: ALTER TABLE … SET TBLPROPERTIES ('{WIDENING}' = 'true'))"
-    return None
+        return [f"{difference} (to allow it: ALTER TABLE … SET TBLPROPERTIES ('{WIDENING}' = 'true'))"]
+    return []
 
 
-def _foreign(kind: Any) -> str | None:
-    """A type that Delta does not have, at any depth; None: there is none."""
+def _find_foreign_type(kind: Any) -> str | None:
+    """Find a type that Delta does not have, at any depth; None: there is none."""
     if isinstance(kind, str):
         return kind if kind.startswith(FOREIGN) else None
     if kind["type"] == "udt":
-        return _foreign(kind["sqlType"])
-    parts = [field["type"] for field in kind.get("fields", ())]
-    parts += [kind[name] for name in ("elementType", "keyType", "valueType") if name in kind]
-    return next((found for part in parts if (found := _foreign(part))), None)
+        return _find_foreign_type(kind["sqlType"])
+    for inner_type in log.inner_types(kind):
+        foreign = _find_foreign_type(inner_type)
+        if foreign:
+            return foreign
+    return None
 
 
-def _type(kind: Any) -> str:
+def _type_name(kind: Any) -> str:
     return kind if isinstance(kind, str) else json.dumps(kind.get("type", kind))
 
 
 def _features_of(field: dict[str, Any]) -> set[str]:
-    """The features by which writers fill in a column, as far as it says that they shall."""
+    """Return the features by which writers fill in a column, as far as it says that they shall."""
     return {feature for key, feature in COMPUTED.items() if key in field["metadata"]}
 
 

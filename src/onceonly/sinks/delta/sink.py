@@ -65,9 +65,9 @@ from onceonly.spark.strict_reading import strict_reader
 if TYPE_CHECKING:
     from onceonly.sinks.delta import merge
 
-LATE = 60.0  # seconds, after which a log may have been shortened: any writer's retention is longer
+LATE_SECONDS = 60.0  # after which a log may have been shortened: any writer's retention is longer
 now = time.time  # it advances while the machine is suspended, unlike time.monotonic
-TRIES = 20  # commits that may lose to other writers of the target before an error is raised
+MAX_COMMIT_ATTEMPTS = 20  # commits that may lose to other writers of the target before an error is raised
 
 
 class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replaceable, Versioned, Inspectable):
@@ -83,8 +83,8 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
     def __init__(self, config: DeltaSink, uri: str, spark: Callable[[], Any]) -> None:
         self.name, self.config, self.uri = config.name, config, uri
         self._spark = spark
-        self._looked: log.Table | None = None  # at the target, for what is staged next
-        self._rehearsed: rehearsal.Snapshot | None = None  # for the commit of the same handle
+        self._newest_look: log.Table | None = None  # at the target, for what is staged next
+        self._rehearsed_snapshot: rehearsal.Snapshot | None = None  # for the commit of the same handle
         self._prepared: append.Prepared | None = None  # the same, of a plain append on an object store
 
     @classmethod
@@ -94,23 +94,24 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
         return cls(config, context.locate(config.path), context.spark)
 
     def check(self) -> list[str]:
-        """A note on how it publishes. Raises InvalidPipeline if the target cannot be written to."""
+        """Return a note on how it publishes. Raises InvalidPipeline if the target cannot be written to."""
         arbitrated.require(self.name, self.uri, None)
-        target = stage.opened(self.config, self.uri, log.open_table)
+        target = stage.open_target(self.config, self.uri, log.open_table)
         if target is None:
             stage.refuse_foreign_folder(self.name, self.uri)
             return [f"{self.name}: {self.uri} will be created by the first stage"]
         stage.check_table(self.config, target)
         stage.check_replaceable(self.config, target)
         changes.check_table(self.config, target)
-        against = log.takes_plain_append(target)
-        if against:
+        unsupported = log.takes_plain_append(target)
+        if unsupported:
             through_spark.refuse_unwritable(self.name, target)
             through_spark.refuse_unsafe(self.name, self.uri, self._spark)
         if self.config.merge:
             return [f"{self.name}: merges into {self.uri} by {list(self.config.merge.keys)}"]
-        path = f"through Spark (delta-rs does not support {against})" if against else "through delta-rs, metadata only"
-        return [f"{self.name}: publishes to {self.uri} {path}"]
+        if unsupported:
+            return [f"{self.name}: publishes to {self.uri} through Spark (delta-rs does not support {unsupported})"]
+        return [f"{self.name}: publishes to {self.uri} through delta-rs, metadata only"]
 
     def stage(self, txn: Transaction, rows: Any) -> Handle:
         """Write `rows` into the nested table of `txn`; the handle names it and what it was made for."""
@@ -128,12 +129,12 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
         changes.write(self.config, staged, rows)
         adds = log.staged_adds(self.uri, folder, 1)
         if not adds:
-            stage.require_seen(self.config, staged, rows.sparkSession)
+            stage.require_same_for_spark(self.config, staged, rows.sparkSession)
         changes.check_staged(self.config, target, adds)
         staged_rows, size = log.count(adds, staged)
         log.keep(self.uri, folder)
         stage.check_covered(self.config, f"{self.uri.rstrip('/')}/{folder}")
-        return {
+        handle: dict[str, Any] = {
             "kind": "delta",
             "uri": self.uri,
             "table_id": target.metadata().id,
@@ -145,34 +146,41 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
             "files": len(adds),
             "rows": staged_rows,
             "bytes": size,
-            **({"widened": change.widened} if change.widened else {}),
-            **({"left_out": left_out} if (left_out := schema.left_out(target, rows)) else {}),
-            **({"where": self.config.replace} if self.config.replace else {}),
-            **({"merge": self.config.merge.by} if self.config.merge else {}),
         }
+        if change.widened:
+            handle["widened"] = change.widened
+        left_out = schema.left_out(target, rows)
+        if left_out:
+            handle["left_out"] = left_out
+        if self.config.replace:
+            handle["where"] = self.config.replace
+        if self.config.merge:
+            handle["merge"] = self.config.merge.by
+        return handle
 
     def rehearse(self, handle: Handle, decision: int, last: Publication | None = None) -> Handle:
-        """See `Sink.rehearse`; what is tried is in `rehearsal.py`."""
-        for each in (handle, *taken_out(handle)):
-            confined.check_folder(self.name, each["folder"], log.STAGED)
-        self._rehearsed = self._prepared = None
+        """Go through the commit, see `Sink.rehearse`; what is tried is in `rehearsal.py`."""
+        for own_handle in (handle, *taken_out(handle)):
+            confined.check_folder(self.name, own_handle["folder"], log.STAGED)
+        self._rehearsed_snapshot = self._prepared = None
         if not local_path(self.uri):
             self._prepared = append.rehearse(self.name, self.uri, handle, decision, last)
             if self._prepared:
                 return handle
-        target = self._rehearsed_target(handle, last)
+        target = self._open_target_to_rehearse(handle, last)
         if self._outcome_in(target, handle, decision, last):
             return handle
         if rehearsal.files_are_old(self.uri, handle, target):
             handle = rehearsal.copy_rows(self.name, self.uri, handle)
-        known = _merging(handle)
-        rehearsal.go_through(self.name, self.uri, handle, target, known, self._spark)
-        self._rehearsed = rehearsal.snapshot(target, handle, known)
+        cache = _merge_cache(handle)
+        rehearsal.go_through(self.name, self.uri, handle, target, cache, self._spark)
+        self._rehearsed_snapshot = rehearsal.snapshot(target, handle, cache)
         return handle
 
-    def _rehearsed_target(self, handle: Handle, last: Publication | None) -> DeltaTable:
+    def _open_target_to_rehearse(self, handle: Handle, last: Publication | None) -> DeltaTable:
+        """Open the target. Raises StageAgain or ActionNeeded if it is not there: nothing is decided yet."""
         try:
-            return self._target(handle, last)
+            return self._open_target(handle, last)
         except TargetWentBack:
             raise
         except CannotPublish as error:
@@ -191,78 +199,88 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
             Fenced: it was given up.
             OutcomeUnknown: the log could not be written or read back. It is safe to call again.
         """
-        for each in (handle, *taken_out(handle)):
-            confined.check_folder(self.name, each["folder"], log.STAGED)
+        for own_handle in (handle, *taken_out(handle)):
+            confined.check_folder(self.name, own_handle["folder"], log.STAGED)
         prepared, self._prepared = self._prepared, None
         if prepared and not prepared.is_for(handle, decision, last):
             prepared = None
-        began = prepared.looked_at if prepared else now()
+        looked_at = prepared.looked_at if prepared else now()
         outcome = (
-            self._appended(handle, decision, last, prepared)
+            self._put_entry(handle, decision, last, prepared)
             or self._outcome_in_log(handle, decision)
             or self._commit(handle, decision, last)
         )
-        if not outcome.already and (took := now() - began) > LATE:
-            self._confirm(handle, decision, took)
+        if not outcome.already:
+            seconds = now() - looked_at
+            if seconds > LATE_SECONDS:
+                self._confirm_in_log(handle, decision, seconds)
         try:
             self._settle_spark_files(handle, decision, outcome)
             log.keep(self.uri)  # by whomever it was written: once PUBLISHED is recorded, nobody looks again
         except OSError as error:
-            raise errors.unknown(handle, f"the table's log could not be written to disk: {error}") from error
-        return outcome if outcome.proof else replace(outcome, proof=history.proof(self.uri, handle, decision))
+            raise errors.outcome_unknown(handle, f"the table's log could not be written to disk: {error}") from error
+        if outcome.proof:
+            return outcome
+        return replace(outcome, proof=history.proof(self.uri, handle, decision))
 
     def _settle_spark_files(self, handle: Handle, decision: int, outcome: Outcome) -> None:
-        """Files that Spark wrote, here or in a process that may have died before it came to this."""
-        through = handle["publish"] == "spark" or "through" in outcome.detail
-        if through or (outcome.already and local_path(self.uri)):
-            version = history.published_version(
-                self.uri, handle["app_id"], evidence.version(decision, handle["folder"])
-            )
+        """Check and sync files that Spark wrote, here or in a process that may have died before it came to this."""
+        is_through_spark = handle["publish"] == "spark" or "through" in outcome.detail
+        if is_through_spark or (outcome.already and local_path(self.uri)):
+            txn_version = evidence.version(decision, handle["folder"])
+            version = history.published_version(self.uri, handle["app_id"], txn_version)
             if version is not None:
                 spark_files.settle(self.name, self.uri, handle, version)
 
-    def _appended(
+    def _put_entry(
         self, handle: Handle, decision: int, last: Publication | None, prepared: append.Prepared | None
     ) -> Outcome | None:
-        """None: on a disk, where delta-rs costs no requests; or it is more than an append."""
-        return None if local_path(self.uri) else append.publish(self.name, self.uri, handle, decision, last, prepared)
+        """Put the entry of a plain append; None: on a disk, where delta-rs costs no requests, or this is more."""
+        if local_path(self.uri):
+            return None
+        return append.publish(self.name, self.uri, handle, decision, last, prepared)
 
     def _outcome_in_log(self, handle: Handle, decision: int) -> Outcome | None:
-        """What the log alone shows of it; None: nothing yet, which the snapshot to write from has to confirm."""
+        """Return what the log alone shows of it; None: nothing yet, which the snapshot to write from has to confirm."""
         try:
-            shown = head.read(self.uri)
+            table_head = head.read(self.uri)
         except OutcomeUnknown:
             return None
-        if shown is None or shown.table_id != handle["table_id"]:
+        if table_head is None or table_head.table_id != handle["table_id"]:
             return None
-        wanted = evidence.version(decision, handle["folder"])
-        return evidence.outcome(self.name, handle, shown.txns.get(handle["app_id"]), wanted)
+        version = evidence.version(decision, handle["folder"])
+        return evidence.outcome(self.name, handle, table_head.txns.get(handle["app_id"]), version)
 
-    def _confirm(self, handle: Handle, decision: int, took: float) -> None:
-        """Where the log was shortened meanwhile, the name of an old entry is free again, and nobody reads that one."""
+    def _confirm_in_log(self, handle: Handle, decision: int, seconds: float) -> None:
+        """Raise OutcomeUnknown unless the log contains the commit, which took that long.
+
+        Where the log was shortened meanwhile, the name of an old entry is free again, and nobody reads that one.
+        """
         if self._outcome_in_log(handle, decision) is None:
-            why = f"Writing its log entry took {took:,.0f} s, and the table's log does not contain it."
-            raise errors.unknown(handle, why)
+            why = f"Writing its log entry took {seconds:,.0f} s, and the table's log does not contain it."
+            raise errors.outcome_unknown(handle, why)
 
     def _commit(self, handle: Handle, decision: int, last: Publication | None) -> Outcome:
-        target, known = self._begin(handle, last)
-        for _ in range(TRIES):
-            target = target or self._target(handle, last)
-            if done := self._outcome_in(target, handle, decision, last):
-                return done
-            snapshot, target = target, None
+        target, cache = self._take_rehearsed_snapshot(handle)
+        for _ in range(MAX_COMMIT_ATTEMPTS):
+            target = target or self._open_target(handle, last)
+            outcome = self._outcome_in(target, handle, decision, last)
+            if outcome:
+                return outcome
+            snapshot, target = target, None  # after a failure the next round opens the table again
             try:
                 if schema.add(snapshot, handle):
                     continue  # another snapshot now, in which it may be published
                 handle = self._copy_old_rows(snapshot, handle)
-                return self._publish(snapshot, handle, decision, last, known)
+                return self._publish(snapshot, handle, decision, last, cache)
             except CommitFailedError:
                 continue  # another writer was first: look again before anything else
             except (DeltaError, OSError) as error:
-                raise errors.unknown(handle, f"{type(error).__name__}: {error}") from error
-        pause = " Pause them: changes are merged into exactly the version that they were compared with."
-        crowded = f"{TRIES} commits in a row conflicted with other writers of the table."
-        raise errors.unknown(handle, crowded + (pause if "merge" in handle else ""))
+                raise errors.outcome_unknown(handle, f"{type(error).__name__}: {error}") from error
+        why = f"{MAX_COMMIT_ATTEMPTS} commits in a row conflicted with other writers of the table."
+        if "merge" in handle:
+            why += " Pause them: changes are merged into exactly the version that they were compared with."
+        raise errors.outcome_unknown(handle, why)
 
     def _copy_old_rows(self, target: DeltaTable, handle: Handle) -> Handle:
         """Copy staged files that have grown old since the decision, as a rehearsal does; the evidence is the same.
@@ -276,62 +294,67 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
         except StageAgain:
             return handle  # some are missing, which is told with their names
 
-    def _begin(self, handle: Handle, last: Publication | None) -> tuple[DeltaTable | None, merge.Known | None]:
-        """The snapshot of this object's rehearsal, made current, and what it has computed; else none."""
-        rehearsed, self._rehearsed = self._rehearsed, None
-        if rehearsed is None or not rehearsed.is_of(handle):
-            return None, _merging(handle)
+    def _take_rehearsed_snapshot(self, handle: Handle) -> tuple[DeltaTable | None, merge.Known | None]:
+        """Return the snapshot of this object's rehearsal, made current, and what it has computed; else none."""
+        snapshot, self._rehearsed_snapshot = self._rehearsed_snapshot, None
+        if snapshot is None or not snapshot.is_of(handle):
+            return None, _merge_cache(handle)
         try:
-            rehearsed.target.update_incremental()
+            snapshot.target.update_incremental()
         except DeltaError:
-            return None, rehearsed.known
-        return rehearsed.target, rehearsed.known
+            return None, snapshot.cache
+        return snapshot.target, snapshot.cache
 
     def fence(self, handle: Handle, decision: int) -> Outcome | None:
         """Close the decision with a commit without rows, from the snapshot that shows it as open."""
         try:
-            for _ in range(TRIES):
+            for _ in range(MAX_COMMIT_ATTEMPTS):
                 target = log.open_table(self.uri)
                 if target is None:  # dropped, or a volume that is not mounted: only a person can tell
-                    raise errors.open_still(handle, "There is no table.")
+                    raise errors.still_open(handle, "There is no table.")
                 if target.metadata().id != handle["table_id"]:
                     return None  # there the handle is refused
-                wanted = evidence.version(decision, handle["folder"])
-                match evidence.shown(target.transaction_version(handle["app_id"]), wanted):
-                    case evidence.Shown.EARLIER:
-                        self._close(target, handle["app_id"], decision)
-                    case shown:
-                        log.keep(self.uri)  # GIVEN_UP will be on disk: so is what closes the decision
-                        ours = shown is evidence.Shown.OURS
-                        return Outcome(already=True, detail={"rows": handle["rows"]}) if ours else None
+                version = evidence.version(decision, handle["folder"])
+                newest = evidence.interpret(target.transaction_version(handle["app_id"]), version)
+                if newest is evidence.Shown.EARLIER:
+                    self._close(target, handle["app_id"], decision)
+                    continue  # the next look shows whether that commit has closed it
+                log.keep(self.uri)  # GIVEN_UP will be on disk: so is what closes the decision
+                if newest is evidence.Shown.OURS:
+                    return Outcome(already=True, detail={"rows": handle["rows"]})
+                return None
         except (DeltaError, OSError) as error:
-            raise errors.open_still(handle, f"{type(error).__name__}: {error}") from error
-        raise errors.open_still(handle, f"{TRIES} commits in a row conflicted with other writers of the table.")
+            raise errors.still_open(handle, f"{type(error).__name__}: {error}") from error
+        crowded = f"{MAX_COMMIT_ATTEMPTS} commits in a row conflicted with other writers of the table."
+        raise errors.still_open(handle, crowded)
 
     def traces(self, pipeline: str) -> list[Trace]:
-        found = self._transactions()
-        known = {tuple(app_id.split("/")): evidence.decision_of(number) for app_id, number in found.items()}
-        return [
-            Trace(app_id[1], decision, f"table {self.uri}")
-            for app_id, decision in sorted(known.items())
-            if len(app_id) == 4 and (app_id[0], *app_id[2:]) == ("onceonly", pipeline, self.name)
-        ]
+        traces = []
+        txns = {tuple(app_id.split("/")): number for app_id, number in self._read_txns().items()}
+        for parts, number in sorted(txns.items()):
+            if len(parts) == 4 and (parts[0], *parts[2:]) == ("onceonly", pipeline, self.name):
+                traces.append(Trace(parts[1], evidence.decision_of(number), f"table {self.uri}"))
+        return traces
 
-    def _transactions(self) -> Mapping[str, int]:
+    def _read_txns(self) -> Mapping[str, int]:
+        """Read every transaction number of the table, by app id; a look on an object store is kept for `target`."""
         if local_path(self.uri):
-            shown = head.read(self.uri)
-            return shown.txns if shown else {}
-        self._looked = looked = head.look(self.uri)
-        return looked.txns if looked else {}
+            table_head = head.read(self.uri)
+            return table_head.txns if table_head else {}
+        self._newest_look = look = head.look(self.uri)
+        return look.txns if look else {}
 
     def target(self, rows: Any) -> log.Table:
-        """The table, made from the rows at first; as the traces have just shown it, where a look is a round trip."""
-        looked, self._looked = self._looked, None
-        if looked is None:
+        """Open the table, made from the rows at first.
+
+        Where a look is a round trip, it is the table as the traces have just shown it.
+        """
+        look, self._newest_look = self._newest_look, None
+        if look is None:
             return stage.target(self.config, self.uri, rows)
-        arbitrated.require(self.name, self.uri, looked)
-        stage.check(self.config, looked)
-        return looked
+        arbitrated.require(self.name, self.uri, look)
+        stage.check(self.config, look)
+        return look
 
     def compare(self, last: Publication) -> History:
         return history.compare(self.uri, last)
@@ -340,8 +363,8 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
         return history.proof_now(self.uri, last)
 
     def landed(self, handle: Handle, decision: int) -> Landed:
-        wanted = evidence.version(decision, handle["folder"])
-        version = history.published_version(self.uri, handle["app_id"], wanted)
+        txn_version = evidence.version(decision, handle["folder"])
+        version = history.published_version(self.uri, handle["app_id"], txn_version)
         return Landed(handle["table_id"], version, handle["folder"], handle["files"], "merge" not in handle)
 
     def check_replace(self, old: Handle) -> None:
@@ -355,8 +378,8 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
         staged_folders.delete(self.uri, log.STAGED + txn.name)
 
     def leftovers(self, prefix: str) -> list[Transaction]:
-        """Transactions whose nested table is there, and of which the outcome is not recorded."""
-        return staged_folders.unsettled(self.uri, prefix)
+        """List the transactions whose nested table is there, and of which the outcome is not recorded."""
+        return staged_folders.list_unsettled(self.uri, prefix)
 
     def holds(self, txn: Transaction) -> bool:
         return staged_folders.is_unsettled(self.uri, log.STAGED + txn.name)
@@ -378,13 +401,20 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
 
     def columns(self) -> list[str] | None:
         target = None if self.config.add_columns else log.open_table(self.uri)
-        return [field.name for field in target.schema().fields] if target else None
+        return log.column_names(target) if target else None
 
     def types(self) -> Mapping[str, Any] | None:
         target = None if self.config.add_columns else log.open_table(self.uri)
         return json.loads(target.schema().to_json()) if target else None
 
-    def _target(self, handle: Handle, last: Publication | None) -> DeltaTable:
+    def _open_target(self, handle: Handle, last: Publication | None) -> DeltaTable:
+        """Open the table for which the rows were staged.
+
+        Raises:
+            TargetWentBack: another table or none is there, and the last publication was to this one.
+            CannotPublish: another table or none is there.
+            OutcomeUnknown: its log cannot be read.
+        """
         try:
             target = log.open_table(self.uri)
         except DeltaError as error:
@@ -392,31 +422,32 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
         table_id = str(target.metadata().id) if target else None
         if target is None or table_id != handle["table_id"]:
             if last is not None and not history.is_elsewhere(self.uri, last) and table_id != last.proof["table_id"]:
-                there = f"It is another table (id {table_id})." if table_id else "There is no table."
-                raise history.went_back(self.name, self.uri, last, there)
+                why = f"It is another table (id {table_id})." if table_id else "There is no table."
+                raise history.went_back(self.name, self.uri, last, why)
             raise errors.another_table(self.name, self.uri, handle, table_id)
         return target
 
     def _outcome_in(
         self, target: DeltaTable, handle: Handle, decision: int, last: Publication | None
     ) -> Outcome | None:
-        """The outcome that a snapshot shows; None: it may be published to it.
+        """Return the outcome that a snapshot shows; None: it may be published to it.
 
         Raises:
             TargetWentBack: the snapshot lacks what was published before.
             CannotPublish: what it shows is no evidence, because the table deletes transaction identifiers.
         """
-        wanted = evidence.version(decision, handle["folder"])
-        done = evidence.outcome(self.name, handle, target.transaction_version(handle["app_id"]), wanted)
-        if done is None:
+        version = evidence.version(decision, handle["folder"])
+        outcome = evidence.outcome(self.name, handle, target.transaction_version(handle["app_id"]), version)
+        if outcome is None:
             errors.refuse_expiring_evidence(self.name, self.uri, target.metadata().configuration)
             history.require(self.name, self.uri, last, str(target.metadata().id), target.transaction_version)
-        return done
+        return outcome
 
     def _outcome_now(self, handle: Handle, decision: int, last: Publication | None) -> Outcome | None:
-        return self._outcome_in(self._target(handle, last), handle, decision, last)
+        return self._outcome_in(self._open_target(handle, last), handle, decision, last)
 
     def _close(self, target: DeltaTable, app_id: str, decision: int) -> None:
+        """Close the decision with a commit without rows. The caller has to read from the table whether it did."""
         version = evidence.given_up(decision)
         if log.takes_plain_append(target):
             through_spark.mark(self._spark, self.name, self.uri, target, app_id, version)
@@ -425,32 +456,42 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
             entry.commit(target, [], [], app_id, version)
 
     def _publish(
-        self, target: DeltaTable, handle: Handle, decision: int, last: Publication | None, known: merge.Known | None
+        self, target: DeltaTable, handle: Handle, decision: int, last: Publication | None, cache: merge.Known | None
     ) -> Outcome:
+        """Publish to that snapshot of the target, which shows no outcome yet.
+
+        Args:
+            cache: of a publication of changes, see `_merge_cache`.
+        Raises:
+            CommitFailedError: another writer was first.
+        """
         folder = log.rows_folder(handle)
         version = evidence.version(decision, handle["folder"])
         adds = log.staged_adds(self.uri, folder, 1)
-        gone = log.missing_files(self.uri, folder, adds)
-        if gone or len(adds) != handle["files"]:
-            if done := self._outcome_now(handle, decision, last):
-                return done  # another process has published them meanwhile, and settled the folder
-            raise errors.vanished(self.name, self.uri, handle, handle["files"] - len(adds) + len(gone), gone)
+        missing = log.missing_files(self.uri, folder, adds)
+        if missing or len(adds) != handle["files"]:
+            outcome = self._outcome_now(handle, decision, last)
+            if outcome:
+                return outcome  # another process has published them meanwhile, and settled the folder
+            number_missing = handle["files"] - len(adds) + len(missing)
+            raise errors.files_missing(self.name, self.uri, handle, number_missing, missing)
         altered = schema.is_altered(target, handle)
-        if known is not None:
+        if cache is not None:
             changes.refuse(self.name, target, handle, altered)
             from onceonly.sinks.delta import merge  # with pandas, which takes a second
 
-            return merge.publish(target, self.uri, handle, version, adds, known)
-        out = replacing.taken_out(self.name, target, handle, adds, altered)
+            return merge.publish(target, self.uri, handle, version, adds, cache)
+        replaced = replacing.find_replaced_files(self.name, target, handle, adds, altered)
         if handle["publish"] == "spark" or altered:
-            look = partial(self._outcome_now, handle, decision, last)
-            return through_spark.publish(self._spark, self.name, self.uri, handle, version, look)
-        entry.commit(target, log.as_target_adds(adds, folder, target), log.as_removes(out), handle["app_id"], version)
+            read_outcome = partial(self._outcome_now, handle, decision, last)
+            return through_spark.publish(self._spark, self.name, self.uri, handle, version, read_outcome)
+        target_adds = log.as_target_adds(adds, folder, target)
+        entry.commit(target, target_adds, log.as_removes(replaced), handle["app_id"], version)
         return Outcome(detail={"rows": handle["rows"]})
 
 
-def _merging(handle: Handle) -> merge.Known | None:
-    """What a publication of changes keeps from try to try; None: these are no changes."""
+def _merge_cache(handle: Handle) -> merge.Known | None:
+    """Return what a publication of changes keeps from try to try; None: these are no changes."""
     if "merge" not in handle:
         return None
     from onceonly.sinks.delta import merge

@@ -33,18 +33,22 @@ def settle(sink: str, uri: str, handle: Handle, version: int) -> None:
     written = [add for add in adds if not unquote(add["path"]).startswith(f"{handle['folder']}/")]
     if len(written) == len(adds) and "merge" not in handle:  # a merge may change nothing
         _require_all_rows(sink, uri, handle, version, written)
-    for following in range(version + 1, version + 1 + MAX_FOLLOWING):
-        written += _added_files(uri, following)
+    for following_version in range(version + 1, version + 1 + MAX_FOLLOWING):
+        written += _added_files(uri, following_version)
     _sync(uri, written)
 
 
 def _added_files(uri: str, version: int) -> list[dict[str, Any]]:
-    """The add actions of a log entry; none if there is no such entry. Entries are cleaned up days later."""
+    """Read the add actions of a log entry; none if there is no such entry. Entries are cleaned up days later."""
+    adds = []
     try:
-        actions = [json.loads(line) for line in log.lines(log.file_system(uri), log.entry(version)) if b'"add"' in line]
+        for line in log.lines(log.file_system(uri), log.entry(version)):
+            action = json.loads(line) if b'"add"' in line else {}
+            if "add" in action:
+                adds.append(action["add"])
     except FileNotFoundError:
         return []
-    return [action["add"] for action in actions if "add" in action]
+    return adds
 
 
 def _require_all_rows(sink: str, uri: str, handle: Handle, version: int, adds: list[dict[str, Any]]) -> None:

@@ -24,16 +24,16 @@ from onceonly.statetable.arbitration import TRIAL
 
 MANAGED = "catalog-managed"  # as delta-rs says it of a table that it does not open
 # The staged table's log has one entry, which one task reads instead of Delta's default of 50.
-WRITING = {"spark.databricks.delta.snapshotPartitions": "1", **PARQUET_TIMES}
+WRITE_SETTINGS = {"spark.databricks.delta.snapshotPartitions": "1", **PARQUET_TIMES}
 
 
 def target(config: DeltaSink, uri: str, rows: Any) -> log.Table:
-    """The table at `uri`, created from the rows' schema on first use.
+    """Open the table at `uri`, created from the rows' schema on first use.
 
     Raises:
         InvalidPipeline: something else is there, or the table has another partitioning.
     """
-    table = opened(config, uri)
+    table = open_target(config, uri)
     arbitrated.require(config.name, uri, table)
     if table is None:
         refuse_foreign_folder(config.name, uri)
@@ -42,9 +42,11 @@ def target(config: DeltaSink, uri: str, rows: Any) -> log.Table:
     return table
 
 
-def opened(config: DeltaSink, uri: str, by: Callable[[str], log.Table | None] = head.table) -> log.Table | None:
-    """The table at `uri`, if there is one.
+def open_target(config: DeltaSink, uri: str, by: Callable[[str], log.Table | None] = head.table) -> log.Table | None:
+    """Open the table at `uri`, if there is one.
 
+    Args:
+        by: opens it; None: there is none.
     Raises:
         InvalidPipeline: delta-rs cannot find one there or open it, or its catalog manages it.
         NotCommitted: there is none, and a catalog has named it.
@@ -77,8 +79,9 @@ def opened(config: DeltaSink, uri: str, by: Callable[[str], log.Table | None] = 
 
 def check(config: DeltaSink, table: log.Table) -> None:
     """Refuse a table that the sink cannot write to as its configuration says. Raises InvalidPipeline."""
-    if config.table and (found := str(table.metadata().id)) != config.table_id:
-        raise another_by_name(config, found)
+    table_id = str(table.metadata().id) if config.table else None
+    if config.table and table_id != config.table_id:
+        raise another_by_name(config, table_id)
     check_table(config, table)
     check_replaceable(config, table)
 
@@ -91,22 +94,29 @@ def not_looked_up(config: DeltaSink) -> InvalidPipeline:
     )
 
 
-def another_by_name(config: DeltaSink, found: str | None) -> NotCommitted:
-    """A table is never made in place of one that somebody has dropped: a catalog would not know it."""
+def another_by_name(config: DeltaSink, table_id: str | None) -> NotCommitted:
+    """Describe that another table is at the place of a name, or none.
+
+    A table is never made in place of one that somebody has dropped: a catalog would not know it.
+    """
     return NotCommitted(
         f"sink '{config.name}': the table '{config.table}' is not at {config.path} any more.",
-        f"The plan found the table with the id {config.table_id} there, and now there is {found or 'none'}.",
+        f"The plan found the table with the id {config.table_id} there, and now there is {table_id or 'none'}.",
         "Was it dropped or created again? The next plan looks its name up again. Nothing was written.",
     )
 
 
 def refuse_foreign_folder(sink: str, uri: str) -> None:
-    names = sorted(info.base_name for info in log.entries(uri) if info.base_name)
-    foreign = [name for name in names if name != "_delta_log" and not name.startswith((log.STAGED, TRIAL))]
+    """Refuse a folder that is no table and holds something else than staged folders and trials of the store."""
+    foreign = []
+    for info in log.entries(uri):
+        name = info.base_name
+        if name and name != "_delta_log" and not name.startswith((log.STAGED, TRIAL)):
+            foreign.append(name)
     if foreign:
         raise InvalidPipeline(
             f"sink '{sink}': {uri} is not a Delta table.",
-            f"The folder contains {count(len(foreign), 'other item')}, such as '{foreign[0]}'.",
+            f"The folder contains {count(len(foreign), 'other item')}, such as '{min(foreign)}'.",
             "Choose an empty folder or a Delta table. Nothing was written.",
         )
 
@@ -120,10 +130,10 @@ def check_table(config: DeltaSink, table: log.Table) -> None:
             "They are the evidence of what was published. A commit that is repeated after that would publish again.",
             "ALTER TABLE … UNSET TBLPROPERTIES ('delta.setTransactionRetentionDuration'). Nothing was written.",
         )
-    found = list(table.metadata().partition_columns)
-    if config.partition_by and list(config.partition_by) != found:
+    partition_columns = list(table.metadata().partition_columns)
+    if config.partition_by and list(config.partition_by) != partition_columns:
         raise InvalidPipeline(
-            f"sink '{config.name}': the table is partitioned by {found or 'nothing'}, and "
+            f"sink '{config.name}': the table is partitioned by {partition_columns or 'nothing'}, and "
             f"the pipeline has {list(config.partition_by)}.",
             "A table's partitioning cannot be changed by appending.",
             "Set DeltaSink(partition_by=…) to the table's columns. Nothing was written.",
@@ -141,11 +151,12 @@ def check_replaceable(config: DeltaSink, table: log.Table) -> None:
 
 
 def only_appends(table: log.Table) -> str | None:
-    """Why files cannot be removed from it; None if they can."""
+    """Say why files cannot be removed from it; None if they can."""
     if table.metadata().configuration.get("delta.appendOnly") == "true":
         return "The table only allows appends (delta.appendOnly)."
-    if against := log.takes_plain_append(table):
-        return f"The table is written through Spark (delta-rs does not support {against})."
+    unsupported = log.takes_plain_append(table)
+    if unsupported:
+        return f"The table is written through Spark (delta-rs does not support {unsupported})."
     return None
 
 
@@ -172,22 +183,24 @@ def write(uri: str, rows: Any) -> None:
     """
     if few.expected() and plain.write(uri, rows):
         return
-    with temporary_conf(rows.sparkSession, WRITING):
+    with temporary_conf(rows.sparkSession, WRITE_SETTINGS):
         rows.write.format("delta").mode("append").save(spark_uri(uri))
 
 
-def require_seen(config: DeltaSink, uri: str, spark: Any) -> None:
-    """Nothing was written: was there nothing to write, or did Spark write elsewhere? It makes what is not there.
+def require_same_for_spark(config: DeltaSink, uri: str, spark: Any) -> None:
+    """Require that Spark sees the staged table, if it has written nothing to it.
+
+    Was there nothing to write, or did Spark write elsewhere? It makes what is not there.
 
     Raises:
         NotCommitted: by that URI, Spark knows another folder.
     """
-    ours = str(DeltaTable(uri).metadata().id)
-    seen = spark.sql(f"DESCRIBE DETAIL delta.`{spark_uri(uri)}`").collect()[0]["id"]
-    if seen != ours:
+    staged_id = str(DeltaTable(uri).metadata().id)
+    spark_id = spark.sql(f"DESCRIBE DETAIL delta.`{spark_uri(uri)}`").collect()[0]["id"]
+    if spark_id != staged_id:
         raise NotCommitted(
             f"sink '{config.name}': Spark does not write to {uri}, where its rows were to be staged.",
-            f"The table created there has the id {ours}, and the one that Spark sees has {seen}.",
+            f"The table created there has the id {staged_id}, and the one that Spark sees has {spark_id}.",
             "Does the path have characters with a meaning in URIs? Use another one. Nothing was published.",
         )
 
@@ -205,7 +218,7 @@ def _create(config: DeltaSink, uri: str, rows: Any) -> DeltaTable:
     try:
         return DeltaTable.create(uri, schema, mode="error", partition_by=list(config.partition_by))
     except DeltaError:
-        made_by_another = log.open_table(uri)
-        if made_by_another is None:
+        table_of_another = log.open_table(uri)  # another process may have created it meanwhile
+        if table_of_another is None:
             raise
-        return made_by_another
+        return table_of_another

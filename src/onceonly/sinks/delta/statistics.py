@@ -28,54 +28,56 @@ DECIMAL = "decimal("
 DAY = re.compile(r"\d{4}-\d\d-\d\d")
 TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\d|)")
 COLUMN_NAME = re.compile(r"(?:`(?:[^`]|``)*`|[^,`])+")
-MILLIS = 3  # digits, to which Spark cuts a time
+MILLISECOND_DIGITS = 3  # to which Spark cuts a time
 COUNTED_LEAVES = "delta.dataSkippingNumIndexedCols"
 NAMED_COLUMNS = "delta.dataSkippingStatsColumns"
 DEFAULT_LEAVES = 32
 
 
-class _NotTold(Exception):
+class _CannotState(Exception):
     """A bound that readers look for is missing, or is a value of which they have different ideas."""
 
 
-def settled(stats: str | None, schema: Field, partitions: Sequence[str], settings: Mapping[str, str]) -> str:
-    """A file's statistics, by whichever writer, as a commit may tell them.
+def settle(stats: str | None, schema: Field, partitions: Sequence[str], settings: Mapping[str, str]) -> str:
+    """Return a file's statistics, by whichever writer, as a commit may state them.
 
     Args:
+        stats: as the writer states them, JSON; None: it states none.
         schema: of the table, in its JSON form.
         partitions: the partition columns, which have no statistics.
         settings: the table's properties.
     """
-    told = json.loads(stats or "{}", parse_float=Decimal)
-    if not isinstance(told.get("numRecords"), int):
+    written = json.loads(stats or "{}", parse_float=Decimal)
+    rows = written.get("numRecords")
+    if not isinstance(rows, int):
         return "{}"
     fields = [field for field in schema["fields"] if field["name"] not in partitions]
-    low, high, nulls = (_inner(told, side) for side in SIDES)
+    low, high, nulls = (_inner(written, side) for side in SIDES)
     try:
-        bounds = _Bounds(told["numRecords"], _leaves(settings), _named(settings)).of(fields, low, high, nulls)
-    except _NotTold:
-        return text({"numRecords": told["numRecords"]})
-    return text({"numRecords": told["numRecords"], **dict(zip(SIDES, bounds, strict=True))})
+        bounds = _Bounds(rows, _max_leaves(settings), _chosen_columns(settings)).check(fields, low, high, nulls)
+    except _CannotState:
+        return text({"numRecords": rows})
+    return text({"numRecords": rows, **dict(zip(SIDES, bounds, strict=True))})
 
 
-def settled_adds(adds: list[dict[str, Any]], table: Any) -> list[dict[str, Any]]:
-    """Add actions of files for that table, with statistics that a commit may tell."""
+def with_settled_statistics(adds: list[dict[str, Any]], table: Any) -> list[dict[str, Any]]:
+    """Return add actions of files for that table, with statistics that a commit may state."""
     metadata, schema = table.metadata(), json.loads(table.schema().to_json())
-    known = schema, list(metadata.partition_columns), metadata.configuration
-    return [{**add, "stats": settled(add.get("stats"), *known)} for add in adds]
+    partitions = list(metadata.partition_columns)
+    return [{**add, "stats": settle(add.get("stats"), schema, partitions, metadata.configuration)} for add in adds]
 
 
-# ---- what is told
+# ---- what is stated
 
 
-def _leaves(settings: Mapping[str, str]) -> int | None:
-    """How many columns have statistics, those in structs counted one by one; None: all."""
+def _max_leaves(settings: Mapping[str, str]) -> int | None:
+    """Return how many columns have statistics, those in structs counted one by one; None: all."""
     number = settings.get(COUNTED_LEAVES, str(DEFAULT_LEAVES))
     return int(number) if number.isdecimal() and NAMED_COLUMNS not in settings else None
 
 
-def _named(settings: Mapping[str, str]) -> set[str] | None:
-    """Which columns have statistics, and all that are inside of them; None: the first ones."""
+def _chosen_columns(settings: Mapping[str, str]) -> set[str] | None:
+    """Return which columns have statistics, and all that are inside of them; None: the first ones."""
     if NAMED_COLUMNS not in settings:
         return None
     return {name.strip().replace("`", "") for name in COLUMN_NAME.findall(settings[NAMED_COLUMNS])}
@@ -87,15 +89,15 @@ class _Bounds:
 
     Args:
         rows: in the file.
-        leaves: columns that are still to be told of; None: all.
-        named: see `_named`.
+        leaves: columns that may still have statistics; None: all.
+        chosen: see `_chosen_columns`.
     """
 
     rows: int
     leaves: int | None
-    named: set[str] | None
+    chosen: set[str] | None
 
-    def of(
+    def check(
         self,
         fields: Sequence[Field],
         low: Mapping[str, Any],
@@ -103,72 +105,78 @@ class _Bounds:
         nulls: Mapping[str, Any],
         outer: tuple[str, ...] = (),
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        """(lower bounds, upper bounds, numbers of nulls). Raises _NotTold."""
+        """Return (lower bounds, upper bounds, numbers of nulls), each by column. Raises _CannotState."""
         lows: dict[str, Any] = {}
         highs: dict[str, Any] = {}
         counts: dict[str, Any] = {}
-        for each in fields:
-            name, kind = each["name"], each["type"]
+        for field in fields:
+            name, kind = field["name"], field["type"]
             if is_struct(kind):  # also an empty one: to a dataset, a struct that is missing is null
                 parts = _inner(low, name), _inner(high, name), _inner(nulls, name)
-                lows[name], highs[name], counts[name] = self.of(kind["fields"], *parts, outer=(*outer, name))
-            elif not self._is_told(*outer, name):
+                lows[name], highs[name], counts[name] = self.check(kind["fields"], *parts, outer=(*outer, name))
                 continue
-            elif not is_bounded(kind):
-                counts |= {name: nulls[name]} if isinstance(nulls.get(name), int) else {}
-            elif not isinstance(nulls.get(name), int):
-                raise _NotTold
-            else:
-                counts[name] = nulls[name]
-                if counts[name] != self.rows:
-                    lows[name] = _checked(kind, low.get(name), False)
-                    highs[name] = _checked(kind, high.get(name), True)
+            if not self._has_statistics(*outer, name):
+                continue
+            null_count = nulls.get(name)
+            if not isinstance(null_count, int):
+                if is_bounded(kind):
+                    raise _CannotState
+                continue
+            counts[name] = null_count
+            if is_bounded(kind) and null_count != self.rows:
+                lows[name] = _check_bound(kind, low.get(name), False)
+                highs[name] = _check_bound(kind, high.get(name), True)
         return lows, highs, counts
 
-    def _is_told(self, *path: str) -> bool:
-        if self.named is not None:
-            return any(".".join(path[:length]) in self.named for length in range(1, len(path) + 1))
+    def _has_statistics(self, *path: str) -> bool:
+        """Return whether that column has statistics, by the table's settings. Counts the column."""
+        if self.chosen is not None:
+            # A column has statistics also where one that it is inside of is chosen.
+            prefixes = {".".join(path[:length]) for length in range(1, len(path) + 1)}
+            return not prefixes.isdisjoint(self.chosen)
         if self.leaves is None:
             return True
         self.leaves -= 1
         return self.leaves >= 0
 
 
-def _checked(kind: str, value: Any, is_high: bool) -> Any:
-    """A bound as every reader understands it. Raises _NotTold."""
+def _check_bound(kind: str, value: Any, is_high: bool) -> Any:
+    """Return a bound as every reader understands it. Raises _CannotState."""
     if kind == "boolean":
-        return value if isinstance(value, bool) else is_high  # Spark tells none; these are always right
+        return value if isinstance(value, bool) else is_high  # Spark states none; these are always right
     if value is None:
-        raise _NotTold
+        raise _CannotState
     if kind in FLOATS:
-        return _checked_float(float(value), is_high)
+        return _check_float(float(value), is_high)
     if kind.startswith(DECIMAL):
         return Decimal(str(value))
     if kind == "string":
         return value
     if kind == "date":
         if not DAY.fullmatch(value):
-            raise _NotTold
+            raise _CannotState
         return value
-    return _checked_time(value, is_high) if kind.startswith("timestamp") else int(value)
+    if kind.startswith("timestamp"):
+        return _check_time(value, is_high)
+    return int(value)
 
 
-def _checked_float(value: float, is_high: bool) -> float:
+def _check_float(value: float, is_high: bool) -> float:
     if math.isnan(value):
-        raise _NotTold
+        raise _CannotState
     if value == 0:  # of both zeros, -0.0 is the lower one to some readers, and writers take either
         return 0.0 if is_high else -0.0
     return value
 
 
-def _checked_time(value: str, is_high: bool) -> str:
-    """Spark cuts times to milliseconds, and its own reader alone knows of that."""
+def _check_time(value: str, is_high: bool) -> str:
+    """Return a bound that holds for microseconds: Spark cuts times to milliseconds, as only its own reader knows."""
     match = TIME.fullmatch(value)
     if match is None:
-        raise _NotTold
+        raise _CannotState
     seconds, fraction, zone = match[1], match[2] or "", match[3]
-    if len(fraction) <= MILLIS:
-        fraction = fraction.ljust(MILLIS, "0") + ("999" if is_high else "")
+    if len(fraction) <= MILLISECOND_DIGITS:
+        fraction = fraction.ljust(MILLISECOND_DIGITS, "0") + ("999" if is_high else "")
     return f"{seconds}.{fraction}{zone}"
 
 
@@ -190,11 +198,10 @@ def is_unbounded(kind: Any) -> bool:
 
 
 def text(value: Any) -> str:
-    """JSON in which decimals are numbers without an exponent, and infinities are as Spark writes them."""
+    """Return JSON in which decimals are numbers without an exponent, and infinities are as Spark writes them."""
     if isinstance(value, dict):
-        return (
-            "{" + ",".join(f"{json.dumps(name, ensure_ascii=False)}:{text(each)}" for name, each in value.items()) + "}"
-        )
+        members = [f"{json.dumps(name, ensure_ascii=False)}:{text(member)}" for name, member in value.items()]
+        return "{" + ",".join(members) + "}"
     if isinstance(value, Decimal):
         return format(value, "f")
     if isinstance(value, float) and math.isinf(value):

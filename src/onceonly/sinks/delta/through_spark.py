@@ -34,7 +34,7 @@ WRITABLE |= {"variantShredding", "variantShredding-preview", "vacuumProtocolChec
 WRITABLE |= {"checkpointProtection", "materializePartitionColumns", "geospatial"}
 LAST_VERSION = 7  # of the writer
 UNSAFE = "S3SingleDriverLogStore"  # Delta's default on S3
-AZURE = (
+AZURE_RENAMES = (
     "Its log store on Azure renames a file. In an account without hierarchical namespaces that is a check and a "
     "copy, so the last of two writers can win."
 )
@@ -57,7 +57,7 @@ def refuse_unwritable(sink: str, table: log.Table) -> None:
 
 def refuse_unsafe(sink: str, uri: str, spark: Session) -> None:
     """Raise InvalidPipeline if, with Spark's log store, the last of two writers could win: on S3 and on Azure."""
-    if why := _against(uri, spark):
+    if why := _why_unsafe(uri, spark):
         raise InvalidPipeline(
             f"sink '{sink}': publishing to {uri} is not safe.",
             f"The table has to be written through Spark. {why}",
@@ -66,21 +66,23 @@ def refuse_unsafe(sink: str, uri: str, spark: Session) -> None:
 
 
 def publish(
-    spark: Session, sink: str, uri: str, handle: Handle, version: int, shown: Callable[[], Outcome | None]
+    spark: Session, sink: str, uri: str, handle: Handle, version: int, read_outcome: Callable[[], Outcome | None]
 ) -> Outcome:
     """Append the staged rows through Spark, once.
 
     Args:
-        shown: reads the outcome from the target; raises if the rows must not be published.
+        version: the evidence.
+        read_outcome: reads the outcome from the target; raises if the rows must not be published.
     Raises:
         CannotPublish: the table now refuses the rows (schema, constraint), or writing through Spark is not safe.
         OutcomeUnknown: Spark failed for another reason. It is safe to call again.
     """
-    if why := _against(uri, spark):
-        raise _refused(sink, uri, handle, f"The rows have to be written through Spark. {why}")
-    with lock.alone(uri):
-        if done := shown():
-            return done
+    if why := _why_unsafe(uri, spark):
+        raise _refusal(sink, uri, handle, f"The rows have to be written through Spark. {why}")
+    with lock.hold_exclusive(uri):
+        outcome = read_outcome()
+        if outcome:
+            return outcome
         try:
             rows = _staged_rows(spark, uri, handle)
             require_rows(rows.count(), handle["rows"], f"sink '{sink}': the staged rows in {handle['folder']}")
@@ -88,9 +90,9 @@ def publish(
         except NotCommitted as error:
             raise CannotPublish(error.what, error.why, error.todo, error.code) from error
         except Exception as error:
-            raise _explained(error, sink, uri, handle) from error
-        if shown() is None:
-            raise _unknown(sink, uri, "Spark reported no failure, but the table does not show the commit.")
+            raise _explain(error, sink, uri, handle) from error
+        if read_outcome() is None:  # Spark skips a version that is not above the table's, without a message
+            raise _outcome_unknown(sink, uri, "Spark reported no failure, but the table does not show the commit.")
     return Outcome(detail={"rows": handle["rows"], "through": "spark"})
 
 
@@ -104,8 +106,8 @@ def try_append(spark: Session, sink: str, uri: str, handle: Handle, target: Delt
     Raises:
         CannotPublish: Spark cannot write such a table, or it refuses the rows, or writing through Spark is not safe.
     """
-    if why := _against(uri, spark):
-        raise _refused(sink, uri, handle, f"The rows have to be written through Spark. {why}")
+    if why := _why_unsafe(uri, spark):
+        raise _refusal(sink, uri, handle, f"The rows have to be written through Spark. {why}")
     folder = f"{handle['folder']}/{log.COPIES}{uuid.uuid4().hex[:12]}"
     scratch = log.create_staged(target, folder, True, [], {})
     rows = _staged_rows(spark, uri, handle)
@@ -113,10 +115,10 @@ def try_append(spark: Session, sink: str, uri: str, handle: Handle, target: Delt
     try:
         _append(rows if with_rows else rows.limit(0), scratch, handle["app_id"], 1, "widened" in handle)
     except Exception as error:
-        explained = _explained(error, sink, uri, handle)
-        if not isinstance(explained, CannotPublish) and "DELTA_" not in str(error):
+        explanation = _explain(error, sink, uri, handle)
+        if not isinstance(explanation, CannotPublish) and "DELTA_" not in str(error):
             raise  # no answer: Spark itself may have failed
-        raise _refused(sink, uri, handle, explained.why) from error
+        raise _refusal(sink, uri, handle, explanation.why) from error
 
 
 def mark(spark: Session, sink: str, uri: str, target: DeltaTable, app_id: str, version: int) -> None:
@@ -125,14 +127,14 @@ def mark(spark: Session, sink: str, uri: str, target: DeltaTable, app_id: str, v
     Raises:
         OutcomeUnknown: Spark failed; the commit may exist.
     """
-    if why := _against(uri, spark):
-        raise _unknown(sink, uri, why)
-    with lock.alone(uri):
+    if why := _why_unsafe(uri, spark):
+        raise _outcome_unknown(sink, uri, why)
+    with lock.hold_exclusive(uri):
         try:
-            rows = strict_reader(spark()).format("delta").load(spark_uri(uri)).drop(*schema.computed(target)).limit(0)
-            _append(rows, uri, app_id, version)
+            rows = strict_reader(spark()).format("delta").load(spark_uri(uri))
+            _append(rows.drop(*schema.computed_columns(target)).limit(0), uri, app_id, version)
         except Exception as error:
-            raise _unknown(sink, uri, first_sentence(error)) from error
+            raise _outcome_unknown(sink, uri, first_sentence(error)) from error
 
 
 def _staged_rows(spark: Session, uri: str, handle: Handle) -> Any:
@@ -145,17 +147,18 @@ def _append(rows: Any, uri: str, app_id: str, version: int, merge: bool = False)
         write.option("txnAppId", app_id).option("txnVersion", version).save(spark_uri(uri))
 
 
-def _against(uri: str, spark: Session) -> str | None:
-    """Why publishing through Spark is not safe there; None if it is."""
+def _why_unsafe(uri: str, spark: Session) -> str | None:
+    """Say why publishing through Spark is not safe there; None if it is."""
     scheme = _scheme(uri)
     if scheme != "s3a" and scheme not in azure_names.LONG:
         return None
     conf = spark().conf
-    named = next((found for key in (LOG_STORE.format(scheme), ANY_STORE) if (found := conf.get(key, None))), None)
+    log_store = conf.get(LOG_STORE.format(scheme), None) or conf.get(ANY_STORE, None)
     if scheme == "s3a":
-        unsafe = (named or UNSAFE).endswith(UNSAFE)
-        return f"On S3, with its log store {UNSAFE}, the last of two writers wins." if unsafe else None
-    return None if named else AZURE
+        if (log_store or UNSAFE).endswith(UNSAFE):
+            return f"On S3, with its log store {UNSAFE}, the last of two writers wins."
+        return None
+    return None if log_store else AZURE_RENAMES
 
 
 def _todo(uri: str) -> str:
@@ -169,15 +172,15 @@ def _scheme(uri: str) -> str:
     return urlsplit(spark_uri(uri)).scheme.lower()
 
 
-def _explained(error: Exception, sink: str, uri: str, handle: Handle) -> OutcomeUnknown:
-    """A refusal for schema and constraint errors. After any other error, the outcome is unknown."""
+def _explain(error: Exception, sink: str, uri: str, handle: Handle) -> OutcomeUnknown:
+    """Return a refusal for schema and constraint errors. After any other error, the outcome is unknown."""
     text = str(error)
     if "DELTA_" in text and any(word in text for word in REFUSALS):
-        return _refused(sink, uri, handle, first_sentence(error)[:500])
-    return _unknown(sink, uri, first_sentence(error))
+        return _refusal(sink, uri, handle, first_sentence(error)[:500])
+    return _outcome_unknown(sink, uri, first_sentence(error))
 
 
-def _refused(sink: str, uri: str, handle: Handle, why: str) -> CannotPublish:
+def _refusal(sink: str, uri: str, handle: Handle, why: str) -> CannotPublish:
     return CannotPublish(
         f"sink '{sink}': {uri} now refuses the staged rows.",
         why,
@@ -186,7 +189,7 @@ def _refused(sink: str, uri: str, handle: Handle, why: str) -> CannotPublish:
     )
 
 
-def _unknown(sink: str, uri: str, why: str) -> OutcomeUnknown:
+def _outcome_unknown(sink: str, uri: str, why: str) -> OutcomeUnknown:
     return OutcomeUnknown(
         f"sink '{sink}': it is not known whether Spark published to {uri}.",
         why[:500],

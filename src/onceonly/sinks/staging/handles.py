@@ -17,7 +17,7 @@ from onceonly.pipeline.shapes import Below, Count, Like, problem
 PART = "[0-9A-Za-z_]+"
 TXN = Annotated[str, Like(f"{PART}(-{PART}){{2}}-[0-9]+-[0-9]+-{PART}")]
 STAGED = Annotated[str, Like(f"staged-{PART}(-{PART}){{2}}-[0-9]+-[0-9]+-{PART}")]
-GUARDED = (  # the methods that get a handle; not `discard`, which has to work with a damaged one, too
+METHODS_WITH_HANDLE = (  # not `discard`, which has to work with a damaged one, too
     *("rehearse", "commit", "fence", "check_replace", "retraction", "needs"),
     *("staged", "staged_frame", "evidence", "resolved", "read", "landed"),
 )
@@ -158,60 +158,67 @@ def check_handle(sink: str, kind: str, shape: Any, handle: Mapping[str, Any]) ->
     Raises:
         CannotPublish: says what is wrong with it; the state table has to be repaired.
     """
-    if wrong := problem(handle, shape):
+    damage = problem(handle, shape)
+    if damage:
         raise CannotPublish(
             f"sink '{sink}': the handle in the state table is damaged.",
-            f"Its kind is '{kind}', and {wrong}.",
+            f"Its kind is '{kind}', and {damage}.",
             "Was the table edited by hand, or written by another version? Restore it to the version before that, then: "
             "onceonly recover. Nothing was changed.",
         )
 
 
-def check_made(sink: str, shape: Any, handle: Any) -> None:
+def check_new_handle(sink: str, shape: Any, handle: Any) -> None:
     """Refuse a handle that could not be read again after it was stored.
 
     Raises:
         InvalidPipeline: it is not plain JSON, or does not have the shape that the sink declares.
     """
     try:
-        wrong = problem(json.loads(json.dumps(handle)), shape)
+        why = problem(json.loads(json.dumps(handle)), shape)
     except (TypeError, ValueError) as error:
-        wrong = str(error)
-    if wrong:
+        why = str(error)
+    if why:
         raise InvalidPipeline(
             f"sink '{sink}': what it staged cannot be recorded.",
-            f"In the handle that it returned, {wrong}.",
+            f"In the handle that it returned, {why}.",
             "Return plain JSON that matches the sink's handle_shape (docs/add-a-sink.md). Nothing was published.",
         )
 
 
 def guarded(sink: S, kind: str) -> S:
-    """The same sink, with a check of every handle before it is used."""
-    for name in GUARDED:
-        if method := getattr(sink, name, None):
-            setattr(sink, name, _checking(method, sink.name, kind, sink.handle_shape))
+    """Return the same sink, with a check of every handle before it is used, and of each that it returns."""
+    for name in METHODS_WITH_HANDLE:
+        method = getattr(sink, name, None)
+        if method:
+            setattr(sink, name, _check_arguments(method, sink.name, kind, sink.handle_shape))
     for name in ("stage", "rehearse"):  # they return one
-        setattr(sink, name, _staging(getattr(sink, name), sink.name, sink.handle_shape))
+        setattr(sink, name, _check_result(getattr(sink, name), sink.name, sink.handle_shape))
     return sink
 
 
-def _checking(method: Callable[..., Any], sink: str, kind: str, shape: Any) -> Callable[..., Any]:
+def _check_arguments(method: Callable[..., Any], sink: str, kind: str, shape: Any) -> Callable[..., Any]:
+    """Wrap a method so that each handle among its arguments is checked, also in a list of them."""
+
     @wraps(method)
-    def checked(*arguments: Any, **named: Any) -> Any:
-        for each in (*arguments, *named.values()):
-            for handle in each if isinstance(each, (list, tuple)) else [each]:
-                if isinstance(handle, Mapping):
-                    check_handle(sink, kind, shape, handle)
-        return method(*arguments, **named)
+    def checked_method(*arguments: Any, **options: Any) -> Any:
+        for argument in (*arguments, *options.values()):
+            values = argument if isinstance(argument, (list, tuple)) else [argument]
+            for value in values:
+                if isinstance(value, Mapping):
+                    check_handle(sink, kind, shape, value)
+        return method(*arguments, **options)
 
-    return checked
+    return checked_method
 
 
-def _staging(method: Callable[..., Any], sink: str, shape: Any) -> Callable[..., Any]:
+def _check_result(method: Callable[..., Any], sink: str, shape: Any) -> Callable[..., Any]:
+    """Wrap a method so that the handle that it returns is checked."""
+
     @wraps(method)
-    def checked(*arguments: Any, **named: Any) -> Any:
-        handle = method(*arguments, **named)
-        check_made(sink, shape, handle)
+    def checked_method(*arguments: Any, **options: Any) -> Any:
+        handle = method(*arguments, **options)
+        check_new_handle(sink, shape, handle)
         return handle
 
-    return checked
+    return checked_method

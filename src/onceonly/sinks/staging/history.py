@@ -15,7 +15,7 @@ class Comparing(Protocol):
 
 
 def require(sink: Comparing, last: Publication | None) -> bool:
-    """Whether the target shows the sink's last publication; False: there is none, or it was to another target.
+    """Return whether the target shows the sink's last publication; False: there is none, or it was to another target.
 
     Raises:
         TargetWentBack: the target lacks it, or shows what is recorded as missing there.
@@ -48,9 +48,12 @@ def is_back(sink: str, publication: Publication) -> TargetWentBack:
 
 
 def went_back(sink: str, last: Publication, history: History) -> TargetWentBack:
-    rest = f"It still shows decision {history.decision}" if history.decision else "It shows no earlier decision either"
     if history.at_least:
         rest = "Earlier decisions may be missing there as well"
+    elif history.decision:
+        rest = f"It still shows decision {history.decision}"
+    else:
+        rest = "It shows no earlier decision either"
     return TargetWentBack(
         f"sink '{sink}': {last.proof['target']} lacks what was published to it, up to epoch {last.epoch} "
         f"(decision {last.decision}).",

@@ -18,51 +18,64 @@ Leaf = Callable[[pa.DataType], Convert | None]  # how a value of a plain type is
 
 
 def from_csv(text: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A column of CSV."""
+    """Convert a column of CSV."""
     return text.cast(kind)
 
 
 def from_folders(text: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A partition column. Timestamps are in UTC, like every session of Onceonly, and have no time zone."""
-    return (text.cast(pa.timestamp("us")) if pa.types.is_timestamp(kind) else text).cast(kind)
+    """Convert a partition column. Timestamps are in UTC, like every session of Onceonly, and have no time zone."""
+    if pa.types.is_timestamp(kind):
+        text = text.cast(pa.timestamp("us"))
+    return text.cast(kind)
 
 
-def sound(column: pa.Array) -> pa.Array:
-    """The column with \\ufffd in place of invalid UTF-8, which Spark writes unchanged."""
-    as_bytes = _as_bytes(column.type)
-    if as_bytes == column.type or is_valid(column):
+def with_valid_text(column: pa.Array) -> pa.Array:
+    """Return the column with \\ufffd in place of invalid UTF-8, which Spark writes unchanged."""
+    bytes_type = _bytes_type(column.type)
+    if bytes_type == column.type or is_valid(column):
         return column
-    return pa.array([_decoded(value, column.type) for value in column.cast(as_bytes).to_pylist()], column.type)
+    return pa.array([_decode(value, column.type) for value in column.cast(bytes_type).to_pylist()], column.type)
 
 
 def batches(rows: Iterable[pa.RecordBatch], schema: pa.Schema, held: pa.Schema, read: Read) -> Iterator[pa.RecordBatch]:
-    """Rows of `schema` from files. `read` converts the columns in `held`; the others come from folder names."""
+    """Yield rows of `schema` from files.
+
+    Args:
+        held: the columns that the files have. The others come from folder names.
+        read: converts the columns in `held`.
+    """
     for batch in rows:
-        found = read(batch, held)
-        each = [
-            found[field.name] if field.name in found else from_folders(batch.column(field.name), field.type)
-            for field in schema
-        ]
-        yield pa.RecordBatch.from_arrays([sound(column) for column in each], schema=schema)
+        columns = read(batch, held)
+        valid_columns = []
+        for field in schema:
+            column = columns.get(field.name)
+            if column is None:
+                column = from_folders(batch.column(field.name), field.type)
+            valid_columns.append(with_valid_text(column))
+        yield pa.RecordBatch.from_arrays(valid_columns, schema=schema)
 
 
 def as_it_is(batch: pa.RecordBatch, held: pa.Schema) -> Columns:
+    """Return the columns of the files without a conversion."""
     return {field.name: batch.column(field.name) for field in held}
 
 
 def json_parser(kind: Any) -> Convert:
-    """A parser of one document. If one of Spark's types in `kind` is a decimal, no digits are lost."""
+    """Return a parser of one document. If one of Spark's types in `kind` is a decimal, no digits are lost."""
     exact: dict[str, Any] = {"parse_float": Decimal} if "decimal(" in json.dumps(kind) else {}
     return json.JSONDecoder(**exact).decode
 
 
 def array(values: list[Any], kind: pa.DataType, leaf: Leaf) -> pa.Array:
-    """A column from the Python values that a JSON or Avro parser returns."""
+    """Return a column from the Python values that a JSON or Avro parser returns."""
     convert = _converter(kind, leaf)
-    return pa.array(values if convert is None else [convert(value) for value in values], kind)
+    if convert is not None:
+        values = [convert(value) for value in values]
+    return pa.array(values, kind)
 
 
 def from_json(kind: pa.DataType) -> Convert | None:
+    """Return how a value of a plain type is converted, where JSON holds it in another one; None: it need not be."""
     if pa.types.is_timestamp(kind):
         return datetime.fromisoformat
     if pa.types.is_date(kind):
@@ -75,11 +88,12 @@ def from_json(kind: pa.DataType) -> Convert | None:
 
 
 def from_avro(kind: pa.DataType) -> Convert | None:
+    """Return how a value of a plain type is converted, where Avro holds it in another one; None: it need not be."""
     return str if pa.types.is_string(kind) else None  # in Spark a UUID is text
 
 
 def _converter(kind: pa.DataType, leaf: Leaf) -> Convert | None:
-    """None if Arrow accepts the values without a conversion."""
+    """Return how values of a type are converted; None: Arrow accepts them without a conversion."""
     if pa.types.is_struct(kind):
         return _struct({field.name: _converter(field.type, leaf) for field in kind})
     if pa.types.is_map(kind):
@@ -90,29 +104,45 @@ def _converter(kind: pa.DataType, leaf: Leaf) -> Convert | None:
 
 
 def _or_null(convert: Convert | None) -> Convert | None:
-    return convert and (lambda value: None if value is None else convert(value))
+    """Return the converter for values of which some are null; null stays null."""
+    if convert is None:
+        return None
+
+    def convert_or_null(value: Any) -> Any:
+        return None if value is None else convert(value)
+
+    return convert_or_null
 
 
 def _struct(converters: Mapping[str, Convert | None]) -> Convert | None:
-    some = {name: convert for name, convert in converters.items() if convert}
-    if not some:
+    needed = {name: convert for name, convert in converters.items() if convert}
+    if not needed:
         return None
-    return _or_null(lambda row: {**row, **{name: convert(row.get(name)) for name, convert in some.items()}})
+
+    def convert_struct(row: Any) -> Any:
+        converted = {name: convert(row.get(name)) for name, convert in needed.items()}
+        return {**row, **converted}
+
+    return _or_null(convert_struct)
 
 
 def _list(item: Convert | None) -> Convert | None:
-    return item and _or_null(lambda values: [item(value) for value in values])
+    if item is None:
+        return None
+    return _or_null(lambda values: [item(value) for value in values])
 
 
 def _map(item: Convert | None) -> Convert | None:
-    return _or_null(lambda pairs: [(key, item(value) if item else value) for key, value in pairs.items()])
+    if item is None:
+        return _or_null(lambda pairs: list(pairs.items()))
+    return _or_null(lambda pairs: [(key, item(value)) for key, value in pairs.items()])
 
 
 # ---- invalid UTF-8
 
 
 def is_valid(column: pa.Array) -> bool:
-    """Whether all of its text is valid UTF-8."""
+    """Return whether all of its text is valid UTF-8."""
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
@@ -120,25 +150,25 @@ def is_valid(column: pa.Array) -> bool:
     return True
 
 
-def _as_bytes(kind: pa.DataType) -> pa.DataType:
-    """The type with binary in place of string, at any depth."""
+def _bytes_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type with binary in place of string, at any depth."""
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_as_bytes(field.type)) for field in kind])
+        return pa.struct([field.with_type(_bytes_type(field.type)) for field in kind])
     if pa.types.is_map(kind):
-        return pa.map_(_as_bytes(kind.key_type), _as_bytes(kind.item_type))
+        return pa.map_(_bytes_type(kind.key_type), _bytes_type(kind.item_type))
     if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_as_bytes(kind.value_type)))
+        return pa.list_(kind.value_field.with_type(_bytes_type(kind.value_type)))
     return pa.binary() if pa.types.is_string(kind) else kind
 
 
-def _decoded(value: Any, kind: pa.DataType) -> Any:
-    """A Python value of type `kind`, from one of `_as_bytes(kind)`."""
+def _decode(value: Any, kind: pa.DataType) -> Any:
+    """Return a Python value of type `kind`, from one of `_bytes_type(kind)`."""
     if value is None:
         return None
     if pa.types.is_struct(kind):
-        return {field.name: _decoded(value[field.name], field.type) for field in kind}
+        return {field.name: _decode(value[field.name], field.type) for field in kind}
     if pa.types.is_map(kind):
-        return [(_decoded(key, kind.key_type), _decoded(item, kind.item_type)) for key, item in value]
+        return [(_decode(key, kind.key_type), _decode(item, kind.item_type)) for key, item in value]
     if pa.types.is_list(kind):
-        return [_decoded(item, kind.value_type) for item in value]
+        return [_decode(item, kind.value_type) for item in value]
     return value.decode(errors="replace") if pa.types.is_string(kind) else value

@@ -27,9 +27,8 @@ PLAIN: Mapping[str, pa.DataType] = {
     "timestamp_ntz": pa.timestamp("us"),
     "void": pa.null(),
 }
-MICROS = {
-    "coerce_int96_timestamp_unit": "us"
-}  # Spark's timestamps in Parquet: as nanoseconds they would overflow in 2262
+# Read options for Spark's timestamps in Parquet: as nanoseconds they would overflow in 2262.
+MICROS = {"coerce_int96_timestamp_unit": "us"}
 DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
 OF_SOME_LENGTH = re.compile(r"(var)?char\(\d+\)")
 
@@ -39,13 +38,13 @@ class OnlySpark(Exception):
 
 
 def of(rows: Any) -> dict[str, Any]:
-    """The schema of a DataFrame, as a handle holds it."""
+    """Return the schema of a DataFrame, as a handle holds it."""
     schema: dict[str, Any] = nullable(json.loads(rows.schema.json()))
     return schema
 
 
 def arrow(schema: Schema) -> pa.Schema:
-    """The schema in Arrow. Raises OnlySpark."""
+    """Return the schema in Arrow. Raises OnlySpark."""
     return pa.schema(_fields(schema))
 
 
@@ -54,7 +53,7 @@ def _fields(struct: Schema) -> list[pa.Field]:
 
 
 def kind_of(kind: Any) -> pa.DataType:
-    """The Arrow type for one of Spark's types in its JSON form. Raises OnlySpark."""
+    """Return the Arrow type for one of Spark's types in its JSON form. Raises OnlySpark."""
     if isinstance(kind, str):
         return _plain(kind)
     match kind["type"]:
@@ -66,8 +65,8 @@ def kind_of(kind: Any) -> pa.DataType:
             return pa.map_(kind_of(kind["keyType"]), kind_of(kind["valueType"]))
         case "udt":
             return kind_of(kind["sqlType"])
-        case other:
-            raise OnlySpark(other)
+        case unsupported:
+            raise OnlySpark(unsupported)
 
 
 def _plain(kind: str) -> pa.DataType:
@@ -81,22 +80,23 @@ def _plain(kind: str) -> pa.DataType:
 
 
 def nullable(schema: Any) -> Any:
-    """The schema of a table that Spark creates from a DataFrame: every column is nullable, and has no metadata."""
+    """Return the schema of a table that Spark creates from a DataFrame: all columns nullable and without metadata."""
     if isinstance(schema, list):
         return [nullable(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    loose = {"nullable": True, "containsNull": True, "valueContainsNull": True, "metadata": {}}
-    return {key: loose[key] if key in loose else nullable(value) for key, value in schema.items()}
+    replaced = {"nullable": True, "containsNull": True, "valueContainsNull": True, "metadata": {}}
+    return {key: replaced[key] if key in replaced else nullable(value) for key, value in schema.items()}
 
 
 def refuse_duplicates(sink: str, rows: Any) -> None:
     """Raise InvalidPipeline if two columns have one name: to Spark and to tables, upper and lower case are the same."""
     names = [name.lower() for name in rows.columns]
-    if doubled := sorted({name for name in rows.columns if names.count(name.lower()) > 1}):
+    duplicates = sorted({name for name in rows.columns if names.count(name.lower()) > 1})
+    if duplicates:
         raise InvalidPipeline(
             f"sink '{sink}': the rows have several columns of one name.",
-            f"The transform's output has {', '.join(repr(name) for name in doubled)} more than once (upper and lower "
+            f"The transform's output has {', '.join(map(repr, duplicates))} more than once (upper and lower "
             "case count as the same).",
             "Rename or drop one of them in the transform. Nothing was staged.",
             code="duplicate-column",

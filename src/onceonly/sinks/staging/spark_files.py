@@ -24,15 +24,16 @@ def write(
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
-    seen, place = Observation(uuid.uuid4().hex), uri(folder)
-    writer = rows.observe(seen, F.count(F.lit(1)).alias("rows")).write.mode("overwrite").format(format)
-    more = stores.committers(place)  # as the store can do it
-    with temporary_conf(rows.sparkSession, dict([stores.PROTOCOL] if more else []) | PARQUET_TIMES):
-        writer.options(**options, **more).partitionBy(*by).save(place)
-    return int(seen.get["rows"])
+    observation, folder_uri = Observation(uuid.uuid4().hex), uri(folder)
+    writer = rows.observe(observation, F.count(F.lit(1)).alias("rows")).write.mode("overwrite").format(format)
+    committer_options = stores.committers(folder_uri)  # as the store can do it
+    settings = dict([stores.PROTOCOL]) if committer_options else {}
+    with temporary_conf(rows.sparkSession, settings | PARQUET_TIMES):
+        writer.options(**options, **committer_options).partitionBy(*by).save(folder_uri)
+    return int(observation.get["rows"])
 
 
 def uri(folder: str) -> str:
-    """The folder's URI for Spark, independent of Spark's default file system."""
+    """Return the folder's URI for Spark, independent of Spark's default file system."""
     local = local_path(folder)
     return f"file://{local}" if local else spark_uri(folder)

@@ -15,7 +15,7 @@ KINDS = ("changes", "merged")
 
 
 def transaction(sink: str, name: object) -> Transaction:
-    """The transaction of that name. Raises CannotPublish if it is not one of this sink."""
+    """Return the transaction of that name. Raises CannotPublish if it is not one of this sink."""
     txn = confined.parsed(name)
     if txn is None or txn.sink != sink:
         raise confined.damaged(sink, f"It names {name!r}.")
@@ -23,7 +23,7 @@ def transaction(sink: str, name: object) -> Transaction:
 
 
 def run(sink: str, data: Mapping[str, Any]) -> dict[str, Any]:
-    """The run. Raises CannotPublish if its folder, relative to the root, is not that of a run of this sink."""
+    """Return the run. Raises CannotPublish if its folder, relative to the root, is not that of a run of this sink."""
     above, _, kind = str(data["folder"]).rpartition("/")
     if kind not in KINDS:
         raise confined.damaged(sink, f"It names the run {data['folder']!r}.")
@@ -31,26 +31,28 @@ def run(sink: str, data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def runs(sink: str, handle: Handle | None, which: str = "runs") -> list[dict[str, Any]]:
-    return [run(sink, each) for each in handle[which]] if handle else []
+    """Return the runs that a handle lists under that key, oldest first; none for None. Raises CannotPublish."""
+    return [run(sink, data) for data in handle[which]] if handle else []
 
 
-def forgotten(sink: str, handle: Handle) -> list[Transaction]:
-    """The transactions whose folders are deleted after this one is published.
+def transactions_to_delete(sink: str, handle: Handle) -> list[Transaction]:
+    """Return the transactions whose folders are deleted after this one is published.
 
     Raises:
         CannotPublish: a name is not that of a transaction, or the handle itself needs its folder.
     """
-    found = [_owner(sink, name) for name in handle["forget"]]
-    names = [each["folder"].split("/")[0] for each in runs(sink, handle)] + [handle["txn"]]
-    needed = [transaction(sink, name) for name in names if name]
-    if set(needed) & set(found):
+    to_delete = [_owner(sink, name) for name in handle["forget"]]
+    needed = [transaction(sink, data["folder"].split("/")[0]) for data in runs(sink, handle)]
+    if handle["txn"]:
+        needed.append(transaction(sink, handle["txn"]))
+    if set(needed) & set(to_delete):
         raise confined.damaged(sink, "It names the same run as a part of the state and as one to delete.")
-    if len({txn.pipeline for txn in needed + found}) > 1:
+    if len({txn.pipeline for txn in needed + to_delete}) > 1:
         raise confined.damaged(sink, "It names runs of several pipelines.")
-    return found
+    return to_delete
 
 
 def _owner(sink: str, name: object) -> Transaction:
-    """The transaction, from its name or from the folder of its run."""
+    """Return the transaction, from its name or from the folder of its run."""
     above, _, kind = str(name).rpartition("/")
     return transaction(sink, above if kind in KINDS else name)

@@ -18,12 +18,12 @@ from onceonly.filesystems.paths import local_path
 from onceonly.sinks.state import handle as staterun
 
 DONE = "_published"  # marks the folder of a published transaction
-LOOKED_AT = 64  # published transactions that are read for the last decision that a folder shows
+MAX_TRANSACTIONS_READ = 64  # published ones that are read for the last decision that a folder shows
 Run = Mapping[str, Any]
 
 
 def content(folders: Folders, name: str) -> dict[str, Any]:
-    """What a run is recognised by: how many files it has, their bytes, and a digest of their names and sizes."""
+    """Return what a run is recognised by: how many files it has, their bytes, and a digest of names and sizes."""
     sizes = folders.files(name)
     lines = "".join(f"{path} {size}\n" for path, size in sorted(sizes.items()))
     digest = hashlib.sha256(lines.encode()).hexdigest()
@@ -31,25 +31,28 @@ def content(folders: Folders, name: str) -> dict[str, Any]:
 
 
 def changed_runs(folders: Folders, runs: Iterable[Run]) -> list[Run]:
-    """The runs that are not there as they were written."""
+    """Return the runs that are not there as they were written."""
 
     def is_changed(run: Run) -> bool:
         return bool(content(folders, run["folder"])["listing"] != run["listing"])
 
-    checked = list(runs)
+    all_runs = list(runs)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return [run for run, changed in zip(checked, pool.map(is_changed, checked), strict=True) if changed]
+        answers = pool.map(is_changed, all_runs)
+        return [run for run, changed in zip(all_runs, answers, strict=True) if changed]
 
 
 def proof(folders: Folders, sink: str, handle: Handle, prefix: str) -> dict[str, Any]:
-    """The place, whose it is, and the newest run of the state; None: the state is empty."""
+    """Return the proof of a publication: the place, whose it is, and the newest run of the state; None: it is empty."""
     runs = staterun.runs(sink, handle)
-    newest = {name: runs[-1][name] for name in ("folder", "listing")} if runs else None
+    newest = None
+    if runs:
+        newest = {"folder": runs[-1]["folder"], "listing": runs[-1]["listing"]}
     return {"target": folders.uri, "prefix": prefix, "run": newest}
 
 
 def compare(folders: Folders, last: Publication) -> History:
-    """Look for the newest run of the last publication. It tells, and not the path, which may be another by now."""
+    """Look for the newest run of the last publication. The run decides, and not the path, which may have changed."""
     run = last.proof["run"]
     if folders.exists() and (run is None or not changed_runs(folders, [run])):
         return History(Answer.SAME)
@@ -58,43 +61,50 @@ def compare(folders: Folders, last: Publication) -> History:
     if run is None or not folders.exists():
         return History(Answer.WENT_BACK, f"the folder {folders.uri} does not exist; perhaps its volume is not mounted")
     why = "has other files than were written" if folders.has(run["folder"]) else "does not exist"
-    earlier = [decision for decision, _ in _shown(folders, str(last.proof["prefix"])) if decision < last.decision]
-    return History(Answer.WENT_BACK, f"{folders.path(run['folder'])} {why}", max(earlier, default=0))
+    earlier_decision = 0
+    for decision, _ in _list_newest_published(folders, str(last.proof["prefix"])):
+        if decision < last.decision:
+            earlier_decision = max(earlier_decision, decision)
+    return History(Answer.WENT_BACK, f"{folders.path(run['folder'])} {why}", earlier_decision)
 
 
 def proof_now(folders: Folders, last: Publication) -> Publication | None:
+    """Return the last publication that the folder shows, with a proof of it as it is; None: there is no folder."""
     if not folders.exists():
         return None
     prefix = str(last.proof["prefix"])
-    shown = _shown(folders, prefix)
-    same = {"target": folders.uri, "prefix": prefix}
-    if not shown:
-        return Publication(0, 0, {**same, "run": None})
-    decision, txn = max(shown, key=lambda each: each[0])
-    names = [f"{txn.name}/{kind}" for kind in ("merged", "changes")]
-    folder = next((name for name in names if folders.has(name)), names[-1])
+    published = _list_newest_published(folders, prefix)
+    if not published:
+        return Publication(0, 0, {"target": folders.uri, "prefix": prefix, "run": None})
+    decision, txn = max(published, key=lambda entry: entry[0])
+    folder = f"{txn.name}/merged"
+    if not folders.has(folder):
+        folder = f"{txn.name}/changes"
     run = {"folder": folder, "listing": content(folders, folder)["listing"]}
-    return Publication(txn.epoch, decision, {**same, "run": run})
+    return Publication(txn.epoch, decision, {"target": folders.uri, "prefix": prefix, "run": run})
 
 
-def published(folders: Folders, txns: Iterable[Transaction]) -> list[tuple[int, Transaction]]:
-    """Those that are marked as published, with their decisions."""
+def list_published(folders: Folders, txns: Iterable[Transaction]) -> list[tuple[int, Transaction]]:
+    """Select the transactions that are marked as published, with their decisions."""
     marked = [txn for txn in txns if folders.has(f"{txn.name}/{DONE}")]
-    return [(_decision(folders, txn), txn) for txn in marked]
+    return [(_read_decision(folders, txn), txn) for txn in marked]
 
 
-def _shown(folders: Folders, prefix: str) -> list[tuple[int, Transaction]]:
-    """The newest epochs: a pipeline with state decides them in order."""
+def _list_newest_published(folders: Folders, prefix: str) -> list[tuple[int, Transaction]]:
+    """List the published transactions of the newest epochs: a pipeline with state decides them in order."""
     txns = [txn for txn in folders.holding(prefix) if confined.is_transaction(txn.name)]
-    return published(folders, sorted(txns, key=lambda txn: txn.epoch)[-LOOKED_AT:])
+    return list_published(folders, sorted(txns, key=lambda txn: txn.epoch)[-MAX_TRANSACTIONS_READ:])
 
 
-def _decision(folders: Folders, txn: Transaction) -> int:
-    """The decision in the mark; 0 if the mark is empty."""
+def _read_decision(folders: Folders, txn: Transaction) -> int:
+    """Read the decision in the mark; 0 if the mark is empty."""
     text = folders.text(f"{txn.name}/{DONE}")
     return int(json.loads(text)["decision"]) if text else 0
 
 
 def _is_same(one: str, other: str) -> bool:
+    """Return whether two locations are the same folder."""
     first, second = local_path(one), local_path(other)
-    return LocalFiles().same(str(first), str(second)) if first and second else one == other
+    if first and second:
+        return LocalFiles().same(str(first), str(second))
+    return one == other

@@ -29,7 +29,7 @@ def rehearse(folders: Folders, sink: str, txn: Transaction, handle: Handle, forg
         ActionNeeded: an earlier run is missing, or this process may not publish there.
         NotCommitted: no answer.
     """
-    with explained(folders, sink, txn.pipeline):
+    with explain_errors(folders, sink, txn.pipeline):
         if not folders.names():
             why = f"{folders.uri} is missing or empty. Perhaps its volume is not mounted."
             raise _action(sink, txn.pipeline, why, "Mount it.", "target-missing")
@@ -41,9 +41,15 @@ def rehearse(folders: Folders, sink: str, txn: Transaction, handle: Handle, forg
 
 def _check_runs(folders: Folders, sink: str, txn: Transaction, handle: Handle) -> None:
     runs = staterun.runs(sink, handle)
-    changed = [folders.path(run["folder"]) for run in history.changed_runs(folders, runs)]
-    own = [path for path in changed if path.startswith(f"{folders.path(txn.name)}/")]
-    if earlier := [path for path in changed if path not in own]:
+    own: list[str] = []
+    earlier: list[str] = []
+    for run in history.changed_runs(folders, runs):
+        path = folders.path(run["folder"])
+        if path.startswith(f"{folders.path(txn.name)}/"):
+            own.append(path)
+        else:
+            earlier.append(path)
+    if earlier:
         why = f"{earlier[0]} is missing, or has other files than were written. An earlier checkpoint wrote it."
         todo = "Restore it, or go back to an epoch whose state is there (onceonly rewind)."
         raise _action(sink, txn.pipeline, why, todo, "state-run-missing")
@@ -57,15 +63,21 @@ def _check_runs(folders: Folders, sink: str, txn: Transaction, handle: Handle) -
 
 
 def _check_removal(folders: Folders, old: Transaction) -> None:
-    """On a disk, whoever removes a folder needs permission in it and in each folder below."""
+    """Raise PermissionError if this process may not delete the folder of a transaction.
+
+    On a disk, whoever removes a folder needs permission in it and in each folder below.
+    """
     local = local_path(folders.path(old.name))
-    for root, _, _ in os.walk(local) if local else ():
+    if not local:
+        return
+    for root, _, _ in os.walk(local):
         if not os.access(root, os.W_OK | os.X_OK, effective_ids=True):
             raise PermissionError(PERMISSIONS[0], os.strerror(PERMISSIONS[0]), f"{root}/any")
 
 
 @contextmanager
-def explained(folders: Folders, sink: str, pipeline: str) -> Iterator[None]:
+def explain_errors(folders: Folders, sink: str, pipeline: str) -> Iterator[None]:
+    """Raise an error of the storage as ActionNeeded if a person has to act, else as NotCommitted."""
     try:
         yield
     except OSError as error:

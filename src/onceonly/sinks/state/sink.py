@@ -43,12 +43,12 @@ from onceonly.sinks.state import history, rehearsal
 from onceonly.sinks.state.history import DONE
 from onceonly.spark.strict_reading import require_rows, strict_reader
 
-RUNS = 8  # the maximum number of runs before the newest are merged
-KEPT = 100  # checkpoints for which a merged run is kept, because readers of an older state may need it
+MAX_RUNS = 8  # before the newest are merged
+KEPT_CHECKPOINTS = 100  # for which a merged run is kept, because readers of an older state may need it
 GIVEN_UP = "_given_up"  # marks the folder of a transaction that was given up
 NOTE = "onceonly.note"  # key in the metadata of a changed column: a sentence for people, such as that of `windows`
-_SHOWN = {"kind": "state", "unit": "changed key", "target": "the pipeline's state"}
-LOOKED_AT = 8  # published transactions that are read for a trace
+_HANDLE_CONSTANTS = {"kind": "state", "unit": "changed key", "target": "the pipeline's state"}  # for people
+MAX_TRANSACTIONS_READ = 8  # published ones that are read for a trace
 
 
 class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
@@ -71,54 +71,74 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
         return [f"{self.name}: keeps {self.config.schema} by {', '.join(self.config.key)} in {self._folders.uri}"]
 
     def read(self, spark: Any, before: Handle | None) -> Any:
-        """The state after the handle `before`, as a DataFrame of the schema; empty for None."""
-        self._check_same(before)
+        """Return the state after the handle `before`, as a DataFrame of the schema; empty for None."""
+        self._check_same_shape(before)
         runs = self._runs(before)
-        state = self._merged(spark, runs).where("NOT _deleted").drop("_deleted", "_epoch")
-        for name, about in _metadata(before).items():
-            state = state.withMetadata(name, about)
+        state = self._merge(spark, runs).where("NOT _deleted").drop("_deleted", "_epoch")
+        for name, metadata in _metadata(before).items():
+            state = state.withMetadata(name, metadata)
         return state
 
     def stage(self, txn: Transaction, rows: Changes) -> Handle:
-        changes, before = self._changes(rows.rows, txn.epoch), rows.before
+        """Write the changes as a new run, merged with the newest runs if there are many. The handle lists all runs."""
+        changes, before = self._conform(rows.rows, txn.epoch), rows.before
         runs = self._runs(before)
-        run = self._write(changes, f"{txn.name}/changes")
-        self._check_keys(changes.sparkSession, run)
-        merged = runs[len(runs) - self._to_merge(runs, run["rows"]) :]
-        kept = runs[: len(runs) - len(merged)]
+        new_run = self._write(changes, f"{txn.name}/changes")
+        self._check_keys(changes.sparkSession, new_run)
+        changed_keys = new_run["rows"]
+        older = len(runs) - self._count_to_merge(runs, changed_keys)
+        unmerged, merged = runs[:older], runs[older:]
         if merged:
-            newest = self._merged(changes.sparkSession, [*merged, run])
-            whole = newest if kept else newest.where("NOT _deleted")
-            both = self._write(whole, f"{txn.name}/merged")
+            rows_of_merged = self._merge(changes.sparkSession, [*merged, new_run])
+            if not unmerged:  # the first run has no deleted rows
+                rows_of_merged = rows_of_merged.where("NOT _deleted")
+            new_run = self._write(rows_of_merged, f"{txn.name}/merged")
             self._folders.delete(f"{txn.name}/changes")  # included in `merged`
-        retired = [*self._runs(before, "retired"), *({**old, "since": txn.epoch} for old in merged)]
-        notes = [field.metadata[NOTE] for field in changes.schema if NOTE in field.metadata]
-        return {
-            **_SHOWN,
+        retired, forget = self._retire(before, merged, txn.epoch)
+        handle: dict[str, Any] = {
+            **_HANDLE_CONSTANTS,
             "txn": txn.name,
             "schema": self.config.schema,
             "key": list(self.config.key),
-            "metadata": _metadata(before) | _kept_metadata(changes),
-            "runs": [*kept, both if merged else run],
-            "retired": [old for old in retired if old["since"] > txn.epoch - KEPT],
-            "forget": [old["folder"] for old in retired if old["since"] <= txn.epoch - KEPT],
-            "rows": run["rows"],
-            **({"note": "; ".join(notes)} if notes else {}),
+            "metadata": _metadata(before) | _lasting_metadata(changes),
+            "runs": [*unmerged, new_run],
+            "retired": retired,
+            "forget": forget,
+            "rows": changed_keys,
         }
+        notes = [field.metadata[NOTE] for field in changes.schema if NOTE in field.metadata]
+        if notes:
+            handle["note"] = "; ".join(notes)
+        return handle
+
+    def _retire(
+        self, before: Handle | None, merged: Sequence[Mapping[str, Any]], epoch: int
+    ) -> tuple[list[dict[str, Any]], list[str]]:
+        """Return the merged runs to keep for a while, with the epoch since which, and the folders to delete."""
+        runs = self._runs(before, "retired")
+        for run in merged:
+            runs.append({**run, "since": epoch})
+        retired, forget = [], []
+        for run in runs:
+            if run["since"] > epoch - KEPT_CHECKPOINTS:
+                retired.append(run)
+            else:
+                forget.append(run["folder"])
+        return retired, forget
 
     def rehearse(self, handle: Handle, decision: int, last: Publication | None = None) -> Handle:
         """Look at every run that makes up the state, and try a mark. Raises as `commit` and `rehearsal.rehearse`."""
-        forget = staterun.forgotten(self.name, handle)
+        to_delete = staterun.transactions_to_delete(self.name, handle)
         if handle["txn"] is None:  # a rewind begins with the decision
             return handle
         txn = staterun.transaction(self.name, handle["txn"])
-        with rehearsal.explained(self._folders, self.name, txn.pipeline):
+        with rehearsal.explain_errors(self._folders, self.name, txn.pipeline):
             if self._is_marked(txn, DONE):
                 return handle
             self._refuse_given_up(txn)
             self._refuse_behind(txn)
             histories.require(self, last)
-        rehearsal.rehearse(self._folders, self.name, txn, handle, forget)
+        rehearsal.rehearse(self._folders, self.name, txn, handle, to_delete)
         return handle
 
     def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
@@ -130,30 +150,39 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
             TargetWentBack: the folder lacks the last published run.
             CannotPublish: the staged state no longer exists, or the handle is damaged.
         """
-        forget = staterun.forgotten(self.name, handle)
+        to_delete = staterun.transactions_to_delete(self.name, handle)
         if handle["txn"] is None:
-            return self._go_back(handle, forget, last)
+            return self._rewind(handle, to_delete, last)
         txn = staterun.transaction(self.name, handle["txn"])
         already = self._publish(txn, handle, decision, last)
-        self._forget(forget)
+        self._delete_folders(to_delete)
         return Outcome(already, {"rows": handle["rows"]}, history.proof(self._folders, self.name, handle, txn.prefix))
 
-    def _go_back(self, handle: Handle, forget: list[Transaction], last: Publication | None) -> Outcome:
-        """A rewind, for which nothing was staged. Its first try may have deleted the last published run already."""
-        run = last.proof.get("run") if last else None
-        if last and not (run and run["folder"].split("/")[0] in {txn.name for txn in forget}):
+    def _rewind(self, handle: Handle, to_delete: list[Transaction], last: Publication | None) -> Outcome:
+        """Publish a rewind, for which nothing was staged.
+
+        Its first try may have deleted the last published run already.
+        """
+        if last and not self._is_of_any(last.proof.get("run"), to_delete):
             histories.require(self, last)
         runs = staterun.runs(self.name, handle)
         if changed := history.changed_runs(self._folders, runs):
-            raise self._lost(self._folders.path(changed[0]["folder"]), "Restore it and recover.")
+            raise self._run_missing(self._folders.path(changed[0]["folder"]), "Restore it and recover.")
         if last and not self._folders.exists():
-            raise self._lost(self._folders.uri, "Mount or restore it and recover.")
-        self._forget(forget)
-        owners = [staterun.transaction(self.name, each["folder"].split("/")[0]) for each in runs] + forget
+            raise self._run_missing(self._folders.uri, "Mount or restore it and recover.")
+        self._delete_folders(to_delete)
+        owners = [staterun.transaction(self.name, run["folder"].split("/")[0]) for run in runs] + to_delete
         proof = history.proof(self._folders, self.name, handle, owners[0].prefix) if owners else {}
         return Outcome(detail={"rows": 0}, proof=proof)
 
-    def _lost(self, path: str, todo: str) -> CannotPublish:
+    @staticmethod
+    def _is_of_any(run: Mapping[str, Any] | None, transactions: Sequence[Transaction]) -> bool:
+        """Return whether the run is that of one of these transactions."""
+        if not run:
+            return False
+        return any(run["folder"].split("/")[0] == txn.name for txn in transactions)
+
+    def _run_missing(self, path: str, todo: str) -> CannotPublish:
         what = f"sink '{self.name}': a part of the state no longer exists."
         return CannotPublish(what, f"{path} is missing, or was changed.", todo, "state-run-missing")
 
@@ -161,15 +190,15 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
         try:
             return history.compare(self._folders, last)
         except OSError as error:
-            raise self._silent(error) from error
+            raise self._no_answer(error) from error
 
     def proof_now(self, last: Publication) -> Publication | None:
         try:
             return history.proof_now(self._folders, last)
         except OSError as error:
-            raise self._silent(error) from error
+            raise self._no_answer(error) from error
 
-    def _silent(self, error: OSError) -> OutcomeUnknown:
+    def _no_answer(self, error: OSError) -> OutcomeUnknown:
         return OutcomeUnknown(
             f"sink '{self.name}': {self._folders.uri} does not answer.",
             f"{type(error).__name__}: {error}",
@@ -178,7 +207,7 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
         )
 
     def _publish(self, txn: Transaction, handle: Handle, decision: int, last: Publication | None) -> bool:
-        """Whether it was already published."""
+        """Mark the folder of the transaction as published. Returns whether it was already."""
         if self._is_marked(txn, DONE):
             return True
         histories.require(self, last)
@@ -193,7 +222,7 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
         self._refuse_given_up(txn)
         self._refuse_behind(txn)
         if changed := history.changed_runs(self._folders, staterun.runs(self.name, handle)):
-            raise self._lost(self._folders.path(changed[0]["folder"]), "Restore it and recover.")
+            raise self._run_missing(self._folders.path(changed[0]["folder"]), "Restore it and recover.")
         return not self._folders.mark(f"{txn.name}/{DONE}", json.dumps({"decision": decision}))
 
     def _refuse_given_up(self, txn: Transaction) -> None:
@@ -206,10 +235,12 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
             )
 
     def _refuse_behind(self, txn: Transaction) -> None:
-        """Another published transaction of the same epoch shows that the state table assigns numbers a second time."""
-        same = (other for other in self._folders.holding(txn.prefix) if other.epoch == txn.epoch and other != txn)
-        for other in same:
-            if self._is_marked(other, DONE):
+        """Raise StateBehind if another transaction of the same epoch is published.
+
+        It shows that the state table assigns numbers a second time.
+        """
+        for other in self._folders.holding(txn.prefix):
+            if other.epoch == txn.epoch and other != txn and self._is_marked(other, DONE):
                 raise StateBehind(
                     f"sink '{self.name}': another transaction has already published epoch {txn.epoch}.",
                     f"{self._folders.path(other.name)} exists, and the state table names {txn.name}. The state table "
@@ -218,9 +249,9 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
                     "(docs/operations.md, Backup and restore)",
                 )
 
-    def _forget(self, forget: list[Transaction]) -> None:
-        """Delete these folders. Each contains one run."""
-        for txn in forget:
+    def _delete_folders(self, transactions: list[Transaction]) -> None:
+        """Delete the folders of these transactions. Each contains one run."""
+        for txn in transactions:
             self._folders.delete(txn.name)
 
     def fence(self, handle: Handle, decision: int) -> Outcome | None:
@@ -250,126 +281,166 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
                 f"{type(error).__name__}: {error}",
                 f"Nothing was deleted. Give it up again when {self._folders.uri} can be reached.",
             ) from error
-        return Outcome(already=True, detail={"rows": handle["rows"]}) if published else None
+        if not published:
+            return None
+        return Outcome(already=True, detail={"rows": handle["rows"]})
 
     def traces(self, pipeline: str) -> list[Trace]:
-        """The last decisions are in the last epochs: a pipeline with state decides its epochs in order."""
+        """Return the last decision of each state table that has published here.
+
+        The last decisions are in the last epochs: a pipeline with state decides its epochs in order.
+        """
         by_table: dict[str, list[Transaction]] = {}
         for name in self._folders.names():
             txn = confined.parsed(name)
             if txn and (txn.pipeline, txn.sink) == (pipeline, self.name):
                 by_table.setdefault(txn.state_id, []).append(txn)
-        latest = {id: sorted(txns, key=lambda txn: txn.epoch)[-LOOKED_AT:] for id, txns in by_table.items()}
-        shown = {id: history.published(self._folders, txns) for id, txns in latest.items()}
-        where = f"state {self._folders.uri}"
-        return [Trace(id, max(decision for decision, _ in marked), where) for id, marked in shown.items() if marked]
+        traces = []
+        for state_id, txns in by_table.items():
+            newest = sorted(txns, key=lambda txn: txn.epoch)[-MAX_TRANSACTIONS_READ:]
+            published = history.list_published(self._folders, newest)
+            if published:
+                last_decision = max(decision for decision, _ in published)
+                traces.append(Trace(state_id, last_decision, f"state {self._folders.uri}"))
+        return traces
 
     def _is_marked(self, txn: Transaction, mark: str) -> bool:
         return self._folders.has(f"{txn.name}/{mark}")
 
     def check_replace(self, old: Handle) -> None:
-        """A single checkpoint cannot be replaced, because later ones depend on it. A rewind takes back all of them."""
+        """Refuse to replace a single checkpoint, because later ones depend on it. A rewind retracts all of them."""
         raise cannot_take_back(self.name)
 
     def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
-        """A handle of the state after `held`. Later runs are deleted."""
+        """Return a handle of the state after `held`. Later runs are deleted."""
         runs = self._runs(held)
-        if gone := [run["folder"] for run in runs if not self._folders.has(run["folder"])]:
+        missing = [run["folder"] for run in runs if not self._folders.has(run["folder"])]
+        if missing:
             raise InvalidPipeline(
                 f"sink '{self.name}': the state at that epoch no longer exists.",
-                f"{self._folders.path(gone[0])} is missing. After a merge, runs are kept for {KEPT} checkpoints.",
+                f"{self._folders.path(missing[0])} is missing. After a merge, runs are kept for {KEPT_CHECKPOINTS} "
+                "checkpoints.",
                 "Go back to a later epoch. Nothing was changed.",
             )
-        same = {**{name: held[name] for name in ("schema", "key")}, "metadata": _metadata(held)} if held else {}
-        ours = {"schema": self.config.schema, "key": list(self.config.key)}
-        retired = self._runs(held, "retired")
-        forget = [old["txn"] for old in olds if old["txn"]]
-        plain = {**_SHOWN, "txn": None, **ours, **same, "retired": retired}
-        return {**plain, "runs": runs, "forget": forget, "rows": 0}
+        handle: dict[str, Any] = {
+            **_HANDLE_CONSTANTS,
+            "txn": None,
+            "schema": self.config.schema,
+            "key": list(self.config.key),
+        }
+        if held:
+            handle |= {"schema": held["schema"], "key": held["key"], "metadata": _metadata(held)}
+        handle["retired"] = self._runs(held, "retired")
+        handle["runs"] = runs
+        handle["forget"] = [old["txn"] for old in olds if old["txn"]]
+        handle["rows"] = 0
+        return handle
 
     def _runs(self, handle: Handle | None, which: str = "runs") -> list[dict[str, Any]]:
         with confined.refused_early():
             return staterun.runs(self.name, handle, which)
 
     def discard(self, txn: Transaction, handle: Handle | None) -> None:
+        """Delete the folder of `txn`, unless it is marked as published."""
         if not self._is_marked(txn, DONE):
             self._folders.delete(txn.name)
 
     def leftovers(self, prefix: str) -> list[Transaction]:
+        """List the transactions whose folder is there, and not marked as published."""
         return [txn for txn in self._folders.holding(prefix) if not self._is_marked(txn, DONE)]
 
     # ---- runs
 
     @property
-    def _kept(self) -> str:
+    def _run_schema(self) -> str:
+        """The schema of a run, in Spark's DDL."""
         return f"{self.config.schema}, _deleted BOOLEAN, _epoch BIGINT"
 
-    def _merged(self, spark: Any, runs: Sequence[Mapping[str, Any]]) -> Any:
-        """The newest row of each key. Deleted keys are still marked."""
+    def _merge(self, spark: Any, runs: Sequence[Mapping[str, Any]]) -> Any:
+        """Return the newest row of each key. Deleted keys are still marked."""
         from pyspark.sql import functions as F
 
         if not runs:
-            return spark.createDataFrame([], self._kept)
-        first, *later = frames = [self._run(spark, run) for run in runs]
-        self._require_whole(frames, runs)
+            return spark.createDataFrame([], self._run_schema)
+        first, *later = frames = [self._read_run(spark, run) for run in runs]
+        self._require_all_rows(frames, runs)
         if not later:
             return first
-        key, every = list(self.config.key), reduce(lambda one, other: one.unionByName(other), later)
-        youngest = every.groupBy(*key).agg(F.max_by(F.struct(*every.columns), "_epoch").alias("row")).select("row.*")
-        return first.join(youngest.select(*key), key, "left_anti").select(*every.columns).unionByName(youngest)
+        key, changes = list(self.config.key), reduce(lambda one, other: one.unionByName(other), later)
+        newest_row = F.max_by(F.struct(*changes.columns), "_epoch").alias("row")
+        newest = changes.groupBy(*key).agg(newest_row).select("row.*")
+        # Each run has one row per key. So of the first one, only the rows are left out that later ones replace.
+        return first.join(newest.select(*key), key, "left_anti").select(*changes.columns).unionByName(newest)
 
-    def _run(self, spark: Any, run: Mapping[str, Any]) -> Any:
+    def _read_run(self, spark: Any, run: Mapping[str, Any]) -> Any:
         folder = self._folders.path(run["folder"])
-        return strict_reader(spark).schema(self._kept).parquet(spark_files.uri(folder))
+        return strict_reader(spark).schema(self._run_schema).parquet(spark_files.uri(folder))
 
-    def _require_whole(self, frames: Sequence[Any], runs: Sequence[Mapping[str, Any]]) -> None:
+    def _require_all_rows(self, frames: Sequence[Any], runs: Sequence[Mapping[str, Any]]) -> None:
         """Compare the rows of these runs with what was written. One job, which reads only the footers of the files."""
         rows = reduce(lambda one, other: one.unionAll(other), frames).count()
         written = sum(run["rows"] for run in runs)
         require_rows(rows, written, f"sink '{self.name}': the rows of the state in {self._folders.uri}")
 
-    def _changes(self, rows: Any, epoch: int) -> Any:
-        """The changes with the columns of a run, in their order."""
+    def _conform(self, rows: Any, epoch: int) -> Any:
+        """Return the changes with the columns of a run, in their order.
+
+        Raises:
+            InvalidPipeline: they do not match the schema of the state; names each column.
+        """
         from pyspark.sql import functions as F
 
-        wanted = rows.sparkSession.createDataFrame([], self.config.schema).schema
-        have = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
-        problems = [
-            f"'{name}' is in the key and not in the schema" for name in self.config.key if name not in wanted.names
-        ]
-        for field in wanted.fields:
-            kind = field.dataType.simpleString()
-            if have.get(field.name) != kind:
-                problems.append(f"'{field.name}' is {have.get(field.name, 'missing')}, the schema has {kind}")
-        problems += [f"'{name}' is not in the schema" for name in have if name not in [*wanted.names, "deleted"]]
-        if have.get("deleted", "boolean") != "boolean":
-            problems.append(f"'deleted' is {have['deleted']}, not boolean")
+        schema = rows.sparkSession.createDataFrame([], self.config.schema).schema
+        types = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
+        problems = self._list_problems(schema, types)
         if problems:
             raise InvalidPipeline(
                 f"sink '{self.name}': the changes do not match the schema of the state.",
                 f"Columns: {'; '.join(problems)}.",
                 "Change what the transform returns (select, cast), or the schema. Nothing was staged.",
             )
-        deleted = F.coalesce(F.col("deleted"), F.lit(False)) if "deleted" in have else F.lit(False)
-        return rows.select(*wanted.names, deleted.alias("_deleted"), F.lit(epoch).cast("bigint").alias("_epoch"))
+        deleted = F.lit(False)
+        if "deleted" in types:
+            deleted = F.coalesce(F.col("deleted"), F.lit(False))
+        return rows.select(*schema.names, deleted.alias("_deleted"), F.lit(epoch).cast("bigint").alias("_epoch"))
+
+    def _list_problems(self, schema: Any, types: Mapping[str, str]) -> list[str]:
+        """Say what is wrong with changes of these types, by column; empty: nothing."""
+        problems = []
+        for name in self.config.key:
+            if name not in schema.names:
+                problems.append(f"'{name}' is in the key and not in the schema")
+        for field in schema.fields:
+            kind = field.dataType.simpleString()
+            if types.get(field.name) != kind:
+                problems.append(f"'{field.name}' is {types.get(field.name, 'missing')}, the schema has {kind}")
+        for name in types:
+            if name not in [*schema.names, "deleted"]:
+                problems.append(f"'{name}' is not in the schema")
+        if types.get("deleted", "boolean") != "boolean":
+            problems.append(f"'deleted' is {types['deleted']}, not boolean")
+        return problems
 
     def _check_keys(self, spark: Any, run: Mapping[str, Any]) -> None:
-        """Checks the written run, so that the transform is not computed twice."""
+        """Check the keys of the written run, so that the transform is not computed twice."""
         from pyspark.sql import functions as F
 
         key = list(self.config.key)
-        written = self._run(spark, run).groupBy(*key).count()
-        null = reduce(lambda one, other: one | other, (F.col(name).isNull() for name in key))
-        wrong = written.where(null | (F.col("count") > 1)).limit(3).collect()
+        times_by_key = self._read_run(spark, run).groupBy(*key).count()
+        has_null = reduce(lambda one, other: one | other, [F.col(name).isNull() for name in key])
+        wrong = times_by_key.where(has_null | (F.col("count") > 1)).limit(3).collect()
         if wrong:
-            shown = "; ".join(f"{[row[name] for name in key]} {count(row['count'], 'time')}" for row in wrong)
+            examples = []
+            for row in wrong:
+                values = [row[name] for name in key]
+                examples.append(f"{values} {count(row['count'], 'time')}")
             raise InvalidPipeline(
                 f"sink '{self.name}': in the changes, a key is null or occurs more than once.",
-                f"{', '.join(key)}: {shown}.",
+                f"{', '.join(key)}: {'; '.join(examples)}.",
                 "Return one row per key, without null in the key. Nothing was published.",
             )
 
-    def _check_same(self, before: Handle | None) -> None:
+    def _check_same_shape(self, before: Handle | None) -> None:
         if before and (before["schema"], before["key"]) != (self.config.schema, list(self.config.key)):
             raise InvalidPipeline(
                 f"sink '{self.name}': the existing state has another schema or key.",
@@ -379,13 +450,19 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
                 "Nothing was staged.",
             )
 
-    def _to_merge(self, runs: Sequence[Mapping[str, Any]], new: int) -> int:
-        """How many of the newest runs to merge with the new rows: those at most twice as large as what is merged."""
-        if len(runs) < RUNS:
+    def _count_to_merge(self, runs: Sequence[Mapping[str, Any]], new_rows: int) -> int:
+        """Return how many of the newest runs to merge with the new rows.
+
+        Those that are at most twice as large as what is merged by then, and half of the maximum in any case.
+        """
+        if len(runs) < MAX_RUNS:
             return 0
-        number, rows = 0, new
-        while number < len(runs) and (number < RUNS // 2 or runs[-1 - number]["rows"] <= 2 * rows):
-            number, rows = number + 1, rows + runs[-1 - number]["rows"]
+        number, rows = 0, new_rows
+        while number < len(runs):
+            next_rows = runs[-1 - number]["rows"]
+            if number >= MAX_RUNS // 2 and next_rows > 2 * rows:
+                break
+            number, rows = number + 1, rows + next_rows
         return number
 
     def _write(self, rows: Any, name: str) -> dict[str, Any]:
@@ -396,12 +473,16 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
         return {"folder": name, "rows": written, **history.content(self._folders, name)}
 
 
-def _kept_metadata(changes: Any) -> dict[str, Any]:
-    """Spark's metadata of the changed columns, without the notes, which are about this checkpoint alone."""
-    kept = {field.name: {k: v for k, v in field.metadata.items() if k != NOTE} for field in changes.schema}
-    return {name: metadata for name, metadata in kept.items() if metadata}
+def _lasting_metadata(changes: Any) -> dict[str, Any]:
+    """Return Spark's metadata of the changed columns, without the notes, which are about this checkpoint alone."""
+    metadata_by_column = {}
+    for field in changes.schema:
+        metadata = {key: value for key, value in field.metadata.items() if key != NOTE}
+        if metadata:
+            metadata_by_column[field.name] = metadata
+    return metadata_by_column
 
 
 def _metadata(handle: Handle | None) -> dict[str, Any]:
-    """Spark's metadata of the columns, which the transform has set and the state keeps."""
+    """Return Spark's metadata of the columns, which the transform has set and the state keeps."""
     return dict(handle.get("metadata", {})) if handle else {}
