@@ -82,7 +82,8 @@ class DeltaReader(AtRest):
         table = self._log.table(max(times))
         if table.metadata().configuration.get(IN_COMMIT_TIMES) == "true":
             commit_times = self._log.commit_times(times)
-            times = {number: commit_times[number] or modified_at for number, modified_at in times.items()}
+            for number, commit_time in commit_times.items():
+                times[number] = commit_time or times[number]
         return times
 
     # --- what was pinned

@@ -141,7 +141,11 @@ class TableLog:
         parts = [files[start : start + AT_ONCE] for start in range(0, len(files), AT_ONCE)]
         with ThreadPoolExecutor(AT_ONCE) as pool:
             infos = list(chain.from_iterable(pool.map(read_infos, parts)))
-        return [file.path for file, info in zip(files, infos, strict=True) if not _is_there(file, info)]
+        missing_paths = []
+        for file, info in zip(files, infos, strict=True):
+            if not _is_there(file, info):
+                missing_paths.append(file.path)
+        return missing_paths
 
     def _open_storage(self) -> pafs.FileSystem:
         """Return a file system whose root is the table's folder."""
@@ -182,8 +186,8 @@ def _read_actions(storage: pafs.FileSystem, number: int) -> Iterator[dict[str, A
 
 def _to_version(number: int, actions: Iterable[dict[str, Any]]) -> Version:
     actions = list(actions)
-    adds = [add for add in _select_kind(actions, "add") if add.get("dataChange", True)]
-    removes = [remove for remove in _select_kind(actions, "remove") if remove.get("dataChange", True)]
+    adds = _select_changes(actions, "add")
+    removes = _select_changes(actions, "remove")
     commit_infos = _select_kind(actions, "commitInfo")
     commit_info = commit_infos[0] if commit_infos else {}
     return Version(
@@ -203,8 +207,14 @@ def _select_kind(actions: Iterable[dict[str, Any]], kind: str) -> list[dict[str,
     return [action[kind] for action in actions if action.get(kind)]
 
 
+def _select_changes(actions: Iterable[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    """Return the content of the adds or removes that change the table's rows, and do not only rewrite them."""
+    return [content for content in _select_kind(actions, kind) if content.get("dataChange", True)]
+
+
 def _to_file(action: Mapping[str, Any]) -> File:
-    values = {name: text or None for name, text in (action.get("partitionValues") or {}).items()}  # "" is null
+    partition_values = action.get("partitionValues") or {}
+    values = {name: text or None for name, text in partition_values.items()}  # "" is null
     return File(unquote(action["path"]), action.get("size"), values)
 
 

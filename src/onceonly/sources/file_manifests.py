@@ -90,7 +90,9 @@ def read(file_system: FileSystem, folder: str) -> list[Manifest]:
 def select_in_force(manifests: Iterable[Manifest]) -> list[Manifest]:
     """Return the manifests that no other one replaces, whether or not they are removed yet."""
     manifests = list(manifests)
-    replaced_names = {name for manifest in manifests for name in manifest.replaces}
+    replaced_names: set[str] = set()
+    for manifest in manifests:
+        replaced_names.update(manifest.replaces)
     return [manifest for manifest in manifests if manifest.name not in replaced_names]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from onceonly.checkpoint.model import Transaction
 from onceonly.checkpoint.offsets import START_OVER, TopicRange
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline, SourceLost
@@ -27,10 +28,7 @@ def require_one_writer(config: FileSource, manifests: Sequence[Manifest]) -> str
     """
     transactions = {manifest.stream: manifest.txn for manifest in manifests}
     if len(transactions) > 1:
-        writers = [
-            f"sink '{txn.sink}' of pipeline '{txn.pipeline}' (state table {txn.state_id[:8]})"
-            for txn in transactions.values()
-        ]
+        writers = map(_describe_writer, transactions.values())
         raise InvalidPipeline(
             f"folder '{config.topic}' cannot be a source.",
             f"It has files of {' and of '.join(writers)}. Each counts its own decisions, so they have no common order.",
@@ -38,6 +36,10 @@ def require_one_writer(config: FileSource, manifests: Sequence[Manifest]) -> str
         )
     (stream,) = transactions
     return stream
+
+
+def _describe_writer(txn: Transaction) -> str:
+    return f"sink '{txn.sink}' of pipeline '{txn.pipeline}' (state table {txn.state_id[:8]})"
 
 
 def check(config: FileSource, range_: TopicRange, every: Sequence[Manifest], covered: Sequence[Manifest]) -> None:

@@ -25,7 +25,7 @@ from onceonly.pipeline.tables import FileSource
 from onceonly.sources import file_manifests
 from onceonly.sources import file_rules as rules
 from onceonly.sources.at_rest import AtRest
-from onceonly.sources.file_manifests import Manifest
+from onceonly.sources.file_manifests import File, Manifest
 from onceonly.spark.file_formats import Schema
 
 
@@ -84,7 +84,9 @@ class FileReader(AtRest):
     def verify(self, ranges: tuple[TopicRange, ...]) -> None:
         """Check that every pinned file is still there. Raises SourceLost if not."""
         for range_ in ranges:
-            files = [file for manifest in self._read_pinned_manifests(range_) for file in manifest.files]
+            files: list[File] = []
+            for manifest in self._read_pinned_manifests(range_):
+                files += manifest.files
             with self._translate_storage_errors():
                 missing_paths = file_manifests.list_missing_files(*self._place, files)
                 if missing_paths:
@@ -231,7 +233,10 @@ def _reader_key(manifest: Manifest) -> str:
 
 
 def _list_paths(manifests: Sequence[Manifest]) -> list[str]:
-    return [file.path for manifest in manifests for file in manifest.files]
+    paths = []
+    for manifest in manifests:
+        paths += [file.path for file in manifest.files]
+    return paths
 
 
 def _spark_uri(folder: str) -> str:

@@ -76,7 +76,10 @@ class KafkaReader:
         self._check_schema()
         if self._config.topic_pattern is None:
             self._topic.describe()
-        return [note for part in self._registered for note in part.check()]
+        notes: list[str] = []
+        for part in self._registered_parts:
+            notes += part.check()
+        return notes
 
     def topics(self) -> list[str]:
         """Return the names of all topics that the brokers show to this client."""
@@ -130,7 +133,10 @@ class KafkaReader:
         first = _ask_until_decided(lambda: self._offsets_at(_millis(time)))
         if latest is None:
             return first
-        starts = {p: max(record.offset, floor.get(p, 0)) for p, record in first.items() if _is_ahead(record, latest)}
+        starts = {}
+        for partition, record in first.items():
+            if _is_ahead(record, latest):
+                starts[partition] = max(record.offset, floor.get(partition, 0))
         if not starts:
             return first
         return {**first, **_ask_until_decided(lambda: self._pass_over(starts, time, latest))}
@@ -148,15 +154,22 @@ class KafkaReader:
         hints = self._topic.offsets(partitions, millis)
         starts = {p: hint.offset for p, hint in hints.items() if hint.offset >= 0}
         records = self._topic.first_seen(starts, millis)
-        ends_as_records = {p: FirstRecord(stable[p], None, held=stable[p] < ends[p]) for p in partitions}
-        return {p: records.get(p) or ends_as_records[p] for p in partitions}
+        first: dict[int, FirstRecord] = {}
+        for partition in partitions:
+            end = FirstRecord(stable[partition], None, held=stable[partition] < ends[partition])
+            first[partition] = records.get(partition) or end
+        return first
 
     def _pass_over(self, starts: Offsets, time: datetime, latest: datetime) -> dict[int, FirstRecord]:
         """Find, from `starts` on, the first record in [time, latest], else the LSO. The ends are read first."""
         ends, stable = self._read_ends(list(starts))
         searches = {p: BoundarySearch(time, latest, stable[p]) for p in starts}
         records = self._topic.search(starts, searches)
-        return {p: records.get(p) or searches[p].nothing(held=stable[p] < ends[p]) for p in starts}
+        first: dict[int, FirstRecord] = {}
+        for partition, search in searches.items():
+            is_hidden = stable[partition] < ends[partition]
+            first[partition] = records.get(partition) or search.nothing(held=is_hidden)
+        return first
 
     def _read_ends(self, partitions: list[int]) -> tuple[dict[int, int], dict[int, int]]:
         """Read the ends of the log, and then the last stable offsets."""
@@ -203,8 +216,10 @@ class KafkaReader:
     def report(self, done: Checkpoint, state_id: str) -> None:
         """Commit the ends of the checkpoint's range to the consumer group `onceonly-<pipeline>`."""
         range_ = range_of(done.ranges, self._config.topic)
-        ends = range_.ends if range_ else {}
-        marks = {p: OffsetMetadata(state_id, done.decision or 0, done.epoch, end) for p, end in ends.items()}
+        marks = {}
+        if range_:
+            for partition, end in range_.ends.items():
+                marks[partition] = OffsetMetadata(state_id, done.decision or 0, done.epoch, end)
         self._group(done.pipeline).report(marks)
 
     def traces(self, pipeline: str) -> list[Trace]:
@@ -222,9 +237,9 @@ class KafkaReader:
         from onceonly.spark.decode import decode
 
         rows = self._read_to_decode(spark, ranges)
-        for part in self._registered:
+        for part in self._registered_parts:
             rows = part.decode(rows, self._pins[part.part])
-        if self._registered:
+        if self._registered_parts:
             return rows.select(*reading.COLUMNS)
         decoder = self._plain_json_decoder()
         if decoder:
@@ -242,8 +257,8 @@ class KafkaReader:
         """Return how each part is decoded: a function of rows and of the name of the column for why one was not."""
         from onceonly.spark.decode import decode_plain_avro
 
-        if self._registered:
-            return [(part.part, self._decode_by_registry(part)) for part in self._registered]
+        if self._registered_parts:
+            return [(part.part, self._decode_by_registry(part)) for part in self._registered_parts]
         decoder = self._plain_json_decoder()
         if decoder:
             return [(decoder.part, decoder.decode)]
@@ -282,7 +297,7 @@ class KafkaReader:
         plain_decoder = self._plain_json_decoder()
         if plain_decoder:
             return [plain_decoder]
-        decoders = [part.json(self._pins[part.part]) for part in self._registered]
+        decoders = [part.json(self._pins[part.part]) for part in self._registered_parts]
         return [decoder for decoder in decoders if decoder]
 
     def _plain_json_decoder(self) -> Any:
@@ -290,7 +305,7 @@ class KafkaReader:
         from onceonly.spark.json_decoding import JsonDecoder
 
         text = self._read_schema()
-        if self._registered or self._config.format != "json" or text is None:
+        if self._registered_parts or self._config.format != "json" or text is None:
             return None
         return JsonDecoder(self._parse_columns(text), "value")
 
@@ -316,13 +331,13 @@ class KafkaReader:
     # --- schemas of a registry
 
     @cached_property
-    def _registered(self) -> list[Registered]:
+    def _registered_parts(self) -> list[Registered]:
         self._check_schema()
         return registered.parts_of(self._config, self._registry, self._read_schema())
 
     def schemas(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Mapping[str, Any]:
         """Return the schemas that the records name, by part, to be pinned."""
-        return {part.part: part.pins(self.undecoded(spark, ranges)) for part in self._registered}
+        return {part.part: part.pins(self.undecoded(spark, ranges)) for part in self._registered_parts}
 
     def pinned_to(self, schemas: Mapping[str, Any]) -> KafkaReader:
         """Return a reader that decodes by these schemas. It takes over a small batch that was read."""
@@ -355,7 +370,7 @@ class KafkaReader:
         malformed = find_malformed(error)
         if malformed is None:
             return None
-        if self._registered:
+        if self._registered_parts:
             return self._explain_bad_part(malformed, self.undecoded(spark, ranges))
         return BadRecord(
             f"topic '{malformed.topic}' partition {malformed.partition} offset {malformed.offset}: the record cannot "
@@ -391,7 +406,7 @@ class KafkaReader:
 
     def _explain_bad_part(self, malformed: Malformed, rows: Any) -> BadRecord:
         """Return the error of a record whose key or value a schema of the registry does not decode."""
-        part = next(part for part in self._registered if part.part == malformed.part)
+        part = next(part for part in self._registered_parts if part.part == malformed.part)
         topic, partition, offset = malformed.topic, malformed.partition, malformed.offset
         row = rows.where(f"topic = '{topic}' AND partition = {partition} AND offset = {offset}").first()
         detail = part.explain_failure(bytes(row[part.part]), self._pins[part.part]) if row else None

@@ -52,7 +52,10 @@ class Schemas:
 
     def _read_writers(self, pins: Pins) -> dict[int, Schema]:
         """Read the writers' schemas that were pinned, by their ids."""
-        return {int(id): self._read_pinned(int(id), sha256) for id, sha256 in pins["writers"].items()}
+        schemas: dict[int, Schema] = {}
+        for id, sha256 in pins["writers"].items():
+            schemas[int(id)] = self._read_pinned(int(id), sha256)
+        return schemas
 
     def _read_avro_writers(self, pins: Pins) -> dict[int, str]:
         """Read the writers' schemas, without references, by their ids."""

@@ -37,7 +37,7 @@ class TopicMarks:
         return self._mark(range_, previous, compare=False)
 
     def mark_next(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
-        """As `mark`, after which `previous` is compared with the log: a log that is cut meanwhile has one wrong mark.
+        """Add a mark as `mark`, and then compare `previous` with the log: if it is cut meanwhile, one mark is wrong.
 
         Raises as `check`.
         """
@@ -118,8 +118,11 @@ def _select_same_ends(range_: TopicRange, previous: TopicRange | None) -> dict[i
     """Return the marks of `previous` in partitions where the range ends at the same offset."""
     if previous is None or previous.topic_id != range_.topic_id:
         return {}
-    ends = range_.ends
-    return {p: batch for p, batch in _parse(previous).items() if ends.get(p) == previous.ends[p]}
+    batches = {}
+    for partition, batch in _parse(previous).items():
+        if range_.ends.get(partition) == previous.ends[partition]:
+            batches[partition] = batch
+    return batches
 
 
 def _parse(range_: TopicRange | None) -> dict[int, Batch]:

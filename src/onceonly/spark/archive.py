@@ -53,7 +53,7 @@ def make(jars: Path) -> bool:
     Raises:
         NotCommitted: Spark could not be started for it. Everything works without it.
     """
-    with _locked(jars):
+    with _hold_lock(jars):
         key = key_of(jars)
         if key is None or find(jars) or not list((jars / "spark").glob("*.jar")):
             return False
@@ -120,7 +120,7 @@ def _delete_others(archive: Path) -> None:
 
 
 @contextmanager
-def _locked(jars: Path) -> Iterator[None]:
+def _hold_lock(jars: Path) -> Iterator[None]:
     """Hold a lock that one process at a time has."""
     jars.mkdir(parents=True, exist_ok=True)
     with (jars / LOCK).open("w") as lock:

@@ -43,8 +43,9 @@ def decode_with_errors(rows: DataFrame, decodes: Iterable[tuple[str, Decode]]) -
         reasons.append(F.concat(F.lit(f"The {part} cannot be decoded. "), F.col(why)))
     is_bad = reduce(or_, [reason.isNotNull() for reason in reasons], F.lit(False))
     rows = rows.withColumn(ERROR, F.when(is_bad, F.concat_ws(" ", *reasons)))
-    raw_columns = [_raw_column(part) for part in PARTS]
-    raw_if_bad = [F.when(F.col(ERROR).isNotNull(), F.col(name)).alias(name) for name in raw_columns]
+    raw_if_bad = []
+    for name in map(_raw_column, PARTS):
+        raw_if_bad.append(F.when(F.col(ERROR).isNotNull(), F.col(name)).alias(name))
     return rows.select(*COLUMNS, ERROR, *raw_if_bad)
 
 

@@ -74,7 +74,8 @@ def defaults(env: Mapping[str, str] = os.environ) -> list[str]:
     file = folder / "spark-defaults.conf"
     if not file.is_file():
         return []
-    return [line for line in file.read_text(errors="replace").splitlines() if not line.startswith("#")]
+    lines = file.read_text(errors="replace").splitlines()
+    return [line for line in lines if not line.startswith("#")]
 
 
 def _prepend(options: Sequence[str], user_options: str | None) -> str:

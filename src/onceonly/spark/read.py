@@ -40,9 +40,10 @@ def read_ranges(spark: SparkSession, kafka: Mapping[str, str], ranges: Ranges) -
     starts, ends = _split_offsets(ranges)
     if not starts:
         return spark.createDataFrame([], SCHEMA)
+    partitions = {topic: list(map(int, offsets)) for topic, offsets in starts.items()}
     options = {
         **{f"kafka.{key}": value for key, value in {**FETCH, **kafka}.items()},
-        "assign": json.dumps({topic: [int(p) for p in offsets] for topic, offsets in starts.items()}),
+        "assign": json.dumps(partitions),
         "startingOffsets": json.dumps(starts),
         "endingOffsets": json.dumps(ends),
         "kafka.isolation.level": "read_committed",

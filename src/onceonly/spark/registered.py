@@ -67,21 +67,21 @@ def decode(rows: DataFrame, column: str, decoding: Decoding, why: str) -> DataFr
 
     `why` is null where the column could be decoded, or is null.
     """
-    bytes_, taken = F.col(column), F.col(f"{why}_taken")
+    bytes_, first_column = F.col(column), F.col(f"{why}_taken")
     id_text = F.conv(F.hex(F.substring(bytes_, 2, HEAD - 1)), 16, 10)
-    is_sound = bytes_.isNull() | decoding.sound(taken, _payload(bytes_))
+    is_sound = bytes_.isNull() | decoding.sound(first_column, _payload(bytes_))
     problem = F.when(is_sound, F.lit(None).cast("string")).when(~_is_framed(_head(bytes_)), F.lit(UNFRAMED))
     for id, clause in decoding.unfit.items():
         problem = problem.when(_names_any(bytes_, [id]), F.lit(UNFIT % (id, clause)))
     problem = problem.when(~_names_any(bytes_, decoding.ids), F.format_string(UNKNOWN, id_text))
     unreadable = F.format_string(UNREADABLE, id_text)
     if decoding.why:
-        why_clause = decoding.why(taken)
+        why_clause = decoding.why(first_column)
         problem = problem.when(why_clause.isNotNull(), F.format_string(NO_VALUE, id_text, why_clause))
     problem = problem.otherwise(unreadable)
     # A column of its own: used twice, and computed once.
     rows = rows.withColumn(f"{why}_taken", decoding.take(bytes_)).withColumn(why, problem)
-    return rows.withColumn(column, decoding.value(taken)).drop(f"{why}_taken")
+    return rows.withColumn(column, decoding.value(first_column)).drop(f"{why}_taken")
 
 
 def fail_bad_rows(rows: DataFrame, column: str, why: str) -> DataFrame:
@@ -126,10 +126,7 @@ def make_avro_decoding(writers: Mapping[int, str], reader: str, unfit: Mapping[i
             value = value.when(_head(bytes_) == F.lit(head_of(id)), exact_avro.decode(payload, writer, reader))
         return value
 
-    def sound(taken: Column, _: Column) -> Column:
-        return taken.isNotNull() & taken["why"].isNull()
-
-    return Decoding(writers, take, lambda taken: taken["value"], sound, lambda taken: taken["why"], unfit)
+    return Decoding(writers, take, _value_field, _is_sound, _why_field, unfit)
 
 
 def make_protobuf_decoding(
@@ -151,16 +148,25 @@ def make_protobuf_decoding(
         from onceonly.registry import protobuf
 
         read = protobuf.reader(files, message, allowed)
-        return to_arrow(list(map(read, values.to_pylist())), to_arrow_type(row_type, timezone="UTC"))
-
-    def sound(taken: Column, _: Column) -> Column:
-        return taken.isNotNull() & taken["why"].isNull()
+        return to_arrow_array(list(map(read, values.to_pylist())), to_arrow_type(row_type, timezone="UTC"))
 
     take = arrow.udf(read_all, row_type)
-    return Decoding(allowed, take, lambda taken: taken["value"], sound, lambda taken: taken["why"], unfit)
+    return Decoding(allowed, take, _value_field, _is_sound, _why_field, unfit)
 
 
-def to_arrow(rows: list[dict[str, Any] | None], kind: pa.DataType) -> pa.Array:
+def _value_field(first_column: Column) -> Column:
+    return first_column["value"]
+
+
+def _why_field(first_column: Column) -> Column:
+    return first_column["why"]
+
+
+def _is_sound(first_column: Column, _: Column) -> Column:
+    return first_column.isNotNull() & first_column["why"].isNull()
+
+
+def to_arrow_array(rows: list[dict[str, Any] | None], kind: pa.DataType) -> pa.Array:
     """Return the rows in Arrow; one that Arrow does not take is bad, and none of the others."""
     try:
         return pa.array(rows, kind)

@@ -68,7 +68,9 @@ def read_changes(spark: SparkSession, uri: str, start: int, end: int, schema: St
     """Return the Change Data Feed of the versions from `start` to before `end`, with the columns of `schema`."""
     options = {"readChangeFeed": "true", "startingVersion": str(start), "endingVersion": str(end - 1)}
     rows = _read_versions(spark, uri, options)
-    columns = [_column(field.name).cast(field.dataType).alias(field.name) for field in schema.fields]
+    columns = []
+    for field in schema.fields:
+        columns.append(_column(field.name).cast(field.dataType).alias(field.name))
     return rows.select(*columns, *FEED)
 
 
@@ -121,14 +123,17 @@ def _join_partition_values(
     Returns:
         the rows, and a column for each partition column. It fails for a row of a file that is not among `files`.
     """
-    names = [FILE_COLUMN, *(f"{FILE_COLUMN}_{number}" for number in range(len(partition_columns)))]
-    values_by_file = [(_file_name(path), *map(values.get, partition_columns)) for path, values in files]
-    lookup = spark.createDataFrame(values_by_file, ", ".join(f"{name} STRING" for name in names))
+    value_columns = [f"{FILE_COLUMN}_{number}" for number in range(len(partition_columns))]
+    lookup_rows = []
+    for path, values in files:
+        lookup_rows.append((_file_name(path), *map(values.get, partition_columns)))
+    lookup_schema = ", ".join(f"{name} STRING" for name in (FILE_COLUMN, *value_columns))
+    lookup = spark.createDataFrame(lookup_rows, lookup_schema)
     tagged = rows.withColumn(f"{FILE_COLUMN}_of", F.col("_metadata.file_name"))
     joined = tagged.join(F.broadcast(lookup), tagged[f"{FILE_COLUMN}_of"] == lookup[FILE_COLUMN], "left")
     failure = F.raise_error(F.concat(F.lit("a file that was not requested: "), F.col(f"{FILE_COLUMN}_of")))
     partition_values = {}
-    for name, column in zip(partition_columns, names[1:], strict=True):
+    for name, column in zip(partition_columns, value_columns, strict=True):
         is_unlisted = F.col(FILE_COLUMN).isNull()
         partition_values[name] = F.when(is_unlisted, failure.cast("string")).otherwise(F.col(column))
     return joined, partition_values
@@ -156,7 +161,10 @@ def _column(name: str) -> Column:
 def _remove_metadata(part: Any) -> Any:
     """Return a part of a schema's JSON with empty metadata everywhere."""
     if isinstance(part, dict):
-        return {key: {} if key == "metadata" else _remove_metadata(value) for key, value in part.items()}
+        new_part = {}
+        for key, value in part.items():
+            new_part[key] = {} if key == "metadata" else _remove_metadata(value)
+        return new_part
     if isinstance(part, list):
         return [_remove_metadata(element) for element in part]
     return part

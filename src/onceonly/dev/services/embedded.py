@@ -47,7 +47,8 @@ class Services:
     """The embedded services of one home folder."""
 
     def __init__(self, home: Path, port: int | None = None, spark_port: int | None = None) -> None:
-        """
+        """Describe the services below `home`, without starting them.
+
         Args:
             port, spark_port: None means that of the environment or the default, 0 means any free one.
         """
@@ -62,7 +63,7 @@ class Services:
             ServiceFailed: a port is in use, Java or jars are missing, or a service exited; with the end of its log.
         """
         services = [self._spark, self._kafka] if spark else [self._kafka]
-        with self._locked(), _all_or_none(services):
+        with self._hold_lock(), _all_or_none(services):
             for service in services:
                 service.launch()
             for service in services:
@@ -75,7 +76,7 @@ class Services:
 
     def down(self) -> None:
         """Stop all services, and keep their data."""
-        with self._locked():
+        with self._hold_lock():
             self._endpoints_file.unlink(missing_ok=True)
             self._kafka.daemon.stop()
             self._spark.daemon.stop()
@@ -92,7 +93,7 @@ class Services:
         return Endpoints(kafka or "", spark, self._spark.token() if spark else None)
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _hold_lock(self) -> Iterator[None]:
         """Hold the lock that one process at a time has. Raises ServiceFailed: its folder cannot be created."""
         folder = self.home / "services"
         require_writable(folder)
@@ -109,7 +110,7 @@ class Services:
 
 @contextmanager
 def _all_or_none(services: Sequence[Service]) -> Iterator[None]:
-    """If one service fails to start, stop those that were started with it."""
+    """Stop the services that were started in the block if one of them fails to start."""
     new_services = [service for service in services if not service.daemon.running()]
     try:
         yield

@@ -20,7 +20,8 @@ class Service(ABC):
     seconds_to_start = 60.0
 
     def __init__(self, home: Path, port: int | None = None) -> None:
-        """
+        """Describe the service below `home`, without starting it.
+
         Args:
             port: None means that of the environment variable, the last one or the default; 0 means any free port.
         """

@@ -47,7 +47,7 @@ class Jar:
 
     @property
     def coordinates(self) -> str:
-        """The coordinates as Spark's --packages takes them."""
+        """Return the coordinates as Spark's --packages takes them."""
         return f"{self.org}:{self.name}:{self.revision}"
 
 
@@ -134,7 +134,7 @@ def fetch(base: Path, folders: Sequence[str] = NEEDED, settings: Path = SETTINGS
         InvalidPipeline: PySpark or Java is missing, or too old.
         NotCommitted: a jar cannot be had, or the folder cannot be written; what was there is still there.
     """
-    incomplete = [folder for folder in folders if list_missing(base, folder) or list_outdated(base, folder)]
+    incomplete = [folder for folder in folders if not _is_complete(base, folder)]
     if incomplete:
         _check_writable(base)
         with TemporaryDirectory(prefix="arriving-", dir=base) as download:
@@ -144,6 +144,10 @@ def fetch(base: Path, folders: Sequence[str] = NEEDED, settings: Path = SETTINGS
     for folder in incomplete:  # after all have arrived: an error above leaves what was there
         _delete_outdated(base, folder)
     return incomplete
+
+
+def _is_complete(base: Path, folder: str) -> bool:
+    return not list_missing(base, folder) and not list_outdated(base, folder)
 
 
 def ivy_jar() -> Path:
