@@ -258,14 +258,14 @@ class KafkaReader:
         from onceonly.spark.decode import decode_plain_avro
 
         if self._registered_parts:
-            return [(part.part, self._decode_by_registry(part)) for part in self._registered_parts]
+            return [(part.part, self._make_registry_decode(part)) for part in self._registered_parts]
         decoder = self._plain_json_decoder()
         if decoder:
             return [(decoder.part, decoder.decode)]
         schema = self._read_schema()
         return [("value", partial(decode_plain_avro, schema=schema))] if schema else []
 
-    def _decode_by_registry(self, part: Registered) -> Any:
+    def _make_registry_decode(self, part: Registered) -> Any:
         return lambda rows, why: part.judge(rows, why, self._pins[part.part])
 
     def undecoded(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
