@@ -75,7 +75,7 @@ class OnCluster(Demo):
             self.console.print(f"{place}: {proof.truth:,} in the CSV, {proof.missing} missing, {proof.extra} extra")
         return all(proof.holds for proof in found.values())
 
-    def _writing(self) -> Checkpoint | None:
+    def _find_staging_checkpoint(self) -> Checkpoint | None:
         latest = StateTable(self.settings.state).view(PIPELINE).latest
         if latest is None or latest.state is not State.PLANNED or not latest.claims:
             return None

@@ -56,7 +56,7 @@ def _numbers(source: Any, range_: Any, folder: Path) -> list[int]:
     if isinstance(source, FakeSource):
         return [row["value"] for row in source.read(None, (range_,))]
     source.verify((range_,))
-    found = [pq.read_table(folder / range_.topic / file.path)["n"] for file in source._files(range_)]
+    found = [pq.read_table(folder / range_.topic / file.path)["n"] for file in source._list_files(range_)]
     return [number for column in found for number in column.to_pylist()]
 
 

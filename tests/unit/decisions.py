@@ -99,7 +99,7 @@ class Folder:
 
 def numbers(reader: FileReader, folder: Path, range_: TopicRange) -> list[int]:
     reader.verify((range_,))
-    files = [file.path for manifest in reader._pinned(range_) for file in manifest.files]
+    files = [file.path for manifest in reader._read_pinned_manifests(range_) for file in manifest.files]
     return [json.loads(line)["value"] for path in files for line in (folder / path).read_text().splitlines()]
 
 

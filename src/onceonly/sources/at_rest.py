@@ -1,4 +1,4 @@
-"""What sources have in common whose data lies in files: tables and folders."""
+"""The base of sources whose data lies in files: tables and folders."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from onceonly.errors import SourceLost
 
 
 class AtRest(ABC):
-    """There are no consumer groups: what was read is in the state table and the targets."""
+    """A source without consumer groups: what was read is in the state table and the targets."""
 
     @abstractmethod
     def verify(self, ranges: tuple[TopicRange, ...]) -> None:
-        """Raises SourceLost: what was pinned is not there any more."""
+        """Check that what was pinned is still there. Raises SourceLost if not."""
 
     def diagnose(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> Exception:
-        """SourceLost if something that was pinned is not there, otherwise `error` itself."""
+        """Return SourceLost if something that was pinned is not there, otherwise `error` itself."""
         from onceonly.spark.tables import looks_lost
 
         if looks_lost(error):
@@ -32,7 +32,9 @@ class AtRest(ABC):
         return error
 
     def report(self, done: Checkpoint, state_id: str) -> None:
+        """Do nothing: there is no consumer group to report to."""
         return
 
     def traces(self, pipeline: str) -> list[Trace]:
+        """Return no traces: there is no consumer group that could have any."""
         return []

@@ -17,7 +17,8 @@ from onceonly.checkpoint.sink import Trace
 from onceonly.errors import OutcomeUnknown
 from onceonly.kafka.connection import DENIED
 
-SLICE = 1.0  # seconds per attempt; a longer one would hide a denied request
+REQUEST_SECONDS = 1.0  # per attempt; a longer one would hide a denied request
+RETRY_SECONDS = 0.05
 T = TypeVar("T")
 
 
@@ -39,15 +40,18 @@ class OffsetMetadata:
 
     @classmethod
     def parse(cls, text: str | None) -> OffsetMetadata | None:
-        """The mark; None if this module did not write the text."""
+        """Return the mark; None if this module did not write the text."""
         try:
             return cls(**json.loads(text or ""))
         except (ValueError, TypeError):
             return None
 
-    def follows(self, known: OffsetMetadata | None) -> bool:
-        """Whether this mark replaces `known`: intervals may be reported in any order, and the last decision stays."""
-        return known is None or known.state_id != self.state_id or known.decision < self.decision
+    def follows(self, other: OffsetMetadata | None) -> bool:
+        """Return whether this mark replaces `other`.
+
+        Intervals may be reported in any order, and the last decision stays.
+        """
+        return other is None or other.state_id != self.state_id or other.decision < self.decision
 
 
 @dataclass(frozen=True)
@@ -74,52 +78,68 @@ class Group:
         Raises:
             OutcomeUnknown: the brokers refuse, or do not answer.
         """
-        with self._consumer("the checkpoint is committed, but {group} does not show it.") as consumer:
-            _retried(consumer, lambda: self._move(consumer, marks), self.timeout)
+        with self._open_consumer("the checkpoint is committed, but {group} does not show it.") as consumer:
+            _retry(consumer, lambda: self._move_forward(consumer, marks), self.timeout)
 
     def traces(self, partitions: Sequence[int]) -> list[Trace]:
-        """The last decision of each state table. Offsets without a mark belong to an unknown state table.
+        """Read the last decision of each state table. Offsets without a mark belong to an unknown state table.
 
         Raises:
             OutcomeUnknown: as `report`.
         """
-        with self._consumer("{group} cannot be read: whether it is ahead of the state table is not known.") as consumer:
-            known = _retried(consumer, lambda: self._known(consumer, partitions), self.timeout)
-        marks = {at.partition: mark for at in known if (mark := OffsetMetadata.parse(at.metadata))}
-        where = f"consumer group '{self.name}' of topic '{self.topic}'"
-        if not marks and any(at.offset >= 0 for at in known):
-            return [Trace("", 0, where)]
-        return [self._trace(state_id, marks, where) for state_id in sorted({m.state_id for m in marks.values()})]
+        what = "{group} cannot be read: whether it is ahead of the state table is not known."
+        with self._open_consumer(what) as consumer:
+            offsets = _retry(consumer, lambda: self._read_offsets(consumer, partitions), self.timeout)
+        marks: dict[int, OffsetMetadata] = {}
+        for offset in offsets:
+            mark = OffsetMetadata.parse(offset.metadata)
+            if mark:
+                marks[offset.partition] = mark
+        origin = f"consumer group '{self.name}' of topic '{self.topic}'"
+        if not marks and any(offset.offset >= 0 for offset in offsets):
+            return [Trace("", 0, origin)]
+        state_ids = {mark.state_id for mark in marks.values()}
+        return [self._make_trace(state_id, marks, origin) for state_id in sorted(state_ids)]
 
-    def _trace(self, state_id: str, marks: Mapping[int, OffsetMetadata], where: str) -> Trace:
-        decision = max(mark.decision for mark in marks.values() if mark.state_id == state_id)
-        ends = {p: m.end for p, m in marks.items() if (m.state_id, m.decision) == (state_id, decision)}
-        return Trace(state_id, decision, where, {self.topic: ends})
+    def _make_trace(self, state_id: str, marks: Mapping[int, OffsetMetadata], origin: str) -> Trace:
+        own_marks = {partition: mark for partition, mark in marks.items() if mark.state_id == state_id}
+        decision = max(mark.decision for mark in own_marks.values())
+        ends = {partition: mark.end for partition, mark in own_marks.items() if mark.decision == decision}
+        return Trace(state_id, decision, origin, {self.topic: ends})
 
-    def _known(self, consumer: Any, partitions: Sequence[int]) -> Any:
-        """The committed offsets with their metadata, from a consumer.
+    def _read_offsets(self, consumer: Any, partitions: Sequence[int]) -> Any:
+        """Read the committed offsets with their metadata, from a consumer.
 
         Not from AdminClient.list_consumer_group_offsets: in confluent-kafka 2.16.1 it crashes the process (a
         segmentation fault) if the broker has not created the group's coordinator yet.
         """
         from confluent_kafka import TopicPartition
 
-        return _checked(consumer.committed([TopicPartition(self.topic, p) for p in partitions], timeout=SLICE))
+        request = [TopicPartition(self.topic, partition) for partition in partitions]
+        return _require_no_errors(consumer.committed(request, timeout=REQUEST_SECONDS))
 
-    def _move(self, consumer: Any, marks: Mapping[int, OffsetMetadata]) -> None:
+    def _move_forward(self, consumer: Any, marks: Mapping[int, OffsetMetadata]) -> None:
         from confluent_kafka import TopicPartition
 
-        moved = []
-        for at in self._known(consumer, list(marks)):
-            mark, known = marks[at.partition], OffsetMetadata.parse(at.metadata)
-            last = mark if known is None or mark.follows(known) else known
-            if at.offset < mark.end or last is mark:
-                moved.append(TopicPartition(self.topic, at.partition, max(at.offset, mark.end), last.to_text()))
-        if moved:
-            _checked(consumer.commit(offsets=moved, asynchronous=False))
+        new_offsets = []
+        for committed in self._read_offsets(consumer, list(marks)):
+            mark, committed_mark = marks[committed.partition], OffsetMetadata.parse(committed.metadata)
+            last_mark = mark if committed_mark is None or mark.follows(committed_mark) else committed_mark
+            if committed.offset < mark.end or last_mark is mark:
+                offset = max(committed.offset, mark.end)
+                new_offsets.append(TopicPartition(self.topic, committed.partition, offset, last_mark.to_text()))
+        if new_offsets:
+            _require_no_errors(consumer.commit(offsets=new_offsets, asynchronous=False))
 
     @contextmanager
-    def _consumer(self, what: str) -> Iterator[Any]:
+    def _open_consumer(self, what: str) -> Iterator[Any]:
+        """Yield a consumer of the group that has joined nothing.
+
+        Args:
+            what: the first line of an error, with a place for {group}.
+        Raises:
+            OutcomeUnknown: the brokers refuse, or do not answer.
+        """
         from confluent_kafka import Consumer, KafkaException
 
         settings = {"reconnect.backoff.ms": 10, **self.client, "group.id": self.name, "enable.auto.commit": False}
@@ -134,21 +154,21 @@ class Group:
             ) from error
 
 
-def _checked(offsets: Any) -> Any:
-    """Raise the error of any partition: a response may contain one for each."""
+def _require_no_errors(offsets: Any) -> Any:
+    """Return the offsets, or raise the error of any partition: a response may contain one for each."""
     from confluent_kafka import KafkaException
 
-    for at in offsets:
-        if at.error:
-            raise KafkaException(at.error)
+    for offset in offsets:
+        if offset.error:
+            raise KafkaException(offset.error)
     return offsets
 
 
-def _retried(consumer: Any, request: Callable[[], T], timeout: float) -> T:
-    """The result of `request`, retried while the coordinator is being created or moved."""
+def _retry(consumer: Any, request: Callable[[], T], timeout: float) -> T:
+    """Return the result of `request`, retried while the coordinator is being created or moved."""
     from confluent_kafka import KafkaError, KafkaException
 
-    moving = (
+    moving_codes = (
         KafkaError._TIMED_OUT,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
         KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -160,9 +180,9 @@ def _retried(consumer: Any, request: Callable[[], T], timeout: float) -> T:
             return request()
         except KafkaException as error:
             _raise_denied(consumer)
-            if error.args[0].code() not in moving or monotonic() > limit:
+            if error.args[0].code() not in moving_codes or monotonic() > limit:
                 raise
-        sleep(0.05)
+        sleep(RETRY_SECONDS)
 
 
 def _raise_denied(consumer: Any) -> None:

@@ -24,9 +24,9 @@ from onceonly.pipeline.tables import DeltaSource
 from onceonly.sources import delta_folders
 from onceonly.sources import delta_rules as rules
 from onceonly.sources.at_rest import AtRest
-from onceonly.sources.delta_log import NO_DATE, File, TableLog, Version, active
+from onceonly.sources.delta_log import NO_DATE, File, TableLog, Version, list_active_files
 
-OWN_TIMES = "delta.enableInCommitTimestamps"
+IN_COMMIT_TIMES = "delta.enableInCommitTimestamps"
 
 
 class DeltaReader(AtRest):
@@ -40,75 +40,83 @@ class DeltaReader(AtRest):
         self._config, self._uri, self._log = config, uri, TableLog(uri)
 
     def check(self) -> list[str]:
+        """Check that the table can be read, and return a note of where it is and how."""
         log = self.log()
         newest = log.partitions[0][1] - 1
-        with self._reading():
+        with self._translate_errors():
             table = self._log.table(newest)
         rules.check_table(self._config, table)
         how = "by its Change Data Feed" if self._config.changes else "by the files that are added to it"
         return [f"{log.called} is there, at version {newest}: {self._uri}, read {how}"]
 
     def log(self) -> TopicLog:
-        """From version 0, which stands for all that the table had when it was first read, to the newest one."""
-        with self._reading():
+        """Return the log from version 0, which stands for all that the table had when first read, to the newest one."""
+        with self._translate_errors():
             newest = max(self._log.times())
             table_id = str(self._log.table(newest).metadata().id)
         if self._config.table_id not in (None, table_id):
-            raise rules.another_by_name(self._config, self._uri, table_id)
+            raise rules.refuse_other_table_id(self._config, self._uri, table_id)
         return TopicLog(self._config.topic, table_id, {0: (0, newest + 1)}, DELTA)
 
     def offsets_at(
         self, time: datetime, latest: datetime | None = None, floor: Offsets = NO_OFFSETS
     ) -> Mapping[int, FirstRecord]:
-        """The first version at or after `time`, by the order of the log.
+        """Find the first version at or after `time`, by the order of the log.
 
         Times are in-commit timestamps, or those of the log's entries, as Delta's own time travel has them.
 
         Raises:
             SourceLost: log entries that may be of that time were cleaned up.
         """
-        with self._reading():
-            times = self._times()
-        first, oldest = search(times.items(), time, latest, max(times) + 1, floor.get(0, 0)), min(times)
+        with self._translate_errors():
+            times = self._read_times()
+        first = search(times.items(), time, latest, max(times) + 1, floor.get(0, 0))
+        oldest = min(times)
         if first.lowest == oldest > floor.get(0, 0):
-            raise rules.too_early(self._config, time, oldest)
+            raise rules.refuse_early_time(self._config, time, oldest)
         return {0: first}
 
-    def _times(self) -> dict[int, datetime]:
+    def _read_times(self) -> dict[int, datetime]:
+        """Read the time of each version in the log, as Delta's own time travel has it."""
         times = self._log.times()
-        if self._log.table(max(times)).metadata().configuration.get(OWN_TIMES) == "true":
-            own = self._log.commit_times(times)
-            times = {number: own[number] or at for number, at in times.items()}
+        table = self._log.table(max(times))
+        if table.metadata().configuration.get(IN_COMMIT_TIMES) == "true":
+            commit_times = self._log.commit_times(times)
+            for number, commit_time in commit_times.items():
+                times[number] = commit_time or times[number]
         return times
 
     # --- what was pinned
 
     def marked(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
         """See `ChecksRanges`. The mark is a hash of the range's last log entry."""
-        with self._reading():
+        with self._translate_errors():
             self._check_mark(previous)
-            self._files(range_)
+            self._list_files(range_)  # refuses what cannot be read
             return self.recognised(range_, previous)
 
     def recognised(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
-        """See `Recognises`. What was there before is looked at last: a table exchanged meanwhile has one wrong mark."""
-        with self._reading():
-            marked = replace(range_, mark=self._log.mark(range_.ends[0] - 1))
+        """See `Recognises`. `previous` is compared last: a table that is exchanged meanwhile has one wrong mark."""
+        with self._translate_errors():
+            range_with_mark = replace(range_, mark=self._log.mark(range_.ends[0] - 1))
             self._check_mark(previous)
-            return marked
+            return range_with_mark
 
     def verify(self, ranges: tuple[TopicRange, ...]) -> None:
-        log = self._log_of_pinned()
+        """Check that everything that was pinned is still there. Raises SourceLost if not."""
+        log = self._read_pinned_log()
         for range_ in ranges:
             offsets.same_topic(range_.topic_id, log, "this range")
             if log.partitions[0][1] < range_.ends[0]:
-                raise rules.shorter(range_, log)
-            with self._reading():
+                raise rules.refuse_shorter_log(range_, log)
+            with self._translate_errors():
                 self._check_mark(range_)
-                if missing := self._log.missing(self._files(range_)):
-                    raise rules.vacuumed(range_, missing)
+                missing_paths = self._log.list_missing_files(self._list_files(range_))
+                if missing_paths:
+                    raise rules.refuse_missing_files(range_, missing_paths)
 
-    def _log_of_pinned(self) -> TopicLog:
+    def _read_pinned_log(self) -> TopicLog:
+        """Read the log. Raises SourceLost where there is no table any more."""
         try:
             return self.log()
         except rules.NoTable as error:
@@ -116,15 +124,15 @@ class DeltaReader(AtRest):
             raise SourceLost(error.what, why, rules.RESTORE) from error
 
     def _check_mark(self, range_: TopicRange | None) -> None:
-        """An entry that was cleaned up cannot be told from another one any more."""
+        """Refuse a log whose entry has another mark. An entry that was cleaned up cannot be compared any more."""
         if range_ is None or range_.mark is None:
             return
-        found = self._log.mark(range_.ends[0] - 1)
-        if found is not None and found != range_.mark:
-            raise rules.replaced(range_)
+        mark = self._log.mark(range_.ends[0] - 1)
+        if mark is not None and mark != range_.mark:
+            raise rules.refuse_other_history(range_)
 
-    def _files(self, range_: TopicRange) -> list[File]:
-        """The files that have to be read for the range.
+    def _list_files(self, range_: TopicRange) -> list[File]:
+        """Return the files that have to be read for the range.
 
         Raises:
             InvalidPipeline: they cannot be read as the definition says.
@@ -134,68 +142,73 @@ class DeltaReader(AtRest):
         if start == end:
             return []
         if range_.folders:
-            rules.check_table(self._config, delta_folders.newest(self._log))
-            return delta_folders.published(self._log, range_)
-        table = self._table(range_, end - 1)  # whose columns are those of the range
+            rules.check_table(self._config, delta_folders.read_newest_table(self._log))
+            return delta_folders.list_published_files(self._log, range_)
+        table = self._load_table(range_, end - 1)  # whose columns are those of the range
         if start == 0:
-            return rules.inside(self._config, table.version(), active(table))
-        versions = self._versions(range_)
-        self._check_between(range_, versions)
-        if not self._config.changes:
-            return rules.added(self._config, versions)
-        return [file for version in versions for file in version.changed or (*version.added, *version.removed)]
+            files = list_active_files(table)
+            rules.check_inside(self._config, table.version(), files)
+            return files
+        versions = self._read_versions(range_)
+        self._check_redefinitions(range_, versions)
+        if self._config.changes:
+            return _list_changed_files(versions)
+        return rules.require_only_added(self._config, versions)
 
-    def _table(self, range_: TopicRange, version: int) -> DeltaTable:
-        """As of that version of the range. Raises as `_files`."""
+    def _load_table(self, range_: TopicRange, version: int) -> DeltaTable:
+        """Load the table as of that version of the range, and check it. Raises as `_list_files`."""
         try:
             table = self._log.table(version)
         except DeltaError as error:
-            raise rules.cleaned_up(range_, version, str(error)) from error
-        rules.check_same(range_, str(table.metadata().id))
+            raise rules.refuse_expired_log(range_, version, str(error)) from error
+        rules.check_table_id(range_, str(table.metadata().id))
         rules.check_table(self._config, table)
         return table
 
-    def _check_between(self, range_: TopicRange, versions: list[Version]) -> None:
-        """Files mean what the table said when they were written, and it may say something else at the range's end."""
+    def _check_redefinitions(self, range_: TopicRange, versions: list[Version]) -> None:
+        """Check the table at each version that redefines it: its files mean what the table said when they were written,
+        and it may say something else at the range's end.
+        """
         redefined = {version.number for version in versions if version.redefines}
         if redefined or self._config.changes:
             for version in sorted({range_.starts[0], *redefined}):
-                self._table(range_, version)
+                self._load_table(range_, version)
 
-    def _versions(self, range_: TopicRange) -> list[Version]:
+    def _read_versions(self, range_: TopicRange) -> list[Version]:
         start, end = range_.partitions[0]
         try:
             return self._log.versions(range(start, end))
         except FileNotFoundError as error:
-            raise rules.cleaned_up(range_, start, str(error)) from error
+            raise rules.refuse_expired_log(range_, start, str(error)) from error
 
     # --- reading
 
     def read(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
-        """The rows of the range as a lazy DataFrame, with the columns that the table had at its end."""
+        """Return the rows of the range as a lazy DataFrame, with the columns that the table had at its end."""
         from onceonly.spark import tables
 
         (range_,) = ranges
         start, end = range_.partitions[0]
-        with self._reading():
-            table = delta_folders.newest(self._log) if range_.folders else self._log.table(max(end - 1, 0))
-            schema, where = tables.schema_of(table.schema().to_json()), spark_uri(self._uri)
+        with self._translate_errors():
+            table = delta_folders.read_newest_table(self._log) if range_.folders else self._log.table(max(end - 1, 0))
+            schema = tables.parse_schema(table.schema().to_json())
+            uri = spark_uri(self._uri)
             if start == end:
                 rows = spark.createDataFrame([], schema)
             elif start == 0 and not range_.folders:
-                rows = tables.snapshot(spark, where, end - 1, schema)
+                rows = tables.read_snapshot(spark, uri, end - 1, schema)
             elif self._config.changes:
-                return tables.changed(spark, where, start, end, schema)
+                return tables.read_changes(spark, uri, start, end, schema)
             else:
-                files = [(file.path, file.values) for file in self._files(range_)]
-                return tables.appended(spark, where, schema, table.metadata().partition_columns, files)
+                files = [(file.path, file.values) for file in self._list_files(range_)]
+                return tables.read_files(spark, uri, schema, table.metadata().partition_columns, files)
             if self._config.changes:
-                return tables.inserted(rows, max(end - 1, 0), self._times().get(end - 1, NO_DATE))
+                return tables.add_insert_columns(rows, max(end - 1, 0), self._read_times().get(end - 1, NO_DATE))
             return rows
 
     @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Errors of the table and its storage as ours.
+    def _translate_errors(self) -> Iterator[None]:
+        """Turn errors of the table and its storage into the project's.
 
         Raises:
             InvalidPipeline: there is no table, or delta-rs does not know one of its features.
@@ -204,12 +217,20 @@ class DeltaReader(AtRest):
         try:
             yield
         except TableNotFoundError as error:
-            raise rules.no_table(self._config, self._uri) from error
+            raise rules.refuse_missing_table(self._config, self._uri) from error
         except DeltaError as error:
-            raise rules.unreadable(self._config, self._uri, error) from error
+            raise rules.refuse_unreadable_table(self._config, self._uri, error) from error
         except OSError as error:
             raise NotCommitted(
                 f"table '{self._config.topic}' cannot be read.",
                 f"{type(error).__name__}: {error}",
                 f"Fix the storage of {self._uri}, then retry. Nothing was written.",
             ) from error
+
+
+def _list_changed_files(versions: list[Version]) -> list[File]:
+    """Return the files of the versions' Change Data Feed: a version without any has only added or removed rows."""
+    files: list[File] = []
+    for version in versions:
+        files += version.changed or (*version.added, *version.removed)
+    return files

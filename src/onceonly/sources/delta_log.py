@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -33,30 +34,35 @@ NO_DATE = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class File:
-    """A file that a version adds, with a path relative to the table's folder; `size` is None if it is not known."""
+    """A file that a version adds.
+
+    Args:
+        path: relative to the table's folder.
+        size: in bytes; None: not known.
+    """
 
     path: str
     size: int | None
     values: Mapping[str, str | None]  # of the partition columns, as text
 
     @property
-    def elsewhere(self) -> bool:
-        """Whether it is outside of the table's folder: that of a shallow clone."""
+    def is_outside(self) -> bool:
+        """Return whether it is outside of the table's folder: that of a shallow clone."""
         return bool(urlsplit(self.path).scheme) or self.path.startswith("/")
 
 
 @dataclass(frozen=True)
 class Version:
-    """What one version of the table did.
+    """The changes that one version of the table made.
 
     Args:
         added: files whose rows are new.
         removed: files whose rows are no longer in the table. Files that were only rewritten are in neither.
         changed: files of its Change Data Feed.
         operation: as the writer calls it, such as "WRITE".
-        hides: whether a deletion vector hides rows of the added files.
-        redefines: whether the table's columns, settings or protocol are others since then.
-        transactions: application -> number, of those that it published.
+        hides: a deletion vector hides rows of the added files.
+        redefines: the table's columns, settings or protocol are others since then.
+        transactions: application -> number, of the transactions that it published.
     """
 
     number: int
@@ -70,84 +76,97 @@ class Version:
 
 
 class TableLog:
-    """Reads the log. Every call looks again; an entry never changes, unless the table is restored from a copy."""
+    """A reader of the log. Every call reads again; an entry never changes, unless the table is restored from a copy."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri.rstrip("/")
 
     def times(self) -> dict[int, datetime]:
-        """The versions whose entries are there, without a gap up to the newest, with their times of modification.
+        """Return the modification time of each version whose entry is there, without a gap up to the newest.
 
         On a local disk they are there to stay: what is read may not be lost in a power failure afterwards.
 
         Raises:
             TableNotFoundError: there is no table.
         """
-        if local := local_path(self.uri):
-            _keep(durability.Log(local))
-        found = self._files().get_file_info(pafs.FileSelector(LOG, allow_not_found=True))
-        times = {int(m[1]): info.mtime for info in found if (m := ENTRY.fullmatch(info.base_name))}
+        local_folder = local_path(self.uri)
+        if local_folder:
+            _sync_log(durability.Log(local_folder))
+        times = {}
+        for info in self._open_storage().get_file_info(pafs.FileSelector(LOG, allow_not_found=True)):
+            match = ENTRY.fullmatch(info.base_name)
+            if match:
+                times[int(match[1])] = info.mtime
         if not times:
             raise TableNotFoundError(f"no log in {self.uri}/{LOG}")
         newest = max(times)
-        first = next(number for number in range(newest, -2, -1) if number not in times) + 1
+        first = newest
+        while first - 1 in times:
+            first -= 1
         return {number: times[number] or NO_DATE for number in range(first, newest + 1)}
 
     def table(self, version: int) -> DeltaTable:
-        """The table as of that version."""
+        """Load the table as of that version."""
         return DeltaTable(self.uri, version=version)
 
     def versions(self, numbers: Iterable[int]) -> list[Version]:
-        """Raises FileNotFoundError: one of the entries is not there any more."""
-        files = self._files()
+        """Read these versions. Raises FileNotFoundError: one of the entries is not there any more."""
+        storage = self._open_storage()
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            return list(pool.map(lambda number: _version(number, _actions(files, number)), numbers))
+            return list(pool.map(lambda number: _to_version(number, _read_actions(storage, number)), numbers))
 
     def commit_times(self, numbers: Iterable[int]) -> dict[int, datetime | None]:
-        """The in-commit timestamps of these versions."""
-        files = self._files()
+        """Read the in-commit timestamps of these versions."""
+        storage = self._open_storage()
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            return dict(pool.map(lambda number: (number, _commit_time(_actions(files, number))), numbers))
+            return dict(pool.map(lambda number: (number, _find_commit_time(_read_actions(storage, number))), numbers))
 
     def mark(self, version: int) -> str | None:
-        """What tells this version from another one of the same number; None: its entry is not there."""
+        """Return a hash that tells this version from another one of the same number; None: its entry is not there."""
         try:
-            with self._files().open_input_stream(entry(version)) as stream:
+            with self._open_storage().open_input_stream(entry_path(version)) as stream:
                 return hashlib.file_digest(io.BufferedReader(stream), "sha256").hexdigest()
         except FileNotFoundError:
             return None
 
-    def missing(self, wanted: Iterable[File]) -> list[str]:
-        """Paths of files that are not there, or have another size."""
-        each, files = list(wanted), self._files()
+    def list_missing_files(self, files: Iterable[File]) -> list[str]:
+        """Return the paths of files that are not there, or have another size."""
+        files = list(files)
+        storage = self._open_storage()
 
-        def found(part: list[File]) -> list[pafs.FileInfo]:
-            there: list[pafs.FileInfo] = files.get_file_info([file.path for file in part])
-            return there
+        def read_infos(part: list[File]) -> list[pafs.FileInfo]:
+            infos: list[pafs.FileInfo] = storage.get_file_info([file.path for file in part])
+            return infos
 
-        parts = [each[start : start + AT_ONCE] for start in range(0, len(each), AT_ONCE)]
+        parts = [files[start : start + AT_ONCE] for start in range(0, len(files), AT_ONCE)]
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            infos = [info for part in pool.map(found, parts) for info in part]
-        return [file.path for file, info in zip(each, infos, strict=True) if not _is_there(file, info)]
+            infos = list(chain.from_iterable(pool.map(read_infos, parts)))
+        missing_paths = []
+        for file, info in zip(files, infos, strict=True):
+            if not _is_there(file, info):
+                missing_paths.append(file.path)
+        return missing_paths
 
-    def _files(self) -> pafs.FileSystem:
-        if path := local_path(self.uri):
-            return pafs.SubTreeFileSystem(str(path), pafs.LocalFileSystem())
+    def _open_storage(self) -> pafs.FileSystem:
+        """Return a file system whose root is the table's folder."""
+        local_folder = local_path(self.uri)
+        if local_folder:
+            return pafs.SubTreeFileSystem(str(local_folder), pafs.LocalFileSystem())
         return pafs.PyFileSystem(DeltaStorageHandler(self.uri))
 
 
-def active(table: DeltaTable) -> list[File]:
-    """The files that a table's rows are in."""
+def list_active_files(table: DeltaTable) -> list[File]:
+    """Return the files that a table's rows are in."""
     adds = table.get_add_actions()
-    found = zip(adds["path"].to_pylist(), adds["size_bytes"].to_pylist(), strict=True)
-    return [File(unquote(path), size, {}) for path, size in found]
+    paths, sizes = adds["path"].to_pylist(), adds["size_bytes"].to_pylist()
+    return [File(unquote(path), size, {}) for path, size in zip(paths, sizes, strict=True)]
 
 
-def entry(version: int) -> str:
+def entry_path(version: int) -> str:
     return f"{LOG}/{version:020}.json"
 
 
-def _keep(log: durability.Log) -> None:
+def _sync_log(log: durability.Log) -> None:
     try:
         log.keep()
     except FileNotFoundError as error:
@@ -158,38 +177,48 @@ def _is_there(file: File, info: pafs.FileInfo) -> bool:
     return info.type is pafs.FileType.File and file.size in (None, info.size)
 
 
-def _actions(files: pafs.FileSystem, number: int) -> Iterator[dict[str, Any]]:
-    with files.open_input_stream(entry(number)) as stream:
+def _read_actions(storage: pafs.FileSystem, number: int) -> Iterator[dict[str, Any]]:
+    with storage.open_input_stream(entry_path(number)) as stream:
         for line in io.BufferedReader(stream):
             if line.strip():
                 yield json.loads(line)
 
 
-def _version(number: int, actions: Iterable[dict[str, Any]]) -> Version:
-    told = list(actions)
-    adds, removes, feed = ([action[kind] for action in told if action.get(kind)] for kind in ("add", "remove", "cdc"))
-    added = [add for add in adds if add.get("dataChange", True)]
-    removed = [remove for remove in removes if remove.get("dataChange", True)]
-    info: Mapping[str, Any] = next((action["commitInfo"] for action in told if action.get("commitInfo")), {})
-    txns = [action["txn"] for action in told if action.get("txn")]
+def _to_version(number: int, actions: Iterable[dict[str, Any]]) -> Version:
+    actions = list(actions)
+    adds = _select_changes(actions, "add")
+    removes = _select_changes(actions, "remove")
+    commit_infos = _select_kind(actions, "commitInfo")
+    commit_info = commit_infos[0] if commit_infos else {}
     return Version(
         number,
-        tuple(map(_file, added)),
-        tuple(map(_file, removed)),
-        tuple(map(_file, feed)),
-        str(info.get("operation", "?")),
-        any(add.get("deletionVector") for add in added),
-        any(action.get("metaData") or action.get("protocol") for action in told),
-        {txn["appId"]: txn["version"] for txn in txns},
+        tuple(map(_to_file, adds)),
+        tuple(map(_to_file, removes)),
+        tuple(map(_to_file, _select_kind(actions, "cdc"))),
+        str(commit_info.get("operation", "?")),
+        any(add.get("deletionVector") for add in adds),
+        any(action.get("metaData") or action.get("protocol") for action in actions),
+        {txn["appId"]: txn["version"] for txn in _select_kind(actions, "txn")},
     )
 
 
-def _file(action: Mapping[str, Any]) -> File:
-    values = {name: text or None for name, text in (action.get("partitionValues") or {}).items()}  # "" is null
+def _select_kind(actions: Iterable[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    """Return the content of the actions of one kind: an action is an object with its kind as the only key."""
+    return [action[kind] for action in actions if action.get(kind)]
+
+
+def _select_changes(actions: Iterable[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    """Return the content of the adds or removes that change the table's rows, and do not only rewrite them."""
+    return [content for content in _select_kind(actions, kind) if content.get("dataChange", True)]
+
+
+def _to_file(action: Mapping[str, Any]) -> File:
+    partition_values = action.get("partitionValues") or {}
+    values = {name: text or None for name, text in partition_values.items()}  # "" is null
     return File(unquote(action["path"]), action.get("size"), values)
 
 
-def _commit_time(actions: Iterable[dict[str, Any]]) -> datetime | None:
+def _find_commit_time(actions: Iterable[dict[str, Any]]) -> datetime | None:
     for action in actions:
         millis = (action.get("commitInfo") or {}).get("inCommitTimestamp")
         if millis is not None:

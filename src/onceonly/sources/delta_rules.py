@@ -1,4 +1,4 @@
-"""What a Delta table has to be, to be read as a source, and how it is said that it is not."""
+"""Rules that a Delta table has to follow to be read as a source, and the errors of a table that does not."""
 
 from __future__ import annotations
 
@@ -31,37 +31,39 @@ def check_table(config: DeltaSource, table: DeltaTable) -> None:
         InvalidPipeline
     """
     settings = table.metadata().configuration
-    unknown = sorted(set(table.protocol().reader_features or []) - READABLE)
+    unsupported = sorted(set(table.protocol().reader_features or []) - READABLE)
     if settings.get(MAPPING, "none") != "none":
-        unknown.append(f"column mapping ({MAPPING})")
-    if binary := _binary(table):
-        unknown.append(f"a partition column of bytes ('{binary}')")
-    if unknown:
+        unsupported.append(f"column mapping ({MAPPING})")
+    binary_column = _find_binary_partition_column(table)
+    if binary_column:
+        unsupported.append(f"a partition column of bytes ('{binary_column}')")
+    if unsupported:
         raise InvalidPipeline(
             f"table '{config.topic}' cannot be a source.",
-            f"It has {', '.join(unknown)}, which is not supported for reading a range of versions.",
+            f"It has {', '.join(unsupported)}, which is not supported for reading a range of versions.",
             "Read a copy of the table without that. Nothing was written.",
         )
     if config.changes and settings.get(FEED) != "true":
-        raise _no_feed(config, table.version())
+        raise _refuse_missing_feed(config, table.version())
 
 
-def another_by_name(config: DeltaSource, uri: str, found: str) -> SourceLost:
+def refuse_other_table_id(config: DeltaSource, uri: str, table_id: str) -> SourceLost:
     return SourceLost(
         f"the table '{config.table}' is not at {uri} any more.",
-        f"The plan found the table with the id {config.table_id} there, and now there is {found}.",
+        f"The plan found the table with the id {config.table_id} there, and now there is {table_id}.",
         "Was it dropped and created again? Restore it; the next plan looks its name up again. Nothing was written.",
     )
 
 
-def _binary(table: DeltaTable) -> str | None:
-    partitioned = table.metadata().partition_columns
-    found = (field.name for field in table.schema().fields if field.name in partitioned)
-    types = {field.name: str(field.type) for field in table.schema().fields}
-    return next((name for name in found if "binary" in types[name]), None)
+def _find_binary_partition_column(table: DeltaTable) -> str | None:
+    partition_columns = table.metadata().partition_columns
+    for field in table.schema().fields:
+        if field.name in partition_columns and "binary" in str(field.type):
+            return str(field.name)
+    return None
 
 
-def _no_feed(config: DeltaSource, version: int) -> InvalidPipeline:
+def _refuse_missing_feed(config: DeltaSource, version: int) -> InvalidPipeline:
     return InvalidPipeline(
         f"table '{config.topic}' has no Change Data Feed at version {version}.",
         f"DeltaSource(changes=True) reads it, and {FEED} is not 'true' there.",
@@ -70,70 +72,75 @@ def _no_feed(config: DeltaSource, version: int) -> InvalidPipeline:
     )
 
 
-def inside(config: DeltaSource, version: int, files: list[File]) -> list[File]:
-    """The files of the whole table. Raises InvalidPipeline if one of them is another table's: of a shallow clone."""
-    if away := next((file.path for file in files if file.elsewhere), None):
-        raise InvalidPipeline(
-            f"table '{config.topic}' cannot be a source.",
-            f"At version {version} it has files that are outside of its folder, such as {away}: it is a shallow clone.",
-            "Read the table that it is a clone of, or a deep copy. Nothing was written.",
-        )
-    return files
+def check_inside(config: DeltaSource, version: int, files: list[File]) -> None:
+    """Refuse a table of which a file is another table's: a shallow clone. Raises InvalidPipeline."""
+    for file in files:
+        if file.is_outside:
+            raise InvalidPipeline(
+                f"table '{config.topic}' cannot be a source.",
+                f"At version {version} it has files that are outside of its folder, such as {file.path}: it is a "
+                "shallow clone.",
+                "Read the table that it is a clone of, or a deep copy. Nothing was written.",
+            )
 
 
-def added(config: DeltaSource, versions: Sequence[Version]) -> list[File]:
-    """The files that these versions add.
+def require_only_added(config: DeltaSource, versions: Sequence[Version]) -> list[File]:
+    """Return the files that these versions add.
 
     Raises:
         InvalidPipeline: one of them also removes or restores rows, or hides rows of the files.
     """
+    files: list[File] = []
     for version in versions:
+        unread_count = version.number - versions[0].number
         if version.removed or version.operation.upper() == "RESTORE":
-            raise _not_appended(config, version, version.number - versions[0].number)
-        if version.hides or any(file.elsewhere for file in version.added):
-            raise _unsupported(config, version, version.number - versions[0].number)
-    return [file for version in versions for file in version.added]
+            raise _refuse_removed_rows(config, version, unread_count)
+        if version.hides or any(file.is_outside for file in version.added):
+            raise _refuse_added_files(config, version, unread_count)
+        files += version.added
+    return files
 
 
-def _not_appended(config: DeltaSource, version: Version, unread: int) -> InvalidPipeline:
+def _refuse_removed_rows(config: DeltaSource, version: Version, unread_count: int) -> InvalidPipeline:
     return InvalidPipeline(
         f"table '{config.topic}': version {version.number} does not only add rows.",
         f"Its operation is {version.operation}, which removes {count(len(version.removed), 'file')} with rows.",
-        _behind(config, version, unread),
+        _describe_skip(config, version, unread_count),
     )
 
 
-def _behind(config: DeltaSource, version: Version, unread: int) -> str:
-    """How to continue behind a version. What comes before it is read first: a skip leaves out all that is unread.
+def _describe_skip(config: DeltaSource, version: Version, unread_count: int) -> str:
+    """Tell how to continue behind a version. A skip leaves out all that is unread: what comes before is read first.
 
     Args:
-        unread: number of versions of the range before that one.
+        unread_count: number of versions of the range before that one.
     """
-    place, to = f"--topic {config.topic} --partition 0", version.number + 1
-    if unread:
-        first = f"Read what comes before it: DeltaSource(max_versions={unread}). Then leave it out"
+    next_version = version.number + 1
+    if unread_count:
+        first_step = f"Read what comes before it: DeltaSource(max_versions={unread_count}). Then leave it out"
     else:
-        first = f"Leave it out (if the pipeline has not run yet, by DeltaSource(start={to}))"
+        first_step = f"Leave it out (if the pipeline has not run yet, by DeltaSource(start={next_version}))"
     return (
-        f"{first} on purpose: onceonly skip PIPELINE {place} --to {to} --reason … (not in a pipeline with after). Or "
-        "read the table's changes by a pipeline with a new name and new targets: DeltaSource(changes=True). Nothing "
-        "was written."
+        f"{first_step} on purpose: onceonly skip PIPELINE --topic {config.topic} --partition 0 --to {next_version} "
+        "--reason … (not in a pipeline with after). Or read the table's changes by a pipeline with a new name and new "
+        "targets: DeltaSource(changes=True). Nothing was written."
     )
 
 
-def _unsupported(config: DeltaSource, version: Version, unread: int) -> InvalidPipeline:
-    what = "deletion vectors hide rows of the files" if version.hides else "the files are outside of the table's folder"
+def _refuse_added_files(config: DeltaSource, version: Version, unread_count: int) -> InvalidPipeline:
+    why = "deletion vectors hide rows of the files" if version.hides else "the files are outside of the table's folder"
     return InvalidPipeline(
         f"table '{config.topic}': version {version.number} cannot be read by the files that it adds.",
-        f"Its operation is {version.operation}, and {what}.",
-        _behind(config, version, unread),
+        f"Its operation is {version.operation}, and {why}.",
+        _describe_skip(config, version, unread_count),
     )
 
 
 # --- what is lost
 
 
-def check_same(range_: TopicRange, table_id: str) -> None:
+def check_table_id(range_: TopicRange, table_id: str) -> None:
+    """Refuse another table than the pinned one. Raises SourceLost."""
     if table_id != range_.topic_id:
         raise SourceLost(
             f"{range_.called} is not the one that was pinned.",
@@ -142,7 +149,7 @@ def check_same(range_: TopicRange, table_id: str) -> None:
         )
 
 
-def shorter(range_: TopicRange, log: TopicLog) -> SourceLost:
+def refuse_shorter_log(range_: TopicRange, log: TopicLog) -> SourceLost:
     newest = log.partitions[0][1] - 1
     return SourceLost(
         f"{range_.called} ends before what is pinned.",
@@ -151,7 +158,7 @@ def shorter(range_: TopicRange, log: TopicLog) -> SourceLost:
     )
 
 
-def replaced(range_: TopicRange) -> SourceLost:
+def refuse_other_history(range_: TopicRange) -> SourceLost:
     return SourceLost(
         f"{range_.called} has another history than the one that was pinned.",
         f"Version {range_.ends[0] - 1} is not the same commit any more: the table was restored from a copy, and others "
@@ -160,32 +167,33 @@ def replaced(range_: TopicRange) -> SourceLost:
     )
 
 
-def cleaned_up(range_: TopicRange, version: int, why: str) -> SourceLost:
+def refuse_expired_log(range_: TopicRange, version: int, why: str) -> SourceLost:
+    versions = _format_versions(range_)
     return SourceLost(
         f"{range_.called}: version {version} can no longer be read.",
-        f"The versions {_span(range_)} have to be read, and the log does not hold all of them any more ({why[:160]}).",
+        f"The versions {versions} have to be read, and the log does not hold all of them any more ({why[:160]}).",
         f"A table that is read has to keep its log for longer (delta.logRetentionDuration). {RESTORE}",
     )
 
 
-def vacuumed(range_: TopicRange, missing: Sequence[str]) -> SourceLost:
+def refuse_missing_files(range_: TopicRange, paths: Sequence[str]) -> SourceLost:
     return SourceLost(
-        f"{range_.called}: files of the versions {_span(range_)} no longer exist.",
-        f"{count(len(missing), 'file')} of them, such as {missing[0]}: a VACUUM removed them after the table was "
+        f"{range_.called}: files of the versions {_format_versions(range_)} no longer exist.",
+        f"{count(len(paths), 'file')} of them, such as {paths[0]}: a VACUUM removed them after the table was "
         "rewritten, or somebody else did.",
         RESTORE,
     )
 
 
-def too_early(config: DeltaSource, time: datetime, first: int) -> SourceLost:
+def refuse_early_time(config: DeltaSource, time: datetime, oldest_version: int) -> SourceLost:
     return SourceLost(
         f"table '{config.topic}': its version at {time:%Y-%m-%dT%H:%M:%SZ} is no longer known.",
-        f"The log's first entry is that of version {first}, which is later: what came before was cleaned up.",
+        f"The log's first entry is that of version {oldest_version}, which is later: what came before was cleaned up.",
         "Run a later interval, or choose a later start. Nothing was written.",
     )
 
 
-def _span(range_: TopicRange) -> str:
+def _format_versions(range_: TopicRange) -> str:
     start, end = range_.partitions[0]
     return f"{start} to {end - 1}"
 
@@ -193,7 +201,7 @@ def _span(range_: TopicRange) -> str:
 # --- what is not there
 
 
-def no_table(config: DeltaSource, uri: str) -> NoTable:
+def refuse_missing_table(config: DeltaSource, uri: str) -> NoTable:
     return NoTable(
         f"table '{config.topic}' does not exist.",
         f"There is no Delta table at {uri}.",
@@ -202,7 +210,7 @@ def no_table(config: DeltaSource, uri: str) -> NoTable:
     )
 
 
-def unreadable(config: DeltaSource, uri: str, error: Exception) -> InvalidPipeline:
+def refuse_unreadable_table(config: DeltaSource, uri: str, error: Exception) -> InvalidPipeline:
     return InvalidPipeline(
         f"table '{config.topic}' cannot be read.",
         f"{uri}: {error}",

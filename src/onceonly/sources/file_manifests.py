@@ -25,7 +25,7 @@ DIGEST = 32  # hexadecimal digits
 
 
 class Damaged(Exception):
-    """A file with the name of a manifest is none: its name, and why."""
+    """A file with the name of a manifest is none. The text has its name, and why."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class File:
 
     @property
     def partitions(self) -> tuple[str, ...]:
-        """The columns whose values its folders name."""
+        """Columns whose values the file's folders name."""
         return tuple(part.partition("=")[0] for part in self.path.split("/")[:-1])
 
 
@@ -65,97 +65,110 @@ class Manifest:
         return confined.stream(self.txn)
 
 
-def read(on: FileSystem, folder: str) -> list[Manifest]:
-    """All that are there, in the order of their decisions.
+def read(file_system: FileSystem, folder: str) -> list[Manifest]:
+    """Read all manifests of the folder, in the order of their decisions.
 
     They are there to stay: what is read may not be lost in a power failure afterwards.
 
     Raises:
         Damaged: something there has the name of a manifest, and is none.
     """
-    place = f"{folder}/{MANIFESTS}"
-    found = every(lambda: _ours(on.names(place)), lambda name: _parsed(name, _text(on, f"{place}/{name}", name)))
-    if found:
-        on.sync_names(place)
-    return sorted(found.values(), key=lambda manifest: (manifest.decision, manifest.name))
+    manifest_folder = f"{folder}/{MANIFESTS}"
+
+    def list_names() -> list[str]:
+        return _select_published(file_system.names(manifest_folder))
+
+    def read_manifest(name: str) -> Manifest:
+        return _parse(name, _read_text(file_system, f"{manifest_folder}/{name}", name))
+
+    manifests = every(list_names, read_manifest)
+    if manifests:
+        file_system.sync_names(manifest_folder)
+    return sorted(manifests.values(), key=lambda manifest: (manifest.decision, manifest.name))
 
 
-def in_force(manifests: Iterable[Manifest]) -> list[Manifest]:
-    """Those that no other one replaces, whether or not they are removed yet."""
-    known = list(manifests)
-    replaced = {name for manifest in known for name in manifest.replaces}
-    return [manifest for manifest in known if manifest.name not in replaced]
+def select_in_force(manifests: Iterable[Manifest]) -> list[Manifest]:
+    """Return the manifests that no other one replaces, whether or not they are removed yet."""
+    manifests = list(manifests)
+    replaced_names: set[str] = set()
+    for manifest in manifests:
+        replaced_names.update(manifest.replaces)
+    return [manifest for manifest in manifests if manifest.name not in replaced_names]
 
 
-def within(manifests: Iterable[Manifest], range_: TopicRange) -> list[Manifest]:
+def select_range(manifests: Iterable[Manifest], range_: TopicRange) -> list[Manifest]:
+    """Return the manifests whose decisions lie in the range."""
     spans = [range(start, end) for start, end in range_.partitions.values()]
     return [manifest for manifest in manifests if any(manifest.decision in span for span in spans)]
 
 
-def mark(manifests: Iterable[Manifest], range_: TopicRange) -> str:
-    """Digests of those in force in the range, and of those up to its end."""
-    known = in_force(manifests)
-    below = (manifest for manifest in known if manifest.decision < max(range_.ends.values()))
-    return f"{_digest(within(known, range_))}-{_digest(below)}"
+def compute_mark(manifests: Iterable[Manifest], range_: TopicRange) -> str:
+    """Return the digests of the manifests in force in the range, and of those up to its end, joined by a hyphen."""
+    in_force = select_in_force(manifests)
+    range_end = max(range_.ends.values())
+    up_to_end = [manifest for manifest in in_force if manifest.decision < range_end]
+    return f"{_digest(select_range(in_force, range_))}-{_digest(up_to_end)}"
 
 
-def missing(on: FileSystem, folder: str, files: Iterable[File]) -> list[str]:
-    """Paths of files that are not there, or have another size."""
-    wanted = list(files)
+def list_missing_files(file_system: FileSystem, folder: str, files: Iterable[File]) -> list[str]:
+    """Return the paths of files that are not there, or have another size."""
+    files = list(files)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        sizes = pool.map(on.size, [f"{folder}/{file.path}" for file in wanted])
-        return [file.path for file, size in zip(wanted, sizes, strict=True) if size != file.bytes]
+        sizes = pool.map(file_system.size, [f"{folder}/{file.path}" for file in files])
+        return [file.path for file, size in zip(files, sizes, strict=True) if size != file.bytes]
 
 
-def _ours(names: Iterable[str]) -> list[str]:
+def _select_published(names: Iterable[str]) -> list[str]:
     return [name for name in names if confined.is_published(f"{MANIFESTS}/{name}")]
 
 
-def _text(on: FileSystem, path: str, name: str) -> str:
+def _read_text(file_system: FileSystem, path: str, name: str) -> str:
     try:
-        return on.read(path)
+        return file_system.read(path)
     except (IsADirectoryError, UnicodeDecodeError) as error:
         raise Damaged(f"{name} ({type(error).__name__})") from error
 
 
-def _parsed(name: str, text: str) -> Manifest:
+def _parse(name: str, text: str) -> Manifest:
     try:
-        return _manifest(name, text, json.loads(text))
+        return _parse_manifest(name, text, json.loads(text))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Damaged(f"{name} ({type(error).__name__}: {str(error)[:80]})") from error
 
 
-def _manifest(name: str, text: str, told: Mapping[str, Any]) -> Manifest:
-    txn = confined.parsed(told["txn"])
+def _parse_manifest(name: str, text: str, fields: Mapping[str, Any]) -> Manifest:
+    txn = confined.parsed(fields["txn"])
     if txn is None or confined.manifest_of(txn) != f"{MANIFESTS}/{name}":
-        raise ValueError(f"it is that of {str(told['txn'])[:80]}")
-    at = datetime.fromisoformat(told["at"]).astimezone(UTC) if "at" in told else None
+        raise ValueError(f"it is that of {str(fields['txn'])[:80]}")
+    at = datetime.fromisoformat(fields["at"]).astimezone(UTC) if "at" in fields else None
     return Manifest(
         name,
         txn,
-        int(told.get("decision", 0)),  # the oldest ones have none
+        int(fields.get("decision", 0)),  # the oldest ones have none
         at,
-        str(told["format"]),
-        _schema(told.get("schema")),
-        tuple(_file(file, confined.stem(txn)) for file in told["files"]),
-        tuple(map(str, told.get("replaces", ()))),
+        str(fields["format"]),
+        _parse_schema(fields.get("schema")),
+        tuple(_parse_file(file, confined.stem(txn)) for file in fields["files"]),
+        tuple(map(str, fields.get("replaces", ()))),
         hashlib.sha256(f"{name}\n{text}".encode()).hexdigest(),
     )
 
 
-def _schema(told: Any) -> Mapping[str, Any] | None:
-    if told is None:
+def _parse_schema(schema: Any) -> Mapping[str, Any] | None:
+    if schema is None:
         return None
-    if not all({"name", "type"} <= set(field) for field in told["fields"]):
-        raise ValueError("a column has no name, or no type")
-    return dict(told)
+    for field in schema["fields"]:
+        if not {"name", "type"} <= set(field):
+            raise ValueError("a column has no name, or no type")
+    return dict(schema)
 
 
-def _file(told: Mapping[str, Any], stem: str) -> File:
-    path = told["path"]
+def _parse_file(fields: Mapping[str, Any], stem: str) -> File:
+    """Return the file that a manifest names. Raises ValueError: it is not one of the manifest's checkpoint."""
+    path = fields["path"]
     if not confined.is_published(path) or not path.rpartition("/")[2].startswith(f"{stem}-"):
         raise ValueError(f"it names {str(path)[:80]!r}")
-    return File(path, int(told["bytes"]))
+    return File(path, int(fields["bytes"]))
 
 
 def _digest(manifests: Iterable[Manifest]) -> str:

@@ -1,10 +1,11 @@
-"""What a folder of files has to be, to be read as a source, and how it is said that it is not."""
+"""Rules that a folder of files has to follow to be read as a source, and the errors of a folder that does not."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
+from onceonly.checkpoint.model import Transaction
 from onceonly.checkpoint.offsets import START_OVER, TopicRange
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline, SourceLost
@@ -19,22 +20,26 @@ class NoFiles(InvalidPipeline):
     """Nothing was published to that folder."""
 
 
-def one_writer(config: FileSource, manifests: Sequence[Manifest]) -> str:
-    """Whose decisions the offsets are.
+def require_one_writer(config: FileSource, manifests: Sequence[Manifest]) -> str:
+    """Return the stream whose decisions the offsets are.
 
     Raises:
         InvalidPipeline: several pipelines, sinks or state tables write there, each with decisions of its own.
     """
-    found = {manifest.stream: manifest.txn for manifest in manifests}
-    if len(found) > 1:
-        named = [f"sink '{t.sink}' of pipeline '{t.pipeline}' (state table {t.state_id[:8]})" for t in found.values()]
+    transactions = {manifest.stream: manifest.txn for manifest in manifests}
+    if len(transactions) > 1:
+        writers = map(_describe_writer, transactions.values())
         raise InvalidPipeline(
             f"folder '{config.topic}' cannot be a source.",
-            f"It has files of {' and of '.join(named)}. Each counts its own decisions, so they have no common order.",
+            f"It has files of {' and of '.join(writers)}. Each counts its own decisions, so they have no common order.",
             "Let each write to a separate folder, and read both. Nothing was written.",
         )
-    (stream,) = found
+    (stream,) = transactions
     return stream
+
+
+def _describe_writer(txn: Transaction) -> str:
+    return f"sink '{txn.sink}' of pipeline '{txn.pipeline}' (state table {txn.state_id[:8]})"
 
 
 def check(config: FileSource, range_: TopicRange, every: Sequence[Manifest], covered: Sequence[Manifest]) -> None:
@@ -48,69 +53,75 @@ def check(config: FileSource, range_: TopicRange, every: Sequence[Manifest], cov
     if range_.starts[0] > 0 and not range_.folders:
         for manifest in every:
             if manifest.replaces:
-                raise _replacing(config, range_, manifest)
-    filled = [manifest for manifest in covered if manifest.files]
-    for manifest in filled:
+                raise _refuse_replacement(config, range_, manifest)
+    manifests_with_files = [manifest for manifest in covered if manifest.files]
+    for manifest in manifests_with_files:
         if manifest.schema is None:
-            raise _untyped(config, range_, manifest)
-    _check_types(config, filled)
+            raise _refuse_missing_types(config, range_, manifest)
+    _check_types(config, manifests_with_files)
 
 
-def _check_types(config: FileSource, filled: Sequence[Manifest]) -> None:
-    known: dict[str, tuple[Manifest, str]] = {}
-    for manifest in filled:
-        for name, kind in types(manifest).items():
-            first, before = known.setdefault(name, (manifest, kind))
-            if before != kind:
-                raise _retyped(config, name, (first, before), (manifest, kind))
+def _check_types(config: FileSource, manifests: Sequence[Manifest]) -> None:
+    """Refuse a column that has two types. Raises InvalidPipeline."""
+    first_uses: dict[str, tuple[Manifest, str]] = {}
+    for manifest in manifests:
+        for column, column_type in types_by_column(manifest).items():
+            first_manifest, first_type = first_uses.setdefault(column, (manifest, column_type))
+            if first_type != column_type:
+                raise _refuse_two_types(config, column, (first_manifest, first_type), (manifest, column_type))
 
 
-def types(manifest: Manifest) -> dict[str, str]:
-    """By column, as JSON: what it is once it was read."""
+def types_by_column(manifest: Manifest) -> dict[str, str]:
+    """Return the type of each column as JSON: what it is once it was read."""
     schema = as_read(manifest.format, manifest.schema or {"fields": []})
     return {field["name"]: json.dumps(field["type"], sort_keys=True) for field in schema["fields"]}
 
 
-def _replacing(config: FileSource, range_: TopicRange, manifest: Manifest) -> InvalidPipeline:
+def _refuse_replacement(config: FileSource, range_: TopicRange, manifest: Manifest) -> InvalidPipeline:
     return InvalidPipeline(
         f"folder '{config.topic}': decision {manifest.decision} does not only add files.",
         f"'{manifest.txn.pipeline}' has taken back {count(len(manifest.replaces), 'checkpoint')} by it, such as "
         f"{manifest.replaces[0].removesuffix('.manifest')}: it processed an interval again, or went back.",
-        f"{_left_out(config, range_, manifest)} Intervals follow those of their writer with "
+        f"{_describe_skip(config, range_, manifest)} Intervals follow those of their writer with "
         f"after=['{manifest.txn.pipeline}']. Nothing was written.",
     )
 
 
-def _left_out(config: FileSource, range_: TopicRange, manifest: Manifest) -> str:
-    """How to continue behind a decision. What comes before it is read first: a skip leaves out all that is unread."""
-    unread, to = manifest.decision - range_.starts[0], manifest.decision + 1
-    if unread:
-        first = f"Read what comes before it: FileSource(max_decisions={unread}). Then leave it out"
+def _describe_skip(config: FileSource, range_: TopicRange, manifest: Manifest) -> str:
+    """Tell how to continue behind a decision. A skip leaves out all that is unread: what comes before is read first."""
+    unread_count, next_decision = manifest.decision - range_.starts[0], manifest.decision + 1
+    if unread_count:
+        first_step = f"Read what comes before it: FileSource(max_decisions={unread_count}). Then leave it out"
     else:
-        first = f"Leave it out (if the pipeline has not run yet, by FileSource(start={to}))"
-    return f"{first} on purpose: onceonly skip PIPELINE --topic {config.topic} --partition 0 --to {to} --reason …."
+        first_step = f"Leave it out (if the pipeline has not run yet, by FileSource(start={next_decision}))"
+    return (
+        f"{first_step} on purpose: onceonly skip PIPELINE --topic {config.topic} --partition 0 --to {next_decision} "
+        "--reason …."
+    )
 
 
-def _untyped(config: FileSource, range_: TopicRange, manifest: Manifest) -> InvalidPipeline:
+def _refuse_missing_types(config: FileSource, range_: TopicRange, manifest: Manifest) -> InvalidPipeline:
     return InvalidPipeline(
         f"folder '{config.topic}': the files of decision {manifest.decision} cannot be read.",
         f"The manifest {manifest.name} does not have their columns' types. Types inferred from files and folder names "
         "could differ each time.",
-        f"{_left_out(config, range_, manifest)} Nothing was written.",
+        f"{_describe_skip(config, range_, manifest)} Nothing was written.",
     )
 
 
-def _retyped(config: FileSource, name: str, first: tuple[Manifest, str], then: tuple[Manifest, str]) -> InvalidPipeline:
-    kinds = " and ".join(f"{kind} at decision {manifest.decision}" for manifest, kind in (first, then))
+def _refuse_two_types(
+    config: FileSource, column: str, first: tuple[Manifest, str], second: tuple[Manifest, str]
+) -> InvalidPipeline:
+    uses = " and ".join(f"{type_json} at decision {manifest.decision}" for manifest, type_json in (first, second))
     return InvalidPipeline(
-        f"folder '{config.topic}': column '{name}' has two types in one range.",
-        f"It is {kinds.replace(chr(34), '')}: the pipeline that writes it has changed.",
+        f"folder '{config.topic}': column '{column}' has two types in one range.",
+        f"It is {uses.replace(chr(34), '')}: the pipeline that writes it has changed.",
         "Read them in different checkpoints: FileSource(max_decisions=1) until that decision is passed. "
         "Nothing was written.",
     )
 
 
-def untimed(config: FileSource, manifest: Manifest) -> InvalidPipeline:
+def refuse_missing_time(config: FileSource, manifest: Manifest) -> InvalidPipeline:
     return InvalidPipeline(
         f"folder '{config.topic}' cannot be read by times.",
         f"The manifest {manifest.name} of decision {manifest.decision} has none.",
@@ -118,7 +129,7 @@ def untimed(config: FileSource, manifest: Manifest) -> InvalidPipeline:
     )
 
 
-def unknown_columns(config: FileSource) -> InvalidPipeline:
+def refuse_unknown_columns(config: FileSource) -> InvalidPipeline:
     return InvalidPipeline(
         f"folder '{config.topic}': its columns are not known.",
         "No manifest in it names them: they list no files, or an older version wrote them.",
@@ -129,7 +140,7 @@ def unknown_columns(config: FileSource) -> InvalidPipeline:
 # --- what is lost
 
 
-def not_the_one(range_: TopicRange) -> SourceLost:
+def refuse_other_writer(range_: TopicRange) -> SourceLost:
     return SourceLost(
         f"{range_.called} is not the one that was pinned.",
         f"It has no manifest of {range_.topic_id} any more, its writer: it was emptied or replaced.",
@@ -137,24 +148,29 @@ def not_the_one(range_: TopicRange) -> SourceLost:
     )
 
 
-def changed(range_: TopicRange, taken_back: Iterable[Manifest]) -> SourceLost:
-    """`taken_back`: manifests that replace others, and are later than the range."""
-    if by := next(iter(taken_back), None):
+def refuse_changed_manifests(range_: TopicRange, later_replacements: Sequence[Manifest]) -> SourceLost:
+    """Return the error of a range whose manifests are not those that were pinned.
+
+    Args:
+        later_replacements: manifests that replace others, and are later than the range.
+    """
+    if later_replacements:
+        replacement = later_replacements[0]
         return SourceLost(
-            f"{range_.called}: files of the decisions {span(range_)} were taken back.",
-            f"They are pinned, and '{by.txn.pipeline}' has processed an interval again, or went back, by decision "
-            f"{by.decision}.",
+            f"{range_.called}: files of the decisions {_format_decisions(range_)} were taken back.",
+            f"They are pinned, and '{replacement.txn.pipeline}' has processed an interval again, or went back, by "
+            f"decision {replacement.decision}.",
             "Abort the checkpoint and run it again: the next plan reads what is still in force, or says what to leave "
             "out. An interval with after is planned again by itself. Nothing was written.",
         )
     return SourceLost(
-        f"{range_.called}: the manifests of the decisions {span(range_)} are not those that were pinned.",
+        f"{range_.called}: the manifests of the decisions {_format_decisions(range_)} are not those that were pinned.",
         "The folder was restored from a copy, or somebody has changed what is in it.",
         RESTORE,
     )
 
 
-def rewritten(range_: TopicRange) -> SourceLost:
+def refuse_rewritten_history(range_: TopicRange) -> SourceLost:
     return SourceLost(
         f"{range_.called} has another history than the one that was read.",
         f"The manifests of what was published up to decision {range_.ends[0] - 1} are not the same any more: the "
@@ -163,31 +179,35 @@ def rewritten(range_: TopicRange) -> SourceLost:
     )
 
 
-def gone(range_: TopicRange, missing: Sequence[str]) -> SourceLost:
+def refuse_missing_files(range_: TopicRange, paths: Sequence[str]) -> SourceLost:
     return SourceLost(
-        f"{range_.called}: files of the decisions {span(range_)} no longer exist, or have another size.",
-        f"{count(len(missing), 'file')} of them, such as {missing[0]}: somebody has removed or changed them.",
+        f"{range_.called}: files of the decisions {_format_decisions(range_)} no longer exist, or have another size.",
+        f"{count(len(paths), 'file')} of them, such as {paths[0]}: somebody has removed or changed them.",
         RESTORE,
     )
 
 
-def damaged(config: FileSource, place: str, error: Damaged) -> SourceLost:
+def refuse_damaged_manifest(config: FileSource, folder: str, error: Damaged) -> SourceLost:
     return SourceLost(
         f"folder '{config.topic}' cannot be read.",
-        f"A file in {place} has the name of a manifest but is not one: {error}.",
+        f"A file in {folder} has the name of a manifest but is not one: {error}.",
         "Restore it. If it is not Onceonly's, move it elsewhere. Nothing was written.",
     )
 
 
-def span(range_: TopicRange) -> str:
-    spans = [f"{start} to {end - 1}" if end > start + 1 else f"{start}" for start, end in range_.partitions.values()]
+def _format_decisions(range_: TopicRange) -> str:
+    """Format the range's decisions for people, such as "3 to 7, 9"."""
+    spans = []
+    for start, end in range_.partitions.values():
+        has_several = end > start + 1
+        spans.append(f"{start} to {end - 1}" if has_several else f"{start}")
     return ", ".join(spans)
 
 
 # --- what is not there
 
 
-def no_files(config: FileSource, uri: str) -> NoFiles:
+def refuse_empty_folder(config: FileSource, uri: str) -> NoFiles:
     return NoFiles(
         f"nothing was published to folder '{config.topic}'.",
         f"There is no manifest of a FileSink at {uri}.",
@@ -196,7 +216,7 @@ def no_files(config: FileSource, uri: str) -> NoFiles:
     )
 
 
-def no_place(config: FileSource, uri: str) -> InvalidPipeline:
+def refuse_unsupported_storage(config: FileSource, uri: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"folder '{config.topic}' cannot be read from {uri}.",
         "A FileSink publishes to local and mounted file systems, to HDFS and to object stores.",

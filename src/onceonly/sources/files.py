@@ -25,7 +25,7 @@ from onceonly.pipeline.tables import FileSource
 from onceonly.sources import file_manifests
 from onceonly.sources import file_rules as rules
 from onceonly.sources.at_rest import AtRest
-from onceonly.sources.file_manifests import Manifest
+from onceonly.sources.file_manifests import File, Manifest
 from onceonly.spark.file_formats import Schema
 
 
@@ -43,127 +43,140 @@ class FileReader(AtRest):
     def check(self) -> list[str]:
         log = self.log()
         newest = self._manifests()[-1]
-        rules.check(self._config, self._range(log, newest), [], [newest])
+        rules.check(self._config, _range_of_decision(log, newest.decision), [], [newest])
         written = f"written by sink '{newest.txn.sink}' of '{newest.txn.pipeline}'"
         return [f"{log.called} is there, at decision {newest.decision}: {self._uri}, {written}, read by its manifests"]
 
     def log(self) -> TopicLog:
-        """From 0, which comes before every decision, to the newest one."""
-        found = self._manifests()
-        stream = rules.one_writer(self._config, found)
-        return TopicLog(self._config.topic, stream, {0: (0, found[-1].decision + 1)}, FILES)
+        """Return the log from 0, which comes before every decision, to the newest one."""
+        manifests = self._manifests()
+        stream = rules.require_one_writer(self._config, manifests)
+        return TopicLog(self._config.topic, stream, {0: (0, manifests[-1].decision + 1)}, FILES)
 
     def offsets_at(
         self, time: datetime, latest: datetime | None = None, floor: Offsets = NO_OFFSETS
     ) -> Mapping[int, FirstRecord]:
-        """The first decision that was published at or after `time`, by the order of the decisions."""
+        """Find the first decision that was published at or after `time`, by the order of the decisions."""
         manifests = self._manifests()
-        return {0: search(self._dated(manifests), time, latest, manifests[-1].decision + 1, floor.get(0, 0))}
+        times = self._iterate_times(manifests)
+        return {0: search(times, time, latest, manifests[-1].decision + 1, floor.get(0, 0))}
 
-    def _dated(self, manifests: list[Manifest]) -> Iterator[tuple[int, datetime]]:
+    def _iterate_times(self, manifests: list[Manifest]) -> Iterator[tuple[int, datetime]]:
+        """Yield each decision and its time, lazily: only a manifest that the search reaches needs a time."""
         for manifest in manifests:
             if manifest.at is None:
-                raise rules.untimed(self._config, manifest)
+                raise rules.refuse_missing_time(self._config, manifest)
             yield manifest.decision, manifest.at
 
     # --- what was pinned
 
     def marked(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
         """See `ChecksRanges`. The mark is a digest of the range's manifests, and of all up to its end."""
-        mine = self._written_by(range_)
-        covered = file_manifests.within(file_manifests.in_force(mine), range_)
-        rules.check(self._config, range_, file_manifests.within(mine, range_), covered)
-        return self._marked(range_, previous, mine)
+        manifests = self._read_pinned_stream(range_)
+        covered = file_manifests.select_range(file_manifests.select_in_force(manifests), range_)
+        rules.check(self._config, range_, file_manifests.select_range(manifests, range_), covered)
+        return _add_mark(range_, previous, manifests)
 
     def recognised(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
         """See `Recognises`."""
-        return self._marked(range_, previous, self._written_by(range_))
-
-    def _marked(self, range_: TopicRange, previous: TopicRange | None, mine: list[Manifest]) -> TopicRange:
-        if previous:
-            _check_same(mine, previous)
-        return replace(range_, mark=file_manifests.mark(mine, range_))
+        return _add_mark(range_, previous, self._read_pinned_stream(range_))
 
     def verify(self, ranges: tuple[TopicRange, ...]) -> None:
+        """Check that every pinned file is still there. Raises SourceLost if not."""
         for range_ in ranges:
-            files = [file for manifest in self._pinned(range_) for file in manifest.files]
-            with self._reading():
-                if missing := file_manifests.missing(*self._place, files):
-                    raise rules.gone(range_, missing)
+            files: list[File] = []
+            for manifest in self._read_pinned_manifests(range_):
+                files += manifest.files
+            with self._translate_storage_errors():
+                missing_paths = file_manifests.list_missing_files(*self._place, files)
+                if missing_paths:
+                    raise rules.refuse_missing_files(range_, missing_paths)
 
-    def _pinned(self, range_: TopicRange) -> list[Manifest]:
-        """The manifests in force that the range covers, if they are those that were pinned."""
-        mine = self._written_by(range_)
-        if range_.mark is not None and _part(range_.mark, 0) != _part(file_manifests.mark(mine, range_), 0):
-            raise rules.changed(range_, _taking_back(mine, range_))
-        return file_manifests.within(file_manifests.in_force(mine), range_)
+    def _read_pinned_manifests(self, range_: TopicRange) -> list[Manifest]:
+        """Read the manifests in force that the range covers. Raises SourceLost: they are not those that were pinned."""
+        manifests = self._read_pinned_stream(range_)
+        if range_.mark is not None:
+            mark = file_manifests.compute_mark(manifests, range_)
+            if _digest_of_range(range_.mark) != _digest_of_range(mark):
+                raise rules.refuse_changed_manifests(range_, _list_later_replacements(manifests, range_))
+        return file_manifests.select_range(file_manifests.select_in_force(manifests), range_)
 
-    def _written_by(self, range_: TopicRange) -> list[Manifest]:
-        """The manifests of the writer that was pinned: others that have come since are no part of the range."""
+    def _read_pinned_stream(self, range_: TopicRange) -> list[Manifest]:
+        """Read the manifests of the writer that was pinned: others that have come since are no part of the range.
+
+        Raises:
+            SourceLost: there is none.
+        """
         try:
-            found = self._manifests()
+            manifests = self._manifests()
         except rules.NoFiles as error:
-            raise rules.not_the_one(range_) from error
-        mine = [manifest for manifest in found if manifest.stream == range_.topic_id]
-        if not mine:
-            raise rules.not_the_one(range_)
-        return mine
+            raise rules.refuse_other_writer(range_) from error
+        stream = [manifest for manifest in manifests if manifest.stream == range_.topic_id]
+        if not stream:
+            raise rules.refuse_other_writer(range_)
+        return stream
 
     # --- reading
 
     def read(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
-        """The rows of the range as a lazy DataFrame, with the columns that any checkpoint in it has written."""
+        """Return the rows of the range as a lazy DataFrame, with the columns that any checkpoint in it has written."""
         from onceonly.spark import files
 
         (range_,) = ranges
-        alike: dict[str, list[Manifest]] = {}
-        for manifest in self._pinned(range_):
+        manifests_by_reader: dict[str, list[Manifest]] = {}
+        for manifest in self._read_pinned_manifests(range_):
             if manifest.files:
-                alike.setdefault(_how_to_read(manifest), []).append(manifest)
-        if not alike:
-            return files.none(spark, *self._columns(range_))
-        groups = [files.Group(each[0].format, each[0].schema or {}, _paths(each)) for each in alike.values()]
-        return files.rows(spark, _spark_uri(self._place[1]), groups)
+                manifests_by_reader.setdefault(_reader_key(manifest), []).append(manifest)
+        if not manifests_by_reader:
+            return files.make_empty(spark, *self._find_columns(range_))
+        groups = []
+        for manifests in manifests_by_reader.values():
+            first = manifests[0]  # all have its format and schema
+            groups.append(files.Group(first.format, first.schema or {}, _list_paths(manifests)))
+        return files.read_groups(spark, _spark_uri(self._place[1]), groups)
 
-    def _columns(self, range_: TopicRange) -> tuple[str, Schema]:
-        """Of what was written last before the range's end; else of what was written first."""
-        known = [(each.decision, each.format, each.schema) for each in self._written_by(range_) if each.schema]
-        if not known:
-            raise rules.unknown_columns(self._config)
-        before = [each for each in known if each[0] < max(range_.ends.values())]
-        return (before or known[:1])[-1][1:]
+    def _find_columns(self, range_: TopicRange) -> tuple[str, Schema]:
+        """Return the format and schema that were written last before the range's end; else those written first.
+
+        Raises:
+            InvalidPipeline: no manifest has a schema.
+        """
+        range_end = max(range_.ends.values())
+        columns: tuple[str, Schema] | None = None
+        for manifest in self._read_pinned_stream(range_):  # in the order of their decisions
+            if manifest.schema and (columns is None or manifest.decision < range_end):
+                columns = manifest.format, manifest.schema
+        if columns is None:
+            raise rules.refuse_unknown_columns(self._config)
+        return columns
 
     @cached_property
     def _place(self) -> tuple[FileSystem, str]:
-        found = places.of(self._uri, self._webhdfs)
-        if found is None:
-            raise rules.no_place(self._config, self._uri)
-        return found
+        place = places.of(self._uri, self._webhdfs)
+        if place is None:
+            raise rules.refuse_unsupported_storage(self._config, self._uri)
+        return place
 
     def _manifests(self) -> list[Manifest]:
-        """All, in the order of their decisions.
+        """Read all manifests, in the order of their decisions.
 
         Raises:
             NoFiles: there is none.
             SourceLost: one of them is damaged.
         """
-        on, folder = self._place
+        file_system, folder = self._place
         try:
-            with self._reading():
-                found = file_manifests.read(on, folder)
+            with self._translate_storage_errors():
+                manifests = file_manifests.read(file_system, folder)
         except file_manifests.Damaged as error:
-            raise rules.damaged(self._config, folder, error) from error
-        if not found:
-            raise rules.no_files(self._config, self._uri)
-        return found
-
-    def _range(self, log: TopicLog, manifest: Manifest) -> TopicRange:
-        at = manifest.decision
-        return TopicRange(log.topic, log.topic_id, {0: (at, at + 1)}, FILES)
+            raise rules.refuse_damaged_manifest(self._config, folder, error) from error
+        if not manifests:
+            raise rules.refuse_empty_folder(self._config, self._uri)
+        return manifests
 
     @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Errors of the storage as ours. Raises NotCommitted: it does not answer."""
+    def _translate_storage_errors(self) -> Iterator[None]:
+        """Turn errors of the storage into the project's. Raises NotCommitted: it does not answer."""
         try:
             yield
         except OSError as error:
@@ -174,33 +187,56 @@ class FileReader(AtRest):
             ) from error
 
 
-def _check_same(mine: Sequence[Manifest], previous: TopicRange) -> None:
+def _range_of_decision(log: TopicLog, decision: int) -> TopicRange:
+    return TopicRange(log.topic, log.topic_id, {0: (decision, decision + 1)}, FILES)
+
+
+def _add_mark(range_: TopicRange, previous: TopicRange | None, manifests: list[Manifest]) -> TopicRange:
+    if previous:
+        _check_history(manifests, previous)
+    return replace(range_, mark=file_manifests.compute_mark(manifests, range_))
+
+
+def _check_history(manifests: Sequence[Manifest], previous: TopicRange) -> None:
     """Refuse a folder in which something has changed below what was read, or has come there late.
 
     What was taken back since cannot be told from that: its manifest is removed. Whether the manifest that did it can be
     passed over is asked where a range contains it.
+
+    Raises:
+        SourceLost
     """
-    if previous.mark is None or _taking_back(mine, previous):
+    if previous.mark is None or _list_later_replacements(manifests, previous):
         return
-    if _part(previous.mark, 1) != _part(file_manifests.mark(mine, previous), 1):
-        raise rules.rewritten(previous)
+    mark = file_manifests.compute_mark(manifests, previous)
+    if _digest_of_history(previous.mark) != _digest_of_history(mark):
+        raise rules.refuse_rewritten_history(previous)
 
 
-def _taking_back(mine: Sequence[Manifest], range_: TopicRange) -> list[Manifest]:
-    return [manifest for manifest in mine if manifest.decision >= max(range_.ends.values()) and manifest.replaces]
+def _list_later_replacements(manifests: Sequence[Manifest], range_: TopicRange) -> list[Manifest]:
+    """Return the manifests behind the range that take back others."""
+    range_end = max(range_.ends.values())
+    return [manifest for manifest in manifests if manifest.decision >= range_end and manifest.replaces]
 
 
-def _part(mark: str, number: int) -> str:
-    return mark.split("-")[number]
+def _digest_of_range(mark: str) -> str:
+    return mark.split("-")[0]
 
 
-def _how_to_read(manifest: Manifest) -> str:
-    """The same for files that Spark can read at once: of one format and schema, in folders of the same columns."""
+def _digest_of_history(mark: str) -> str:
+    return mark.split("-")[1]
+
+
+def _reader_key(manifest: Manifest) -> str:
+    """Return the same text for files that Spark can read at once: of one format, schema and partition columns."""
     return json.dumps([manifest.format, manifest.schema, manifest.files[0].partitions], sort_keys=True)
 
 
-def _paths(manifests: Sequence[Manifest]) -> list[str]:
-    return [file.path for manifest in manifests for file in manifest.files]
+def _list_paths(manifests: Sequence[Manifest]) -> list[str]:
+    paths = []
+    for manifest in manifests:
+        paths += [file.path for file in manifest.files]
+    return paths
 
 
 def _spark_uri(folder: str) -> str:

@@ -1,4 +1,4 @@
-"""The columns of JSON values, as Spark's DDL: found in a sample."""
+"""The columns of JSON values, as Spark's DDL, inferred from a sample."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Kind = str | list[Any] | dict[str, Any]  # a type's name; the kind of an array's
 
 @dataclass
 class Inferred:
-    """What a sample shows.
+    """The columns that a sample shows.
 
     Args:
         notes: places where its values leave a choice, for people.
@@ -39,110 +39,129 @@ class Inferred:
 
     @property
     def ddl(self) -> str:
-        return ", ".join(f"{_name(name)} {_ddl(kind)}" for name, kind in self.fields.items())
+        return ", ".join(f"{_quote_name(name)} {_format_ddl(kind)}" for name, kind in self.fields.items())
 
 
 def infer(values: Iterable[bytes | None]) -> Inferred:
-    """The columns that take every value, or most of them: a note says so. Tombstones say nothing."""
-    found, objects = Inferred(), []
+    """Infer the columns that take every value, or most of them: a note says so. Tombstones say nothing."""
+    inferred = Inferred()
+    objects = []
     for value in values:
         if value is None:
             continue
-        found.values += 1
-        parsed = _object(value)
+        inferred.values += 1
+        parsed = _parse_object(value)
         if parsed is None:
-            found.broken += 1
+            inferred.broken += 1
         else:
             objects.append(value)
-            found.fields = _merged(found.fields, _kind(parsed), "value", found.notes)
-    found.notes += [f"{at}: only nulls were seen, taken for STRING" for at in _unknown(found.fields, "value")]
-    found.notes = [*dict.fromkeys(found.notes), *_unread(found, objects)]
-    return found
+            inferred.fields = _merge_kinds(inferred.fields, _kind_of(parsed), "value", inferred.notes)
+    for path in _list_null_paths(inferred.fields, "value"):
+        inferred.notes.append(f"{path}: only nulls were seen, taken for STRING")
+    inferred.notes = [*dict.fromkeys(inferred.notes), *_note_bad_values(inferred, objects)]
+    return inferred
 
 
-def _unread(found: Inferred, objects: list[bytes]) -> list[str]:
-    """What the columns do not take: values of different types have none that fits all."""
-    if not found.fields:
+def _note_bad_values(inferred: Inferred, objects: list[bytes]) -> list[str]:
+    """Return a note of the values that the columns do not take: values of different types have none that fits all."""
+    if not inferred.fields:
         return []
-    read = reader(columns(found.ddl), "value")
+    read = reader(columns(inferred.ddl), "value")
     reasons = [why for _, why in map(read, objects) if why]
     if not reasons:
         return []
-    return [f"{count(len(reasons), 'value')} of {found.values} would be a bad record. The first: {reasons[0]}"]
+    return [f"{count(len(reasons), 'value')} of {inferred.values} would be a bad record. The first: {reasons[0]}"]
 
 
-def _object(value: bytes) -> dict[str, Any] | None:
+def _parse_object(value: bytes) -> dict[str, Any] | None:
     try:
-        parsed = json.loads(value.decode(), parse_constant=_refuse)
+        parsed = json.loads(value.decode(), parse_constant=_refuse_constant)
     except ValueError:
         return None
     return parsed if isinstance(parsed, dict) else None
 
 
-def _refuse(word: str) -> None:
+def _refuse_constant(word: str) -> None:
     raise ValueError(f"{word} is not JSON")
 
 
-def _kind(value: Any) -> Any:
+def _kind_of(value: Any) -> Any:
     match value:
         case None:
             return NOTHING
         case bool():
             return "BOOLEAN"
         case int():
-            return "BIGINT" if -LARGE <= value < LARGE else "DECIMAL(38,0)" if abs(value) < LARGEST else TEXT
+            return _kind_of_integer(value)
         case float():
             return "DOUBLE"
         case dict():
-            return {name: _kind(each) for name, each in value.items()}
+            return {name: _kind_of(field_value) for name, field_value in value.items()}
         case list():
             kind: Any = NOTHING
-            for each in value:
-                kind = _merged(kind, _kind(each), "", [])
+            for element in value:
+                kind = _merge_kinds(kind, _kind_of(element), "", [])
             return [kind]
         case _:
             return TEXT
 
 
-def _merged(one: Any, other: Any, at: str, notes: list[str]) -> Any:
+def _kind_of_integer(value: int) -> str:
+    if -LARGE <= value < LARGE:
+        return "BIGINT"
+    return "DECIMAL(38,0)" if abs(value) < LARGEST else TEXT
+
+
+def _merge_kinds(one: Any, other: Any, at: str, notes: list[str]) -> Any:
+    """Return a kind that takes the values of both; STRING and a note where none does."""
     if one in (NOTHING, other) or other == NOTHING:
         return one or other
     if isinstance(one, dict) and isinstance(other, dict):
-        return {name: _merged(one.get(name, NOTHING), other.get(name, NOTHING), f"{at}.{name}", notes)
-                for name in dict.fromkeys([*one, *other])}  # fmt: skip
+        fields = {}
+        for name in dict.fromkeys([*one, *other]):  # in the order in which they were first seen
+            fields[name] = _merge_kinds(one.get(name, NOTHING), other.get(name, NOTHING), f"{at}.{name}", notes)
+        return fields
     if isinstance(one, list) and isinstance(other, list):
-        return [_merged(one[0], other[0], f"{at}[]", notes)]
-    if isinstance(one, str) and isinstance(other, str) and (wider := WIDER.get(frozenset({one, other}))):
-        return wider
+        return [_merge_kinds(one[0], other[0], f"{at}[]", notes)]
+    if isinstance(one, str) and isinstance(other, str):
+        wider = WIDER.get(frozenset({one, other}))
+        if wider:
+            return wider
     notes.append(f"{at}: values of different types, taken for STRING")
     return TEXT
 
 
-def _unknown(kind: Any, at: str) -> list[str]:
+def _list_null_paths(kind: Any, at: str) -> list[str]:
+    """Return the places of which only nulls were seen."""
     if isinstance(kind, list):
-        return _unknown(kind[0], f"{at}[]")
+        return _list_null_paths(kind[0], f"{at}[]")
     if isinstance(kind, dict):
-        return [each for name, part in kind.items() for each in _unknown(part, f"{at}.{name}")]
+        paths = []
+        for name, field_kind in kind.items():
+            paths += _list_null_paths(field_kind, f"{at}.{name}")
+        return paths
     return [] if kind else [at]
 
 
-def _ddl(kind: Any) -> str:
+def _format_ddl(kind: Any) -> str:
     if isinstance(kind, list):
-        return f"ARRAY<{_ddl(kind[0])}>"
+        return f"ARRAY<{_format_ddl(kind[0])}>"
     if isinstance(kind, Mapping) and kind:
-        return f"STRUCT<{', '.join(f'{_name(name)}: {_ddl(part)}' for name, part in kind.items())}>"
+        fields = [f"{_quote_name(name)}: {_format_ddl(field_kind)}" for name, field_kind in kind.items()]
+        return f"STRUCT<{', '.join(fields)}>"
     return str(kind or TEXT)
 
 
-def _name(name: str) -> str:
+def _quote_name(name: str) -> str:
     return name if PLAIN.fullmatch(name) else "`" + name.replace("`", "``") + "`"
 
 
 def alike(fields: Mapping[str, Any], at: str = "value") -> list[str]:
-    """Names that differ in case alone, which are one column for Spark."""
-    lower = [name.lower() for name in fields]
-    found = [f"{at}.{name}" for name in fields if lower.count(name.lower()) > 1]
+    """Return the names that differ in case alone, which are one column for Spark."""
+    lower_names = [name.lower() for name in fields]
+    paths = [f"{at}.{name}" for name in fields if lower_names.count(name.lower()) > 1]
     for name, kind in fields.items():
         inner = kind[0] if isinstance(kind, list) else kind
-        found += alike(inner, f"{at}.{name}") if isinstance(inner, dict) else []
-    return found
+        if isinstance(inner, dict):
+            paths += alike(inner, f"{at}.{name}")
+    return paths

@@ -1,4 +1,4 @@
-"""Kafka as a source: what a read_committed reader can see in a log, and reading exactly a pinned range of it."""
+"""Kafka as a source: the extent of a log for a read_committed reader, and reading exactly a pinned range of it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 ANY_TIME = -(2**63)  # in milliseconds; producers may write any number
 WHY = "_onceonly_why_value"
-MARKERS = 1.0  # seconds within which the markers of a transaction usually follow its end
+MARKER_SECONDS = 1.0  # within which the markers of a transaction usually follow its end
 
 
 class KafkaReader:
@@ -44,8 +44,8 @@ class KafkaReader:
     Args:
         kafka: how to reach the brokers; plain addresses (as in `bootstrap.servers`) mean no security.
         root: the project's folder, in which schema files are searched.
-        registry: where the schemas are that its values name.
-        pins: by which of them they are decoded, once that is known.
+        registry: the one with the schemas that its values name.
+        pins: the schemas by which they are decoded, once that is known.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class KafkaReader:
         self._config, self._root = config, root
         self._kafka = KafkaConnection.plaintext(kafka) if isinstance(kafka, str) else kafka
         self._registry, self._pins = registry, pins
-        self._held: tuple[tuple[TopicRange, ...], Any] | None = None
+        self._small_batch: tuple[tuple[TopicRange, ...], Any] | None = None
 
     @cached_property
     def _topic(self) -> TopicClient:
@@ -67,7 +67,7 @@ class KafkaReader:
         return TopicClient(self._config.called, self._kafka)
 
     def check(self) -> list[str]:
-        """Notes; an error if the pipeline could not read the topic.
+        """Check that the pipeline can read the topic, and return notes.
 
         Raises:
             InvalidPipeline: no such topic, no usable schema file, or the brokers refuse the credentials.
@@ -76,45 +76,51 @@ class KafkaReader:
         self._check_schema()
         if self._config.topic_pattern is None:
             self._topic.describe()
-        return [note for part in self._registered for note in part.check()]
+        notes: list[str] = []
+        for part in self._registered_parts:
+            notes += part.check()
+        return notes
 
     def topics(self) -> list[str]:
-        """The names of all topics that the brokers show to this client."""
+        """Return the names of all topics that the brokers show to this client."""
         return self._topic.names()
 
     def log(self) -> TopicLog:
-        """The log start, last stable offset and high watermark of every partition, by four requests."""
+        """Return the log start, last stable offset and high watermark of every partition, by four requests."""
         topic_id, partitions = self._topic.describe()
         starts = self._topic.offsets(partitions, EARLIEST)
-        written, stable = self._ends(partitions)  # in this order: what arrives in between seems to wait for nobody
+        written, stable = self._read_ends(partitions)  # in this order: what arrives in between seems to wait for nobody
         extent = {partition: (starts[partition].offset, stable[partition]) for partition in partitions}
         return TopicLog(self._config.topic, topic_id, extent, written=written)
 
     def has_records(self, range_: TopicRange) -> bool:
         """See `FindsRecords`."""
-        with closing(self._of(range_.topic)._topic.records(dict(range_.partitions))) as records:
+        with closing(self._reader_of(range_.topic)._topic.records(dict(range_.partitions))) as records:
             return next(records, None) is not None
 
     def first_offsets(self, range_: TopicRange) -> Offsets:
         """See `FindsRecords`."""
         starts = {p: start for p, (start, end) in range_.partitions.items() if start < end}
-        first = self._of(range_.topic)._topic.first_seen(starts, ANY_TIME)
-        return {p: min(first[p].offset, end) if p in first else end for p, end in range_.ends.items()}
+        first_records = self._reader_of(range_.topic)._topic.first_seen(starts, ANY_TIME)
+        offsets = dict(range_.ends)
+        for partition, record in first_records.items():
+            offsets[partition] = min(record.offset, offsets[partition])
+        return offsets
 
     def await_transactions(self, log: TopicLog) -> tuple[TopicLog, list[OpenTransaction]]:
         """See `ShowsTransactions`."""
-        limit = monotonic() + MARKERS
+        limit = monotonic() + MARKER_SECONDS
         while log.held and monotonic() < limit:
-            sleep(MARKERS / 10)
-            before, log = log, self.log()
-            if log.partitions != before.partitions:
+            sleep(MARKER_SECONDS / 10)
+            previous_log, log = log, self.log()
+            if log.partitions != previous_log.partitions:
                 return log, []
         return log, open_transactions.find(self._kafka, log) if log.held else []
 
     def offsets_at(
         self, time: datetime, latest: datetime | None = None, floor: Offsets = NO_OFFSETS
     ) -> Mapping[int, FirstRecord]:
-        """Per partition the first record at or after `time` that a read_committed reader sees, else the LSO.
+        """Find, per partition, the first record at or after `time` that a read_committed reader sees, else the LSO.
 
         A broker can only name the first record at or after a time. Where that one is dated after `latest`, what follows
         it is read, from `floor` on if that comes later: the boundary will not lie before.
@@ -125,13 +131,18 @@ class KafkaReader:
             InvalidPipeline: what follows is more than can be read in a reasonable time.
         """
         first = _ask_until_decided(lambda: self._offsets_at(_millis(time)))
-        behind = {p: max(one.offset, floor.get(p, 0)) for p, one in first.items() if latest and _is_ahead(one, latest)}
-        if latest is None or not behind:
+        if latest is None:
             return first
-        return {**first, **_ask_until_decided(lambda: self._pass_over(behind, time, latest))}
+        starts = {}
+        for partition, record in first.items():
+            if _is_ahead(record, latest):
+                starts[partition] = max(record.offset, floor.get(partition, 0))
+        if not starts:
+            return first
+        return {**first, **_ask_until_decided(lambda: self._pass_over(starts, time, latest))}
 
     def _offsets_at(self, millis: int) -> dict[int, FirstRecord]:
-        """As `offsets_at`, without retries.
+        """Find records as `offsets_at`, without retries.
 
         The broker's result may be an aborted record, or a commit marker (with the broker's time, so found for any time
         up to now): the search only starts there. The LSO is read before, so that a record which arrives meanwhile is
@@ -139,21 +150,29 @@ class KafkaReader:
         is not taken for one that an open transaction hides.
         """
         _, partitions = self._topic.describe()
-        ends, stable = self._ends(partitions)
+        ends, stable = self._read_ends(partitions)
         hints = self._topic.offsets(partitions, millis)
-        seen = self._topic.first_seen({p: hint.offset for p, hint in hints.items() if hint.offset >= 0}, millis)
-        last = {p: FirstRecord(stable[p], None, held=stable[p] < ends[p]) for p in partitions}
-        return {p: seen.get(p) or last[p] for p in partitions}
+        starts = {p: hint.offset for p, hint in hints.items() if hint.offset >= 0}
+        records = self._topic.first_seen(starts, millis)
+        first: dict[int, FirstRecord] = {}
+        for partition in partitions:
+            end = FirstRecord(stable[partition], None, held=stable[partition] < ends[partition])
+            first[partition] = records.get(partition) or end
+        return first
 
     def _pass_over(self, starts: Offsets, time: datetime, latest: datetime) -> dict[int, FirstRecord]:
-        """From `starts` on the first record in [time, latest], else the LSO; the ends are read first, as above."""
-        ends, stable = self._ends(list(starts))
+        """Find, from `starts` on, the first record in [time, latest], else the LSO. The ends are read first."""
+        ends, stable = self._read_ends(list(starts))
         searches = {p: BoundarySearch(time, latest, stable[p]) for p in starts}
-        found = self._topic.search(starts, searches)
-        return {p: found.get(p) or searches[p].nothing(held=stable[p] < ends[p]) for p in starts}
+        records = self._topic.search(starts, searches)
+        first: dict[int, FirstRecord] = {}
+        for partition, search in searches.items():
+            is_hidden = stable[partition] < ends[partition]
+            first[partition] = records.get(partition) or search.nothing(held=is_hidden)
+        return first
 
-    def _ends(self, partitions: list[int]) -> tuple[dict[int, int], dict[int, int]]:
-        """The ends of the log, and then the last stable offsets."""
+    def _read_ends(self, partitions: list[int]) -> tuple[dict[int, int], dict[int, int]]:
+        """Read the ends of the log, and then the last stable offsets."""
         ends = self._topic.offsets(partitions, LATEST, committed=False)
         stable = self._topic.offsets(partitions, LATEST)
         return {p: ends[p].offset for p in partitions}, {p: stable[p].offset for p in partitions}
@@ -173,16 +192,18 @@ class KafkaReader:
         return self._marks.mark(range_, previous)
 
     def verify(self, ranges: tuple[TopicRange, ...]) -> None:
+        """Check that the log still has the pinned ranges. Raises SourceLost if not."""
         for range_ in ranges:
-            check_held(range_, self._of(range_.topic)._pinned_log())
+            check_held(range_, self._reader_of(range_.topic)._read_pinned_log())
             self._marks.check(range_)
 
-    def _of(self, topic: str) -> KafkaReader:
-        """Itself, or of a pattern the one for that topic."""
-        one = self._config.of(topic)
-        return self if one == self._config else KafkaReader(one, self._kafka, self._root)
+    def _reader_of(self, topic: str) -> KafkaReader:
+        """Return the reader of one topic: this one, or for a pattern of topics another."""
+        config = self._config.of(topic)
+        return self if config == self._config else KafkaReader(config, self._kafka, self._root)
 
-    def _pinned_log(self) -> TopicLog:
+    def _read_pinned_log(self) -> TopicLog:
+        """Read the log. Raises SourceLost where there is no topic any more."""
         try:
             return self.log()
         except NoTopic as error:
@@ -195,11 +216,14 @@ class KafkaReader:
     def report(self, done: Checkpoint, state_id: str) -> None:
         """Commit the ends of the checkpoint's range to the consumer group `onceonly-<pipeline>`."""
         range_ = range_of(done.ranges, self._config.topic)
-        ends = range_.ends if range_ else {}
-        marks = {p: OffsetMetadata(state_id, done.decision or 0, done.epoch, end) for p, end in ends.items()}
+        marks = {}
+        if range_:
+            for partition, end in range_.ends.items():
+                marks[partition] = OffsetMetadata(state_id, done.decision or 0, done.epoch, end)
         self._group(done.pipeline).report(marks)
 
     def traces(self, pipeline: str) -> list[Trace]:
+        """Read the decisions that the consumer group shows."""
         _, partitions = self._topic.describe()
         return self._group(pipeline).traces(partitions)
 
@@ -207,32 +231,41 @@ class KafkaReader:
         return Group(self._topic.client_config(), pipeline, self._config.topic, TIMEOUT)
 
     def read(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
-        """The committed records of `ranges` with decoded values, as a lazy DataFrame (columns: see `spark.read`)."""
+        """Return the committed records of `ranges` with decoded values, as a lazy DataFrame (columns: `spark.read`)."""
         from onceonly.spark import read as reading
-        from onceonly.spark import registered as failures
+        from onceonly.spark import registered as framing
         from onceonly.spark.decode import decode
 
-        rows = self._to_decode(spark, ranges)
-        for part in self._registered:
+        rows = self._read_to_decode(spark, ranges)
+        for part in self._registered_parts:
             rows = part.decode(rows, self._pins[part.part])
-        if self._registered:
+        if self._registered_parts:
             return rows.select(*reading.COLUMNS)
-        if json := self._plain_json():
-            return failures.failing(json.decode(rows, WHY), json.part, WHY).select(*reading.COLUMNS)
-        return decode(rows, self._config.format, self._schema())
+        decoder = self._plain_json_decoder()
+        if decoder:
+            return framing.fail_bad_rows(decoder.decode(rows, WHY), decoder.part, WHY).select(*reading.COLUMNS)
+        return decode(rows, self._config.format, self._read_schema())
 
     def judged(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
         """See `Judges`."""
-        from onceonly.spark import decode, judged
+        from onceonly.spark import judged
 
-        parts: list[tuple[str, Any]] = [(each.part, self._judge(each)) for each in self._registered]
-        if json := self._plain_json():
-            parts = [(json.part, json.decode)]
-        elif not parts and (schema := self._schema()):
-            parts = [("value", partial(decode.plain_avro, schema=schema))]
-        return judged.judged(self._to_decode(spark, ranges), parts)
+        decodes = self._list_decodes()
+        return judged.decode_with_errors(self._read_to_decode(spark, ranges), decodes)
 
-    def _judge(self, part: Registered) -> Any:
+    def _list_decodes(self) -> list[tuple[str, Any]]:
+        """Return how each part is decoded: a function of rows and of the name of the column for why one was not."""
+        from onceonly.spark.decode import decode_plain_avro
+
+        if self._registered_parts:
+            return [(part.part, self._make_registry_decode(part)) for part in self._registered_parts]
+        decoder = self._plain_json_decoder()
+        if decoder:
+            return [(decoder.part, decoder.decode)]
+        schema = self._read_schema()
+        return [("value", partial(decode_plain_avro, schema=schema))] if schema else []
+
+    def _make_registry_decode(self, part: Registered) -> Any:
         return lambda rows, why: part.judge(rows, why, self._pins[part.part])
 
     def undecoded(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
@@ -240,72 +273,82 @@ class KafkaReader:
         from onceonly.spark import few
         from onceonly.spark.read import read_ranges
 
-        if (table := self._few(ranges)) is not None:
-            return few.frame(spark, table)
+        table = self._read_small_batch(ranges)
+        if table is not None:
+            return few.to_frame(spark, table)
         return read_ranges(spark, java.options(self._kafka), ranges)
 
-    def _to_decode(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
-        """Undecoded, unless they are few: this process decodes their JSON, as fast as Spark would start workers."""
+    def _read_to_decode(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
+        """Return the records undecoded, unless they are few: this process decodes their JSON.
+
+        It does so as fast as Spark would start workers.
+        """
         from onceonly.spark import few
 
-        table, decoders = self._few(ranges), self._json()
+        table, decoders = self._read_small_batch(ranges), self._json_decoders()
         if table is None or not decoders:
             return self.undecoded(spark, ranges)
         for decoder in decoders:
             table = decoder.decode_here(table)
-        return few.frame(spark, table, {decoder.column: decoder.column_type for decoder in decoders})
+        return few.to_frame(spark, table, {decoder.column: decoder.column_type for decoder in decoders})
 
-    def _json(self) -> list[Any]:
-        """How JSON is decoded, by part."""
-        if plain := self._plain_json():
-            return [plain]
-        decoders = [part.json(self._pins[part.part]) for part in self._registered]
+    def _json_decoders(self) -> list[Any]:
+        """Return the decoders of the parts that are JSON."""
+        plain_decoder = self._plain_json_decoder()
+        if plain_decoder:
+            return [plain_decoder]
+        decoders = [part.json(self._pins[part.part]) for part in self._registered_parts]
         return [decoder for decoder in decoders if decoder]
 
-    def _plain_json(self) -> Any:
-        """The same of JSON without a registry."""
+    def _plain_json_decoder(self) -> Any:
+        """Return the decoder of values that are JSON without a registry; None: they are not."""
         from onceonly.spark.json_decoding import JsonDecoder
 
-        text = self._schema()
-        if self._registered or self._config.format != "json" or text is None:
+        text = self._read_schema()
+        if self._registered_parts or self._config.format != "json" or text is None:
             return None
-        return JsonDecoder(self._columns(text), "value")
+        return JsonDecoder(self._parse_columns(text), "value")
 
-    def _few(self, ranges: tuple[TopicRange, ...]) -> pa.Table | None:
-        """Read once, although they are looked at for their schemas before they are decoded."""
+    def _read_small_batch(self, ranges: tuple[TopicRange, ...]) -> pa.Table | None:
+        """Read the records if they are few; None: they are not, or Spark has to read them.
+
+        They are read once, although they are looked at for their schemas before they are decoded.
+        """
         from onceonly.spark import few
 
         if not few.expected():
             return None
-        if self._held is None or self._held[0] != ranges:
-            self._held = ranges, None
+        if self._small_batch is None or self._small_batch[0] != ranges:
+            self._small_batch = ranges, None
             with suppress(NotCommitted):  # nothing is lost by it: Spark reads them, or says why it cannot
-                self._held = ranges, few.table(self._records(ranges))
-        return self._held[1]
+                self._small_batch = ranges, few.to_table(self._iterate_records(ranges))
+        return self._small_batch[1]
 
-    def _records(self, ranges: tuple[TopicRange, ...]) -> Iterator[Any]:
+    def _iterate_records(self, ranges: tuple[TopicRange, ...]) -> Iterator[Any]:
         for range_ in ranges:
-            yield from self._of(range_.topic)._topic.records(dict(range_.partitions))
+            yield from self._reader_of(range_.topic)._topic.records(dict(range_.partitions))
 
     # --- schemas of a registry
 
     @cached_property
-    def _registered(self) -> list[Registered]:
+    def _registered_parts(self) -> list[Registered]:
         self._check_schema()
-        return registered.parts_of(self._config, self._registry, self._schema())
+        return registered.parts_of(self._config, self._registry, self._read_schema())
 
     def schemas(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Mapping[str, Any]:
-        return {part.part: part.pins(self.undecoded(spark, ranges)) for part in self._registered}
+        """Return the schemas that the records name, by part, to be pinned."""
+        return {part.part: part.pins(self.undecoded(spark, ranges)) for part in self._registered_parts}
 
     def pinned_to(self, schemas: Mapping[str, Any]) -> KafkaReader:
-        pinned = KafkaReader(self._config, self._kafka, self._root, self._registry, schemas)
-        pinned._held = self._held
-        return pinned
+        """Return a reader that decodes by these schemas. It takes over a small batch that was read."""
+        reader = KafkaReader(self._config, self._kafka, self._root, self._registry, schemas)
+        reader._small_batch = self._small_batch
+        return reader
 
-    # --- what went wrong
+    # --- diagnosis of a read that failed
 
     def diagnose(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> Exception:
-        """SourceLost if the log shows it, a BadRecord if one is found, otherwise `error` itself."""
+        """Return SourceLost if the log shows it, a BadRecord if one is found, otherwise `error` itself."""
         from onceonly.spark.decode import looks_malformed
         from onceonly.spark.read import looks_lost, looks_untimely
 
@@ -313,87 +356,101 @@ class KafkaReader:
             return error
         try:
             self.verify(ranges)
-            found = self._bad_time(ranges) if looks_untimely(error) else self._bad_record(error, spark, ranges)
-            return found or error
+            if looks_untimely(error):
+                return self._find_bad_time(ranges) or error
+            return self._find_bad_record(error, spark, ranges) or error
         except SourceLost as lost:
             return lost
         except Exception:  # the original error says more than a failure to explain it
             return error
 
-    def _bad_record(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> BadRecord | None:
+    def _find_bad_record(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> BadRecord | None:
         from onceonly.spark.decode import find_malformed
 
-        bad = find_malformed(error)
-        if bad is None:
+        malformed = find_malformed(error)
+        if malformed is None:
             return None
-        if self._registered:
-            return self._bad_part(bad, self.undecoded(spark, ranges))
+        if self._registered_parts:
+            return self._explain_bad_part(malformed, self.undecoded(spark, ranges))
         return BadRecord(
-            f"topic '{bad.topic}' partition {bad.partition} offset {bad.offset}: the record cannot be decoded as "
-            f"{self._config.format} with '{self._config.schema}'.",
-            bad.why,
+            f"topic '{malformed.topic}' partition {malformed.partition} offset {malformed.offset}: the record cannot "
+            f"be decoded as {self._config.format} with '{self._config.schema}'.",
+            malformed.why,
             "Correct the schema file, or read the topic with format='raw' and decode it in the transform. "
             "Nothing was published.",
             code="record-undecodable",
         )
 
-    def _bad_time(self, ranges: tuple[TopicRange, ...]) -> BadRecord | None:
-        """Spark cannot read a record with such a time, so it becomes no dead letter either."""
+    def _find_bad_time(self, ranges: tuple[TopicRange, ...]) -> BadRecord | None:
+        """Find a record whose time is too large for Spark, which cannot read it: it becomes no dead letter either."""
         from onceonly.spark import few
 
-        bad = next((each for each in self._records(ranges) if not few.is_time(each.timestamp()[1])), None)
-        if bad is None:
-            return None
-        topic, partition, offset = bad.topic(), bad.partition(), bad.offset()
+        for record in self._iterate_records(ranges):
+            if not few.is_time(record.timestamp()[1]):
+                return self._explain_bad_time(record)
+        return None
+
+    def _explain_bad_time(self, record: Any) -> BadRecord:
+        from onceonly.spark import few
+
+        topic, partition, offset = record.topic(), record.partition(), record.offset()
         return BadRecord(
             f"topic '{topic}' partition {partition} offset {offset}: Spark cannot read the record.",
-            f"Its Kafka timestamp is {bad.timestamp()[1]} ms since 1970, and a timestamp of Spark holds at most "
-            f"{few.MOST_MILLIS}. A producer that takes nanoseconds for milliseconds writes such times.",
+            f"Its Kafka timestamp is {record.timestamp()[1]} ms since 1970, and a timestamp of Spark holds at most "
+            f"{few.MAX_MILLIS}. A producer that takes nanoseconds for milliseconds writes such times.",
             "Correct the producer. To leave the record out: abort the checkpoint, run the pipeline up to it "
             f"(max_records), then onceonly skip PIPELINE --topic {topic} --partition {partition} --to {offset + 1} "
             "--reason …, which leaves out all unread records before that offset. Nothing was published.",
             code="record-time-unreadable",
         )
 
-    def _bad_part(self, bad: Malformed, rows: Any) -> BadRecord:
-        part = next(each for each in self._registered if each.part == bad.part)
-        found = rows.where(f"topic = '{bad.topic}' AND partition = {bad.partition} AND offset = {bad.offset}").first()
-        more = part.exactly(bytes(found[bad.part]), self._pins[bad.part]) if found else None
+    def _explain_bad_part(self, malformed: Malformed, rows: Any) -> BadRecord:
+        """Return the error of a record whose key or value a schema of the registry does not decode."""
+        part = next(part for part in self._registered_parts if part.part == malformed.part)
+        topic, partition, offset = malformed.topic, malformed.partition, malformed.offset
+        row = rows.where(f"topic = '{topic}' AND partition = {partition} AND offset = {offset}").first()
+        detail = part.explain_failure(bytes(row[part.part]), self._pins[part.part]) if row else None
         return BadRecord(
-            f"topic '{bad.topic}' partition {bad.partition} offset {bad.offset}: the {bad.part} cannot be decoded as "
+            f"topic '{topic}' partition {partition} offset {offset}: the {part.part} cannot be decoded as "
             f"{part.format} with the schema registry {part.registry.connection.describe()}.",
-            " ".join(filter(None, [bad.why, more])),
+            " ".join(filter(None, [malformed.why, detail])),
             "Give another reader's schema, or read it raw and decode it in the transform. Nothing was published.",
             code="record-undecodable",
         )
 
     # --- schema file
 
-    def _schema(self) -> str | None:
+    def _read_schema(self) -> str | None:
+        """Read the schema file; None: there is none. Raises InvalidPipeline: it cannot be read."""
         if self._config.schema is None:
             return None
         try:
             return (self._root / self._config.schema).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise self._bad_schema(f"It cannot be read: {error}.") from error
+            raise self._refuse_schema(f"It cannot be read: {error}.") from error
 
     def _check_schema(self) -> None:
-        text = self._schema()
-        if text is not None and not text.strip():
-            raise self._bad_schema("It is empty.")
-        if text is not None and self._config.format == "json":
-            self._columns(text)
-        if text is not None and self._config.format == "avro" and (error := avro.flaw(text)):
-            raise self._bad_schema(f"It is not a usable Avro schema: {error}.") from error
+        """Refuse a schema file that cannot be used. Raises InvalidPipeline."""
+        text = self._read_schema()
+        if text is None:
+            return
+        if not text.strip():
+            raise self._refuse_schema("It is empty.")
+        if self._config.format == "json":
+            self._parse_columns(text)
+        if self._config.format == "avro":
+            error = avro.flaw(text)
+            if error:
+                raise self._refuse_schema(f"It is not a usable Avro schema: {error}.") from error
 
-    def _columns(self, text: str) -> Any:
-        """Of JSON."""
+    def _parse_columns(self, text: str) -> Any:
+        """Return the type of JSON values that the text, Spark's DDL, names. Raises InvalidPipeline: it names none."""
         try:
             return columns(text)
         except BadColumns as error:
-            raise self._bad_schema(f"It does not name columns of JSON: {error}.") from error
+            raise self._refuse_schema(f"It does not name columns of JSON: {error}.") from error
 
-    def _bad_schema(self, why: str) -> InvalidPipeline:
+    def _refuse_schema(self, why: str) -> InvalidPipeline:
         return InvalidPipeline(
             f"schema '{self._config.schema}' of topic '{self._config.topic}' cannot be used.",
             why,
@@ -404,12 +461,12 @@ class KafkaReader:
 
 def _ask_until_decided(ask: Callable[[], dict[int, FirstRecord]]) -> dict[int, FirstRecord]:
     """Ask again for a moment if an open transaction hides records: its markers may be about to be written."""
-    limit = monotonic() + MARKERS
+    limit = monotonic() + MARKER_SECONDS
     while True:
-        answer = ask()
-        if monotonic() > limit or not any(record.held for record in answer.values()):
-            return answer
-        sleep(MARKERS / 10)
+        records = ask()
+        if monotonic() > limit or not any(record.held for record in records.values()):
+            return records
+        sleep(MARKER_SECONDS / 10)
 
 
 def _is_ahead(record: FirstRecord, latest: datetime) -> bool:
@@ -417,5 +474,5 @@ def _is_ahead(record: FirstRecord, latest: datetime) -> bool:
 
 
 def _millis(time: datetime) -> int:
-    """Milliseconds since 1970, rounded up: Kafka's first millisecond at or after `time`."""
+    """Return the milliseconds since 1970, rounded up: Kafka's first millisecond at or after `time`."""
     return max(0, -((EPOCH - time) // MILLISECOND))

@@ -1,4 +1,4 @@
-"""Transactions of producers behind which records of a topic wait, for plan: whose they are, and since when."""
+"""Producers' open transactions that hide records of a topic from plan: whose they are, and since when."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def find(kafka: KafkaConnection, log: TopicLog) -> list[OpenTransaction]:
     """
     stable = {partition: log.partitions[partition][1] for partition in log.held}
     try:
-        with Transactions(kafkapython.arguments(kafka)) as known:
-            holders = find_holders(known, (log.topic, log.topic_id), stable)
+        with Transactions(kafkapython.arguments(kafka)) as transactions:
+            holders = find_holders(transactions, (log.topic, log.topic_id), stable)
     except InvalidPipeline:  # this connection, or its user, cannot ask
-        return [OpenTransaction(partition, stable[partition], held, True) for partition, held in log.held.items()]
+        return [OpenTransaction(partition, stable[partition], count, True) for partition, count in log.held.items()]
     now = datetime.now(UTC)
     return [_to_transaction(log, partition, holder, now) for partition, holder in sorted(holders.items())]
 
 
 def _to_transaction(log: TopicLog, partition: int, holder: Holder, now: datetime) -> OpenTransaction:
-    id = f" (transactional id '{holder.id}')" if holder.id else ""
+    transactional_id = f" (transactional id '{holder.id}')" if holder.id else ""
     return OpenTransaction(
         partition,
         holder.offset,
@@ -42,12 +42,12 @@ def _to_transaction(log: TopicLog, partition: int, holder: Holder, now: datetime
         holder.hides_others,
         _is_overdue(holder, now),
         holder.transaction.started_at if holder.transaction else None,
-        f"producer {holder.producer_id}, epoch {holder.epoch}{id}",
+        f"producer {holder.producer_id}, epoch {holder.epoch}{transactional_id}",
     )
 
 
 def _is_overdue(holder: Holder, now: datetime) -> bool:
-    """Whether its coordinator has ended it, without this partition, or should have done so."""
+    """Return whether its coordinator has ended it, without this partition, or should have done so."""
     transaction = holder.transaction
     if transaction is None:
         return False  # not known: as long as it hides nothing of others, nobody misses anything

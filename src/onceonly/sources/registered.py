@@ -1,4 +1,4 @@
-"""Keys and values whose schemas are in a registry: by which they are decoded, pinned and looked up again."""
+"""Keys and values whose schemas are in a registry: the schemas are pinned, looked up again, and decode the bytes."""
 
 from __future__ import annotations
 
@@ -24,23 +24,29 @@ NO_ID = 0  # which no schema has
 
 
 def parts_of(config: KafkaSource, registry: Registry | None, file: str | None) -> list[Registered]:
-    """What of the topic's records has a schema in the registry. `file`: the text of the reader's schema of values."""
+    """Return the parts of the topic's records that have a schema in the registry.
+
+    Args:
+        file: text of the reader's schema of values.
+    """
     if registry is None:
         return []
-    lenient, subject = config.on_bad_record != FAIL, config.subject or _subject(config.topic, VALUE)
-    key = Registered(config.called, KEY, config.key_format, _subject(config.topic, KEY), registry, None, None, lenient)
-    value = Registered(config.called, VALUE, config.format, subject, registry, file, config.message, lenient)
+    lenient = config.on_bad_record != FAIL
+    key_subject = _usual_subject(config.topic, KEY)
+    value_subject = config.subject or _usual_subject(config.topic, VALUE)
+    key = Registered(config.called, KEY, config.key_format, key_subject, registry, None, None, lenient)
+    value = Registered(config.called, VALUE, config.format, value_subject, registry, file, config.message, lenient)
     return [part for part in (key, value) if part.format != "raw"]
 
 
-def _subject(topic: str, part: str) -> str:
-    """By its usual name; of a pattern of topics there is none."""
+def _usual_subject(topic: str, part: str) -> str:
+    """Return the usual name of the subject; a pattern of topics has none."""
     return f"{topic}-{part}" if topic else ""
 
 
 @dataclass(frozen=True)
 class Registered(Schemas):
-    """Decodes the keys, or the values, of one topic, or of all topics of a pattern.
+    """The decoder of the keys, or the values, of one topic, or of all topics of a pattern.
 
     Args:
         file: text of the reader's schema; None: the latest version of the subject.
@@ -53,7 +59,7 @@ class Registered(Schemas):
     lenient: bool = False
 
     def check(self) -> list[str]:
-        """A note.
+        """Check that the part can be read, and return a note.
 
         Raises:
             InvalidPipeline: there is no reader's schema, or the registry refuses the credentials.
@@ -62,21 +68,21 @@ class Registered(Schemas):
         if self.format == "protobuf" or (self.format == "json" and self.file is None):
             arrow.require()
         if self.file is None:
-            latest = self._latest()
-            schema = self._schema(latest["id"])
+            latest = self._read_latest()
+            schema = self._read_schema(latest["id"])
             if self.format == "json":
                 self._rules(schema)
-            self._type(schema)
-            named = f"version {latest['version']} of subject '{self.subject}' (id {latest['id']}), the latest"
-            return [f"each {self.part} of topic '{self.topic}' is read as {named}"]
+            self._check_type(schema)
+            version = f"version {latest['version']} of subject '{self.subject}' (id {latest['id']}), the latest"
+            return [f"each {self.part} of topic '{self.topic}' is read as {version}"]
         if self.subject:  # it answers, and grants it; other schemas may well be all there is
-            self.registry.latest(self.subject, self._compiled)
+            self.registry.latest(self.subject, self._is_compiled)
         else:
             self.registry.schema(NO_ID)
         return []
 
     def pins(self, rows: Any) -> Pins:
-        """Every schema that `rows` (undecoded) name, and the version that is the latest now.
+        """Return every schema that `rows` (undecoded) name, and the version that is the latest now.
 
         Raises:
             BadRecord: a record names a schema that the registry does not have.
@@ -84,14 +90,20 @@ class Registered(Schemas):
         """
         from onceonly.spark import registered
 
-        found = registered.ids(rows, self.part)
-        if found is None:
-            raise self._too_many(registered.MOST)
-        writers = {str(id): schema.sha256 for id in found if (schema := self._writer(id, rows))}
-        return {"writers": writers} | ({} if self.file is not None else {"reader": self._latest()})
+        ids = registered.collect_ids(rows, self.part)
+        if ids is None:
+            raise self._refuse_too_many_ids(registered.MAX_IDS)
+        writers = {}
+        for id in ids:
+            schema = self._find_writer(id, rows)
+            if schema:
+                writers[str(id)] = schema.sha256
+        if self.file is not None:
+            return {"writers": writers}
+        return {"writers": writers, "reader": self._read_latest()}
 
     def decode(self, rows: Any, pins: Pins) -> Any:
-        """The rows, decoded; one that cannot be decoded fails the query.
+        """Return the rows, decoded; one that cannot be decoded fails the query.
 
         Raises:
             InvalidPipeline: the registry is another one than when this was pinned.
@@ -99,68 +111,79 @@ class Registered(Schemas):
         from onceonly.spark import registered
 
         why = f"_onceonly_why_{self.part}"
-        return registered.failing(self.judge(rows, why, pins), self.part, why)
+        return registered.fail_bad_rows(self.judge(rows, why, pins), self.part, why)
 
     def judge(self, rows: Any, why: str, pins: Pins) -> Any:
-        """The rows, decoded, and a text `why` one was not. Raises as `decode`."""
+        """Return the rows, decoded, and a text `why` one was not. Raises as `decode`."""
         from onceonly.spark import registered
 
-        if decoder := self.json(pins):
+        decoder = self.json(pins)
+        if decoder:
             return decoder.decode(rows, why)
-        return registered.decoded(rows, self.part, self._decoding(pins), why)
+        return registered.decode(rows, self.part, self._make_decoding(pins), why)
 
     def json(self, pins: Pins) -> Any:
-        """The `JsonDecoder` of JSON; None for other formats. Raises as `decode`."""
+        """Return the `JsonDecoder` of JSON; None for other formats. Raises as `decode`."""
         from onceonly.spark.json_decoding import JsonDecoder
 
         if self.format != "json":
             return None
-        writers = {int(id): self._pinned(int(id), sha256) for id, sha256 in pins["writers"].items()}
-        rules = tuple((id, self._rules(schema)) for id, schema in writers.items())
-        return JsonDecoder(self._columns(pins), self.part, rules)
+        rules = tuple((id, self._rules(schema)) for id, schema in self._read_writers(pins).items())
+        return JsonDecoder(self._json_type(pins), self.part, rules)
 
-    def _columns(self, pins: Pins) -> Any:
-        """What JSON becomes."""
-        return self._type(self._reader(pins)) if self.file is None else json_columns(self.file)
+    def _json_type(self, pins: Pins) -> Any:
+        """Return the type of decoded JSON."""
+        if self.file is not None:
+            return json_columns(self.file)
+        return self._reader_type(self._read_reader(pins))
 
-    def exactly(self, bytes_: bytes, pins: Pins) -> str | None:
-        """What is wrong with bytes that Spark could not decode, if it can be told."""
+    def explain_failure(self, bytes_: bytes, pins: Pins) -> str | None:
+        """Return what is wrong with bytes that Spark could not decode; None if it cannot be told."""
         from fastavro import parse_schema, schemaless_reader
 
         id = id_of(bytes_)
         if self.format != "avro" or id is None or str(id) not in pins["writers"]:
             return None
         try:
-            written, wanted = (parse_schema(json.loads(text)) for text in (self._writers(pins)[id], self._avro(pins)))
-            schemaless_reader(io.BytesIO(bytes_[HEAD:]), written, wanted)
+            writer_text, reader_text = self._read_avro_writers(pins)[id], self._avro_reader(pins)
+            writer, reader = parse_schema(json.loads(writer_text)), parse_schema(json.loads(reader_text))
+            schemaless_reader(io.BytesIO(bytes_[HEAD:]), writer, reader)
         except Exception as error:  # a decoder may raise anything for malformed bytes
             return f"{type(error).__name__}: {error}."
         return None
 
     # ---- how it is decoded
 
-    def _decoding(self, pins: Pins) -> Any:
+    def _make_decoding(self, pins: Pins) -> Any:
         from onceonly.spark import registered
 
         if self.format == "avro":
-            return self._avro_decoding(pins)
-        schemas = {int(id): self._pinned(int(id), sha256) for id, sha256 in pins["writers"].items()}
-        with self._usable(reader := self._reader(pins)):
-            read = protobuf.files(reader)
-            name = self._message(read)
-        allowed, unfit = self._allowed(schemas, read, name)
-        return registered.protobuf(allowed, read, name, self._struct(pins), unfit)
+            return self._make_avro_decoding(pins)
+        writers = self._read_writers(pins)
+        reader = self._read_reader(pins)
+        with self._refusing_unusable(reader):
+            reader_files = protobuf.files(reader)
+            message = self._message_name(reader_files)
+        allowed, unfit = self._split_by_fit(writers, reader_files, message)
+        return registered.make_protobuf_decoding(allowed, reader_files, message, self._protobuf_type(pins), unfit)
 
-    def _avro_decoding(self, pins: Pins) -> Any:
+    def _make_avro_decoding(self, pins: Pins) -> Any:
         from onceonly.spark import registered
 
-        writers, reader = self._writers(pins), self._avro(pins)
-        unfit = {id: why for id, text in writers.items() if (why := _why_unfit(text, reader))}
+        writers, reader = self._read_avro_writers(pins), self._avro_reader(pins)
+        allowed: dict[int, str] = {}
+        unfit: dict[int, str] = {}
+        for id, writer in writers.items():
+            why = _why_unfit(writer, reader)
+            if why:
+                unfit[id] = why
+            else:
+                allowed[id] = writer
         if unfit and not self.lenient:
-            raise self._unfit(*min(unfit.items()))
-        return registered.avro({id: text for id, text in writers.items() if id not in unfit}, reader, unfit)
+            raise self._refuse_unfit(*min(unfit.items()))
+        return registered.make_avro_decoding(allowed, reader, unfit)
 
-    def _unfit(self, id: int, why: str) -> InvalidPipeline:
+    def _refuse_unfit(self, id: int, why: str) -> InvalidPipeline:
         return InvalidPipeline(
             f"each {self.part} of topic '{self.topic}' cannot become what the reader's schema asks for.",
             f"Schema {id} in {self.registry.connection.describe()}: {why}.",
@@ -170,7 +193,7 @@ class Registered(Schemas):
         )
 
     def _rules(self, schema: Schema) -> str | None:
-        """Of JSON: what values of that schema have to follow; nothing where the reader gives columns of its own."""
+        """Return the rules that JSON values of that schema have to follow; None where a file gives the columns."""
         if self.file is not None:
             return None
         try:
@@ -184,26 +207,29 @@ class Registered(Schemas):
                 code="schema-unusable",
             ) from None
 
-    def _message(self, files: bytes) -> str:
+    def _message_name(self, files: bytes) -> str:
         return self.message or protobuf.message_at(files, (0,))
 
-    def _allowed(
-        self, schemas: Mapping[int, Schema], read: bytes, name: str
+    def _split_by_fit(
+        self, writers: Mapping[int, Schema], reader_files: bytes, message: str
     ) -> tuple[dict[int, tuple[int, ...]], dict[int, str]]:
-        """By schema id: the indexes of the message in the writer's file; and why a schema's values cannot be read.
+        """Split the writers' schemas of Protobuf into those whose values can be read as the reader's, and the others.
 
+        Returns:
+            by schema id, the indexes of the message in the writer's file; and why another schema's values cannot be
+            read.
         Raises:
             InvalidPipeline: a schema cannot be used; or unless lenient, its values cannot be read as the reader's.
         """
         allowed: dict[int, tuple[int, ...]] = {}
         unfit: dict[int, str] = {}
-        for id, schema in sorted(schemas.items()):
-            with self._usable(schema):
+        for id, schema in sorted(writers.items()):
+            with self._refusing_unusable(schema):
                 files = protobuf.files(schema)
-                indexes = protobuf.indexes_of(files, name)
-                why = protobuf.misfit(files, read, name) if indexes is not None else None
+                indexes = protobuf.indexes_of(files, message)
+                why = protobuf.misfit(files, reader_files, message) if indexes is not None else None
             if why and not self.lenient:
-                raise self._unfit(id, why)
+                raise self._refuse_unfit(id, why)
             if why:
                 unfit[id] = why
             else:
@@ -211,35 +237,44 @@ class Registered(Schemas):
         return allowed, unfit
 
     @contextmanager
-    def _usable(self, schema: Schema) -> Iterator[None]:
+    def _refusing_unusable(self, schema: Schema) -> Iterator[None]:
+        """Turn the error of a schema of Protobuf into the project's."""
         try:
             yield
         except protobuf.Unusable as error:
-            raise self._unusable(schema, error) from None
+            raise self._refuse_unusable(schema, error) from None
 
-    def _avro(self, pins: Pins) -> str:
-        """The reader's schema."""
-        return self._whole_avro(self._reader(pins)) if self.file is None else self.file
+    def _avro_reader(self, pins: Pins) -> str:
+        """Return the reader's schema of Avro."""
+        return self._resolve_avro(self._read_reader(pins)) if self.file is None else self.file
 
-    def _struct(self, pins: Pins) -> Any:
-        """The reader's type in Spark, of Protobuf."""
+    def _protobuf_type(self, pins: Pins) -> Any:
+        """Return the reader's type of Protobuf, in Spark."""
         from pyspark.sql.types import StructType
 
-        return StructType.fromJson(self._type(self._reader(pins)))
+        return StructType.fromJson(self._reader_type(self._read_reader(pins)))
 
-    def _type(self, schema: Schema) -> Any:
-        """Of JSON and Protobuf; of Avro it is only seen that there is one."""
+    def _check_type(self, schema: Schema) -> None:
+        """Refuse a reader's schema that has no type. Raises InvalidPipeline."""
         if self.format == "avro":
-            self._whole_avro(schema)
-            return None
+            self._resolve_avro(schema)
+        else:
+            self._reader_type(schema)
+
+    def _reader_type(self, schema: Schema) -> Any:
+        """Return the type of the reader's schema of JSON or Protobuf, in the JSON form of Spark's types.
+
+        Raises:
+            InvalidPipeline: it has none.
+        """
         if self.format == "protobuf":
-            with self._usable(schema):
+            with self._refusing_unusable(schema):
                 files = protobuf.files(schema)
-                return protobuf.spark_type(files, self._message(files))
+                return protobuf.spark_type(files, self._message_name(files))
         try:
-            found = json_schema.spark_type(schema)
-            if isinstance(found, dict) and found["type"] == "struct":
-                return found
+            spark_type = json_schema.spark_type(schema)
+            if isinstance(spark_type, dict) and spark_type["type"] == "struct":
+                return spark_type
             why = "it is not an object with properties"
         except json_schema.NoType as error:
             why = str(error)
@@ -250,31 +285,32 @@ class Registered(Schemas):
             code="schema-unusable",
         )
 
-    # ---- what records name
+    # ---- the schemas that records name
 
-    def _writer(self, id: int, rows: Any) -> Schema | None:
-        """The schema of that id. None if there is none of that format, and the records that name it are bad."""
-        schema = self.registry.schema(id, self._compiled)
+    def _find_writer(self, id: int, rows: Any) -> Schema | None:
+        """Read the schema of that id. None if there is none of that format, and the records that name it are bad."""
+        schema = self.registry.schema(id, self._is_compiled)
         if self.lenient and (schema is None or schema.kind != KINDS[self.format]):
             return None
         if schema is None:
-            raise self._unknown(id, rows)
+            raise self._refuse_unknown_id(id, rows)
         self._check_kind(schema)
         return schema
 
-    def _unknown(self, id: int, rows: Any) -> BadRecord:
+    def _refuse_unknown_id(self, id: int, rows: Any) -> BadRecord:
+        """Return the error of a schema that the registry does not have, with the first record that names it."""
         from onceonly.spark import registered
 
-        place = ("topic", "partition", "offset")
-        first = registered.of_id(rows, self.part, id).select(*place).sort(*place).first()
-        where = "topic '{}' partition {} offset {}".format(*first) if first else f"topic '{self.topic}'"
+        columns = ("topic", "partition", "offset")
+        first = registered.select_id(rows, self.part, id).select(*columns).sort(*columns).first()
+        position = "topic '{}' partition {} offset {}".format(*first) if first else f"topic '{self.topic}'"
         return BadRecord(
-            f"{where}: the schema of the {self.part} is not known.",
+            f"{position}: the schema of the {self.part} is not known.",
             f"The registry {self.registry.connection.describe()} has no schema with its id {id}.",
             "Register it there, correct the connection, or read the topic with format='raw'. Nothing was written.",
         )
 
-    def _too_many(self, most: int) -> InvalidPipeline:
+    def _refuse_too_many_ids(self, most: int) -> InvalidPipeline:
         return InvalidPipeline(
             f"topic '{self.topic}' cannot be read with a schema registry.",
             f"Each {self.part} would name one of more than {count(most, 'schema')}, so it is something else.",
@@ -283,6 +319,7 @@ class Registered(Schemas):
 
 
 def _why_unfit(writer: str, reader: str) -> str | None:
+    """Return why no value of the writer's schema can become one of the reader's, as a clause; None: they fit."""
     try:
         avro_schema.fitted(avro_schema.parse(writer), avro_schema.parse(reader))
     except avro_schema.Unfit as error:

@@ -1,4 +1,4 @@
-"""The schemas of one topic's keys, or values, as a registry has them now, and as they were pinned."""
+"""The schemas of one topic's keys, or values: those that a registry has now, and those that were pinned."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ Pins = Mapping[str, Any]  # schemas/state-row.v2.json, `decoding`
 
 @dataclass(frozen=True)
 class Schemas:
-    """
+    """The schemas of one topic's keys, or values.
+
     Args:
-        topic: or the pattern of all topics that are read as one.
+        topic: its name, or the pattern of all topics that are read as one.
         part: 'key' or 'value'.
-        subject: in which the latest version is looked up; '': the reader's schema is in a file.
+        subject: the one in which the latest version is looked up; '': the reader's schema is in a file.
     """
 
     topic: str
@@ -30,37 +31,53 @@ class Schemas:
     registry: Registry
 
     @property
-    def _compiled(self) -> bool:
+    def _is_compiled(self) -> bool:
         return self.format == "protobuf"
 
-    def _latest(self) -> dict[str, Any]:
-        found = self.registry.latest(self.subject, self._compiled)
-        if found is None:
+    def _read_latest(self) -> dict[str, Any]:
+        """Read the latest version of the subject, as it is pinned. Raises InvalidPipeline: there is none."""
+        latest = self.registry.latest(self.subject, self._is_compiled)
+        if latest is None:
             raise InvalidPipeline(
                 f"topic '{self.topic}' has no schema with which to read each {self.part}.",
                 f"The registry {self.registry.connection.describe()} has no subject '{self.subject}'.",
                 "Correct KafkaSource(subject=…), or give the reader's schema as a file. Nothing was written.",
             )
-        self._check_kind(found.schema)
-        known = found.schema
-        return {"subject": found.subject, "version": found.version, "id": known.id, "sha256": known.sha256}
+        schema = latest.schema
+        self._check_kind(schema)
+        return {"subject": latest.subject, "version": latest.version, "id": schema.id, "sha256": schema.sha256}
 
-    def _reader(self, pins: Pins) -> Schema:
-        return self._pinned(pins["reader"]["id"], pins["reader"]["sha256"])
+    def _read_reader(self, pins: Pins) -> Schema:
+        return self._read_pinned(pins["reader"]["id"], pins["reader"]["sha256"])
 
-    def _writers(self, pins: Pins) -> dict[int, str]:
-        return {int(id): self._whole_avro(self._pinned(int(id), sha256)) for id, sha256 in pins["writers"].items()}
+    def _read_writers(self, pins: Pins) -> dict[int, Schema]:
+        """Read the writers' schemas that were pinned, by their ids."""
+        schemas: dict[int, Schema] = {}
+        for id, sha256 in pins["writers"].items():
+            schemas[int(id)] = self._read_pinned(int(id), sha256)
+        return schemas
 
-    def _whole_avro(self, schema: Schema) -> str:
-        """Raises InvalidPipeline: it cannot be used, whichever records name it."""
+    def _read_avro_writers(self, pins: Pins) -> dict[int, str]:
+        """Read the writers' schemas, without references, by their ids."""
+        schemas: dict[int, str] = {}
+        for id, sha256 in pins["writers"].items():
+            schemas[int(id)] = self._resolve_avro(self._read_pinned(int(id), sha256))
+        return schemas
+
+    def _resolve_avro(self, schema: Schema) -> str:
+        """Return the schema without references.
+
+        Raises:
+            InvalidPipeline: it cannot be used, whichever records name it.
+        """
         text = avro.whole(schema)
         try:
             avro_schema.parse(text)
         except avro_schema.Unusable as error:
-            raise self._unusable(schema, error) from None
+            raise self._refuse_unusable(schema, error) from None
         return text
 
-    def _unusable(self, schema: Schema, why: Exception) -> InvalidPipeline:
+    def _refuse_unusable(self, schema: Schema, why: Exception) -> InvalidPipeline:
         return InvalidPipeline(
             f"each {self.part} of topic '{self.topic}' cannot be decoded.",
             f"Schema {schema.id} ({schema.kind}) in {self.registry.connection.describe()} cannot be used: {why}.",
@@ -69,8 +86,9 @@ class Schemas:
             code="schema-unusable",
         )
 
-    def _pinned(self, id: int, sha256: str) -> Schema:
-        schema = self.registry.schema(id, self._compiled)
+    def _read_pinned(self, id: int, sha256: str) -> Schema:
+        """Read a schema that was pinned. Raises InvalidPipeline: the registry has none of that id, or another one."""
+        schema = self.registry.schema(id, self._is_compiled)
         if schema is None or schema.sha256 != sha256:
             raise InvalidPipeline(
                 f"schema {id} of topic '{self.topic}' is not the one that was pinned.",
@@ -80,12 +98,14 @@ class Schemas:
             )
         return schema
 
-    def _schema(self, id: int) -> Schema:
-        schema = self.registry.schema(id, self._compiled)
+    def _read_schema(self, id: int) -> Schema:
+        """Read a schema that is known to exist."""
+        schema = self.registry.schema(id, self._is_compiled)
         assert schema is not None
         return schema
 
     def _check_kind(self, schema: Schema) -> None:
+        """Refuse a schema of another format. Raises InvalidPipeline."""
         if schema.kind != KINDS[self.format]:
             raise InvalidPipeline(
                 f"each {self.part} of topic '{self.topic}' cannot be read as {self.format}.",

@@ -12,7 +12,7 @@ from onceonly.kafka.topic import EARLIEST, LATEST, TIMEOUT, TopicClient
 
 
 def values(topic: str, kafka: KafkaConnection, most: int) -> Iterator[bytes | None]:
-    """The values of at most about `most` committed records, the last ones of each partition.
+    """Yield the values of at most about `most` committed records, the last ones of each partition.
 
     Raises:
         InvalidPipeline: no such topic, or the brokers refuse the credentials.
@@ -23,14 +23,14 @@ def values(topic: str, kafka: KafkaConnection, most: int) -> Iterator[bytes | No
     client = TopicClient(topic, kafka)
     _, partitions = client.describe()
     starts, ends = client.offsets(partitions, EARLIEST), client.offsets(partitions, LATEST)
-    share = -(-most // len(partitions))
-    begins = {p: max(starts[p].offset, ends[p].offset - share) for p in partitions}
-    waiting = {p for p in partitions if begins[p] < ends[p].offset}
+    share = -(-most // len(partitions))  # rounded up
+    first_offsets = {p: max(starts[p].offset, ends[p].offset - share) for p in partitions}
+    unfinished = {p for p in partitions if first_offsets[p] < ends[p].offset}
     settings = {"group.id": "onceonly", "enable.auto.commit": False, "enable.partition.eof": True}  # never joined
     settings = {**client.client_config(), **settings, "isolation.level": "read_committed"}
     with closing(PatientConsumer(settings, TIMEOUT)) as reader:
-        reader.consumer.assign([TopicPartition(topic, p, begins[p]) for p in waiting])
-        while waiting:
+        reader.consumer.assign([TopicPartition(topic, p, first_offsets[p]) for p in unfinished])
+        while unfinished:
             message = reader.poll()
             if message is None:
                 raise NotCommitted(
@@ -39,7 +39,8 @@ def values(topic: str, kafka: KafkaConnection, most: int) -> Iterator[bytes | No
                     "This is safe to retry. Nothing was written.",
                 )
             partition = int(message.partition() or 0)
-            if (error := message.error()) and error.code() != KafkaError._PARTITION_EOF:
+            error = message.error()
+            if error and error.code() != KafkaError._PARTITION_EOF:
                 raise NotCommitted(
                     f"topic '{topic}': {error.str()}.", "", "This is safe to retry. Nothing was written."
                 )
@@ -47,4 +48,4 @@ def values(topic: str, kafka: KafkaConnection, most: int) -> Iterator[bytes | No
             if offset < ends[partition].offset:
                 yield message.value()
             if offset >= ends[partition].offset - 1:
-                waiting.discard(partition)
+                unfinished.discard(partition)

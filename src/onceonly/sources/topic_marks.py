@@ -1,4 +1,4 @@
-"""Marks of topics: by them plan and stage notice that a broker has lost the end of a log, and that it grew again.
+"""Marks of topics, by which plan and stage notice that a broker has lost the end of a log, and that it grew again.
 
 A mark names, of each partition, the record batch that holds the last offset of a range: the epoch of the leader that
 appended it, its first offset, and its CRC, as compact JSON: {"0":[4,195,3735928559]}.
@@ -23,7 +23,7 @@ MAX_PARTITIONS_SHOWN = 5
 
 
 class TopicMarks:
-    """Marks ranges of one topic, and compares their marks with its log."""
+    """The marks of one topic's ranges: it adds them, and compares them with the log."""
 
     def __init__(self, kafka: KafkaConnection) -> None:
         self._kafka = kafka
@@ -37,7 +37,7 @@ class TopicMarks:
         return self._mark(range_, previous, compare=False)
 
     def mark_next(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
-        """As `mark`, after which `previous` is compared with the log: a log that is cut meanwhile has one wrong mark.
+        """Add a mark as `mark`, and then compare `previous` with the log: if it is cut meanwhile, one mark is wrong.
 
         Raises as `check`.
         """
@@ -51,35 +51,37 @@ class TopicMarks:
             NotCommitted: the brokers do not answer.
         """
         if _parse(range_):
-            with self._answering() as client:
+            with self._open_client() as client:
                 if client:
                     _compare(client, range_)
 
     def _mark(self, range_: TopicRange, previous: TopicRange | None, compare: bool) -> TopicRange:
-        kept = _same_ends(range_, previous)
-        wanted = {partition: end for partition, end in range_.ends.items() if end > 0 and partition not in kept}
-        marked = replace(range_, mark=_to_text(kept))
-        compared = previous if compare and _parse(previous) else None
-        if not wanted and not compared:
-            return marked
-        with self._answering(f"{range_.called}: it is not noticed should a broker lose its end") as client:
+        batches = _select_same_ends(range_, previous)
+        unmarked_ends = {}
+        for partition, end in range_.ends.items():
+            if end > 0 and partition not in batches:
+                unmarked_ends[partition] = end
+        range_with_mark = replace(range_, mark=_to_text(batches))
+        range_to_compare = previous if compare and _parse(previous) else None
+        if not unmarked_ends and not range_to_compare:
+            return range_with_mark
+        with self._open_client(f"{range_.called}: it is not noticed should a broker lose its end") as client:
             if client:
-                batches = log_ends.read_end_batches(client, _name(range_), wanted)
-                present = {partition: batch for partition, batch in batches.items() if batch}
-                marked = replace(range_, mark=_to_text({**kept, **present}))
-                unknown = _compare(client, compared) if compared else ()
-                if compared and unknown:
-                    _warn_of_unknown(compared, unknown)
-        return marked
+                end_batches = log_ends.read_end_batches(client, _topic_of(range_), unmarked_ends)
+                batches.update({partition: batch for partition, batch in end_batches.items() if batch})
+                range_with_mark = replace(range_, mark=_to_text(batches))
+                if range_to_compare:
+                    _compare_or_warn(client, range_to_compare)
+        return range_with_mark
 
     @contextmanager
-    def _answering(self, note: str | None = None) -> Iterator[BrokerClient | None]:
+    def _open_client(self, note: str | None = None) -> Iterator[BrokerClient | None]:
         """Yield a client; None where this connection, or its user's grants, do not allow to fetch batches.
 
         A missing mark never stops a pipeline. A silent broker does: whether the log was replaced is not known then.
 
         Args:
-            note: what to warn of in that case.
+            note: the text of a warning in that case; None: no warning.
         """
         client = None
         try:
@@ -97,23 +99,34 @@ class TopicMarks:
 
 def _compare(client: BrokerClient, range_: TopicRange) -> tuple[int, ...]:
     """Return the partitions that cannot be compared. Raises as `TopicMarks.check`."""
-    marked = _parse(range_)
-    comparison = log_ends.compare(client, _name(range_), range_.ends, marked)
+    batches = _parse(range_)
+    comparison = log_ends.compare(client, _topic_of(range_), range_.ends, batches)
     if comparison.replaced:
-        first = min(comparison.replaced)
-        raise _replaced(range_, first, marked[first], comparison.replaced[first])
+        partition = min(comparison.replaced)
+        raise _refuse_replaced_log(range_, partition, batches[partition], comparison.replaced[partition])
     return comparison.unknown
 
 
-def _same_ends(range_: TopicRange, previous: TopicRange | None) -> dict[int, Batch]:
-    """The marks of `previous` in partitions where the range ends at the same offset."""
+def _compare_or_warn(client: BrokerClient, range_: TopicRange) -> None:
+    """Compare as `_compare`, and warn of the partitions that cannot be compared."""
+    unknown_partitions = _compare(client, range_)
+    if unknown_partitions:
+        _warn_of_unknown(range_, unknown_partitions)
+
+
+def _select_same_ends(range_: TopicRange, previous: TopicRange | None) -> dict[int, Batch]:
+    """Return the marks of `previous` in partitions where the range ends at the same offset."""
     if previous is None or previous.topic_id != range_.topic_id:
         return {}
-    ends = range_.ends
-    return {p: batch for p, batch in _parse(previous).items() if ends.get(p) == previous.ends[p]}
+    batches = {}
+    for partition, batch in _parse(previous).items():
+        if range_.ends.get(partition) == previous.ends[partition]:
+            batches[partition] = batch
+    return batches
 
 
 def _parse(range_: TopicRange | None) -> dict[int, Batch]:
+    """Return the batches that the range's mark names, by partition; none without a mark."""
     if range_ is None or range_.mark is None:
         return {}
     batches: Mapping[str, tuple[int, int, int]] = json.loads(range_.mark)
@@ -127,33 +140,34 @@ def _to_text(batches: Mapping[int, Batch]) -> str | None:
     return json.dumps(fields, separators=(",", ":"))
 
 
-def _name(range_: TopicRange) -> log_ends.Topic:
+def _topic_of(range_: TopicRange) -> log_ends.Topic:
     return range_.topic, range_.topic_id
 
 
-def _replaced(range_: TopicRange, partition: int, mark: Batch, found: Replacement) -> SourceLost:
-    end, now, batch, cut = range_.ends[partition], "", found.batch, found.cut
+def _refuse_replaced_log(range_: TopicRange, partition: int, mark: Batch, replacement: Replacement) -> SourceLost:
+    end, batch, cut = range_.ends[partition], replacement.batch, replacement.cut
+    evidence = ""
     if batch is not None:
-        now = f" Now it is in the batch that begins at {batch.base_offset}, of leader epoch {batch.epoch}."
+        evidence = f" Now it is in the batch that begins at {batch.base_offset}, of leader epoch {batch.epoch}."
     if cut is not None and cut < end:
-        now += f" The log was cut off at offset {cut}, and has grown again: what was written since was never read."
+        evidence += f" The log was cut off at offset {cut}, and has grown again: what was written since was never read."
     return SourceLost(
         f"{range_.called} partition {partition}: a broker has lost records before offset {end}, and others took "
         "their place.",
         f"A checkpoint was pinned up to offset {end}, where a record batch ended that began at {mark.base_offset}, of "
-        f"leader epoch {mark.epoch}.{now}",
+        f"leader epoch {mark.epoch}.{evidence}",
         "Restore the topic, or decide how to continue (docs/kafka.md, A log that lost its end). Nothing was written.",
         LOG_REPLACED,
     )
 
 
 def _warn_of_unknown(range_: TopicRange, partitions: Sequence[int]) -> None:
-    shown = ", ".join(map(str, sorted(partitions)[:MAX_PARTITIONS_SHOWN]))
-    more = ", …" if len(partitions) > MAX_PARTITIONS_SHOWN else ""
+    numbers = ", ".join(map(str, sorted(partitions)[:MAX_PARTITIONS_SHOWN]))
+    ellipsis = ", …" if len(partitions) > MAX_PARTITIONS_SHOWN else ""
     _warn(
         f"{range_.called}: whether its log is still the one that was read is not known",
-        f"Of partition {shown}{more}, the records that were read last no longer exist (retention or compaction), nor "
-        "does their leader epoch. The pipeline continues.",
+        f"Of partition {numbers}{ellipsis}, the records that were read last no longer exist (retention or "
+        "compaction), nor does their leader epoch. The pipeline continues.",
     )
 
 

@@ -25,19 +25,24 @@ from onceonly.spark.home import spark_home
 PATTERN = "spark-*.jsa"
 LOCK = "preparing.lock"
 QUIET = "-Xlog:cds*=off"  # else the JVM would print why it does not take one
-TAIL = 2000  # characters of the output of a training that failed
+MAX_OUTPUT = 2000  # characters that are shown of a failed training's output, from its end
 
 
 def options(jars: Path) -> list[str]:
-    """The JVM's options; none without an archive."""
-    there = found(jars)
-    return [f"-XX:SharedArchiveFile={there}", "-Xshare:auto", QUIET] if there else []
+    """Return the JVM's options; none without an archive."""
+    archive = find(jars)
+    return [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", QUIET] if archive else []
 
 
-def found(jars: Path) -> Path | None:
-    """The archive for this machine's Java, this Spark and these jars, where there is one."""
+def find(jars: Path) -> Path | None:
+    """Find the archive for this machine's Java, this Spark and these jars, where there is one."""
     key = key_of(jars)
-    return next((file for file in jars.absolute().glob(f"spark-{key}-*.jsa") if _is_whole(file)), None) if key else None
+    if key is None:
+        return None
+    for file in jars.absolute().glob(f"spark-{key}-*.jsa"):
+        if _is_whole(file):
+            return file
+    return None
 
 
 def make(jars: Path) -> bool:
@@ -48,28 +53,28 @@ def make(jars: Path) -> bool:
     Raises:
         NotCommitted: Spark could not be started for it. Everything works without it.
     """
-    with _alone(jars):
+    with _hold_lock(jars):
         key = key_of(jars)
-        if key is None or found(jars) or not list((jars / "spark").glob("*.jar")):
+        if key is None or find(jars) or not list((jars / "spark").glob("*.jar")):
             return False
         with TemporaryDirectory(prefix="preparing-", dir=jars) as folder:
             draft = Path(folder) / "draft.jsa"
             _train(jars, draft)
             to_disk(draft)
-            made = draft.replace(jars.absolute() / f"spark-{key}-{draft.stat().st_size}.jsa")
-        _delete_others(made)
+            archive = draft.replace(jars.absolute() / f"spark-{key}-{draft.stat().st_size}.jsa")
+        _delete_others(archive)
         return True
 
 
 def _is_whole(file: Path) -> bool:
-    """As large as its name says: of one that is cut off, the JVM dies."""
+    """Return whether the file is as large as its name says: of one that is cut off, the JVM dies."""
     with suppress(OSError, ValueError):
         return file.stat().st_size == int(file.stem.rpartition("-")[2])
     return False
 
 
 def key_of(jars: Path) -> str | None:
-    """Made of whatever the JVM compares: other jars, or another Java, have another one.
+    """Return a digest of whatever the JVM compares: other jars, or another Java, have another one.
 
     None without a Java, and for a folder with a blank in its name: Spark's scripts split options there.
     """
@@ -79,8 +84,8 @@ def key_of(jars: Path) -> str | None:
     runtime = Path(command).resolve().parents[1]
     parts = [runtime / "release", runtime / "lib" / "modules"]
     parts += sorted((spark_home() / "jars").glob("*.jar")) + sorted((jars / "spark").glob("*.jar"))
-    known = "\n".join(_identity(part) for part in parts)
-    return hashlib.sha256(known.encode()).hexdigest()[:16]
+    identities = "\n".join(_identity(part) for part in parts)
+    return hashlib.sha256(identities.encode()).hexdigest()[:16]
 
 
 def _identity(file: Path) -> str:
@@ -92,30 +97,31 @@ def _identity(file: Path) -> str:
 
 
 def _train(jars: Path, draft: Path) -> None:
-    """A Spark that does a little of everything writes down, at its end, the classes that it has loaded."""
-    quiet = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
-    env = quiet | {"ONCEONLY_JARS": str(jars), "SPARK_LOCAL_IP": "127.0.0.1"}
+    """Run a Spark that does a little of everything, and at its end writes down the classes that it has loaded."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+    env |= {"ONCEONLY_JARS": str(jars), "SPARK_LOCAL_IP": "127.0.0.1"}
     command = [sys.executable, "-m", "onceonly.spark.training", str(draft)]
-    done = subprocess.run(
+    process = subprocess.run(
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     )
-    if done.returncode or not draft.is_file():
+    if process.returncode or not draft.is_file():
         raise NotCommitted(
             "Spark's classes could not be prepared.",
-            done.stdout[-TAIL:].strip() or "The JVM wrote no archive.",
+            process.stdout[-MAX_OUTPUT:].strip() or "The JVM wrote no archive.",
             "Spark starts without them, in twice the time. To try again: onceonly jars fetch.",
         )
 
 
-def _delete_others(made: Path) -> None:
-    """A JVM that has one of them mapped keeps it."""
-    for other in made.parent.glob(PATTERN):
-        if other != made:
+def _delete_others(archive: Path) -> None:
+    """Delete all other archives. A JVM that has one of them mapped keeps it."""
+    for other in archive.parent.glob(PATTERN):
+        if other != archive:
             other.unlink(missing_ok=True)
 
 
 @contextmanager
-def _alone(jars: Path) -> Iterator[None]:
+def _hold_lock(jars: Path) -> Iterator[None]:
+    """Hold a lock that one process at a time has."""
     jars.mkdir(parents=True, exist_ok=True)
     with (jars / LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

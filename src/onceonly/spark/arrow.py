@@ -12,17 +12,17 @@ SINCE = (4, 1)
 
 
 def udf(function: Callable[..., Any], type_: Any) -> Callable[..., Any]:
-    """Raises InvalidPipeline: PySpark is older."""
+    """Make a Spark function of a function of Arrow arrays. Raises InvalidPipeline: PySpark is older."""
     require()
     from pyspark.sql.pandas.functions import arrow_udf
 
-    made: Any = arrow_udf  # whose overloads know no struct
-    found: Callable[..., Any] = made(function, type_)
-    return found
+    make_udf: Any = arrow_udf  # whose overloads know no struct
+    spark_function: Callable[..., Any] = make_udf(function, type_)
+    return spark_function
 
 
 def is_available() -> bool:
-    """Whether the installed PySpark has such functions, or is said elsewhere to be missing."""
+    """Return whether the installed PySpark has such functions, or is reported elsewhere to be missing."""
     try:
         return _is_new_enough(version("pyspark"))
     except PackageNotFoundError:
@@ -30,18 +30,18 @@ def is_available() -> bool:
 
 
 def require() -> None:
-    """Before any work: refuse a PySpark that has no such functions.
+    """Refuse a PySpark that has no such functions, before any work.
 
     Raises:
         InvalidPipeline: it is older than 4.1.
     """
     try:
-        found = version("pyspark")
-    except PackageNotFoundError:  # that is said elsewhere
+        pyspark_version = version("pyspark")
+    except PackageNotFoundError:  # that is reported elsewhere
         return
-    if not _is_new_enough(found):
+    if not _is_new_enough(pyspark_version):
         raise InvalidPipeline(
-            f"PySpark {found} cannot read or write these records.",
+            f"PySpark {pyspark_version} cannot read or write these records.",
             "Protobuf, JSON Schema and Debezium need a kind of Python function that Spark has since 4.1.",
             "Use PySpark 4.1 or newer: pip install -U 'onceonly[spark]'. Nothing was written.",
         )

@@ -1,4 +1,4 @@
-"""Decode Avro exactly: what is decoded was consumed to its last byte and stands for the same value, else it is bad.
+"""Exact decoding of Avro: what is decoded was consumed to its last byte and stands for the same value, else it is bad.
 
 Spark's decoder reads a value and ignores what follows. So the bytes are read a second time, by a schema that loses
 nothing (`avro_strict`), with their own digest behind them: the digest is found where the value ends exactly if nothing
@@ -31,8 +31,8 @@ LEFT_OVER = "bytes are left over, so it was written by another schema, or begins
 UNRESOLVED = "it cannot become what the reader's schema asks for"
 
 
-def decoded(payload: Column, writer: str, reader: str) -> Column:
-    """A struct of `value`, decoded into the reader's type, and `why` it cannot be believed: a clause, or null.
+def decode(payload: Column, writer: str, reader: str) -> Column:
+    """Return a struct of `value`, decoded into the reader's type, and `why` it cannot be believed: a clause, or null.
 
     Args:
         payload: the bytes of one value; null gives a null value, and some text.
@@ -41,162 +41,170 @@ def decoded(payload: Column, writer: str, reader: str) -> Column:
         avro_schema.Unusable: a schema cannot be used.
         avro_schema.Unfit: the reader's would take what was written for something else.
     """
-    read = avro_schema.parse(reader)
-    tree = avro_schema.fitted(avro_schema.parse(writer), read)
-    options = {**OPTIONS, "avroSchema": _frame(avro_schema.with_plain_times(reader), SOUND)}
-    framed = from_avro(payload, _frame(avro_schema.with_plain_times(writer)), options)
-    wrong = _let(F.md5(payload).cast("binary"), lambda digest: _why(payload, digest, tree))
-    return _let(
-        framed,
-        lambda taken: F.struct(
-            taken["value"].alias("value"),
-            F.coalesce(wrong, F.when(taken["sound"].isNull(), F.lit(UNRESOLVED))).alias("why"),
-        ),
-    )
+    reader_tree = avro_schema.parse(reader)
+    tree = avro_schema.fitted(avro_schema.parse(writer), reader_tree)
+    options = {**OPTIONS, "avroSchema": _frame_schema(avro_schema.with_plain_times(reader), SOUND)}
+    framed = from_avro(payload, _frame_schema(avro_schema.with_plain_times(writer)), options)
+    why_bad = _let(F.md5(payload).cast("binary"), lambda digest: _read_strictly(payload, digest, tree))
+
+    def add_reason(frame: Column) -> Column:
+        why_unresolved = F.when(frame["sound"].isNull(), F.lit(UNRESOLVED))
+        return F.struct(frame["value"].alias("value"), F.coalesce(why_bad, why_unresolved).alias("why"))
+
+    return _let(framed, add_reason)
 
 
 SOUND: Mapping[str, object] = {"name": "sound", "type": "boolean", "default": True}  # there only if it could be read
 
 
-def _frame(schema: str, *more: Mapping[str, object]) -> str:
-    """A record of one field has the same bytes as the field."""
-    fields = [{"name": "value", "type": _json(schema)}, *more]
+def _frame_schema(schema: str, *more_fields: Mapping[str, object]) -> str:
+    """Return the schema of a record with the field `value`. A record of one field has the same bytes as the field."""
+    fields = [{"name": "value", "type": _parse_schema(schema)}, *more_fields]
     return json.dumps({"type": "record", "name": FRAME, "fields": fields})
 
 
-def _json(schema: str) -> object:
+def _parse_schema(schema: str) -> object:
     try:
         return json.loads(schema)
     except ValueError:
         return schema  # one word
 
 
-def _why(payload: Column, digest: Column, tree: Node) -> Column:
+def _read_strictly(payload: Column, digest: Column, tree: Node) -> Column:
+    """Read the bytes a second time, with their digest behind them, and return why they are bad: a clause, or null."""
     strict = from_avro(F.concat(payload, digest), avro_strict.schema_of(tree, DIGEST_SIZE), OPTIONS)
 
-    def judge(found: Column) -> Column:
-        end = found[avro_strict.END]
+    def find_reason(record: Column) -> Column:
+        end = record[avro_strict.END]
         problem = F.when(end.isNull(), F.lit(UNREADABLE)).when(end != digest, F.lit(LEFT_OVER))
-        reason = _reason(tree, found[avro_strict.VALUE], "")
+        reason = _reason(tree, record[avro_strict.VALUE], "")
         return problem if reason is None else problem.otherwise(reason)
 
-    return _let(strict, judge)
+    return _let(strict, find_reason)
 
 
 def _let(value: Column, body: Callable[[Column], Column]) -> Column:
-    """`body` of a value that is computed once, however often the body uses it."""
+    """Return `body` of a value that is computed once, however often the body uses it."""
     return F.get(F.transform(F.array(value), body), F.lit(0))
 
 
-# ---- what a value must be, below its end
+# ---- rules of a value, below its end: a reason is a text with the field's name, or null where the value is good
 
 
-def _reason(node: Node, found: Column, at: str) -> Column | None:
-    """Why a part is bad: a text with the field's name, or null. None: nothing of that type can be."""
+def _reason(node: Node, value: Column, at: str) -> Column | None:
+    """Return why a part is bad: a text with the field's name, or null. None: nothing of that type can be."""
     if not node.is_read:
         return None
     match node.kind:
         case "record":
-            parts = enumerate(node.parts)
-            return _first([_reason(part, found[f"f{i}"], _below(at, name)) for i, (name, part) in parts])
+            return _reason_of_record(node, value, at)
         case "union":
-            return _reason_of_union(node, found, at)
+            return _reason_of_union(node, value, at)
         case "array":
-            return _reason_of_items(found, lambda item: _reason(node.item, item, f"{at}[]"))
+            return _reason_of_items(value, lambda item: _reason(node.item, item, f"{at}[]"))
         case "map":
-            return _reason_of_map(node, found, at)
+            return _reason_of_map(node, value, at)
         case _:
-            return _reason_of_leaf(node, found, at)
+            return _reason_of_leaf(node, value, at)
 
 
-def _below(at: str, name: str) -> str:
-    return f"{at}/{name}".lstrip("/")
+def _first_reason(reasons: list[Column | None]) -> Column | None:
+    columns = [reason for reason in reasons if reason is not None]
+    return F.coalesce(*columns) if columns else None
 
 
-def _first(reasons: list[Column | None]) -> Column | None:
-    some = [reason for reason in reasons if reason is not None]
-    return F.coalesce(*some) if some else None
+def _reason_of_record(node: Node, value: Column, at: str) -> Column | None:
+    reasons = []
+    for number, (name, part) in enumerate(node.parts):
+        path = f"{at}/{name}".lstrip("/")
+        reasons.append(_reason(part, value[f"f{number}"], path))
+    return _first_reason(reasons)
 
 
-def _reason_of_union(node: Node, found: Column, at: str) -> Column | None:
+def _reason_of_union(node: Node, value: Column, at: str) -> Column | None:
     if not node.branches:
-        return _told(at, "is not one of its types", ~found.between(0, len(node.parts) - 1))
+        return _reason_if(~value.between(0, len(node.parts) - 1), at, "is not one of its types")
     if len(node.branches) == 1:
-        return _reason(node.branches[0], found, at)
-    members = [found[f"member{i}"][avro_strict.MEMBER] for i in range(len(node.branches))]
-    return _first([_reason(part, member, at) for part, member in zip(node.branches, members, strict=True)])
+        return _reason(node.branches[0], value, at)
+    reasons = []
+    for number, branch in enumerate(node.branches):
+        member = value[f"member{number}"][avro_strict.MEMBER]
+        reasons.append(_reason(branch, member, at))
+    return _first_reason(reasons)
 
 
-def _reason_of_items(found: Column, of_item: Callable[[Column], Column | None]) -> Column | None:
-    if of_item(F.lit(None)) is None:
+def _reason_of_items(items: Column, reason_of_item: Callable[[Column], Column | None]) -> Column | None:
+    if reason_of_item(F.lit(None)) is None:
         return None
 
-    def body(item: Column) -> Column:
-        reason = of_item(item)
+    def require_reason(item: Column) -> Column:
+        reason = reason_of_item(item)
         assert reason is not None
         return reason
 
-    return F.get(F.filter(F.transform(found, body), lambda reason: reason.isNotNull()), F.lit(0))
+    return F.get(F.filter(F.transform(items, require_reason), lambda reason: reason.isNotNull()), F.lit(0))
 
 
-def _reason_of_map(node: Node, found: Column, at: str) -> Column | None:
-    keys = F.transform(found, lambda entry: entry[avro_strict.KEY])
-    twice = _told(at, "has a key twice", F.size(F.array_distinct(keys)) < F.size(keys))
+def _reason_of_map(node: Node, entries: Column, at: str) -> Column | None:
+    keys = F.transform(entries, lambda entry: entry[avro_strict.KEY])
+    why_twice = _reason_if(F.size(F.array_distinct(keys)) < F.size(keys), at, "has a key twice")
 
-    def of_entry(entry: Column) -> Column | None:
-        key = _told(f"{at}[]", "has a key that is not UTF-8", ~is_valid(entry[avro_strict.KEY]))
-        return _first([key, _reason(node.item, entry[avro_strict.ITEM], f"{at}[]")])
+    def reason_of_entry(entry: Column) -> Column | None:
+        why_key = _reason_if(~is_valid(entry[avro_strict.KEY]), f"{at}[]", "has a key that is not UTF-8")
+        return _first_reason([why_key, _reason(node.item, entry[avro_strict.ITEM], f"{at}[]")])
 
-    return _first([twice, _reason_of_items(found, of_entry)])
+    return _first_reason([why_twice, _reason_of_items(entries, reason_of_entry)])
 
 
-def _reason_of_leaf(node: Node, found: Column, at: str) -> Column | None:
+def _reason_of_leaf(node: Node, value: Column, at: str) -> Column | None:
     limits = _limits(node)
     reasons: list[Column | None] = []
     if limits:
-        what = "is not a date or time in the years 1 to 9999" if node.logical else "is a number that does not fit"
-        reasons.append(_told(at, what, ~found.between(*limits)))
+        problem = "is not a date or time in the years 1 to 9999" if node.logical else "is a number that does not fit"
+        reasons.append(_reason_if(~value.between(*limits), at, problem))
     if node.exact_bits:
-        reasons.append(_told(at, "is a whole number of too many digits for its type", ~_is_exact(node, found)))
+        reasons.append(_reason_if(~_is_exact(node, value), at, "is a whole number of too many digits for its type"))
     match node.kind:
         case "string":
-            reasons.append(_told(at, "is not UTF-8", ~is_valid(found)))
+            reasons.append(_reason_if(~is_valid(value), at, "is not UTF-8"))
         case "bytes" if node.logical == "text":
-            reasons.append(_told(at, "is not UTF-8", ~is_valid(found.cast("string"))))
+            reasons.append(_reason_if(~is_valid(value.cast("string")), at, "is not UTF-8"))
         case "boolean":
-            reasons.append(_told(at, "is neither true nor false", ~found.isin(F.lit(b"\0"), F.lit(b"\1"))))
+            reasons.append(_reason_if(~value.isin(F.lit(b"\0"), F.lit(b"\1")), at, "is neither true nor false"))
         case "bytes" | "fixed" if node.logical == "decimal" and node.digits <= SHORT_DECIMAL:
-            reasons.append(_told(at, "is a decimal of too many digits", ~_fits_eight_bytes(found)))
-    return _first(reasons)
+            reasons.append(_reason_if(~_fits_eight_bytes(value), at, "is a decimal of too many digits"))
+    return _first_reason(reasons)
 
 
-def _told(at: str, what: str, is_bad: Column) -> Column:
-    return F.when(is_bad, F.lit(f"field '{at}' {what}" if at else f"it {what}"))
+def _reason_if(is_bad: Column, at: str, problem: str) -> Column:
+    return F.when(is_bad, F.lit(f"field '{at}' {problem}" if at else f"it {problem}"))
 
 
 def _limits(node: Node) -> tuple[int, int] | None:
-    """Of a whole number."""
+    """Return the smallest and the largest value of a whole number; None: there are none."""
     if node.kind == "enum":
         return 0, node.size - 1
     if node.logical == "date":
         return DAYS
-    if unit := PER_SECOND.get(node.logical.rpartition("-")[2] if "timestamp" in node.logical else ""):
-        return SECONDS[0] * unit, (SECONDS[1] + 1) * unit - 1
+    if "timestamp" in node.logical:
+        units_per_second = PER_SECOND.get(node.logical.rpartition("-")[2])
+        if units_per_second:
+            return SECONDS[0] * units_per_second, (SECONDS[1] + 1) * units_per_second - 1
     return INT if node.kind == "int" else None
 
 
-def _is_exact(node: Node, found: Column) -> Column:
-    """Whether a float or double is that whole number."""
-    whole = 1 << node.exact_bits
-    wide = "float" if node.exact_bits == avro_schema.EXACT_BITS["float"] else "double"
+def _is_exact(node: Node, value: Column) -> Column:
+    """Return whether a float or double is that whole number."""
+    largest = 1 << node.exact_bits
+    float_type = "float" if node.exact_bits == avro_schema.EXACT_BITS["float"] else "double"
     # beyond 2^62 a number that was rounded up could not be cast back
-    is_same = found.between(-(1 << 62), 1 << 62) & (found.cast(wide).cast("long") == found)
-    return found.between(-whole, whole) | is_same
+    is_same = value.between(-(1 << 62), 1 << 62) & (value.cast(float_type).cast("long") == value)
+    return value.between(-largest, largest) | is_same
 
 
-def _fits_eight_bytes(found: Column) -> Column:
-    """Whether what precedes the last eight bytes only repeats the sign."""
-    spare = F.length(found) - 8
-    head = F.hex(found.substr(F.lit(1), F.greatest(spare, F.lit(0))))
-    sign = F.when(F.hex(F.substring(found, -8, 1)) < F.lit("80"), F.lit("00")).otherwise(F.lit("FF"))
-    return (spare <= 0) | (head == F.call_function("repeat", sign, spare))
+def _fits_eight_bytes(value: Column) -> Column:
+    """Return whether what precedes the last eight bytes only repeats the sign."""
+    excess = F.length(value) - 8
+    head = F.hex(value.substr(F.lit(1), F.greatest(excess, F.lit(0))))
+    sign = F.when(F.hex(F.substring(value, -8, 1)) < F.lit("80"), F.lit("00")).otherwise(F.lit("FF"))
+    return (excess <= 0) | (head == F.call_function("repeat", sign, excess))

@@ -1,4 +1,4 @@
-"""How Spark reaches Azure: by the variables by which delta-rs does, and the jars of `onceonly jars fetch azure`.
+"""Settings by which Spark reaches Azure: from the variables that delta-rs reads, and `onceonly jars fetch azure`.
 
 Nothing here imports Spark. No setting is a secret: Hadoop looks the key up in the environment of each process
 of Spark. Any other way to log in has to be said in Spark's own configuration.
@@ -12,17 +12,21 @@ from pathlib import Path
 
 from onceonly.filesystems.azure_names import HOST, KEY, LONG, NAME
 
-FOLDER, NAMED = "azure", "Azure"
+FOLDER, DISPLAY_NAME = "azure", "Azure"
 SCHEMES = LONG
 PREFIX = "spark.hadoop.fs.azure."
-MISSING = ("AzureBlobFileSystem not found", 'No FileSystem for scheme "abfs')
+MISSING_JAR_ERRORS = ("AzureBlobFileSystem not found", 'No FileSystem for scheme "abfs')
 # Each task writes where no other one does, and leaves a list of its files; the driver moves those of all lists.
 COMMITTER = "org.apache.hadoop.fs.azurebfs.commit.AzureManifestCommitterFactory"
 COMMITTERS = {f"mapreduce.outputcommitter.factory.scheme.{scheme}": COMMITTER for scheme in LONG}
 
 
 def settings(base: Path, env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Settings of Spark. `base`: where the jars are."""
+    """Return settings of Spark.
+
+    Args:
+        base: the folder of the jars.
+    """
     account = env.get(NAME)
     if not account or not env.get(KEY) or not any((base / FOLDER).glob("*.jar")):
         return {}

@@ -1,4 +1,4 @@
-"""Looks tables up by their names, in whatever catalogs a session of Spark has: Hive's, Glue's, Unity's.
+"""Looking tables up by their names, in whatever catalogs a session of Spark has: Hive's, Glue's, Unity's.
 
 Source: Delta's docs, "DESCRIBE DETAIL"; Delta protocol, "Catalog-managed tables".
 """
@@ -12,48 +12,50 @@ from onceonly.errors import InvalidPipeline, NotCommitted, first_sentence
 from onceonly.pipeline.catalogs import Found, refuse_managed
 
 SCHEMES = {"s3a": "s3", "s3n": "s3"}  # what Spark calls otherwise
-KNOWN = ("file", "s3", "gs", "abfs", "abfss", "az", "hdfs")
+SUPPORTED_SCHEMES = ("file", "s3", "gs", "abfs", "abfss", "az", "hdfs")
 NO_TABLE = ("NOT_FOUND", "REQUIRES_SINGLE_PART_NAMESPACE", "DELTA_MISSING_DELTA_TABLE")  # in the names of errors
 CREATE = "CREATE TABLE {} (…) USING delta"
 
 
 def find(spark: Any, names: Iterable[str]) -> dict[str, Found]:
-    """Where these tables are now.
+    """Find where these tables are now.
 
     Raises:
         InvalidPipeline: there is no such table, or it cannot be written to and read by its folder.
         NotCommitted: the catalog gave no answer.
     """
-    return {name: _found(name, _detail(spark, name)) for name in sorted(names)}
+    return {name: _to_table(name, _describe(spark, name)) for name in sorted(names)}
 
 
-def _detail(spark: Any, name: str) -> Mapping[str, Any]:
+def _describe(spark: Any, name: str) -> Mapping[str, Any]:
+    """Return the row of DESCRIBE DETAIL. Raises as `find`."""
     quoted = ".".join(f"`{part}`" for part in name.split("."))
     try:
         return dict(spark.sql(f"DESCRIBE DETAIL {quoted}").collect()[0].asDict())
     except Exception as error:  # of Spark, or of what it reaches the catalog by
-        raise _refused(name, quoted, error) from error
+        raise _explain_error(name, quoted, error) from error
 
 
-def _refused(name: str, quoted: str, error: Exception) -> InvalidPipeline | NotCommitted:
-    first = first_sentence(error)[:500]
-    if any(word in first for word in NO_TABLE):
+def _explain_error(name: str, quoted: str, error: Exception) -> InvalidPipeline | NotCommitted:
+    why = first_sentence(error)[:500]
+    if any(word in why for word in NO_TABLE):
         return InvalidPipeline(
             f"no Spark catalog has a table '{name}'.",
-            first,
+            why,
             f"Create it, as in {CREATE.format(quoted)}, or correct its name: the catalogs are those of Spark's own "
             "configuration (docs/catalogs.md). Nothing was written.",
         )
-    if "VIEW" in first:
-        return InvalidPipeline(f"'{name}' is a view.", first, "Name the Delta table. Nothing was written.")
+    if "VIEW" in why:
+        return InvalidPipeline(f"'{name}' is a view.", why, "Name the Delta table. Nothing was written.")
     return NotCommitted(
         f"the catalog could not be queried for the location of table '{name}'.",
-        first,
+        why,
         "See Spark's log, and try again. Nothing was written.",
     )
 
 
-def _found(name: str, detail: Mapping[str, Any]) -> Found:
+def _to_table(name: str, detail: Mapping[str, Any]) -> Found:
+    """Return the table's path and id. Raises InvalidPipeline: it is no Delta table, or cannot be reached."""
     if detail.get("format") != "delta" or not detail.get("id"):
         raise InvalidPipeline(
             f"the table '{name}' is not a Delta table.",
@@ -61,14 +63,14 @@ def _found(name: str, detail: Mapping[str, Any]) -> Found:
             "Name a Delta table. Nothing was written.",
         )
     refuse_managed(f"table '{name}'", str(detail["location"]), detail.get("tableFeatures") or ())
-    return Found(_path(name, str(detail["location"])), str(detail["id"]))
+    return Found(_to_path(name, str(detail["location"])), str(detail["id"]))
 
 
-def _path(name: str, location: str) -> str:
-    """Hadoop writes its paths literally: '%' and '#' have no special meaning."""
-    named, _, rest = location.partition(":")
-    scheme = SCHEMES.get(named, named)
-    if scheme not in KNOWN:
+def _to_path(name: str, location: str) -> str:
+    """Return a location as a path or URI. Hadoop writes its paths literally: '%' and '#' have no special meaning."""
+    spark_scheme, _, rest = location.partition(":")
+    scheme = SCHEMES.get(spark_scheme, spark_scheme)
+    if scheme not in SUPPORTED_SCHEMES:
         raise InvalidPipeline(
             f"the location of table '{name}' can only be reached from its own platform.",
             f"Its location is {location}: the commit, and recovery, write to it without Spark.",

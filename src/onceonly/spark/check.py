@@ -1,4 +1,4 @@
-"""What can be known of Spark before a stage starts it: PySpark, Java, the jars, and whether a server answers."""
+"""Checks of Spark before a stage starts it: PySpark, Java, the jars, and whether a server answers."""
 
 from __future__ import annotations
 
@@ -14,93 +14,102 @@ from onceonly.settings import Settings
 from onceonly.spark import jars, java, jvm
 
 PORTS = {"sc": 15002, "spark": 7077}
-PATIENCE = 5.0  # seconds for a server to accept a connection
+CONNECT_SECONDS = 5.0  # for a server to accept a connection
 CONNECTION = "AIRFLOW_CONN_SPARK"
 UNWRITTEN = "Nothing was written."
 
 
 def notes(settings: Settings, env: Mapping[str, str] = os.environ) -> list[str]:
-    """What is there, for people.
+    """Return notes of what is there, for people.
 
     Raises:
-        InvalidPipeline: what is not, why it is needed, and how to get it.
+        InvalidPipeline: something is not; its text has why it is needed, and how to get it.
     """
-    found = [f"pyspark {_pyspark()}"]
+    lines = [f"pyspark {_require_pyspark()}"]
     if settings.spark_remote:
         refuse_connect()
-        found.append(_answers(settings.spark_remote, "SPARK_REMOTE"))
+        lines.append(_check_server(settings.spark_remote, "SPARK_REMOTE"))
     else:
-        found += [_java(), _jars(settings, env)]
-    return [*found, *_of_airflow(env.get(CONNECTION, "").strip())]
+        lines += [_check_java(), _check_jars(settings, env)]
+    return [*lines, *_check_airflow_connection(env.get(CONNECTION, "").strip())]
 
 
-def _pyspark() -> str:
+def _require_pyspark() -> str:
+    """Return the version of the installed PySpark. Raises InvalidPipeline: there is none, or it is not supported."""
     try:
-        found = version("pyspark")
+        pyspark_version = version("pyspark")
     except PackageNotFoundError:
         raise InvalidPipeline(
             "pyspark is not installed.", "Rows are staged by Spark.", f"pip install 'onceonly[spark]'. {UNWRITTEN}"
         ) from None
-    if not found.startswith(tuple(f"{series}." for series in jars.series())):
+    if not pyspark_version.startswith(tuple(f"{series}." for series in jars.series())):
         raise InvalidPipeline(
-            f"pyspark {found} is not supported.",
+            f"pyspark {pyspark_version} is not supported.",
             f"Onceonly and its jars support Spark {', '.join(jars.series())}.",
             f"pip install 'onceonly[spark]'. {UNWRITTEN}",
         )
-    return found
+    return pyspark_version
 
 
 def refuse_connect() -> None:
-    """Raises InvalidPipeline: the installed PySpark is too old for a Connect server."""
-    if (found := _pyspark()).startswith("3."):
+    """Refuse a PySpark that is too old for a Connect server. Raises InvalidPipeline."""
+    pyspark_version = _require_pyspark()
+    if pyspark_version.startswith("3."):
         raise InvalidPipeline(
-            f"Spark Connect cannot be used with pyspark {found}.",
+            f"Spark Connect cannot be used with pyspark {pyspark_version}.",
             "Before Spark 4, its client cannot count rows while it writes them, and cannot be interrupted.",
             f"Name a master (local[*], spark://…) instead of the server, or install PySpark 4. {UNWRITTEN}",
         )
 
 
-def _java() -> str:
-    found = java.command()
-    if found is None or (number := java.version(found)) < java.OLDEST:
-        what = "Java is missing." if found is None else f"{found} is Java {number}."
-        raise InvalidPipeline(
-            what,
-            f"Spark runs on this machine, because SPARK_REMOTE names no server, and needs Java {java.OLDEST} or newer.",
-            f"Install it, set JAVA_HOME, or set SPARK_REMOTE. {UNWRITTEN}",
-        )
-    return f"Java {number}: {found}"
+def _check_java() -> str:
+    command = java.command()
+    if command is None:
+        raise _refuse_java("Java is missing.")
+    number = java.version(command)
+    if number < java.OLDEST:
+        raise _refuse_java(f"{command} is Java {number}.")
+    return f"Java {number}: {command}"
 
 
-def _jars(settings: Settings, env: Mapping[str, str]) -> str:
-    missing = [jar.file for jar in jars.missing(settings.jars, "spark")]
-    if not missing:
+def _refuse_java(what: str) -> InvalidPipeline:
+    return InvalidPipeline(
+        what,
+        f"Spark runs on this machine, because SPARK_REMOTE names no server, and needs Java {java.OLDEST} or newer.",
+        f"Install it, set JAVA_HOME, or set SPARK_REMOTE. {UNWRITTEN}",
+    )
+
+
+def _check_jars(settings: Settings, env: Mapping[str, str]) -> str:
+    missing_files = [jar.file for jar in jars.list_missing(settings.jars, "spark")]
+    if not missing_files:
         return f"Spark's jars: {settings.jars / 'spark'}"
     if not settings.spark_jars() and any("spark.jars" in line for line in jvm.defaults(env)):
         return "Spark's jars: those in its spark-defaults.conf"
     raise InvalidPipeline(
-        f"jars of Spark are missing in {settings.jars / 'spark'}: {', '.join(missing)}.",
+        f"jars of Spark are missing in {settings.jars / 'spark'}: {', '.join(missing_files)}.",
         "Without them Spark cannot read Kafka or write Delta, and its spark-defaults.conf names no others.",
         f"onceonly jars fetch; or ONCEONLY_JARS; or spark.jars.packages of `onceonly jars packages`. {UNWRITTEN}",
     )
 
 
-def _of_airflow(connection: str) -> list[str]:
-    """The connection `spark` of Airflow, where the environment has it: a master or a Connect server."""
+def _check_airflow_connection(connection: str) -> list[str]:
+    """Check the connection `spark` of Airflow, where the environment has it: a master or a Connect server."""
     if not connection:
         return []
     try:
-        address = _address(connection)
+        address = _parse_address(connection)
     except (ValueError, TypeError, AttributeError):
         raise InvalidPipeline(
             "the Airflow connection 'spark' cannot be read.",
             f"{CONNECTION} holds neither a connection's JSON nor its URI.",
             f'Write {{"conn_type": "spark", "host": "spark://…", "port": 7077}}. {UNWRITTEN}',
         ) from None
-    return [_answers(address, CONNECTION)] if urlsplit(address).scheme in PORTS else []
+    return [_check_server(address, CONNECTION)] if urlsplit(address).scheme in PORTS else []
 
 
-def _address(connection: str) -> str:
+def _parse_address(connection: str) -> str:
+    """Return the address in a connection's JSON or URI. Raises ValueError, TypeError or AttributeError: it has none."""
     if connection.startswith("{"):
         data = json.loads(connection)
         host, port = data.get("host") or "", data.get("port")
@@ -110,18 +119,18 @@ def _address(connection: str) -> str:
     return f"{host}:{port}" if port else str(host)
 
 
-def _answers(address: str, variable: str) -> str:
-    """That something accepts connections there; a token, which an address may hold, is not shown."""
-    there = urlsplit(address)
-    shown = f"{there.scheme}://{there.netloc.partition('@')[2] or there.netloc}"
-    first = shown.split(",")[0]
-    host, port = urlsplit(first).hostname or "", urlsplit(first).port or PORTS.get(there.scheme, 0)
+def _check_server(address: str, variable: str) -> str:
+    """Check that something accepts connections there. A token, which an address may hold, is not shown."""
+    url = urlsplit(address)
+    public_address = f"{url.scheme}://{url.netloc.partition('@')[2] or url.netloc}"
+    first_url = urlsplit(public_address.split(",")[0])
+    host, port = first_url.hostname or "", first_url.port or PORTS.get(url.scheme, 0)
     try:
-        socket.create_connection((host, port), PATIENCE).close()
+        socket.create_connection((host, port), CONNECT_SECONDS).close()
     except OSError as error:
         raise InvalidPipeline(
-            f"no Spark answers at {shown}.",
+            f"no Spark answers at {public_address}.",
             f"{variable} names it: {error}.",
             "Start it (a Connect server on this machine: onceonly services up --spark), or name another. " + UNWRITTEN,
         ) from error
-    return f"Spark answers at {shown}"
+    return f"Spark answers at {public_address}"

@@ -40,15 +40,11 @@ def stay_here() -> None:
 
 
 def conf(settings: Settings) -> dict[str, str]:
-    """Settings for a session that Onceonly starts itself, in this process or by spark-submit."""
+    """Return settings for a session that Onceonly starts itself, in this process or by spark-submit."""
+    output = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
+    warehouse = {"spark.sql.warehouse.dir": str(settings.home / "warehouse")}
+    spark_conf = CONF | output | warehouse | jvm.executor_options() | stores.conf(settings.jars)
     jars = settings.spark_jars()
-    quiet = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
-    place = {"spark.sql.warehouse.dir": str(settings.home / "warehouse")}
-    return (
-        CONF
-        | quiet
-        | place
-        | jvm.executor_options()
-        | stores.conf(settings.jars)
-        | ({"spark.jars": ",".join(jars)} if jars else {})
-    )
+    if jars:
+        spark_conf["spark.jars"] = ",".join(jars)
+    return spark_conf

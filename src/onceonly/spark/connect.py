@@ -22,20 +22,20 @@ from onceonly.errors import InvalidPipeline
 from onceonly.spark.conf import TOKEN_FILE
 
 DEFAULT_PORT = 15002  # Spark's own
-TRIES, LONGEST_WAIT = 8, 3000  # milliseconds between two; 18 s in all
+MAX_RETRIES, MAX_WAIT_MILLIS = 8, 3000  # between two; 18 s in all
 
 
 class _ShortRetries(DefaultPolicy):
-    """After one call has used up its retries, later calls do not retry."""
+    """A policy of few retries. After one call has used them up, later calls do not retry."""
 
     def __init__(self) -> None:
-        super().__init__(max_retries=TRIES, max_backoff=LONGEST_WAIT)
+        super().__init__(max_retries=MAX_RETRIES, max_backoff=MAX_WAIT_MILLIS)
 
     def to_state(self) -> RetryPolicyState:
-        return _Retries(self)
+        return _ShortRetriesState(self)
 
 
-class _Retries(RetryPolicyState):
+class _ShortRetriesState(RetryPolicyState):
     def next_attempt(self, exception: BaseException | None = None) -> int | None:
         wait = super().next_attempt(exception)
         if wait is None:
@@ -51,26 +51,27 @@ def limit_retries(client: Any) -> None:
 
 
 def address(remote: str, home: Path) -> str:
-    """`remote`, with the token added if it is the address of this home's embedded server.
+    """Return `remote`, with the token added if it is the address of this home's embedded server.
 
     PySpark sends a token over an unencrypted connection only if the host is named "localhost".
     """
     with suppress(OSError, ValueError):
-        known = json.loads((home / "services.json").read_text())["spark"]
-        if known and _same(known, remote):
-            return f"{known}/;token={(home / TOKEN_FILE).read_text()}"
+        embedded = json.loads((home / "services.json").read_text())["spark"]
+        if embedded and _is_same_server(embedded, remote):
+            return f"{embedded}/;token={(home / TOKEN_FILE).read_text()}"
     return remote
 
 
-def _same(known: str, remote: str) -> bool:
-    there = urlsplit(remote)
-    plain = there.hostname in ("localhost", "127.0.0.1") and there.path in ("", "/")
-    return plain and (there.port or DEFAULT_PORT) == urlsplit(known).port
+def _is_same_server(embedded: str, remote: str) -> bool:
+    """Return whether `remote` is the address of the embedded server, and has no options."""
+    url = urlsplit(remote)
+    is_plain = url.hostname in ("localhost", "127.0.0.1") and url.path in ("", "/")
+    return is_plain and (url.port or DEFAULT_PORT) == urlsplit(embedded).port
 
 
 @contextmanager
 def refused_token(remote: str, client: Any) -> Iterator[None]:
-    """Around a client's first call: name a server that refuses its token, and close the client.
+    """Name, around a client's first call, a server that refuses its token, and close the client.
 
     Raises:
         InvalidPipeline: the server refused the token, or there was none.

@@ -1,4 +1,4 @@
-"""Decode the value of each record, or fail: a malformed record is never dropped and never becomes nulls.
+"""Decoding of each record's value, or failing: a malformed record is never dropped and never becomes nulls.
 
 A tombstone (null value) stays null. As in any Spark query, an unused column is not computed: if the transform does not
 use `value`, it is not decoded.
@@ -32,31 +32,37 @@ class Malformed:
 
 
 def decode(rows: DataFrame, format: str, schema: str | None) -> DataFrame:
-    """`rows` with the binary `value` decoded. JSON is decoded in `json_decoding`.
+    """Return `rows` with the binary `value` decoded. JSON is decoded in `json_decoding`.
 
     Args:
         format: 'raw' (unchanged) or 'avro' (`schema` is Avro JSON; plain binary encoding; see `onceonly.spark.avro`).
     """
     if format == "raw" or schema is None:
         return rows
-    return registered.failing(plain_avro(rows, WHY, schema), "value", WHY)
+    return registered.fail_bad_rows(decode_plain_avro(rows, WHY, schema), "value", WHY)
 
 
 def looks_malformed(error: Exception) -> bool:
+    """Return whether a record made decoding fail."""
     return RAISED.search(str(error)) is not None
 
 
 def find_malformed(error: Exception) -> Malformed | None:
-    """The record that made decoding fail, which the error names; None: it is another error."""
-    if raised := RAISED.search(str(error)):
-        return Malformed(raised[1], int(raised[2]), int(raised[3]), raised[5], raised[4])
-    return None
+    """Return the record that made decoding fail, which the error names; None: it is another error."""
+    match = RAISED.search(str(error))
+    if match is None:
+        return None
+    topic, partition, offset, part, why = match.groups()
+    return Malformed(topic, int(partition), int(offset), why, part)
 
 
-def plain_avro(rows: DataFrame, why: str, schema: str) -> DataFrame:
-    """`rows` with the binary `value` decoded, and a text `why` it could not be: null where it was, or is null."""
-    taken = f"{why}_taken"
-    rows = rows.withColumn(taken, exact_avro.decoded(F.col("value"), schema, schema))
-    clause = F.col(taken)["why"]
+def decode_plain_avro(rows: DataFrame, why: str, schema: str) -> DataFrame:
+    """Return `rows` with the binary `value` decoded, and a text `why` it could not be.
+
+    `why` is null where the value could be decoded, or is null.
+    """
+    column = f"{why}_taken"
+    rows = rows.withColumn(column, exact_avro.decode(F.col("value"), schema, schema))
+    clause = F.col(column)["why"]
     problem = F.when(F.col("value").isNotNull() & clause.isNotNull(), F.format_string(NOT_AVRO, clause))
-    return rows.withColumns({why: problem, "value": F.col(taken)["value"]}).drop(taken)
+    return rows.withColumns({why: problem, "value": F.col(column)["value"]}).drop(column)

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 RECORDS = 10_000  # read by a checkpoint; rows made of them
 BYTES = 16 * 1024 * 1024  # of keys, values and headers
-MOST_MILLIS = (2**63 - 1) // 1000
+MAX_MILLIS = (2**63 - 1) // 1000
 Row = tuple[Any, ...]  # of SCHEMA
 TOO_LARGE = "maxResultSize"  # in the error about rows that are few, and of many megabytes
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -36,7 +36,7 @@ _expected = ContextVar("few records are being staged", default=False)
 
 @contextmanager
 def reading(records: int | None) -> Iterator[None]:
-    """What the block stages is made of at most so many records; None: not known."""
+    """Set, for the block, of how many records at most its rows are made; None: not known."""
     token = _expected.set(records is not None and records <= RECORDS)
     try:
         yield
@@ -45,19 +45,19 @@ def reading(records: int | None) -> Iterator[None]:
 
 
 def expected() -> bool:
-    """Whether few records are being staged."""
+    """Return whether few records are being staged."""
     return _expected.get()
 
 
-def table(messages: Iterable[Any]) -> pa.Table | None:
-    """The records, as Spark's Kafka source would read them; None: they are large, or Spark has to read them."""
+def to_table(messages: Iterable[Any]) -> pa.Table | None:
+    """Return the records as Spark's Kafka source would read them; None: they are large, or Spark has to read them."""
     from pyspark.sql import DataFrame  # which a commit does not need
 
-    return _table(messages) if _has_arrow(DataFrame) else None
+    return _build_table(messages) if _has_arrow(DataFrame) else None
 
 
-def frame(spark: Any, table: pa.Table, decoded: Mapping[str, Any] | None = None) -> Any:
-    """The records as a DataFrame.
+def to_frame(spark: Any, table: pa.Table, decoded: Mapping[str, Any] | None = None) -> Any:
+    """Return the records as a DataFrame.
 
     Args:
         decoded: Spark's types of the columns that `table` has beside those of SCHEMA.
@@ -66,46 +66,54 @@ def frame(spark: Any, table: pa.Table, decoded: Mapping[str, Any] | None = None)
 
     from onceonly.spark.read import SCHEMA as DDL
 
-    type_ = spark.createDataFrame([], DDL).schema
-    for name, more in (decoded or {}).items():
-        type_ = StructType([*type_.fields]).add(name, more)
-    return spark.createDataFrame(table, type_).coalesce(1) if table.num_rows else spark.createDataFrame([], type_)
+    row_type = spark.createDataFrame([], DDL).schema
+    for name, column_type in (decoded or {}).items():
+        row_type = StructType([*row_type.fields]).add(name, column_type)
+    if not table.num_rows:
+        return spark.createDataFrame([], row_type)
+    return spark.createDataFrame(table, row_type).coalesce(1)
 
 
 def collected(rows: Any) -> pa.Table | None:
-    """The rows, if they are few; None: a transform has made many of them, or much may have been read for them."""
+    """Collect the rows if they are few; None: a transform made many of them, or much may have been read for them."""
     if not expected() or not _has_arrow(rows):
         return None
     try:
-        found: pa.Table = rows.limit(RECORDS + 1).toArrow()
+        table: pa.Table = rows.limit(RECORDS + 1).toArrow()
     except Exception as error:
         if TOO_LARGE in str(error):
             return None
         raise
-    return found if found.num_rows <= RECORDS else None
+    return table if table.num_rows <= RECORDS else None
 
 
 def _has_arrow(rows: Any) -> bool:
-    """Spark gives Arrow's tables, and takes them, since 4.0."""
+    """Return whether Spark gives and takes Arrow's tables, as it does since 4.0."""
     return hasattr(rows, "toArrow")
 
 
-def _table(messages: Iterable[Any]) -> pa.Table | None:
-    rows, size = [], 0
+def _build_table(messages: Iterable[Any]) -> pa.Table | None:
+    """Return the records in the order of their partitions and offsets; None: too large, or one of them has no row."""
+    rows: list[Row] = []
+    size = 0
     for message in messages:
-        row = _row(message)
+        row = _build_row(message)
         if row is None:
             return None
         rows.append(row)
-        size += _size(row)
+        size += _size_of(row)
         if size > BYTES:
             return None
-    columns = zip(*sorted(rows, key=_place), strict=True) if rows else ([] for _ in SCHEMA)
+    rows.sort(key=_position)
+    columns = zip(*rows, strict=True) if rows else ([] for _ in SCHEMA)
     return pa.table([pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)], SCHEMA)
 
 
-def _row(message: Any) -> Row | None:
-    """None: it has no time, one that is no microsecond, or a header whose name is no text: Spark says what it is."""
+def _build_row(message: Any) -> Row | None:
+    """Return the record as a row of SCHEMA.
+
+    None: it has no time, one that is no microsecond, or a header whose name is no text. Spark says what it is.
+    """
     kind, millis = message.timestamp()
     try:
         headers = message.headers()
@@ -113,19 +121,23 @@ def _row(message: Any) -> Row | None:
         return None
     if not kind or not is_time(millis):
         return None
-    place = message.topic(), message.partition(), message.offset(), millis * 1000
-    return message.key(), message.value(), *place, [{"key": k, "value": v} for k, v in headers or ()] or None
+    header_structs = [{"key": name, "value": value} for name, value in headers or ()]
+    position = message.topic(), message.partition(), message.offset()
+    return message.key(), message.value(), *position, millis * 1000, header_structs or None
 
 
 def is_time(millis: int) -> bool:
-    """Whether a record's time, in milliseconds since 1970, can be a timestamp of Spark: 64 bits of microseconds."""
-    return abs(millis) <= MOST_MILLIS
+    """Return whether a record's time, in milliseconds since 1970, fits Spark's timestamps: 64 bits of microseconds."""
+    return abs(millis) <= MAX_MILLIS
 
 
-def _size(row: Row) -> int:
-    headers = sum(len(header["key"]) + len(header["value"] or b"") for header in row[6] or ())
-    return len(row[0] or b"") + len(row[1] or b"") + headers
+def _size_of(row: Row) -> int:
+    """Return the bytes of the key, the value and the headers."""
+    key, value, *_, headers = row
+    header_bytes = sum(len(header["key"]) + len(header["value"] or b"") for header in headers or ())
+    return len(key or b"") + len(value or b"") + header_bytes
 
 
-def _place(row: Row) -> tuple[str, int, int]:
-    return row[2], row[3], row[4]
+def _position(row: Row) -> tuple[str, int, int]:
+    _, _, topic, partition, offset, *_ = row
+    return topic, partition, offset

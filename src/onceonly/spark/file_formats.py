@@ -24,56 +24,72 @@ OPTIONS = {  # to write, and to read
 
 
 def reader(spark: Any, format: str, schema: Schema) -> Any:
-    """A DataFrameReader of such files, for which a value that it cannot read is an error."""
-    read = strict_reader(spark).format(format).options(**OPTIONS.get(format, {}), **_strict(format))
-    return read.schema(on_spark(as_read(format, schema)))
+    """Return a DataFrameReader of such files, for which a value that it cannot read is an error."""
+    file_reader = strict_reader(spark).format(format).options(**OPTIONS.get(format, {}), **_strict_options(format))
+    return file_reader.schema(on_spark(as_read(format, schema)))
 
 
 def in_order(rows: Any, schema: Schema) -> Any:
-    """The columns in the order of the schema: those of partition folders come last otherwise."""
-    return rows.select(*(_quoted(field["name"]) for field in schema["fields"]))
+    """Return the rows with columns in the order of the schema: those of partition folders come last otherwise."""
+    return rows.select(*(_quote_name(field["name"]) for field in schema["fields"]))
 
 
 def as_read(format: str, schema: Schema) -> Schema:
-    """The types that rows of this schema have after they were read from such files."""
-    found: Schema = {"avro": in_avro, "json": in_json}.get(format, dict)(schema)
-    return found
+    """Return the types that rows of this schema have after they were read from such files."""
+    schema_as_read: Schema = {"avro": in_avro, "json": in_json}.get(format, dict)(schema)
+    return schema_as_read
 
 
 def on_spark(schema: Schema) -> Any:
-    """The schema as Spark's StructType."""
+    """Return the schema as Spark's StructType."""
     from pyspark.sql.types import StructType
 
     return StructType.fromJson(dict(schema))
 
 
 def in_json(kind: Any) -> Any:
-    """The type after reading from JSON, in which the keys of maps are text."""
-    return _replaced(kind, {}, keys="string")
+    """Return the type after reading from JSON, in which the keys of maps are text."""
+    return _replace_types(kind, {}, key_type="string")
 
 
 def in_avro(kind: Any) -> Any:
-    """The type after reading from Avro, in which the smallest integer is an int."""
-    return _replaced(kind, {"byte": "integer", "short": "integer"})
+    """Return the type after reading from Avro, in which the smallest integer is an int."""
+    return _replace_types(kind, {"byte": "integer", "short": "integer"})
 
 
-def _replaced(kind: Any, by: Mapping[str, str], keys: str | None = None) -> Any:
+def _replace_types(kind: Any, replacements: Mapping[str, str], key_type: str | None = None) -> Any:
+    """Return a type in Spark's JSON form with other types in it, at any depth.
+
+    Args:
+        replacements: name of a type -> name of its replacement.
+        key_type: the type of all maps' keys; None: they are replaced as any other.
+    """
     if isinstance(kind, str):
-        return by.get(kind, kind)
-    changed = dict(kind)
+        return replacements.get(kind, kind)
+    new_type = dict(kind)
     for part in ("type", "elementType", "valueType", "keyType"):
-        if part in kind and (part != "type" or "name" in kind):
-            changed[part] = keys if part == "keyType" and keys else _replaced(kind[part], by, keys)
+        is_tag = part == "type" and "name" not in kind  # "struct", "array" or "map"; of a field it is the field's type
+        if part not in kind or is_tag:
+            continue
+        if part == "keyType" and key_type:
+            new_type[part] = key_type
+        else:
+            new_type[part] = _replace_types(kind[part], replacements, key_type)
     if "fields" in kind:
-        changed["fields"] = [_replaced(field, by, keys) for field in kind["fields"]]
-    return changed
+        new_type["fields"] = [_replace_types(field, replacements, key_type) for field in kind["fields"]]
+    return new_type
 
 
-def _strict(format: str) -> dict[str, str]:
-    """Options that make unreadable values an error instead of null, and keep an empty text of CSV apart from null."""
-    strict = {"mode": "FAILFAST"}
-    return {"csv": strict | {"multiLine": "true", "nullValue": uuid.uuid4().hex}, "json": strict}.get(format, {})
+def _strict_options(format: str) -> dict[str, str]:
+    """Return options that make unreadable values an error instead of null, and keep an empty text of CSV from null."""
+    match format:
+        case "csv":
+            return {"mode": "FAILFAST", "multiLine": "true", "nullValue": uuid.uuid4().hex}
+        case "json":
+            return {"mode": "FAILFAST"}
+        case _:
+            return {}
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"

@@ -1,4 +1,4 @@
-"""Read exactly the files that are named, with Spark."""
+"""Reading exactly the files that are named, with Spark."""
 
 from __future__ import annotations
 
@@ -25,21 +25,24 @@ class Group:
     paths: Sequence[str]
 
 
-def rows(spark: SparkSession, root: str, groups: Sequence[Group]) -> DataFrame:
-    """All rows of at least one group, with the columns of all, those of the last group first. Others are null."""
-    newest, *older = [_group(spark, root, group) for group in reversed(groups)]
-    for frame in older:
-        newest = newest.unionByName(frame, allowMissingColumns=True)
-    return newest
+def read_groups(spark: SparkSession, root: str, groups: Sequence[Group]) -> DataFrame:
+    """Return all rows of at least one group, with the columns of all groups, those of the last group first.
+
+    A column that a row's group does not have is null.
+    """
+    rows, *older_rows = [_read_group(spark, root, group) for group in reversed(groups)]
+    for frame in older_rows:
+        rows = rows.unionByName(frame, allowMissingColumns=True)
+    return rows
 
 
-def none(spark: SparkSession, format: str, schema: Schema) -> DataFrame:
-    """No rows, with the columns that files of that schema have."""
+def make_empty(spark: SparkSession, format: str, schema: Schema) -> DataFrame:
+    """Return no rows, with the columns that files of that schema have."""
     return spark.createDataFrame([], on_spark(as_read(format, schema)))
 
 
-def _group(spark: SparkSession, root: str, group: Group) -> DataFrame:
+def _read_group(spark: SparkSession, root: str, group: Group) -> DataFrame:
     paths = [GLOB.sub(r"\\\1", f"{root}/{path}") for path in group.paths]
-    read = reader(spark, group.format, group.schema).option("basePath", root)
-    found: DataFrame = in_order(read.load(paths), group.schema)
-    return found
+    group_reader = reader(spark, group.format, group.schema).option("basePath", root)
+    rows: DataFrame = in_order(group_reader.load(paths), group.schema)
+    return rows

@@ -1,4 +1,4 @@
-"""How Spark reaches Google Cloud Storage: by a key file, as delta-rs does, and `onceonly jars fetch google`.
+"""Settings by which Spark reaches Google Cloud Storage: from a key file, as delta-rs, and `onceonly jars fetch google`.
 
 Nothing here imports Spark, and no setting is a secret: the key file is named, not read. Where none is, Google's usual
 chain counts.
@@ -12,15 +12,15 @@ from pathlib import Path
 
 from onceonly.filesystems.google_names import SCHEMES, key_file
 
-__all__ = ["COMMITTERS", "FOLDER", "MISSING", "NAMED", "SCHEMES", "settings"]
+__all__ = ["COMMITTERS", "DISPLAY_NAME", "FOLDER", "MISSING_JAR_ERRORS", "SCHEMES", "settings"]
 
-FOLDER, NAMED = "google", "Google Cloud Storage"
+FOLDER, DISPLAY_NAME = "google", "Google Cloud Storage"
 PREFIX = "spark.hadoop.fs.gs."
-MISSING = ("GoogleHadoopFileSystem not found", 'No FileSystem for scheme "gs"')
+MISSING_JAR_ERRORS = ("GoogleHadoopFileSystem not found", 'No FileSystem for scheme "gs"')
 COMMITTER = "org.apache.hadoop.mapreduce.lib.output.committer.manifest.ManifestCommitterFactory"
 COMMITTERS = {"mapreduce.outputcommitter.factory.scheme.gs": COMMITTER}
 MIB = 1 << 20
-BYTES = {  # Hadoop's own defaults are texts like 64m, for a connector of its own that reads them so
+SIZES_IN_BYTES = {  # Hadoop's own defaults are texts like 64m, for a connector of its own that reads them so
     "block.size": 64 * MIB,
     "inputstream.inplace.seek.limit": 8 * MIB,
     "inputstream.min.range.request.size": 2 * MIB,
@@ -33,12 +33,16 @@ PARQUET = {"spark.hadoop.parquet.hadoop.vectored.io.enabled": "false"}
 
 
 def settings(base: Path, env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Settings of Spark. `base`: where the jars are; without them, it is left as its own configuration has it."""
+    """Return settings of Spark; none without jars: then it is left as its own configuration has it.
+
+    Args:
+        base: the folder of the jars.
+    """
     if not any((base / FOLDER).glob("*.jar")):
         return {}
     file = key_file(env)
     login = {"auth.type": "APPLICATION_DEFAULT"}
     if file:
         login = {"auth.type": "SERVICE_ACCOUNT_JSON_KEYFILE", "auth.service.account.json.keyfile": str(file)}
-    found = {"impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem", **login, **BYTES}
-    return {**{f"{PREFIX}{name}": str(value) for name, value in found.items()}, **PARQUET}
+    options = {"impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem", **login, **SIZES_IN_BYTES}
+    return {**{f"{PREFIX}{name}": str(value) for name, value in options.items()}, **PARQUET}

@@ -1,4 +1,4 @@
-"""Where the installed PySpark has Spark: its commands and jars."""
+"""The folder of Spark in the installed PySpark: its commands and jars."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from onceonly.errors import InvalidPipeline
 
 
 def spark_home() -> Path:
-    """The folder of Spark in the installed PySpark, found without importing it.
+    """Return the folder of Spark in the installed PySpark, found without importing it.
 
     Raises:
         InvalidPipeline: PySpark is not installed.

@@ -11,13 +11,13 @@ OLDEST = 17
 
 
 def command() -> str | None:
-    """The java of JAVA_HOME, else the one on the path."""
+    """Return the java of JAVA_HOME, else the one on the path; None: there is none."""
     home = os.environ.get("JAVA_HOME")
     return shutil.which(f"{home}/bin/java" if home else "java")
 
 
 def version(java: str) -> int:
-    """Its major version; 0 where it does not tell one."""
-    said = subprocess.run([java, "-version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
-    found = re.search(r'version "(\d+)', said)
-    return int(found[1]) if found else 0
+    """Return the major version of that command; 0 where it does not tell one."""
+    output = subprocess.run([java, "-version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
+    match = re.search(r'version "(\d+)', output)
+    return int(match[1]) if match else 0

@@ -1,4 +1,4 @@
-"""Decode JSON in Python: on Spark's workers, or in this process where few records are read here.
+"""Decoding of JSON in Python: on Spark's workers, or in this process where few records are read here.
 
 Spark's own `from_json` alters what is not of the declared type.
 """
@@ -25,7 +25,7 @@ cloudpickle.register_pickle_by_value(json_values)  # type: ignore[no-untyped-cal
 
 @dataclass(frozen=True)
 class JsonDecoder:
-    """How a column of JSON becomes rows.
+    """The decoder of a column of JSON.
 
     Args:
         type: of the rows, in the JSON form of Spark's types.
@@ -39,16 +39,20 @@ class JsonDecoder:
     rules: tuple[tuple[int, str | None], ...] | None = None
 
     def decode(self, rows: DataFrame, why: str) -> DataFrame:
-        """`rows` with the binary column decoded, and a text `why` it could not be: null where it was, or is null."""
+        """Return `rows` with the binary column decoded, and a text `why` it could not be.
+
+        `why` is null where the column could be decoded, or is null.
+        """
         if self.column not in rows.columns:  # a column of its own: used twice, and computed once
-            rows = rows.withColumn(self.column, self._udf()(F.col(self.part)))
-        read = F.col(self.column)
-        return rows.withColumns({self.part: read[VALUE], why: read[WHY]}).drop(self.column)
+            rows = rows.withColumn(self.column, self._make_udf()(F.col(self.part)))
+        decoded = F.col(self.column)
+        return rows.withColumns({self.part: decoded[VALUE], why: decoded[WHY]}).drop(self.column)
 
     def decode_here(self, table: pa.Table) -> pa.Table:
-        """The records with the column `column` more, which `decode` then takes."""
-        rows = read_all(self._maker()(), table[self.part].to_pylist(), nullable(self.type))
-        return table.append_column(self.column, rows)
+        """Return the records with a further column `column`, which `decode` then takes."""
+        make_reader = self._reader_factory()
+        decoded = read_all(make_reader(), table[self.part].to_pylist(), nullable(self.type))
+        return table.append_column(self.column, decoded)
 
     @property
     def column(self) -> str:
@@ -59,26 +63,26 @@ class JsonDecoder:
         value = StructType.fromJson(nullable(self.type))
         return StructType().add(VALUE, value).add(WHY, "string")
 
-    def _maker(self) -> Callable[[], ReadOne]:
-        """A function that is sent to workers, where it makes another."""
-        type_, part, rules = self.type, self.part, self.rules
+    def _reader_factory(self) -> Callable[[], ReadOne]:
+        """Return a function that is sent to workers, where it makes the reader of one value."""
+        type_, part, rules = self.type, self.part, self.rules  # so that the functions carry these, and not the decoder
         if rules is None:
             return lambda: reader(type_, part)
 
-        def make() -> ReadOne:
+        def make_reader() -> ReadOne:
             from onceonly.registry.json_reader import framed_reader
 
             return framed_reader(type_, part, dict(rules))
 
-        return make
+        return make_reader
 
-    def _udf(self) -> Callable[..., Column]:
-        type_, make = nullable(self.type), self._maker()
+    def _make_udf(self) -> Callable[..., Column]:
+        type_, make_reader = nullable(self.type), self._reader_factory()
         if not arrow.is_available():
-            found: Callable[..., Column] = F.udf(plain_reader(make, type_), self.column_type, useArrow=False)
-            return found
+            udf: Callable[..., Column] = F.udf(plain_reader(make_reader, type_), self.column_type, useArrow=False)
+            return udf
 
         def read_batch(values: pa.Array) -> pa.Array:
-            return read_all(make(), values.to_pylist(), type_)
+            return read_all(make_reader(), values.to_pylist(), type_)
 
         return arrow.udf(read_batch, self.column_type)

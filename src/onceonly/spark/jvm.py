@@ -1,4 +1,4 @@
-"""How a JVM of Spark on this machine starts quickly: prepared classes, and for a short job, no optimisation.
+"""Options with which a JVM of Spark on this machine starts quickly: prepared classes, and for a short job no optimiser.
 
 Nothing here imports Spark.
 
@@ -17,7 +17,7 @@ from onceonly.spark.home import spark_home
 
 VARIABLES = OF_JVM, OF_LAUNCHER = "SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"
 CLASS_PATH = "spark.driver.extraClassPath"
-SHORT = 10_000  # records
+MAX_SHORT_RECORDS = 10_000  # of a short job
 # The optimising compiler takes more of two processors than a short job itself. No collector is chosen: if a user's
 # options choose another one, the JVM does not start.
 PLAIN = ("-XX:TieredStopAtLevel=1",)
@@ -32,49 +32,52 @@ OF_EXECUTORS = "spark.executor.defaultJavaOptions"  # which come before the opti
 
 
 def environment(jars: Path, records: int | None = None, env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What a process that runs spark-submit needs in its environment.
+    """Return the variables that a process needs which runs spark-submit.
 
     Args:
         records: how many the job reads, where that is known.
     """
-    short = PLAIN if records is not None and records <= SHORT else ()
+    compiler_options = PLAIN if records is not None and records <= MAX_SHORT_RECORDS else ()
     return {
-        OF_JVM: _before([*AVRO_LIMITS, *short, *archive.options(jars)], env.get(OF_JVM)),
-        OF_LAUNCHER: _before(PLAIN, env.get(OF_LAUNCHER)),  # it only composes a command line
+        OF_JVM: _prepend([*AVRO_LIMITS, *compiler_options, *archive.options(jars)], env.get(OF_JVM)),
+        OF_LAUNCHER: _prepend(PLAIN, env.get(OF_LAUNCHER)),  # it only composes a command line
     }
 
 
 def executor_options(env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Options of the executors' JVMs; nothing where spark-defaults.conf has such options."""
+    """Return options of the executors' JVMs; nothing where spark-defaults.conf has such options."""
     if any(line.split()[:1] == [OF_EXECUTORS] for line in defaults(env)):
         return {}
     return {OF_EXECUTORS: " ".join(AVRO_LIMITS)}
 
 
 def class_path(settings: Settings) -> dict[str, str]:
-    """The jars on the driver's own class path: prepared classes are found there only.
+    """Return a setting that puts the jars on the driver's own class path: prepared classes are found there only.
 
     Nothing where there are no prepared classes, or where spark-defaults.conf has a class path, which this one would
     replace. `spark.jars` stays, for executors elsewhere.
     """
-    jars = listed(settings.jars)
-    if not jars or not archive.found(settings.jars) or any(CLASS_PATH in line for line in defaults()):
+    jars = list_jars(settings.jars)
+    if not jars or not archive.find(settings.jars) or any(CLASS_PATH in line for line in defaults()):
         return {}
     return {CLASS_PATH: os.pathsep.join(jars)}
 
 
-def listed(jars: Path) -> list[str]:
-    """The jars in the one order in which they are on a class path: another order would take other prepared classes."""
-    return sorted(str(jar) for jar in (jars / "spark").glob("*.jar"))
+def list_jars(base: Path) -> list[str]:
+    """Return the jars in the one order of a class path: another order would take other prepared classes."""
+    return sorted(str(jar) for jar in (base / "spark").glob("*.jar"))
 
 
 def defaults(env: Mapping[str, str] = os.environ) -> list[str]:
-    """The lines of spark-defaults.conf that set something."""
-    file = Path(env.get("SPARK_CONF_DIR") or Path(env.get("SPARK_HOME") or spark_home(), "conf"), "spark-defaults.conf")
+    """Read the lines of spark-defaults.conf that set something."""
+    folder = Path(env.get("SPARK_CONF_DIR") or Path(env.get("SPARK_HOME") or spark_home(), "conf"))
+    file = folder / "spark-defaults.conf"
     if not file.is_file():
         return []
-    return [line for line in file.read_text(errors="replace").splitlines() if not line.startswith("#")]
+    lines = file.read_text(errors="replace").splitlines()
+    return [line for line in lines if not line.startswith("#")]
 
 
-def _before(ours: Sequence[str], theirs: str | None) -> str:
-    return " ".join([*ours, *([theirs] if theirs else [])])
+def _prepend(options: Sequence[str], user_options: str | None) -> str:
+    """Put options before those that a user has set, which win."""
+    return " ".join([*options, user_options] if user_options else options)

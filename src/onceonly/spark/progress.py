@@ -10,7 +10,7 @@ from typing import Any
 
 from onceonly.views.formatting import size
 
-EVERY = 10.0  # seconds between two lines
+LINE_SECONDS = 10.0  # between two lines
 Say = Callable[[str], None]
 
 
@@ -18,24 +18,25 @@ Say = Callable[[str], None]
 def reported(session: Any, say: Say) -> Iterator[None]:
     """Call `say` with a line every few seconds while the block runs jobs on `session`: tasks, and bytes if known."""
     if type(session).__module__.startswith("pyspark.sql.connect"):
-        with _connect(session, say):
+        with _report_connect(session, say):
             yield
     else:
-        with _classic(session.sparkContext.statusTracker(), say):
+        with _report_classic(session.sparkContext.statusTracker(), say):
             yield
 
 
 @contextmanager
-def _connect(session: Any, say: Say) -> Iterator[None]:
+def _report_connect(session: Any, say: Say) -> Iterator[None]:
     last = time.monotonic()
 
     def handle(stages: Any, inflight_tasks: int, **_: Any) -> None:
         nonlocal last
-        if time.monotonic() - last >= EVERY and stages:
+        if time.monotonic() - last >= LINE_SECONDS and stages:
             last = time.monotonic()
-            done, tasks = sum(s.num_completed_tasks for s in stages), sum(s.num_tasks for s in stages)
-            read = sum(s.num_bytes_read for s in stages)
-            say(f"  Spark: {done} of {tasks} tasks done, {inflight_tasks} running, {size(read)} read")
+            done = sum(stage.num_completed_tasks for stage in stages)
+            tasks = sum(stage.num_tasks for stage in stages)
+            bytes_read = sum(stage.num_bytes_read for stage in stages)
+            say(f"  Spark: {done} of {tasks} tasks done, {inflight_tasks} running, {size(bytes_read)} read")
 
     session.registerProgressHandler(handle)
     try:
@@ -45,21 +46,23 @@ def _connect(session: Any, say: Say) -> Iterator[None]:
 
 
 @contextmanager
-def _classic(tracker: Any, say: Say) -> Iterator[None]:
-    over = threading.Event()
+def _report_classic(tracker: Any, say: Say) -> Iterator[None]:
+    block_ended = threading.Event()
 
     def watch() -> None:
-        while not over.wait(EVERY):
-            found = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-            stages = [stage for stage in found if stage]
+        while not block_ended.wait(LINE_SECONDS):
+            infos = [tracker.getStageInfo(stage_id) for stage_id in tracker.getActiveStageIds()]
+            stages = [info for info in infos if info]  # a stage that has ended has none
             if stages:
-                done, tasks = sum(s.numCompletedTasks for s in stages), sum(s.numTasks for s in stages)
-                say(f"  Spark: {done} of {tasks} tasks done, {sum(s.numActiveTasks for s in stages)} running")
+                done = sum(stage.numCompletedTasks for stage in stages)
+                tasks = sum(stage.numTasks for stage in stages)
+                running = sum(stage.numActiveTasks for stage in stages)
+                say(f"  Spark: {done} of {tasks} tasks done, {running} running")
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     try:
         yield
     finally:
-        over.set()
+        block_ended.set()
         watcher.join()

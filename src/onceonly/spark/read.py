@@ -1,4 +1,4 @@
-"""Read exactly the pinned part of a topic through Spark's own Kafka connector."""
+"""Reading exactly the pinned part of a topic through Spark's own Kafka connector."""
 
 from __future__ import annotations
 
@@ -30,19 +30,20 @@ OVERFLOW = re.compile(r"ArithmeticException|long overflow")  # a record's time i
 
 
 def read_ranges(spark: SparkSession, kafka: Mapping[str, str], ranges: Ranges) -> DataFrame:
-    """The committed records of `ranges`, undecoded, with the columns of `SCHEMA`.
+    """Return the committed records of `ranges`, undecoded, with the columns of `SCHEMA`.
 
     Lazy: the caller has to verify, before and after the job, that the ranges are still in the log.
 
     Args:
         kafka: options of a Java client, from `onceonly.kafka.java.options`.
     """
-    starts, ends = _offsets(ranges)
+    starts, ends = _split_offsets(ranges)
     if not starts:
         return spark.createDataFrame([], SCHEMA)
+    partitions = {topic: list(map(int, offsets)) for topic, offsets in starts.items()}
     options = {
         **{f"kafka.{key}": value for key, value in {**FETCH, **kafka}.items()},
-        "assign": json.dumps({topic: [int(p) for p in offsets] for topic, offsets in starts.items()}),
+        "assign": json.dumps(partitions),
         "startingOffsets": json.dumps(starts),
         "endingOffsets": json.dumps(ends),
         "kafka.isolation.level": "read_committed",
@@ -54,16 +55,17 @@ def read_ranges(spark: SparkSession, kafka: Mapping[str, str], ranges: Ranges) -
 
 
 def looks_lost(error: Exception) -> bool:
-    """Whether a read may have failed because records or the topic were deleted. Only the log can prove it."""
+    """Return whether a read may have failed because records or the topic were deleted. Only the log can prove it."""
     return LOST.search(str(error)) is not None
 
 
 def looks_untimely(error: Exception) -> bool:
-    """Whether a read may have failed because of the time of a record. Only the record can prove it."""
+    """Return whether a read may have failed because of the time of a record. Only the record can prove it."""
     return OVERFLOW.search(str(error)) is not None
 
 
-def _offsets(ranges: Ranges) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, int]]]:
+def _split_offsets(ranges: Ranges) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, int]]]:
+    """Return the start offsets and the end offsets of partitions that are not empty: topic -> partition -> offset."""
     starts: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}
     for range_ in ranges:

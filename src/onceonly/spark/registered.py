@@ -1,4 +1,5 @@
-"""Decode what begins with the id of a registered schema (Confluent's wire format): a zero byte, then four of the id.
+"""Decoding of bytes that begin with the id of a registered schema (Confluent's wire format): a zero byte, then four of
+the id.
 
 Each decoding says per row why it failed, in a column of its own. What follows from that is not decided here.
 """
@@ -18,7 +19,7 @@ from onceonly.registry.wire import HEAD, MAGIC, UNFRAMED, UNKNOWN, head_of
 from onceonly.spark import arrow
 from onceonly.spark import avro as exact_avro
 
-MOST = 1_000  # ids in one checkpoint; more are bytes of something else
+MAX_IDS = 1_000  # in one checkpoint; more are bytes of something else
 UNREADABLE = "Its bytes do not match schema %s, or cannot become what the reader's schema asks for."
 UNFIT = "Its schema %s cannot become the reader's: %s."
 NO_VALUE = "It is not a value of schema %s: %s."
@@ -28,12 +29,12 @@ Decode = Callable[[Column], Column]
 
 @dataclass(frozen=True)
 class Decoding:
-    """How the bytes after the head become a value: in a first column, from which value and soundness are taken.
+    """The way from the bytes after the head to a value: by a first column, from which value and soundness are taken.
 
     Args:
-        ids: those that it reads; what names another schema has failed.
-        take: of the whole bytes: the first column.
-        value: of the first column.
+        ids: the schemas that it reads; bytes that name another one have failed.
+        take: makes the first column of the whole bytes.
+        value: takes the value from the first column.
         sound: of the first column and the bytes after the head: true where they could be read.
         why: of the first column: what is wrong, as a clause, if that is known.
         unfit: by schema id: why no value of that schema can become one of the reader's, as a clause.
@@ -47,42 +48,49 @@ class Decoding:
     unfit: Mapping[int, str] = field(default_factory=dict)
 
 
-def ids(rows: DataFrame, column: str) -> list[int] | None:
-    """Every schema id in a binary column, sorted; None: more than a topic of one registry has."""
-    head = rows.select(F.substring(F.col(column), 1, HEAD).alias("head")).where(_framed(F.col("head")))
-    found = head.distinct().limit(MOST + 1).collect()
-    return sorted(int.from_bytes(row["head"][1:], "big") for row in found) if len(found) <= MOST else None
+def collect_ids(rows: DataFrame, column: str) -> list[int] | None:
+    """Collect every schema id in a binary column, sorted; None: more than a topic of one registry has."""
+    heads = rows.select(F.substring(F.col(column), 1, HEAD).alias("head")).where(_is_framed(F.col("head")))
+    distinct_heads = heads.distinct().limit(MAX_IDS + 1).collect()
+    if len(distinct_heads) > MAX_IDS:
+        return None
+    return sorted(int.from_bytes(row["head"][1:], "big") for row in distinct_heads)
 
 
-def of_id(rows: DataFrame, column: str, id: int) -> DataFrame:
-    """The rows in which the column names that schema."""
+def select_id(rows: DataFrame, column: str, id: int) -> DataFrame:
+    """Return the rows in which the column names that schema."""
     return rows.where(F.substring(F.col(column), 1, HEAD) == F.lit(head_of(id)))
 
 
-def decoded(rows: DataFrame, column: str, decoding: Decoding, why: str) -> DataFrame:
-    """`rows` with the binary `column` decoded, and a text `why` it could not be: null where it was, or is null."""
-    bytes_, taken = F.col(column), F.col(f"{why}_taken")
+def decode(rows: DataFrame, column: str, decoding: Decoding, why: str) -> DataFrame:
+    """Return `rows` with the binary `column` decoded, and a text `why` it could not be.
+
+    `why` is null where the column could be decoded, or is null.
+    """
+    bytes_, first_column = F.col(column), F.col(f"{why}_taken")
     id_text = F.conv(F.hex(F.substring(bytes_, 2, HEAD - 1)), 16, 10)
-    problem = F.when(bytes_.isNull() | decoding.sound(taken, _payload(bytes_)), F.lit(None).cast("string")).when(
-        ~_framed(_head(bytes_)), F.lit(UNFRAMED)
-    )
+    is_sound = bytes_.isNull() | decoding.sound(first_column, _payload(bytes_))
+    problem = F.when(is_sound, F.lit(None).cast("string")).when(~_is_framed(_head(bytes_)), F.lit(UNFRAMED))
     for id, clause in decoding.unfit.items():
-        problem = problem.when(_names(bytes_, [id]), F.lit(UNFIT % (id, clause)))
-    problem = problem.when(~_names(bytes_, decoding.ids), F.format_string(UNKNOWN, id_text))
+        problem = problem.when(_names_any(bytes_, [id]), F.lit(UNFIT % (id, clause)))
+    problem = problem.when(~_names_any(bytes_, decoding.ids), F.format_string(UNKNOWN, id_text))
     unreadable = F.format_string(UNREADABLE, id_text)
     if decoding.why:
-        clause_known = decoding.why(taken)
-        problem = problem.when(clause_known.isNotNull(), F.format_string(NO_VALUE, id_text, clause_known))
+        why_clause = decoding.why(first_column)
+        problem = problem.when(why_clause.isNotNull(), F.format_string(NO_VALUE, id_text, why_clause))
     problem = problem.otherwise(unreadable)
     # A column of its own: used twice, and computed once.
-    both = rows.withColumn(f"{why}_taken", decoding.take(bytes_)).withColumn(why, problem)
-    return both.withColumn(column, decoding.value(taken)).drop(f"{why}_taken")
+    rows = rows.withColumn(f"{why}_taken", decoding.take(bytes_)).withColumn(why, problem)
+    return rows.withColumn(column, decoding.value(first_column)).drop(f"{why}_taken")
 
 
-def failing(rows: DataFrame, column: str, why: str) -> DataFrame:
-    """The rows without `why`; a row that has one fails the query. Part of the column, so it cannot be pruned alone."""
-    raised = F.raise_error(F.format_string(RAISED, "topic", "partition", "offset", F.lit(column), why))
-    return rows.withColumn(column, F.when(F.col(why).isNull(), F.col(column)).otherwise(raised)).drop(why)
+def fail_bad_rows(rows: DataFrame, column: str, why: str) -> DataFrame:
+    """Return the rows without `why`; a row that has one fails the query.
+
+    The failure is a part of the column, so it cannot be pruned alone.
+    """
+    failure = F.raise_error(F.format_string(RAISED, "topic", "partition", "offset", F.lit(column), why))
+    return rows.withColumn(column, F.when(F.col(why).isNull(), F.col(column)).otherwise(failure)).drop(why)
 
 
 def _head(bytes_: Column) -> Column:
@@ -93,42 +101,46 @@ def _payload(bytes_: Column) -> Column:
     return F.substring(bytes_, HEAD + 1, 2**31 - 1)
 
 
-def _names(bytes_: Column, ids: Collection[int]) -> Column:
-    """Whether it begins with one of these ids."""
+def _names_any(bytes_: Column, ids: Collection[int]) -> Column:
+    """Return whether the bytes begin with one of these ids."""
     return _head(bytes_).isin([F.lit(head_of(id)) for id in ids]) if ids else F.lit(False)
 
 
-def _framed(head: Column) -> Column:
+def _is_framed(head: Column) -> Column:
     return (F.length(head) == HEAD) & (F.substring(head, 1, 1) == F.lit(MAGIC))
 
 
-def avro(writers: Mapping[int, str], reader: str, unfit: Mapping[int, str]) -> Decoding:
-    """By each writer's schema into the reader's, by Avro's rules. `unfit`: of other ids, see `Decoding`."""
+def make_avro_decoding(writers: Mapping[int, str], reader: str, unfit: Mapping[int, str]) -> Decoding:
+    """Return a decoding by each writer's schema into the reader's, by Avro's rules.
+
+    Args:
+        writers: schema id -> schema.
+        unfit: of other ids, see `Decoding`.
+    """
 
     def take(bytes_: Column) -> Column:
         payload = _payload(bytes_)
-        typed = exact_avro.decoded(payload, reader, reader)
-        chosen = F.when(F.lit(False), typed)  # for the type, should nothing name a schema
+        typed = exact_avro.decode(payload, reader, reader)
+        value = F.when(F.lit(False), typed)  # for the type, should nothing name a schema
         for id, writer in writers.items():
-            chosen = chosen.when(_head(bytes_) == F.lit(head_of(id)), exact_avro.decoded(payload, writer, reader))
-        return chosen
+            value = value.when(_head(bytes_) == F.lit(head_of(id)), exact_avro.decode(payload, writer, reader))
+        return value
 
-    def sound(taken: Column, _: Column) -> Column:
-        return taken.isNotNull() & taken["why"].isNull()
-
-    return Decoding(writers, take, lambda taken: taken["value"], sound, lambda taken: taken["why"], unfit)
+    return Decoding(writers, take, _value_field, _is_sound, _why_field, unfit)
 
 
-def protobuf(
+def make_protobuf_decoding(
     allowed: Mapping[int, tuple[int, ...]], files: bytes, message: str, type_: StructType, unfit: Mapping[int, str]
 ) -> Decoding:
-    """Protobuf by the reader's message, in Python on the workers, which need this package, protobuf and pyarrow.
+    """Return a decoding by the reader's message, in Python on the workers.
+
+    They need this package, protobuf and pyarrow.
 
     Args:
         allowed, files, message: see `onceonly.registry.protobuf.reader`.
         unfit: see `Decoding`.
     """
-    both = StructType().add("value", type_).add("why", "string")
+    row_type = StructType().add("value", type_).add("why", "string")
 
     def read_all(values: pa.Array) -> pa.Array:
         from pyspark.sql.pandas.types import to_arrow_type
@@ -136,24 +148,33 @@ def protobuf(
         from onceonly.registry import protobuf
 
         read = protobuf.reader(files, message, allowed)
-        return one_by_one(list(map(read, values.to_pylist())), to_arrow_type(both, timezone="UTC"))
+        return to_arrow_array(list(map(read, values.to_pylist())), to_arrow_type(row_type, timezone="UTC"))
 
-    def sound(taken: Column, _: Column) -> Column:
-        return taken.isNotNull() & taken["why"].isNull()
-
-    take = arrow.udf(read_all, both)
-    return Decoding(allowed, take, lambda taken: taken["value"], sound, lambda taken: taken["why"], unfit)
+    take = arrow.udf(read_all, row_type)
+    return Decoding(allowed, take, _value_field, _is_sound, _why_field, unfit)
 
 
-def one_by_one(rows: list[dict[str, Any] | None], kind: pa.DataType) -> pa.Array:
-    """The rows in Arrow; one that Arrow does not take is bad, and none of the others."""
+def _value_field(first_column: Column) -> Column:
+    return first_column["value"]
+
+
+def _why_field(first_column: Column) -> Column:
+    return first_column["why"]
+
+
+def _is_sound(first_column: Column, _: Column) -> Column:
+    return first_column.isNotNull() & first_column["why"].isNull()
+
+
+def to_arrow_array(rows: list[dict[str, Any] | None], kind: pa.DataType) -> pa.Array:
+    """Return the rows in Arrow; one that Arrow does not take is bad, and none of the others."""
     try:
         return pa.array(rows, kind)
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
-        return pa.concat_arrays([_alone(row, kind) for row in rows])
+        return pa.concat_arrays([_to_arrow_or_bad(row, kind) for row in rows])
 
 
-def _alone(row: dict[str, Any] | None, kind: pa.DataType) -> pa.Array:
+def _to_arrow_or_bad(row: dict[str, Any] | None, kind: pa.DataType) -> pa.Array:
     try:
         return pa.array([row], kind)
     except (pa.ArrowException, ValueError, TypeError, OverflowError):

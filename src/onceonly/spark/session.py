@@ -24,7 +24,7 @@ from onceonly.spark.conf import READING, REDACTION, conf
 def session(
     settings: Settings, more: Mapping[str, str] = MappingProxyType({}), records: int | None = None
 ) -> SparkSession:
-    """The process's session, started if necessary.
+    """Return the process's session, started if necessary.
 
     Args:
         more: settings of a session that is started here, such as spark.master.
@@ -49,36 +49,41 @@ def session(
     if not os.environ.get("SPARK_REMOTE"):
         os.environ.pop("SPARK_REMOTE", None)  # PySpark takes an empty one for the address of a server
     builder: Any = SparkSession.builder
-    given = {} if os.environ.get("SPARK_ENV_LOADED") else _given(settings, more)  # spark-submit was given all of it
-    with _prepared(settings, records):
-        if redaction.secret(given):
-            _start_jvm(redaction.public(given))
-        for key, value in given.items():
+    spark_conf = {} if os.environ.get("SPARK_ENV_LOADED") else _local_conf(settings, more)  # spark-submit got all of it
+    with _jvm_environment(settings, records):
+        if redaction.secret(spark_conf):
+            _start_jvm(redaction.public(spark_conf))
+        for key, value in spark_conf.items():
             builder = builder.config(key, value)
         classic: SparkSession = builder.getOrCreate()
     return classic
 
 
-def _given(settings: Settings, more: Mapping[str, str]) -> dict[str, str]:
+def _local_conf(settings: Settings, more: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of a session in this process, and let its workers use this Python."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return {"spark.ui.enabled": "false"} | conf(settings) | jvm.class_path(settings) | dict(more)
 
 
 @contextmanager
-def _prepared(settings: Settings, records: int | None) -> Iterator[None]:
-    """While the JVM starts, if it does: what it is to find in its environment, and what is started later is not."""
-    before = {name: os.environ.get(name) for name in jvm.VARIABLES}
+def _jvm_environment(settings: Settings, records: int | None) -> Iterator[None]:
+    """Set the variables that a JVM which starts in the block is to find, and what is started later is not."""
+    previous_values = {name: os.environ.get(name) for name in jvm.VARIABLES}
     os.environ.update(jvm.environment(settings.jars, records))
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, value in previous_values.items():
             os.environ.pop(name, None)
-            os.environ.update({name: value} if value is not None else {})
+            if value is not None:
+                os.environ[name] = value
 
 
 def silence_query_contexts() -> None:
-    """PySpark writes an error of a column to stderr as kilobytes of JSON; it is raised as well, and explained there."""
+    """Keep PySpark from writing an error of a column to stderr as kilobytes of JSON.
+
+    The error is raised as well, and explained there.
+    """
     try:
         from pyspark.logger import PySparkLogger
     except ModuleNotFoundError:  # before Spark 4, which began with it
@@ -100,18 +105,18 @@ def _check_user() -> None:
         ) from error
 
 
-def _start_jvm(shown: Mapping[str, str]) -> None:
+def _start_jvm(public_conf: Mapping[str, str]) -> None:
     """Start the JVM without the secret settings, which would be arguments of its process.
 
     PySpark sends settings that are added later over its socket.
     """
     context: Any = SparkContext
-    context._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(shown.items())))
+    context._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(public_conf.items())))
 
 
 def _redact(session: SparkSession) -> None:
     """Add our redaction to that of a server which somebody else has configured."""
-    for key, ours in REDACTION.items():
-        theirs = session.conf.get(key, "") or ""
-        if ours not in theirs:
-            session.conf.set(key, f"{theirs}|{ours}" if theirs else ours)
+    for key, pattern in REDACTION.items():
+        server_pattern = session.conf.get(key, "") or ""
+        if pattern not in server_pattern:
+            session.conf.set(key, f"{server_pattern}|{pattern}" if server_pattern else pattern)

@@ -1,4 +1,4 @@
-"""Read exactly a range of versions of a Delta table, with Spark."""
+"""Reading exactly a range of versions of a Delta table, with Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FEED = (
     "_commit_timestamp",
 )  # what a Change Data Feed has beside the table's columns
 GLOB = re.compile(r"([{}*?\[\]\\])")  # what a path must not mean to Spark
-TAG = "__onceonly_file"
+FILE_COLUMN = "__onceonly_file"
 PLAIN = re.compile(r"[\w.-]+")  # a file name that is the same in every encoding
 LOST = re.compile(
     r"FILE_NOT_EXIST|FileNotFound|DELTA_FILE_NOT_FOUND|PATH_NOT_FOUND|PATH_DOES_NOT_EXIST|FAILED_READ_FILE|TIMESTAMP|VERSION"
@@ -31,46 +31,51 @@ LOST = re.compile(
 Files = Sequence[tuple[str, Mapping[str, str | None]]]  # path, and the text of each partition column
 
 
-def schema_of(text: str) -> StructType:
-    """A Delta schema as Spark's; without settings of its columns, which are for writers."""
-    found: StructType = StructType.fromJson(_bare(json.loads(text)))
-    return found
+def parse_schema(text: str) -> StructType:
+    """Convert a Delta schema to Spark's, without settings of its columns, which are for writers."""
+    schema: StructType = StructType.fromJson(_remove_metadata(json.loads(text)))
+    return schema
 
 
-def appended(spark: SparkSession, root: str, schema: StructType, partitioned: Sequence[str], files: Files) -> DataFrame:
-    """The rows of these files, with the columns of `schema`; what a file has not is null."""
+def read_files(
+    spark: SparkSession, root: str, schema: StructType, partition_columns: Sequence[str], files: Files
+) -> DataFrame:
+    """Return the rows of these files, with the columns of `schema`; what a file has not is null."""
     if not files:
         return spark.createDataFrame([], schema)
-    groups = [files] if not partitioned or _distinct(files) else [[file] for file in files]
-    frames = [_group(spark, root, schema, partitioned, group) for group in groups]
-    whole = frames[0]
-    for frame in frames[1:]:
-        whole = whole.unionAll(frame)
-    return whole
+    if not partition_columns or _has_distinct_names(files):
+        return _read_group(spark, root, schema, partition_columns, files)
+    # A row shows only its file's name, so files of the same name are read one by one.
+    rows, *further_rows = [_read_group(spark, root, schema, partition_columns, [file]) for file in files]
+    for frame in further_rows:
+        rows = rows.unionAll(frame)
+    return rows
 
 
-def snapshot(spark: SparkSession, uri: str, version: int, schema: StructType) -> DataFrame:
-    """All rows of the table as of that version."""
-    rows = _of_any_age(spark, uri, {"versionAsOf": str(version)})
-    return rows.select(*map(_named, schema.names))
+def read_snapshot(spark: SparkSession, uri: str, version: int, schema: StructType) -> DataFrame:
+    """Return all rows of the table as of that version."""
+    rows = _read_versions(spark, uri, {"versionAsOf": str(version)})
+    return rows.select(*map(_column, schema.names))
 
 
-def inserted(rows: DataFrame, version: int, time: datetime) -> DataFrame:
-    """Rows as a Change Data Feed would show them if they were inserted by that version."""
-    told = (F.lit("insert"), F.lit(version).cast("bigint"), F.lit(time.isoformat()).cast("timestamp"))
-    return rows.select("*", *(value.alias(name) for name, value in zip(FEED, told, strict=True)))
+def add_insert_columns(rows: DataFrame, version: int, time: datetime) -> DataFrame:
+    """Return the rows as a Change Data Feed would show them if they were inserted by that version."""
+    values = (F.lit("insert"), F.lit(version).cast("bigint"), F.lit(time.isoformat()).cast("timestamp"))
+    return rows.select("*", *(value.alias(name) for name, value in zip(FEED, values, strict=True)))
 
 
-def changed(spark: SparkSession, uri: str, start: int, end: int, schema: StructType) -> DataFrame:
-    """The Change Data Feed of the versions from `start` to before `end`, with the columns of `schema`."""
+def read_changes(spark: SparkSession, uri: str, start: int, end: int, schema: StructType) -> DataFrame:
+    """Return the Change Data Feed of the versions from `start` to before `end`, with the columns of `schema`."""
     options = {"readChangeFeed": "true", "startingVersion": str(start), "endingVersion": str(end - 1)}
-    rows = _of_any_age(spark, uri, options)
-    columns = [_named(field.name).cast(field.dataType).alias(field.name) for field in schema.fields]
+    rows = _read_versions(spark, uri, options)
+    columns = []
+    for field in schema.fields:
+        columns.append(_column(field.name).cast(field.dataType).alias(field.name))
     return rows.select(*columns, *FEED)
 
 
-def _of_any_age(spark: SparkSession, uri: str, options: Mapping[str, str]) -> DataFrame:
-    """Versions of a table, without Delta's refusal of old ones, which is raised when the read is analysed.
+def _read_versions(spark: SparkSession, uri: str, options: Mapping[str, str]) -> DataFrame:
+    """Read versions of a table, without Delta's refusal of old ones, which is raised when the read is analysed.
 
     A client of Spark Connect sends a read to be analysed with each use of it. A view is analysed once.
     """
@@ -84,65 +89,82 @@ def _of_any_age(spark: SparkSession, uri: str, options: Mapping[str, str]) -> Da
 
 
 def looks_lost(error: Exception) -> bool:
-    """Whether a read may have failed because files or versions were deleted. Only the log can prove it."""
+    """Return whether a read may have failed because files or versions were deleted. Only the log can prove it."""
     return LOST.search(str(error)) is not None
 
 
-def _group(spark: SparkSession, root: str, schema: StructType, partitioned: Sequence[str], files: Files) -> DataFrame:
-    data = StructType([field for field in schema.fields if field.name not in partitioned])
+def _read_group(
+    spark: SparkSession, root: str, schema: StructType, partition_columns: Sequence[str], files: Files
+) -> DataFrame:
+    file_schema = StructType([field for field in schema.fields if field.name not in partition_columns])
     paths = [GLOB.sub(r"\\\1", f"{root.rstrip('/')}/{path}") for path, _ in files]
-    rows: DataFrame = strict_reader(spark).schema(data).parquet(*paths)
-    if not partitioned:
+    rows: DataFrame = strict_reader(spark).schema(file_schema).parquet(*paths)
+    if not partition_columns:
         return rows
     if len(files) == 1:
-        values = {name: F.lit(files[0][1].get(name)) for name in partitioned}
+        (_, values) = files[0]
+        partition_values = {name: F.lit(values.get(name)) for name in partition_columns}
     else:
-        rows, values = _looked_up(spark, rows, partitioned, files)
-    return rows.select(
-        *(
-            values[field.name].cast(field.dataType).alias(field.name) if field.name in values else _named(field.name)
-            for field in schema.fields
-        )
-    )
+        rows, partition_values = _join_partition_values(spark, rows, partition_columns, files)
+    columns = []
+    for field in schema.fields:
+        if field.name in partition_values:
+            columns.append(partition_values[field.name].cast(field.dataType).alias(field.name))
+        else:
+            columns.append(_column(field.name))
+    return rows.select(*columns)
 
 
-def _looked_up(
-    spark: SparkSession, rows: DataFrame, partitioned: Sequence[str], files: Files
+def _join_partition_values(
+    spark: SparkSession, rows: DataFrame, partition_columns: Sequence[str], files: Files
 ) -> tuple[DataFrame, dict[str, Column]]:
-    """The rows with the values of their file; a row of a file that is not among them fails."""
-    names = [TAG, *(f"{TAG}_{number}" for number in range(len(partitioned)))]
-    listed = [(_name(path), *(values.get(name) for name in partitioned)) for path, values in files]
-    known = spark.createDataFrame(listed, ", ".join(f"{name} STRING" for name in names))
-    tagged = rows.withColumn(f"{TAG}_of", F.col("_metadata.file_name"))
-    joined = tagged.join(F.broadcast(known), tagged[f"{TAG}_of"] == known[TAG], "left")
-    unknown = F.raise_error(F.concat(F.lit("a file that was not requested: "), F.col(f"{TAG}_of")))
-    values = {
-        name: F.when(F.col(TAG).isNull(), unknown.cast("string")).otherwise(F.col(column))
-        for name, column in zip(partitioned, names[1:], strict=True)
-    }
-    return joined, values
+    """Join the rows with the partition values of their file, by its name.
+
+    Returns:
+        the rows, and a column for each partition column. It fails for a row of a file that is not among `files`.
+    """
+    value_columns = [f"{FILE_COLUMN}_{number}" for number in range(len(partition_columns))]
+    lookup_rows = []
+    for path, values in files:
+        lookup_rows.append((_file_name(path), *map(values.get, partition_columns)))
+    lookup_schema = ", ".join(f"{name} STRING" for name in (FILE_COLUMN, *value_columns))
+    lookup = spark.createDataFrame(lookup_rows, lookup_schema)
+    tagged = rows.withColumn(f"{FILE_COLUMN}_of", F.col("_metadata.file_name"))
+    joined = tagged.join(F.broadcast(lookup), tagged[f"{FILE_COLUMN}_of"] == lookup[FILE_COLUMN], "left")
+    failure = F.raise_error(F.concat(F.lit("a file that was not requested: "), F.col(f"{FILE_COLUMN}_of")))
+    partition_values = {}
+    for name, column in zip(partition_columns, value_columns, strict=True):
+        is_unlisted = F.col(FILE_COLUMN).isNull()
+        partition_values[name] = F.when(is_unlisted, failure.cast("string")).otherwise(F.col(column))
+    return joined, partition_values
 
 
-def _distinct(files: Files) -> bool:
-    """Whether each file is known by its name alone."""
-    names = [_name(path) for path, _ in files]
+def _has_distinct_names(files: Files) -> bool:
+    """Return whether each file can be told from the others by its name alone."""
+    names = [_file_name(path) for path, _ in files]
     return len(set(names)) == len(names) and all(PLAIN.fullmatch(name) for name in names)
 
 
-def _name(path: str) -> str:
+def _file_name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
 def quoted(name: str) -> str:
-    """A column's name as Spark takes it for that of one column, whatever is in it."""
+    """Return a column's name as Spark takes it for that of one column, whatever is in it."""
     return f"`{name.replace('`', '``')}`"
 
 
-def _named(name: str) -> Column:
+def _column(name: str) -> Column:
     return F.col(quoted(name))
 
 
-def _bare(part: Any) -> Any:
+def _remove_metadata(part: Any) -> Any:
+    """Return a part of a schema's JSON with empty metadata everywhere."""
     if isinstance(part, dict):
-        return {key: {} if key == "metadata" else _bare(value) for key, value in part.items()}
-    return [_bare(each) for each in part] if isinstance(part, list) else part
+        new_part = {}
+        for key, value in part.items():
+            new_part[key] = {} if key == "metadata" else _remove_metadata(value)
+        return new_part
+    if isinstance(part, list):
+        return [_remove_metadata(element) for element in part]
+    return part

@@ -20,13 +20,13 @@ OLD_VERSIONS = {"spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFil
 @contextmanager
 def temporary_conf(spark: Any, settings: Mapping[str, str]) -> Iterator[None]:
     """Set the session as given while the block runs; what was set before is set again, and what was not is unset."""
-    before = {name: spark.conf.get(name, None) for name in settings}
+    previous_values = {name: spark.conf.get(name, None) for name in settings}
     try:
         for name, value in settings.items():
             spark.conf.set(name, value)
         yield
     finally:
-        for name, value in before.items():
+        for name, value in previous_values.items():
             if value is None:
                 spark.conf.unset(name)
             else:

@@ -1,4 +1,4 @@
-"""Text that is UTF-8. Spark keeps the bytes of a string as they are, and writes them; other readers refuse the file."""
+"""The check that text is UTF-8. Spark writes the bytes of a string as they are, and other readers refuse the file."""
 
 from __future__ import annotations
 
@@ -14,85 +14,108 @@ from onceonly.errors import InvalidPipeline
 
 RAISED = re.compile(r"onceonly: in the rows for sink '(.+?)' column '(.+?)' is not UTF-8(?: \((.+?)\))?\.")
 PLACE = ("topic", "partition", "offset")  # columns that say which record a row was made of
+MAX_CAUSES = 20  # of one error that are read
 
 
 def is_valid(text: Column) -> Column:
-    """Whether a string is valid UTF-8; null for null."""
+    """Return whether a string is valid UTF-8; null for null."""
     if hasattr(F, "is_valid_utf8"):  # since Spark 4
         return F.is_valid_utf8(text)
     return F.encode(F.decode(text.cast("binary"), "UTF-8"), "UTF-8") == text.cast("binary")
 
 
 def checked(rows: DataFrame, sink: str) -> DataFrame:
-    """The same rows; one with a text that is not UTF-8, at any depth, fails whatever reads it. See `explained`."""
+    """Return the same rows; one with a text that is not UTF-8, at any depth, fails whatever reads it.
+
+    See `explained`.
+    """
     if len({name.lower() for name in rows.columns}) < len(rows.columns):
         return rows  # two columns of one name, which the sink refuses
-    place = [name for name in PLACE if name in rows.columns]
-    where = F.concat_ws(", ", *(F.concat(F.lit(f"{name} "), F.col(name).cast("string")) for name in place))
     columns = []
     for field in rows.schema:
         column = F.col(f"`{field.name.replace('`', '``')}`")
         is_bad = _is_bad(field.dataType, column)
         if is_bad is not None:
-            told = f"onceonly: in the rows for sink '{sink}' column '{field.name}' is not UTF-8"
-            text = F.concat(F.lit(f"{told} ("), where, F.lit(").")) if place else F.lit(f"{told}.")
-            column = F.when(F.coalesce(is_bad, F.lit(False)), F.raise_error(text)).otherwise(column)
+            message = _failure_message(rows, sink, field.name)
+            column = F.when(F.coalesce(is_bad, F.lit(False)), F.raise_error(message)).otherwise(column)
         columns.append(column.alias(field.name, metadata=field.metadata))
     return rows.select(*columns)
 
 
+def _failure_message(rows: DataFrame, sink: str, column: str) -> Column:
+    """Return the text that RAISED matches: with the record of a row where the row shows of which it was made."""
+    problem = f"onceonly: in the rows for sink '{sink}' column '{column}' is not UTF-8"
+    place = [name for name in PLACE if name in rows.columns]
+    if not place:
+        return F.lit(f"{problem}.")
+    position = F.concat_ws(", ", *(F.concat(F.lit(f"{name} "), F.col(name).cast("string")) for name in place))
+    return F.concat(F.lit(f"{problem} ("), position, F.lit(")."))
+
+
 def explained(error: BaseException) -> InvalidPipeline | None:
-    """What to tell of an error that `checked` has caused; None: it is another one."""
-    found = next((match for text in _texts(error) if (match := RAISED.search(text))), None)
-    if found is None:
+    """Return the error to raise for one that `checked` has caused; None: it is another one."""
+    match = _find_failure(error)
+    if match is None:
         return None
-    where = f" It was made of the record at {found[3]}." if found[3] else ""
+    sink, column, position = match.groups()
+    origin = f" It was made of the record at {position}." if position else ""
     return InvalidPipeline(
-        f"sink '{found[1]}': a text is not UTF-8.",
-        f"Column '{found[2]}' of a row holds bytes that are no UTF-8. Spark would write them as they are, and other "
-        f"readers refuse such a file.{where}",
+        f"sink '{sink}': a text is not UTF-8.",
+        f"Column '{column}' of a row holds bytes that are no UTF-8. Spark would write them as they are, and other "
+        f"readers refuse such a file.{origin}",
         "Keep these bytes as BINARY, or replace what is no text in the transform (make_valid_utf8). Nothing was "
         "published.",
         code="text-not-utf8",
     )
 
 
-def _texts(error: BaseException | None) -> list[str]:
-    """Of the error and of those that caused it."""
+def _find_failure(error: BaseException) -> re.Match[str] | None:
+    for text in _list_messages(error):
+        match = RAISED.search(text)
+        if match:
+            return match
+    return None
+
+
+def _list_messages(error: BaseException | None) -> list[str]:
+    """Return the texts of the error and of those that caused it."""
     texts: list[str] = []
-    while error is not None and len(texts) < 20:
+    while error is not None and len(texts) < MAX_CAUSES:
         texts.append(str(error))
         error = error.__cause__ or error.__context__
     return texts
 
 
 def _is_bad(kind: DataType, column: Column) -> Column | None:
-    """Whether some text in it is not UTF-8. None: there is no text in it."""
+    """Return whether some text in it is not UTF-8. None: there is no text in it."""
     match kind:
         case StringType():
             return ~is_valid(column)
         case ArrayType():
-            return _some(kind.elementType, column)
+            return _has_bad_item(kind.elementType, column)
         case MapType():
-            return _either(_some(kind.keyType, F.map_keys(column)), _some(kind.valueType, F.map_values(column)))
+            has_bad_key = _has_bad_item(kind.keyType, F.map_keys(column))
+            has_bad_value = _has_bad_item(kind.valueType, F.map_values(column))
+            return _join_by_or(has_bad_key, has_bad_value)
         case StructType():
-            return _either(*(_is_bad(field.dataType, column.getField(field.name)) for field in kind))
+            return _join_by_or(*(_is_bad(field.dataType, column.getField(field.name)) for field in kind))
         case _:
             return None
 
 
-def _some(kind: DataType, column: Column) -> Column | None:
+def _has_bad_item(kind: DataType, items: Column) -> Column | None:
     if _is_bad(kind, F.lit(None)) is None:
         return None
 
     def is_bad(item: Column) -> Column:
-        found = _is_bad(kind, item)
-        assert found is not None
-        return F.coalesce(found, F.lit(False))
+        is_bad_item = _is_bad(kind, item)
+        assert is_bad_item is not None
+        return F.coalesce(is_bad_item, F.lit(False))
 
-    return F.exists(column, is_bad)
+    return F.exists(items, is_bad)
 
 
-def _either(*conditions: Column | None) -> Column | None:
-    some = [F.coalesce(each, F.lit(False)) for each in conditions if each is not None]
-    return reduce(or_, some) if some else None
+def _join_by_or(*conditions: Column | None) -> Column | None:
+    """Return whether one of the conditions is true; None: there are none."""
+    columns = [F.coalesce(condition, F.lit(False)) for condition in conditions if condition is not None]
+    return reduce(or_, columns) if columns else None

@@ -24,7 +24,7 @@ def running(project: Project, *dags: str) -> Iterator[Standalone]:
     airflow = Standalone(project.settings, standalone.free_port(0), spark=project.spark)
     path = {"PYTHONPATH": os.pathsep.join([str(SOURCES), str(project.folder)])}
     try:
-        with patch.object(standalone, "TO_START", PATIENCE):
+        with patch.object(standalone, "START_SECONDS", PATIENCE):
             airflow.start({**project.env(), **path})
         for dag in dags:
             until(lambda dag=dag: airflow.unpause(dag), f"Airflow has parsed DAG {dag}", PATIENCE)  # type: ignore[misc]

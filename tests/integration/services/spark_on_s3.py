@@ -11,7 +11,7 @@ from integration.services.s3 import S3
 from onceonly.settings import Settings
 from onceonly.spark import jars, stores
 
-FETCHED = not jars.missing(Settings.from_env().jars, "s3")
+FETCHED = not jars.list_missing(Settings.from_env().jars, "s3")
 UNFETCHED = "the jars of S3 are missing: onceonly jars fetch s3"
 HIDDEN = ("fs.s3a.access.key", "fs.s3a.secret.key")  # of a server that only this test run knows
 

@@ -26,7 +26,11 @@ LOGIN = {
 def unfetched(store: StoreServer) -> str | None:
     """Why it cannot be reached; None: it can."""
     folder = FOLDERS[store.scheme]
-    return f"jars are missing: onceonly jars fetch {folder}" if jars.missing(Settings.from_env().jars, folder) else None
+    return (
+        f"jars are missing: onceonly jars fetch {folder}"
+        if jars.list_missing(Settings.from_env().jars, folder)
+        else None
+    )
 
 
 @contextmanager

@@ -152,8 +152,8 @@ def test_bad_is_exactly_what_fails_otherwise(spark: Any, format: str, schema: st
     numbered = [(None, value, "t", 0, n, None, None) for n, value in enumerate(VALUES[format])]
     rows = spark.createDataFrame(numbered, read.SCHEMA)
     json_ = JsonDecoder(columns(schema), "value") if format == "json" else None
-    way = json_.decode if json_ else partial(decode.plain_avro, schema=schema)
-    both = judged.judged(rows, [("value", way)])
+    way = json_.decode if json_ else partial(decode.decode_plain_avro, schema=schema)
+    both = judged.decode_with_errors(rows, [("value", way)])
     good = {row["offset"]: row["value"] for row in judged.good(both).collect()}
     bad = {row["offset"]: row["value"] for row in judged.bad(both).collect()}
     assert judged.counts(both) == (len(numbered), len(bad))
@@ -161,7 +161,7 @@ def test_bad_is_exactly_what_fails_otherwise(spark: Any, format: str, schema: st
     assert good and bad == {n: VALUES[format][n] for n in bad}
     for n in range(len(numbered)):
         one = rows.where(f"offset = {n}")
-        failing = registered.failing(json_.decode(one, "why"), "value", "why") if json_ else None
+        failing = registered.fail_bad_rows(json_.decode(one, "why"), "value", "why") if json_ else None
         alone = (failing or decode.decode(one, format, schema)).select("value")
         if n in good:
             assert alone.first()["value"] == good[n]

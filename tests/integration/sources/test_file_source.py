@@ -147,6 +147,6 @@ def test_a_folder_on_hdfs(tmp_path: Path, spark: Any, hdfs: Hdfs) -> None:
     assert lake.rows(2, 3) == [{"n": n, "place": "a +%#"} for n in range(3)]
     pinned = lake.range(1, 2)
     place = lake.reader._place[0]
-    (file,) = (file for manifest in lake.reader._pinned(pinned) for file in manifest.files)
+    (file,) = (file for manifest in lake.reader._read_pinned_manifests(pinned) for file in manifest.files)
     assert place.size(f"{lake.uri}/{file.path}") == file.bytes
     assert (place.size(lake.uri), place.size(f"{lake.uri}/none")) == (None, None)

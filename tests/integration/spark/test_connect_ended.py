@@ -22,7 +22,7 @@ from onceonly.settings import Settings
 from onceonly.spark import connect
 from onceonly.spark.session import session
 
-connect.TRIES = 3  # a second in all: what is tested is that nothing else waits
+connect.MAX_RETRIES = 3  # a second in all: what is tested is that nothing else waits
 spark = session(Settings.from_env({"SPARK_REMOTE": sys.argv[1]}))
 print("counted", spark.range(5).count(), flush=True)
 sys.stdin.readline()

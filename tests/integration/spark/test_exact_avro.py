@@ -66,7 +66,7 @@ def encoded(schema: Any, value: Any) -> bytes:
 def decoded(spark: Any, values: list[bytes], schema: Any, reader: Any = None) -> list[tuple[Any, str | None]]:
     """(value as JSON, or None where it is bad; why)."""
     rows = spark.createDataFrame([(n, bytearray(value)) for n, value in enumerate(values)], "n INT, v BINARY")
-    both = avro.decoded(F.col("v"), json.dumps(schema), json.dumps(reader or schema))
+    both = avro.decode(F.col("v"), json.dumps(schema), json.dumps(reader or schema))
     shown = F.to_json(F.struct("x.value"), {"ignoreNullFields": "false"})
     found = rows.withColumn("x", both).select("n", shown.alias("json"), "x.why").orderBy("n").collect()
     return [(None if row["why"] else json.loads(row["json"])["value"], row["why"]) for row in found]
@@ -196,7 +196,7 @@ def test_each_policy_says_the_same_of_the_same_records(spark: Any) -> None:
         None,
     ]
     rows = spark.createDataFrame([(None, v, "t", 0, n, None, None) for n, v in enumerate(values)], read.SCHEMA)
-    both = judged.judged(rows, [("value", partial(decode.plain_avro, schema=json.dumps(PAIR)))])
+    both = judged.decode_with_errors(rows, [("value", partial(decode.decode_plain_avro, schema=json.dumps(PAIR)))])
     bad = {row["offset"]: row["error"] for row in judged.bad(both).collect()}
     assert set(bad) == set(range(len(values) - 2))
     for n in range(len(values)):

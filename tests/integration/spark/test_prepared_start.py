@@ -34,7 +34,7 @@ def jars(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The jars of this checkout, with the archive that it has, or one that is made here."""
     ours, made = Settings.from_env().jars, tmp_path_factory.mktemp("jars")
     (made / "spark").symlink_to(ours / "spark")
-    if there := archive.found(ours):
+    if there := archive.find(ours):
         (made / there.name).symlink_to(there)
     else:
         assert archive.make(made)
@@ -73,7 +73,7 @@ def test_a_start_maps_the_archive(jars: Path, tmp_path: Path) -> None:
 @pytest.mark.heavy
 def test_an_archive_that_does_not_fit_is_passed_over_in_silence(jars: Path, tmp_path: Path, broken: str) -> None:
     """It has the right name all the same: that of other jars, say, which were touched within the same second."""
-    there = archive.found(jars)
+    there = archive.find(jars)
     assert there
     other = tmp_path / "jars"
     shutil.copytree(jars / "spark", other / "spark", copy_function=shutil.copy2)

@@ -57,7 +57,7 @@ def project(
 def test_a_stage_on_spark_connect_is_interrupted(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "EVERY", 0.0)
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
     at_work = tmp_path / "at-work"
     module = tmp_path / f"transforms_{project.topic}.py"
     module.write_text(module.read_text() + SLOW.format(file=str(at_work)))

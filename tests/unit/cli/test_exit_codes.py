@@ -376,7 +376,7 @@ def is_shown(here: Here) -> list[Any]:
 
 
 def beside_another(here: Here) -> list[Any]:
-    here.enter(run.alone(Settings.from_env().home / "demo"))
+    here.enter(run.lock_folder(Settings.from_env().home / "demo"))
     return []
 
 

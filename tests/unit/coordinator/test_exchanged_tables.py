@@ -110,7 +110,7 @@ def test_exchanged_while_it_is_planned(tmp_path: Path, monkeypatch: pytest.Monke
     reader.write(1, 2)
     reader.run(owner="run-1")
     reader.write(3)
-    inner = DeltaReader._files
+    inner = DeltaReader._list_files
 
     def files(self: DeltaReader, range_: Any) -> Any:
         found = inner(self, range_)
@@ -118,7 +118,7 @@ def test_exchanged_while_it_is_planned(tmp_path: Path, monkeypatch: pytest.Monke
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(DeltaReader, "_files", files)
+        patch.setattr(DeltaReader, "_list_files", files)
         with pytest.raises(SourceLost, match="has another history"):
             reader.plan(owner="run-2")
 

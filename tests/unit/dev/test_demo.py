@@ -13,18 +13,18 @@ from onceonly.errors import NotCommitted
 
 def test_a_second_demo_in_the_same_place_is_refused(tmp_path: Path) -> None:
     with (
-        demo.alone(tmp_path / "demo"),
+        demo.lock_folder(tmp_path / "demo"),
         pytest.raises(NotCommitted, match="a demo is already running"),
-        demo.alone(tmp_path / "demo"),
+        demo.lock_folder(tmp_path / "demo"),
     ):
         pass
-    with demo.alone(tmp_path / "demo"):
+    with demo.lock_folder(tmp_path / "demo"):
         pass
 
 
 def test_a_place_that_cannot_be_written_to_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.access", lambda *_, **__: False)
-    with pytest.raises(NotCommitted, match="cannot be written to"), demo.alone(tmp_path / "home" / "demo"):
+    with pytest.raises(NotCommitted, match="cannot be written to"), demo.lock_folder(tmp_path / "home" / "demo"):
         pass
     assert not (tmp_path / "home").exists()
 

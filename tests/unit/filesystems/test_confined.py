@@ -140,7 +140,7 @@ OTHERWISE = {
     "spark/jars/__init__.py _delete_outdated",  # other revisions of the jars that it has just fetched
     "spark/archive.py _delete_others",  # archives of other jars, beside the one that it has just made
     "dev/demo/run.py clear",  # the demo's own folder
-    "dev/demo/run.py _killed_after_decision",
+    "dev/demo/run.py _kill_after_decision",
 }
 
 

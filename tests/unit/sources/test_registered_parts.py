@@ -51,13 +51,13 @@ def test_a_writers_schema_of_another_type_makes_its_records_bad(server: FakeRegi
     texts = file(message("Order", field(1, "id", "string")))
     id = server.register("orders-value", protos.text(texts), "PROTOBUF")
     part = values(server, topic="orders", on_bad_record=policy)
-    schemas = {id: part._schema(id)}
+    schemas = {id: part._read_schema(id)}
     if policy == "drop":
-        allowed, unfit = part._allowed(schemas, READ, "shop.Order")
+        allowed, unfit = part._split_by_fit(schemas, READ, "shop.Order")
         assert allowed == {} and "written as another type" in unfit[id]
         return
     with pytest.raises(InvalidPipeline, match=f"Schema {id} ") as refused:
-        part._allowed(schemas, READ, "shop.Order")
+        part._split_by_fit(schemas, READ, "shop.Order")
     assert refused.value.code == "schema-unfit"
 
 
@@ -68,7 +68,7 @@ def test_a_schema_that_cannot_be_used_is_refused_in_every_mode(server: FakeRegis
     id = server.register("orders-value", protos.text(broken), "PROTOBUF")
     part = values(server, topic="orders", on_bad_record=policy)
     with pytest.raises(InvalidPipeline, match=f"Schema {id} ") as refused:
-        part._allowed({id: part._schema(id)}, READ, "shop.Order")
+        part._split_by_fit({id: part._read_schema(id)}, READ, "shop.Order")
     assert refused.value.code == "schema-unusable"
 
 
@@ -88,7 +88,7 @@ def test_an_avro_schema_without_a_type_is_refused_by_check(
         part.check()
     assert refused.value.code == "schema-unusable"
     with pytest.raises(InvalidPipeline, match=f"field '{field_}'"):
-        part._writers({"writers": {"1": part._schema(1).sha256}})
+        part._read_avro_writers({"writers": {"1": part._read_schema(1).sha256}})
 
 
 def test_a_readers_schema_without_a_message_is_told_in_our_words(server: FakeRegistry) -> None:
@@ -96,7 +96,7 @@ def test_a_readers_schema_without_a_message_is_told_in_our_words(server: FakeReg
     server.register("orders-value", protos.text(empty), "PROTOBUF")
     part = values(server, topic="orders")
     with pytest.raises(InvalidPipeline, match=r"cannot be decoded(.|\n)*no message"):
-        part._decoding({"writers": {}, "reader": part._latest()})
+        part._make_decoding({"writers": {}, "reader": part._read_latest()})
 
 
 @pytest.mark.parametrize(

@@ -46,13 +46,13 @@ class Odd(Message):
 
 
 def test_records_are_in_order_whenever_they_came() -> None:
-    table = few._table(Message(number) for number in (3, 2, 1, 0))
+    table = few._build_table(Message(number) for number in (3, 2, 1, 0))
     assert table is not None
     assert (table.schema, table["offset"].to_pylist()) == (few.SCHEMA, [0, 2, 1, 3])
 
 
 def test_no_records_are_a_table_without_rows() -> None:
-    table = few._table([])
+    table = few._build_table([])
     assert table is not None
     assert (table.schema, table.num_rows) == (few.SCHEMA, 0)
 
@@ -67,7 +67,7 @@ def test_no_records_are_a_table_without_rows() -> None:
     ],
 )
 def test_what_is_large_or_odd_is_left_to_spark(last: Message) -> None:
-    assert few._table([Message(0), last]) is None
+    assert few._build_table([Message(0), last]) is None
 
 
 @pytest.mark.parametrize(

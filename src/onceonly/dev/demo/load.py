@@ -1,4 +1,4 @@
-"""Load flights into a topic, in order of time and each once: flights that the topic has already are skipped.
+"""Loading flights into a topic, in order of time and each once: flights that the topic has already are skipped.
 
 Every partition gets its flights in order. So its number of records in a period is the number of flights loaded, also
 after an interrupted load.
@@ -21,13 +21,20 @@ from onceonly.sources.kafka import KafkaReader
 PARTITIONS = 4
 LATE_TOPIC = "late-flights"  # the example's output
 TIMEOUT = 30.0  # seconds for a request, or for a delivery
-KEPT = {"retention.ms": "-1", "message.timestamp.type": "CreateTime"}  # retention uses record time, which is in 2013
+TOPIC_CONFIG = {  # retention uses record time, which is in 2013
+    "retention.ms": "-1",
+    "message.timestamp.type": "CreateTime",
+}
 Progress = Callable[[int, int], None]  # (records handed to the broker, records to load)
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """The result of a load; `skipped` flights were in the topic before."""
+    """The result of a load.
+
+    Args:
+        skipped: number of flights that were in the topic before.
+    """
 
     topic: str
     bootstrap: str
@@ -51,23 +58,23 @@ def load(settings: Settings, topic: str, period: Interval, progress: Progress = 
         NotCommitted: no broker answered.
         OutcomeUnknown: a delivery failed; loading again continues at the end of the topic.
     """
-    started = time.monotonic()
+    started_at = time.monotonic()
     schema = flights.read_schema(settings.project)
     bootstrap = settings.brokers(None)
     reader = KafkaReader(KafkaSource(topic), bootstrap, settings.project)
-    created = _ensure(reader, bootstrap, topic)
-    _ensure(KafkaReader(KafkaSource(LATE_TOPIC), bootstrap, settings.project), bootstrap, LATE_TOPIC)
-    wanted = flights.table(schema, period)
-    held = _held(reader, topic, period, _count(wanted, len(reader.log().partitions)))
-    todo = wanted.num_rows - sum(held.values())
-    if todo:
-        _produce(_Sender(bootstrap, topic, schema), wanted, held, lambda done: progress(done, todo))
-    seconds = time.monotonic() - started
-    return Loaded(topic, bootstrap, created, len(held), period, todo, wanted.num_rows - todo, seconds)
+    created = _ensure_topic(reader, bootstrap, topic)
+    _ensure_topic(KafkaReader(KafkaSource(LATE_TOPIC), bootstrap, settings.project), bootstrap, LATE_TOPIC)
+    table = flights.table(schema, period)
+    present_counts = _count_present(reader, topic, period, _count_by_partition(table, len(reader.log().partitions)))
+    total = table.num_rows - sum(present_counts.values())
+    if total:
+        _produce(_Sender(bootstrap, topic, schema), table, present_counts, lambda done: progress(done, total))
+    seconds = time.monotonic() - started_at
+    return Loaded(topic, bootstrap, created, len(present_counts), period, total, table.num_rows - total, seconds)
 
 
 class _Sender:
-    """Sends flights. It stops at the first failed delivery, so that no partition has a gap."""
+    """A producer of flights. It stops at the first failed delivery, so that no partition has a gap."""
 
     def __init__(self, bootstrap: str, topic: str, schema: Mapping[str, Any]) -> None:
         from confluent_kafka import Producer
@@ -82,9 +89,9 @@ class _Sender:
     def send(self, flight: flights.Record, partition: int) -> None:
         value, key, at = self._encode(flight), flight["carrier"].encode(), flight["time_hour"]
         while True:
-            self._refuse()
+            self._require_no_failure()
             try:
-                self._producer.produce(self._topic, value, key, partition, self._delivered, timestamp=at)
+                self._producer.produce(self._topic, value, key, partition, self._record_failure, timestamp=at)
                 self._producer.poll(0)
                 return
             except BufferError:
@@ -92,16 +99,17 @@ class _Sender:
 
     def finish(self) -> None:
         """Wait until every record is acknowledged."""
-        left = self._producer.flush(2 * TIMEOUT)
-        if left:
-            self._failures.append(f"{left} records were not acknowledged within {2 * TIMEOUT:.0f} s")
-        self._refuse()
+        unacknowledged = self._producer.flush(2 * TIMEOUT)
+        if unacknowledged:
+            self._failures.append(f"{unacknowledged} records were not acknowledged within {2 * TIMEOUT:.0f} s")
+        self._require_no_failure()
 
-    def _delivered(self, error: Any, message: Any) -> None:
+    def _record_failure(self, error: Any, message: Any) -> None:
+        """Record a failed delivery; called for every record."""
         if error is not None:
             self._failures.append(error.str())
 
-    def _refuse(self) -> None:
+    def _require_no_failure(self) -> None:
         if self._failures:
             raise OutcomeUnknown(
                 f"loading topic '{self._topic}' was interrupted.",
@@ -110,24 +118,24 @@ class _Sender:
             )
 
 
-def _ensure(reader: KafkaReader, bootstrap: str, topic: str) -> bool:
+def _ensure_topic(reader: KafkaReader, bootstrap: str, topic: str) -> bool:
     """Create the topic if it does not exist; returns whether it was created. An existing one must keep old records."""
     try:
         reader.log()
     except InvalidPipeline:  # it does not exist
-        _create(bootstrap, topic)
+        _create_topic(bootstrap, topic)
         return True
-    _check_kept(bootstrap, topic)
+    _check_config(bootstrap, topic)
     return False
 
 
-def _create(bootstrap: str, topic: str) -> None:
+def _create_topic(bootstrap: str, topic: str) -> None:
     from confluent_kafka import KafkaException, admin
 
     client = admin.AdminClient(_client(bootstrap))  # must exist until the response has arrived
-    new = admin.NewTopic(topic, PARTITIONS, config=KEPT)  # type: ignore[attr-defined]
+    new_topic = admin.NewTopic(topic, PARTITIONS, config=TOPIC_CONFIG)  # type: ignore[attr-defined]
     try:
-        client.create_topics([new], operation_timeout=TIMEOUT)[topic].result(TIMEOUT)
+        client.create_topics([new_topic], operation_timeout=TIMEOUT)[topic].result(TIMEOUT)
     except KafkaException as failure:
         raise NotCommitted(
             f"topic '{topic}' cannot be created on {bootstrap}.",
@@ -137,57 +145,64 @@ def _create(bootstrap: str, topic: str) -> None:
         ) from failure
 
 
-def _check_kept(bootstrap: str, topic: str) -> None:
+def _check_config(bootstrap: str, topic: str) -> None:
+    """Refuse a topic that would delete old records, or change their time. Raises InvalidPipeline."""
     from confluent_kafka import admin
 
     client = admin.AdminClient(_client(bootstrap))
     resource = admin.ConfigResource(admin.ResourceType.TOPIC, topic)  # type: ignore[attr-defined]
-    found = client.describe_configs([resource])[resource].result(TIMEOUT)
-    config = {name: found[name].value for name in KEPT}
-    if config != KEPT:
+    entries = client.describe_configs([resource])[resource].result(TIMEOUT)
+    config = {name: entries[name].value for name in TOPIC_CONFIG}
+    if config != TOPIC_CONFIG:
         raise InvalidPipeline(
             f"topic '{topic}' would delete the flights, or change their time.",
-            f"It has {_listed(config)}, and the records have times in 2013.",
-            f"Set {_listed(KEPT)}, or load with --topic another-name. Nothing was written.",
+            f"It has {_format_config(config)}, and the records have times in 2013.",
+            f"Set {_format_config(TOPIC_CONFIG)}, or load with --topic another-name. Nothing was written.",
         )
 
 
-def _listed(config: Mapping[str, str]) -> str:
+def _format_config(config: Mapping[str, str]) -> str:
     return " and ".join(f"{name}={value}" for name, value in config.items())
 
 
-def _count(wanted: Any, partitions: int) -> dict[int, int]:
-    """The period's flights by partition."""
+def _count_by_partition(table: Any, partitions: int) -> dict[int, int]:
+    """Count the period's flights by partition."""
     counts = dict.fromkeys(range(partitions), 0)
-    for carrier in wanted["carrier"].value_counts().to_pylist():
+    for carrier in table["carrier"].value_counts().to_pylist():
         counts[flights.partition(carrier["values"], partitions)] += carrier["counts"]
     return counts
 
 
-def _held(reader: KafkaReader, topic: str, period: Interval, wanted: Mapping[int, int]) -> dict[int, int]:
-    """How many of the period's flights each partition has already: always the first ones."""
+def _count_present(
+    reader: KafkaReader, topic: str, period: Interval, expected_counts: Mapping[int, int]
+) -> dict[int, int]:
+    """Count the period's flights that each partition has already: always the first ones.
+
+    Raises:
+        InvalidPipeline: a partition has other or later records.
+    """
     start, end = reader.offsets_at(period.start), reader.offsets_at(period.end)
-    held = {p: end[p].offset - start[p].offset for p in wanted}
-    for partition, expected in wanted.items():
+    counts = {p: end[p].offset - start[p].offset for p in expected_counts}
+    for partition, expected in expected_counts.items():
         later = end[partition].at
-        if held[partition] > expected or (held[partition] < expected and later):
+        if counts[partition] > expected or (counts[partition] < expected and later):
             why = f"it has later records from {later:%Y-%m-%d %H:%M} UTC on" if later else "it has other records"
             raise InvalidPipeline(
                 f"the flights of {period} cannot be loaded into topic '{topic}'.",
-                f"Partition {partition} has {held[partition]:,} of {expected:,}, and {why}.",
+                f"Partition {partition} has {counts[partition]:,} of {expected:,}, and {why}.",
                 "Flights are loaded in order of time: load a later period, or another topic (--topic). "
                 "Nothing was written.",
             )
-    return held
+    return counts
 
 
-def _produce(sender: _Sender, wanted: Any, held: Mapping[int, int], progress: Callable[[int], None]) -> None:
+def _produce(sender: _Sender, table: Any, present_counts: Mapping[int, int], progress: Callable[[int], None]) -> None:
     """Send the flights that the topic does not have, in order."""
-    skip, done = dict(held), 0
-    for flight in flights.records(wanted):
-        partition = flights.partition(flight["carrier"], len(held))
-        if skip[partition]:
-            skip[partition] -= 1
+    counts_to_skip, done = dict(present_counts), 0
+    for flight in flights.records(table):
+        partition = flights.partition(flight["carrier"], len(present_counts))
+        if counts_to_skip[partition]:
+            counts_to_skip[partition] -= 1
             continue
         sender.send(flight, partition)
         done += 1

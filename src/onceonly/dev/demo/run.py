@@ -44,7 +44,7 @@ LATE_SCHEMA = "schemas/late-flight.v1.avsc"
 
 
 def run(exit_: bool) -> None:
-    """The whole demo. Ctrl-C or closing its terminal leaves no process at any time."""
+    """Run the whole demo. Ctrl-C or closing its terminal leaves no process at any time."""
     console = Console()
     home = Settings.from_env().home / "demo"
     settings = replace(Settings.from_env(), home=home, state=str(home / "state"), bootstrap=None)
@@ -53,7 +53,7 @@ def run(exit_: bool) -> None:
     airflow = Standalone(settings, port("ONCEONLY_AIRFLOW_PORT", 8080), f"sc://localhost:{spark}")
     demo = Demo(settings, services, airflow, console)
     proven: bool | None = None
-    with alone(home), _everything_ended(settings, airflow, console):
+    with lock_folder(home), _stopping_everything(settings, airflow, console):
         clear(home)
         demo.start()
         demo.pipeline()
@@ -68,8 +68,8 @@ def run(exit_: bool) -> None:
 
 
 @contextmanager
-def alone(home: Path) -> Iterator[None]:
-    """Refuse a second demo in the same folder: it would delete files of the first."""
+def lock_folder(home: Path) -> Iterator[None]:
+    """Refuse a second demo in the same folder: it would delete files of the first. Raises NotCommitted."""
     require_writable(home)
     home.parent.mkdir(parents=True, exist_ok=True)
     with home.with_name("demo.lock").open("w") as lock:
@@ -93,7 +93,9 @@ def clear(home: Path) -> None:
 
 
 @contextmanager
-def _everything_ended(settings: Settings, airflow: Standalone, console: Console) -> Iterator[None]:
+def _stopping_everything(settings: Settings, airflow: Standalone, console: Console) -> Iterator[None]:
+    """Stop Airflow and the services when the block ends, also by a signal."""
+
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -115,7 +117,7 @@ def _everything_ended(settings: Settings, airflow: Standalone, console: Console)
 
 
 def port(variable: str, usual: int) -> int:
-    """That of the environment or the usual one, if it is free, else any."""
+    """Return the port of the environment, or the usual one, if it is free, else any."""
     return free_port(int(os.environ.get(variable, str(usual))))
 
 
@@ -129,22 +131,23 @@ class Demo:
     limit: ClassVar[float] = 180.0  # seconds for one DAG run on two cores
 
     def start(self) -> None:
-        """Broker; then flights, Spark and Airflow in parallel."""
+        """Start the broker, and then load flights and start Spark and Airflow in parallel."""
         with self._step("broker"):
             broker = self.services.up().bootstrap
             location.make(self.settings.state)
         with (
             self._step(f"Airflow at {self.airflow.url}, a Spark server for all runs, flights of {MONTH}"),
-            ThreadPoolExecutor(2) as beside,
+            ThreadPoolExecutor(2) as pool,
         ):
-            spark = beside.submit(self.services.up, spark=True)
-            topic = beside.submit(load, self.settings, "flights", flights.month(MONTH))
-            held = {"ONCEONLY_NOTIFY": "onceonly.dev.demo.hold:at_decision", "ONCEONLY_TRANSFORMS": "onceonly.dev.demo"}
-            self.airflow.start(held)
+            spark_start = pool.submit(self.services.up, spark=True)
+            flights_load = pool.submit(load, self.settings, "flights", flights.month(MONTH))
+            self.airflow.start(
+                {"ONCEONLY_NOTIFY": "onceonly.dev.demo.hold:at_decision", "ONCEONLY_TRANSFORMS": "onceonly.dev.demo"}
+            )
             for dag in (PIPELINE, RECOVERY):
                 until(lambda dag=dag: self.airflow.unpause(dag), f"Airflow has parsed DAG {dag}", 60)  # type: ignore[misc]
-            spark.result()
-            loaded = topic.result()
+            spark_start.result()
+            loaded = flights_load.result()
         self.console.print(
             f"  {loaded.loaded:,} flights in topic 'flights' on {broker}, Avro, {loaded.partitions} partitions"
         )
@@ -154,9 +157,9 @@ class Demo:
         with self._step("run 1: without a failure"):
             self._finish(self.airflow.trigger(PIPELINE))
         with self._step("run 2: SIGKILL while staging, completed by Airflow's retry"):
-            self._killed_in_stage()
+            self._kill_stage()
         with self._step("run 3: SIGKILL between decision and publishing, completed by the recovery DAG"):
-            self._killed_after_decision()
+            self._kill_after_decision()
         number = 3
         while True:
             number += 1
@@ -176,8 +179,8 @@ class Demo:
         in_table = prove(table, january)
         in_topic = prove_late(broker, LATE_TOPIC, self.settings.project / LATE_SCHEMA, january)
         self.console.print(
-            f"{_verdict(in_table)}: {_count(in_table)} in the table (deltalake and pandas, whole rows)\n"
-            f"{_verdict(in_topic)}: {_count(in_topic)} in topic '{LATE_TOPIC}' (a plain read_committed consumer)\n"
+            f"{_describe(in_table)} in the table (deltalake and pandas, whole rows)\n"
+            f"{_describe(in_topic)} in topic '{LATE_TOPIC}' (a plain read_committed consumer)\n"
             f"  Airflow   {self.airflow.url}   login {USER} / {self.airflow.password}\n"
             f"  table     {table}\n"
             f"  topic     {LATE_TOPIC} on {broker}\n"
@@ -187,16 +190,17 @@ class Demo:
         )
         return in_table.holds and in_topic.holds
 
-    def _killed_in_stage(self) -> None:
+    def _kill_stage(self) -> None:
+        """Kill a run while it stages, and await its end: Airflow's retry stages again."""
         run = self.airflow.trigger(PIPELINE)
-        writing = until(self._writing, "a stage is writing rows", self.limit, every=0.02)
-        pid = int(writing.claims[writing.attempt].worker.rsplit(":", 1)[1])
+        checkpoint = until(self._find_staging_checkpoint, "a stage is writing rows", self.limit, every=0.02)
+        pid = int(checkpoint.claims[checkpoint.attempt].worker.rsplit(":", 1)[1])
         os.killpg(os.getpgid(pid), signal.SIGKILL)
-        self.console.print(f"  killed attempt {writing.attempt} of epoch {writing.epoch} while it was writing")
+        self.console.print(f"  killed attempt {checkpoint.attempt} of epoch {checkpoint.epoch} while it was writing")
         self._finish(run)
 
-    def _writing(self) -> Checkpoint | None:
-        """The checkpoint whose rows are being staged at the moment."""
+    def _find_staging_checkpoint(self) -> Checkpoint | None:
+        """Return the checkpoint whose rows are being staged at the moment."""
         latest = StateTable(self.settings.state).view(PIPELINE).latest
         if latest is None or latest.state is not State.PLANNED or not latest.claims:
             return None
@@ -204,7 +208,8 @@ class Demo:
         folder = Path(self.settings.locate("lake/flights")) / (STAGED + txn.name)
         return latest if folder.exists() else None
 
-    def _killed_after_decision(self) -> None:
+    def _kill_after_decision(self) -> None:
+        """Kill a run between its decision and publishing, and let the recovery DAG publish."""
         file = hold_file(self.settings.home)
         file.touch()
         run = self.airflow.trigger(PIPELINE)
@@ -218,7 +223,8 @@ class Demo:
         self._finish(run)
 
     def _finish(self, run: str, dag: str = PIPELINE) -> None:
-        state = until(lambda: self._ended(dag, run), f"run {run} of {dag} has ended", self.limit)
+        """Wait for the end of a run. Raises NotCommitted: it did not succeed."""
+        state = until(lambda: self._final_state(dag, run), f"run {run} of {dag} has ended", self.limit)
         if state != "success":
             raise NotCommitted(
                 f"run {run} of {dag} ended as {state}.",
@@ -226,7 +232,8 @@ class Demo:
                 f"Task logs: {self.airflow.folder / 'logs'}",
             )
 
-    def _ended(self, dag: str, run: str) -> str | None:
+    def _final_state(self, dag: str, run: str) -> str | None:
+        """Return the state in which the run has ended; None: it has not."""
         state = self.airflow.run_state(dag, run)
         return state if state in ("success", "failed") else None
 
@@ -241,7 +248,7 @@ class Demo:
             span = sum(range_.span for range_ in checkpoint.ranges)
             rows = [checkpoint.handles.get(sink, {}).get("rows") for sink in ("flights", "late")]
             cells = (epoch, checkpoint.state.value, span, checkpoint.attempt, *rows, checkpoint.decision)
-            table.add_row(*[f"{cell:,}" if isinstance(cell, int) else str(cell or "") for cell in cells])
+            table.add_row(*map(_format_cell, cells))
         return table
 
     @contextmanager
@@ -254,9 +261,11 @@ class Demo:
         )
 
 
-def _verdict(proof: Proof) -> str:
-    return "[bold green]exactly once[/]" if proof.holds else "[bold red]NOT exactly once[/]"
+def _format_cell(cell: object) -> str:
+    return f"{cell:,}" if isinstance(cell, int) else str(cell or "")
 
 
-def _count(proof: Proof) -> str:
-    return f"{proof.truth:,} in the CSV, {proof.missing} missing, {proof.extra} extra of {proof.found:,}"
+def _describe(proof: Proof) -> str:
+    """Return the proof as the beginning of a line, which the place completes."""
+    verdict = "[bold green]exactly once[/]" if proof.holds else "[bold red]NOT exactly once[/]"
+    return f"{verdict}: {proof.truth:,} in the CSV, {proof.missing} missing, {proof.extra} extra of {proof.found:,}"

@@ -19,7 +19,7 @@ from onceonly.errors import NotCommitted
 from onceonly.settings import Settings
 
 USER = "admin"
-TO_START = 180.0  # seconds
+START_SECONDS = 180.0
 SHORT_JOBS = {  # a JVM that runs for seconds should not spend them on optimisation
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "2",
@@ -57,13 +57,13 @@ class Standalone:
         self.folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "airflow", "standalone"]
         self._daemon.start(command, self.port, {**self.environment(), **extra})
-        until(self.healthy, "Airflow is up", TO_START, self._alive)
+        until(self.healthy, "Airflow is up", START_SECONDS, self._require_running)
 
     def stop(self) -> None:
         self._daemon.stop()
 
     def trigger(self, dag: str) -> str:
-        """The new run's id."""
+        """Start a run, and return its id."""
         run = self.call("POST", f"/dags/{dag}/dagRuns", {"logical_date": None})
         return str(run["dag_run_id"])
 
@@ -71,7 +71,7 @@ class Standalone:
         return str(self.call("GET", f"/dags/{dag}/dagRuns/{run}")["state"])
 
     def task_states(self, dag: str, run: str) -> dict[str, str]:
-        """Task id -> state ('none' before it is scheduled)."""
+        """Return the state of each task by its id ('none' before it is scheduled)."""
         tasks = self.call("GET", f"/dags/{dag}/dagRuns/{run}/taskInstances")["task_instances"]
         return {task["task_id"]: str(task["state"] or "none") for task in tasks}
 
@@ -84,10 +84,11 @@ class Standalone:
         return Daemon(self.folder)
 
     def environment(self) -> dict[str, str]:
-        """Variables that its processes need in addition to the caller's environment."""
-        beside_python = Path(sys.executable).parent  # standalone starts its parts as `airflow …`
+        """Return the variables that its processes need in addition to the caller's environment."""
+        commands = Path(sys.executable).parent  # standalone starts its parts as `airflow …`
+        connection = {"conn_type": "generic", "host": self.spark} if self.spark else OWN_SPARK
         return {
-            "PATH": f"{beside_python}{os.pathsep}{os.environ.get('PATH', '')}",
+            "PATH": f"{commands}{os.pathsep}{os.environ.get('PATH', '')}",
             "AIRFLOW_HOME": str(self.folder),
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.settings.project / "dags"),
             "AIRFLOW__CORE__PLUGINS_FOLDER": str(self.settings.project / "plugins"),
@@ -99,19 +100,19 @@ class Standalone:
             "AIRFLOW__API__BASE_URL": self.url,
             "AIRFLOW__API__WORKERS": "1",
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
-            "AIRFLOW_CONN_SPARK": json.dumps({"conn_type": "generic", "host": self.spark} if self.spark else OWN_SPARK),
+            "AIRFLOW_CONN_SPARK": json.dumps(connection),
             "ONCEONLY_HOME": str(self.settings.home),
             "ONCEONLY_PROJECT": str(self.settings.project),
         }
 
-    def _alive(self) -> None:
+    def _require_running(self) -> None:
         if self._daemon.running() is None:
             raise NotCommitted(
                 "Airflow exited while starting.", self._daemon.tail(), f"Read its log: {self._daemon.log}"
             )
 
     def healthy(self) -> bool:
-        """Whether the API answers, and reports that every part is healthy."""
+        """Return whether the API answers, and reports that every part is healthy."""
         try:
             health = requests.get(f"{self.url}/api/v2/monitor/health", timeout=5).json()
         except (requests.RequestException, ValueError):
@@ -119,7 +120,7 @@ class Standalone:
         return all(health[part]["status"] == "healthy" for part in ("metadatabase", "scheduler", "dag_processor"))
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """The decoded response of the public API; None if it is empty."""
+        """Call the public API, and return the decoded response; None if it is empty."""
         response = self._request(method, path, body)
         if not response.ok:
             raise NotCommitted(f"Airflow refused {method} {path}.", response.text[:500])
@@ -129,15 +130,15 @@ class Standalone:
         login = {"username": USER, "password": self.password}
         token = requests.post(f"{self.url}/auth/token", json=login, timeout=30).json()["access_token"]
 
-        def authorized(request: requests.PreparedRequest) -> requests.PreparedRequest:
+        def add_token(request: requests.PreparedRequest) -> requests.PreparedRequest:
             request.headers["Authorization"] = f"Bearer {token}"  # not a plain header: a .netrc would win over that
             return request
 
-        return requests.request(method, f"{self.url}/api/v2{path}", json=body, auth=authorized, timeout=30)
+        return requests.request(method, f"{self.url}/api/v2{path}", json=body, auth=add_token, timeout=30)
 
 
 def free_port(wanted: int) -> int:
-    """`wanted` if no process listens on it, else any free one."""
+    """Return `wanted` if no process listens on it, else any free port."""
     for port in (wanted, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -18,12 +18,12 @@ def until(
     meanwhile: Callable[[], None] | None = None,
     every: float = 0.5,
 ) -> T:
-    """The first result of `ready` that is neither None nor False. `meanwhile` may raise, to stop waiting."""
+    """Return the first result of `ready` that is neither None nor False. `meanwhile` may raise, to stop waiting."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        found = ready()
-        if found:
-            return found
+        result = ready()
+        if result:
+            return result
         if meanwhile:
             meanwhile()
         time.sleep(every)

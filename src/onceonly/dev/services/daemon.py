@@ -26,7 +26,7 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 TOKEN = "ONCEONLY_SERVICE_TOKEN"
-TIMEOUT = 20.0  # seconds for a service to exit by itself
+EXIT_SECONDS = 20.0  # for a service to exit by itself
 
 
 class ServiceFailed(NotCommitted):
@@ -35,7 +35,11 @@ class ServiceFailed(NotCommitted):
 
 @dataclass(frozen=True)
 class Started:
-    """The record of the last start; `pid` is None if the starter died before it could record it."""
+    """The record of a start.
+
+    Args:
+        pid: None if the starter died before it could record it.
+    """
 
     token: str
     port: int
@@ -51,89 +55,98 @@ class Daemon:
         self._record = folder / "started.json"
 
     def last(self) -> Started | None:
-        """The last start, running or not; None after `stop`."""
+        """Return the last start, running or not; None after `stop`."""
         try:
             return Started(**json.loads(self._record.read_text()))
         except (FileNotFoundError, ValueError, TypeError):
             return None
 
     def running(self) -> Started | None:
-        """The last start, if its process is running."""
+        """Return the last start, if its process is running."""
         last = self.last()
-        return last if last and last.pid and _is_leader(last.pid, last.token) else None
+        if last and last.pid and _is_leader(last.pid, last.token):
+            return last
+        return None
 
     def start(self, command: Sequence[str], port: int, environment: Mapping[str, str]) -> None:
         """Start the command in a session of its own; its output goes to the log."""
         token = uuid.uuid4().hex
-        self._write(Started(token, port))
-        self._write(Started(token, port, self._spawn(command, {**os.environ, **environment, TOKEN: token})))
+        self._write_record(Started(token, port))  # first: should this process die in between, `stop` still finds all
+        pid = self._spawn(command, {**os.environ, **environment, TOKEN: token})
+        self._write_record(Started(token, port, pid))
 
     def stop(self) -> None:
         """End all processes with the token: terminate, wait, kill. Returns when none is left."""
         last = self.last()
         if last is None:
             return
-        doomed: set[psutil.Process] = set()
+        processes: set[psutil.Process] = set()
         for signal in (psutil.Process.terminate, psutil.Process.kill):
-            doomed |= _belonging(last.token)
-            _end(doomed, signal)
+            processes |= _find_processes(last.token)
+            _end(processes, signal)
         _reap(last.pid)
-        until = time.monotonic() + TIMEOUT
-        while left := set(_carriers(last.token)):  # during an exec a process has no environment to be found by
-            if time.monotonic() > until:
-                pids = sorted(process.pid for process in left)
+        limit = time.monotonic() + EXIT_SECONDS
+        while survivors := set(_find_carriers(last.token)):  # in an exec a process has no environment to be found by
+            if time.monotonic() > limit:
+                pids = sorted(process.pid for process in survivors)
                 raise ServiceFailed(
                     f"{self.folder.name} cannot be stopped.",
-                    f"The processes {pids} did not end {TIMEOUT:.0f} s after SIGKILL.",
+                    f"The processes {pids} did not end {EXIT_SECONDS:.0f} s after SIGKILL.",
                     "See what blocks them, such as a hanging file system, and stop it again.",
                 )
-            _end(left, psutil.Process.kill)
+            _end(survivors, psutil.Process.kill)
         self._record.unlink()
 
     def tail(self, lines: int = 20) -> str:
-        """The last lines of the log."""
+        """Return the last lines of the log."""
         with suppress(FileNotFoundError):
             return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
         return ""
 
-    def _write(self, started: Started) -> None:
+    def _write_record(self, started: Started) -> None:
         new = self._record.with_suffix(".new")
         new.write_text(json.dumps(asdict(started)))
         new.replace(self._record)
 
     def _spawn(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
+        """Start the command, and return its pid."""
         output = (os.POSIX_SPAWN_OPEN, 1, str(self.log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         files = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), output, (os.POSIX_SPAWN_DUP2, 1, 2)]
         return os.posix_spawn(command[0], list(command), environment, file_actions=files, setsid=True)
 
 
-def _end(doomed: set[psutil.Process], signal: Callable[[psutil.Process], None]) -> None:
-    for process in doomed:
+def _end(processes: set[psutil.Process], signal: Callable[[psutil.Process], None]) -> None:
+    """Signal the processes, and wait for their end, but for no longer than EXIT_SECONDS."""
+    for process in processes:
         with suppress(psutil.NoSuchProcess):
             signal(process)
-    psutil.wait_procs(list(doomed), timeout=TIMEOUT)
+    psutil.wait_procs(list(processes), timeout=EXIT_SECONDS)
 
 
 def _is_leader(pid: int, token: str) -> bool:
-    """Whether the pid is still the process that was started. During an exec its environment is empty for a moment."""
+    """Return whether the pid is still the process that was started.
+
+    During an exec its environment is empty for a moment.
+    """
     end = time.monotonic() + 1
     with suppress(psutil.Error):  # it has ended, is a zombie, or is another user's
         process = psutil.Process(pid)
         while process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < end:
-            if environment := process.environ():
+            environment = process.environ()
+            if environment:
                 return environment.get(TOKEN) == token
             time.sleep(0.005)
     return False
 
 
-def _belonging(token: str) -> set[psutil.Process]:
-    """All processes with the token, and those that share a session with one or descend from one.
+def _find_processes(token: str) -> set[psutil.Process]:
+    """Find all processes with the token, and those that share a session with one or descend from one.
 
     A process that sets its title, as Airflow's do, overwrites its environment and with it the token.
     """
-    carriers = set(_carriers(token))
-    sessions = {sid for process in carriers if (sid := _session(process)) is not None}
-    same_session = {process for process in psutil.process_iter() if _session(process) in sessions}
+    carriers = set(_find_carriers(token))
+    sessions = {_find_session(process) for process in carriers} - {None}
+    same_session = {process for process in psutil.process_iter() if _find_session(process) in sessions}
     descendants = set()
     for process in carriers:
         with suppress(psutil.Error):
@@ -141,8 +154,8 @@ def _belonging(token: str) -> set[psutil.Process]:
     return carriers | same_session | descendants
 
 
-def _session(process: psutil.Process) -> int | None:
-    """The session of a process, unless it is our own: a service starts in a new one."""
+def _find_session(process: psutil.Process) -> int | None:
+    """Return the session of a process, unless it is our own: a service starts in a new one."""
     try:
         session = os.getsid(process.pid)
     except (ProcessLookupError, PermissionError):
@@ -150,7 +163,8 @@ def _session(process: psutil.Process) -> int | None:
     return session if session != os.getsid(0) else None
 
 
-def _carriers(token: str) -> Iterator[psutil.Process]:
+def _find_carriers(token: str) -> Iterator[psutil.Process]:
+    """Yield all processes with the token in their environment."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.environ().get(TOKEN) == token:

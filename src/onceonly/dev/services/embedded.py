@@ -47,7 +47,11 @@ class Services:
     """The embedded services of one home folder."""
 
     def __init__(self, home: Path, port: int | None = None, spark_port: int | None = None) -> None:
-        """Ports: None means that of the environment or the default, 0 means any free one."""
+        """Describe the services below `home`, without starting them.
+
+        Args:
+            port, spark_port: None means that of the environment or the default, 0 means any free one.
+        """
         self.home = home.resolve()
         self._kafka = KafkaBroker(self.home, port)
         self._spark = SparkConnect(self.home, spark_port)
@@ -59,40 +63,38 @@ class Services:
             ServiceFailed: a port is in use, Java or jars are missing, or a service exited; with the end of its log.
         """
         services = [self._spark, self._kafka] if spark else [self._kafka]
-        with self._alone(), _all_or_none(services):
+        with self._hold_lock(), _all_or_none(services):
             for service in services:
                 service.launch()
             for service in services:
                 service.wait()
-            return self._publish()
+            return self._write_endpoints()
 
     def status(self) -> list[ServiceStatus]:
-        """Every service, running or not."""
-        return [_status(service) for service in self._all()]
+        """Return the status of every service, running or not."""
+        return [_read_status(self._kafka), _read_status(self._spark)]
 
     def down(self) -> None:
         """Stop all services, and keep their data."""
-        with self._alone():
-            self._file.unlink(missing_ok=True)
-            for service in self._all():
-                service.daemon.stop()
+        with self._hold_lock():
+            self._endpoints_file.unlink(missing_ok=True)
+            self._kafka.daemon.stop()
+            self._spark.daemon.stop()
 
     @property
-    def _file(self) -> Path:
+    def _endpoints_file(self) -> Path:
         return self.home / "services.json"
 
-    def _all(self) -> list[Service]:
-        return [self._kafka, self._spark]
-
-    def _publish(self) -> Endpoints:
-        kafka, spark = (_status(service).address for service in self._all())
-        new = self._file.with_suffix(".new")
-        new.write_text(json.dumps({"kafka": kafka, "spark": spark}) + "\n")
-        new.replace(self._file)
+    def _write_endpoints(self) -> Endpoints:
+        kafka, spark = _read_status(self._kafka).address, _read_status(self._spark).address
+        new_file = self._endpoints_file.with_suffix(".new")
+        new_file.write_text(json.dumps({"kafka": kafka, "spark": spark}) + "\n")
+        new_file.replace(self._endpoints_file)
         return Endpoints(kafka or "", spark, self._spark.token() if spark else None)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _hold_lock(self) -> Iterator[None]:
+        """Hold the lock that one process at a time has. Raises ServiceFailed: its folder cannot be created."""
         folder = self.home / "services"
         require_writable(folder)
         try:
@@ -108,18 +110,20 @@ class Services:
 
 @contextmanager
 def _all_or_none(services: Sequence[Service]) -> Iterator[None]:
-    """If one service fails to start, stop those that were started with it."""
-    new = [service for service in services if not service.daemon.running()]
+    """Stop the services that were started in the block if one of them fails to start."""
+    new_services = [service for service in services if not service.daemon.running()]
     try:
         yield
     except BaseException:
-        for service in new:
+        for service in new_services:
             service.daemon.stop()
         raise
 
 
-def _status(service: Service) -> ServiceStatus:
+def _read_status(service: Service) -> ServiceStatus:
     running = service.daemon.running()
-    state = ServiceState.RUNNING if running else ServiceState.DIED if service.daemon.last() else ServiceState.STOPPED
-    address = service.address(running.port) if running else None
-    return ServiceStatus(service.name, state, running.pid if running else None, address, service.folder)
+    if running:
+        address = service.address(running.port)
+        return ServiceStatus(service.name, ServiceState.RUNNING, running.pid, address, service.folder)
+    state = ServiceState.DIED if service.daemon.last() else ServiceState.STOPPED
+    return ServiceStatus(service.name, state, None, None, service.folder)

@@ -38,7 +38,7 @@ group.initial.rebalance.delay.ms=0
 
 
 class KafkaBroker(Service):
-    """Starts in about three seconds with 512 MB; keeps its data over restarts."""
+    """A broker that starts in about three seconds with 512 MB, and keeps its data over restarts."""
 
     name = "kafka"
     port_variable = "ONCEONLY_KAFKA_PORT"
@@ -53,47 +53,47 @@ class KafkaBroker(Service):
         properties.write_text(self.properties(port))
         if not (data / "meta.properties").exists():
             self._format(_new_cluster_id())
-        return [*self._java(*self.java_options), "kafka.Kafka", str(properties)]
+        return [*self._java_command(*self.java_options), "kafka.Kafka", str(properties)]
 
     def properties(self, port: int) -> str:
-        """The broker's configuration; a subclass may add to it. `port` stays unencrypted, for `is_ready`."""
+        """Return the broker's configuration; a subclass may add to it. `port` stays unencrypted, for `is_ready`."""
         return PROPERTIES.format(port=port, controller=machine.free_port(besides=port), data=self.folder / "data")
 
     def is_ready(self, port: int) -> bool:
-        """Whether *this* broker answers a metadata request; another cluster on the port does not count."""
+        """Return whether *this* broker answers a metadata request; another cluster on the port does not count."""
         if not machine.is_open(port):
             return False
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 
         try:
-            found = AdminClient({"bootstrap.servers": self.address(port), "log_level": 0}).list_topics(timeout=5)
+            metadata = AdminClient({"bootstrap.servers": self.address(port), "log_level": 0}).list_topics(timeout=5)
         except KafkaException:
             return False
-        return bool(found.brokers) and found.cluster_id == self._cluster_id()
+        return bool(metadata.brokers) and metadata.cluster_id == self._read_cluster_id()
 
     def address(self, port: int) -> str:
-        """The bootstrap address."""
+        """Return the bootstrap address."""
         return f"{machine.LOCALHOST}:{port}"
 
-    def _java(self, *options: str) -> list[str]:
+    def _java_command(self, *options: str) -> list[str]:
         return [machine.java(), *options, *LOGGING, "-cp", f"{machine.jars('broker', self.home)}/*"]
 
     def _format(self, cluster_id: str) -> None:
         tool = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(self.folder / "server.properties")]
-        done = subprocess.run([*self._java(), *tool, *self.format_options], capture_output=True, text=True)
-        if done.returncode:
+        process = subprocess.run([*self._java_command(), *tool, *self.format_options], capture_output=True, text=True)
+        if process.returncode:
             raise ServiceFailed(
                 "kafka did not start: its storage cannot be formatted.",
-                (done.stdout + done.stderr).strip(),
+                (process.stdout + process.stderr).strip(),
                 f"Fix the cause, or move {self.folder} elsewhere to start with an empty broker.",
             )
 
-    def _cluster_id(self) -> str | None:
+    def _read_cluster_id(self) -> str | None:
         lines = (self.folder / "data" / "meta.properties").read_text().splitlines()
         return dict(line.split("=", 1) for line in lines if "=" in line).get("cluster.id")
 
 
 def _new_cluster_id() -> str:
-    """A cluster id as from Kafka's own random-uuid: never with a leading dash, which its command line would reject."""
+    """Make a cluster id as Kafka's own random-uuid: never with a leading dash, which its command line would reject."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A", 1)

@@ -5,20 +5,20 @@ import socket
 from pathlib import Path
 
 from onceonly.dev.services.daemon import ServiceFailed
-from onceonly.spark import java as installed
+from onceonly.spark import java as installed_java
 
 LOCALHOST = "127.0.0.1"
 
 
 def checkout() -> Path | None:
-    """The checkout that contains this package, or None if it is installed as a wheel."""
+    """Return the checkout that contains this package, or None if it is installed as a wheel."""
     root = Path(__file__).resolve().parents[4]
     return root if (root / "pyproject.toml").is_file() else None
 
 
 def java() -> str:
-    """The java of JAVA_HOME, else the one on the path."""
-    command = installed.command()
+    """Return the java of JAVA_HOME, else the one on the path. Raises ServiceFailed: there is none."""
+    command = installed_java.command()
     if command is None:
         raise ServiceFailed(
             "Java is not installed.",
@@ -29,7 +29,11 @@ def java() -> str:
 
 
 def jars(kind: str, home: Path) -> Path:
-    """The folder of the jars for `spark` or `broker`: ONCEONLY_JARS, the checkout's .jars, or `<home>/jars`."""
+    """Return the folder of the jars for `spark` or `broker`: in ONCEONLY_JARS, the checkout's .jars, or `<home>/jars`.
+
+    Raises:
+        ServiceFailed: there are none.
+    """
     root = checkout()
     base = Path(os.environ.get("ONCEONLY_JARS") or (root / ".jars" if root else home / "jars"))
     folder = base.resolve() / kind
@@ -43,7 +47,7 @@ def jars(kind: str, home: Path) -> Path:
 
 
 def is_free(port: int) -> bool:
-    """Whether no process listens on this port of 127.0.0.1."""
+    """Return whether no process listens on this port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -54,14 +58,14 @@ def is_free(port: int) -> bool:
 
 
 def is_open(port: int) -> bool:
-    """Whether a process accepts connections on this port of 127.0.0.1."""
+    """Return whether a process accepts connections on this port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex((LOCALHOST, port)) == 0
 
 
 def free_port(besides: int = 0) -> int:
-    """A port other than `besides` that is free at the moment."""
+    """Return a port other than `besides` that is free at the moment."""
     while True:
         with socket.socket() as probe:
             probe.bind((LOCALHOST, 0))

@@ -1,4 +1,4 @@
-"""The base of the two embedded services: a port, a command, and when they are ready."""
+"""The base of the two embedded services: a port, a command, and a check that they are ready."""
 
 import os
 import time
@@ -20,11 +20,15 @@ class Service(ABC):
     seconds_to_start = 60.0
 
     def __init__(self, home: Path, port: int | None = None) -> None:
-        """`port`: None means that of the environment variable, the last one or the default; 0 means any free port."""
+        """Describe the service below `home`, without starting it.
+
+        Args:
+            port: None means that of the environment variable, the last one or the default; 0 means any free port.
+        """
         self.home = home
         self.folder = home / "services" / self.name
         self.daemon = Daemon(self.folder)
-        self._wanted = port
+        self._port = port
         self._launched = False
 
     @abstractmethod
@@ -33,19 +37,20 @@ class Service(ABC):
 
     @abstractmethod
     def is_ready(self, port: int) -> bool:
-        """Whether it serves requests; called repeatedly."""
+        """Return whether it serves requests; called repeatedly."""
 
     @abstractmethod
     def address(self, port: int) -> str:
-        """The address for clients."""
+        """Return the address for clients."""
 
     def environment(self) -> Mapping[str, str]:
-        """Variables that it needs in addition to the caller's environment."""
+        """Return the variables that it needs in addition to the caller's environment."""
         return {}
 
     def launch(self) -> None:
         """Start it, unless it is running."""
-        if running := self.daemon.running():
+        running = self.daemon.running()
+        if running:
             return self._check_same_port(running.port)
         port = self._choose_port()
         self.daemon.stop()
@@ -57,14 +62,15 @@ class Service(ABC):
     def wait(self) -> None:
         """Wait until it is ready. If it does not become ready, raise, and stop it if this object has launched it."""
         try:
-            self._wait()
+            self._await_readiness()
         except BaseException:
             if self._launched:
                 self.daemon.stop()
             raise
         self._launched = False
 
-    def _wait(self) -> None:
+    def _await_readiness(self) -> None:
+        """Wait until it is ready. Raises ServiceFailed: it takes too long, or its process has exited."""
         end = time.monotonic() + self.seconds_to_start
         while (running := self.daemon.running()) and time.monotonic() < end:
             if self.is_ready(running.port):
@@ -75,18 +81,26 @@ class Service(ABC):
         raise ServiceFailed(f"{self.name} did not start: {why}.", self.daemon.tail(), log)
 
     def _requested_port(self) -> int | None:
+        """Return the port of the constructor, else that of the environment variable; None: neither is set."""
+        if self._port is not None:
+            return self._port
         variable = os.environ.get(self.port_variable)
-        return self._wanted if self._wanted is not None or not variable else int(variable)
+        return int(variable) if variable else None
 
     def _choose_port(self) -> int:
+        """Return the requested port, which must be free; else the last or the default one if it is free, else any."""
         requested, last = self._requested_port(), self._last_port()
         if requested:
             return self._check_free(requested)
-        usual = [last] if last else [] if requested == 0 else [self.default_port]
-        return next(filter(machine.is_free, usual), None) or machine.free_port()
+        usual = last
+        if not usual and requested is None:
+            usual = self.default_port
+        if usual and machine.is_free(usual):
+            return usual
+        return machine.free_port()
 
     def _last_port(self) -> int | None:
-        """The port of the last start, also after a stop, so that recorded addresses stay valid."""
+        """Return the port of the last start, also after a stop, so that recorded addresses stay valid."""
         with suppress(FileNotFoundError, ValueError):
             return int((self.folder / "port").read_text())
         last = self.daemon.last()

@@ -18,7 +18,7 @@ SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
 class SparkConnect(Service):
-    """Delta, the Kafka connector and Avro are on its class path; memory: ONCEONLY_SPARK_MEMORY (2g).
+    """A server with Delta, the Kafka connector and Avro on its class path; memory: ONCEONLY_SPARK_MEMORY (2g).
 
     Anyone with its token can run code on it. Each start generates a token, in a file that only this user can read. The
     server reads it from its environment, since every user of the machine can see arguments.
@@ -30,15 +30,17 @@ class SparkConnect(Service):
     seconds_to_start = 240.0
 
     def command(self, port: int) -> Sequence[str]:
-        """The server in the foreground, by spark-class: the scripts in sbin would detach it."""
+        """Return the command of the server in the foreground, by spark-class: the scripts in sbin would detach it."""
         self._draw_token()
-        options = [part for name, value in self._settings(port).items() for part in ("--conf", f"{name}={value}")]
-        submit = [f"{spark_home()}/bin/spark-class", "org.apache.spark.deploy.SparkSubmit", "--class", SERVER]
-        place = ["--master", "local[*]", "--driver-memory", os.environ.get("ONCEONLY_SPARK_MEMORY", "2g")]
-        jars = ["--driver-class-path", os.pathsep.join(jvm.listed(self._jars))]
-        if more := stores.jars(self._jars):
-            jars += ["--jars", ",".join(more)]
-        return [*submit, *place, *jars, *options]
+        command = [f"{spark_home()}/bin/spark-class", "org.apache.spark.deploy.SparkSubmit", "--class", SERVER]
+        command += ["--master", "local[*]", "--driver-memory", os.environ.get("ONCEONLY_SPARK_MEMORY", "2g")]
+        command += ["--driver-class-path", os.pathsep.join(jvm.list_jars(self._jars))]
+        store_jars = stores.jars(self._jars)
+        if store_jars:
+            command += ["--jars", ",".join(store_jars)]
+        for name, value in self._settings(port).items():
+            command += ["--conf", f"{name}={value}"]
+        return command
 
     def environment(self) -> Mapping[str, str]:
         """Make the workers use this interpreter, and find the modules of checkout and project."""
@@ -49,17 +51,17 @@ class SparkConnect(Service):
         return {**python, **place, **jvm.environment(self._jars), TOKEN: self.token() or ""}
 
     def token(self) -> str | None:
-        """The token of the last start; None before the first."""
+        """Return the token of the last start; None before the first."""
         with suppress(FileNotFoundError):
-            return self._token.read_text()
+            return self._token_file.read_text()
         return None
 
     def is_ready(self, port: int) -> bool:
-        """Whether the gRPC port is open."""
+        """Return whether the gRPC port is open."""
         return machine.is_open(port)
 
     def address(self, port: int) -> str:
-        """The URL for `SparkSession.builder.remote`. PySpark sends a token unencrypted to this host name only."""
+        """Return the URL for `SparkSession.builder.remote`. PySpark sends a token unencrypted to this host only."""
         return f"sc://localhost:{port}"
 
     @property
@@ -67,12 +69,13 @@ class SparkConnect(Service):
         return machine.jars("spark", self.home).parent
 
     @property
-    def _token(self) -> Path:
+    def _token_file(self) -> Path:
         return self.home / TOKEN_FILE
 
     def _draw_token(self) -> None:
-        self._token.unlink(missing_ok=True)
-        with open(self._token, "x", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+        """Write a new token to a file that only this user can read."""
+        self._token_file.unlink(missing_ok=True)
+        with open(self._token_file, "x", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             file.write(secrets.token_urlsafe(32))
 
     def _settings(self, port: int) -> dict[str, str | int]:

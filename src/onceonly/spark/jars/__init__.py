@@ -1,4 +1,4 @@
-"""The jars that Spark, and the broker and HDFS of one machine, need beside PySpark: which, and where to get them.
+"""The jars that Spark, and the broker and HDFS of one machine, need beside PySpark: their list, and fetching them.
 
 `ivy.xml` beside this file names each by its full coordinates, and each series of Spark (4.2, …) has its own. They are
 fetched by the Ivy that PySpark brings along, which verifies checksums; `ivysettings.xml` says from where (another
@@ -28,6 +28,7 @@ SPARK = "spark-"  # and the series: its configuration in ivy.xml, of which the f
 NEEDED = ("spark", "broker")  # those of a store are for what is on it, and `hdfs` for Onceonly's own tests
 CLASSIFIER = "{http://ant.apache.org/ivy/maven}classifier"
 PATTERN = "[conf]/[artifact]-[revision](-[classifier]).[ext]"
+MAX_OUTPUT = 4000  # characters that are shown of Ivy's output, from its end
 
 
 @dataclass(frozen=True)
@@ -46,70 +47,86 @@ class Jar:
 
     @property
     def coordinates(self) -> str:
-        """As Spark's --packages takes it."""
+        """Return the coordinates as Spark's --packages takes them."""
         return f"{self.org}:{self.name}:{self.revision}"
 
 
 @cache
 def series() -> tuple[str, ...]:
-    """The series of Spark that there are jars for, the newest last."""
+    """Return the series of Spark that there are jars for, the newest last."""
     names = [conf.attrib["name"] for conf in ElementTree.parse(IVY).iter("conf")]
     return tuple(name.removeprefix(SPARK) for name in names if name.startswith(SPARK))
 
 
-def installed() -> str:
-    """The series of the installed PySpark; the newest one that there are jars for, where it is none of these."""
+def installed_series() -> str:
+    """Return the series of the installed PySpark; the newest one that there are jars for, where it is none of these."""
     try:
-        found = ".".join(version("pyspark").split(".")[:2])
+        pyspark_series = ".".join(version("pyspark").split(".")[:2])
     except PackageNotFoundError:
-        found = ""
-    return found if found in series() else series()[-1]
+        pyspark_series = ""
+    return pyspark_series if pyspark_series in series() else series()[-1]
 
 
 def listed(folder: str) -> list[Jar]:
-    """What belongs into the folder of that name."""
-    return _of(_conf(folder), folder)
+    """Return the jars that belong into the folder of that name."""
+    return _read_jars(_conf(folder), folder)
 
 
 def _conf(folder: str) -> str:
-    return f"{SPARK}{installed()}" if folder == "spark" else folder
+    """Return the configuration in ivy.xml for a folder."""
+    return f"{SPARK}{installed_series()}" if folder == "spark" else folder
 
 
-def _of(conf: str, folder: str) -> list[Jar]:
-    found = [each for each in ElementTree.parse(IVY).iter("dependency") if each.attrib["conf"].startswith(f"{conf}->")]
-    return [Jar(folder, a["org"], a["name"], a["rev"], _classifier(each)) for each in found for a in (each.attrib,)]
+def _read_jars(conf: str, folder: str) -> list[Jar]:
+    """Read the jars of one configuration in ivy.xml."""
+    jars = []
+    for dependency in ElementTree.parse(IVY).iter("dependency"):
+        attributes = dependency.attrib
+        if attributes["conf"].startswith(f"{conf}->"):
+            coordinates = attributes["org"], attributes["name"], attributes["rev"]
+            jars.append(Jar(folder, *coordinates, _classifier(dependency)))
+    return jars
 
 
 def _classifier(dependency: ElementTree.Element) -> str:
-    return next((each.attrib.get(CLASSIFIER, "") for each in dependency.iter("artifact")), "")
+    for artifact in dependency.iter("artifact"):
+        return artifact.attrib.get(CLASSIFIER, "")
+    return ""
 
 
-def _names(folder: str) -> set[str]:
-    """The names of the jars of a folder, for every series of Spark."""
-    confs = [f"{SPARK}{each}" for each in series()] if folder == "spark" else [folder]
-    return {jar.name for conf in confs for jar in _of(conf, folder)}
+def _read_jar_names(folder: str) -> set[str]:
+    """Read the names of a folder's jars, for every series of Spark."""
+    confs = [f"{SPARK}{number}" for number in series()] if folder == "spark" else [folder]
+    names: set[str] = set()
+    for conf in confs:
+        names.update(jar.name for jar in _read_jars(conf, folder))
+    return names
 
 
 def packages() -> str:
-    """The line for spark-submit's --packages, or spark.jars.packages."""
+    """Return the line for spark-submit's --packages, or spark.jars.packages."""
     return ",".join(jar.coordinates for jar in listed("spark"))
 
 
-def missing(base: Path, folder: str) -> list[Jar]:
-    """What of that folder below `base` is not there, or not a whole jar."""
+def list_missing(base: Path, folder: str) -> list[Jar]:
+    """Return the jars of that folder below `base` that are not there, or not a whole jar."""
     return [jar for jar in listed(folder) if not zipfile.is_zipfile(base / folder / jar.file)]
 
 
-def outdated(base: Path, folder: str) -> list[Path]:
-    """Other revisions of what is listed, and what is for another Spark: with two of one jar, neither works."""
-    ours = {jar.file for jar in listed(folder)}
-    names = re.compile("|".join(rf"{re.escape(name)}-\d[\w.-]*\.jar" for name in _names(folder)))
-    files = (base / folder).glob("*.jar")
-    return sorted(file for file in files if file.name not in ours and names.fullmatch(file.name))
+def list_outdated(base: Path, folder: str) -> list[Path]:
+    """Return files of other revisions of what is listed, and for another Spark: with two of one jar, neither works."""
+    current_files = {jar.file for jar in listed(folder)}
+    names = "|".join(rf"{re.escape(name)}-\d[\w.-]*\.jar" for name in _read_jar_names(folder))
+    pattern = re.compile(names)
+    outdated_files = []
+    for file in (base / folder).glob("*.jar"):
+        if file.name not in current_files and pattern.fullmatch(file.name):
+            outdated_files.append(file)
+    return sorted(outdated_files)
 
 
 def fetch(base: Path, folders: Sequence[str] = NEEDED, settings: Path = SETTINGS) -> list[str]:
-    """Bring what is missing below `base`; returns the folders that were not complete.
+    """Fetch what is missing below `base`, and return the folders that were not complete.
 
     Other jars in a folder stay, but for other revisions of those that are listed. Downloads are kept in `<base>/cache`.
 
@@ -117,20 +134,24 @@ def fetch(base: Path, folders: Sequence[str] = NEEDED, settings: Path = SETTINGS
         InvalidPipeline: PySpark or Java is missing, or too old.
         NotCommitted: a jar cannot be had, or the folder cannot be written; what was there is still there.
     """
-    wanted = [folder for folder in folders if missing(base, folder) or outdated(base, folder)]
-    if wanted:
+    incomplete = [folder for folder in folders if not _is_complete(base, folder)]
+    if incomplete:
         _check_writable(base)
-        with TemporaryDirectory(prefix="arriving-", dir=base) as arriving:
-            _retrieve(base, wanted, Path(arriving), settings)
-            for folder in wanted:
-                _move(Path(arriving) / _conf(folder), base / folder)
-    for folder in wanted:
+        with TemporaryDirectory(prefix="arriving-", dir=base) as download:
+            _retrieve(base, incomplete, Path(download), settings)
+            for folder in incomplete:
+                _move_jars(Path(download) / _conf(folder), base / folder)
+    for folder in incomplete:  # after all have arrived: an error above leaves what was there
         _delete_outdated(base, folder)
-    return wanted
+    return incomplete
+
+
+def _is_complete(base: Path, folder: str) -> bool:
+    return not list_missing(base, folder) and not list_outdated(base, folder)
 
 
 def ivy_jar() -> Path:
-    """The Ivy inside the installed PySpark, found without importing it.
+    """Return the Ivy inside the installed PySpark, found without importing it.
 
     Raises:
         InvalidPipeline: PySpark is not installed.
@@ -138,18 +159,19 @@ def ivy_jar() -> Path:
     return next(spark_home().glob("jars/ivy-*.jar"))
 
 
-def _move(arrived: Path, into: Path) -> None:
+def _move_jars(source: Path, into: Path) -> None:
     into.mkdir(exist_ok=True)
-    for jar in arrived.glob("*.jar"):
+    for jar in source.glob("*.jar"):
         jar.replace(into / jar.name)
 
 
 def _delete_outdated(base: Path, folder: str) -> None:
-    for file in outdated(base, folder):
+    for file in list_outdated(base, folder):
         file.unlink(missing_ok=True)
 
 
 def _check_writable(base: Path) -> None:
+    """Create the folders for jars and downloads. Raises NotCommitted: they cannot be written."""
     try:
         base.mkdir(parents=True, exist_ok=True)
         (base / "cache").mkdir(exist_ok=True)
@@ -163,26 +185,27 @@ def _check_writable(base: Path) -> None:
 
 def _retrieve(base: Path, folders: list[str], into: Path, settings: Path) -> None:
     cache = base / "cache"
-    command = [_java(), f"-Divy.default.ivy.user.dir={cache}", "-jar", str(ivy_jar()), "-cache", str(cache)]
+    command = [_require_java(), f"-Divy.default.ivy.user.dir={cache}", "-jar", str(ivy_jar()), "-cache", str(cache)]
     command += ["-settings", str(settings), "-ivy", str(IVY)]
     command += ["-confs", *map(_conf, folders), "-retrieve", f"{into}/{PATTERN}"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if done.returncode:
+    process = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if process.returncode:
         raise NotCommitted(
             f"the jars of {IVY} cannot be fetched.",
-            done.stdout[-4000:],
+            process.stdout[-MAX_OUTPUT:],
             "Behind a proxy or with a mirror: JAVA_TOOL_OPTIONS=-Dhttps.proxyHost=…, or --settings ivysettings.xml. "
             "It is safe to repeat.",
         )
 
 
-def _java() -> str:
-    found = java.command()
-    if found is None or java.version(found) < java.OLDEST:
-        said = "Java is missing" if found is None else f"{found} is older than Java {java.OLDEST}"
+def _require_java() -> str:
+    """Return the command of this machine's Java. Raises InvalidPipeline: there is none, or it is too old."""
+    command = java.command()
+    if command is None or java.version(command) < java.OLDEST:
+        problem = "Java is missing" if command is None else f"{command} is older than Java {java.OLDEST}"
         raise InvalidPipeline(
-            f"{said}.",
+            f"{problem}.",
             f"The jars are fetched by a Java program, and Spark and Kafka need Java {java.OLDEST} or newer.",
             "Install it, or set JAVA_HOME. Nothing was fetched.",
         )
-    return found
+    return command
