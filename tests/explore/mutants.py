@@ -257,8 +257,8 @@ GUARDS = [
     Mutant(
         "approved what is not held",
         GATE,
-        "            if not now.held:\n                raise _not_held(now)\n",
-        "            if now.state is not State.STAGED:\n                raise _not_held(now)\n",
+        "            if not now.held:\n                raise _refuse_not_held(now)\n",
+        "            if now.state is not State.STAGED:\n                raise _refuse_not_held(now)\n",
         "held",
     ),
     Mutant(

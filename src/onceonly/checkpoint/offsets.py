@@ -281,7 +281,7 @@ def clamp(raw: Offsets, before: Offsets | None, after: Offsets | None) -> dict[i
     return clamped
 
 
-def between(of: TopicRange | TopicLog, topic_id: str, start: Offsets, end: Offsets) -> TopicRange:
+def range_between(of: TopicRange | TopicLog, topic_id: str, start: Offsets, end: Offsets) -> TopicRange:
     """Return the range from one boundary to the next; a partition missing from a boundary counts as 0."""
     partitions = {p: (start.get(p, 0), end.get(p, 0)) for p in sorted({*start, *end})}
     return TopicRange(of.topic, topic_id, partitions, of.kind)

@@ -8,6 +8,7 @@ is recorded with the checkpoint that reads, and nothing is written to the log of
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -16,7 +17,7 @@ from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import WORDS, Interval
 from onceonly.checkpoint.sink import Landed, Versioned
 from onceonly.coordinator.messages import how_to_settle
-from onceonly.errors import Busy, InvalidPipeline
+from onceonly.errors import Busy, InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sink_config import SinkConfig
 from onceonly.statetable.table import StateTable
@@ -97,6 +98,22 @@ def make_closed(state: StateTable, parts: Parts, pipeline: Pipeline) -> Barrier:
         upstream = _Upstream(state, parts, pipeline, name)
         tables.update(dict.fromkeys(upstream.sink_by_topic, ()))
     return Barrier({}, tables)
+
+
+def find_readers(state: StateTable, pipeline: Pipeline, sinks: Iterable[str]) -> list[str]:
+    """Find the pipelines that read a target of these sinks up to this pipeline's checkpoints."""
+    written: set[str] = set()
+    for name in sinks:
+        written.update(pipeline.sink(name).asset_uris())
+    readers = []
+    for name in state.pipelines():
+        with suppress(OutcomeUnknown):  # its rows are damaged, which it says itself
+            latest = state.view(name).latest
+            if latest and pipeline.name in latest.definition.get("after", ()):
+                tables = Pipeline.from_json(latest.definition).tables
+                if written.intersection(tables.values()):
+                    readers.append(name)
+    return readers
 
 
 class _Upstream:

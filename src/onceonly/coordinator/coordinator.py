@@ -247,6 +247,7 @@ class Coordinator:
     def _finish_abort(self, aborting: Checkpoint, gone: Collection[str] = ()) -> Checkpoint:
         """Discard every attempt that was claimed before this abort began, whatever has happened since."""
         try:
+            # Before the row: if this process dies in between, it is still aborting, and all is discarded again.
             errors_by_sink = self._publisher.discard(aborting, list(aborting.claims), gone)
         except Exception as error:
             now = self.state.view(aborting.pipeline).require(aborting.epoch)

@@ -8,7 +8,7 @@ from typing import Any
 from onceonly.checkpoint.interfaces import Findings, Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.coordinator.manual import Action, Seen
-from onceonly.coordinator.messages import because, how_to_settle, refuse_fenced, require_attempt
+from onceonly.coordinator.messages import how_to_settle, reason_in_brackets, refuse_fenced, require_attempt
 from onceonly.errors import GateFailed, GateHeld, InvalidPipeline, NotCommitted, OnceonlyError, first_sentence
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.transitions import Transitions
@@ -83,7 +83,7 @@ class Gatekeeper:
             if now.approved and now.state is not State.ABORTING:
                 return None
             if not now.held:
-                raise _not_held(now)
+                raise _refuse_not_held(now)
             return view.row(epoch, Event.APPROVED, now.attempt, body=action.body)
 
         return self._transitions.change(name, action.guard(decide)).require(epoch)
@@ -109,7 +109,7 @@ def require(checkpoint: Checkpoint) -> None:
         error_class = GateHeld if checkpoint.held else GateFailed
         raise error_class(
             f"{name}: the gate failed the staged rows of attempt {checkpoint.attempt}. Nothing was published.",
-            _in_a_line(checkpoint.verdict),
+            _join_failed_checks(checkpoint.verdict),
             _what_to_do(checkpoint),
         )
 
@@ -130,7 +130,7 @@ def failed_checks(verdict: Mapping[str, Any]) -> list[str]:
     return critical + warnings
 
 
-def _in_a_line(verdict: Mapping[str, Any]) -> str:
+def _join_failed_checks(verdict: Mapping[str, Any]) -> str:
     """Write the failed checks in one line, at most MAX_CHECKS_NAMED of them."""
     checks = failed_checks(verdict)
     if not checks:
@@ -156,7 +156,7 @@ def _check_staged(checkpoint: Checkpoint) -> None:
     if checkpoint.state is not State.STAGED:
         raise NotCommitted(
             f"{checkpoint.pipeline} epoch {checkpoint.epoch} has nothing that its gate could examine.",
-            f"It is {checkpoint.state.value}, not staged{because(checkpoint)}.",
+            f"It is {checkpoint.state.value}, not staged{reason_in_brackets(checkpoint)}.",
             f"Stage it again: clear its stage task. onceonly describe {checkpoint.pipeline} {checkpoint.epoch}",
         )
 
@@ -180,7 +180,7 @@ def _what_to_do(checkpoint: Checkpoint) -> str:
     return f"{look}Fix the data, the transform or the suite and run it again: it uses the same offsets."
 
 
-def _not_held(checkpoint: Checkpoint) -> InvalidPipeline:
+def _refuse_not_held(checkpoint: Checkpoint) -> InvalidPipeline:
     outcome = checkpoint.verdict["outcome"] if checkpoint.verdict else "none"
     return InvalidPipeline(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch} does not wait for an approval.",

@@ -105,7 +105,7 @@ def _refuse_behind(state: StateTable, pipeline: Pipeline, own: Sequence[Trace], 
         f"{pipeline.name}: the state table at {state.uri} is behind its targets.",
         f"It ends at decision {head.decision}; {_describe_traces(own)}. Was it restored from an older copy?",
         "Nothing was published. Restore the newest state table. If there is none, continue from what the targets "
-        f"have: {_command(pipeline, own)} (docs/operations.md, Backup and restore).",
+        f"have: {_command_to_continue(pipeline, own)} (docs/operations.md, Backup and restore).",
     )
 
 
@@ -115,8 +115,8 @@ def _refuse_not_first(state: StateTable, pipeline: Pipeline, traces: Sequence[Tr
         f"{_describe_traces(traces)}. Was the command given in another folder, is a volume not mounted, or is this a "
         "second environment? It would publish everything again.",
         "Point ONCEONLY_STATE or ONCEONLY_HOME to that state table. To publish again, give the pipeline a new name and "
-        f"targets. If that table is lost: {_command(pipeline, traces)} (docs/operations.md, Backup and restore). "
-        "Nothing was published.",
+        f"targets. If that table is lost: {_command_to_continue(pipeline, traces)} (docs/operations.md, Backup and "
+        "restore). Nothing was published.",
     )
 
 
@@ -130,7 +130,7 @@ def _describe_traces(traces: Sequence[Trace]) -> str:
     return "; ".join(sentences)
 
 
-def _command(pipeline: Pipeline, traces: Sequence[Trace]) -> str:
+def _command_to_continue(pipeline: Pipeline, traces: Sequence[Trace]) -> str:
     """Write the command to copy, as far as it is known.
 
     Offsets are in it only where all that is shown agrees on the decision they belong to.

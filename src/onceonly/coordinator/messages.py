@@ -83,7 +83,7 @@ def name_checkpoints(checkpoints: Sequence[Checkpoint]) -> str:
     return f"{count(len(names), 'checkpoint')}: epochs {first} … {names[-1]}"
 
 
-def because(checkpoint: Checkpoint) -> str:
+def reason_in_brackets(checkpoint: Checkpoint) -> str:
     """Return why a checkpoint was aborted, to put behind its state; empty: no reason is known."""
     return f" ({checkpoint.reason})" if checkpoint.reason else ""
 

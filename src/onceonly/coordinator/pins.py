@@ -103,7 +103,11 @@ class Pins:
 
     def _find_previous(self, view: View) -> TopicRange | None:
         """Find the range at whose end a chain continues; None: it begins, or there are intervals."""
-        if view.latest is None or self.interval:
+        return None if self.interval else self._find_latest(view)
+
+    def _find_latest(self, view: View) -> TopicRange | None:
+        """Find what the last checkpoint has pinned of this topic; None: nothing."""
+        if view.latest is None:
             return None
         return offsets.range_of(view.latest.ranges, self.config.topic)
 
@@ -193,12 +197,12 @@ class Pins:
         return chosen
 
     def _range_of_interval(self, view: View, interval: Interval) -> TopicRange:
-        latest = offsets.range_of(view.latest.ranges, self.config.topic) if view.latest else None
+        latest = self._find_latest(view)
         self._neighbours = [latest] if latest else []
         start = self._find_boundary(view, interval.start, None)
         end = self._find_boundary(view, interval.end, start)
         ahead = self._count_ahead(interval.end, start, end)
-        range_ = replace(offsets.between(self.log, self.log.topic_id, start, end), ahead=ahead)
+        range_ = replace(offsets.range_between(self.log, self.log.topic_id, start, end), ahead=ahead)
         if not set(range_.partitions) <= set(self.log.partitions):
             self._log = None  # a partition may be younger than our look at the log
         offsets.check_held(range_, self.log)

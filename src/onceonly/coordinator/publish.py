@@ -79,7 +79,7 @@ class Publisher:
 
         view = self._transitions.change(view.pipeline, decide, view)
         done = view.require(epoch)
-        if done.state is State.COMMITTED:
+        if done.state is State.COMMITTED:  # only now: what a process leaves that dies before the end is swept later
             self.discard(done, [attempt for attempt in done.claims if attempt != done.attempt])
             for sink in done.published if done.claims else ():
                 live = self.sink(done, sink)

@@ -24,7 +24,7 @@ from onceonly.checkpoint.model import MAX_UNFIT_ATTEMPTS, Checkpoint, Event, Han
 from onceonly.checkpoint.sink import REFUSALS, Publication, Sink
 from onceonly.coordinator import gate, rewind, target_history
 from onceonly.coordinator.manual import Action
-from onceonly.coordinator.messages import because, require_attempt
+from onceonly.coordinator.messages import reason_in_brackets, require_attempt
 from onceonly.coordinator.publish import NONE, Failure, Publisher, Rehearsed
 from onceonly.errors import (
     ActionNeeded,
@@ -118,6 +118,7 @@ class Rehearser:
             decided = view.require(epoch)
             if (decided.decision, decided.handles) == (basis.decision + 1, handles):
                 return view, {(epoch, sink): live for sink, live in sinks.items()}
+            # Another process was first: rehearse again, from the view after it.
 
     def decide_rewind(self, name: str, epoch: int, action: Action) -> tuple[View, Rehearsed]:
         """Record the decision to go back. It is the checkpoint's first row, so nothing is staged that could be kept.
@@ -282,7 +283,7 @@ def _check_staged(checkpoint: Checkpoint) -> None:
     if checkpoint.state is not State.STAGED:
         raise NotCommitted(
             f"{checkpoint.pipeline} epoch {checkpoint.epoch} cannot be committed.",
-            f"It is {checkpoint.state.value}, not staged{because(checkpoint)}.",
+            f"It is {checkpoint.state.value}, not staged{reason_in_brackets(checkpoint)}.",
             f"Plan and stage it again: onceonly describe {checkpoint.pipeline} {checkpoint.epoch}",
             code="not-staged",
         )

@@ -80,7 +80,7 @@ def _range_of_gap(view: View, interval: Interval, last: TopicRange) -> TopicRang
     if (before.time, after.time) != (interval.start, interval.end):
         raise _refuse(view, interval, *_explain_gap(before, after))
     end = after.offsets if after.topic_id else before.offsets
-    return offsets.between(last, before.topic_id, before.offsets, end)
+    return offsets.range_between(last, before.topic_id, before.offsets, end)
 
 
 def _make_empty(range_: TopicRange) -> TopicRange:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.sink import Answer, History, ProvesHistory, Publication, Sink
+from onceonly.coordinator import barrier
 from onceonly.coordinator.messages import name_checkpoints
 from onceonly.counts import count
 from onceonly.errors import (
@@ -24,7 +25,6 @@ from onceonly.errors import (
     Fenced,
     InvalidPipeline,
     NotCommitted,
-    OutcomeUnknown,
     TargetWentBack,
     first_sentence,
 )
@@ -211,7 +211,7 @@ def require_accepted(state: StateTable, parts: Parts, pipeline: Pipeline, sink: 
         raise InvalidPipeline(
             f"{pipeline.name}: sink '{sink}' cannot be given up yet.",
             f"Its target went back: {_describe_loss(comparison)}",
-            f"Bring it back, or record what is missing there first: {_command(pipeline.name, sink)}",
+            f"Bring it back, or record what is missing there first: {_command_to_accept(pipeline.name, sink)}",
             code=WENT_BACK,
         )
 
@@ -346,22 +346,6 @@ def _check_upstream(state: StateTable, parts: Parts, pipeline: Pipeline) -> None
             raise _refuse_lost_upstream(pipeline, losses)
 
 
-def find_readers(state: StateTable, pipeline: Pipeline, sinks: Iterable[str]) -> list[str]:
-    """Find the pipelines that read a target of these sinks up to this pipeline's checkpoints."""
-    written: set[str] = set()
-    for name in sinks:
-        written.update(pipeline.sink(name).asset_uris())
-    readers = []
-    for name in state.pipelines():
-        with suppress(OutcomeUnknown):  # its rows are damaged, which it says itself
-            latest = state.view(name).latest
-            if latest and pipeline.name in latest.definition.get("after", ()):
-                tables = Pipeline.from_json(latest.definition).tables
-                if written.intersection(tables.values()):
-                    readers.append(name)
-    return readers
-
-
 # ---- words
 
 
@@ -373,11 +357,11 @@ def refuse_commit(parts: Parts, error: TargetWentBack, now: View, checkpoint: Ch
         if comparison and comparison.went_back:
             missing = _describe_missing(comparison)
     code, recover = error.code or WENT_BACK, f"onceonly recover {name}"
-    ways_out = f"Record that it is there again: {_command(name, sink)}. Then: {recover}"
+    ways_out = f"Record that it is there again: {_command_to_accept(name, sink)}. Then: {recover}"
     if code != IS_BACK:
         ways_out = (
             f"Bring the target back (mount its volume, restore its newest copy), then: {recover}. If those rows are "
-            f"lost: {_command(name, sink)}"
+            f"lost: {_command_to_accept(name, sink)}"
         )
     return TargetWentBack(
         f"{name} epoch {checkpoint.epoch}: sink '{sink}' was not published, because its target "
@@ -390,13 +374,13 @@ def refuse_commit(parts: Parts, error: TargetWentBack, now: View, checkpoint: Ch
 
 def _refuse_lost_targets(state: StateTable, losses: Sequence[Comparison]) -> ActionNeeded:
     pipeline, sinks = losses[0].pipeline, [loss.sink for loss in losses]
-    readers = find_readers(state, pipeline, sinks)
+    readers = barrier.find_readers(state, pipeline, sinks)
     behind = f" Pipelines that read it stop as well: {', '.join(readers)}." if readers else ""
     return ActionNeeded(
         f"{pipeline.name}: {_name_targets(sinks)} {_what_happened(losses)}.",
         f"{_describe_losses(losses)}{behind}",
         f"{_ways_out(losses)} Nothing was published.",
-        code=_code(losses),
+        code=_error_code(losses),
     )
 
 
@@ -406,22 +390,22 @@ def _refuse_lost_upstream(pipeline: Pipeline, losses: Sequence[Comparison]) -> A
         f"{pipeline.name}: {_name_targets(sinks)} of '{writer}', which it reads, {_what_happened(losses)}.",
         _describe_losses(losses),
         f"{_ways_out(losses)} Nothing was published.",
-        code=_code(losses),
+        code=_error_code(losses),
     )
 
 
 def _refuse_half_recorded(pipeline: str, sink: str, why: str) -> TargetWentBack:
     what = f"{pipeline}: what the target of sink '{sink}' has is not recorded to its end."
-    return TargetWentBack(what, why, f"Record it: {_command(pipeline, sink)}", code=IS_BACK)
+    return TargetWentBack(what, why, f"Record it: {_command_to_accept(pipeline, sink)}", code=IS_BACK)
 
 
 def _what_happened(losses: Sequence[Comparison]) -> str:
-    if _code(losses) == WENT_BACK:
+    if _error_code(losses) == WENT_BACK:
         return "went back"
     return "is there again" if len(losses) == 1 else "are there again"
 
 
-def _code(losses: Sequence[Comparison]) -> str:
+def _error_code(losses: Sequence[Comparison]) -> str:
     return IS_BACK if all(loss.is_back for loss in losses) else WENT_BACK
 
 
@@ -449,8 +433,8 @@ def _describe_reappeared(loss: Comparison) -> str:
 
 
 def _ways_out(losses: Sequence[Comparison]) -> str:
-    commands = ", ".join(_command(loss.view.pipeline, loss.sink) for loss in losses)
-    if _code(losses) == IS_BACK:
+    commands = ", ".join(_command_to_accept(loss.view.pipeline, loss.sink) for loss in losses)
+    if _error_code(losses) == IS_BACK:
         return f"Record that it is there again: {commands}."
     return (
         "Bring the target back (mount its volume, restore its newest copy) and run again: nothing is published "
@@ -458,7 +442,7 @@ def _ways_out(losses: Sequence[Comparison]) -> str:
     )
 
 
-def _command(pipeline: str, sink: str) -> str:
+def _command_to_accept(pipeline: str, sink: str) -> str:
     return f"onceonly accept-loss {pipeline} {sink} --reason …"
 
 
