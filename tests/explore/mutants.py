@@ -41,8 +41,8 @@ FIXES = [
     Mutant(
         "02: a claim lives on when it is planned again",
         MODEL,
-        'return {**owners, **same, **NOTHING_STAGED, "schemas": _still_pinned(known, row), **_pinned_again(row)}',
-        'return {**owners, **same, **NOTHING_STAGED, "staging": known.staging, "schemas": {}}',
+        'return {**owners, **same, **NOTHING_STAGED, "schemas": _keep_schemas(checkpoint, row), **_repin_ranges(row)}',
+        'return {**owners, **same, **NOTHING_STAGED, "staging": checkpoint.staging, "schemas": {}}',
         "sink-added",
     ),
     Mutant(
@@ -69,14 +69,14 @@ FIXES = [
     Mutant(
         "06: a fence that fails is taken for one",
         RESOLVE,
-        "            if not gone:\n                raise _not_fenced(checkpoint, sink, error) from error\n",
+        "            if not gone:\n                raise _refuse_unfenced(checkpoint, sink, error) from error\n",
         "",
         "give-up-in-flight",
     ),
     Mutant(
         "10: a sink that was fenced is passed over",
         PUBLISH,
-        "                raise _fenced_off(error, checkpoint, sink) from error  # at the target; no outcome is recorded\n",
+        "                raise _refuse_fenced_target(error, checkpoint, sink) from error  # at the target; no outcome is recorded\n",
         "                raise\n",
         "fenced-by-others",
     ),
@@ -115,7 +115,7 @@ GUARDS = [
         "claimed while it is being aborted",
         STAGE,
         "            if checkpoint.state is State.ABORTING:\n"
-        '                raise fenced(checkpoint, "it is being aborted")\n'
+        '                raise refuse_fenced(checkpoint, "it is being aborted")\n'
         "            if checkpoint.state not in (State.PLANNED, State.ABORTED):",
         "            if checkpoint.state not in (State.PLANNED, State.ABORTED, State.ABORTING):",
         "abort-stage",
@@ -124,7 +124,7 @@ GUARDS = [
         "aborted after the decision",
         COORDINATOR,
         "            if checkpoint.state in (State.COMMITTING, State.COMMITTED):\n"
-        '                raise fenced(checkpoint, "the decision to publish it is made", "it can no longer be aborted")\n',
+        '                raise refuse_fenced(checkpoint, "the decision to publish it is made", "it can no longer be aborted")\n',
         "            if checkpoint.state in (State.COMMITTING, State.COMMITTED):\n                return None\n",
         "abort-commit",
     ),
@@ -132,18 +132,18 @@ GUARDS = [
         "claimed whoever owns it by now",
         STAGE,
         "            if owner is not None and checkpoint.owner != owner:\n"
-        "                raise fenced(checkpoint, f\"'{checkpoint.owner}' has taken it over\")\n"
+        "                raise refuse_fenced(checkpoint, f\"'{checkpoint.owner}' has taken it over\")\n"
         "            if checkpoint.state is State.ABORTING:\n"
-        '                raise fenced(checkpoint, "it is being aborted")',
+        '                raise refuse_fenced(checkpoint, "it is being aborted")',
         "            if checkpoint.state is State.ABORTING:\n"
-        '                raise fenced(checkpoint, "it is being aborted")',
+        '                raise refuse_fenced(checkpoint, "it is being aborted")',
         "two-runs",
     ),
     Mutant(
         "aborted whoever owns it by now",
         COORDINATOR,
         "            if owner is not None and checkpoint.owner != owner:\n"
-        "                raise fenced(checkpoint, f\"'{checkpoint.owner}' has taken it over\")\n"
+        "                raise refuse_fenced(checkpoint, f\"'{checkpoint.owner}' has taken it over\")\n"
         "            if checkpoint.state in (State.COMMITTING, State.COMMITTED):",
         "            if checkpoint.state in (State.COMMITTING, State.COMMITTED):",
         "two-runs",
@@ -158,8 +158,8 @@ GUARDS = [
     Mutant(
         "claimed although others have gone on without it",
         STAGE,
-        "if checkpoint.state is State.ABORTED and (newer := overtaken_by(view, checkpoint)):",
-        "if newer := None:",
+        "newer = find_successor(view, checkpoint) if checkpoint.state is State.ABORTED else None",
+        "newer = None",
         "rewind-staged-again",
     ),
     Mutant(
@@ -186,7 +186,7 @@ GUARDS = [
     Mutant(
         "a sink that failed takes its later decisions",
         PUBLISH,
-        "                    held.add(sink)\n",
+        "                    failed_sinks.add(sink)\n",
         "",
         "doubt-holds-up",
     ),
@@ -250,15 +250,15 @@ GUARDS = [
         "aborted although a person decides",
         COORDINATOR,
         "            if checkpoint.needs_manual_decision and who is None:\n"
-        '                raise fenced(checkpoint, "its gate failed it and holds it", "only a person may abort it")\n',
+        '                raise refuse_fenced(checkpoint, "its gate failed it and holds it", "only a person may abort it")\n',
         "",
         "held",
     ),
     Mutant(
         "approved what is not held",
         GATE,
-        "            if not now.held:\n                raise _not_held(now)\n",
-        "            if now.state is not State.STAGED:\n                raise _not_held(now)\n",
+        "            if not now.held:\n                raise _refuse_not_held(now)\n",
+        "            if now.state is not State.STAGED:\n                raise _refuse_not_held(now)\n",
         "held",
     ),
     Mutant(
@@ -271,22 +271,22 @@ GUARDS = [
     Mutant(
         "the sweep reads the state first",
         SWEEP,
-        "    found = list(live.leftovers(prefix)) if held is None else held\n    if found:\n        view = state.view(name)  # after the list: what was claimed since cannot be in it\n",
-        "    view = state.view(name)\n    found = list(live.leftovers(prefix)) if held is None else held\n    if found:\n",
+        "    leftovers = list(live.leftovers(prefix)) if recent_leftovers is None else recent_leftovers\n    if leftovers:\n        view = state.view(name)  # after the list: what was claimed since cannot be in it\n",
+        "    view = state.view(name)\n    leftovers = list(live.leftovers(prefix)) if recent_leftovers is None else recent_leftovers\n    if leftovers:\n",
         "sweep-aborted",
     ),
     Mutant(
         "a slot is leased twice",
         ID_POOL,
-        "free = [slot for slot in range(pipeline.pool_size) if slot not in others]",
-        "free = list(range(pipeline.pool_size))",
+        "free_slots = [slot for slot in range(pipeline.pool_size) if slot not in leased_slots]",
+        "free_slots = list(range(pipeline.pool_size))",
         "pool-intervals",
     ),
     Mutant(
         "the pool is ended by an older look",
         ID_POOL,
-        '    found = live.pooled(f"{state.id}-{pipeline}-{live.name}")\n    if not found:\n        return []\n    view = state.view(pipeline)  # after the list: what a newer lease has opened since cannot be in it\n',
-        '    view = state.view(pipeline)\n    found = live.pooled(f"{state.id}-{pipeline}-{live.name}")\n    if not found:\n        return []\n',
+        '    open_transactions = live.pooled(f"{state.id}-{pipeline}-{live.name}")\n    if not open_transactions:\n        return []\n    view = state.view(pipeline)  # after the list: what a newer lease has opened since cannot be in it\n',
+        '    view = state.view(pipeline)\n    open_transactions = live.pooled(f"{state.id}-{pipeline}-{live.name}")\n    if not open_transactions:\n        return []\n',
         "pool-intervals",
     ),
     Mutant(
@@ -313,14 +313,14 @@ GUARDS = [
     Mutant(
         "a task that runs twice replaces twice",
         PLAN,
-        "if known.request == self.reprocess:",
+        "if checkpoint.request == self.reprocess:",
         "if False:",
         "reprocess-twice",
     ),
     Mutant(
         "taken over while its owner is at work",
         PLAN,
-        "if known.owner != self.owner and known.state is not State.ABORTED:",
+        "if checkpoint.owner != self.owner and checkpoint.state is not State.ABORTED:",
         "if False:",
         "polite-runs",
     ),
@@ -438,7 +438,7 @@ EDGE = [
     Mutant(
         "decided without a rehearsal of what changed meanwhile",
         REHEARSAL,
-        "            if Basis.of(now, epoch) != basis:\n"
+        "            if Basis.from_view(now, epoch) != basis:\n"
         "                return None\n"
         "            return now.row(epoch, Event.COMMITTING, checkpoint.attempt, decision=basis.decision + 1, body=body)",
         "            mine = now.require(epoch)\n"
@@ -499,7 +499,7 @@ EDGE = [
     Mutant(
         "the attempts that did not fit are forgotten",
         MODEL,
-        "unfit = known.unfit_attempts | {row.attempt} if",
+        "unfit = checkpoint.unfit_attempts | {row.attempt} if",
         "unfit = frozenset({row.attempt}) if",
         "damaged-each-time",
     ),
@@ -545,7 +545,7 @@ EDGE = [
     Mutant(
         "published to where what was accepted as lost is there again",
         HISTORY,
-        "    return None if last.absent else _with_lost(view, live.name, last)\n",
+        "    return None if last.absent else _add_lost(view, live.name, last)\n",
         "    return None if last.absent else last\n",
         "loss-returns",
     ),
@@ -566,7 +566,7 @@ EDGE = [
     Mutant(
         "plan ignores a target that went back",
         COORDINATOR,
-        "        notes = target_history.check(self.state, self.parts, pipeline, None if seen.open else seen)\n",
+        "        notes = target_history.check(self.state, self.parts, pipeline, current_view)\n",
         "        notes = list[str]()\n",
         "went-back",
     ),
@@ -594,7 +594,7 @@ EDGE = [
     Mutant(
         "manual actions ignore what the person has seen",
         MANUAL,
-        "        if self.seen.seq < shown.seq:\n",
+        "        if self.seen.seq < subject.seq:\n",
         "        if False:\n",
         "approves-too-late",
     ),
@@ -608,8 +608,8 @@ EDGE = [
     Mutant(
         "aborted whatever the person has seen",
         COORDINATOR,
-        "action.guard(decide) if action else decide).require(epoch)",
-        "decide).require(epoch)",
+        "guarded = action.guard(decide) if action else decide",
+        "guarded = decide",
         "held",
     ),
     Mutant(

@@ -78,5 +78,8 @@ def search(
 ) -> FirstRecord:
     """Search all records of a partition, given as (offset, time) in their order."""
     partition = BoundarySearch(time, latest, end, floor)
-    answers = (partition.look_at(offset, at) for offset, at in records)
-    return next((answer for answer in answers if answer), None) or partition.nothing()
+    for offset, at in records:
+        answer = partition.look_at(offset, at)
+        if answer:
+            return answer
+    return partition.nothing()

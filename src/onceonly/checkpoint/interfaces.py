@@ -20,12 +20,12 @@ class Source(Protocol):
     def check(self) -> list[str]: ...
 
     def log(self) -> TopicLog:
-        """The offsets that a read_committed reader finds now."""
+        """Return the offsets that a read_committed reader finds now."""
 
     def offsets_at(
         self, time: datetime, latest: datetime | None = None, floor: Offsets = NO_OFFSETS
     ) -> Mapping[int, FirstRecord]:
-        """Per partition, the first committed record at or after `time`; if there is none, the last stable offset.
+        """Return per partition the first committed record at or after `time`; if there is none, the last stable offset.
 
         The latter is `held` if the log continues after it.
 
@@ -38,7 +38,7 @@ class Source(Protocol):
         """
 
     def read(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
-        """Exactly the pinned ranges, decoded, as a DataFrame."""
+        """Return exactly the pinned ranges, decoded, as a DataFrame."""
 
     def verify(self, ranges: tuple[TopicRange, ...]) -> None:
         """Raise SourceLost if the log does not contain all of the ranges. Called before and after reading."""
@@ -50,14 +50,14 @@ class Source(Protocol):
         """
 
     def traces(self, pipeline: str) -> list[Trace]:
-        """The last committed checkpoint that the pipeline's consumer group shows, if any.
+        """Return the last committed checkpoint that the pipeline's consumer group shows, if any.
 
         Raises:
             OutcomeUnknown: the group cannot be read. Callers continue without it.
         """
 
     def diagnose(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> Exception:
-        """Why a read failed, if it can be determined: a BadRecord with partition and offset. Otherwise `error`."""
+        """Return why a read failed, if it can be determined: a BadRecord with partition and offset. Else `error`."""
 
 
 @runtime_checkable
@@ -65,7 +65,7 @@ class ChecksRanges(Protocol):
     """A source that can tell before any work if a range can be read, and recognises it later: a table."""
 
     def marked(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
-        """The range with its mark.
+        """Return the range with its mark.
 
         Args:
             previous: another range that was pinned before; in a chain the one that ends where this one starts.
@@ -80,7 +80,7 @@ class Recognises(Protocol):
     """A `ChecksRanges` that can mark a range which nobody reads, because a person has left it out."""
 
     def recognised(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
-        """As `marked`, whether the range can be read or not."""
+        """Return the range with its mark, as `marked`, whether the range can be read or not."""
 
 
 @runtime_checkable
@@ -91,7 +91,7 @@ class FindsRecords(Protocol):
         """Whether a reader finds a record in the range. It reads up to the first one."""
 
     def first_offsets(self, range_: TopicRange) -> Offsets:
-        """Per partition the offset of the first record in the range, else the range's end."""
+        """Return per partition the offset of the first record in the range, else the range's end."""
 
 
 @dataclass(frozen=True)
@@ -133,10 +133,10 @@ class PinsSchemas(Protocol):
     """A source whose records name schemas that are kept elsewhere, where new ones may be registered at any time."""
 
     def schemas(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Mapping[str, Any]:
-        """By which schemas the ranges are decoded if this is the first attempt: plain JSON; empty: by none of those."""
+        """Return by which schemas the ranges are decoded in a first attempt: plain JSON; empty: by none of those."""
 
     def pinned_to(self, schemas: Mapping[str, Any]) -> Source:
-        """The source that decodes by these.
+        """Return the source that decodes by these schemas.
 
         Raises:
             InvalidPipeline: they are not what they were.
@@ -148,15 +148,18 @@ class Judges(Protocol):
     """A source that says which of its records cannot be decoded."""
 
     def judged(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
-        """Exactly the pinned ranges as a DataFrame, from which `spark.judged` takes the good and the bad records."""
+        """Return exactly the pinned ranges as a DataFrame.
+
+        `spark.judged` takes the good and the bad records from it.
+        """
 
     def undecoded(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
-        """The same records as they are in the log."""
+        """Return the same records as they are in the log."""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What a gate found, for the state table: counts, and never a value of a row.
+    """The findings of a gate, for the state table: counts, and never a value of a row.
 
     Args:
         sinks: by name {"rows": int, "path": "in process" | "spark", "checks": [{"what", "ok", "severity": "critical" |
@@ -172,13 +175,13 @@ class Inspector(Protocol):
     """Examines the rows for a pipeline's gate. Changes nothing."""
 
     def check(self) -> list[str]:
-        """Notes for the user. Raises InvalidPipeline if the gate's checks cannot run."""
+        """Return notes for the user. Raises InvalidPipeline if the gate's checks cannot run."""
 
     def examine(self, checkpoint: Checkpoint) -> Findings:
         """Run the gate's checks on the staged rows."""
 
     def forget(self, examined: Findings) -> None:
-        """Another verdict was recorded first: delete the Data Docs of this one."""
+        """Delete the Data Docs of an examination: another verdict was recorded first."""
 
 
 class Parts(Protocol):
@@ -187,7 +190,7 @@ class Parts(Protocol):
     def sink(self, pipeline: Pipeline, name: str) -> Sink: ...
 
     def sources(self, pipeline: Pipeline) -> Mapping[str, Source]:
-        """The sources by topic."""
+        """Make the sources, by topic."""
 
     def inspector(self, pipeline: Pipeline) -> Inspector:
-        """The inspector of a pipeline that has a gate."""
+        """Make the inspector of a pipeline that has a gate."""

@@ -137,7 +137,7 @@ class Transaction:
 
     @classmethod
     def parse(cls, name: str) -> Transaction | None:
-        """The transaction of that name; None if it is not the name of one."""
+        """Return the transaction of that name; None if it is not the name of one."""
         parts = name.split("-")
         if len(parts) != 6 or not (parts[3].isdecimal() and parts[4].isdecimal()):
             return None
@@ -221,7 +221,7 @@ class Checkpoint:
 
     def was_of(self, owner: str, instance: str | None) -> bool:
         """Whether that run planned it or took it over. Runs of one name that cannot be told apart all count."""
-        runs = [known for name, known in zip(self.owners, self.instances, strict=True) if name == owner]
+        runs = [run for name, run in zip(self.owners, self.instances, strict=True) if name == owner]
         return bool(runs) and (instance is None or None in runs or instance in runs)
 
     def is_shown_by(self, sink: str) -> bool:
@@ -231,7 +231,7 @@ class Checkpoint:
     @property
     def waiting(self) -> tuple[str, ...]:
         """Sinks to which the decision was not published yet."""
-        return tuple(s for s in self.handles if s not in self.published and s not in self.given_up)
+        return tuple(sink for sink in self.handles if sink not in self.published and sink not in self.given_up)
 
     @property
     def sinks(self) -> tuple[str, ...]:
@@ -241,12 +241,18 @@ class Checkpoint:
     def rows(self) -> int | None:
         """Staged rows of all sinks; None if a handle does not contain the number."""
         counts = [handle.get("rows") for handle in self.handles.values()]
-        return sum(c for c in counts if c is not None) if counts and None not in counts else None
+        if not counts or None in counts:
+            return None
+        rows: int = sum(count for count in counts if count is not None)
+        return rows
 
     @property
     def bad_records(self) -> int | None:
         """Records that were dropped or became dead letters; None if it has no such thing, or nothing is staged."""
-        return sum(self.bad["undecoded"].values()) + self.bad["rejected"] if self.bad else None
+        if not self.bad:
+            return None
+        bad_records: int = sum(self.bad["undecoded"].values()) + self.bad["rejected"]
+        return bad_records
 
     @property
     def gate(self) -> Mapping[str, Any] | None:
@@ -281,7 +287,10 @@ class Checkpoint:
         return latest or bool(self.gate["keep_failed"])
 
     def sinks_of(self, attempt: int) -> tuple[str, ...]:
-        """The attempt's sinks, without unreachable ones. A checkpoint that is planned again may have other sinks."""
+        """Return the attempt's sinks, without unreachable ones.
+
+        A checkpoint that is planned again may have other sinks.
+        """
         return tuple(name for name in _names(self.claimed_under[attempt]) if (attempt, name) not in self.gone)
 
     def transaction(self, sink: str, attempt: int | None = None) -> Transaction:
@@ -290,14 +299,14 @@ class Checkpoint:
         return Transaction(claim.state_id, self.pipeline, sink, self.epoch, number, claim.nonce, claim.slot)
 
     def apply(self, row: Row) -> Checkpoint:
-        """The checkpoint after `row`.
+        """Return the checkpoint after `row`.
 
         Raises:
             OutcomeUnknown: the row is not a legal transition, so Onceonly did not write it.
         """
         allowed, state = TRANSITIONS[row.event]
         if self.state not in allowed:
-            raise _illegal(row, self.state)
+            raise _refuse_illegal(row, self.state)
         changes = {"state": state, "last_seq": row.seq, "updated_at": row.at, **_changes(self, row)}
         if row.event is not Event.RENEWED:
             changes["changed_seq"] = row.seq
@@ -308,16 +317,20 @@ class Checkpoint:
 
 
 def first(row: Row) -> Checkpoint:
-    """The checkpoint after its first row."""
+    """Return the checkpoint after its first row.
+
+    Raises:
+        OutcomeUnknown: no checkpoint begins with such a row.
+    """
     allowed, state = TRANSITIONS[row.event]
     if None not in allowed:
-        raise _illegal(row, None)
+        raise _refuse_illegal(row, None)
     return Checkpoint(
         pipeline=row.pipeline,
         epoch=row.epoch,
         state=state,
         definition=row.body["definition"],
-        ranges=_ranges(row.body),
+        ranges=_parse_ranges(row.body),
         interval=row.interval,
         owners=(row.owner or "",),
         instances=(row.body.get("instance"),),
@@ -334,31 +347,31 @@ def first(row: Row) -> Checkpoint:
         request=row.body.get("request"),
         skipped=row.body.get("skipped"),
         forwarded=row.body.get("forwarded"),
-        after=_after(row.body),
+        after=_parse_after(row.body),
     )
 
 
 def fold(rows: Iterable[Row]) -> dict[int, Checkpoint]:
-    """Checkpoints by epoch, from their complete histories in the order of `seq`."""
+    """Return checkpoints by epoch, from their complete histories in the order of `seq`."""
     checkpoints: dict[int, Checkpoint] = {}
     for row in rows:
-        known = checkpoints.get(row.epoch)
-        checkpoints[row.epoch] = known.apply(row) if known else first(row)
+        checkpoint = checkpoints.get(row.epoch)
+        checkpoints[row.epoch] = checkpoint.apply(row) if checkpoint else first(row)
     return checkpoints
 
 
 def taken_out(handle: Handle) -> list[Handle]:
-    """The handles whose rows are removed when this one is published: those that it replaces or takes back."""
+    """Return the handles whose rows are removed when this one is published: those that it replaces or takes back."""
     return [handle["replaces"]] if "replaces" in handle else list(handle.get("retracts", []))
 
 
 def canonical(data: Any) -> str:
-    """JSON with sorted keys: equal data has equal text."""
+    """Write JSON with sorted keys: equal data has equal text."""
     return json.dumps(data, sort_keys=True, separators=(",", ":"))
 
 
-OF_A_TARGET = frozenset({Event.MISSING, Event.FOUND, Event.ACCEPTED})
-OF_A_SINK = OF_A_TARGET | {Event.REPLACED, Event.IN_DOUBT, Event.PUBLISHED, Event.GIVEN_UP}
+TARGET_EVENTS = frozenset({Event.MISSING, Event.FOUND, Event.ACCEPTED})
+SINK_EVENTS = TARGET_EVENTS | {Event.REPLACED, Event.IN_DOUBT, Event.PUBLISHED, Event.GIVEN_UP}
 NOTHING_STAGED: Mapping[str, Any] = {
     **{"handles": {}, "bad": {}, "verdict": None, "approved": None, "refused": None, "staging": None}
 }
@@ -368,93 +381,109 @@ def _names(definition: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(sink["name"] for sink in definition["sinks"])
 
 
-def _changes(known: Checkpoint, row: Row) -> dict[str, Any]:
+def _changes(checkpoint: Checkpoint, row: Row) -> dict[str, Any]:
+    """Return the fields that a row changes, but for those that every row changes."""
     match row.event:
         case Event.PLANNED:
-            same = {"definition": row.body["definition"], "request": row.body.get("request", known.request)}
-            owners = {
-                "owners": (*known.owners, row.owner or ""),
-                "instances": (*known.instances, row.body.get("instance")),
-            }
-            return {**owners, **same, **NOTHING_STAGED, "schemas": _still_pinned(known, row), **_pinned_again(row)}
+            return _apply_plan(checkpoint, row)
         case Event.CLAIMED:
-            return _claimed(known, row)
+            return _apply_claim(checkpoint, row)
         case Event.PINNED:
             return {"schemas": row.body["schemas"]}
         case Event.STAGED:
             return {"handles": row.body["handles"], "bad": row.body.get("bad", {}), "staging": None}
         case Event.VERDICT | Event.APPROVED:
-            return _judged(known, row)
+            return _apply_verdict(checkpoint, row)
         case Event.REFUSED:
             return {"refused": {"sink": row.sink, **row.body}}
         case Event.COMMITTING:
             copied = row.body.get("handles", {})  # those that the rehearsal has changed
-            return {"decision": row.decision, "handles": {**known.handles, **copied}, "refused": None}
-        case event if event in OF_A_SINK:
-            return _of_a_target(known, row) if event in OF_A_TARGET else _of_a_sink(known, row)
+            return {"decision": row.decision, "handles": {**checkpoint.handles, **copied}, "refused": None}
+        case event if event in SINK_EVENTS:
+            apply = _apply_to_target if event in TARGET_EVENTS else _apply_to_sink
+            return apply(checkpoint, row)
         case Event.ABORTING | Event.ABORTED:
-            return _of_an_abort(known, row)
+            return _apply_abort(checkpoint, row)
         case _:
             return {}
 
 
-def _of_an_abort(known: Checkpoint, row: Row) -> dict[str, Any]:
+def _apply_plan(checkpoint: Checkpoint, row: Row) -> dict[str, Any]:
+    """Return what planning again changes: another owner or definition, the same offsets, and nothing is staged."""
+    same = {"definition": row.body["definition"], "request": row.body.get("request", checkpoint.request)}
+    owners = {
+        "owners": (*checkpoint.owners, row.owner or ""),
+        "instances": (*checkpoint.instances, row.body.get("instance")),
+    }
+    return {**owners, **same, **NOTHING_STAGED, "schemas": _keep_schemas(checkpoint, row), **_repin_ranges(row)}
+
+
+def _apply_abort(checkpoint: Checkpoint, row: Row) -> dict[str, Any]:
     if row.event is Event.ABORTING:
-        unfit = known.unfit_attempts | {row.attempt} if "unfit" in row.body else frozenset()
+        unfit = checkpoint.unfit_attempts | {row.attempt} if "unfit" in row.body else frozenset()
         return {"reason": row.body.get("reason"), "staging": None, "refused": None, "unfit_attempts": unfit}
-    left = {(number, sink) for number in known.claims for sink in row.body.get("gone", ())}
-    claims = {number: replace(claim, slot=None) for number, claim in known.claims.items()}
-    return {"claims": claims, "gone": known.gone | left}
+    unreachable = {(number, sink) for number in checkpoint.claims for sink in row.body.get("gone", ())}
+    claims = {number: replace(claim, slot=None) for number, claim in checkpoint.claims.items()}
+    return {"claims": claims, "gone": checkpoint.gone | unreachable}
 
 
-def _still_pinned(known: Checkpoint, row: Row) -> Mapping[str, Any]:
-    """Whoever changes a source's definition asks for another way to read the same records."""
-    same = known.definition.get("source") == row.body["definition"].get("source")
-    return known.schemas if same else {}
+def _keep_schemas(checkpoint: Checkpoint, row: Row) -> Mapping[str, Any]:
+    """Return the schemas that stay pinned: none, if a source has another definition.
+
+    Whoever changes a source's definition asks for another way to read the same records.
+    """
+    is_unchanged = checkpoint.definition.get("source") == row.body["definition"].get("source")
+    return checkpoint.schemas if is_unchanged else {}
 
 
-def _pinned_again(row: Row) -> dict[str, Any]:
-    """Only what other pipelines have published is: an interval of theirs was replaced before it was read to the end."""
-    return {"ranges": _ranges(row.body), "after": _after(row.body)} if "ranges" in row.body else {}
+def _repin_ranges(row: Row) -> dict[str, Any]:
+    """Return the ranges that a row pins in place of the earlier ones; empty: those stay.
+
+    Only what other pipelines have published is pinned again: an interval of theirs was replaced before it was read to
+    the end.
+    """
+    if "ranges" not in row.body:
+        return {}
+    return {"ranges": _parse_ranges(row.body), "after": _parse_after(row.body)}
 
 
-def _ranges(body: Mapping[str, Any]) -> Ranges:
+def _parse_ranges(body: Mapping[str, Any]) -> Ranges:
     return tuple(TopicRange.from_json(range_) for range_ in body["ranges"])
 
 
-def _after(body: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+def _parse_after(body: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(epochs) for name, epochs in body.get("after", {}).items()}
 
 
-def _claimed(known: Checkpoint, row: Row) -> dict[str, Any]:
+def _apply_claim(checkpoint: Checkpoint, row: Row) -> dict[str, Any]:
     claim = Claim(**row.body)
-    claims = {**known.claims, row.attempt: claim}
-    under = {**known.claimed_under, row.attempt: known.definition}
+    claims = {**checkpoint.claims, row.attempt: claim}
+    under = {**checkpoint.claimed_under, row.attempt: checkpoint.definition}
     return {**NOTHING_STAGED, "attempt": row.attempt, "claims": claims, "claimed_under": under, "staging": claim.nonce}
 
 
-def _judged(known: Checkpoint, row: Row) -> dict[str, Any]:
+def _apply_verdict(checkpoint: Checkpoint, row: Row) -> dict[str, Any]:
     if row.event is Event.APPROVED:
         return {"approved": dict(row.body)}
     failed = {row.attempt} if row.body["outcome"] == "failed" else set()
-    return {"verdict": dict(row.body), "failed_attempts": known.failed_attempts | failed}
+    return {"verdict": dict(row.body), "failed_attempts": checkpoint.failed_attempts | failed}
 
 
-def _of_a_sink(known: Checkpoint, row: Row) -> dict[str, Any]:
+def _apply_to_sink(checkpoint: Checkpoint, row: Row) -> dict[str, Any]:
     if row.event is Event.REPLACED:
-        handles = {**known.handles, row.sink or "": row.body["handle"]}
-        return {"handles": handles, "in_doubt": _without(known.in_doubt, row.sink)}
-    named = row.event.value  # also the field's name
-    entries = {**getattr(known, named), row.sink or "": dict(row.body)}
-    return {"in_doubt": _without(known.in_doubt, row.sink), named: entries}
+        handles = {**checkpoint.handles, row.sink or "": row.body["handle"]}
+        return {"handles": handles, "in_doubt": _without(checkpoint.in_doubt, row.sink)}
+    field_name = row.event.value  # also the field's name
+    entries = {**getattr(checkpoint, field_name), row.sink or "": dict(row.body)}
+    return {"in_doubt": _without(checkpoint.in_doubt, row.sink), field_name: entries}
 
 
-def _of_a_target(known: Checkpoint, row: Row) -> dict[str, Any]:
-    changes: dict[str, Any] = {"updated_at": known.updated_at}  # when it was committed
+def _apply_to_target(checkpoint: Checkpoint, row: Row) -> dict[str, Any]:
+    changes: dict[str, Any] = {"updated_at": checkpoint.updated_at}  # when it was committed
     if row.event is Event.MISSING:
-        changes["missing"] = {**known.missing, row.sink or "": dict(row.body)}
+        changes["missing"] = {**checkpoint.missing, row.sink or "": dict(row.body)}
     if row.event is Event.FOUND:
-        changes["missing"] = _without(known.missing, row.sink)
+        changes["missing"] = _without(checkpoint.missing, row.sink)
     return changes
 
 
@@ -462,7 +491,7 @@ def _without(by_sink: Mapping[str, Any], sink: str | None) -> dict[str, Any]:
     return {name: value for name, value in by_sink.items() if name != sink}
 
 
-def _illegal(row: Row, state: State | None) -> OutcomeUnknown:
+def _refuse_illegal(row: Row, state: State | None) -> OutcomeUnknown:
     return OutcomeUnknown(
         f"{row.pipeline} epoch {row.epoch}: the state table holds an illegal transition.",
         f"Row {row.id} (seq {row.seq}) says '{row.event.value}' after '{state.value if state else 'nothing'}'.",

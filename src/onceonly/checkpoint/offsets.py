@@ -46,10 +46,12 @@ class TopicRange:
 
     @property
     def called(self) -> str:
-        return called(self)
+        """The source with its kind: topic 'flights'."""
+        return _name_source(self)
 
     @property
     def word(self) -> str:
+        """The word for the kind of source: topic, table or folder."""
         return WORDS[self.kind][0]
 
     @property
@@ -72,15 +74,20 @@ class TopicRange:
 
     def to_json(self) -> dict[str, Any]:
         """Return the range as JSON; a plain topic needs neither kind nor mark."""
-        return {
+        data: dict[str, Any] = {
             "topic": self.topic,
             "topic_id": self.topic_id,
             "partitions": {str(p): [start, end] for p, (start, end) in sorted(self.partitions.items())},
-            **({"kind": self.kind} if self.kind != KAFKA else {}),
-            **({"mark": self.mark} if self.mark is not None else {}),
-            **({"folders": [list(each) for each in self.folders]} if self.folders else {}),
-            **({"ahead": self.ahead} if self.ahead else {}),
         }
+        if self.kind != KAFKA:
+            data["kind"] = self.kind
+        if self.mark is not None:
+            data["mark"] = self.mark
+        if self.folders:
+            data["folders"] = [list(folder_and_files) for folder_and_files in self.folders]
+        if self.ahead:
+            data["ahead"] = self.ahead
+        return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TopicRange:
@@ -110,17 +117,21 @@ class TopicLog:
 
     @property
     def called(self) -> str:
-        return called(self)
+        """The source with its kind: topic 'flights'."""
+        return _name_source(self)
 
     @property
     def held(self) -> dict[int, int]:
         """How many offsets lie behind an open transaction, by partition, where there are any."""
-        held = {p: self.written.get(p, stable) - stable for p, (_, stable) in self.partitions.items()}
-        return {partition: count for partition, count in held.items() if count > 0}
+        counts = {}
+        for partition, (_, stable) in self.partitions.items():
+            count = self.written.get(partition, stable) - stable
+            if count > 0:
+                counts[partition] = count
+        return counts
 
 
-def called(source: TopicRange | TopicLog) -> str:
-    """The source with its kind: topic 'flights'."""
+def _name_source(source: TopicRange | TopicLog) -> str:
     return f"{WORDS[source.kind][0]} '{source.topic}'"
 
 
@@ -178,38 +189,42 @@ def check_held(range_: TopicRange, log: TopicLog) -> None:
         if end == start:
             continue
         if partition not in log.partitions:  # its end counts as 0, so the end may be below the start
-            raise _vanished(log, partition)
+            raise _refuse_vanished(log, partition)
         log_start, _ = log.partitions[partition]
         if start < log_start:
             raise SourceLost(
                 f"{log.called} partition {partition}: offsets {start} to {min(end, log_start) - 1} no longer exist.",
                 f"The range [{start}, {end}) has to be read, but the log now starts at {log_start}: records expired "
                 "or were deleted.",
-                f"Restore the records. {_left_out(log, partition, log_start)} Nothing was written.",
+                f"Restore the records. {_suggest_skip(log, partition, log_start)} Nothing was written.",
             )
 
 
 def beginning(log: TopicLog, starts: Offsets) -> TopicRange:
-    """The first range of a pipeline: from these offsets, elsewhere from the log's start, to the last stable offset."""
-    return TopicRange(
-        log.topic,
-        log.topic_id,
-        {p: (first := max(start, starts.get(p, start)), max(end, first)) for p, (start, end) in log.partitions.items()},
-        log.kind,
-    )
+    """Return the first range of a pipeline: from these offsets to the last stable offset.
+
+    A partition without one begins at the log's start.
+    """
+    partitions = {}
+    for partition, (log_start, end) in log.partitions.items():
+        start = max(log_start, starts.get(partition, log_start))
+        partitions[partition] = (start, max(end, start))
+    return TopicRange(log.topic, log.topic_id, partitions, log.kind)
 
 
 def chain(previous: TopicRange, log: TopicLog) -> TopicRange:
-    """From the end of the last checkpoint to the last stable offset.
+    """Return the range from the end of the last checkpoint to the last stable offset.
 
     A partition that was added since then starts at 0.
     """
     same_topic(previous.topic_id, log, "the last checkpoint")
     for partition in previous.partitions:
         if partition not in log.partitions:
-            raise _vanished(log, partition)
-    ends = previous.ends
-    partitions = {p: (ends.get(p, 0), max(end, ends.get(p, 0))) for p, (_, end) in log.partitions.items()}
+            raise _refuse_vanished(log, partition)
+    partitions = {}
+    for partition, (_, end) in log.partitions.items():
+        start = previous.ends.get(partition, 0)
+        partitions[partition] = (start, max(end, start))
     range_ = TopicRange(log.topic, log.topic_id, partitions, log.kind)
     _refuse_shrunk(previous, log)
     check_held(range_, log)
@@ -217,32 +232,37 @@ def chain(previous: TopicRange, log: TopicLog) -> TopicRange:
 
 
 def range_of(ranges: Iterable[TopicRange], topic: str) -> TopicRange | None:
+    """Return the range of that topic; None: there is none."""
     return next((range_ for range_ in ranges if range_.topic == topic), None)
 
 
 def cap(ranges: Ranges, most: int) -> Ranges:
-    """At most `most` offsets, divided among the partitions in proportion to what each has left to read."""
-    spans = {(topic, p): span for topic, range_ in enumerate(ranges) for p, span in range_.partitions.items()}
+    """Cut the ranges to at most `most` offsets, divided among the partitions in proportion to what each has to read."""
+    spans: dict[tuple[int, int], tuple[int, int]] = {}  # by number of the range, and partition
+    for number, range_ in enumerate(ranges):
+        for partition, span in range_.partitions.items():
+            spans[number, partition] = span
     waiting = sum(range_.span for range_ in ranges)
     if waiting <= most:
         return ranges
-    left, capped = most, {}
-    for partition, (start, end) in sorted(spans.items()):
+    remaining, capped = most, {}
+    for key, (start, end) in sorted(spans.items()):
         take = (end - start) * most // waiting
-        capped[partition] = (start, start + take)
-        left -= take
-    for partition, (start, end) in sorted(capped.items()):  # the remainder of the rounding
-        extra = min(left, spans[partition][1] - end)
-        capped[partition] = (start, end + extra)
-        left -= extra
-    return tuple(
-        replace(range_, partitions={p: capped[topic, p] for p in range_.partitions})
-        for topic, range_ in enumerate(ranges)
-    )
+        capped[key] = (start, start + take)
+        remaining -= take
+    for key, (start, end) in sorted(capped.items()):  # the remainder of the rounding
+        extra = min(remaining, spans[key][1] - end)
+        capped[key] = (start, end + extra)
+        remaining -= extra
+    capped_ranges = []
+    for number, range_ in enumerate(ranges):
+        partitions = {partition: capped[number, partition] for partition in range_.partitions}
+        capped_ranges.append(replace(range_, partitions=partitions))
+    return tuple(capped_ranges)
 
 
-def until(range_: TopicRange, end: int) -> TopicRange:
-    """The range without what comes after that offset, in each partition."""
+def cut_at(range_: TopicRange, end: int) -> TopicRange:
+    """Return the range without what comes after that offset, in each partition."""
     partitions = {p: (start, max(start, min(last, end))) for p, (start, last) in range_.partitions.items()}
     return replace(range_, partitions=partitions)
 
@@ -261,8 +281,8 @@ def clamp(raw: Offsets, before: Offsets | None, after: Offsets | None) -> dict[i
     return clamped
 
 
-def between(of: TopicRange | TopicLog, topic_id: str, start: Offsets, end: Offsets) -> TopicRange:
-    """The range from one boundary to the next; a partition missing from a boundary counts as 0."""
+def range_between(of: TopicRange | TopicLog, topic_id: str, start: Offsets, end: Offsets) -> TopicRange:
+    """Return the range from one boundary to the next; a partition missing from a boundary counts as 0."""
     partitions = {p: (start.get(p, 0), end.get(p, 0)) for p in sorted({*start, *end})}
     return TopicRange(of.topic, topic_id, partitions, of.kind)
 
@@ -271,12 +291,15 @@ START_OVER = "give the pipeline a new name and new targets to start over"  # und
 
 
 def restore(log: TopicLog) -> str:
-    """What to do where something that was read before is not there any more."""
+    """Return what to do where something that was read before is not there any more."""
     return f"Restore the {WORDS[log.kind][0]}, or {START_OVER}. Nothing was written."
 
 
-def _left_out(log: TopicLog, partition: int, to: int) -> str:
-    """What to do where expired records cannot be restored. It leaves out what can still be read only by intervals."""
+def _suggest_skip(log: TopicLog, partition: int, to: int) -> str:
+    """Return what to do where expired records cannot be restored.
+
+    It leaves out what can still be read only by intervals.
+    """
     return (
         "If no copy exists, abort the checkpoint, if there is one, and leave them out: onceonly skip PIPELINE "
         f"--topic {log.topic} --partition {partition} --to {to} --reason …. By intervals: onceonly skip PIPELINE "
@@ -286,6 +309,7 @@ def _left_out(log: TopicLog, partition: int, to: int) -> str:
 
 
 def has_data(ranges: Iterable[TopicRange]) -> bool:
+    """Whether the ranges cover any offset; it need not be that of a record."""
     return any(range_.span > 0 for range_ in ranges)
 
 
@@ -300,7 +324,7 @@ def _refuse_shrunk(previous: TopicRange, log: TopicLog) -> None:
             )
 
 
-def _vanished(log: TopicLog, partition: int) -> SourceLost:
+def _refuse_vanished(log: TopicLog, partition: int) -> SourceLost:
     return SourceLost(
         f"{log.called} no longer has partition {partition}.",
         f"It was pinned by an earlier checkpoint; the topic now has partitions {sorted(log.partitions)}.",

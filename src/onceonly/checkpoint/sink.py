@@ -85,7 +85,7 @@ class Sink(ABC):
 
     @abstractmethod
     def check(self) -> list[str]:
-        """Notes for the user, such as how it publishes. Raises InvalidPipeline if it cannot."""
+        """Return notes for the user, such as how it publishes. Raises InvalidPipeline if it cannot."""
 
     @abstractmethod
     def stage(self, txn: Transaction, rows: Any) -> Handle:
@@ -150,7 +150,7 @@ class Sink(ABC):
 
     @abstractmethod
     def leftovers(self, prefix: str) -> list[Transaction]:
-        """Transactions with that `Transaction.prefix` that have unpublished output."""
+        """List the transactions with that `Transaction.prefix` that have unpublished output."""
 
 
 class KeepsCopies(ABC):
@@ -177,7 +177,7 @@ class KeepsNames(ABC):
 
     @abstractmethod
     def swept_ago(self, prefix: str) -> float | None:
-        """Seconds since all leftovers with that prefix were processed; None: not known."""
+        """Return the seconds since all leftovers with that prefix were processed; None: not known."""
 
     @abstractmethod
     def note_swept(self, prefix: str) -> None:
@@ -220,7 +220,7 @@ class Traced(ABC):
 
     @abstractmethod
     def traces(self, pipeline: str) -> list[Trace]:
-        """The last decision of this pipeline and sink, for each state table that has written to the target."""
+        """Return the last decision of this pipeline and sink, for each state table that has written to the target."""
 
 
 class Answer(Enum):
@@ -256,7 +256,7 @@ class ProvesHistory(ABC):
 
     @abstractmethod
     def compare(self, last: Publication) -> History:
-        """Whether the target has `last`, and all that was published before. Changes nothing.
+        """Compare the target with `last`, and with all that was published before. Changes nothing.
 
         Args:
             last: the last one in that target; or an earlier one, of which a person asks whether it is there again.
@@ -266,7 +266,7 @@ class ProvesHistory(ABC):
 
     @abstractmethod
     def proof_now(self, last: Publication) -> Publication | None:
-        """What the target shows now as the sink's last publication, with a proof of the target as it is.
+        """Return what the target shows now as the sink's last publication, with a proof of the target as it is.
 
         Recorded in place of `last` when a person accepts that later publications are missing. `compare` finds it
         SAME as long as the target does not change. None: there is no target.
@@ -282,7 +282,7 @@ class Replaceable(ABC):
 
     @abstractmethod
     def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
-        """A handle whose publication removes the rows of `olds`, the newest first.
+        """Return a handle whose publication removes the rows of `olds`, the newest first.
 
         Args:
             held: the sink's handle of the checkpoint to which the pipeline goes back, if it has one.
@@ -293,7 +293,7 @@ class Replaceable(ABC):
 
 @dataclass(frozen=True)
 class Landed:
-    """Where the rows of a published handle are, for a source that reads its target by versions.
+    """The place of the rows of a published handle, for a source that reads its target by versions.
 
     Args:
         table_id: of the target.
@@ -315,7 +315,7 @@ class Versioned(ABC):
 
     @abstractmethod
     def landed(self, handle: Handle, decision: int) -> Landed:
-        """Where the rows of a published handle are. Changes nothing.
+        """Return where the rows of a published handle are. Changes nothing.
 
         Raises:
             OutcomeUnknown: the target does not answer.
@@ -327,18 +327,18 @@ class Inspectable(ABC):
 
     @abstractmethod
     def staged(self, handle: Handle) -> Any:
-        """The staged rows as a pyarrow RecordBatchReader, in any order; None if only Spark can read them."""
+        """Return the staged rows as a pyarrow RecordBatchReader, in any order; None if only Spark can read them."""
 
     @abstractmethod
     def staged_frame(self, handle: Handle, spark: Any) -> Any:
-        """The staged rows as a DataFrame."""
+        """Return the staged rows as a DataFrame."""
 
     def columns(self) -> list[str] | None:
-        """The columns of `staged_frame`, if they are known before rows are staged; otherwise None."""
+        """Return the columns of `staged_frame`, if they are known before rows are staged; otherwise None."""
         return None
 
     def types(self) -> Mapping[str, Any] | None:
-        """The schema of `staged_frame` in Spark's JSON form, if it is known before rows are staged."""
+        """Return the schema of `staged_frame` in Spark's JSON form, if it is known before rows are staged."""
         return None
 
     @property
@@ -363,7 +363,7 @@ class PoolsIds(ABC):
 
     @abstractmethod
     def pooled(self, prefix: str) -> list[PooledTransaction]:
-        """Open transactions with ids from the pool, of any attempt."""
+        """List the open transactions with ids from the pool, of any attempt."""
 
     @abstractmethod
     def needs(self, handle: Handle, txn: PooledTransaction) -> bool:
@@ -379,7 +379,7 @@ class ShowsEvidence(ABC):
 
     @abstractmethod
     def evidence(self, handle: Handle) -> list[str]:
-        """The present evidence, as lines of text. Changes nothing."""
+        """Return the present evidence, as lines of text. Changes nothing."""
 
 
 class Resolvable(ABC):
@@ -387,7 +387,7 @@ class Resolvable(ABC):
 
     @abstractmethod
     def resolved(self, handle: Handle, committed: bool) -> Handle:
-        """The handle with a manual resolution of what is in doubt. It does not override evidence."""
+        """Return the handle with a manual resolution of what is in doubt. It does not override evidence."""
 
 
 class KeepsState(ABC):
@@ -395,26 +395,26 @@ class KeepsState(ABC):
 
     @abstractmethod
     def read(self, spark: Any, before: Handle | None) -> Any:
-        """The state after the handle `before`, as a DataFrame; empty for None."""
+        """Return the state after the handle `before`, as a DataFrame; empty for None."""
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What a `KeepsState` stages: the changes that the transform returned, and the handle of the state before them."""
+    """The input of a `KeepsState`: the changes that the transform returned, and the handle of the state before them."""
 
     rows: Any
     before: Handle | None
 
 
 def replaceable(sink: Sink) -> Replaceable:
-    """The sink as a Replaceable. Raises InvalidPipeline if it is not one."""
+    """Return the sink as a Replaceable. Raises InvalidPipeline if it is not one."""
     if not isinstance(sink, Replaceable):
         raise cannot_take_back(sink.name)
     return sink
 
 
 def inspectable(sink: Sink) -> Inspectable:
-    """The sink as an Inspectable. Raises InvalidPipeline if it is not one."""
+    """Return the sink as an Inspectable. Raises InvalidPipeline if it is not one."""
     if not isinstance(sink, Inspectable):
         raise InvalidPipeline(f"sink '{sink.name}': a gate cannot read its rows.", todo="Remove it from the gate.")
     return sink

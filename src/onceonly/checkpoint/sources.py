@@ -29,12 +29,12 @@ class Sources(Mapping[str, T], Generic[T]):
         topics: Callable[[AnySource], Iterable[str]],
     ) -> None:
         self._pipeline, self._make, self._topics = pipeline, make, topics
-        self._made: dict[str, T] = {}
+        self._sources: dict[str, T] = {}
 
     def __getitem__(self, name: str) -> T:
-        if name not in self._made:
-            self._made[name] = self._make(self._config(name))
-        return self._made[name]
+        if name not in self._sources:
+            self._sources[name] = self._make(self._config(name))
+        return self._sources[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -52,14 +52,15 @@ class Sources(Mapping[str, T], Generic[T]):
 
     @cached_property
     def _names(self) -> list[str]:
-        """Of topics: those of the definition in its order, those of a pattern in theirs."""
-        return [name for source in self._pipeline.sources for name in self._of(source)]
+        """The topics: those of the definition in its order, those of a pattern in theirs."""
+        return [name for source in self._pipeline.sources for name in self._topics_of(source)]
 
-    def _of(self, source: AnySource) -> list[str]:
+    def _topics_of(self, source: AnySource) -> list[str]:
         if source.topic_pattern is None:
             return [source.topic]
-        if found := sorted(filter(source.reads, self._topics(source))):
-            return found
+        matching = sorted(filter(source.reads, self._topics(source)))
+        if matching:
+            return matching
         raise InvalidPipeline(
             f"{self._pipeline.name}: no topic matches '{source.topic_pattern}'.",
             "The brokers show none of such a name to this client. The pattern has to match the whole name.",

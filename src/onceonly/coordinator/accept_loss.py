@@ -24,8 +24,8 @@ from onceonly.checkpoint.model import Checkpoint, Event, Row, State, canonical
 from onceonly.checkpoint.sink import Answer, Publication
 from onceonly.coordinator import target_history
 from onceonly.coordinator.manual import Action, Seen, pipeline_of
-from onceonly.coordinator.messages import how_to_settle
-from onceonly.coordinator.target_history import Comparison, named, publications_of
+from onceonly.coordinator.messages import how_to_settle, name_checkpoints
+from onceonly.coordinator.target_history import Comparison, publications_of
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.row_format import publication_json
@@ -54,13 +54,13 @@ class Loss:
 
     @property
     def rows(self) -> int | None:
-        """How many rows are missing; None: not counted."""
-        return target_history.lost_rows(self.missing, self.comparison.sink)
+        """The number of rows that are missing; None: not counted."""
+        return target_history.count_lost_rows(self.missing, self.comparison.sink)
 
 
 @dataclass(frozen=True)
 class Acceptance:
-    """What a person says.
+    """A person's statement that what a target lacks is lost.
 
     Args:
         removed: rows that a rewind had taken out, and that are there again, were removed by hand.
@@ -74,10 +74,14 @@ class Acceptance:
 
     @property
     def body(self) -> dict[str, Any]:
-        """What each row says of it."""
-        return {"who": self.who, "reason": self.reason, **({"seen": self.seen.seq} if self.seen else {})}
+        """The body of each row that records a part of it."""
+        body: dict[str, Any] = {"who": self.who, "reason": self.reason}
+        if self.seen:
+            body["seen"] = self.seen.seq
+        return body
 
     def action(self, sink: str) -> Action:
+        """Return the manual action that is complete with the row ACCEPTED of that sink."""
         return Action(Event.ACCEPTED, self.seen, pipeline_of, self.body, {"sink": sink})
 
     def has_written(self, sink: str, row: Row) -> bool:
@@ -87,26 +91,26 @@ class Acceptance:
 
 
 def find(state: StateTable, parts: Parts, name: str, sink: str) -> Loss:
-    """What a sink's target lacks.
+    """Find what a sink's target lacks.
 
     Raises:
         InvalidPipeline: nothing that can be accepted: the target has all of it.
         NotCommitted: the target does not answer.
     """
-    loss = _find(state, parts, name, sink)
+    loss = _find_loss(state, parts, name, sink)
     if loss is None:
-        raise _nothing_lost(name, sink)
+        raise _refuse_nothing_lost(name, sink)
     return loss
 
 
-def accept(transitions: Transitions, parts: Parts, name: str, sink: str, said: Acceptance) -> View:
+def accept(transitions: Transitions, parts: Parts, name: str, sink: str, acceptance: Acceptance) -> View:
     """Record that the target lacks these checkpoints, and continue from the target as it is.
 
     Raises:
         InvalidPipeline: as `find`; the pipeline has changed since the person looked; or a decision is not settled: what
             is missing is recorded.
     """
-    action, is_own = said.action(sink), partial(said.has_written, sink)
+    action, is_own = acceptance.action(sink), partial(acceptance.has_written, sink)
     view = transitions.state.view(name)
     if action.record(view):
         return view
@@ -115,44 +119,54 @@ def accept(transitions: Transitions, parts: Parts, name: str, sink: str, said: A
     loss: Loss | None = first
     while loss:
         action.require_unchanged(loss.comparison.view, is_own)
-        if loss.returned and not said.removed:
-            raise _returned(loss)
-        recorded = _record(transitions, loss, said)  # raises InvalidPipeline before the last row
-        if recorded:
-            return recorded
-        loss = _find(transitions.state, parts, name, sink)
+        if loss.returned and not acceptance.removed:
+            raise _refuse_returned_rows(loss)
+        view_after = _record(transitions, loss, acceptance)  # raises InvalidPipeline before the last row
+        if view_after:
+            return view_after
+        loss = _find_loss(transitions.state, parts, name, sink)
     view = transitions.state.view(name)
     if publications_of(view, sink) == publications_of(first.comparison.view, sink):
-        raise _nothing_lost(name, sink)  # it was brought back meanwhile
+        raise _refuse_nothing_lost(name, sink)  # it was brought back meanwhile
     return view  # another person has said the same meanwhile
 
 
-def _find(state: StateTable, parts: Parts, name: str, sink: str) -> Loss | None:
+def _find_loss(state: StateTable, parts: Parts, name: str, sink: str) -> Loss | None:
+    """Find what the target lacks, by two looks at it that agree; None: nothing.
+
+    The baseline is read between the looks, so a target that changes meanwhile is looked at again.
+    """
     view = state.view(name)
     for pipeline in _definitions(view, name, sink):
         comparison = target_history.compare(state, parts, pipeline, sink, view)
         while comparison and comparison.went_back:
-            baseline = target_history.baseline(comparison)
-            again = target_history.compare(state, parts, pipeline, sink, comparison.view)
-            if again and again.history == comparison.history and again.last == comparison.last:
-                missing, found = tuple(again.missing()), tuple(again.found())
-                return Loss(again, missing, found, tuple(_returned_by(again, missing)), baseline)
-            comparison = again
+            baseline = target_history.read_baseline(comparison)
+            second = target_history.compare(state, parts, pipeline, sink, comparison.view)
+            if second and second.history == comparison.history and second.last == comparison.last:
+                missing, reappeared = tuple(second.list_missing()), tuple(second.list_reappeared())
+                return Loss(second, missing, reappeared, tuple(_list_returned(second, missing)), baseline)
+            comparison = second
     return None
 
 
 def _definitions(view: View, name: str, sink: str) -> Iterator[Pipeline]:
-    """The definitions with that sink, one for each target that it has had, the newest first."""
-    epochs = [each.epoch for each in publications_of(view, sink)]
-    checkpoints = [view.latest, *(view.checkpoint(epoch) for epoch in epochs)]
-    definitions = {canonical(each.definition): each.definition for each in checkpoints if each and sink in each.sinks}
+    """Yield the definitions with that sink, one for each target that it has had, the newest first."""
+    checkpoints = [view.latest]
+    for publication in publications_of(view, sink):
+        checkpoints.append(view.checkpoint(publication.epoch))
+    definitions: dict[str, Mapping[str, Any]] = {}
+    for checkpoint in checkpoints:
+        if checkpoint and sink in checkpoint.sinks:
+            definitions[canonical(checkpoint.definition)] = checkpoint.definition
     if not definitions:
-        raise _refused(name, sink, "It has no such sink.", f"See its sinks: onceonly status {name}.", "no-such-sink")
+        raise _refuse(
+            name, sink, "It has no such sink.", f"See its sinks: onceonly status {name}.", code="no-such-sink"
+        )
     yield from map(Pipeline.from_json, definitions.values())
 
 
-def _returned_by(comparison: Comparison, missing: tuple[Checkpoint, ...]) -> Iterator[Checkpoint]:
-    """The checkpoints that the target shows although a rewind, which is missing there, has taken them out."""
+def _list_returned(comparison: Comparison, missing: tuple[Checkpoint, ...]) -> Iterator[Checkpoint]:
+    """Yield the checkpoints that the target shows although a rewind, which is missing there, has taken them out."""
     for rewind in missing:
         epoch = rewind.epoch - 1
         while rewind.rewinds_to is not None and epoch > rewind.rewinds_to:
@@ -161,7 +175,7 @@ def _returned_by(comparison: Comparison, missing: tuple[Checkpoint, ...]) -> Ite
             if taken_back.rewinds_to is not None:
                 epoch = taken_back.rewinds_to  # an earlier rewind has taken out what is in between
                 continue
-            if taken_back.is_shown_by(comparison.sink) and decision <= comparison.shown:
+            if taken_back.is_shown_by(comparison.sink) and decision <= comparison.last_shown_decision:
                 yield taken_back
             epoch -= 1
 
@@ -169,10 +183,13 @@ def _returned_by(comparison: Comparison, missing: tuple[Checkpoint, ...]) -> Ite
 # ---- recording
 
 
-def _record(transitions: Transitions, loss: Loss, said: Acceptance) -> View | None:
-    """Record it, from the view in which it was found; None: another process has recorded something meanwhile."""
+def _record(transitions: Transitions, loss: Loss, acceptance: Acceptance) -> View | None:
+    """Record the loss, from the view in which it was found; None: another process has recorded something meanwhile.
+
+    The row ACCEPTED comes last: until it is there, the target counts as gone back.
+    """
     view: View | None = loss.comparison.view
-    for event, checkpoint, body in _rows(loss, said):
+    for event, checkpoint, body in _rows(loss, acceptance):
         if view and event is Event.ACCEPTED and loss.comparison.history.answer is not Answer.SAME:
             _refuse_open(view, loss.comparison.sink)
         if view:
@@ -180,9 +197,10 @@ def _record(transitions: Transitions, loss: Loss, said: Acceptance) -> View | No
     return view
 
 
-def _rows(loss: Loss, said: Acceptance) -> Iterator[tuple[Event, Checkpoint, Mapping[str, Any]]]:
+def _rows(loss: Loss, acceptance: Acceptance) -> Iterator[tuple[Event, Checkpoint, Mapping[str, Any]]]:
+    """Yield event, checkpoint and body of each row to write, in order."""
     sink = loss.comparison.sink
-    body = said.body
+    body = acceptance.body
     for checkpoint in loss.found:
         yield Event.FOUND, checkpoint, body
     for checkpoint in loss.missing:
@@ -191,7 +209,7 @@ def _rows(loss: Loss, said: Acceptance) -> Iterator[tuple[Event, Checkpoint, Map
 
 
 def _last_published(loss: Loss) -> Checkpoint:
-    """The settled checkpoint whose row says from where the sink continues: the last one that was published there."""
+    """Return the settled checkpoint whose row says from where the sink continues: the last one published there."""
     if loss.missing:
         return loss.missing[-1]
     return loss.comparison.view.published_to(loss.comparison.sink, 0)[-1]
@@ -200,7 +218,7 @@ def _last_published(loss: Loss) -> Checkpoint:
 def _write(
     transitions: Transitions, view: View, event: Event, checkpoint: Checkpoint, sink: str, body: Mapping[str, Any]
 ) -> View | None:
-    """The view after the row; None: another process was first."""
+    """Write one row, and return the view after it; None: another process was first."""
     is_first = True
 
     def decide(now: View) -> Row | None:
@@ -217,15 +235,14 @@ def _write(
 
 
 def _refuse_open(view: View, sink: str) -> None:
+    """Refuse the last row while a decision of that sink is not settled: another process could still publish it."""
     for checkpoint in view.open:
         if checkpoint.state is not State.COMMITTING or sink not in checkpoint.handles:
             continue
         name, epoch = view.pipeline, checkpoint.epoch
-        todo = (
-            f"Give it up there: onceonly resolve {name} {epoch} --give-up {sink} --reason …"
-            if sink in checkpoint.waiting
-            else how_to_settle(checkpoint)
-        )
+        todo = how_to_settle(checkpoint)
+        if sink in checkpoint.waiting:
+            todo = f"Give it up there: onceonly resolve {name} {epoch} --give-up {sink} --reason …"
         raise InvalidPipeline(
             f"{name}: sink '{sink}' does not continue yet. What is missing there is recorded.",
             f"Epoch {epoch} is decided and not settled.",
@@ -234,23 +251,23 @@ def _refuse_open(view: View, sink: str) -> None:
         )
 
 
-def _nothing_lost(name: str, sink: str) -> InvalidPipeline:
+def _refuse_nothing_lost(name: str, sink: str) -> InvalidPipeline:
     why = "Its target has what was published to it, or nothing was."
-    return _refused(name, sink, why, f"See what is recorded: onceonly status {name}.", "nothing-lost")
+    return _refuse(name, sink, why, f"See what is recorded: onceonly status {name}.", code="nothing-lost")
 
 
-def _returned(loss: Loss) -> InvalidPipeline:
+def _refuse_returned_rows(loss: Loss) -> InvalidPipeline:
     sink, name = loss.comparison.sink, loss.comparison.view.pipeline
-    return _refused(
+    return _refuse(
         name,
         sink,
-        f"It shows the rows of {named(loss.returned)} again, which a rewind had taken out: their records are read "
-        "again, so the rows would be there twice.",
+        f"It shows the rows of {name_checkpoints(loss.returned)} again, which a rewind had taken out: their records "
+        "are read again, so the rows would be there twice.",
         f"Remove these rows from the target by hand, then: onceonly accept-loss {name} {sink} --removed --reason …",
-        "rows-returned",
+        code="rows-returned",
     )
 
 
-def _refused(name: str, sink: str, why: str, todo: str, code: str) -> InvalidPipeline:
+def _refuse(name: str, sink: str, why: str, todo: str, code: str) -> InvalidPipeline:
     what = f"{name}: no loss can be accepted for sink '{sink}'."
     return InvalidPipeline(what, why, f"{todo} Nothing was changed.", code=code)

@@ -7,7 +7,8 @@ is recorded with the checkpoint that reads, and nothing is written to the log of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -16,14 +17,15 @@ from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import WORDS, Interval
 from onceonly.checkpoint.sink import Landed, Versioned
 from onceonly.coordinator.messages import how_to_settle
-from onceonly.errors import Busy, InvalidPipeline
+from onceonly.errors import Busy, InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sink_config import SinkConfig
 from onceonly.statetable.table import StateTable
 
 
 @dataclass(frozen=True)
 class Barrier:
-    """What may be read.
+    """How much of the tables of other pipelines may be read.
 
     Args:
         epochs: by pipeline: the newest checkpoint of a chain, or those of the interval, oldest first.
@@ -35,59 +37,86 @@ class Barrier:
 
 
 def find(state: StateTable, parts: Parts, pipeline: Pipeline, interval: Interval | None) -> Barrier:
-    """The barrier as the pipelines before are now.
+    """Find the barrier as the pipelines before are now.
 
     Raises:
         InvalidPipeline: one of them is not known, writes none of the tables, or is after this one.
         Busy: a checkpoint of the interval is not committed yet.
     """
-    before = _all_before(state, parts, pipeline)
-    found = [each.of_interval(interval) if interval else each.newest() for each in before]
-    epochs = {each.name: tuple(known.epoch for known in those) for each, those in zip(before, found, strict=True)}
-    read = {} if interval else _read_already(state, pipeline)
-    return Barrier(
-        epochs,
-        {
-            topic: () if epochs[each.name] == read.get(each.name) else each.landed(topic, those)
-            for each, those in zip(before, found, strict=True)
-            for topic in each.sinks
-        },
-    )
+    upstreams = _read_upstreams(state, parts, pipeline)
+    checkpoints: dict[str, list[Checkpoint]] = {}
+    epochs: dict[str, tuple[int, ...]] = {}
+    for upstream in upstreams:
+        to_read = upstream.find_in_force(interval) if interval else upstream.find_newest()
+        checkpoints[upstream.name] = to_read
+        epochs[upstream.name] = tuple(checkpoint.epoch for checkpoint in to_read)
+    epochs_read = {} if interval else _epochs_already_read(state, pipeline)
+    tables: dict[str, tuple[Landed, ...]] = {}
+    for upstream in upstreams:
+        has_new = epochs[upstream.name] != epochs_read.get(upstream.name)
+        for topic in upstream.sink_by_topic:
+            tables[topic] = upstream.locate_rows(topic, checkpoints[upstream.name]) if has_new else ()
+    return Barrier(epochs, tables)
 
 
 def check(state: StateTable, parts: Parts, pipeline: Pipeline) -> list[str]:
-    """What of it can be known before any run, for people.
+    """Check what of the barrier can be known before any run. Returns notes for people.
 
     Raises:
         InvalidPipeline: `find` would refuse it, whatever the interval.
     """
-    return [note for each in _all_before(state, parts, pipeline) for note in each.check()]
+    notes = []
+    for upstream in _read_upstreams(state, parts, pipeline):
+        notes += upstream.check()
+    return notes
 
 
-def _all_before(state: StateTable, parts: Parts, pipeline: Pipeline) -> list[_Before]:
+def _read_upstreams(state: StateTable, parts: Parts, pipeline: Pipeline) -> list[_Upstream]:
     _refuse_circle(state, pipeline)
-    before = [_Before(state, parts, pipeline, name) for name in pipeline.after]
-    _refuse_shared(pipeline, before)
-    return before
+    upstreams = [_Upstream(state, parts, pipeline, name) for name in pipeline.after]
+    _refuse_shared(pipeline, upstreams)
+    return upstreams
 
 
-def _read_already(state: StateTable, pipeline: Pipeline) -> Mapping[str, tuple[int, ...]]:
-    """By pipeline: up to which checkpoint of it a chain has read. Until its next one there is nothing to look for."""
+def _epochs_already_read(state: StateTable, pipeline: Pipeline) -> Mapping[str, tuple[int, ...]]:
+    """Return by pipeline up to which checkpoint of it a chain has read.
+
+    Until its next one there is nothing to look for.
+    """
     latest = state.view(pipeline.name).latest
     return latest.after if latest and latest.state is State.COMMITTED else {}
 
 
-def closed(state: StateTable, parts: Parts, pipeline: Pipeline) -> Barrier:
-    """One that lets nothing through: of what a person leaves out, or has read elsewhere.
+def make_closed(state: StateTable, parts: Parts, pipeline: Pipeline) -> Barrier:
+    """Make a barrier that lets nothing through: for what a person leaves out, or has read elsewhere.
 
     Raises:
         InvalidPipeline: as `find`.
     """
-    before = [_Before(state, parts, pipeline, name) for name in pipeline.after]
-    return Barrier({}, {topic: () for each in before for topic in each.sinks})
+    tables: dict[str, tuple[Landed, ...]] = {}
+    for name in pipeline.after:
+        upstream = _Upstream(state, parts, pipeline, name)
+        tables.update(dict.fromkeys(upstream.sink_by_topic, ()))
+    return Barrier({}, tables)
 
 
-class _Before:
+def find_readers(state: StateTable, pipeline: Pipeline, sinks: Iterable[str]) -> list[str]:
+    """Find the pipelines that read a target of these sinks up to this pipeline's checkpoints."""
+    written: set[str] = set()
+    for name in sinks:
+        written.update(pipeline.sink(name).asset_uris())
+    readers = []
+    for name in state.pipelines():
+        with suppress(OutcomeUnknown):  # its rows are damaged, which it says itself
+            latest = state.view(name).latest
+            if latest and pipeline.name in latest.definition.get("after", ()):
+                tables = Pipeline.from_json(latest.definition).tables
+                if written.intersection(tables.values()):
+                    readers.append(name)
+    return readers
+
+
+class _Upstream:
     """A pipeline that writes tables which this one reads."""
 
     def __init__(self, state: StateTable, parts: Parts, reader: Pipeline, name: str) -> None:
@@ -95,12 +124,15 @@ class _Before:
         self._view = state.view(name)
         latest = self._view.latest
         if latest is None:
-            raise _unknown(state, reader, name)
-        self._sinks = sinks = Pipeline.from_json(latest.definition).sinks
-        tables = reader.tables.items()
-        self.sinks = {topic: sink.name for topic, uri in tables for sink in sinks if uri in sink.asset_uris()}
-        if not self.sinks:
-            raise _writes_nothing_of_it(reader, name, {uri for sink in sinks for uri in sink.asset_uris()})
+            raise _refuse_unknown(state, reader, name)
+        self._sinks = Pipeline.from_json(latest.definition).sinks
+        self.sink_by_topic: dict[str, str] = {}  # those of its tables that are read
+        for topic, uri in reader.tables.items():
+            for sink in self._sinks:
+                if uri in sink.asset_uris():
+                    self.sink_by_topic[topic] = sink.name
+        if not self.sink_by_topic:
+            raise _refuse_unrelated(reader, name, self._sinks)
         if reader.mode == "interval" and latest.interval is None:
             raise InvalidPipeline(
                 f"{reader.name}: its intervals cannot follow those of '{name}'.",
@@ -109,75 +141,91 @@ class _Before:
             )
 
     def check(self) -> list[str]:
-        """A note for each table of it that is read."""
+        """Return a note for each table of it that is read, or refuse what no run could read."""
+        by_intervals = self._reader.mode == "interval"
         for sink in self._sinks:
-            if self._reader.mode == "interval" and sink.name in self.sinks.values() and getattr(sink, "merge", None):
+            if by_intervals and sink.name in self.sink_by_topic.values() and getattr(sink, "merge", None):
                 raise InvalidPipeline(
                     f"{self._reader.name}: no interval of '{self.name}' can be read from sink '{sink.name}'.",
                     "It merges changes: a version of its table has rows of several intervals.",
                     "Read that table in chained mode, or without after. Nothing was written.",
                 )
-        newest = next((known.epoch for known in self._view.committed(1)), None)
-        upto = f"up to epoch {newest}, the last one committed" if newest else "when its first checkpoint is committed"
-        how = "interval by interval" if self._reader.mode == "interval" else upto
+        newest = self.find_newest()
+        how = "when its first checkpoint is committed"
+        if by_intervals:
+            how = "interval by interval"
+        elif newest:
+            how = f"up to epoch {newest[0].epoch}, the last one committed"
         return [
-            f"after '{self.name}': {self._called(topic)}, which its sink '{sink}' writes, is read {how}"
-            for topic, sink in self.sinks.items()
+            f"after '{self.name}': {self._name_table(topic)}, which its sink '{sink}' writes, is read {how}"
+            for topic, sink in self.sink_by_topic.items()
         ]
 
-    def _called(self, topic: str) -> str:
+    def _name_table(self, topic: str) -> str:
         source = self._reader.source_of(topic)
         return f"{WORDS[source.kind][0] if source else 'table'} '{topic}'"
 
-    def newest(self) -> list[Checkpoint]:
-        """The committed checkpoint with the last decision: all before it are published as well, or given up."""
+    def find_newest(self) -> list[Checkpoint]:
+        """Find the committed checkpoint with the last decision; empty: there is none.
+
+        All before it are published as well, or given up.
+        """
         return list(self._view.committed(1))
 
-    def of_interval(self, interval: Interval) -> list[Checkpoint]:
-        """The checkpoints that are in force for it, oldest first.
+    def find_in_force(self, interval: Interval) -> list[Checkpoint]:
+        """Find the checkpoints that are in force for an interval, oldest first.
 
         Raises:
             Busy: one of them is not committed, or one that replaces it is not settled.
             InvalidPipeline: one of them covers more than the interval.
         """
         in_force: dict[Interval, Checkpoint] = {}
-        for known in self._view.planned_for(interval):
-            if known.replaces is None or known.state is not State.ABORTED:
-                assert known.interval is not None
-                in_force[known.interval] = known
-        found = sorted(in_force.values(), key=_start)
-        self._check_within(interval, found)
-        self._check_covered(interval, found)
-        for known in found:
-            self._check_committed(interval, known)
-        return found
+        for checkpoint in self._view.planned_for(interval):
+            if checkpoint.replaces is None or checkpoint.state is not State.ABORTED:
+                assert checkpoint.interval is not None
+                in_force[checkpoint.interval] = checkpoint
+        checkpoints = sorted(in_force.values(), key=_start_time)
+        self._check_within(interval, checkpoints)
+        self._check_covered(interval, checkpoints)
+        for checkpoint in checkpoints:
+            self._check_committed(interval, checkpoint)
+        return checkpoints
 
-    def landed(self, topic: str, found: list[Checkpoint]) -> tuple[Landed, ...]:
-        """Where the rows are that the table shows of these checkpoints, each of an interval, or the newest of a chain.
+    def locate_rows(self, topic: str, checkpoints: list[Checkpoint]) -> tuple[Landed, ...]:
+        """Find where the rows are that the table shows of these checkpoints.
+
+        Args:
+            checkpoints: each of an interval, or the newest of a chain.
 
         Raises:
             InvalidPipeline: they are not in one version of it, or in another table.
         """
         uri = self._reader.tables[topic]
         if self._reader.mode == "interval":
-            return tuple(landed for each in found if (landed := self._of_one(each, topic, uri)))
-        for known in self._view.committed() if found else ():
-            if (sink := _writing(known, uri)) and known.is_shown_by(sink):
-                return (self._of(known, sink),)
+            located = [self._locate_interval(checkpoint, topic, uri) for checkpoint in checkpoints]
+            return tuple(landed for landed in located if landed)
+        if not checkpoints:
+            return ()
+        for checkpoint in self._view.committed():
+            sink = _find_writing_sink(checkpoint, uri)
+            if sink and checkpoint.is_shown_by(sink):
+                return (self._locate_checkpoint(checkpoint, sink),)
         return ()
 
-    def _of_one(self, known: Checkpoint, topic: str, uri: str) -> Landed | None:
-        """Where the rows of one interval are; None: it has none."""
-        sink = _writing(known, uri)
-        if sink is None and known.handles:
+    def _locate_interval(self, checkpoint: Checkpoint, topic: str, uri: str) -> Landed | None:
+        """Find where the rows of one interval are; None: it has none."""
+        sink = _find_writing_sink(checkpoint, uri)
+        if sink is None and checkpoint.handles:
             raise InvalidPipeline(
                 f"{self._reader.name}: an interval of '{self.name}' is not in table '{topic}'.",
-                f"Epoch {known.epoch} was published before '{self.name}' wrote to {uri}.",
+                f"Epoch {checkpoint.epoch} was published before '{self.name}' wrote to {uri}.",
                 "Process the interval again there (reprocess), or leave it out here. Nothing was written.",
             )
-        shown = self._shown(known, sink) if sink else None
-        landed = self._of(shown, str(sink)) if shown else None
-        if landed and not landed.whole:
+        shown_checkpoint = self._find_shown(checkpoint, sink) if sink else None
+        if sink is None or shown_checkpoint is None:
+            return None
+        landed = self._locate_checkpoint(shown_checkpoint, sink)
+        if not landed.whole:
             raise InvalidPipeline(
                 f"{self._reader.name}: an interval of '{self.name}' cannot be read from sink '{sink}'.",
                 "It merges changes: a version of its table has rows of other intervals, too.",
@@ -185,103 +233,113 @@ class _Before:
             )
         return landed
 
-    def _shown(self, known: Checkpoint, sink: str) -> Checkpoint | None:
-        """The checkpoint whose rows the table shows: where it was given up or is missing, the one that it replaces."""
-        if known.is_shown_by(sink):
-            return known
-        if known.replaces is None or not (sink in known.given_up or sink in known.missing):
-            return None
-        return self._shown(self._view.require(known.replaces), sink)
+    def _find_shown(self, checkpoint: Checkpoint, sink: str) -> Checkpoint | None:
+        """Find the checkpoint whose rows the table shows in place of this one's.
 
-    def _of(self, known: Checkpoint, sink: str) -> Landed:
-        writer = self._parts.sink(Pipeline.from_json(known.definition), sink)
+        Where it was given up or is missing, that is the one that it replaces.
+        """
+        if checkpoint.is_shown_by(sink):
+            return checkpoint
+        if checkpoint.replaces is None or not (sink in checkpoint.given_up or sink in checkpoint.missing):
+            return None
+        return self._find_shown(self._view.require(checkpoint.replaces), sink)
+
+    def _locate_checkpoint(self, checkpoint: Checkpoint, sink: str) -> Landed:
+        """Ask the sink where the rows of one checkpoint are."""
+        writer = self._parts.sink(Pipeline.from_json(checkpoint.definition), sink)
         if not isinstance(writer, Versioned):
             raise InvalidPipeline(
                 f"{self._reader.name}: sink '{sink}' of '{self.name}' has no versions.",
                 todo="Remove it from after. Nothing was written.",
             )
-        return writer.landed(known.handles[sink], known.decision or 0)
+        return writer.landed(checkpoint.handles[sink], checkpoint.decision or 0)
 
-    def _check_within(self, interval: Interval, found: list[Checkpoint]) -> None:
-        for known in found:
-            covered = known.interval
+    def _check_within(self, interval: Interval, checkpoints: list[Checkpoint]) -> None:
+        for checkpoint in checkpoints:
+            covered = checkpoint.interval
             if covered and (covered.start < interval.start or covered.end > interval.end):
                 raise InvalidPipeline(
                     f"{self._reader.name}: the interval {interval} splits one of '{self.name}'.",
-                    f"Epoch {known.epoch} of it covers {covered}.",
+                    f"Epoch {checkpoint.epoch} of it covers {covered}.",
                     "Let intervals begin and end where those do. Nothing was written.",
                 )
 
-    def _check_covered(self, interval: Interval, found: list[Checkpoint]) -> None:
-        at = interval.start
-        for known in found:
-            if known.interval and known.interval.start == at:
-                at = known.interval.end
-        if at < interval.end:
+    def _check_covered(self, interval: Interval, checkpoints: list[Checkpoint]) -> None:
+        covered_to = interval.start
+        for checkpoint in checkpoints:
+            if checkpoint.interval and checkpoint.interval.start == covered_to:
+                covered_to = checkpoint.interval.end
+        if covered_to < interval.end:
             raise Busy(
                 f"{self._reader.name}: the interval {interval} is not complete yet.",
-                f"'{self.name}' has no checkpoint for {_missing(at, interval, found)}, which it reads.",
+                f"'{self.name}' has no checkpoint for {_first_gap(covered_to, interval, checkpoints)}, which it reads.",
                 f"Plan again when it has run; what is left out on purpose: onceonly skip {self.name} --interval … "
                 "Nothing was written.",
             )
 
-    def _check_committed(self, interval: Interval, known: Checkpoint) -> None:
-        if known.state is not State.COMMITTED:
+    def _check_committed(self, interval: Interval, checkpoint: Checkpoint) -> None:
+        if checkpoint.state is not State.COMMITTED:
             raise Busy(
                 f"{self._reader.name}: the interval {interval} is not complete yet.",
-                f"It reads what '{self.name}' publishes, whose epoch {known.epoch} is {known.state.value}.",
-                f"Plan again when that is committed. If its owner has ended: {how_to_settle(known)}. "
+                f"It reads what '{self.name}' publishes, whose epoch {checkpoint.epoch} is {checkpoint.state.value}.",
+                f"Plan again when that is committed. If its owner has ended: {how_to_settle(checkpoint)}. "
                 "Nothing was written.",
             )
-        if known.forwarded is not None:
+        if checkpoint.forwarded is not None:
             raise InvalidPipeline(
                 f"{self._reader.name}: the interval {interval} cannot be read.",
-                f"Epoch {known.epoch} of '{self.name}' says that it is published ({known.reason}); which rows that are "
-                "is not known here.",
+                f"Epoch {checkpoint.epoch} of '{self.name}' says that it is published ({checkpoint.reason}); which "
+                "rows that are is not known here.",
                 "Process it again there (reprocess), or read the table without after. Nothing was written.",
             )
 
 
-def _writing(known: Checkpoint, uri: str) -> str | None:
-    """The sink that has written the table for that checkpoint. It may have another name since."""
-    sinks = Pipeline.from_json(known.definition).sinks
-    return next((sink.name for sink in sinks if uri in sink.asset_uris()), None)
+def _find_writing_sink(checkpoint: Checkpoint, uri: str) -> str | None:
+    """Find the sink that has written the table for that checkpoint. It may have another name since."""
+    for sink in Pipeline.from_json(checkpoint.definition).sinks:
+        if uri in sink.asset_uris():
+            return sink.name
+    return None
 
 
-def _start(known: Checkpoint) -> float:
-    return known.interval.start.timestamp() if known.interval else 0
+def _start_time(checkpoint: Checkpoint) -> float:
+    return checkpoint.interval.start.timestamp() if checkpoint.interval else 0
 
 
-def _missing(at: datetime, interval: Interval, found: list[Checkpoint]) -> Interval:
-    """From where nothing covers it to where something does again."""
-    starts = [known.interval.start for known in found if known.interval and known.interval.start > at]
-    return Interval(at, min(starts, default=interval.end))
+def _first_gap(start: datetime, interval: Interval, checkpoints: list[Checkpoint]) -> Interval:
+    """Return the gap from `start`, which nothing covers, to where a checkpoint begins again."""
+    intervals = [checkpoint.interval for checkpoint in checkpoints if checkpoint.interval]
+    later_starts = [covered.start for covered in intervals if covered.start > start]
+    return Interval(start, min(later_starts, default=interval.end))
 
 
 def _refuse_circle(state: StateTable, pipeline: Pipeline) -> None:
     """Refuse a pipeline that comes after itself: each would wait for the other."""
-    ways = [[name] for name in pipeline.after]
-    seen: set[str] = set()
-    while ways:
-        way = ways.pop()
-        if way[-1] == pipeline.name:
+    paths = [[name] for name in pipeline.after]
+    visited: set[str] = set()
+    while paths:
+        path = paths.pop()
+        name = path[-1]
+        if name == pipeline.name:
             raise InvalidPipeline(
                 f"{pipeline.name}: it comes after itself.",
-                f"It is after {' after '.join(repr(name) for name in way)}.",
+                f"It is after {' after '.join(map(repr, path))}.",
                 "Remove one of these from after. Nothing was written.",
             )
-        if way[-1] not in seen:
-            seen.add(way[-1])
-            latest = state.view(way[-1]).latest
-            ways += [[*way, name] for name in (latest.definition.get("after", ()) if latest else ())]
+        if name in visited:
+            continue
+        visited.add(name)
+        latest = state.view(name).latest
+        if latest:
+            paths += [[*path, before] for before in latest.definition.get("after", ())]
 
 
-def _refuse_shared(pipeline: Pipeline, before: list[_Before]) -> None:
+def _refuse_shared(pipeline: Pipeline, upstreams: list[_Upstream]) -> None:
     """Refuse a table with two writers among them: a version of the one may have rows of any checkpoint of the other."""
     writers: dict[str, list[str]] = {}
-    for each in before:
-        for topic in each.sinks:
-            writers.setdefault(topic, []).append(each.name)
+    for upstream in upstreams:
+        for topic in upstream.sink_by_topic:
+            writers.setdefault(topic, []).append(upstream.name)
     for topic, names in writers.items():
         if len(names) > 1:
             raise InvalidPipeline(
@@ -291,7 +349,7 @@ def _refuse_shared(pipeline: Pipeline, before: list[_Before]) -> None:
             )
 
 
-def _unknown(state: StateTable, reader: Pipeline, name: str) -> InvalidPipeline:
+def _refuse_unknown(state: StateTable, reader: Pipeline, name: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"{reader.name}: it is after '{name}', which is not known.",
         f"The pipelines of the state table at {state.uri} are {state.pipelines()}.",
@@ -299,9 +357,13 @@ def _unknown(state: StateTable, reader: Pipeline, name: str) -> InvalidPipeline:
     )
 
 
-def _writes_nothing_of_it(reader: Pipeline, name: str, writes: set[str]) -> InvalidPipeline:
+def _refuse_unrelated(reader: Pipeline, name: str, sinks: Iterable[SinkConfig]) -> InvalidPipeline:
+    written: set[str] = set()
+    for sink in sinks:
+        written.update(sink.asset_uris())
+    written_names = ", ".join(sorted(written)) or "none"
     return InvalidPipeline(
         f"{reader.name}: it is after '{name}', and reads none of its tables.",
-        f"It reads {', '.join(sorted(reader.tables.values()))}; '{name}' writes {', '.join(sorted(writes)) or 'none'}.",
+        f"It reads {', '.join(sorted(reader.tables.values()))}; '{name}' writes {written_names}.",
         "Read a table that it writes, by the same path, or remove it from after. Nothing was written.",
     )

@@ -23,7 +23,7 @@ from onceonly.coordinator.cut import Cut
 from onceonly.coordinator.forward import Forward
 from onceonly.coordinator.gate import Gatekeeper
 from onceonly.coordinator.manual import Action, Seen
-from onceonly.coordinator.messages import fenced, not_committed_yet, unsettled, unswept
+from onceonly.coordinator.messages import classify_settle_error, classify_sweep_error, refuse_fenced, refuse_uncommitted
 from onceonly.coordinator.plan import Planned, Planning
 from onceonly.coordinator.publish import Publisher, Rehearsed
 from onceonly.coordinator.rehearsal import Rehearser
@@ -87,11 +87,12 @@ class Coordinator:
         seen = self.state.tidy(self.state.view(pipeline.name))
         refuse_renamed(self.state, seen, pipeline, sources)
         lineage.check_plan(self.state, seen, pipeline, self.parts, sources)
-        errors = self._settle(seen, lambda cp: cp.owner == owner or alive(cp))
+        errors = self._settle(seen, lambda checkpoint: checkpoint.owner == owner or alive(checkpoint))
         if errors and pipeline.mode == "chained":
             raise errors[0]  # in interval mode the commit task meets it, after its own staging
-        notes = target_history.check(self.state, self.parts, pipeline, None if seen.open else seen)
-        view = self._transitions.change(pipeline.name, planning.decide, None if seen.open else seen)
+        current_view = None if seen.open else seen  # what was open has been settled since
+        notes = target_history.check(self.state, self.parts, pipeline, current_view)
+        view = self._transitions.change(pipeline.name, planning.decide, current_view)
         return replace(planning.result(view), notes=tuple(notes))
 
     # ---- stage
@@ -113,7 +114,7 @@ class Coordinator:
         return self._stager.stage(name, epoch, produce, owner, since)
 
     def renew(self, mine: Checkpoint) -> bool:
-        """Show that the stage process which claimed `mine` is running; False: its claim has ended."""
+        """Record that the stage process which claimed `mine` is running; False: its claim has ended."""
         return self._stager.renew(mine)
 
     def pin(self, mine: Checkpoint, schemas: Mapping[str, Any]) -> Checkpoint:
@@ -183,7 +184,7 @@ class Coordinator:
                 raise failures[0].error
         done = view.require(epoch)
         if done.state is not State.COMMITTED:
-            raise not_committed_yet(done)
+            raise refuse_uncommitted(done)
         self._report(done)
         return done
 
@@ -227,34 +228,40 @@ class Coordinator:
         def decide(view: View) -> Row | None:
             checkpoint = view.require(epoch)
             if owner is not None and checkpoint.owner != owner:
-                raise fenced(checkpoint, f"'{checkpoint.owner}' has taken it over")
+                raise refuse_fenced(checkpoint, f"'{checkpoint.owner}' has taken it over")
             if checkpoint.state in (State.COMMITTING, State.COMMITTED):
-                raise fenced(checkpoint, "the decision to publish it is made", "it can no longer be aborted")
+                raise refuse_fenced(checkpoint, "the decision to publish it is made", "it can no longer be aborted")
             if checkpoint.state in (State.ABORTING, State.ABORTED):
                 return None
             if checkpoint.needs_manual_decision and who is None:
-                raise fenced(checkpoint, "its gate failed it and holds it", "only a person may abort it")
+                raise refuse_fenced(checkpoint, "its gate failed it and holds it", "only a person may abort it")
             body = action.body if action else {"reason": reason}
             return view.row(epoch, Event.ABORTING, checkpoint.attempt, body=body)
 
-        checkpoint = self._transitions.change(name, action.guard(decide) if action else decide).require(epoch)
-        return self._finish_abort(checkpoint, gone) if checkpoint.state is State.ABORTING else checkpoint
+        guarded = action.guard(decide) if action else decide
+        checkpoint = self._transitions.change(name, guarded).require(epoch)
+        if checkpoint.state is not State.ABORTING:
+            return checkpoint
+        return self._finish_abort(checkpoint, gone)
 
     def _finish_abort(self, aborting: Checkpoint, gone: Collection[str] = ()) -> Checkpoint:
         """Discard every attempt that was claimed before this abort began, whatever has happened since."""
         try:
-            left = self._publisher.discard(aborting, list(aborting.claims), gone)
+            # Before the row: if this process dies in between, it is still aborting, and all is discarded again.
+            errors_by_sink = self._publisher.discard(aborting, list(aborting.claims), gone)
         except Exception as error:
             now = self.state.view(aborting.pipeline).require(aborting.epoch)
             if now.last_seq != aborting.last_seq:
                 return now  # another process has ended this abort meanwhile, which may be why it failed here
-            raise unsettled(error, aborting) from error
-        return self._record_aborted(aborting, {"gone": left} if left else {})
+            raise classify_settle_error(error, aborting) from error
+        return self._record_aborted(aborting, {"gone": errors_by_sink} if errors_by_sink else {})
 
     def _record_aborted(self, mine: Checkpoint, body: Mapping[str, Any]) -> Checkpoint:
         def decide(view: View, now: Checkpoint) -> Row | None:
             current = now.last_seq == mine.last_seq  # the very abort that was carried out, and no later one
-            return view.row(mine.epoch, Event.ABORTED, now.attempt, body=body) if current else None
+            if not current:
+                return None
+            return view.row(mine.epoch, Event.ABORTED, now.attempt, body=body)
 
         return self._transitions.advance(mine.pipeline, mine.epoch, decide)
 
@@ -273,14 +280,16 @@ class Coordinator:
         try:
             sweep(self.state, self.parts, name, before)
         except Exception as error:
-            errors.append(unswept(error, name))
+            errors.append(classify_sweep_error(error, name))
         if errors:
             raise errors[0]
         now = self.state.view(name) if before.open else before
         return [now.require(checkpoint.epoch) for checkpoint in before.open]
 
     def _settle(self, seen: View, alive: Alive) -> list[Exception]:
-        name, errors = seen.pipeline, list[Exception]()
+        """Publish what is decided, finish aborts, and settle what ended owners have left. Returns the errors met."""
+        name = seen.pipeline
+        errors: list[Exception] = []
         for checkpoint in seen.open:
             try:
                 match checkpoint.state:
@@ -291,13 +300,12 @@ class Coordinator:
                     case State.ABORTING:
                         self._finish_abort(checkpoint)
                     case State.PLANNED if not alive(checkpoint):
-                        self.abort(
-                            name, checkpoint.epoch, f"its owner '{checkpoint.owner}' has ended", checkpoint.owner
-                        )
+                        reason = f"its owner '{checkpoint.owner}' has ended"
+                        self.abort(name, checkpoint.epoch, reason, checkpoint.owner)
             except Fenced:
                 continue  # another process has settled it since it was read
             except Exception as error:
-                errors.append(unsettled(error, checkpoint))
+                errors.append(classify_settle_error(error, checkpoint))
         return errors
 
     def _settle_staged(self, staged: Checkpoint) -> None:
@@ -321,19 +329,19 @@ class Coordinator:
     # ---- rewind
 
     def undone(self, name: str, epoch: int) -> list[Checkpoint]:
-        """What a rewind to that epoch would take back, the last one first; it changes nothing.
+        """Return what a rewind to that epoch would take back, the last one first; it changes nothing.
 
         Raises:
             InvalidPipeline: whatever `rewind` would refuse now, so that nobody is asked about what cannot be done.
         """
         view = self.state.view(name)
         later = self._refuse_restored(view, epoch)
-        rewind.retractions(view, epoch, self.parts, self.state.id)
+        rewind.plan_retractions(view, epoch, self.parts, self.state.id)
         return later
 
     def _refuse_restored(self, view: View, epoch: int) -> list[Checkpoint]:
         """Return what a rewind would take back, unless a target is ahead of the state table, or lacks checkpoints."""
-        later = rewind.undone(view, epoch)
+        later = rewind.list_undone(view, epoch)
         pipeline = Pipeline.from_json(later[0].definition)
         lineage.check_stage(self.state, pipeline, self.parts, view)
         target_history.check(self.state, self.parts, pipeline, view)
@@ -351,10 +359,9 @@ class Coordinator:
             OnceonlyError: a sink did not do it; the decision stands, recover finishes it.
         """
         action = rewind.action(epoch, who, reason, seen)
-
-        recorded = action.record(self.state.view(name))
-        if recorded:
-            return self.commit(name, recorded.epoch)
+        row = action.record(self.state.view(name))
+        if row:
+            return self.commit(name, row.epoch)
         action.require_unchanged(self.state.view(name))
         self._refuse_restored(self.state.view(name), epoch)
         view, rehearsed = self._rehearser.decide_rewind(name, epoch, action)
@@ -382,7 +389,7 @@ class Coordinator:
         """
         latest = self.state.view(name).latest
         pipeline = Pipeline.from_json(latest.definition) if latest else None
-        landed = barrier.closed(self.state, self.parts, pipeline).tables if pipeline else ()
+        landed = barrier.make_closed(self.state, self.parts, pipeline).tables if pipeline else ()
         action = skip.action(interval, who, reason, seen)
         view = self._transitions.change(name, action.guard(lambda view: skip.row(view, interval, action, landed)))
         return view.planned_for(interval)[-1]
@@ -400,11 +407,11 @@ class Coordinator:
         return view.require(_epoch_of(action, view))
 
     def compare_targets(self, pipeline: Pipeline) -> list[str]:
-        """Notes for people on whether the targets still have what was published to them. Raises as `plan`."""
+        """Return notes for people on whether the targets still have what was published to them. Raises as `plan`."""
         return target_history.check(self.state, self.parts, pipeline)
 
     def loss(self, name: str, sink: str) -> Loss:
-        """What a sink's target lacks of what was published to it; it changes nothing.
+        """Find what a sink's target lacks of what was published to it; it changes nothing.
 
         Raises:
             InvalidPipeline: it lacks nothing.
@@ -423,7 +430,7 @@ class Coordinator:
         return [checkpoint for checkpoint in view.missing() if sink in checkpoint.missing]
 
     def evidence(self, name: str, epoch: int, sink: str) -> list[str]:
-        """What the sink shows of this checkpoint now, for a person who has to decide."""
+        """Return what the sink shows of this checkpoint now, for a person who has to decide."""
         return self._resolver.evidence(name, epoch, sink)
 
     def give_up(
@@ -461,6 +468,6 @@ class Coordinator:
 
 
 def _epoch_of(action: Action, view: View) -> int:
-    """The checkpoint that records the action; the last one, where another has done the same before."""
+    """Return the checkpoint that records the action; the last one, where another has done the same before."""
     row = action.record(view)
     return row.epoch if row else view.head.epoch

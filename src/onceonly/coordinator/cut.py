@@ -17,7 +17,7 @@ from onceonly.checkpoint.interfaces import Source
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval, Ranges
 from onceonly.coordinator.barrier import Barrier
-from onceonly.coordinator.messages import held_up, how_to_settle
+from onceonly.coordinator.messages import how_to_settle, refuse_held_up
 from onceonly.coordinator.pins import SKEW, Pins
 from onceonly.errors import Busy, InvalidPipeline, NotCommitted
 from onceonly.pipeline.definition import Pipeline
@@ -45,11 +45,14 @@ class Cut:
 
     @cached_property
     def barrier(self) -> Barrier:
-        """What the pipelines before this one let it read; found once, before anything is asked of the tables."""
+        """What the pipelines before this one let it read.
+
+        It is found once, before anything is asked of the tables.
+        """
         return self._find_barrier() if self._find_barrier else NO_BARRIER
 
     def ranges(self, view: View) -> Ranges:
-        """The ranges to pin, given what `view` shows as pinned; they may be empty.
+        """Return the ranges to pin, given what `view` shows as pinned; they may be empty.
 
         Raises:
             SourceLost: a source no longer holds what would have to be read.
@@ -61,10 +64,10 @@ class Cut:
             _check_follows(self._pipeline, view.latest, self.interval)
             _check_grace(self._pipeline, self.interval, self._now)
         tables = self.barrier.tables
-        found = tuple(self._pins_of(topic).range(view, tables.get(topic)) for topic in self._topics(view.latest))
+        ranges = tuple(self._pins_of(topic).range(view, tables.get(topic)) for topic in self._topics(view.latest))
         for source in self._pipeline.sources:
-            found = self._cap(found, source)
-        return tuple(self._pins_of(range_.topic).marked(range_, view) for range_ in found)
+            ranges = self._cap(ranges, source)
+        return tuple(self._pins_of(range_.topic).add_mark(range_, view) for range_ in ranges)
 
     def has_records(self, ranges: Ranges) -> bool:
         """Whether there is something to read in one of the ranges.
@@ -77,15 +80,19 @@ class Cut:
         return any(self._pins_of(range_.topic).has_records(range_) for range_ in ranges)
 
     def _cap(self, ranges: Ranges, source: SourceConfig) -> Ranges:
-        """At most as many offsets as the source allows, and with a gate at least one record, if there is one."""
-        capped = _capped(ranges, source)
+        """Cut the ranges to as many offsets as the source allows.
+
+        With a gate, at least one record stays in them, if there is one: what comes before it is not counted.
+        """
+        capped = _cap_source(ranges, source)
         if capped == ranges or self.interval or not self._pipeline.gate or self.has_records(capped):
             return capped
-        behind = tuple(self._pins_of(range_.topic).from_first_record(range_) for range_ in ranges)
-        return tuple(
-            replace(far, partitions={p: (range_.starts[p], end) for p, end in far.ends.items()})
-            for range_, far in zip(ranges, _capped(behind, source), strict=True)
-        )
+        from_records = tuple(self._pins_of(range_.topic).from_first_record(range_) for range_ in ranges)
+        extended = []
+        for range_, capped_range in zip(ranges, _cap_source(from_records, source), strict=True):
+            partitions = {p: (range_.starts[p], end) for p, end in capped_range.ends.items()}
+            extended.append(replace(capped_range, partitions=partitions))
+        return tuple(extended)
 
     @property
     def hides_records(self) -> bool:
@@ -100,16 +107,20 @@ class Cut:
         Raises:
             Busy: committed records do, or a transaction is open for longer than its brokers allow.
         """
-        open_now = [(pins, each) for pins in self._pins.values() for each in pins.await_transactions()]
-        for pins, transaction in open_now:
+        open_transactions = []
+        for pins in self._pins.values():
+            open_transactions += [(pins, transaction) for transaction in pins.await_transactions()]
+        for pins, transaction in open_transactions:
             if transaction.hides_others or transaction.is_overdue:
-                raise held_up(self._pipeline.name, pins.log, transaction)
-        return sum(transaction.held for _, transaction in open_now)
+                raise refuse_held_up(self._pipeline.name, pins.log, transaction)
+        return sum(transaction.held for _, transaction in open_transactions)
 
     def _topics(self, latest: Checkpoint | None) -> list[str]:
-        """All that exist, and all that were read: one that vanished is missed by its own look at the log."""
-        read = [range_.topic for range_ in latest.ranges] if latest else []
-        return list(dict.fromkeys([*self._sources, *read]))
+        """List the topics that exist, and those that were read: a vanished one is missed by its own look at the log."""
+        topics = list(self._sources)
+        if latest:
+            topics += [range_.topic for range_ in latest.ranges]
+        return list(dict.fromkeys(topics))
 
     def _pins_of(self, topic: str) -> Pins:
         if topic not in self._pins:
@@ -118,29 +129,33 @@ class Cut:
             self._pins[topic] = Pins(self._pipeline, self._sources[topic], config.of(topic), self.interval, self._now)
         return self._pins[topic]
 
-    def pinned(self, ranges: Ranges) -> dict[str, Any]:
-        """What the row records of them: the ranges, and on which checkpoints of other pipelines they stand."""
-        after = {name: list(epochs) for name, epochs in self.barrier.epochs.items()}
-        return {"ranges": [range_.to_json() for range_ in ranges], **({"after": after} if after else {})}
+    def to_json(self, ranges: Ranges) -> dict[str, Any]:
+        """Return what the row records: the ranges, and on which checkpoints of other pipelines they stand."""
+        body: dict[str, Any] = {"ranges": [range_.to_json() for range_ in ranges]}
+        if self.barrier.epochs:
+            body["after"] = {name: list(epochs) for name, epochs in self.barrier.epochs.items()}
+        return body
 
-    def moved(self, known: Checkpoint) -> bool:
+    def has_moved(self, checkpoint: Checkpoint) -> bool:
         """Whether the interval, as the pipelines before this one show it now, is not the one that was pinned.
 
         Raises as `ranges`.
         """
-        return self.interval is not None and dict(known.after) != dict(self.barrier.epochs)
+        return self.interval is not None and dict(checkpoint.after) != dict(self.barrier.epochs)
 
-    def again(self, view: View, known: Checkpoint) -> Ranges:
-        """The ranges of another checkpoint for the same interval: what it read, where other pipelines wrote it as it
-        is now. Nobody shares boundaries with those.
+    def repeat_ranges(self, view: View, checkpoint: Checkpoint) -> Ranges:
+        """Return the ranges of another checkpoint for the same interval: what this one read.
+
+        Where other pipelines wrote it, it is read as it is now. Nobody shares boundaries with those.
         """
         tables = self.barrier.tables if self.interval else {}
-        return tuple(
-            self._pins_of(pinned.topic).marked(self._pins_of(pinned.topic).range(view, tables[pinned.topic]), view)
-            if pinned.topic in tables
-            else pinned
-            for pinned in known.ranges
-        )
+        ranges = []
+        for range_ in checkpoint.ranges:
+            if range_.topic in tables:
+                pins = self._pins_of(range_.topic)
+                range_ = pins.add_mark(pins.range(view, tables[range_.topic]), view)
+            ranges.append(range_)
+        return tuple(ranges)
 
     def chooses_start(self, view: View) -> bool:
         """Whether the ranges say where the pipeline begins: this has to be pinned, even with nothing to read."""
@@ -151,36 +166,40 @@ class Cut:
         if latest is None:
             return
         name, read = self._pipeline.name, sorted(range_.topic for range_ in latest.ranges)
-        named = {source.topic for source in self._pipeline.sources if source.topic_pattern is None}
-        if not named <= set(read) or any(self._pipeline.source_of(topic) is None for topic in read):
+        fixed_topics = {source.topic for source in self._pipeline.sources if source.topic_pattern is None}
+        if not fixed_topics <= set(read) or any(self._pipeline.source_of(topic) is None for topic in read):
             names = sorted(source.called for source in self._pipeline.sources)
-            raise _other(name, f"read topic {_names(read)} so far and now names {_names(names)}")
+            raise _refuse_other_pipeline(name, f"read topic {_names(read)} so far and now names {_names(names)}")
         if (latest.interval is None) != (self.interval is None):
-            raise _other(name, f"ran in {'chained' if latest.interval is None else 'interval'} mode so far")
+            mode = "chained" if latest.interval is None else "interval"
+            raise _refuse_other_pipeline(name, f"ran in {mode} mode so far")
         if self.interval:
             self._check_after(latest)
 
     def _check_after(self, latest: Checkpoint) -> None:
-        """Intervals by the times of commits, and those that another pipeline has published, have no common boundaries:
-        where the one kind follows the other, rows would be read twice, or never.
+        """Refuse intervals by the times of commits behind those that another pipeline has published, and vice versa.
+
+        They have no common boundaries: where the one kind follows the other, rows would be read twice, or never.
         """
         so_far = list(latest.definition.get("after", ()))
         if bool(so_far) != bool(self._pipeline.after):
-            raise _other(latest.pipeline, f"ran with after={so_far} so far and now has {list(self._pipeline.after)}")
+            raise _refuse_other_pipeline(
+                latest.pipeline, f"ran with after={so_far} so far and now has {list(self._pipeline.after)}"
+            )
         for range_ in latest.ranges:
-            landed = range_.topic in self.barrier.tables
-            read = range_.span and latest.skipped is None and latest.forwarded is None
-            if read and landed != bool(range_.folders):
-                by = "the times of its commits" if landed else f"the intervals of {so_far}"
-                raise _other(latest.pipeline, f"read {range_.called} by {by} so far")
+            follows_pipeline = range_.topic in self.barrier.tables
+            was_read = range_.span and latest.skipped is None and latest.forwarded is None
+            if was_read and follows_pipeline != bool(range_.folders):
+                by = "the times of its commits" if follows_pipeline else f"the intervals of {so_far}"
+                raise _refuse_other_pipeline(latest.pipeline, f"read {range_.called} by {by} so far")
 
 
-def _capped(ranges: Ranges, source: SourceConfig) -> Ranges:
-    """At most as many offsets of all topics of the source as it allows."""
-    mine = tuple(range_ for range_ in ranges if source.reads(range_.topic))
-    if source.most is None or not mine:
+def _cap_source(ranges: Ranges, source: SourceConfig) -> Ranges:
+    """Cut the ranges of the source's topics, so that they have at most as many offsets as it allows."""
+    own = tuple(range_ for range_ in ranges if source.reads(range_.topic))
+    if source.most is None or not own:
         return ranges
-    capped = {range_.topic: range_ for range_ in offsets.cap(mine, source.most)}
+    capped = {range_.topic: range_ for range_ in offsets.cap(own, source.most)}
     return tuple(capped.get(range_.topic, range_) for range_ in ranges)
 
 
@@ -188,7 +207,7 @@ def _names(topics: Iterable[str]) -> str:
     return ", ".join(f"'{topic}'" for topic in topics)
 
 
-def _other(name: str, why: str) -> InvalidPipeline:
+def _refuse_other_pipeline(name: str, why: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"{name}: this is not the pipeline that the state table has under that name.",
         f"It {why}.",
@@ -211,11 +230,14 @@ def _check_mode(pipeline: Pipeline, interval: Interval | None, now: datetime) ->
             "Use CronDataIntervalTimetable, or give START before END. Nothing was written.",
         )
     if interval and interval.end > now:
-        raise _not_over(pipeline, interval, now)
+        raise _refuse_unfinished(pipeline, interval, now)
 
 
-def _not_over(pipeline: Pipeline, interval: Interval, now: datetime) -> NotCommitted:
-    """The scheduler's clock may be ahead of this machine's: what is over for it will soon be over here."""
+def _refuse_unfinished(pipeline: Pipeline, interval: Interval, now: datetime) -> NotCommitted:
+    """Return the refusal of an interval that ends in the future.
+
+    The scheduler's clock may be ahead of this machine's: what is over for it will soon be over here.
+    """
     what = f"{pipeline.name}: the interval {interval} ends in the future."
     why = f"By this machine's clock it is {now:%Y-%m-%dT%H:%M:%SZ}; records of the interval may still come."
     if interval.end - now <= SKEW:
@@ -254,7 +276,10 @@ def _check_follows(pipeline: Pipeline, latest: Checkpoint | None, interval: Inte
 
 
 def _check_grace(pipeline: Pipeline, interval: Interval, now: datetime) -> None:
-    """Records may be late by the grace of their source; what comes later still belongs to a later interval."""
+    """Refuse an interval while its records may still be late, by the grace of their source.
+
+    What comes later still belongs to a later interval.
+    """
     grace = max(source.grace for source in pipeline.sources)
     over = interval.end + timedelta(seconds=grace)
     if over > now:

@@ -8,13 +8,13 @@ from typing import Any
 from onceonly.checkpoint.interfaces import Findings, Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.coordinator.manual import Action, Seen
-from onceonly.coordinator.messages import because, fenced, how_to_settle, require_attempt
+from onceonly.coordinator.messages import how_to_settle, reason_in_brackets, refuse_fenced, require_attempt
 from onceonly.errors import GateFailed, GateHeld, InvalidPipeline, NotCommitted, OnceonlyError, first_sentence
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.transitions import Transitions
 from onceonly.statetable.view import View
 
-SHOWN = 3  # failed checks that an error names
+MAX_CHECKS_NAMED = 3  # failed ones, in an error
 
 
 class Gatekeeper:
@@ -24,7 +24,7 @@ class Gatekeeper:
         self._transitions, self._parts = transitions, parts
 
     def examine(self, name: str, epoch: int, by: str, attempt: int | None = None) -> Checkpoint:
-        """The checkpoint with a verdict on its current attempt: the one that is recorded first, whoever asks.
+        """Return the checkpoint with a verdict on its current attempt: the one that is recorded first, whoever asks.
 
         Args:
             attempt: the only one to examine; None: whichever is current.
@@ -45,11 +45,11 @@ class Gatekeeper:
             now = self._current(self._transitions.state.view(name), seen)  # what failed may be its abort
             if now.verdict:
                 return now
-            raise _classified(error, seen) from error
-        judged = self._record(seen, examined, by)
-        if judged.verdict != _body(examined, by):
+            raise _classify_error(error, seen) from error
+        now = self._record(seen, examined, by)
+        if now.verdict != _body(examined, by):
             inspector.forget(examined)
-        return judged
+        return now
 
     def _record(self, seen: Checkpoint, examined: Findings, by: str) -> Checkpoint:
         def decide(view: View) -> Row | None:
@@ -60,10 +60,14 @@ class Gatekeeper:
         return self._transitions.change(seen.pipeline, decide).require(seen.epoch)
 
     def _current(self, view: View, seen: Checkpoint) -> Checkpoint:
-        """It as it is now; a verdict counts for the rows that were examined and for no others."""
+        """Return the checkpoint as it is now; a verdict counts for the rows that were examined and for no others.
+
+        Raises:
+            Fenced: another attempt is current, or it is neither staged nor judged.
+        """
         now = view.require(seen.epoch)
         if now.attempt != seen.attempt or (now.state is not State.STAGED and not now.verdict):
-            raise fenced(now, f"attempt {now.attempt} is current and attempt {seen.attempt} was examined")
+            raise refuse_fenced(now, f"attempt {now.attempt} is current and attempt {seen.attempt} was examined")
         return now
 
     def approve(self, name: str, epoch: int, who: str, reason: str, seen: Seen | None) -> Checkpoint:
@@ -79,7 +83,7 @@ class Gatekeeper:
             if now.approved and now.state is not State.ABORTING:
                 return None
             if not now.held:
-                raise _not_held(now)
+                raise _refuse_not_held(now)
             return view.row(epoch, Event.APPROVED, now.attempt, body=action.body)
 
         return self._transitions.change(name, action.guard(decide)).require(epoch)
@@ -102,40 +106,49 @@ def require(checkpoint: Checkpoint) -> None:
             f"Clear the gate task, or, when the run has ended: onceonly recover {checkpoint.pipeline}",
         )
     if checkpoint.verdict["outcome"] == "failed":
-        failed = GateHeld if checkpoint.held else GateFailed
-        raise failed(
+        error_class = GateHeld if checkpoint.held else GateFailed
+        raise error_class(
             f"{name}: the gate failed the staged rows of attempt {checkpoint.attempt}. Nothing was published.",
-            _in_a_line(checkpoint.verdict),
+            _join_failed_checks(checkpoint.verdict),
             _what_to_do(checkpoint),
         )
 
 
 def failed_checks(verdict: Mapping[str, Any]) -> list[str]:
-    """The checks that are not ok, critical ones first: "sink 'delays': carrier is not null (3 of 40 rows)"."""
-    found = [
-        (each["severity"] != "critical", f"sink '{sink}': {each['what']} ({each['observed']})")
-        for sink, examined in verdict.get("sinks", {}).items()
-        for each in examined["checks"]
-        if not each["ok"]
-    ]
-    return [words for _, words in sorted(found, key=lambda pair: pair[0])]
+    """List the checks that are not ok, critical ones first: "sink 'delays': carrier is not null (3 of 40 rows)"."""
+    critical: list[str] = []
+    warnings: list[str] = []
+    for sink, examined in verdict.get("sinks", {}).items():
+        for check in examined["checks"]:
+            if check["ok"]:
+                continue
+            words = f"sink '{sink}': {check['what']} ({check['observed']})"
+            if check["severity"] == "critical":
+                critical.append(words)
+            else:
+                warnings.append(words)
+    return critical + warnings
 
 
-def _in_a_line(verdict: Mapping[str, Any]) -> str:
-    """The failed checks in one line, at most SHOWN of them."""
-    lines = failed_checks(verdict)
-    more = f"; and {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
-    return "; ".join(lines[:SHOWN]) + more + ("." if lines else "")
+def _join_failed_checks(verdict: Mapping[str, Any]) -> str:
+    """Write the failed checks in one line, at most MAX_CHECKS_NAMED of them."""
+    checks = failed_checks(verdict)
+    if not checks:
+        return ""
+    more = f"; and {len(checks) - MAX_CHECKS_NAMED} more" if len(checks) > MAX_CHECKS_NAMED else ""
+    return "; ".join(checks[:MAX_CHECKS_NAMED]) + more + "."
 
 
 def outcome(checks: Iterable[Mapping[str, Any]]) -> str:
-    """'failed' by one critical check; a warning lets the rows through and is shown."""
-    severities = {each["severity"] for each in checks if not each["ok"]}
-    return "failed" if "critical" in severities else "warning" if "warning" in severities else "passed"
+    """Return 'failed' for one critical check, 'warning' for a warning, which lets the rows through, else 'passed'."""
+    severities = {check["severity"] for check in checks if not check["ok"]}
+    if "critical" in severities:
+        return "failed"
+    return "warning" if "warning" in severities else "passed"
 
 
 def _body(examined: Findings, by: str) -> dict[str, Any]:
-    checks = [each for sink in examined.sinks.values() for each in sink["checks"]]
+    checks = [check for sink in examined.sinks.values() for check in sink["checks"]]
     return {"outcome": outcome(checks), "sinks": dict(examined.sinks), "docs": examined.docs, "by": by}
 
 
@@ -143,13 +156,13 @@ def _check_staged(checkpoint: Checkpoint) -> None:
     if checkpoint.state is not State.STAGED:
         raise NotCommitted(
             f"{checkpoint.pipeline} epoch {checkpoint.epoch} has nothing that its gate could examine.",
-            f"It is {checkpoint.state.value}, not staged{because(checkpoint)}.",
+            f"It is {checkpoint.state.value}, not staged{reason_in_brackets(checkpoint)}.",
             f"Stage it again: clear its stage task. onceonly describe {checkpoint.pipeline} {checkpoint.epoch}",
         )
 
 
-def _classified(error: Exception, checkpoint: Checkpoint) -> OnceonlyError:
-    """Examining publishes nothing, so any error of it is surely "not committed"."""
+def _classify_error(error: Exception, checkpoint: Checkpoint) -> OnceonlyError:
+    """Return the error of an examination: it publishes nothing, so any error of it is surely "not committed"."""
     if isinstance(error, OnceonlyError):
         return error
     return NotCommitted(
@@ -167,7 +180,7 @@ def _what_to_do(checkpoint: Checkpoint) -> str:
     return f"{look}Fix the data, the transform or the suite and run it again: it uses the same offsets."
 
 
-def _not_held(checkpoint: Checkpoint) -> InvalidPipeline:
+def _refuse_not_held(checkpoint: Checkpoint) -> InvalidPipeline:
     outcome = checkpoint.verdict["outcome"] if checkpoint.verdict else "none"
     return InvalidPipeline(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch} does not wait for an approval.",

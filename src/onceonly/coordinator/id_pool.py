@@ -15,7 +15,7 @@ Attempt = tuple[int, int]  # epoch, attempt
 
 
 def free_slot(view: View, checkpoint: Checkpoint) -> int | None:
-    """A slot for the checkpoint's next attempt; None: its pipeline has no pool.
+    """Find a slot for the checkpoint's next attempt; None: its pipeline has no pool.
 
     One that no unsettled checkpoint holds; else one of its own earlier attempts, which will surely not be recorded.
 
@@ -25,11 +25,11 @@ def free_slot(view: View, checkpoint: Checkpoint) -> int | None:
     pipeline = Pipeline.from_json(checkpoint.definition)
     if pipeline.pool_size is None:
         return None
-    own = _leased([checkpoint])
-    others = _leased([other for other in view.open if other.epoch != checkpoint.epoch])
-    free = [slot for slot in range(pipeline.pool_size) if slot not in others]
-    if free:
-        return min(free, key=lambda slot: (slot in own, slot))
+    own_slots = _leased_slots([checkpoint])
+    leased_slots = _leased_slots([other for other in view.open if other.epoch != checkpoint.epoch])
+    free_slots = [slot for slot in range(pipeline.pool_size) if slot not in leased_slots]
+    if free_slots:
+        return min(free_slots, key=lambda slot: (slot in own_slots, slot))
     raise NotCommitted(
         f"{pipeline.name} epoch {checkpoint.epoch}: every slot of the pool of transactional ids is leased.",
         f"pool_size={pipeline.pool_size}, and that many attempts wait for their outcome to be recorded.",
@@ -47,23 +47,28 @@ def discard_idle(
     """
     if not isinstance(live, PoolsIds):
         return []
-    found = live.pooled(f"{state.id}-{pipeline}-{live.name}")
-    if not found:
+    open_transactions = live.pooled(f"{state.id}-{pipeline}-{live.name}")
+    if not open_transactions:
         return []
     view = state.view(pipeline)  # after the list: what a newer lease has opened since cannot be in it
-    idle = [txn for txn in found if not _needed(view, live, live.name, txn, ended)]
+    idle = [txn for txn in open_transactions if not _is_needed(view, live, live.name, txn, ended)]
     if idle:
         live.discard_pooled(idle)
     return idle
 
 
-def _leased(checkpoints: Iterable[Checkpoint]) -> set[int]:
-    slots = (claim.slot for checkpoint in checkpoints for claim in checkpoint.claims.values())
-    return {slot for slot in slots if slot is not None}
+def _leased_slots(checkpoints: Iterable[Checkpoint]) -> set[int]:
+    slots = set()
+    for checkpoint in checkpoints:
+        for claim in checkpoint.claims.values():
+            if claim.slot is not None:
+                slots.add(claim.slot)
+    return slots
 
 
-def _needed(view: View, live: PoolsIds, sink: str, txn: PooledTransaction, ended: Collection[Attempt]) -> bool:
-    holder = _holder(view, txn.slot)
+def _is_needed(view: View, live: PoolsIds, sink: str, txn: PooledTransaction, ended: Collection[Attempt]) -> bool:
+    """Whether a pooled transaction may still be published: by the attempt that leases its slot."""
+    holder = _find_holder(view, txn.slot)
     if holder is None or (holder.epoch, holder.attempt) in ended:
         return False
     if holder.state is State.PLANNED:
@@ -72,7 +77,9 @@ def _needed(view: View, live: PoolsIds, sink: str, txn: PooledTransaction, ended
     return waits and live.needs(holder.handles[sink], txn)
 
 
-def _holder(view: View, slot: int) -> Checkpoint | None:
-    """The checkpoint whose current attempt holds it: earlier ones hold it only against others."""
-    holding = (cp for cp in view.open if cp.claims and cp.claims[cp.attempt].slot == slot)
-    return next(holding, None)
+def _find_holder(view: View, slot: int) -> Checkpoint | None:
+    """Find the checkpoint whose current attempt holds the slot: earlier ones hold it only against others."""
+    for checkpoint in view.open:
+        if checkpoint.claims and checkpoint.claims[checkpoint.attempt].slot == slot:
+            return checkpoint
+    return None

@@ -32,7 +32,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Shown:
-    """What an action is about, as a view has it.
+    """The subject of a manual action, as a view has it.
 
     Args:
         name: of the checkpoint or pipeline, for people.
@@ -97,9 +97,9 @@ class Action:
     def on_checkpoint(
         cls, event: Event, epoch: int, who: str, reason: str, seen: Seen | None, sink: str | None = None, **body: Any
     ) -> Action:
-        """An action that is recorded as a row of that checkpoint, or of one of its sinks."""
-        said = {"who": who, "reason": reason, **body, **_number(seen)}
-        return cls(event, seen, lambda view: checkpoint_of(view, epoch), said, {"epoch": epoch, "sink": sink})
+        """Return an action that is recorded as a row of that checkpoint, or of one of its sinks."""
+        row_body = {"who": who, "reason": reason, **body, **_seen_in_body(seen)}
+        return cls(event, seen, lambda view: checkpoint_of(view, epoch), row_body, {"epoch": epoch, "sink": sink})
 
     @classmethod
     def on_pipeline(
@@ -111,8 +111,8 @@ class Action:
         shown: Callable[[View], Shown] = pipeline_of,
         interval: Interval | None = None,
     ) -> Action:
-        """An action that is recorded as a checkpoint of its own, whose owner is the person."""
-        return cls(event, seen, shown, {**body, **_number(seen)}, {"owner": who, "interval": interval})
+        """Return an action that is recorded as a checkpoint of its own, whose owner is the person."""
+        return cls(event, seen, shown, {**body, **_seen_in_body(seen)}, {"owner": who, "interval": interval})
 
     def is_recorded_by(self, row: Row) -> bool:
         """Whether that row records this very action, by the same person, after looking at the same."""
@@ -124,7 +124,10 @@ class Action:
         """Return the row that records the action; None: there is none since the person looked."""
         if self.seen is None:
             return None
-        return next((row for row in view.rows_since(self.seen.seq) if self.is_recorded_by(row)), None)
+        for row in view.rows_since(self.seen.seq):
+            if self.is_recorded_by(row):
+                return row
+        return None
 
     def require_unchanged(self, view: View, is_own: RowTest | None = None) -> None:
         """Refuse the action if what the person looked at has changed since.
@@ -134,30 +137,30 @@ class Action:
         Raises:
             InvalidPipeline: "seen-missing", "seen-unknown" or "seen-outdated"; nothing was recorded.
         """
-        shown = self.shown(view)
+        subject = self.shown(view)
         if self.seen is None:
-            raise missing(shown.name, shown.look)
-        if self.seen.seq > shown.until:
-            raise _unknown(self.seen, shown)
-        if self.seen.seq < shown.seq:
-            rows = [row for row in view.rows_since(self.seen.seq) if shown.is_changed_by(row)]
-            if is_own is None or not all(is_own(row) for row in rows):
-                raise _outdated(self.seen, shown, rows)
+            raise missing(subject.name, subject.look)
+        if self.seen.seq > subject.until:
+            raise _refuse_unknown(self.seen, subject)
+        if self.seen.seq < subject.seq:
+            changes = [row for row in view.rows_since(self.seen.seq) if subject.is_changed_by(row)]
+            if is_own is None or not all(is_own(row) for row in changes):
+                raise _refuse_outdated(self.seen, subject, changes)
 
     def guard(self, decide: Decide, is_own: RowTest | None = None) -> Decide:
         """Return the same decision, refused if what was seen has changed; none, if the action is recorded already."""
 
-        def guarded(view: View) -> Row | None:
+        def decide_guarded(view: View) -> Row | None:
             if self.record(view):
                 return None
             self.require_unchanged(view, is_own)
             return decide(view)
 
-        return guarded
+        return decide_guarded
 
 
 def missing(name: str, look: str) -> InvalidPipeline:
-    """The refusal of an action that does not say what its author was looking at."""
+    """Return the refusal of an action that does not say what its author was looking at."""
     return InvalidPipeline(
         f"{name}: the action does not name what you have looked at.",
         "It may have changed since, and the action would land on what nobody has looked at.",
@@ -166,25 +169,26 @@ def missing(name: str, look: str) -> InvalidPipeline:
     )
 
 
-def _number(seen: Seen | None) -> dict[str, int]:
+def _seen_in_body(seen: Seen | None) -> dict[str, int]:
     return {"seen": seen.seq} if seen else {}
 
 
-def _outdated(seen: Seen, shown: Shown, changes: list[Row]) -> InvalidPipeline:
+def _refuse_outdated(seen: Seen, subject: Shown, changes: list[Row]) -> InvalidPipeline:
     newest = changes[-MAX_EVENTS_NAMED:]
-    more = f"{count(len(changes) - len(newest), 'earlier event')}; " if len(changes) > len(newest) else ""
+    earlier = len(changes) - len(newest)
+    more = f"{count(earlier, 'earlier event')}; " if earlier else ""
     return InvalidPipeline(
-        f"{shown.name} has changed since you looked at it.",
+        f"{subject.name} has changed since you looked at it.",
         f"You have seen row {seen.seq}. Since then: {more}{'; '.join(map(event_in_words, newest))}.",
-        f"Look again, then decide: {shown.look}. Nothing was recorded.",
+        f"Look again, then decide: {subject.look}. Nothing was recorded.",
         "seen-outdated",
     )
 
 
-def _unknown(seen: Seen, shown: Shown) -> InvalidPipeline:
+def _refuse_unknown(seen: Seen, subject: Shown) -> InvalidPipeline:
     return InvalidPipeline(
-        f"{shown.name} was never shown with the number {seen.seq}.",
-        f"The last row that changed it is number {shown.seq}.",
-        f"Look at it, and pass the number that is shown: {shown.look}. Nothing was recorded.",
+        f"{subject.name} was never shown with the number {seen.seq}.",
+        f"The last row that changed it is number {subject.seq}.",
+        f"Look at it, and pass the number that is shown: {subject.look}. Nothing was recorded.",
         "seen-unknown",
     )

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from onceonly.checkpoint.interfaces import OpenTransaction
 from onceonly.checkpoint.model import Checkpoint, Event, Row
 from onceonly.checkpoint.offsets import TopicLog
+from onceonly.counts import count
 from onceonly.errors import Busy, Fenced, OnceonlyError, OutcomeUnknown, first_sentence
+
+MAX_CHECKPOINTS_NAMED = 8  # in a message, one by one
 
 
 def how_to_settle(checkpoint: Checkpoint) -> str:
-    """The command that ends an unsettled checkpoint whose owner has ended."""
+    """Return the command that ends an unsettled checkpoint whose owner has ended."""
     which = f"{checkpoint.pipeline} {checkpoint.epoch} --reason … --seen {checkpoint.changed_seq}"
     if checkpoint.held:
         return f"Decide: onceonly approve {which}, or: onceonly abort {which}"
@@ -39,10 +44,14 @@ EVENTS_IN_WORDS = {
 
 
 def event_in_words(row: Row) -> str:
-    """A row for people: when, what, by whom, and why, such as "10:02:11 UTC epoch 7 approved by ann (a known gap)"."""
+    """Write a row for people: when, what, by whom, and why.
+
+    Such as "10:02:11 UTC epoch 7 approved by ann (a known gap)".
+    """
     who = row.body.get("who") or row.owner or row.body.get("by") or row.body.get("worker")
     reason = row.body.get("reason") or row.body.get("skipped") or (row.event is Event.REFUSED and row.body["why"])
-    by, why = f" by {who}" if who else "", f" ({reason})" if reason else ""
+    by = f" by {who}" if who else ""
+    why = f" ({reason})" if reason else ""
     return f"{row.at:%H:%M:%S} UTC epoch {row.epoch} {_what_happened(row)}{by}{why}"
 
 
@@ -60,13 +69,27 @@ def _what_happened(row: Row) -> str:
     return EVENTS_IN_WORDS[row.event].format(attempt=row.attempt, sink=row.sink)
 
 
-def because(checkpoint: Checkpoint) -> str:
-    """Why it was aborted, to put behind its state."""
+def name_checkpoints(checkpoints: Sequence[Checkpoint]) -> str:
+    """Write 'epoch 5', 'epochs 5, 6', with their intervals; of many the first ones and the last one."""
+    names = []
+    for checkpoint in checkpoints:
+        interval = f" {checkpoint.interval}" if checkpoint.interval else ""
+        names.append(f"{checkpoint.epoch}{interval}")
+    if len(names) == 1:
+        return f"epoch {names[0]}"
+    if len(names) <= MAX_CHECKPOINTS_NAMED:
+        return f"epochs {', '.join(names)}"
+    first = ", ".join(names[: MAX_CHECKPOINTS_NAMED - 1])
+    return f"{count(len(names), 'checkpoint')}: epochs {first} … {names[-1]}"
+
+
+def reason_in_brackets(checkpoint: Checkpoint) -> str:
+    """Return why a checkpoint was aborted, to put behind its state; empty: no reason is known."""
     return f" ({checkpoint.reason})" if checkpoint.reason else ""
 
 
-def fenced(checkpoint: Checkpoint, why: str, what: str = "ownership was lost") -> Fenced:
-    """The refusal of a process that acts on a checkpoint which others have taken over, decided or settled."""
+def refuse_fenced(checkpoint: Checkpoint, why: str, what: str = "ownership was lost") -> Fenced:
+    """Return the refusal of a process that acts on a checkpoint which others have taken over, decided or settled."""
     return Fenced(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch}: {what}.",
         f"It is {checkpoint.state.value}, and {why}.",
@@ -77,11 +100,13 @@ def fenced(checkpoint: Checkpoint, why: str, what: str = "ownership was lost") -
 def require_attempt(checkpoint: Checkpoint, attempt: int | None) -> None:
     """Refuse to act on another attempt than the one that was looked at; None: on any. A number never comes again."""
     if attempt is not None and checkpoint.attempt != attempt:
-        raise fenced(checkpoint, f"attempt {checkpoint.attempt} is current; this process looked at attempt {attempt}")
+        raise refuse_fenced(
+            checkpoint, f"attempt {checkpoint.attempt} is current; this process looked at attempt {attempt}"
+        )
 
 
-def held_up(name: str, log: TopicLog, transaction: OpenTransaction) -> Busy:
-    """The refusal to say that there is no new data while records wait behind somebody's open transaction."""
+def refuse_held_up(name: str, log: TopicLog, transaction: OpenTransaction) -> Busy:
+    """Return the refusal to say that there is no new data while records wait behind somebody's open transaction."""
     producer = f" of {transaction.producer}" if transaction.producer else ""
     since = f", since {transaction.since:%Y-%m-%dT%H:%M:%SZ}" if transaction.since else ""
     overdue = ", longer than its brokers should let it be" if transaction.is_overdue else ""
@@ -98,7 +123,7 @@ def held_up(name: str, log: TopicLog, transaction: OpenTransaction) -> Busy:
     )
 
 
-def not_committed_yet(checkpoint: Checkpoint) -> OutcomeUnknown:
+def refuse_uncommitted(checkpoint: Checkpoint) -> OutcomeUnknown:
     waiting = ", ".join(checkpoint.waiting) or "none"
     return OutcomeUnknown(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch} is decided, and not yet committed.",
@@ -107,18 +132,22 @@ def not_committed_yet(checkpoint: Checkpoint) -> OutcomeUnknown:
     )
 
 
-def unsettled(error: Exception, checkpoint: Checkpoint) -> OnceonlyError:
-    """An error while a checkpoint is settled; one that nobody classified (of Spark, of a store) gets our own words."""
+def classify_settle_error(error: Exception, checkpoint: Checkpoint) -> OnceonlyError:
+    """Return the error that was met while a checkpoint was settled, classified.
+
+    One that nobody classified (of Spark, of a store) gets our own words.
+    """
     name, epoch = checkpoint.pipeline, checkpoint.epoch
-    return in_words(error, name, f"{name} epoch {epoch}: not everything that it has staged could be settled.")
+    return _classify(error, name, f"{name} epoch {epoch}: not everything that it has staged could be settled.")
 
 
-def unswept(error: Exception, name: str) -> OnceonlyError:
-    """The same of a sweep."""
-    return in_words(error, name, f"{name}: not everything that ended attempts have staged could be removed.")
+def classify_sweep_error(error: Exception, name: str) -> OnceonlyError:
+    """Return the error that was met in a sweep, classified as by `classify_settle_error`."""
+    return _classify(error, name, f"{name}: not everything that ended attempts have staged could be removed.")
 
 
-def in_words(error: Exception, name: str, what: str) -> OnceonlyError:
+def _classify(error: Exception, name: str, what: str) -> OnceonlyError:
+    """Return the error, or what is said in its place if nobody classified it: that the outcome is not known."""
     if isinstance(error, OnceonlyError):
         return error
     todo = f"What is recorded stands, and the rest stays to be settled. Fix the cause, then: onceonly recover {name}"

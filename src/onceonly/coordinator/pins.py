@@ -30,7 +30,7 @@ SKEW = timedelta(hours=1)  # a record dated further in the future shows a clock 
 
 @dataclass
 class Pins:
-    """One planning of one topic: asks it each thing once, however often the compare-and-set is lost."""
+    """One planning of one topic: asks the source each thing once, however often the compare-and-set is lost."""
 
     pipeline: Pipeline
     source: Source
@@ -40,11 +40,12 @@ class Pins:
     _log: TopicLog | None = None
     _answers: dict[Question, Mapping[int, FirstRecord]] = field(default_factory=dict)
     _looked_at: Mapping[int, tuple[int, int]] | None = None  # by `has_records`, and what it has found there
-    _has_records: bool = False
-    _beside: list[TopicRange] = field(default_factory=list)  # of intervals: those at whose boundaries it lies
+    _found_records: bool = False
+    _neighbours: list[TopicRange] = field(default_factory=list)  # of intervals: those at whose boundaries it lies
 
     @property
     def log(self) -> TopicLog:
+        """The present extent of the topic, as of the last look at it."""
         if self._log is None:
             self._log = self.source.log()
         return self._log
@@ -61,64 +62,84 @@ class Pins:
         if not range_.span or not isinstance(self.source, FindsRecords):
             return range_.span > 0
         if self._looked_at != range_.partitions:
-            self._looked_at, self._has_records = range_.partitions, self.source.has_records(range_)
-        return self._has_records
+            self._looked_at, self._found_records = range_.partitions, self.source.has_records(range_)
+        return self._found_records
 
     def from_first_record(self, range_: TopicRange) -> TopicRange:
-        """The range without the offsets before its first record, in each partition."""
+        """Return the range without the offsets before its first record, in each partition."""
         if not range_.span or not isinstance(self.source, FindsRecords):
             return range_
         first = self.source.first_offsets(range_)
         return replace(range_, partitions={p: (first[p], end) for p, end in range_.ends.items()})
 
     def range(self, view: View, landed: tuple[Landed, ...] | None = None) -> TopicRange:
-        """The range to pin, given what `view` shows as pinned; it may be empty.
+        """Return the range to pin, given what `view` shows as pinned; it may be empty.
 
         Args:
             landed: where the rows are that may be read; None: all may be.
         """
         if landed is not None:
-            return self._of_landed(view, landed)
-        return self._span(view, self.interval) if self.interval else self._chain(view)
+            return self._range_of_landed(view, landed)
+        if self.interval:
+            return self._range_of_interval(view, self.interval)
+        return self._range_of_chain(view)
 
-    def marked(self, range_: TopicRange, view: View) -> TopicRange:
-        """With what the source adds to the range that is pinned."""
-        return self.source.marked(range_, self._known_by(view)) if isinstance(self.source, ChecksRanges) else range_
+    def add_mark(self, range_: TopicRange, view: View) -> TopicRange:
+        """Return the range that is pinned with what the source adds to it."""
+        if not isinstance(self.source, ChecksRanges):
+            return range_
+        return self.source.marked(range_, self._find_reference(view))
 
-    def _known_by(self, view: View) -> TopicRange | None:
-        """By which the source is recognised. A copy is the same up to some offset, so the last mark says it of all."""
+    def _find_reference(self, view: View) -> TopicRange | None:
+        """Find the pinned range by which the source is recognised; None: there is none.
+
+        That is the newest one with a mark. A restored copy is the same up to some offset and differs from there on, so
+        one mark is enough.
+        """
         if not self.interval:
-            return self._previous(view)
-        marked = (range_ for range_ in self._beside if range_.mark is not None)
+            return self._find_previous(view)
+        marked = [range_ for range_ in self._neighbours if range_.mark is not None]
         return max(marked, key=lambda range_: sum(range_.ends.values()), default=None)
 
-    def _previous(self, view: View) -> TopicRange | None:
-        return offsets.range_of(view.latest.ranges, self.config.topic) if view.latest and not self.interval else None
+    def _find_previous(self, view: View) -> TopicRange | None:
+        """Find the range at whose end a chain continues; None: it begins, or there are intervals."""
+        return None if self.interval else self._find_latest(view)
 
-    def _of_landed(self, view: View, landed: tuple[Landed, ...]) -> TopicRange:
+    def _find_latest(self, view: View) -> TopicRange | None:
+        """Find what the last checkpoint has pinned of this topic; None: nothing."""
+        if view.latest is None:
+            return None
+        return offsets.range_of(view.latest.ranges, self.config.topic)
+
+    def _range_of_landed(self, view: View, landed: tuple[Landed, ...]) -> TopicRange:
         end = max(end for _, end in self.log.partitions.values())
-        for each in landed:
-            offsets.same_topic(each.table_id, self.log, "what it reads")
-            if each.version is not None and each.version >= end:
-                raise _went_back(self.log, each.version)
-        return self._published(landed, end) if self.interval else self._up_to(view, landed)
+        for rows in landed:
+            offsets.same_topic(rows.table_id, self.log, "what it reads")
+            if rows.version is not None and rows.version >= end:
+                raise _refuse_shrunk_table(self.log, rows.version)
+        return self._range_of_versions(landed, end) if self.interval else self._range_up_to(view, landed)
 
-    def _published(self, landed: tuple[Landed, ...], end: int) -> TopicRange:
-        """The versions that have published it, one in each partition; else all up to the newest, for its files.
+    def _range_of_versions(self, landed: tuple[Landed, ...], end: int) -> TopicRange:
+        """Return the versions that have published the interval, one in each partition.
 
-        They were found by what they say, not by their numbers: nothing that was pinned before has to be recognised.
+        Where a version is not known, all up to the newest are pinned, for the files of its folder. They were found by
+        what they say, not by their numbers: nothing that was pinned before has to be recognised.
         """
-        self._beside = []
-        filled = [each for each in landed if each.files]
-        at = [(0, end) if each.version is None else (each.version, each.version + 1) for each in filled]
-        folders = tuple((each.folder, each.files) for each in filled)
-        partitions = dict(enumerate(at)) or {0: (end, end)}
-        return TopicRange(self.log.topic, self.log.topic_id, partitions, self.log.kind, folders=folders)
+        self._neighbours = []
+        partitions: dict[int, tuple[int, int]] = {}
+        folders: list[tuple[str, int]] = []
+        for rows in landed:
+            if not rows.files:
+                continue
+            partitions[len(folders)] = (0, end) if rows.version is None else (rows.version, rows.version + 1)
+            folders.append((rows.folder, rows.files))
+        partitions = partitions or {0: (end, end)}
+        return TopicRange(self.log.topic, self.log.topic_id, partitions, self.log.kind, folders=tuple(folders))
 
-    def _up_to(self, view: View, landed: tuple[Landed, ...]) -> TopicRange:
-        """The chain, up to the version that has published the last one."""
+    def _range_up_to(self, view: View, landed: tuple[Landed, ...]) -> TopicRange:
+        """Return the range of a chain, up to the version that has published the last checkpoint."""
         if not landed:
-            return offsets.until(self._chain(view), 0)
+            return offsets.cut_at(self._range_of_chain(view), 0)
         (last,) = landed
         if last.version is None:
             raise InvalidPipeline(
@@ -127,33 +148,37 @@ class Pins:
                 "entries expire (delta.logRetentionDuration), or the table was restored from an older copy.",
                 "Publish another checkpoint to it, or read it without after. Nothing was written.",
             )
-        return offsets.until(self._chain(view), last.version + 1)
+        return offsets.cut_at(self._range_of_chain(view), last.version + 1)
 
-    def _chain(self, view: View) -> TopicRange:
-        previous = self._previous(view)
-        if previous and any(self.log.partitions.get(p, (0, 0))[1] < end for p, end in previous.ends.items()):
+    def _range_of_chain(self, view: View) -> TopicRange:
+        previous = self._find_previous(view)
+        if previous is None:
+            # A topic that appears later is read from its earliest record on, wherever the pipeline began.
+            return offsets.beginning(self.log, {} if view.latest else self._starts())
+        if any(self.log.partitions.get(p, (0, 0))[1] < end for p, end in previous.ends.items()):
             self._log = None  # the checkpoint may be younger than our look at the log
-        if previous:
-            return offsets.chain(previous, self.log)
-        # A topic that appears later is read from its earliest record on, wherever the pipeline began.
-        return offsets.beginning(self.log, {} if view.latest else self._starts())
+        return offsets.chain(previous, self.log)
 
     def _starts(self) -> Offsets:
-        """Where the first checkpoint begins, by partition; without one, at the log's start."""
+        """Return where the first checkpoint begins, by partition; one that is not named begins at the log's start."""
         start = self.config.begins
         if isinstance(start, Mapping):
-            return self._held({int(partition): offset for partition, offset in start.items()})
+            return self._require_held({int(partition): offset for partition, offset in start.items()})
         if start == LATEST:
             return {partition: end for partition, (_, end) in self.log.partitions.items()}
         if start == EARLIEST:
             return {}
         time = datetime.fromisoformat(start).astimezone(UTC)
-        found = self._look_up(time, {})
-        self._refuse_held(time, found, None)
-        return {partition: record.offset for partition, record in found.items()}
+        records = self._look_up(time, {})
+        self._refuse_held(time, records, None)
+        return {partition: record.offset for partition, record in records.items()}
 
-    def _held(self, chosen: Offsets) -> Offsets:
-        """These offsets, if the log holds each of them, or ends there."""
+    def _require_held(self, chosen: Offsets) -> Offsets:
+        """Return these offsets, if the log holds each of them, or ends there.
+
+        Raises:
+            InvalidPipeline: it does not.
+        """
         unit = offsets.WORDS[self.log.kind][1]
         for partition, offset in sorted(chosen.items()):
             if partition not in self.log.partitions:
@@ -171,61 +196,68 @@ class Pins:
             )
         return chosen
 
-    def _span(self, view: View, interval: Interval) -> TopicRange:
-        latest = offsets.range_of(view.latest.ranges, self.config.topic) if view.latest else None
-        self._beside = [latest] if latest else []
-        start = self._boundary(view, interval.start, None)
-        end = self._boundary(view, interval.end, start)
+    def _range_of_interval(self, view: View, interval: Interval) -> TopicRange:
+        latest = self._find_latest(view)
+        self._neighbours = [latest] if latest else []
+        start = self._find_boundary(view, interval.start, None)
+        end = self._find_boundary(view, interval.end, start)
         ahead = self._count_ahead(interval.end, start, end)
-        range_ = replace(offsets.between(self.log, self.log.topic_id, start, end), ahead=ahead)
+        range_ = replace(offsets.range_between(self.log, self.log.topic_id, start, end), ahead=ahead)
         if not set(range_.partitions) <= set(self.log.partitions):
             self._log = None  # a partition may be younger than our look at the log
         offsets.check_held(range_, self.log)
         return range_
 
-    def _boundary(self, view: View, time: datetime, floor: Offsets | None) -> Offsets:
-        """The offsets of `time`: as pinned, else looked up and put between the pinned neighbours."""
-        before, after = (self._known(neighbour) for neighbour in view.boundaries(time, self.config.topic))
-        self._beside += [each.pinned for each in (before, after) if each and each.pinned]
-        for neighbour in sorted((each for each in (before, after) if each), key=_is_of_new_topic):
+    def _find_boundary(self, view: View, time: datetime, floor: Offsets | None) -> Offsets:
+        """Find the offsets of `time`: as pinned, else looked up and put between the pinned neighbours."""
+        before, after = (self._complete_boundary(boundary) for boundary in view.boundaries(time, self.config.topic))
+        neighbours = [boundary for boundary in (before, after) if boundary]
+        self._neighbours += [boundary.pinned for boundary in neighbours if boundary.pinned]
+        for neighbour in sorted(neighbours, key=_is_of_new_topic):
             if not _is_of_new_topic(neighbour):
                 offsets.same_topic(neighbour.topic_id, self.log, "an earlier interval")
                 self._refuse_shorter(neighbour)
             if neighbour.time == time:
                 return neighbour.offsets
-        low = floor if floor is not None else _offsets(before)
-        found = self._look_up(time, low or {})
-        self._refuse_lost(time, found, low or {})
-        self._refuse_held(time, found, _offsets(after))
-        return offsets.clamp({p: f.offset for p, f in found.items()}, low, _offsets(after))
+        low = floor if floor is not None else _offsets_of(before)
+        records = self._look_up(time, low or {})
+        self._refuse_lost(time, records, low or {})
+        self._refuse_held(time, records, _offsets_of(after))
+        found_offsets = {partition: record.offset for partition, record in records.items()}
+        return offsets.clamp(found_offsets, low, _offsets_of(after))
 
-    def _known(self, pinned: Boundary | None) -> Boundary | None:
-        """A topic that appeared after a boundary was pinned began there: no record of it is before."""
+    def _complete_boundary(self, pinned: Boundary | None) -> Boundary | None:
+        """Return a pinned boundary with the offsets of a topic that appeared after it was pinned.
+
+        Such a topic began there: no record of it is before.
+        """
         if pinned is None or pinned.topic_id:
             return pinned
         return Boundary(pinned.time, "", {partition: start for partition, (start, _) in self.log.partitions.items()})
 
     def _look_up(self, time: datetime, floor: Offsets) -> Mapping[int, FirstRecord]:
-        """The source's answer; what is dated ahead is passed over, as seen by the clock at the start of the plan.
+        """Return the source's first record at or after `time` in each partition. For `floor` see `Source.offsets_at`.
+
+        What is dated ahead is passed over, as seen by the clock at the start of the plan.
 
         Another plan may see it otherwise. Ranges never overlap for that, because each boundary that one of them pins
         is a neighbour for the other, and the later one looks again.
         """
-        asked = time, tuple(sorted(floor.items()))
-        if asked not in self._answers:
-            self._answers[asked] = self.source.offsets_at(time, self.now + SKEW, floor)
-        return self._answers[asked]
+        question = time, tuple(sorted(floor.items()))
+        if question not in self._answers:
+            self._answers[question] = self.source.offsets_at(time, self.now + SKEW, floor)
+        return self._answers[question]
 
     def _count_ahead(self, time: datetime, start: Offsets, end: Offsets) -> int:
-        """The records of the range that its end passed over; 0 where the end was pinned before, by its neighbour."""
+        """Count the records of the range that its end passed over; 0 where a neighbour has pinned the end before."""
         answer = self._answers.get((time, tuple(sorted(start.items()))), {})
         return sum(record.ahead for p, record in answer.items() if end.get(p) == record.offset)
 
     def _refuse_shorter(self, pinned: Boundary) -> None:
-        """A log that ends before a pinned boundary has lost records of this interval or of others."""
-        if self._short(pinned) or not set(pinned.offsets) <= set(self.log.partitions):
+        """Refuse a log that ends before a pinned boundary: it has lost records of this interval or of others."""
+        if self._find_short_partitions(pinned) or not set(pinned.offsets) <= set(self.log.partitions):
             self._log = None  # the boundary may be younger than our look at the log
-        for partition, (offset, stable) in self._short(pinned).items():
+        for partition, (offset, stable) in self._find_short_partitions(pinned).items():
             raise SourceLost(
                 f"{self.log.called} partition {partition} is shorter than what was already pinned.",
                 f"The boundary {pinned.time:%Y-%m-%dT%H:%M:%SZ} was pinned at {offset} and the log now ends at "
@@ -233,17 +265,22 @@ class Pins:
                 offsets.restore(self.log),
             )
 
-    def _short(self, pinned: Boundary) -> dict[int, tuple[int, int]]:
-        """Partition -> (pinned offset, last stable offset), where the log ends before what was pinned."""
-        stable = {partition: end for partition, (_, end) in self.log.partitions.items()}
-        return {p: (at, stable[p]) for p, at in pinned.offsets.items() if stable.get(p, at) < at}
+    def _find_short_partitions(self, pinned: Boundary) -> dict[int, tuple[int, int]]:
+        """Return partition -> (pinned offset, last stable offset), where the log ends before what was pinned."""
+        short = {}
+        for partition, offset in pinned.offsets.items():
+            _, stable = self.log.partitions.get(partition, (0, offset))
+            if stable < offset:
+                short[partition] = (offset, stable)
+        return short
 
-    def _refuse_held(self, time: datetime, found: Mapping[int, FirstRecord], after: Offsets | None) -> None:
-        """Behind an open transaction there may be committed records of either side; a pinned neighbour may say enough.
+    def _refuse_held(self, time: datetime, records: Mapping[int, FirstRecord], after: Offsets | None) -> None:
+        """Refuse a boundary behind an open transaction, unless a pinned neighbour says enough.
 
-        Waiting has an end: the brokers end transactions by themselves (transaction.max.timeout.ms, 15 minutes).
+        There may be committed records of either side of it. Waiting has an end: the brokers end transactions by
+        themselves (transaction.max.timeout.ms, 15 minutes).
         """
-        for partition, record in sorted(found.items()):
+        for partition, record in sorted(records.items()):
             if record.held and (after is None or after.get(partition, 0) > record.offset):
                 topic, where = self.log.topic, f"--topic {self.log.topic} --partition {partition}"
                 raise Busy(
@@ -254,9 +291,12 @@ class Pins:
                     f"kafka-transactions --bootstrap-server … describe-producers {where}. Nothing was written.",
                 )
 
-    def _refuse_lost(self, time: datetime, found: Mapping[int, FirstRecord], low: Offsets) -> None:
-        """At the log's start, retention may have taken records of this boundary, unless an earlier one covers it."""
-        for partition, record in sorted(found.items()):
+    def _refuse_lost(self, time: datetime, records: Mapping[int, FirstRecord], low: Offsets) -> None:
+        """Refuse a boundary at the log's start, unless an earlier one covers it.
+
+        Retention may have taken records of it.
+        """
+        for partition, record in sorted(records.items()):
             log_start = self.log.partitions.get(partition, (0, 0))[0]
             if record.lowest <= log_start and log_start > low.get(partition, 0):
                 raise SourceLost(
@@ -270,7 +310,7 @@ class Pins:
 
 
 def count_ahead(source: Source, floor: Offsets, now: datetime) -> int | None:
-    """How many of the source's records from `floor` on are dated ahead; None: more than can be counted."""
+    """Count the source's records from `floor` on that are dated ahead; None: more than can be counted."""
     latest = now + SKEW
     try:
         return sum(record.ahead for record in source.offsets_at(latest, latest, floor).values())
@@ -280,8 +320,8 @@ def count_ahead(source: Source, floor: Offsets, now: datetime) -> int | None:
         raise
 
 
-def recognised(source: Source, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
-    """The range with what the source adds to it, where nothing of it is going to be read."""
+def mark_left_out(source: Source, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
+    """Return a range of which nothing is going to be read, with what the source adds to it."""
     return source.recognised(range_, previous) if isinstance(source, Recognises) else range_
 
 
@@ -289,7 +329,7 @@ def _is_of_new_topic(boundary: Boundary) -> bool:
     return not boundary.topic_id
 
 
-def _went_back(log: TopicLog, version: int) -> SourceLost:
+def _refuse_shrunk_table(log: TopicLog, version: int) -> SourceLost:
     return SourceLost(
         f"{log.called} ends before what was published to it.",
         f"A checkpoint was published by its version {version}: the table was restored from a copy.",
@@ -297,5 +337,5 @@ def _went_back(log: TopicLog, version: int) -> SourceLost:
     )
 
 
-def _offsets(boundary: Boundary | None) -> Offsets | None:
+def _offsets_of(boundary: Boundary | None) -> Offsets | None:
     return boundary.offsets if boundary else None

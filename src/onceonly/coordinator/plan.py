@@ -1,4 +1,4 @@
-"""Which checkpoint a plan is about: one that is there, one to take over, a new one, or one in the place of another.
+"""Which checkpoint a plan is about: one that is there, one to take over, a new one, or one in place of another.
 
 Read `Planning.decide` first; what it calls follows in the order of the calls. Offsets: `cut` and `pins`.
 """
@@ -22,7 +22,7 @@ from onceonly.statetable.view import View
 
 @dataclass(frozen=True)
 class Planned:
-    """What plan decided: `fresh` is False for a checkpoint that was there before; None means no new data.
+    """The result of a plan. `fresh` is False for a checkpoint that was there before; None means no new data.
 
     Args:
         gap: what no interval covers yet, between the one before and this one.
@@ -56,9 +56,10 @@ class Planning:
     instance: str | None = None
     existing: Checkpoint | None = None
     row: Row | None = None
-    held: int = 0
+    held_offsets: int = 0
 
     def decide(self, view: View) -> Row | None:
+        """Return the row that the plan writes after `view`; None: nothing has to change."""
         if self.reprocess:
             _check_kind(self.pipeline)
         self.existing = self._find(view)
@@ -66,20 +67,22 @@ class Planning:
         return self.row
 
     def result(self, view: View) -> Planned:
-        """What `decide` came to, in the view that has followed from it."""
-        about = self.row or self.existing
+        """Return what `decide` came to, in the view that has followed from it."""
         fresh = self.row is not None and (self.existing is None or self.existing.epoch != self.row.epoch)
         gap = view.gap_before(self.cut.interval) if self.cut.interval else None
-        return Planned(view.require(about.epoch) if about else None, fresh, gap, held=0 if about else self.held)
+        row_or_checkpoint = self.row or self.existing
+        if row_or_checkpoint is None:
+            return Planned(None, fresh, gap, held=self.held_offsets)
+        return Planned(view.require(row_or_checkpoint.epoch), fresh, gap)
 
     # ---- the checkpoint that is there already
 
     def _find(self, view: View) -> Checkpoint | None:
         if self.cut.interval:
-            return _of_interval(view, self.pipeline.name, self.cut.interval, self.reprocess)
-        mine = view.planned_by(self.owner)
-        if mine and mine[-1].state is not State.ABORTED and not self._is_past(view, mine[-1]):
-            return mine[-1]
+            return _find_of_interval(view, self.pipeline.name, self.cut.interval, self.reprocess)
+        own = view.planned_by(self.owner)
+        if own and own[-1].state is not State.ABORTED and not self._is_past(view, own[-1]):
+            return own[-1]
         latest = view.latest  # in chained mode nothing follows an aborted checkpoint: its offsets come first
         return latest if latest and latest.state is not State.COMMITTED else None
 
@@ -95,15 +98,15 @@ class Planning:
     # ---- a new one
 
     def _pin(self, view: View) -> Row | None:
-        """The row that pins the next checkpoint; None when there is nothing new."""
+        """Return the row that pins the next checkpoint; None when there is nothing new."""
         ranges, interval = self.cut.ranges(view), self.cut.interval
         if interval is None and not self.cut.chooses_start(view) and not self.cut.has_records(ranges):
             if self.cut.hides_records:
-                self.held = self.cut.await_transactions()
+                self.held_offsets = self.cut.await_transactions()
                 ranges = self.cut.ranges(view)
             if not self.cut.has_records(ranges):
                 return None
-        body = {**self._origin, **self.cut.pinned(ranges)}
+        body = {**self._origin, **self.cut.to_json(ranges)}
         gated = interval is not None and self.pipeline.gates_empty_intervals()
         event = Event.PLANNED if has_data(ranges) or gated else Event.EMPTY
         return view.row(view.head.epoch + 1, event, 0, owner=self.owner, interval=interval, body=body)
@@ -111,106 +114,137 @@ class Planning:
     @property
     def _origin(self) -> dict[str, Any]:
         """What a row of this plan says in any case: the definition, and which run it is."""
-        told = {} if self.instance is None else {"instance": self.instance}
-        return {"definition": self.pipeline.to_json(), **told}
+        origin: dict[str, Any] = {"definition": self.pipeline.to_json()}
+        if self.instance is not None:
+            origin["instance"] = self.instance
+        return origin
 
     # ---- one that continues, or is replaced
 
     def _continue(self, view: View, existing: Checkpoint) -> Row | None:
         self._refuse_outdated(existing)
-        again = self._is_to_be_replaced(view, existing)
-        row = self._replace(view, existing) if again else self._take_over(view, existing)
-        if row:
-            old = existing if again else view.require(existing.replaces) if existing.replaces else None
-            if old:
-                _check_replaceable(self.pipeline, old, view.in_force(old), self.parts)
+        old: Checkpoint | None = None  # the one whose rows are replaced
+        row: Row | None
+        if self._is_to_be_replaced(view, existing):
+            old, row = existing, self._replace(view, existing)
+        else:
+            row = self._take_over(view, existing)
+            if row and existing.replaces:
+                old = view.require(existing.replaces)
+        if old:
+            _check_replaceable(self.pipeline, old, view.in_force(old), self.parts)
         return row
 
-    def _is_to_be_replaced(self, view: View, known: Checkpoint) -> bool:
-        """A request does it once, and once more if another pipeline has replaced since what was read."""
-        if not self.reprocess or known.state is not State.COMMITTED:
-            return False
-        return self.cut.moved(known) or (_replaceable(known) and not self._has_replaced(view, known))
+    def _is_to_be_replaced(self, view: View, checkpoint: Checkpoint) -> bool:
+        """Whether a request asks for another checkpoint in place of this one.
 
-    def _refuse_outdated(self, known: Checkpoint) -> None:
-        """What is staged continues, but it is not what was requested: the interval as it is published now."""
-        if self.reprocess and known.state in (State.STAGED, State.COMMITTING) and self.cut.moved(known):
+        It does so once, and once more if another pipeline has replaced since what was read.
+        """
+        if not self.reprocess or checkpoint.state is not State.COMMITTED:
+            return False
+        if self.cut.has_moved(checkpoint):
+            return True
+        return _is_replaceable(checkpoint) and not self._has_replaced(view, checkpoint)
+
+    def _refuse_outdated(self, checkpoint: Checkpoint) -> None:
+        """Refuse a request for a checkpoint that reads what another pipeline has replaced since.
+
+        What is staged continues, but it is not what was requested: the interval as it is published now.
+        """
+        if self.reprocess and checkpoint.state in (State.STAGED, State.COMMITTING) and self.cut.has_moved(checkpoint):
             raise Busy(
-                f"{self.pipeline.name}: blocked by unsettled epoch {known.epoch}.",
-                f"It is {known.state.value}, from an interval of {list(known.after)} that was replaced since.",
-                f"{how_to_settle(known)}, then plan again. Nothing was written.",
+                f"{self.pipeline.name}: blocked by unsettled epoch {checkpoint.epoch}.",
+                f"It is {checkpoint.state.value}, from an interval of {list(checkpoint.after)} that was replaced "
+                "since.",
+                f"{how_to_settle(checkpoint)}, then plan again. Nothing was written.",
             )
 
-    def _has_replaced(self, view: View, known: Checkpoint) -> bool:
-        """A task that runs twice asks twice, the second time perhaps after others."""
-        while known.replaces is not None:
-            if known.request == self.reprocess:
+    def _has_replaced(self, view: View, checkpoint: Checkpoint) -> bool:
+        """Whether this request has replaced the interval already.
+
+        A task that runs twice asks twice, the second time perhaps after others.
+        """
+        while checkpoint.replaces is not None:
+            if checkpoint.request == self.reprocess:
                 return True
-            known = view.require(known.replaces)
+            checkpoint = view.require(checkpoint.replaces)
         return False
 
     def _replace(self, view: View, old: Checkpoint) -> Row:
         self.cut.check_lineage(old)
-        pinned = self.cut.pinned(self.cut.again(view, old))
+        pinned = self.cut.to_json(self.cut.repeat_ranges(view, old))
         body = {**self._origin, **pinned, "replaces": old.epoch, "request": self.reprocess}
         columns = {"owner": self.owner, "interval": old.interval, "body": body}
         return view.row(view.head.epoch + 1, Event.PLANNED, 0, **columns)
 
-    def _take_over(self, view: View, known: Checkpoint) -> Row | None:
-        """The row that makes the owner that of a checkpoint which is there; None when nothing has to change."""
-        if known.state is State.COMMITTED:
+    def _take_over(self, view: View, checkpoint: Checkpoint) -> Row | None:
+        """Return the row by which the owner takes over a checkpoint; None when nothing has to change."""
+        if checkpoint.state is State.COMMITTED:
             return None
-        if known.owner != self.owner and known.state is not State.ABORTED:
+        if checkpoint.owner != self.owner and checkpoint.state is not State.ABORTED:
             raise Busy(
-                f"{self.pipeline.name}: blocked by unsettled epoch {known.epoch}.",
-                f"It is {known.state.value} and belongs to '{known.owner}', {_why_open(known)}.",
-                f"{'' if known.held else 'Retry when it has ended. '}{how_to_settle(known)}",
+                f"{self.pipeline.name}: blocked by unsettled epoch {checkpoint.epoch}.",
+                f"It is {checkpoint.state.value} and belongs to '{checkpoint.owner}', {_why_open(checkpoint)}.",
+                f"{'' if checkpoint.held else 'Retry when it has ended. '}{how_to_settle(checkpoint)}",
             )
-        moved = known.state in (State.ABORTED, State.PLANNED) and self.cut.moved(known)
-        if known.state is State.ABORTED or (known.state is State.PLANNED and (moved or self._differs(known))):
-            self.cut.check_lineage(known)
-            request = {"request": self.reprocess} if self.reprocess and known.replaces else {}
-            pinned = self.cut.pinned(self.cut.again(view, known)) if moved else {}
-            columns = {"owner": self.owner, "interval": known.interval, "body": {**self._origin, **request, **pinned}}
-            return view.row(known.epoch, Event.PLANNED, known.attempt, **columns)
-        return None
+        moved = checkpoint.state in (State.ABORTED, State.PLANNED) and self.cut.has_moved(checkpoint)
+        is_aborted = checkpoint.state is State.ABORTED
+        is_outdated = checkpoint.state is State.PLANNED and (moved or self._differs(checkpoint))
+        if not is_aborted and not is_outdated:
+            return None
+        self.cut.check_lineage(checkpoint)
+        body = self._origin
+        if self.reprocess and checkpoint.replaces:
+            body["request"] = self.reprocess
+        if moved:
+            body |= self.cut.to_json(self.cut.repeat_ranges(view, checkpoint))
+        columns: dict[str, Any] = {"owner": self.owner, "interval": checkpoint.interval, "body": body}
+        return view.row(checkpoint.epoch, Event.PLANNED, checkpoint.attempt, **columns)
 
-    def _differs(self, known: Checkpoint) -> bool:
-        return known.definition != self.pipeline.to_json() or not known.was_of(self.owner, self.instance)
+    def _differs(self, checkpoint: Checkpoint) -> bool:
+        return checkpoint.definition != self.pipeline.to_json() or not checkpoint.was_of(self.owner, self.instance)
 
 
-def _of_interval(view: View, name: str, interval: Interval, reprocess: str | None) -> Checkpoint | None:
-    """The last one of that interval; an attempt to replace it that was aborted has left the one before in force."""
-    for known in reversed(view.planned_for(interval)):
-        if known.interval != interval:
+def _find_of_interval(view: View, name: str, interval: Interval, reprocess: str | None) -> Checkpoint | None:
+    """Find the last checkpoint of that interval; None: there is none.
+
+    An attempt to replace it that was aborted has left the one before in force.
+    """
+    for checkpoint in reversed(view.planned_for(interval)):
+        if checkpoint.interval != interval:
             raise InvalidPipeline(
                 f"{name}: the interval {interval} overlaps one that is pinned.",
-                f"Epoch {known.epoch} covers {known.interval} and is {_state(known)}.",
-                f"Run exactly that interval{_skipped_too(known)}, or start at its end. Was the schedule changed? "
-                "Nothing was written.",
+                f"Epoch {checkpoint.epoch} covers {checkpoint.interval} and is {_describe_state(checkpoint)}.",
+                f"Run exactly that interval{_suggest_reprocess(checkpoint)}, or start at its end. Was the schedule "
+                "changed? Nothing was written.",
             )
-        if reprocess or known.replaces is None or known.state is not State.ABORTED:
-            return known
+        if reprocess or checkpoint.replaces is None or checkpoint.state is not State.ABORTED:
+            return checkpoint
     return None
 
 
-def _state(known: Checkpoint) -> str:
-    return known.state.value if known.skipped is None else f"skipped by {known.owner} ({known.skipped})"
+def _describe_state(checkpoint: Checkpoint) -> str:
+    if checkpoint.skipped is None:
+        return checkpoint.state.value
+    return f"skipped by {checkpoint.owner} ({checkpoint.skipped})"
 
 
-def _skipped_too(known: Checkpoint) -> str:
-    return "" if known.skipped is None else ", to be processed again although it is skipped (reprocess)"
+def _suggest_reprocess(checkpoint: Checkpoint) -> str:
+    return "" if checkpoint.skipped is None else ", to be processed again although it is skipped (reprocess)"
 
 
-def _why_open(known: Checkpoint) -> str:
-    return "and its gate failed it" if known.held else "which has not ended or waits to be published"
+def _why_open(checkpoint: Checkpoint) -> str:
+    return "and its gate failed it" if checkpoint.held else "which has not ended or waits to be published"
 
 
-def _replaceable(known: Checkpoint) -> bool:
-    """Not an interval that held no records."""
-    published = bool(known.handles) and has_data(known.ranges)
-    skipped = known.skipped is not None and has_data(known.ranges)
-    return known.state is State.COMMITTED and (published or skipped or known.forwarded is not None)
+def _is_replaceable(checkpoint: Checkpoint) -> bool:
+    """Whether a committed interval had something to read: one without records is not replaced."""
+    if checkpoint.state is not State.COMMITTED:
+        return False
+    if checkpoint.forwarded is not None:
+        return True
+    was_published_or_skipped = bool(checkpoint.handles) or checkpoint.skipped is not None
+    return was_published_or_skipped and has_data(checkpoint.ranges)
 
 
 def _check_kind(pipeline: Pipeline) -> None:
@@ -232,7 +266,8 @@ def _check_replaceable(pipeline: Pipeline, old: Checkpoint, shown: Mapping[str, 
             "Process it by a pipeline with a new name and new targets. Nothing was written.",
         )
     names = {sink.name for sink in pipeline.sinks}
-    if gone := sorted(set(shown) - names):
+    gone = sorted(set(shown) - names)
+    if gone:
         raise InvalidPipeline(
             f"{pipeline.name}: epoch {old.epoch} was published to {gone}, which are no longer sinks of the pipeline.",
             "Its rows there would stay beside those of the new one.",

@@ -12,7 +12,7 @@ from onceonly.checkpoint.model import Checkpoint, Event, Handle, Outcome, Row, S
 from onceonly.checkpoint.sink import KeepsCopies, Sink
 from onceonly.coordinator import target_history
 from onceonly.coordinator.id_pool import discard_idle
-from onceonly.coordinator.messages import fenced, unsettled
+from onceonly.coordinator.messages import classify_settle_error, refuse_fenced
 from onceonly.coordinator.sweep import revoke
 from onceonly.errors import Fenced, InDoubt, NotCommitted, OnceonlyError, OutcomeUnknown, TargetWentBack, first_sentence
 from onceonly.pipeline.definition import Pipeline
@@ -22,14 +22,18 @@ from onceonly.statetable.view import View
 
 @dataclass(frozen=True)
 class Failure:
-    """What keeps a decided checkpoint from being settled. `sink`: the one that was not published, if it is one."""
+    """The error that keeps a decided checkpoint from being settled.
+
+    Args:
+        sink: the one that was not published; None: all were, and something else failed.
+    """
 
     checkpoint: Checkpoint
     sink: str | None
     error: Exception
 
 
-Rehearsed = Mapping[tuple[int, str], Sink]
+Rehearsed = Mapping[tuple[int, str], Sink]  # by epoch and sink
 NONE: Rehearsed = MappingProxyType({})
 
 
@@ -46,22 +50,22 @@ class Publisher:
             rehearsed: by epoch and name, the sinks that have rehearsed it in this process, and may use what they have
                 computed.
         """
-        held: set[str] = set()
+        failed_sinks: set[str] = set()  # later decisions wait for them
         failures: list[Failure] = []
         deciding = [checkpoint for checkpoint in view.open if checkpoint.state is State.COMMITTING]
         for checkpoint in sorted(deciding, key=lambda cp: cp.decision or 0):
             for sink in checkpoint.waiting:
-                if sink in held:
+                if sink in failed_sinks:
                     continue
                 try:
                     view = self._publish_sink(view, checkpoint, sink, rehearsed.get((checkpoint.epoch, sink)))
                 except Exception as error:
-                    held.add(sink)
-                    failures.append(Failure(checkpoint, sink, _classified(error, checkpoint, sink)))
+                    failed_sinks.add(sink)
+                    failures.append(Failure(checkpoint, sink, _classify_error(error, checkpoint, sink)))
             try:
                 view = self.finish(view, checkpoint.epoch)
             except Exception as error:
-                failures.append(Failure(checkpoint, None, unsettled(error, checkpoint)))
+                failures.append(Failure(checkpoint, None, classify_settle_error(error, checkpoint)))
         return view, failures
 
     def finish(self, view: View, epoch: int) -> View:
@@ -75,7 +79,7 @@ class Publisher:
 
         view = self._transitions.change(view.pipeline, decide, view)
         done = view.require(epoch)
-        if done.state is State.COMMITTED:
+        if done.state is State.COMMITTED:  # only now: what a process leaves that dies before the end is swept later
             self.discard(done, [attempt for attempt in done.claims if attempt != done.attempt])
             for sink in done.published if done.claims else ():
                 live = self.sink(done, sink)
@@ -90,34 +94,35 @@ class Publisher:
         Args:
             gone: sinks that will never answer again, by manual resolution. Nothing that they hold can be published.
         Returns:
-            Those of them that did not answer, and what came instead.
+            By sink: of those that did not answer, the error that came instead.
         """
-        left = dict[str, str]()
-        over = {(checkpoint.epoch, attempt) for attempt in attempts}
+        errors_by_sink: dict[str, str] = {}
+        ended = {(checkpoint.epoch, attempt) for attempt in attempts}
         for attempt in attempts:
             pipeline = Pipeline.from_json(checkpoint.claimed_under[attempt])
             for sink in checkpoint.sinks_of(attempt):
                 try:
                     live = self._parts.sink(pipeline, sink)
                     self._discard(live, checkpoint, attempt)
-                    discard_idle(self._transitions.state, live, checkpoint.pipeline, over)
+                    discard_idle(self._transitions.state, live, checkpoint.pipeline, ended)
                 except Exception as error:
                     if sink not in gone:
                         raise
-                    left[sink] = first_sentence(error)[:500]
-        return left
+                    errors_by_sink[sink] = first_sentence(error)[:500]
+        return errors_by_sink
 
     def _discard(self, live: Sink, checkpoint: Checkpoint, attempt: int) -> None:
         txn = checkpoint.transaction(live.name, attempt)
         if checkpoint.keeps(attempt):
             revoke(live, txn)
-        else:
-            live.discard(txn, checkpoint.handles.get(live.name) if attempt == checkpoint.attempt else None)
+            return
+        is_current = attempt == checkpoint.attempt  # the recorded handles are those of the current attempt
+        live.discard(txn, checkpoint.handles.get(live.name) if is_current else None)
 
     # ---- one sink
 
     def _publish_sink(self, view: View, checkpoint: Checkpoint, sink: str, rehearsed: Sink | None) -> View:
-        receipts = _Recorded(self._transitions, view, checkpoint.epoch, sink)
+        receipts = _RecordedHandle(self._transitions, view, checkpoint.epoch, sink)
         try:
             live = rehearsed or self.sink(checkpoint, sink)
             last = target_history.last_publication(live, view)
@@ -127,16 +132,18 @@ class Publisher:
             if sink in now.require(checkpoint.epoch).published:
                 return now  # by another process meanwhile, which may be why it failed here
             if isinstance(error, TargetWentBack):
-                raise target_history.refused_commit(self._parts, error, now, checkpoint, sink) from error
+                raise target_history.refuse_commit(self._parts, error, now, checkpoint, sink) from error
             if isinstance(error, InDoubt):
-                asked = receipts.view.require(checkpoint.epoch).handles[sink]
-                self._record_doubt(now, checkpoint.epoch, sink, asked, error)
+                handle = receipts.view.require(checkpoint.epoch).handles[sink]
+                self._record_doubt(now, checkpoint.epoch, sink, handle, error)
             if isinstance(error, Fenced) and sink in now.require(checkpoint.epoch).waiting:
-                raise _fenced_off(error, checkpoint, sink) from error  # at the target; no outcome is recorded
+                raise _refuse_fenced_target(error, checkpoint, sink) from error  # at the target; no outcome is recorded
             raise
         return self.record_published(receipts.view, checkpoint.epoch, sink, outcome)
 
     def record_published(self, view: View, epoch: int, sink: str, outcome: Outcome) -> View:
+        """Record the outcome of a sink that was waiting, and return the view after it."""
+
         def decide(view: View) -> Row | None:
             now = view.require(epoch)
             if sink not in now.waiting:
@@ -146,12 +153,12 @@ class Publisher:
 
         return self._transitions.change(view.pipeline, decide, view)
 
-    def _record_doubt(self, view: View, epoch: int, sink: str, asked: Handle, doubt: InDoubt) -> None:
-        """Record it of the handle that the sink was asked about, and of no other one that has taken its place."""
+    def _record_doubt(self, view: View, epoch: int, sink: str, handle: Handle, doubt: InDoubt) -> None:
+        """Record the doubt about the handle that was published, and about no other one that has taken its place."""
 
         def decide(view: View) -> Row | None:
             now = view.require(epoch)
-            if sink not in now.waiting or sink in now.in_doubt or now.handles[sink] != asked:
+            if sink not in now.waiting or sink in now.in_doubt or now.handles[sink] != handle:
                 return None
             return sink_row(view, now, sink, Event.IN_DOUBT, {"why": doubt.why})
 
@@ -163,11 +170,12 @@ class Publisher:
         target_history.require_accepted(self._transitions.state, self._parts, pipeline, sink, view)
 
     def sink(self, checkpoint: Checkpoint, sink: str) -> Sink:
+        """Make a sink of the checkpoint's definition."""
         return self._parts.sink(Pipeline.from_json(checkpoint.definition), sink)
 
 
-class _Recorded:
-    """The `Receipts` of one sink of one decided checkpoint."""
+class _RecordedHandle:
+    """The `Receipts` of one sink of one decided checkpoint. `view` is the one after the last replacement."""
 
     def __init__(self, transitions: Transitions, view: View, epoch: int, sink: str) -> None:
         self._transitions, self.view, self._epoch, self._sink = transitions, view, epoch, sink
@@ -176,7 +184,7 @@ class _Recorded:
         def decide(view: View) -> Row | None:
             now = view.require(self._epoch)
             if self._sink in now.given_up:
-                raise fenced(now, f"sink '{self._sink}' was given up")
+                raise refuse_fenced(now, f"sink '{self._sink}' was given up")
             if self._sink not in now.waiting or dict(now.handles[self._sink]) != dict(old):
                 return None
             return sink_row(view, now, self._sink, Event.REPLACED, {"handle": dict(new)})
@@ -186,19 +194,23 @@ class _Recorded:
 
 
 def sink_row(view: View, checkpoint: Checkpoint, sink: str, event: Event, body: dict[str, Any]) -> Row:
+    """Return a row of one sink of a decided checkpoint."""
     return view.row(checkpoint.epoch, event, checkpoint.attempt, sink=sink, decision=checkpoint.decision, body=body)
 
 
-def _classified(error: Exception, checkpoint: Checkpoint, sink: str) -> Exception:
-    """An error that nobody classified says nothing about the outcome, and "surely not" says it of one try alone."""
+def _classify_error(error: Exception, checkpoint: Checkpoint, sink: str) -> Exception:
+    """Return the error of a publication, with the outcome that is known by it.
+
+    An error that nobody classified says nothing about the outcome, and "surely not" says it of one try alone.
+    """
     if isinstance(error, OnceonlyError) and not isinstance(error, NotCommitted):
         return error.naming("PIPELINE EPOCH", f"{checkpoint.pipeline} {checkpoint.epoch}")
-    unknown = _unknown(error, checkpoint, sink)
+    unknown = _describe_unknown(error, checkpoint, sink)
     unknown.__cause__ = error
     return unknown
 
 
-def _unknown(error: Exception, checkpoint: Checkpoint, sink: str) -> OutcomeUnknown:
+def _describe_unknown(error: Exception, checkpoint: Checkpoint, sink: str) -> OutcomeUnknown:
     return OutcomeUnknown(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch}: whether sink '{sink}' was published is not known.",
         first_sentence(error),
@@ -206,8 +218,11 @@ def _unknown(error: Exception, checkpoint: Checkpoint, sink: str) -> OutcomeUnkn
     )
 
 
-def _fenced_off(error: Fenced, checkpoint: Checkpoint, sink: str) -> OutcomeUnknown:
-    """Giving up may have been interrupted after the fence and before its row: only manual resolution ends that."""
+def _refuse_fenced_target(error: Fenced, checkpoint: Checkpoint, sink: str) -> OutcomeUnknown:
+    """Return the error of a target that fences this decision off, though no outcome of it is recorded.
+
+    Giving up may have been interrupted after the fence and before its row: only manual resolution ends that.
+    """
     name, epoch = checkpoint.pipeline, checkpoint.epoch
     return OutcomeUnknown(
         f"{name} epoch {epoch}: whether sink '{sink}' was published is not known.",

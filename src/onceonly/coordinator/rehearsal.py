@@ -24,7 +24,7 @@ from onceonly.checkpoint.model import MAX_UNFIT_ATTEMPTS, Checkpoint, Event, Han
 from onceonly.checkpoint.sink import REFUSALS, Publication, Sink
 from onceonly.coordinator import gate, rewind, target_history
 from onceonly.coordinator.manual import Action
-from onceonly.coordinator.messages import because, require_attempt
+from onceonly.coordinator.messages import reason_in_brackets, require_attempt
 from onceonly.coordinator.publish import NONE, Failure, Publisher, Rehearsed
 from onceonly.errors import (
     ActionNeeded,
@@ -45,7 +45,7 @@ MAX_TEXT = 1_000  # characters of an error that are recorded
 
 @dataclass(frozen=True)
 class Basis:
-    """Everything that a rehearsal rests on."""
+    """Everything that a rehearsal rests on. A decision is recorded only if it is unchanged."""
 
     state: State
     nonce: str
@@ -54,7 +54,8 @@ class Basis:
     publications: Mapping[str, tuple[Publication, ...]]  # by sink: the last one in each of its targets
 
     @classmethod
-    def of(cls, view: View, epoch: int) -> Basis:
+    def from_view(cls, view: View, epoch: int) -> Basis:
+        """Return what a rehearsal of that checkpoint rests on, as `view` shows it."""
         checkpoint = view.require(epoch)
         claim = checkpoint.claims.get(checkpoint.attempt)
         return cls(
@@ -96,14 +97,18 @@ class Rehearser:
             Fenced: another attempt is current.
             NotCommitted: it stays as it is.
         """
-        view, sinks = self._transitions.state.view(name), dict[str, Sink]()
-        while (checkpoint := view.require(epoch)).state not in DECIDED:
+        view = self._transitions.state.view(name)
+        sinks: dict[str, Sink] = {}
+        while True:
+            checkpoint = view.require(epoch)
+            if checkpoint.state in DECIDED:
+                return view, NONE
             require_attempt(checkpoint, attempt)
             _check_staged(checkpoint)
             view = self._finish_earlier(view, epoch)
             if view.require(epoch).last_seq != checkpoint.last_seq:
                 continue  # another process was first, and may have staged what its gate has not let through
-            basis = Basis.of(view, epoch)
+            basis = Basis.from_view(view, epoch)
             pipeline = Pipeline.from_json(checkpoint.definition)
             handles, refusal = self._rehearse(view, pipeline, checkpoint.handles, sinks)
             if refusal:
@@ -113,7 +118,7 @@ class Rehearser:
             decided = view.require(epoch)
             if (decided.decision, decided.handles) == (basis.decision + 1, handles):
                 return view, {(epoch, sink): live for sink, live in sinks.items()}
-        return view, NONE
+            # Another process was first: rehearse again, from the view after it.
 
     def decide_rewind(self, name: str, epoch: int, action: Action) -> tuple[View, Rehearsed]:
         """Record the decision to go back. It is the checkpoint's first row, so nothing is staged that could be kept.
@@ -123,14 +128,15 @@ class Rehearser:
         """
         view = self._transitions.state.view(name)
         while True:
-            seq, sinks = view.head.seq, dict[str, Sink]()
-            planned = rewind.retractions(view, epoch, self._parts, self._transitions.state.id)
-            pipeline = Pipeline.from_json(rewind.undone(view, epoch)[0].definition)
-            handles, refusal = self._rehearse(view, pipeline, planned, sinks)
+            seq = view.head.seq
+            sinks: dict[str, Sink] = {}
+            retractions = rewind.plan_retractions(view, epoch, self._parts, self._transitions.state.id)
+            pipeline = Pipeline.from_json(rewind.list_undone(view, epoch)[0].definition)
+            handles, refusal = self._rehearse(view, pipeline, retractions, sinks)
             if refusal:
                 view = self._transitions.state.view(name)
                 if view.head.seq == seq:
-                    raise _rewind_refused(view, epoch, refusal) from refusal.error
+                    raise _refuse_rewind(view, epoch, refusal) from refusal.error
                 continue  # another process was first, and it may be due to that
             row: Row | None = None
 
@@ -167,11 +173,11 @@ class Rehearser:
         return rehearsed, None
 
     def _explain_history(self, pipeline: Pipeline, view: View, error: TargetWentBack) -> Exception:
-        """The refusal that plan and stage would make: with what is missing, and the ways out."""
+        """Return the refusal that plan and stage would make: with what is missing, and the ways out."""
         try:
             target_history.check(self._transitions.state, self._parts, pipeline, view)
-        except ActionNeeded as refused:
-            return refused
+        except ActionNeeded as refusal:
+            return refusal
         except Exception:  # the sink's own refusal stands, whatever can be told of it
             return error
         return error
@@ -187,27 +193,30 @@ class Rehearser:
         """
         view, failures = self._publisher.publish(view)
         checkpoint = view.require(epoch)
-        for failure in failures if checkpoint.state is State.STAGED else ():
+        if checkpoint.state is not State.STAGED:
+            return view
+        for failure in failures:
             if failure.sink in checkpoint.handles and not isinstance(failure.error, InDoubt):
-                raise _earlier_waits(checkpoint, failure) from failure.error
+                raise _refuse_before_earlier(checkpoint, failure) from failure.error
         return view
 
     # ---- what is recorded
 
     def _record_decision(self, view: View, checkpoint: Checkpoint, basis: Basis, handles: Mapping[str, Handle]) -> View:
+        """Record the decision, unless something has changed that the rehearsal rested on. Returns the view after."""
         epoch = checkpoint.epoch
         changed = {name: handle for name, handle in handles.items() if handle != checkpoint.handles[name]}
         body = {"handles": changed} if changed else {}
 
         def decide(now: View) -> Row | None:
-            if Basis.of(now, epoch) != basis:
+            if Basis.from_view(now, epoch) != basis:
                 return None
             return now.row(epoch, Event.COMMITTING, checkpoint.attempt, decision=basis.decision + 1, body=body)
 
         return self._transitions.change(view.pipeline, decide, view)
 
     def _record_refusal(self, checkpoint: Checkpoint, basis: Basis, refusal: Refusal) -> View:
-        """Record what follows from it, and raise it.
+        """Record what follows from a refusal, and raise it.
 
         Returns:
             The present view, if something has changed that the rehearsal rested on: the refusal may be due to that.
@@ -220,33 +229,41 @@ class Rehearser:
         waits_for_person = not is_unfit and isinstance(error, (StageAgain, *REFUSALS))
 
         def decide(now: View) -> Row | None:
-            if Basis.of(now, epoch) != basis or not (is_unfit or waits_for_person):
+            if Basis.from_view(now, epoch) != basis or not (is_unfit or waits_for_person):
                 return None
-            return _unfit_row(now, checkpoint, refusal) if is_unfit else _refused_row(now, checkpoint, refusal)
+            if is_unfit:
+                return _unfit_row(now, checkpoint, refusal)
+            return _refusal_row(now, checkpoint, refusal)
 
         view = self._transitions.change(name, decide)
         now = view.require(epoch)
         if is_unfit and now.has_to_be_staged_again and now.attempt == checkpoint.attempt:
-            raise _unfit(checkpoint, refusal) from error
-        if Basis.of(view, epoch) == basis:
-            raise (
-                _needs_person(checkpoint, refusal) if waits_for_person else _no_answer(checkpoint, refusal)
-            ) from error
-        return view
+            raise _refuse_unfit(checkpoint, refusal) from error
+        if Basis.from_view(view, epoch) != basis:
+            return view
+        if waits_for_person:
+            raise _refuse_until_person_acts(checkpoint, refusal) from error
+        raise _refuse_without_answer(checkpoint, refusal) from error
 
 
 def _unfit_row(view: View, checkpoint: Checkpoint, refusal: Refusal) -> Row:
-    """An approval does not forbid the abort: it was given to rows that do not exist any more."""
+    """Return the row that aborts an attempt which has to be staged again.
+
+    An approval does not forbid the abort: it was given to rows that do not exist any more.
+    """
     body = {"reason": _why_unfit(checkpoint, refusal), "unfit": {"sink": refusal.sink, "code": refusal.code}}
     return view.row(checkpoint.epoch, Event.ABORTING, checkpoint.attempt, body=body)
 
 
-def _refused_row(view: View, checkpoint: Checkpoint, refusal: Refusal) -> Row | None:
-    """None if the same is recorded: it is tried again every few minutes, perhaps for days."""
+def _refusal_row(view: View, checkpoint: Checkpoint, refusal: Refusal) -> Row | None:
+    """Return the row that records a refusal; None if the same one is recorded.
+
+    It is tried again every few minutes, perhaps for days.
+    """
     recorded = view.require(checkpoint.epoch).refused
     if recorded and (recorded["sink"], recorded["code"]) == (refusal.sink, refusal.code):
         return None
-    error = _needs_person(checkpoint, refusal)
+    error = _refuse_until_person_acts(checkpoint, refusal)
     body = {"code": refusal.code, "what": error.what, "why": error.why[:MAX_TEXT], "todo": error.todo[:MAX_TEXT]}
     return view.row(checkpoint.epoch, Event.REFUSED, checkpoint.attempt, sink=refusal.sink, body=body)
 
@@ -266,7 +283,7 @@ def _check_staged(checkpoint: Checkpoint) -> None:
     if checkpoint.state is not State.STAGED:
         raise NotCommitted(
             f"{checkpoint.pipeline} epoch {checkpoint.epoch} cannot be committed.",
-            f"It is {checkpoint.state.value}, not staged{because(checkpoint)}.",
+            f"It is {checkpoint.state.value}, not staged{reason_in_brackets(checkpoint)}.",
             f"Plan and stage it again: onceonly describe {checkpoint.pipeline} {checkpoint.epoch}",
             code="not-staged",
         )
@@ -280,7 +297,7 @@ def _why_unfit(checkpoint: Checkpoint, refusal: Refusal) -> str:
     return f"{what}: {why}{approved}"
 
 
-def _unfit(checkpoint: Checkpoint, refusal: Refusal) -> StageAgain:
+def _refuse_unfit(checkpoint: Checkpoint, refusal: Refusal) -> StageAgain:
     return _stage_again(checkpoint, _why_unfit(checkpoint, refusal), refusal.code or "stage-again")
 
 
@@ -294,7 +311,7 @@ def _stage_again(checkpoint: Checkpoint, why: str, code: str) -> StageAgain:
     )
 
 
-def _needs_person(checkpoint: Checkpoint, refusal: Refusal) -> ActionNeeded:
+def _refuse_until_person_acts(checkpoint: Checkpoint, refusal: Refusal) -> ActionNeeded:
     name, epoch, error = checkpoint.pipeline, checkpoint.epoch, refusal.error
     todo = error.todo if isinstance(error, OnceonlyError) else ""
     again = ""
@@ -309,7 +326,7 @@ def _needs_person(checkpoint: Checkpoint, refusal: Refusal) -> ActionNeeded:
     )
 
 
-def _no_answer(checkpoint: Checkpoint, refusal: Refusal) -> NotCommitted:
+def _refuse_without_answer(checkpoint: Checkpoint, refusal: Refusal) -> NotCommitted:
     return NotCommitted(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch} was not published: whether sink '{refusal.sink}' can publish "
         "it is not known.",
@@ -320,7 +337,7 @@ def _no_answer(checkpoint: Checkpoint, refusal: Refusal) -> NotCommitted:
     )
 
 
-def _earlier_waits(checkpoint: Checkpoint, failure: Failure) -> NotCommitted:
+def _refuse_before_earlier(checkpoint: Checkpoint, failure: Failure) -> NotCommitted:
     name, earlier = checkpoint.pipeline, failure.checkpoint
     return NotCommitted(
         f"{name} epoch {checkpoint.epoch} was not published: sink '{failure.sink}' has not published epoch "
@@ -332,13 +349,14 @@ def _earlier_waits(checkpoint: Checkpoint, failure: Failure) -> NotCommitted:
     )
 
 
-def _rewind_refused(view: View, epoch: int, refusal: Refusal) -> NotCommitted:
+def _refuse_rewind(view: View, epoch: int, refusal: Refusal) -> NotCommitted:
     error = refusal.error
-    known = isinstance(error, (StageAgain, *REFUSALS))
-    todo = error.todo if isinstance(error, OnceonlyError) and known else "Try again."
-    return (ActionNeeded if known else NotCommitted)(
+    needs_action = isinstance(error, (StageAgain, *REFUSALS))
+    todo = error.todo if isinstance(error, OnceonlyError) and needs_action else "Try again."
+    error_class = ActionNeeded if needs_action else NotCommitted
+    return error_class(
         f"{view.pipeline} cannot go back to epoch {epoch}: sink '{refusal.sink}' could not publish that.",
         first_sentence(error),
         f"{todo} Nothing was decided or changed.",
-        code=refusal.code or ("action-needed" if known else "no-answer"),
+        code=refusal.code or ("action-needed" if needs_action else "no-answer"),
     )

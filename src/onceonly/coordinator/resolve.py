@@ -25,7 +25,7 @@ class Resolver:
         self._transitions, self._publisher = transitions, publisher
 
     def evidence(self, name: str, epoch: int, sink: str) -> list[str]:
-        """What the sink shows of this checkpoint now, line by line."""
+        """Return what the sink shows of this checkpoint now, line by line."""
         checkpoint = self._transitions.state.view(name).require(epoch)
         if sink not in checkpoint.handles:
             raise InvalidPipeline(
@@ -46,10 +46,10 @@ class Resolver:
         view = self._transitions.state.view(name)
         if not action.record(view):
             action.require_unchanged(view)
-            waiting = _waiting(view.require(epoch), sink)
+            waiting = _require_waiting(view.require(epoch), sink)
             if waiting.rewinds_to is not None and not removed:
-                raise _not_taken_out(waiting, sink)
-            is_own = _outcome_after(view)
+                raise _refuse_unremoved(waiting, sink)
+            is_own = _is_outcome_after(view)
             self._publisher.publish(view)  # a last try, which is also what it takes for other sinks
             view = self._transitions.state.view(name)
             while sink in view.require(epoch).waiting:
@@ -58,8 +58,9 @@ class Resolver:
         return self._publisher.finish(view, epoch).require(epoch)
 
     def _give_up(self, seen: View, epoch: int, sink: str, action: Action, gone: bool, is_own: RowTest) -> View:
-        """Only what was fenced is given up: a handle that another process records meanwhile could be published.
+        """Fence the handle, then record that it is given up, or that it was published. Returns the view after.
 
+        Only what was fenced is given up: a handle that another process records meanwhile could be published.
         Some rows may be visible anyway, or nothing may show which. What the sink shows after the fence is
         recorded with it.
         """
@@ -67,8 +68,8 @@ class Resolver:
         outcome, not_fenced = self._fence(seen, waiting, sink, gone)
         if outcome:
             return self._publisher.record_published(seen, epoch, sink, outcome)
-        shown = self.evidence(seen.pipeline, epoch, sink) if not not_fenced else []
-        evidence = {"evidence": shown} if shown else {}
+        lines = self.evidence(seen.pipeline, epoch, sink) if not not_fenced else []
+        evidence = {"evidence": lines} if lines else {}
 
         def decide(view: View) -> Row | None:
             now = view.require(epoch)
@@ -81,7 +82,7 @@ class Resolver:
     def _fence(
         self, seen: View, checkpoint: Checkpoint, sink: str, gone: bool
     ) -> tuple[Outcome | None, dict[str, str]]:
-        """What the sink shows once no process can publish to it any more; with `gone`, why it could not be fenced.
+        """Return what the sink shows once no process can publish to it; with `gone`, why it could not be fenced.
 
         The fence is evidence of a later decision, so a target that went back, or may have gone back, is not fenced:
         nobody would notice any more what it lacks.
@@ -101,7 +102,7 @@ class Resolver:
             raise
         except Exception as error:
             if not gone:
-                raise _not_fenced(checkpoint, sink, error) from error
+                raise _refuse_unfenced(checkpoint, sink, error) from error
             return None, {"not_fenced": first_sentence(error)[:500]}
         return None, {}
 
@@ -126,13 +127,13 @@ class Resolver:
     def _record_resolution(self, view: View, epoch: int, sink: str, committed: bool, action: Action) -> View:
         action.require_unchanged(view)
         _require_doubt(view.require(epoch), sink)
-        is_own = _outcome_after(view)
+        is_own = _is_outcome_after(view)
         self._publisher.publish(view)  # a last look, which is also what it takes for other sinks
         view = self._transitions.state.view(view.pipeline)
         while sink in view.require(epoch).in_doubt and not action.record(view):
             view = self._resolve(view, epoch, sink, committed, action, is_own)
         if not action.record(view):
-            raise _shown_by_now(view.require(epoch), sink)
+            raise _refuse_after_evidence(view.require(epoch), sink)
         return view
 
     def _resolve(self, seen: View, epoch: int, sink: str, committed: bool, action: Action, is_own: RowTest) -> View:
@@ -156,15 +157,16 @@ class Resolver:
         return self._transitions.change(seen.pipeline, action.guard(decide, is_own))
 
 
-def _outcome_after(looked_at: View) -> RowTest:
-    """Whether a row says how publishing went since the person's number was checked.
+def _is_outcome_after(looked_at: View) -> RowTest:
+    """Return a test of whether a row says how publishing went since the person's number was checked.
 
     The last try writes such rows itself. Another process may do so as well: the target's evidence counts in any case.
     """
     return lambda row: row.seq > looked_at.head.seq and row.event in OUTCOMES and "who" not in row.body
 
 
-def _waiting(checkpoint: Checkpoint, sink: str) -> Checkpoint:
+def _require_waiting(checkpoint: Checkpoint, sink: str) -> Checkpoint:
+    """Return the checkpoint, or refuse one that does not wait for that sink."""
     if checkpoint.state is State.COMMITTING and sink in checkpoint.waiting:
         return checkpoint
     raise InvalidPipeline(
@@ -183,12 +185,12 @@ def _require_doubt(checkpoint: Checkpoint, sink: str) -> None:
         )
 
 
-def _shown_by_now(checkpoint: Checkpoint, sink: str) -> InvalidPipeline:
-    published = sink in checkpoint.published
+def _refuse_after_evidence(checkpoint: Checkpoint, sink: str) -> InvalidPipeline:
+    is_published = sink in checkpoint.published
+    what_counts = "It is recorded as published." if is_published else "That counts, whatever a person says."
     return InvalidPipeline(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch}: sink '{sink}' is not in doubt any more.",
-        "Its target shows by now how it ended. "
-        + ("It is recorded as published." if published else "That counts, whatever a person says."),
+        f"Its target shows by now how it ended. {what_counts}",
         f"Look: onceonly describe {checkpoint.pipeline} {checkpoint.epoch}. Your answer was not needed, and is not "
         "recorded.",
         code="evidence-exists",
@@ -196,8 +198,11 @@ def _shown_by_now(checkpoint: Checkpoint, sink: str) -> InvalidPipeline:
 
 
 def _refuse_out_of_order(view: View, checkpoint: Checkpoint, sink: str) -> None:
-    """Fenced at a decision, a sink may take no earlier one either: evidence goes by order."""
-    decided = (cp for cp in view.open if cp.decision is not None and sink in cp.waiting)
+    """Refuse to give a sink up while an earlier decision waits for it.
+
+    Fenced at a decision, a sink may take no earlier one either: evidence goes by order.
+    """
+    decided = [cp for cp in view.open if cp.decision is not None and sink in cp.waiting]
     first = min(decided, key=lambda cp: cp.decision or 0)
     if first.epoch != checkpoint.epoch:
         raise InvalidPipeline(
@@ -208,7 +213,7 @@ def _refuse_out_of_order(view: View, checkpoint: Checkpoint, sink: str) -> None:
         )
 
 
-def _not_fenced(checkpoint: Checkpoint, sink: str, error: Exception) -> OutcomeUnknown:
+def _refuse_unfenced(checkpoint: Checkpoint, sink: str, error: Exception) -> OutcomeUnknown:
     return OutcomeUnknown(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch}: sink '{sink}' cannot be given up yet.",
         f"A process may still publish to it, and it does not answer: {first_sentence(error)}",
@@ -217,7 +222,7 @@ def _not_fenced(checkpoint: Checkpoint, sink: str, error: Exception) -> OutcomeU
     )
 
 
-def _not_taken_out(checkpoint: Checkpoint, sink: str) -> InvalidPipeline:
+def _refuse_unremoved(checkpoint: Checkpoint, sink: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch}: sink '{sink}' cannot be given up as it is.",
         f"This checkpoint takes rows out of it, which are read again after epoch {checkpoint.rewinds_to}: given up, "

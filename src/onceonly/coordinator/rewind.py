@@ -20,46 +20,47 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.view import View
 
 
-def undone(view: View, epoch: int) -> list[Checkpoint]:
-    """The checkpoints that a rewind to `epoch` takes back, the last one first.
+def list_undone(view: View, epoch: int) -> list[Checkpoint]:
+    """List the checkpoints that a rewind to `epoch` takes back, the last one first.
 
     Raises:
         InvalidPipeline: something is unsettled; or that epoch is not in force, or not of this kind of pipeline.
     """
     target = view.require(epoch)
     if target.interval is not None:
-        raise _refused(
+        raise _refuse(
             view, epoch, "It runs by intervals: onceonly run … --interval … --reprocess replaces one of them."
         )
     if view.open:
         waiting = ", ".join(f"epoch {cp.epoch} is {cp.state.value}" for cp in view.open)
-        raise _refused(
+        raise _refuse(
             view, epoch, f"Not everything is settled: {waiting}. Settle it: onceonly recover {view.pipeline}."
         )
     later = _chain_after(view, epoch)
     for checkpoint in later:
         if checkpoint.forwarded is not None:
             why = f"What was published before epoch {checkpoint.epoch} ({checkpoint.reason}) is not known here."
-            raise _refused(view, epoch, why)
+            raise _refuse(view, epoch, why)
     if target.state is not State.COMMITTED or not _leads_to(view, later, epoch):
-        raise _refused(view, epoch, f"Epoch {epoch} was taken back itself, or never committed.")
-    undone = [checkpoint for checkpoint in later if _has_published(checkpoint)]
-    if not undone:
-        raise _refused(view, epoch, f"Nothing was committed after epoch {epoch}.")
-    return undone
+        raise _refuse(view, epoch, f"Epoch {epoch} was taken back itself, or never committed.")
+    published = [checkpoint for checkpoint in later if _has_published(checkpoint)]
+    if not published:
+        raise _refuse(view, epoch, f"Nothing was committed after epoch {epoch}.")
+    return published
 
 
 def _chain_after(view: View, epoch: int) -> list[Checkpoint]:
-    """The checkpoints from the last one back to `epoch`, which is not included, without what rewinds took back."""
+    """List the checkpoints from the last one back to `epoch`, which is not included, without what rewinds took back."""
     chain = []
-    at = view.require(view.head.epoch)
-    while at.epoch > epoch:
-        chain.append(at)
-        at = view.require(_epoch_before(at))
+    checkpoint = view.require(view.head.epoch)
+    while checkpoint.epoch > epoch:
+        chain.append(checkpoint)
+        checkpoint = view.require(_epoch_before(checkpoint))
     return chain
 
 
 def _epoch_before(checkpoint: Checkpoint) -> int:
+    """Return the epoch from which a checkpoint continues: of a rewind, the one that it goes back to."""
     return checkpoint.epoch - 1 if checkpoint.rewinds_to is None else checkpoint.rewinds_to
 
 
@@ -72,33 +73,47 @@ def _has_published(checkpoint: Checkpoint) -> bool:
     return checkpoint.state is State.COMMITTED and checkpoint.rewinds_to is None
 
 
-def retractions(view: View, epoch: int, parts: Parts, state_id: str) -> dict[str, Handle]:
-    """By sink: what its target has to take out, as the target looks now. Nothing is changed there.
+def plan_retractions(view: View, epoch: int, parts: Parts, state_id: str) -> dict[str, Handle]:
+    """Return by sink the handle of what its target has to take out, as the target looks now. Nothing is changed there.
 
     Raises:
-        InvalidPipeline: as `undone`; or a sink cannot take back what it has published.
+        InvalidPipeline: as `list_undone`; or a sink cannot take back what it has published.
     """
-    target, later = view.require(epoch), undone(view, epoch)
-    pipeline, new = Pipeline.from_json(later[0].definition), view.head.epoch + 1
+    target, later = view.require(epoch), list_undone(view, epoch)
+    pipeline, new_epoch = Pipeline.from_json(later[0].definition), view.head.epoch + 1
+    current_sinks = {sink.name for sink in pipeline.sinks}
     handles: dict[str, Handle] = {}
-    for name in sorted({sink for cp in later for sink in cp.published if cp.is_shown_by(sink)}):
-        if name not in {sink.name for sink in pipeline.sinks}:
-            raise _refused(view, epoch, f"Sink '{name}', which has rows of it, is no longer in the pipeline.")
-        olds = [cp.handles[name] for cp in later if cp.is_shown_by(name)]
-        txn = Transaction(state_id, view.pipeline, name, new, 0, uuid.uuid4().hex[:12])
-        handles[name] = dict(replaceable(parts.sink(pipeline, name)).retraction(txn, olds, target.handles.get(name)))
+    for name in _sinks_with_rows(later):
+        if name not in current_sinks:
+            raise _refuse(view, epoch, f"Sink '{name}', which has rows of it, is no longer in the pipeline.")
+        old_handles = [checkpoint.handles[name] for checkpoint in later if checkpoint.is_shown_by(name)]
+        txn = Transaction(state_id, view.pipeline, name, new_epoch, 0, uuid.uuid4().hex[:12])
+        live = replaceable(parts.sink(pipeline, name))
+        handles[name] = dict(live.retraction(txn, old_handles, target.handles.get(name)))
     return handles
 
 
+def _sinks_with_rows(checkpoints: list[Checkpoint]) -> list[str]:
+    """List the sinks that show rows of these checkpoints, sorted by name."""
+    sinks: set[str] = set()
+    for checkpoint in checkpoints:
+        sinks.update(sink for sink in checkpoint.published if checkpoint.is_shown_by(sink))
+    return sorted(sinks)
+
+
 def action(epoch: int, who: str, reason: str, seen: Seen | None) -> Action:
-    """What the person records."""
+    """Return what the person records."""
     return Action.on_pipeline(Event.REWOUND, who, seen, {"to": epoch, "reason": reason})
 
 
 def row(view: View, epoch: int, handles: Mapping[str, Handle], action: Action) -> Row:
-    """The decision to go back; `handles` are the `retractions` of this same view."""
+    """Return the row of the decision to go back.
+
+    Args:
+        handles: the result of `plan_retractions` for this same view, rehearsed.
+    """
     body = {
-        "definition": undone(view, epoch)[0].definition,
+        "definition": list_undone(view, epoch)[0].definition,
         "ranges": [range_.to_json() for range_ in _positions(view, epoch)],
         "handles": handles,
         **action.body,
@@ -108,25 +123,26 @@ def row(view: View, epoch: int, handles: Mapping[str, Handle], action: Action) -
 
 
 def _positions(view: View, epoch: int) -> list[TopicRange]:
-    """Empty ranges at the places where the next checkpoint begins.
+    """Return empty ranges at the places where the next checkpoint begins.
 
     Topics and partitions that were first read after `epoch` begin where they began then. Without them they would count
     as new, and what has expired since would be passed over without an error.
     """
-    positions = {range_.topic: _at(range_, range_.ends) for range_ in view.require(epoch).ranges}
+    positions = {range_.topic: _make_empty(range_, range_.ends) for range_ in view.require(epoch).ranges}
     for checkpoint in reversed(_chain_after(view, epoch)):  # the first one that has read a partition says where
         for range_ in checkpoint.ranges:
-            known = positions.get(range_.topic) or replace(range_, partitions={}, mark=None)
+            position = positions.get(range_.topic) or replace(range_, partitions={}, mark=None)
             starts = {p: (start, start) for p, start in range_.starts.items()}
-            positions[range_.topic] = replace(known, partitions={**starts, **known.partitions})
+            positions[range_.topic] = replace(position, partitions={**starts, **position.partitions})
     return list(positions.values())
 
 
-def _at(range_: TopicRange, places: Offsets) -> TopicRange:
-    return replace(range_, partitions={p: (place, place) for p, place in places.items()}, ahead=0)
+def _make_empty(range_: TopicRange, positions: Offsets) -> TopicRange:
+    partitions = {partition: (offset, offset) for partition, offset in positions.items()}
+    return replace(range_, partitions=partitions, ahead=0)
 
 
-def _refused(view: View, epoch: int, why: str) -> InvalidPipeline:
+def _refuse(view: View, epoch: int, why: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"{view.pipeline} cannot go back to epoch {epoch}.",
         why,

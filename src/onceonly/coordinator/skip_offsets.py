@@ -14,7 +14,7 @@ from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import KAFKA, WORDS, TopicLog, TopicRange, range_of, same_topic
 from onceonly.coordinator.manual import Action, Seen
 from onceonly.coordinator.messages import how_to_settle
-from onceonly.coordinator.pins import recognised
+from onceonly.coordinator.pins import mark_left_out
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.view import View
@@ -22,7 +22,7 @@ from onceonly.statetable.view import View
 
 @dataclass(frozen=True)
 class Skip:
-    """What a person leaves out: of one partition, everything that comes before the offset `to`."""
+    """A person's request to leave out: of one partition, everything that comes before the offset `to`."""
 
     topic: str
     partition: int
@@ -33,40 +33,41 @@ class Skip:
 
 
 def action(skip: Skip) -> Action:
-    """What the person records; the row names the offset as the end of a range."""
+    """Return what the person records; the row names the offset as the end of a range."""
 
     def has_same_end(row: Row) -> bool:
-        range_ = range_of(tuple(map(TopicRange.from_json, row.body["ranges"])), skip.topic)
+        range_ = range_of(map(TopicRange.from_json, row.body["ranges"]), skip.topic)
         return range_ is not None and range_.ends.get(skip.partition) == skip.to
 
-    plain = Action.on_pipeline(Event.EMPTY, skip.who, skip.seen, {"skipped": skip.reason})
-    return replace(plain, also=has_same_end)
+    without_offset = Action.on_pipeline(Event.EMPTY, skip.who, skip.seen, {"skipped": skip.reason})
+    return replace(without_offset, also=has_same_end)
 
 
 def pipeline(view: View, skip: Skip) -> Pipeline:
-    """The pipeline as it ran last.
+    """Return the pipeline as it ran last.
 
     Raises:
         InvalidPipeline: it has no such topic, has not run yet, runs by intervals, keeps state, or comes after others.
     """
     latest = view.latest
     if latest is None:
-        raise _refused(view, skip, "It has not run yet.", "Say where it begins: start=… of its source.")
+        raise _refuse(view, skip, "It has not run yet.", "Say where it begins: start=… of its source.")
     if latest.interval is not None:
-        raise _refused(view, skip, "It runs by intervals.", "Leave out a whole interval: onceonly skip … --interval.")
-    found = Pipeline.from_json(latest.definition)
-    if found.state:
-        raise _refused(view, skip, f"It keeps state ('{found.state.name}'), which would miss those records.")
-    if found.after:
-        raise _refused(view, skip, f"It comes after {', '.join(found.after)}, and reads what that has published.")
+        raise _refuse(view, skip, "It runs by intervals.", "Leave out a whole interval: onceonly skip … --interval.")
+    last_pipeline = Pipeline.from_json(latest.definition)
+    if last_pipeline.state:
+        raise _refuse(view, skip, f"It keeps state ('{last_pipeline.state.name}'), which would miss those records.")
+    if last_pipeline.after:
+        names = ", ".join(last_pipeline.after)
+        raise _refuse(view, skip, f"It comes after {names}, and reads what that has published.")
     if range_of(latest.ranges, skip.topic) is None:
-        known = ", ".join(range_.called for range_ in latest.ranges)
-        raise _refused(view, skip, f"It reads {known}, and nothing called '{skip.topic}'.")
-    return found
+        topics = ", ".join(range_.called for range_ in latest.ranges)
+        raise _refuse(view, skip, f"It reads {topics}, and nothing called '{skip.topic}'.")
+    return last_pipeline
 
 
 def row(view: View, source: Source, skip: Skip) -> Row | None:
-    """The row that leaves them out; None when the last checkpoint has done so.
+    """Return the row that leaves the offsets out; None when the last checkpoint has done so.
 
     Raises:
         InvalidPipeline: something is not settled yet; or it goes back, or ahead of the log.
@@ -76,16 +77,16 @@ def row(view: View, source: Source, skip: Skip) -> Row | None:
     _check_settled(view, skip)
     log, latest = source.log(), view.latest
     assert latest is not None
-    starts = [_next(latest, range_) for range_ in latest.ranges]
-    mine = range_of(starts, skip.topic)
-    assert mine is not None
-    same_topic(mine.topic_id, log, "the last checkpoint")
-    start = mine.starts.get(skip.partition, 0)
+    starts = [_range_at_start(latest, range_) for range_ in latest.ranges]
+    position = range_of(starts, skip.topic)
+    assert position is not None
+    same_topic(position.topic_id, log, "the last checkpoint")
+    start = position.starts.get(skip.partition, 0)
     if latest.skipped is not None and start == skip.to:
         return None
     _check_offset(view, log, skip, start)
-    left_out = replace(mine, partitions={**mine.partitions, skip.partition: (start, skip.to)}, mark=None)
-    left_out = recognised(source, left_out, mine)
+    partitions = {**position.partitions, skip.partition: (start, skip.to)}
+    left_out = mark_left_out(source, replace(position, partitions=partitions, mark=None), position)
     ranges = [left_out if range_.topic == skip.topic else range_ for range_ in starts]
     body = {
         "definition": latest.definition,
@@ -99,34 +100,38 @@ def _check_settled(view: View, skip: Skip) -> None:
     if view.open:
         first = view.open[0]
         why = f"Epoch {first.epoch} is {first.state.value}, and may still publish what it has read."
-        raise _refused(view, skip, why, f"{how_to_settle(first)}.")
+        raise _refuse(view, skip, why, f"{how_to_settle(first)}.")
 
 
 def _check_offset(view: View, log: TopicLog, skip: Skip, start: int) -> None:
     word, unit = WORDS[log.kind]
     if skip.partition not in log.partitions:
-        raise _refused(view, skip, f"The {word} has the partitions {sorted(log.partitions)}.")
+        raise _refuse(view, skip, f"The {word} has the partitions {sorted(log.partitions)}.")
     end = log.partitions[skip.partition][1]
     if not start < skip.to <= end:
-        raise _refused(view, skip, f"It continues at {unit} {start}, and the log ends at {end}: --to lies in between.")
+        raise _refuse(view, skip, f"It continues at {unit} {start}, and the log ends at {end}: --to lies in between.")
 
 
-def _next(latest: Checkpoint, range_: TopicRange) -> TopicRange:
-    """Nothing, at the place where the next checkpoint would begin: what an aborted one pinned comes first again."""
+def _range_at_start(latest: Checkpoint, range_: TopicRange) -> TopicRange:
+    """Return an empty range at the place where the next checkpoint would begin.
+
+    What an aborted checkpoint pinned comes first again.
+    """
     committed = latest.state is State.COMMITTED
-    partitions = {p: (at, at) for p, at in (range_.ends if committed else range_.starts).items()}
+    positions = range_.ends if committed else range_.starts
+    partitions = {partition: (offset, offset) for partition, offset in positions.items()}
     return replace(range_, partitions=partitions, mark=range_.mark if committed else None)  # it is that of an end
 
 
-def _refused(view: View, skip: Skip, why: str, todo: str = "") -> InvalidPipeline:
-    what = f"{view.pipeline}: {_named(view, skip)} {skip.to}."
+def _refuse(view: View, skip: Skip, why: str, todo: str = "") -> InvalidPipeline:
+    what = f"{view.pipeline}: {_describe_skip(view, skip)} {skip.to}."
     todo = todo or f"See where it is: onceonly status {view.pipeline}."
     return InvalidPipeline(what, why, f"{todo} Nothing was written.")
 
 
-def _named(view: View, skip: Skip) -> str:
-    """What cannot be skipped, in the words of its source. Only topics have partitions that are named."""
-    read = range_of(view.latest.ranges, skip.topic) if view.latest else None
-    word, unit = WORDS[read.kind if read else KAFKA]
+def _describe_skip(view: View, skip: Skip) -> str:
+    """Write what cannot be skipped, in the words of its source. Only topics have partitions that are named."""
+    range_ = range_of(view.latest.ranges, skip.topic) if view.latest else None
+    word, unit = WORDS[range_.kind if range_ else KAFKA]
     partition = f" partition {skip.partition}" if word == WORDS[KAFKA][0] else ""
     return f"{word} '{skip.topic}'{partition} cannot be skipped to {unit}"

@@ -19,7 +19,7 @@ from onceonly.checkpoint.model import Checkpoint, Claim, Event, Handle, Row, Sta
 from onceonly.checkpoint.sink import Sink
 from onceonly.coordinator import lineage, target_history
 from onceonly.coordinator.id_pool import free_slot
-from onceonly.coordinator.messages import fenced
+from onceonly.coordinator.messages import refuse_fenced
 from onceonly.coordinator.publish import Publisher
 from onceonly.errors import Fenced, InvalidPipeline, OnceonlyError
 from onceonly.pipeline.definition import Pipeline
@@ -31,7 +31,7 @@ NONE: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Produced:
-    """What a stage has to write: rows by sink, and how many records were bad (Checkpoint.bad)."""
+    """The input of a stage: rows by sink, and how many records were bad (Checkpoint.bad)."""
 
     rows: Mapping[str, Any]
     bad: Mapping[str, Any] = field(default_factory=dict)
@@ -50,14 +50,14 @@ class Stager:
     def stage(self, name: str, epoch: int, produce: Produce, owner: str | None, since: int | None) -> Checkpoint:
         """See `Coordinator.stage`."""
         self._check_targets(self._transitions.state.view(name), epoch)
-        seen = self._claim(name, epoch, owner, since)
-        checkpoint = seen.require(epoch)
+        view = self._claim(name, epoch, owner, since)
+        checkpoint = view.require(epoch)
         if checkpoint.state is not State.PLANNED:
             return checkpoint
         pipeline = Pipeline.from_json(checkpoint.definition)
         try:
             sinks = {sink.name: self._parts.sink(pipeline, sink.name) for sink in pipeline.sinks}
-            lineage.check_stage(self._transitions.state, pipeline, self._parts, seen, sinks.values())
+            lineage.check_stage(self._transitions.state, pipeline, self._parts, view, sinks.values())
             body = self._stage_sinks(pipeline, sinks, checkpoint, produce)
         except BaseException as error:
             self._remove(checkpoint, error)
@@ -72,7 +72,7 @@ class Stager:
             target_history.check(self._transitions.state, self._parts, pipeline, view, self._publisher.publish)
 
     def _remove(self, mine: Checkpoint, error: BaseException) -> None:
-        """What this attempt wrote before that error.
+        """Remove what this attempt wrote before that error.
 
         Raises:
             Fenced: something has ended the attempt, and removes what it wrote too: so it may have failed by that.
@@ -80,18 +80,19 @@ class Stager:
         try:
             self._publisher.discard(mine, [mine.attempt])  # ours alone, and surely not recorded
         except Exception:
-            self._check_still_mine(mine, error)
+            self._check_still_claimed(mine, error)
             raise
         if isinstance(error, Exception):
-            self._check_still_mine(mine, error)
+            self._check_still_claimed(mine, error)
 
-    def _check_still_mine(self, mine: Checkpoint, error: BaseException) -> None:
+    def _check_still_claimed(self, mine: Checkpoint, error: BaseException) -> None:
+        """Raise Fenced in place of the error, if something has ended the attempt; whatever else happens, return."""
         try:
             now = self._transitions.state.view(mine.pipeline).require(mine.epoch)
         except Exception:  # not known; the caller raises what it has met
             return
         try:
-            _check_claim(mine, now)
+            _require_claim(mine, now)
         except Fenced as fenced_off:
             raise fenced_off from error
 
@@ -100,20 +101,22 @@ class Stager:
         return self._claim(name, epoch, owner, since).require(epoch)
 
     def _claim(self, name: str, epoch: int, owner: str | None, since: int | None) -> View:
-        nonce, worker = uuid.uuid4().hex[:12], f"{socket.gethostname()}:{os.getpid()}"
+        nonce = uuid.uuid4().hex[:12]
+        worker = f"{socket.gethostname()}:{os.getpid()}"
 
         def decide(view: View) -> Row | None:
             checkpoint = view.require(epoch)
             if owner is not None and checkpoint.owner != owner:
-                raise fenced(checkpoint, f"'{checkpoint.owner}' has taken it over")
+                raise refuse_fenced(checkpoint, f"'{checkpoint.owner}' has taken it over")
             if checkpoint.state is State.ABORTING:
-                raise fenced(checkpoint, "it is being aborted")
+                raise refuse_fenced(checkpoint, "it is being aborted")
             if checkpoint.state not in (State.PLANNED, State.ABORTED):
                 return None
-            if checkpoint.state is State.ABORTED and (newer := overtaken_by(view, checkpoint)):
-                raise fenced(checkpoint, f"epoch {newer} has continued without it")
+            newer = find_successor(view, checkpoint) if checkpoint.state is State.ABORTED else None
+            if newer:
+                raise refuse_fenced(checkpoint, f"epoch {newer} has continued without it")
             if since is not None and checkpoint.last_seq != since:
-                raise fenced(checkpoint, "it has changed since this process was started to stage it")
+                raise refuse_fenced(checkpoint, "it has changed since this process was started to stage it")
             claim = Claim(nonce, self._transitions.state.id, worker, free_slot(view, checkpoint))
             return view.row(epoch, Event.CLAIMED, checkpoint.attempt + 1, body=claim.to_json())
 
@@ -124,7 +127,9 @@ class Stager:
 
         def decide(view: View, now: Checkpoint) -> Row | None:
             current = now.staging is not None and now.staging == mine.staging
-            return view.row(mine.epoch, Event.RENEWED, mine.attempt) if current else None
+            if not current:
+                return None
+            return view.row(mine.epoch, Event.RENEWED, mine.attempt)
 
         return self._transitions.advance(mine.pipeline, mine.epoch, decide).staging == mine.staging
 
@@ -132,8 +137,10 @@ class Stager:
         """See `Coordinator.pin`."""
 
         def decide(view: View, now: Checkpoint) -> Row | None:
-            _check_claim(mine, now)
-            return None if now.schemas else view.row(mine.epoch, Event.PINNED, mine.attempt, body={"schemas": schemas})
+            _require_claim(mine, now)
+            if now.schemas:
+                return None
+            return view.row(mine.epoch, Event.PINNED, mine.attempt, body={"schemas": schemas})
 
         return self._transitions.advance(mine.pipeline, mine.epoch, decide)
 
@@ -141,30 +148,36 @@ class Stager:
         self, pipeline: Pipeline, sinks: Mapping[str, Sink], checkpoint: Checkpoint, produce: Produce
     ) -> dict[str, Any]:
         sources = self._parts.sources(pipeline)
-        _verify(sources, checkpoint)
-        made = produce(checkpoint)
-        outputs, bad = (made.rows, made.bad) if isinstance(made, Produced) else (made, NONE)
+        _verify_ranges(sources, checkpoint)
+        produced = produce(checkpoint)
+        if not isinstance(produced, Produced):
+            produced = Produced(produced)
+        outputs = produced.rows
         _check_outputs(pipeline, outputs)
         handles = {name: _stage_sink(sink, checkpoint, outputs[name]) for name, sink in sinks.items()}
-        for name, old in self._replaced(checkpoint).items():
-            handles[name] = {**handles[name], "replaces": old}
-        _verify(sources, checkpoint)  # a topic deleted, or records removed, while they were read
-        return {"handles": handles, "bad": bad}
+        for name, old in self._handles_to_replace(checkpoint).items():
+            handles[name]["replaces"] = old
+        _verify_ranges(sources, checkpoint)  # a topic deleted, or records removed, while they were read
+        return {"handles": handles, "bad": produced.bad}
 
-    def _replaced(self, checkpoint: Checkpoint) -> dict[str, Handle]:
-        """By sink: the handle whose rows this checkpoint's take the place of."""
+    def _handles_to_replace(self, checkpoint: Checkpoint) -> dict[str, Handle]:
+        """Return by sink the handle whose rows this checkpoint's rows replace."""
         if checkpoint.replaces is None:
             return {}
         view = self._transitions.state.view(checkpoint.pipeline)
-        shown = view.in_force(view.require(checkpoint.replaces))
-        return {name: {k: v for k, v in handle.items() if k != "replaces"} for name, handle in shown.items()}
+        handles: dict[str, Handle] = {}
+        for name, handle in view.in_force(view.require(checkpoint.replaces)).items():
+            handles[name] = {key: value for key, value in handle.items() if key != "replaces"}
+        return handles
 
     def record(self, mine: Checkpoint, handles: Mapping[str, Any], bad: Mapping[str, Any] = NONE) -> Checkpoint:
         """Record STAGED for the claim `mine`, unless something has ended it since: then what it staged is removed."""
 
         def decide(view: View, now: Checkpoint) -> Row | None:
-            _check_claim(mine, now)
-            body = {"handles": handles, **({"bad": bad} if bad else {})}
+            _require_claim(mine, now)
+            body: dict[str, Any] = {"handles": handles}
+            if bad:
+                body["bad"] = bad
             return view.row(mine.epoch, Event.STAGED, mine.attempt, body=body)
 
         try:
@@ -184,21 +197,24 @@ def _stage_sink(sink: Sink, checkpoint: Checkpoint, rows: Any) -> dict[str, Any]
         raise
 
 
-def _check_claim(mine: Checkpoint, now: Checkpoint) -> None:
+def _require_claim(mine: Checkpoint, now: Checkpoint) -> None:
     """Refuse to write for a claim that something has ended since."""
     if now.staging is None or now.staging != mine.staging:
         was = f"this was attempt {mine.attempt}, which has been ended"
-        raise fenced(now, f"attempt {now.attempt} is current and {was}")
+        raise refuse_fenced(now, f"attempt {now.attempt} is current and {was}")
 
 
-def overtaken_by(view: View, aborted: Checkpoint) -> int | None:
-    """The epoch that has settled what an aborted checkpoint covers: a rewind, or `onceonly state forward`."""
+def find_successor(view: View, aborted: Checkpoint) -> int | None:
+    """Return the epoch that has settled what an aborted checkpoint covers: a rewind, or `onceonly state forward`.
+
+    None: no other one has.
+    """
     last = view.planned_for(aborted.interval)[-1].epoch if aborted.interval else view.head.epoch
     return last if last != aborted.epoch else None
 
 
 def state_before(view: View, checkpoint: Checkpoint) -> Handle | None:
-    """The handle of the pipeline's state as the checkpoint before left it; None: there was none, or it keeps none.
+    """Find the handle of the pipeline's state as the checkpoint before left it; None: there was none, or it keeps none.
 
     Raises:
         InvalidPipeline: what is before is not committed, or its state was given up.
@@ -241,7 +257,7 @@ def _lost_state(checkpoint: Checkpoint, before: Checkpoint) -> InvalidPipeline:
     )
 
 
-def _verify(sources: Mapping[str, Source], checkpoint: Checkpoint) -> None:
+def _verify_ranges(sources: Mapping[str, Source], checkpoint: Checkpoint) -> None:
     for range_ in checkpoint.ranges:
         sources[range_.topic].verify((range_,))
 

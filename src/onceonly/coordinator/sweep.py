@@ -13,7 +13,7 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.table import StateTable
 from onceonly.statetable.view import View
 
-A_DAY = 24 * 3600.0  # seconds
+SECONDS_PER_DAY = 24 * 3600.0
 
 
 def sweep(
@@ -30,10 +30,10 @@ def sweep(
     swept: list[Transaction | PooledTransaction] = []
     errors: list[Exception] = []
     view = since if since and not since.open else state.view(name)
-    recent = None if since is None else _recent(since, view)
-    for pipeline, sink in _sinks(view):
+    recent = None if since is None else _checkpoints_since(since, view)
+    for pipeline, sink in _sinks_to_sweep(view):
         try:
-            swept += _sweep(state, parts.sink(pipeline, sink), name, recent)
+            swept += _sweep_sink(state, parts.sink(pipeline, sink), name, recent)
         except Exception as error:
             errors.append(error)
     if errors:
@@ -41,42 +41,56 @@ def sweep(
     return swept
 
 
-def _sweep(
+def _sweep_sink(
     state: StateTable, live: Sink, name: str, recent: list[Checkpoint] | None
 ) -> Iterator[Transaction | PooledTransaction]:
+    """Sweep one sink, and yield what was removed.
+
+    Args:
+        recent: the checkpoints whose leftovers are enough, where looking for all takes long; None: all are looked for.
+    """
     yield from discard_idle(state, live, name)
     prefix = f"{state.id}-{name}"
-    held = _held(live, prefix, recent)
-    found = list(live.leftovers(prefix)) if held is None else held
-    if found:
+    recent_leftovers = _list_recent_leftovers(live, prefix, recent)
+    leftovers = list(live.leftovers(prefix)) if recent_leftovers is None else recent_leftovers
+    if leftovers:
         view = state.view(name)  # after the list: what was claimed since cannot be in it
-        for txn in found:
+        for txn in leftovers:
             yield from _settle(live, view, txn)
-    if held is None and isinstance(live, KeepsNames):
-        live.note_swept(prefix)
+    if recent_leftovers is None and isinstance(live, KeepsNames):
+        live.note_swept(prefix)  # only now: a sweep that dies before is repeated
 
 
-def _held(live: Sink, prefix: str, recent: list[Checkpoint] | None) -> list[Transaction] | None:
-    """The leftovers of recent checkpoints; None: all leftovers are to be looked for."""
+def _list_recent_leftovers(live: Sink, prefix: str, recent: list[Checkpoint] | None) -> list[Transaction] | None:
+    """List the leftovers of recent checkpoints; None: all leftovers are to be looked for."""
     if recent is None or not isinstance(live, KeepsNames) or not _is_swept(live, prefix):
         return None
-    txns = (checkpoint.transaction(live.name, attempt) for checkpoint in recent for attempt in checkpoint.claims)
-    return [txn for txn in txns if live.holds(txn)]
+    leftovers = []
+    for checkpoint in recent:
+        for attempt in checkpoint.claims:
+            txn = checkpoint.transaction(live.name, attempt)
+            if live.holds(txn):
+                leftovers.append(txn)
+    return leftovers
 
 
 def _is_swept(live: KeepsNames, prefix: str) -> bool:
-    """Whether all of its leftovers were dealt with within a day. A clock that was set back does not put that off."""
-    ago = live.swept_ago(prefix)
-    return ago is not None and 0 <= ago < A_DAY
+    """Whether all leftovers of the sink were swept within a day. A clock that was set back does not put that off."""
+    seconds_ago = live.swept_ago(prefix)
+    return seconds_ago is not None and 0 <= seconds_ago < SECONDS_PER_DAY
 
 
-def _recent(since: View, now: View) -> list[Checkpoint]:
-    """Those that are open, or were, and the last one; each with its claims as far as they were read already."""
-    last = [now.latest] if now.latest else []
-    return list({checkpoint.epoch: checkpoint for checkpoint in (*since.open, *now.open, *last)}.values())
+def _checkpoints_since(since: View, now: View) -> list[Checkpoint]:
+    """List the checkpoints that are open, or were, and the last one; each with its claims as far as they were read."""
+    checkpoints = [*since.open, *now.open]
+    if now.latest:
+        checkpoints.append(now.latest)
+    by_epoch = {checkpoint.epoch: checkpoint for checkpoint in checkpoints}
+    return list(by_epoch.values())
 
 
 def _settle(live: Sink, view: View, txn: Transaction) -> Iterator[Transaction]:
+    """End or remove one leftover, as its checkpoint allows, and yield it if it was removed."""
     owner = view.checkpoint(txn.epoch)
     if owner is not None and _is_dead(txn, owner) and owner.keeps(txn.attempt):
         revoke(live, txn)
@@ -92,7 +106,10 @@ def _settle(live: Sink, view: View, txn: Transaction) -> Iterator[Transaction]:
 
 
 def revoke(live: Sink, txn: Transaction) -> None:
-    """No process publishes it any more; its rows are kept. Where nothing is held open, only a commit could."""
+    """Make sure that no process publishes a transaction; its rows are kept.
+
+    Where nothing is held open, only a commit could publish it.
+    """
     if isinstance(live, Revocable):
         live.revoke(txn)
 
@@ -101,19 +118,25 @@ def _is_dead(txn: Transaction, owner: Checkpoint) -> bool:
     return txn.attempt < owner.attempt or owner.state is State.ABORTED
 
 
-def _is_gone(checkpoint: Checkpoint, definition: Mapping[str, Any], sink: str) -> bool:
-    """Whether all that was left in it is permanently out of reach, by manual resolution."""
+def _is_unreachable(checkpoint: Checkpoint, definition: Mapping[str, Any], sink: str) -> bool:
+    """Whether all that was left in the sink is permanently out of reach, by manual resolution."""
     attempts = [number for number, under in checkpoint.claimed_under.items() if under == definition]
     return bool(attempts) and all((number, sink) in checkpoint.gone for number in attempts)
 
 
-def _sinks(view: View) -> Iterator[tuple[Pipeline, str]]:
-    """Those of the latest definition, and of those under which anything that is open was claimed; each once."""
-    seen: set[str] = set()
-    for checkpoint in ([view.latest] if view.latest else []) + view.open:
+def _sinks_to_sweep(view: View) -> Iterator[tuple[Pipeline, str]]:
+    """Yield every sink in which an attempt may have left something, once.
+
+    An open checkpoint may have been claimed under older definitions, whose sinks the current one no longer has.
+    """
+    yielded: set[str] = set()
+    checkpoints = [view.latest, *view.open] if view.latest else view.open
+    for checkpoint in checkpoints:
         for definition in (checkpoint.definition, *checkpoint.claimed_under.values()):
             pipeline = Pipeline.from_json(definition)
-            for sink, data in zip(pipeline.sinks, definition["sinks"], strict=True):
-                if canonical(data) not in seen and not _is_gone(checkpoint, definition, sink.name):
-                    seen.add(canonical(data))
-                    yield pipeline, sink.name
+            for sink, sink_json in zip(pipeline.sinks, definition["sinks"], strict=True):
+                key = canonical(sink_json)
+                if key in yielded or _is_unreachable(checkpoint, definition, sink.name):
+                    continue
+                yielded.add(key)
+                yield pipeline, sink.name

@@ -23,20 +23,23 @@ from typing import Any, Literal
 
 from onceonly.errors import InvalidPipeline
 from onceonly.windows import bound
-from onceonly.windows.check import check_same, check_types, marked
+from onceonly.windows.check import check_same, check_types, mark_changes
 
 MICROSECOND = timedelta(microseconds=1)
 NOWHERE = "2262-01-01 00:00:00.000001"  # window_start of the state's row with the watermark; no window has it
-MERGED = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
+MERGE_FUNCTIONS = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
 
 
 def state_schema(key: str, values: str) -> str:
-    """The schema for the `StateSink`, from those of key and values: state_schema("page STRING", "views BIGINT")."""
+    """Return the schema for the `StateSink` from those of key and values.
+
+    Such as state_schema("page STRING", "views BIGINT").
+    """
     return f"{key}, window_start TIMESTAMP, window_end TIMESTAMP, {values}, watermark TIMESTAMP"
 
 
 def state_key(*key: str) -> list[str]:
-    """The key for the `StateSink`."""
+    """Return the key for the `StateSink`."""
     return [*key, "window_start"]
 
 
@@ -52,7 +55,7 @@ class Value:
 
 
 def count(column: str | None = None) -> Value:
-    """The number of rows, or of those in which the column is not null."""
+    """Return the aggregate that counts rows, or those in which the column is not null."""
     return Value("count", column)
 
 
@@ -87,7 +90,7 @@ class Sliding:
 
 
 def Tumbling(length: timedelta) -> Sliding:
-    """Windows of `length` that follow each other without overlap."""
+    """Return windows of `length` that follow each other without overlap."""
     return Sliding(length, length)
 
 
@@ -152,18 +155,18 @@ class Windows:
         """
         from pyspark.sql import functions as F
 
-        check_types(rows.select(*self._given()), state)
-        check_same(state, _open(state), str(self))
+        check_types(rows.select(*self._stored_columns()), state)
+        check_same(state, _open_windows(state), str(self))
         before = state.agg(F.max(F.unix_micros("watermark"))).first()[0]
         now, rows_ahead = self._watermark(rows, before, watermark, bound.latest(state, self.ahead))
-        pieces, late = self._pieces(rows, state, before)
-        windows = self._merged(pieces)
+        pieces, late = self._split_rows(rows, state, before)
+        windows = self._merge_pieces(pieces)
         closed = F.unix_micros("window_end") <= F.lit(now).cast("bigint")
         changes = self._changes(windows, closed, state, now if now != before else None)
         return Seen(
             closed=windows.where(closed).select(*self._columns),
             late=late,
-            changes=marked(changes, str(self), bound.note(rows_ahead, self.ahead)),
+            changes=mark_changes(changes, str(self), bound.note(rows_ahead, self.ahead)),
             ahead=rows_ahead,
         )
 
@@ -172,20 +175,20 @@ class Windows:
         values = ", ".join(f"{name} = {value}" for name, value in sorted(self.values.items()))
         return f"{self.by} of '{self.time}' by {', '.join(self.key)}, with {values}"
 
-    def _given(self) -> list[Any]:
-        """The columns that are stored in the state, under their names there."""
+    def _stored_columns(self) -> list[Any]:
+        """Return the columns that are stored in the state, under their names there."""
         from pyspark.sql import functions as F
 
-        return [F.col(name) for name in self.key] + [
-            self._value(each).alias(name) for name, each in self.values.items()
-        ]
+        columns = [F.col(name) for name in self.key]
+        columns += [self._value(value).alias(name) for name, value in self.values.items()]
+        return columns
 
     @property
     def _columns(self) -> list[str]:
         return [*self.key, "window_start", "window_end", *self.values]
 
     def _watermark(
-        self, rows: Any, before: int | None, given: datetime | None, limit: int | None
+        self, rows: Any, before: int | None, passed: datetime | None, limit: int | None
     ) -> tuple[int | None, int]:
         """Return the watermark in microseconds since 1970, and how many rows are dated after the limit.
 
@@ -193,23 +196,27 @@ class Windows:
         """
         from pyspark.sql import functions as F
 
-        if given is not None:
-            return _stated(given, before), 0
+        if passed is not None:
+            return _to_microseconds(passed, before), 0
         at = F.unix_micros(self.time)
         is_ahead = F.lit(False) if limit is None else at > F.lit(limit)
         moving = F.max(F.when(~is_ahead, at))
         reached, rows_ahead = rows.agg(moving, F.count(F.when(is_ahead, True))).first()
-        times = [] if reached is None else [reached - self.lateness // MICROSECOND]
-        return max([*times, *([] if before is None else [before])], default=None), rows_ahead
+        candidates = []
+        if reached is not None:
+            candidates.append(reached - self.lateness // MICROSECOND)
+        if before is not None:
+            candidates.append(before)
+        return max(candidates, default=None), rows_ahead
 
-    def _pieces(self, rows: Any, state: Any, before: int | None) -> tuple[Any, Any]:
-        """Rows by window together with the open windows; and the late rows."""
-        held = _open(state)
+    def _split_rows(self, rows: Any, state: Any, before: int | None) -> tuple[Any, Any]:
+        """Return the rows by window together with the open windows; and the late rows."""
+        open_windows = _open_windows(state)
         if isinstance(self.by, Sessions):
-            return self._sessions(rows, held, before)
-        return self._fixed(rows, held, before)
+            return self._assign_to_sessions(rows, open_windows, before)
+        return self._assign_to_windows(rows, open_windows, before)
 
-    def _fixed(self, rows: Any, held: Any, before: int | None) -> tuple[Any, Any]:
+    def _assign_to_windows(self, rows: Any, open_windows: Any, before: int | None) -> tuple[Any, Any]:
         from pyspark.sql import functions as F
 
         assert isinstance(self.by, Sliding)
@@ -221,37 +228,37 @@ class Windows:
         late = _is_late(last + F.lit(length), before)
         inside = rows.where(~late).select("*", start.alias("_start"))
         fresh = inside if before is None else inside.where(F.col("_start") + F.lit(length) > F.lit(before))
-        ours = self._first(fresh, held, F.col("_start"), F.col("_start") + F.lit(length))
-        return ours.unionByName(_held(held)), rows.where(late)
+        new_pieces = self._to_single_windows(fresh, open_windows, F.col("_start"), F.col("_start") + F.lit(length))
+        return new_pieces.unionByName(_mark_origin(open_windows)), rows.where(late)
 
-    def _sessions(self, rows: Any, held: Any, before: int | None) -> tuple[Any, Any]:
+    def _assign_to_sessions(self, rows: Any, open_windows: Any, before: int | None) -> tuple[Any, Any]:
         from pyspark.sql import Window
         from pyspark.sql import functions as F
 
         assert isinstance(self.by, Sessions)
         at = F.unix_micros(self.time)
         timed = rows.where(F.col(self.time).isNotNull())
-        ours = self._first(timed, held, at, at + F.lit(self.by.gap // MICROSECOND), F.struct(*rows.columns))
-        every = ours.unionByName(_held(held), allowMissingColumns=True)
+        end = at + F.lit(self.by.gap // MICROSECOND)
+        new_pieces = self._to_single_windows(timed, open_windows, at, end, F.struct(*rows.columns))
+        pieces = new_pieces.unionByName(_mark_origin(open_windows), allowMissingColumns=True)
         in_order = Window.partitionBy(*self.key).orderBy("window_start", "window_end")
         reached = F.max("window_end").over(in_order.rowsBetween(Window.unboundedPreceding, -1))
         begins = (reached.isNull() | (F.col("window_start") > reached)).cast("int")
-        one = Window.partitionBy(*self.key, "_session")
-        numbered = every.withColumn("_begins", begins).withColumn("_session", F.sum("_begins").over(in_order))
-        joined = numbered.withColumn("_end", F.max("window_end").over(one)).withColumn(
-            "window_start", F.min("window_start").over(one)
-        )
-        whole = joined.withColumn("window_end", F.col("_end"))
+        session = Window.partitionBy(*self.key, "_session")
+        numbered = pieces.withColumn("_begins", begins).withColumn("_session", F.sum("_begins").over(in_order))
+        with_end = numbered.withColumn("_end", F.max("window_end").over(session))
+        with_start = with_end.withColumn("window_start", F.min("window_start").over(session))
+        sessions = with_start.withColumn("window_end", F.col("_end"))
         late = F.lit(False) if before is None else F.unix_micros("window_end") <= F.lit(before)
         untimed = rows.where(F.col(self.time).isNull())
-        late_rows = whole.where(late & F.col("_from").isNull()).select("_row.*").unionByName(untimed)
-        return whole.where(~late).drop("_row", "_begins", "_session", "_end"), late_rows
+        late_rows = sessions.where(late & F.col("_from").isNull()).select("_row.*").unionByName(untimed)
+        return sessions.where(~late).drop("_row", "_begins", "_session", "_end"), late_rows
 
-    def _first(self, rows: Any, held: Any, start: Any, end: Any, row: Any = None) -> Any:
-        """Each row as a window of its own, in the types of the state."""
+    def _to_single_windows(self, rows: Any, open_windows: Any, start: Any, end: Any, row: Any = None) -> Any:
+        """Return each row as a window of its own, in the types of the state."""
         from pyspark.sql import functions as F
 
-        kinds = {field.name: field.dataType for field in held.schema.fields}
+        kinds = {field.name: field.dataType for field in open_windows.schema.fields}
         values = [self._value(value).cast(kinds[name]).alias(name) for name, value in self.values.items()]
         keys = [F.col(name).cast(kinds[name]).alias(name) for name in self.key]
         span = [F.timestamp_micros(start).alias("window_start"), F.timestamp_micros(end).alias("window_end")]
@@ -265,64 +272,70 @@ class Windows:
             return F.col(value.column or "")
         return F.lit(1) if value.column is None else F.col(value.column).isNotNull().cast("int")
 
-    def _merged(self, pieces: Any) -> Any:
-        """One row per window. `_from`: starts under which the state has parts of it; `_new`: whether a row is new."""
+    def _merge_pieces(self, pieces: Any) -> Any:
+        """Return one row per window.
+
+        `_from`: starts under which the state has parts of it; `_new`: whether a row is new.
+        """
         from pyspark.sql import functions as F
 
         kinds = {field.name: field.dataType for field in pieces.schema.fields}
-        values = [
-            getattr(F, MERGED[value.kind])(name).cast(kinds[name]).alias(name) for name, value in self.values.items()
-        ]
+        values = []
+        for name, value in self.values.items():
+            merge = getattr(F, MERGE_FUNCTIONS[value.kind])
+            values.append(merge(name).cast(kinds[name]).alias(name))
         return pieces.groupBy(*self.key, "window_start", "window_end").agg(
             *values, F.collect_set("_from").alias("_from"), F.bool_or(F.col("_from").isNull()).alias("_new")
         )
 
     def _changes(self, windows: Any, closed: Any, state: Any, watermark: int | None) -> Any:
-        """The changes of the state: open windows with new rows, windows to delete, and the new watermark."""
+        """Return the changes of the state: open windows with new rows, windows to delete, and the new watermark."""
         from pyspark.sql import functions as F
 
         def blank(name: str) -> Any:
             return F.lit(None).cast(state.schema[name].dataType).alias(name)
 
-        still = F.coalesce(~closed, F.lit(True))
-        kept = windows.where(still & F.col("_new")).select(
+        is_open = F.coalesce(~closed, F.lit(True))
+        updated = windows.where(is_open & F.col("_new")).select(
             *self._columns, blank("watermark"), F.lit(False).alias("deleted")
         )
         old = windows.select("*", F.explode("_from").alias("_old"))
-        deleted = old.where(~still | (F.col("_old") != F.col("window_start"))).select(
+        deleted = old.where(~is_open | (F.col("_old") != F.col("window_start"))).select(
             *self.key,
             F.col("_old").alias("window_start"),
             *(blank(name) for name in ("window_end", *self.values, "watermark")),
             F.lit(True).alias("deleted"),
         )
-        parts = [kept, deleted]
+        parts = [updated, deleted]
         if watermark is not None:
             parts.append(_watermark_row(state, self.key, watermark))
         return reduce(lambda one, other: one.unionByName(other), parts)
 
 
-def _stated(given: datetime, before: int | None) -> int:
+def _to_microseconds(watermark: datetime, before: int | None) -> int:
     """Return a watermark that the transform has passed, in microseconds.
 
     Raises:
         InvalidPipeline: it would go back.
     """
-    stated = (given - datetime.fromtimestamp(0, UTC)) // MICROSECOND
-    if before is not None and stated < before:
+    microseconds = (watermark - datetime.fromtimestamp(0, UTC)) // MICROSECOND
+    if before is not None and microseconds < before:
         was = datetime.fromtimestamp(before / 1e6, UTC)
         raise InvalidPipeline(
-            f"the watermark would go back from {was:%Y-%m-%dT%H:%M:%SZ} to {given:%Y-%m-%dT%H:%M:%SZ}.",
+            f"the watermark would go back from {was:%Y-%m-%dT%H:%M:%SZ} to {watermark:%Y-%m-%dT%H:%M:%SZ}.",
             "Windows before it are closed and their results published.",
             "Pass a watermark that never decreases. Nothing was staged.",
         )
-    return stated
+    return microseconds
 
 
-def _open(state: Any) -> Any:
+def _open_windows(state: Any) -> Any:
+    """Return the state without the row of the watermark."""
     return state.where(f"window_start != TIMESTAMP '{NOWHERE}'").drop("watermark")
 
 
-def _held(state: Any) -> Any:
+def _mark_origin(state: Any) -> Any:
+    """Add the column `_from`: the start under which the state has the window."""
     from pyspark.sql import functions as F
 
     return state.withColumn("_from", F.col("window_start"))
@@ -337,7 +350,7 @@ def _is_late(last_end: Any, before: int | None) -> Any:
 
 
 def _watermark_row(state: Any, key: Sequence[str], watermark: int) -> Any:
-    """The state's row with the watermark. Every row of state needs a key, so it has the zero of each type."""
+    """Return the state's row with the watermark. Every row of state needs a key, so it has the zero of each type."""
     from pyspark.sql import functions as F
 
     def column(field: Any) -> Any:

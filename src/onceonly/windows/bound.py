@@ -21,8 +21,8 @@ def dated(state: Any, as_of: datetime) -> Any:
     """
     if WATERMARK not in state.columns:
         return state
-    kept = state.schema[WATERMARK].metadata
-    return state.withMetadata(WATERMARK, {**kept, AS_OF: round(as_of.timestamp() * 1e6)})
+    metadata = state.schema[WATERMARK].metadata
+    return state.withMetadata(WATERMARK, {**metadata, AS_OF: round(as_of.timestamp() * 1e6)})
 
 
 def latest(state: Any, ahead: timedelta) -> int | None:

@@ -11,17 +11,17 @@ DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}  # of the intege
 MADE_BY = "onceonly.windows"  # key in the metadata of the state's column 'watermark', which the state preserves
 
 
-def check_same(state: Any, held: Any, now: str) -> None:
+def check_same(state: Any, open_windows: Any, now: str) -> None:
     """Refuse open windows with another definition: they would never be closed, or be mixed with the new ones.
 
     Args:
-        held: the open windows.
+        open_windows: those in the state.
         now: the current definition, as text.
     Raises:
         InvalidPipeline: the definitions differ; lateness does not matter.
     """
     then = state.schema["watermark"].metadata.get(MADE_BY, now)
-    if then != now and not held.isEmpty():
+    if then != now and not open_windows.isEmpty():
         raise InvalidPipeline(
             "the open windows have another definition than the transform.",
             f"They are {then}; the transform now has {now}.",
@@ -30,22 +30,26 @@ def check_same(state: Any, held: Any, now: str) -> None:
         )
 
 
-def marked(changes: Any, now: str, note: Mapping[str, str]) -> Any:
-    """The changes, with the definition of the windows in their metadata, and perhaps a note."""
+def mark_changes(changes: Any, now: str, note: Mapping[str, str]) -> Any:
+    """Return the changes with the definition of the windows in their metadata, and perhaps a note."""
     return changes.withMetadata("watermark", {MADE_BY: now, **note})
 
 
-def check_types(given: Any, state: Any) -> None:
+def check_types(columns: Any, state: Any) -> None:
     """Refuse columns whose values may not fit the state's types, before any row is read.
 
     Args:
-        given: a DataFrame with the columns that are stored in the state, under their names there.
+        columns: a DataFrame with the columns that are stored in the state, under their names there.
     Raises:
         InvalidPipeline: a value or a key might not fit.
     """
     kinds = {field.name: field.dataType.simpleString() for field in state.schema.fields}
-    have = {field.name: field.dataType.simpleString() for field in given.schema.fields}
-    problems = [found for name, kind in have.items() if (found := _problem(name, kind, kinds))]
+    column_kinds = {field.name: field.dataType.simpleString() for field in columns.schema.fields}
+    problems = []
+    for name, kind in column_kinds.items():
+        problem = _find_problem(name, kind, kinds)
+        if problem:
+            problems.append(problem)
     if problems:
         raise InvalidPipeline(
             "the state's types cannot hold the values of the windows.",
@@ -54,10 +58,13 @@ def check_types(given: Any, state: Any) -> None:
         )
 
 
-def _problem(name: str, kind: str, kinds: Mapping[str, str]) -> str | None:
+def _find_problem(name: str, kind: str, kinds: Mapping[str, str]) -> str | None:
+    """Return why the state cannot hold a column of that type; None: it can."""
     if name not in kinds:
         return f"'{name}' is not in the state's schema"
-    return None if fits(kind, kinds[name]) else f"'{name}' has the type {kind}, and the state has {kinds[name]}"
+    if fits(kind, kinds[name]):
+        return None
+    return f"'{name}' has the type {kind}, and the state has {kinds[name]}"
 
 
 def fits(kind: str, into: str) -> bool:

@@ -13,12 +13,12 @@ from onceonly.checkpoint.offsets import (
     TopicLog,
     TopicRange,
     beginning,
-    between,
     cap,
     chain,
     check_held,
     clamp,
     has_data,
+    range_between,
 )
 from onceonly.errors import SourceLost
 
@@ -179,17 +179,17 @@ def test_intervals_pinned_in_any_order_share_nothing_and_leave_no_gap(
         lower, higher = [t for t in pinned if t < time], [t for t in pinned if t > time]
         neighbours = (pinned[max(lower)] if lower else None, pinned[min(higher)] if higher else None)
         pinned[time] = clamp(dict(enumerate(raw[time][:known])), *neighbours)
-    intervals = [between(LOG, "id", pinned[t], pinned[t + 1]) for t in range(len(raw) - 1)]
+    intervals = [range_between(LOG, "id", pinned[t], pinned[t + 1]) for t in range(len(raw) - 1)]
     assert all(start <= end for interval in intervals for start, end in interval.partitions.values())
     for left, right in pairwise(intervals):
         assert all(left.ends.get(p, 0) == right.starts.get(p, 0) for p in range(3))
-    whole = between(LOG, "id", pinned[0], pinned[len(raw) - 1])
+    whole = range_between(LOG, "id", pinned[0], pinned[len(raw) - 1])
     assert sum(interval.span for interval in intervals) == whole.span
 
 
 @given(BOUNDARIES, BOUNDARIES)
 def test_a_partition_that_a_boundary_does_not_know_counts_as_zero(start: dict[int, int], end: dict[int, int]) -> None:
-    range_ = between(LOG, "id", start, end)
+    range_ = range_between(LOG, "id", start, end)
     assert range_.partitions == {p: (start.get(p, 0), end.get(p, 0)) for p in {*start, *end}}
 
 

@@ -413,7 +413,7 @@ def test_a_target_brought_back_half_way_is_found_again(restored, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(kind, "append", dying)
-        patched.setattr(target_history.Comparison, "missing", lambda self: [self.view.require(3)])
+        patched.setattr(target_history.Comparison, "list_missing", lambda self: [self.view.require(3)])
         with pytest.raises(KeyboardInterrupt):
             accept(restored)
     bring_back(restored)

@@ -84,7 +84,7 @@ def test_all_folders_are_looked_through_once_a_day_and_whenever_somebody_asks(wo
     for _ in range(3):
         world.recover()
     assert world.listed == 1
-    for ago in (sweep.A_DAY + 1, -sweep.A_DAY):  # in time, and by a clock that was set back
+    for ago in (sweep.SECONDS_PER_DAY + 1, -sweep.SECONDS_PER_DAY):  # in time, and by a clock that was set back
         then = time.time() - ago
         os.utime(world.mark, (then, then))
         world.recover()
@@ -133,7 +133,7 @@ def test_what_came_of_an_older_one_is_found_within_a_day(world: World) -> None:
     late = world.writes_late(staged.transaction("lake"))
     world.recover()
     assert again.epoch == staged.epoch and late.exists()
-    then = time.time() - sweep.A_DAY
+    then = time.time() - sweep.SECONDS_PER_DAY
     os.utime(world.mark, (then, then))
     world.recover()
     assert not late.parent.exists()
@@ -168,6 +168,6 @@ def test_the_mark_is_kept_on_an_object_store_too_and_never_makes_a_table(tmp_pat
     assert lake.swept_ago("s-p") is None
     lake.note_swept("s-p")
     ago = lake.swept_ago("s-p")
-    assert ago is not None and ago < sweep.A_DAY
+    assert ago is not None and ago < sweep.SECONDS_PER_DAY
     assert lake.swept_ago("s-other") is None
     assert staged_folders.swept_ago(lake.uri, "s-p-other") is None
