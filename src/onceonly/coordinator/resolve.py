@@ -173,6 +173,7 @@ def _require_waiting(checkpoint: Checkpoint, sink: str) -> Checkpoint:
         f"{checkpoint.pipeline} epoch {checkpoint.epoch}: sink '{sink}' is not waiting to be published.",
         f"The checkpoint is {checkpoint.state.value}; waiting: {', '.join(checkpoint.waiting) or 'none'}.",
         f"Look first: onceonly describe {checkpoint.pipeline} {checkpoint.epoch}. Nothing was changed.",
+        code="sink-not-waiting",
     )
 
 

@@ -33,6 +33,7 @@ SEED = int(os.environ.get("ONCEONLY_STORM_SEED") or random.SystemRandom().randin
 KILLS = int(os.environ.get("ONCEONLY_STORM_KILLS", "30"))
 COMMAND = re.compile(r"onceonly ((?:accept-loss|resolve|abort|recover)(?: [\w-]+)+)")
 SHORT = 10  # points of a command
+DONE = ("nothing-lost", "sink-not-waiting")  # a command that is given again had its effect before it was killed
 MAX_REFUSALS = 12  # in a row, of one run: then no way out has worked
 
 
@@ -180,7 +181,7 @@ class Storm:
 
     def say(self, command: str, depth: int) -> None:
         refusal = self.attempt(command)
-        while refusal and refusal["code"] != "nothing-lost":
+        while refusal and refusal["code"] not in DONE:
             self.follow(refusal, depth + 1)
             refusal = self.attempt(command) if command.startswith("accept-loss") else None
         if command.startswith("accept-loss"):
