@@ -310,7 +310,7 @@ def test_a_committer_that_hangs_publishes_nothing_after_its_sink_was_given_up(wo
         return publish(self, handle, decision, last)
 
     monkeypatch.setattr(FakeSink, "_publish", hang)
-    monkeypatch.setattr("onceonly.testing.fake_sink.locked", unlocked)
+    monkeypatch.setattr("onceonly.testing.fake_sink.lock_folder", unlocked)
     with pytest.raises(Fenced):
         world.commit()
     assert (values(world.lake), list(world.now().given_up)) == ([], ["lake"])
