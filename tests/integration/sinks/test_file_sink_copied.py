@@ -173,7 +173,7 @@ def test_a_folder_that_is_removed_while_a_manifest_is_written_takes_it_along(lak
 
 def test_a_store_that_gives_one_name_to_two_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a client whose condition the store does not see."""
-    monkeypatch.setattr(trial, "_passed", set())
+    monkeypatch.setattr(trial, "_passed_buckets", set())
     sink = lake.sink
     store = sink._on._store  # type: ignore[attr-defined]
     copy = store.copy
