@@ -32,9 +32,10 @@ KEYS = (KEY, "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_MASTER_KEY")
 TOKENS = (TOKEN, "AZURE_STORAGE_SAS_KEY")
 TAKEN = ("BlobAlreadyExists", "TargetConditionNotMet", "UnauthorizedBlobOverwrite")
 MISSING = ("BlobNotFound", "ContainerNotFound", "SourceConditionNotMet", "CannotVerifyCopySource")
-CONNECT, RESPONSE, TRIES = 10.0, 60.0, 4  # seconds; requests until one is answered
+CONNECT_TIMEOUT_SECONDS, RESPONSE_TIMEOUT_SECONDS = 10.0, 60.0
+MAX_REQUEST_TRIES = 4  # until one is answered
 FAILED = ("failed", "aborted")  # copies, of which an empty object stays
-LOOK = 0.2  # seconds between two looks at a copy that the store makes later
+COPY_POLL_SECONDS = 0.2  # between two looks at a copy that the store makes later
 UNMET = "ConditionNotMet"
 UNSIGNED = "AzureSigningError"  # the key is not in base64
 T = TypeVar("T")
@@ -107,7 +108,7 @@ class Container:
         """Wait until the store has ended a copy, and return its status."""
         status: Any = "pending"
         while status == "pending":
-            time.sleep(LOOK)
+            time.sleep(COPY_POLL_SECONDS)
             properties = self._ask(new, lambda: self._blob(new).get_blob_properties())
             if properties.copy.id != copy_id:
                 raise OSError(f"{new} was removed while the store copied it, and another object has its name now")
@@ -192,9 +193,9 @@ def _client(process: int, place: Place, environment: frozenset[tuple[str, str]])
     return BlobServiceClient(
         _address(place, variables),
         _credential(place, variables),
-        connection_timeout=CONNECT,
-        read_timeout=RESPONSE,
-        retry_total=TRIES - 1,
+        connection_timeout=CONNECT_TIMEOUT_SECONDS,
+        read_timeout=RESPONSE_TIMEOUT_SECONDS,
+        retry_total=MAX_REQUEST_TRIES - 1,
     )
 
 

@@ -28,7 +28,7 @@ from onceonly.filesystems.google_names import key_file
 from onceonly.filesystems.interface import AT_ONCE
 from onceonly.filesystems.object_files import MARK, Found
 
-WAIT = (10.0, 60.0)  # seconds: to connect, and for a response
+TIMEOUT_SECONDS = (10.0, 60.0)  # to connect, and for a response
 T = TypeVar("T")
 
 
@@ -45,16 +45,16 @@ class Bucket:
         return _find_server(key_file(os.environ)) or "https://storage.googleapis.com"
 
     def find(self, uri: str) -> Found | None:
-        blob = self._ask(uri, lambda: self._bucket.get_blob(self._key(uri), timeout=WAIT))
+        blob = self._ask(uri, lambda: self._bucket.get_blob(self._key(uri), timeout=TIMEOUT_SECONDS))
         if not blob:
             return None
         return Found(int(blob.size), str(blob.generation), (blob.metadata or {}).get(MARK, ""))
 
     def get(self, uri: str) -> bytes:
-        return bytes(self._ask(uri, lambda: self._blob(uri).download_as_bytes(timeout=WAIT)))
+        return bytes(self._ask(uri, lambda: self._blob(uri).download_as_bytes(timeout=TIMEOUT_SECONDS)))
 
     def put(self, uri: str, content: bytes) -> None:
-        self._ask(uri, lambda: self._blob(uri).upload_from_string(content, timeout=WAIT))
+        self._ask(uri, lambda: self._blob(uri).upload_from_string(content, timeout=TIMEOUT_SECONDS))
 
     def copy(self, old: str, source: Found, new: str, mark: str) -> None:
         """See `copies.CopyingStore`. A large object takes several requests; its name appears with the last one."""
@@ -63,7 +63,7 @@ class Bucket:
         conditions = {"if_generation_match": 0, "if_source_generation_match": int(source.etag)}
 
         def copy_part(token: str | None) -> str | None:
-            next_token: str | None = new_blob.rewrite(old_blob, token, timeout=WAIT, **conditions)[0]
+            next_token: str | None = new_blob.rewrite(old_blob, token, timeout=TIMEOUT_SECONDS, **conditions)[0]
             return next_token
 
         token = self._ask(new, lambda: copy_part(None))
@@ -72,14 +72,16 @@ class Bucket:
 
     def list_names(self, folder: str) -> Iterator[str]:
         prefix = f"{self._key(folder)}/"
-        pages = self._client.list_blobs(self.name, prefix=prefix, timeout=WAIT).pages
+        pages = self._client.list_blobs(self.name, prefix=prefix, timeout=TIMEOUT_SECONDS).pages
         while (page := self._ask(folder, lambda: next(pages, None))) is not None:
             for blob in page:
                 yield blob.name.removeprefix(prefix)
 
     def entries(self, folder: str, most: int | None = None) -> list[str]:
         prefix = f"{self._key(folder)}/"
-        blobs = self._client.list_blobs(self.name, prefix=prefix, delimiter="/", max_results=most, timeout=WAIT)
+        blobs = self._client.list_blobs(
+            self.name, prefix=prefix, delimiter="/", max_results=most, timeout=TIMEOUT_SECONDS
+        )
         pages = blobs.pages
         paths: list[str] = []
         while (page := self._ask(folder, lambda: next(pages, None))) is not None:
@@ -94,7 +96,7 @@ class Bucket:
 
     def _delete(self, uri: str) -> None:
         with suppress(FileNotFoundError):
-            self._ask(uri, lambda: self._blob(uri).delete(timeout=WAIT))
+            self._ask(uri, lambda: self._blob(uri).delete(timeout=TIMEOUT_SECONDS))
 
     def _blob(self, uri: str) -> Any:
         return self._bucket.blob(self._key(uri))

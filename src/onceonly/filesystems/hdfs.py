@@ -28,7 +28,7 @@ from onceonly.filesystems.interface import (
     parents,
     probe_in,
 )
-from onceonly.filesystems.webhdfs import CONNECT, Cluster, Unreachable
+from onceonly.filesystems.webhdfs import CONNECT_TIMEOUT_SECONDS, Cluster, Unreachable
 
 LASTING = ("QuotaExceededException", "PathComponentTooLongException", "MaxDirectoryItemsExceededException")
 
@@ -49,7 +49,7 @@ class HdfsFiles(FileSystem):
         """
         cluster = self._cluster
         try:
-            cluster.request("get", "GETFILESTATUS", "/", seconds=CONNECT)
+            cluster.request("get", "GETFILESTATUS", "/", seconds=CONNECT_TIMEOUT_SECONDS)
             nearest = self._nearest(target)
             if not self._is_folder(nearest):
                 raise Unsuitable(f"{nearest} is not a folder.", "Choose another path.")

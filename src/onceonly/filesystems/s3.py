@@ -21,7 +21,7 @@ from onceonly.filesystems.object_files import FOLDER, NONCE, Found, ObjectFiles
 from onceonly.filesystems.s3_client import Bucket, Ended
 from onceonly.filesystems.s3_uploads import Uploads
 
-TRIES = 3  # uploads of one file in one commit: others may end one while they clear up
+MAX_UPLOAD_TRIES = 3  # uploads of one file in one commit: others may end one while they clear up
 
 
 class S3Files(ObjectFiles):
@@ -73,7 +73,7 @@ class S3Files(ObjectFiles):
             FileExistsError: another object has that name.
             FileNotFoundError: no other upload can be begun.
         """
-        for _ in range(TRIES):
+        for _ in range(MAX_UPLOAD_TRIES):
             upload = staged or _begin_upload(begin)
             is_completed = self._uploads.complete(upload, new)
             if not is_completed and upload is not staged:  # begun here, so no other process knows it
@@ -84,7 +84,7 @@ class S3Files(ObjectFiles):
             if published:
                 raise FileExistsError(new)
             staged = None
-        raise OSError(f"{new}: {TRIES} uploads were aborted by others before they were complete")
+        raise OSError(f"{new}: {MAX_UPLOAD_TRIES} uploads were aborted by others before they were complete")
 
     def _begin_copy(self, old: str, new: str, nonce: str, lost: Upload | None) -> Upload:
         """Begin another upload, in place of the lost one.
@@ -110,7 +110,7 @@ class S3Files(ObjectFiles):
 
 def _begin_upload(begin: Callable[[], Upload]) -> Upload:
     """Return an upload that nobody has ended before it had its parts, after some tries."""
-    for _ in range(TRIES):
+    for _ in range(MAX_UPLOAD_TRIES):
         with suppress(Ended):
             return begin()
     return begin()

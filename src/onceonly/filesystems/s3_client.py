@@ -26,7 +26,8 @@ from onceonly.filesystems.interface import AT_ONCE
 from onceonly.filesystems.object_files import MARK, Found
 
 SCHEMES = ("s3", "s3a")
-CONNECT, RESPONSE, TRIES = 10.0, 60.0, 4  # seconds; requests until one is answered
+CONNECT_TIMEOUT_SECONDS, RESPONSE_TIMEOUT_SECONDS = 10.0, 60.0
+MAX_REQUEST_TRIES = 4  # until one is answered
 PAGE = 1000  # keys that one request deletes, and uploads that one lists
 ENDED_CODES = ("NoSuchUpload", "InvalidPart", "InvalidPartOrder")
 MISSING_CODES = ("NoSuchKey", "NoSuchBucket")  # a 404 without them may be of a proxy whose server is down
@@ -187,9 +188,9 @@ def _client(process: int, environment: frozenset[tuple[str, str]]) -> Any:
     """Make a client for these variables. `process`: connections are not shared with a child."""
     variables = dict(environment)
     config = Config(
-        connect_timeout=CONNECT,
-        read_timeout=RESPONSE,
-        retries={"mode": "standard", "total_max_attempts": TRIES},
+        connect_timeout=CONNECT_TIMEOUT_SECONDS,
+        read_timeout=RESPONSE_TIMEOUT_SECONDS,
+        retries={"mode": "standard", "total_max_attempts": MAX_REQUEST_TRIES},
         max_pool_connections=2 * AT_ONCE,
         request_checksum_calculation="when_required",  # other servers do not know the newer checksums
         response_checksum_validation="when_required",

@@ -26,7 +26,7 @@ from requests.adapters import HTTPAdapter
 from onceonly.errors import InvalidPipeline
 
 SCHEME = "hdfs://"
-CONNECT, RESPONSE = 10.0, 60.0  # timeouts in seconds
+CONNECT_TIMEOUT_SECONDS, RESPONSE_TIMEOUT_SECONDS = 10.0, 60.0
 PORTS = {"http": 9870, "https": 9871}
 ERRORS: Mapping[str, type[OSError]] = {
     "AccessControlException": PermissionError,
@@ -112,14 +112,16 @@ class Cluster:
         factory = ds.FileSystemDatasetFactory(files, source, format, options)
         return factory.finish(schema or factory.inspect(fragments=1))
 
-    def request(self, method: str, op: str, path: str, seconds: float = RESPONSE, **options: str) -> requests.Response:
+    def request(
+        self, method: str, op: str, path: str, seconds: float = RESPONSE_TIMEOUT_SECONDS, **options: str
+    ) -> requests.Response:
         """Send one request to the NameNode. The caller handles a redirection to a DataNode."""
         response: requests.Response = self.fs.session.request(
             method,
             self.fs.url + quote(path, safe="/="),
             params={**self.fs.pars, **options, "op": op},
             allow_redirects=False,
-            timeout=(CONNECT, seconds),
+            timeout=(CONNECT_TIMEOUT_SECONDS, seconds),
         )
         return response
 
@@ -179,7 +181,9 @@ class _WithTimeout(HTTPAdapter):
 
     def send(self, request: Any, stream: Any = False, timeout: Any = None, *more: Any, **options: Any) -> Any:
         try:
-            return super().send(request, stream, timeout or (CONNECT, RESPONSE), *more, **options)
+            return super().send(
+                request, stream, timeout or (CONNECT_TIMEOUT_SECONDS, RESPONSE_TIMEOUT_SECONDS), *more, **options
+            )
         except requests.RequestException as error:
             parts = urlsplit(request.url)
             why = f"{parts.scheme}://{parts.netloc} does not answer ({type(error).__name__})"

@@ -160,13 +160,13 @@ def test_a_folder_that_is_removed_while_a_manifest_is_written_takes_it_along(lak
     on = lake.sink._on
     folder = OwnPath(staging_of(lake.sink._target), transaction().name)
     seen: list[bool] = []
-    below = on._store.below  # type: ignore[attr-defined]
+    list_names = on._store.list_names  # type: ignore[attr-defined]
 
     def listing(path: str) -> Any:
         seen.append(on.exists(f"{path}/{FOLDER}"))
-        return below(path)
+        return list_names(path)
 
-    on._store.below = listing  # type: ignore[attr-defined]
+    on._store.list_names = listing  # type: ignore[attr-defined]
     on.delete(folder)
     assert seen == [False]
 

@@ -132,7 +132,7 @@ def test_who_waits_in_vain_for_an_answer_asks_again(
     lake: Lake, between: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle = lake.stage(1, 1, 2)
-    monkeypatch.setattr(s3_client, "RESPONSE", 5.0)
+    monkeypatch.setattr(s3_client, "RESPONSE_TIMEOUT_SECONDS", 5.0)
     s3_client._client.cache_clear()
     between.let(OneHeld())
     assert not lake.commit(handle).already
