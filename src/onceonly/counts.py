@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def count(number: int, what: str) -> str:
-    """`what` in the singular; its plural ends in 's'."""
+    """Return the number with its unit. `what`: the unit in the singular; its plural ends in 's'."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -47,7 +47,7 @@ class OnceonlyError(Exception):
         self.what, self.why, self.todo, self.code = what, why, todo, code
 
     def naming(self, blank: str, name: str) -> OnceonlyError:
-        """This error, with a name in the commands that whoever raised it had to leave blank."""
+        """Return this error, with a name in the commands that whoever raised it had to leave blank."""
         self.todo = self.todo.replace(blank, name)
         self.args = ("\n".join(part for part in (self.what, self.why, self.todo) if part),)
         return self
@@ -147,10 +147,15 @@ def first_cause(text: str) -> str:
         lines = [f"{lines[0]} {lines[1]}", *lines[2:]]
     causes = [line for line in lines if line.startswith("Caused by: ")]
     first = (lines or [""])[0].removeprefix(": ")
-    last = causes[-1].removeprefix("Caused by: ") if causes else ""
-    return f"{first} (caused by {last})" if last and last not in first else first
+    innermost = causes[-1].removeprefix("Caused by: ") if causes else ""
+    if innermost and innermost not in first:
+        return f"{first} (caused by {innermost})"
+    return first
 
 
 def exit_code(error: BaseException) -> int:
-    """The exit code by outcome (see `onceonly --help`). An unclassified error means that the outcome is unknown."""
+    """Return the exit code by outcome (see `onceonly --help`).
+
+    An unclassified error means that the outcome is unknown.
+    """
     return error.exit_code if isinstance(error, OnceonlyError) else OutcomeUnknown.exit_code

@@ -24,58 +24,76 @@ if TYPE_CHECKING:
 
 
 def files(folder: str | Path) -> list[Any]:
-    """The files of every completely published checkpoint, in order of their names: paths, or URIs of other storage.
+    """Return the files of every completely published checkpoint, in order of their names.
+
+    They are paths, or URIs of other storage.
 
     Raises:
         FileNotFoundError: no such folder.
         OSError: the storage does not answer.
     """
-    if on_hdfs := _hdfs(folder):
+    if on_hdfs := _find_on_hdfs(folder):
         cluster, root = on_hdfs
-        return sorted(f"{root}/{path}" for path in _listed(_manifests(cluster, root)))
-    if stored := _stored(folder):
-        on, root = stored
-        return sorted(f"{root}/{path}" for path in _listed(_on_store(on, root)))
+        return sorted(f"{root}/{path}" for path in _current_paths(_read_from_hdfs(cluster, root)))
+    if on_store := _find_on_store(folder):
+        file_system, root = on_store
+        return sorted(f"{root}/{path}" for path in _current_paths(_read_from_store(file_system, root)))
     local = Path(folder)
-    if not local.is_dir():
-        raise FileNotFoundError(f"{local} is not a folder")
-    place = local / FOLDER
-    found = _all(lambda: [path.name for path in place.glob("*.manifest")], lambda name: (place / name).read_text())
-    return sorted(local / path for path in _listed(found))
+    return sorted(local / path for path in _current_paths(_read_from_disk(local)))
 
 
 def dataset(folder: str | Path) -> Any:
-    """A pyarrow dataset of these files, with partition folders as columns. Not for Avro, which pyarrow cannot read."""
+    """Return a pyarrow dataset of these files, with partition folders as columns.
+
+    Not for Avro, which pyarrow cannot read.
+    """
     import pyarrow.dataset as ds
 
-    found = files(folder)
-    kinds = {PurePosixPath(path).suffix for path in found} or {".parquet"}
-    kind = {".parquet": ds.ParquetFileFormat, ".jsonl": ds.JsonFileFormat, ".csv": ds.CsvFileFormat}[kinds.pop()]()
-    if on_hdfs := _hdfs(folder):
+    uris = files(folder)
+    suffixes = {PurePosixPath(uri).suffix for uri in uris} or {".parquet"}
+    formats = {".parquet": ds.ParquetFileFormat, ".jsonl": ds.JsonFileFormat, ".csv": ds.CsvFileFormat}
+    format = formats[suffixes.pop()]()
+    if on_hdfs := _find_on_hdfs(folder):
         cluster, root = on_hdfs
-        return cluster.dataset([cluster.path(uri) for uri in found], cluster.path(root), kind)
-    if stored := _stored(folder):
+        return cluster.dataset([cluster.path(uri) for uri in uris], cluster.path(root), format)
+    if on_store := _find_on_store(folder):
         from onceonly.filesystems import places
 
-        fs, base = places.arrow(stored[1])
-        paths = [uri.partition("://")[2] for uri in found]
-        return ds.dataset(paths, format=kind, filesystem=fs, partitioning="hive", partition_base_dir=base)
-    return ds.dataset(found, format=kind, partitioning="hive", partition_base_dir=str(folder))
+        fs, base = places.arrow(on_store[1])
+        paths = [uri.partition("://")[2] for uri in uris]
+        return ds.dataset(paths, format=format, filesystem=fs, partitioning="hive", partition_base_dir=base)
+    return ds.dataset(uris, format=format, partitioning="hive", partition_base_dir=str(folder))
 
 
-def _all(names: Callable[[], Iterable[str]], read: Callable[[str], str | bytes]) -> dict[str, Any]:
+def _read_manifests(names: Callable[[], Iterable[str]], read: Callable[[str], str | bytes]) -> dict[str, Any]:
+    """Return the content of every manifest by its name. `names` lists them, and `read` reads one."""
     return every(names, lambda name: json.loads(read(name)))
 
 
-def _listed(manifests: Mapping[str, Any]) -> list[str]:
-    """The files of all manifests that no other one replaces."""
-    replaced = {name for manifest in manifests.values() for name in manifest.get("replaces", [])}
-    current = (manifest for name, manifest in manifests.items() if name not in replaced)
-    return [file["path"] for manifest in current for file in manifest["files"]]
+def _current_paths(manifests: Mapping[str, Any]) -> list[str]:
+    """Return the files of all manifests that no other one replaces, relative to the folder."""
+    replaced: set[str] = set()
+    for manifest in manifests.values():
+        replaced.update(manifest.get("replaces", []))
+    paths: list[str] = []
+    for name, manifest in manifests.items():
+        if name not in replaced:
+            paths += [file["path"] for file in manifest["files"]]
+    return paths
 
 
-def _hdfs(folder: str | Path) -> tuple[Cluster, str] | None:
-    """The cluster and the folder's URI; None for a local folder."""
+def _read_from_disk(folder: Path) -> dict[str, Any]:
+    """Return the manifests of a local folder. Raises FileNotFoundError: there is no such folder."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is not a folder")
+    place = folder / FOLDER
+    return _read_manifests(
+        lambda: [path.name for path in place.glob("*.manifest")], lambda name: (place / name).read_text()
+    )
+
+
+def _find_on_hdfs(folder: str | Path) -> tuple[Cluster, str] | None:
+    """Return the cluster and the folder's URI; None for a folder that is not on HDFS."""
     if not str(folder).startswith("hdfs://"):
         return None
     from onceonly.filesystems.webhdfs import Cluster, split
@@ -84,7 +102,8 @@ def _hdfs(folder: str | Path) -> tuple[Cluster, str] | None:
     return cluster, cluster.root + split(str(folder))[1]
 
 
-def _manifests(cluster: Cluster, root: str) -> dict[str, Any]:
+def _read_from_hdfs(cluster: Cluster, root: str) -> dict[str, Any]:
+    """Return the manifests of a folder on HDFS. Raises FileNotFoundError: there is no such folder."""
     fs = cluster.fs
     if fs.info(cluster.path(root))["type"] != "directory":
         raise FileNotFoundError(f"{root} is not a folder")
@@ -92,16 +111,16 @@ def _manifests(cluster: Cluster, root: str) -> dict[str, Any]:
 
     def names() -> list[str]:
         try:
-            found = [path.rpartition("/")[2] for path in fs.ls(place, detail=False)]
+            entries = [path.rpartition("/")[2] for path in fs.ls(place, detail=False)]
         except FileNotFoundError:
             return []
-        return [name for name in found if name.endswith(".manifest")]
+        return [name for name in entries if name.endswith(".manifest")]
 
-    return _all(names, lambda name: fs.cat_file(f"{place}/{name}"))
+    return _read_manifests(names, lambda name: fs.cat_file(f"{place}/{name}"))
 
 
-def _stored(folder: str | Path) -> tuple[FileSystem, str] | None:
-    """The file system and the folder's URI; None for another folder."""
+def _find_on_store(folder: str | Path) -> tuple[FileSystem, str] | None:
+    """Return the file system and the URI of a folder on an object store; None for another folder."""
     if "://" not in str(folder) or str(folder).startswith("file:"):
         return None
     from onceonly.filesystems import places
@@ -109,11 +128,12 @@ def _stored(folder: str | Path) -> tuple[FileSystem, str] | None:
     return places.of(str(folder))
 
 
-def _on_store(on: FileSystem, root: str) -> dict[str, Any]:
-    if not on.names(root):
+def _read_from_store(file_system: FileSystem, root: str) -> dict[str, Any]:
+    """Return the manifests of a folder on an object store. Raises FileNotFoundError: there is no such folder."""
+    if not file_system.names(root):
         raise FileNotFoundError(f"{root} is not a folder")
     place = f"{root}/{FOLDER}"
-    return _all(
-        lambda: [name for name in on.names(place) if name.endswith(".manifest")],
-        lambda name: on.read(f"{place}/{name}"),
+    return _read_manifests(
+        lambda: [name for name in file_system.names(place) if name.endswith(".manifest")],
+        lambda name: file_system.read(f"{place}/{name}"),
     )

@@ -66,6 +66,8 @@ VARIABLES = (
 
 @dataclass(frozen=True)
 class Settings:
+    """The settings of one process."""
+
     home: Path
     project: Path
     state: str
@@ -105,11 +107,11 @@ class Settings:
         )
 
     def environment(self) -> dict[str, str]:
-        """The same settings for a process on another machine, where all paths have to be valid.
+        """Return the same settings, as variables, for a process on another machine, where all paths have to be valid.
 
         Credentials do not travel: that machine reaches its storage by its own.
         """
-        given = {
+        values = {
             "HOME": self.home,
             "STATE": self.state,
             "SPOOL": self.spool,
@@ -121,40 +123,51 @@ class Settings:
             "NOTIFY": self.notify,
             "TRANSFORMS": ",".join(self.transforms),
         }
-        return {f"ONCEONLY_{name}": str(value) for name, value in given.items() if value}
+        return {f"ONCEONLY_{name}": str(value) for name, value in values.items() if value}
 
     def locate(self, path: str) -> str:
-        """A sink's path as an absolute path or URI. A relative path is below the home."""
+        """Return a sink's path as an absolute path or URI. A relative path is below the home."""
         return path if urlsplit(path).scheme or Path(path).is_absolute() else str(self.home / path)
 
-    def brokers(self, named: str | None) -> str:
-        """The brokers that the pipeline names, else those of the environment, else the embedded broker."""
-        found = named or self.bootstrap or self.embedded_at("kafka")
-        if not found:
+    def brokers(self, pipeline_brokers: str | None) -> str:
+        """Return the brokers that the pipeline names, else those of the environment, else the embedded broker.
+
+        Raises:
+            InvalidPipeline: there are none of them.
+        """
+        addresses = pipeline_brokers or self.bootstrap or self.embedded_at("kafka")
+        if not addresses:
             raise InvalidPipeline(
                 "no Kafka broker is configured.",
                 "The pipeline has neither bootstrap nor connection, ONCEONLY_KAFKA_BOOTSTRAP is not set, and no "
                 f"embedded broker runs in {self.home}.",
                 "Set one of these, or start a broker: onceonly services up. Nothing was written.",
             )
-        return found
+        return addresses
 
     def spark_jars(self) -> list[str]:
-        """With those of object stores, where they were fetched; one that several need, once."""
-        folders = ("spark", "s3", "azure", "google")
-        found = {jar.name: str(jar) for folder in folders for jar in sorted((self.jars / folder).glob("*.jar"))}
-        return list(found.values())
+        """Return the paths of Spark's jars, with those of object stores, where they were fetched.
+
+        A jar that several need is there once.
+        """
+        paths: dict[str, str] = {}  # by name
+        for folder in ("spark", "s3", "azure", "google"):
+            for jar in sorted((self.jars / folder).glob("*.jar")):
+                paths[jar.name] = str(jar)
+        return list(paths.values())
 
     def embedded_at(self, service: str) -> str | None:
-        """The address of "kafka" or "spark", where `onceonly services up` runs it for this home."""
+        """Return the address of "kafka" or "spark", where `onceonly services up` runs it for this home; else None."""
         try:
-            found = json.loads((self.home / "services.json").read_text()).get(service)
+            address = json.loads((self.home / "services.json").read_text()).get(service)
         except FileNotFoundError:
             return None
-        return str(found) if found else None
+        return str(address) if address else None
 
 
-def _jars(given: str | None, project: Path, home: Path) -> Path:
-    """Without a jar there, Spark's own settings count."""
-    usual = project / ".jars"
-    return Path(given).absolute() if given else usual if usual.is_dir() else home / "jars"
+def _jars(configured: str | None, project: Path, home: Path) -> Path:
+    """Return the folder of the jars. Without a jar there, Spark's own settings count."""
+    if configured:
+        return Path(configured).absolute()
+    project_jars = project / ".jars"
+    return project_jars if project_jars.is_dir() else home / "jars"

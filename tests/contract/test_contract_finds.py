@@ -28,7 +28,7 @@ class TakesAnotherForItsOwn(FakeSink):
 
 
 class TakesLaterForPublished(FakeSink):
-    def _overtaken(self, *_: Any) -> Any:
+    def _overtaken_error(self, *_: Any) -> Any:
         return OutcomeOf({"rows": 0})
 
 
@@ -78,7 +78,7 @@ class PublishesWhileStaging(FakeSink):
 
 class TakesWhatIsGoneForEmpty(FakeSink):
     def _check_rows(self, handle: Handle) -> list[Any]:
-        return super()._check_rows(handle) if self._staged(handle["txn"]).exists() else []
+        return super()._check_rows(handle) if self._staged_file(handle["txn"]).exists() else []
 
 
 class RemembersDecisionsOfOthers(FakeSink):

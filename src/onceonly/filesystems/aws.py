@@ -27,9 +27,9 @@ ROLES = ("role_arn", "assume_role_method", "assume_role_kwargs", "external_id") 
 
 
 def settings_of(extra: Mapping[str, Any], login: str | None, password: str | None) -> Mapping[str, Any]:
-    """The settings of a connection; Airflow keeps the two keys as login and password, or in the extra."""
-    given = {KEY: login, SECRET: password} if login and password else {}
-    return {**extra, **given}
+    """Return the settings of a connection; Airflow keeps the two keys as login and password, or in the extra."""
+    keys = {KEY: login, SECRET: password} if login and password else {}
+    return {**extra, **keys}
 
 
 def take_up(conn_id: str, settings: Mapping[str, Any], env: MutableMapping[str, str] = os.environ) -> None:
@@ -45,14 +45,16 @@ def take_up(conn_id: str, settings: Mapping[str, Any], env: MutableMapping[str, 
 
 
 def provider(env: Mapping[str, str]) -> dict[str, Any]:
-    """Where a client that knows no profiles gets credentials, if one is to count: the order is that of delta-rs.
+    """Return where a client that knows no profiles gets credentials, as an argument; empty: by itself.
+
+    The order is that of delta-rs: keys, then a profile, if one is to count.
 
     Raises:
         InvalidPipeline: what reads profiles is not installed.
     """
     if all(env.get(name) for name in KEYS) or (env.get("AWS_ENDPOINT_URL") and env.get(CHAIN, "").lower() != "true"):
         return {}
-    if not env.get("AWS_PROFILE") and not any(os.path.exists(path) for path in _files(env)):
+    if not env.get("AWS_PROFILE") and not any(map(os.path.exists, _profile_files(env))):
         return {}
     try:
         from obstore.auth.boto3 import Boto3CredentialProvider
@@ -65,8 +67,8 @@ def provider(env: Mapping[str, str]) -> dict[str, Any]:
     return {"credential_provider": Boto3CredentialProvider()}
 
 
-def _files(env: Mapping[str, str]) -> list[str]:
-    """Where profiles are."""
+def _profile_files(env: Mapping[str, str]) -> list[str]:
+    """Return the paths of the files that hold profiles."""
     return [
         os.path.expanduser(env.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials"),
         os.path.expanduser(env.get("AWS_CONFIG_FILE") or "~/.aws/config"),
@@ -74,45 +76,56 @@ def _files(env: Mapping[str, str]) -> list[str]:
 
 
 def variables(conn_id: str, settings: Mapping[str, Any]) -> dict[str, str]:
-    """Raises InvalidPipeline: it cannot be used. No value is shown."""
-    if why := _against(settings):
+    """Return the variables for a connection. Raises InvalidPipeline: it cannot be used. No value is shown."""
+    if why := _find_obstacle(settings):
         raise InvalidPipeline(
             f"the Airflow connection '{conn_id}' cannot be used for S3.",
             why,
             "Give it both keys (login and password), or a profile, or neither (docs/object-stores.md). Nothing was "
             "written.",
         )
-    found = {VARIABLES[name]: str(value) for name, value in settings.items() if name in VARIABLES and value}
-    endpoint = found.get("AWS_ENDPOINT_URL", "")
-    chain = endpoint and "AWS_ACCESS_KEY_ID" not in found
-    more = {"AWS_ALLOW_HTTP": endpoint.startswith("http://"), CHAIN: chain}
-    return {**found, **{name: "true" for name, needed in more.items() if needed}}
+    env: dict[str, str] = {}
+    for name, value in settings.items():
+        if name in VARIABLES and value:
+            env[VARIABLES[name]] = str(value)
+    endpoint = env.get("AWS_ENDPOINT_URL", "")
+    if endpoint.startswith("http://"):
+        env["AWS_ALLOW_HTTP"] = "true"
+    if endpoint and "AWS_ACCESS_KEY_ID" not in env:
+        env[CHAIN] = "true"
+    return env
 
 
 def taken_up(conn_id: str | None, env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What a process elsewhere needs to use the connection as this one does, keys included; nothing without one."""
-    return _named(env) if conn_id else {}
+    """Return what a process elsewhere needs to use the connection as this one does, keys included.
+
+    Nothing without a connection.
+    """
+    return _select_variables(env) if conn_id else {}
 
 
-def adopt(found: Mapping[str, str], env: MutableMapping[str, str] = os.environ) -> None:
+def adopt(variables: Mapping[str, str], env: MutableMapping[str, str] = os.environ) -> None:
     """Let credentials among these variables take the place of all that the environment names."""
-    if any(name in found for name in CREDENTIALS):
+    if any(name in variables for name in CREDENTIALS):
         for name in CREDENTIALS:
             env.pop(name, None)
-    env.update(found)
+    env.update(variables)
 
 
 def for_executors(env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What Python on Spark's executors needs to reach S3 by the keys of this environment, as S3A hands them over."""
-    return _named(env) if all(map(env.get, KEYS)) else {}
+    """Return what Python on Spark's executors needs to reach S3 by this environment's keys, as S3A hands them over."""
+    return _select_variables(env) if all(map(env.get, KEYS)) else {}
 
 
-def _named(env: Mapping[str, str]) -> dict[str, str]:
+def _select_variables(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that a connection can set, as far as they are set."""
     return {name: env[name] for name in sorted({*VARIABLES.values(), "AWS_ALLOW_HTTP", CHAIN}) if env.get(name)}
 
 
-def _against(settings: Mapping[str, Any]) -> str | None:
-    if roles := [name for name in ROLES if settings.get(name)]:
+def _find_obstacle(settings: Mapping[str, Any]) -> str | None:
+    """Return why a connection with these settings cannot be used; None: it can be."""
+    roles = [name for name in ROLES if settings.get(name)]
+    if roles:
         return f"It names a role ({', '.join(roles)}), which only a profile or the machine itself can assume."
     if bool(settings.get(KEY)) != bool(settings.get(SECRET)):
         return f"It has only one of {KEY} and {SECRET}."

@@ -15,16 +15,12 @@ from onceonly.filesystems.azure_names import KEY, NAME, TOKEN
 
 LOGIN, PASSWORD, SAS = "login", "password", "sas_token"
 CREDENTIALS = (KEY, TOKEN, "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_MASTER_KEY", "AZURE_STORAGE_SAS_KEY")
-OTHERS = (
-    "connection_string",
-    "tenant_id",
-    "shared_access_key",
-    "managed_identity_client_id",
-)  # of Airflow's own client
+# What only Airflow's own client can use.
+AIRFLOW_ONLY = ("connection_string", "tenant_id", "shared_access_key", "managed_identity_client_id")
 
 
 def settings_of(extra: Mapping[str, Any], login: str | None, password: str | None) -> Mapping[str, Any]:
-    """The settings of a connection: the account is its login, and the key its password."""
+    """Return the settings of a connection: the account is its login, and the key its password."""
     return {**extra, LOGIN: login, PASSWORD: password}
 
 
@@ -34,34 +30,41 @@ def take_up(conn_id: str, settings: Mapping[str, Any], env: MutableMapping[str, 
     Raises:
         InvalidPipeline: it cannot be used; nothing was changed.
     """
-    found = variables(conn_id, settings)
-    if len(found) > 1:
+    new_env = variables(conn_id, settings)
+    if len(new_env) > 1:  # a key or a token, beside the account
         for name in CREDENTIALS:
             env.pop(name, None)
-    env.update(found)
+    env.update(new_env)
 
 
 def variables(conn_id: str, settings: Mapping[str, Any]) -> dict[str, str]:
-    """Raises InvalidPipeline: it cannot be used. No value is shown."""
-    if why := _against(settings):
+    """Return the variables for a connection. Raises InvalidPipeline: it cannot be used. No value is shown."""
+    if why := _find_obstacle(settings):
         raise InvalidPipeline(
             f"the Airflow connection '{conn_id}' cannot be used for Azure.",
             why,
             "Give it the account as login, and its key as password, or a sas_token, or neither "
             "(docs/object-stores.md). Nothing was written.",
         )
-    named = {NAME: settings[LOGIN], KEY: settings.get(PASSWORD), TOKEN: settings.get(SAS)}
-    return {name: str(value) for name, value in named.items() if value}
+    values = {NAME: settings[LOGIN], KEY: settings.get(PASSWORD), TOKEN: settings.get(SAS)}
+    return {name: str(value) for name, value in values.items() if value}
 
 
 def taken_up(conn_id: str | None, env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What a process elsewhere needs to use the connection as this one does, keys included; nothing without one."""
-    return {name: env[name] for name in (NAME, KEY, TOKEN) if conn_id and env.get(name)}
+    """Return what a process elsewhere needs to use the connection as this one does, keys included.
+
+    Nothing without a connection.
+    """
+    if not conn_id:
+        return {}
+    return {name: env[name] for name in (NAME, KEY, TOKEN) if env.get(name)}
 
 
-def _against(settings: Mapping[str, Any]) -> str | None:
-    if found := [name for name in OTHERS if settings.get(name)]:
-        return f"It has {', '.join(found)}, which only Airflow's own client can use."
+def _find_obstacle(settings: Mapping[str, Any]) -> str | None:
+    """Return why a connection with these settings cannot be used; None: it can be."""
+    unsupported = [name for name in AIRFLOW_ONLY if settings.get(name)]
+    if unsupported:
+        return f"It has {', '.join(unsupported)}, which only Airflow's own client can use."
     if not settings.get(LOGIN):
         return "It names no account."
     if settings.get(PASSWORD) and settings.get(SAS):

@@ -30,7 +30,7 @@ class Place(NamedTuple):
     @property
     def root(self) -> str:
         """The container's URI; abfs is the same without TLS, as the emulator speaks."""
-        return f"{'abfs' if emulated() else 'abfss'}://{self.container}@{self.host}"
+        return f"{'abfs' if is_emulated() else 'abfss'}://{self.container}@{self.host}"
 
     @property
     def uri(self) -> str:
@@ -41,12 +41,12 @@ class Place(NamedTuple):
         return self.host.partition(".")[0]
 
 
-def emulated(env: Mapping[str, str] = os.environ) -> bool:
+def is_emulated(env: Mapping[str, str] = os.environ) -> bool:
     return env.get(EMULATOR, "").lower() in ("true", "1")
 
 
 def parse(uri: str, env: Mapping[str, str] = os.environ) -> Place:
-    """The place that a URI names; the path is taken literally.
+    """Return the place that a URI names; the path is taken literally.
 
     Raises:
         InvalidPipeline: no container, no account, or no folder in it.
@@ -54,7 +54,10 @@ def parse(uri: str, env: Mapping[str, str] = os.environ) -> Place:
     scheme, _, rest = uri.partition("://")
     place, _, path = rest.partition("/")
     clean = posixpath.normpath("/" + path.lstrip("/")).strip("/")
-    container, _, host = place.rpartition("@") if scheme.lower() in LONG else (place, "", _host(uri, env))
+    if scheme.lower() in LONG:
+        container, _, host = place.rpartition("@")
+    else:
+        container, host = place, _host(uri, env)
     if not container or not host or not clean or "@" in container or ":" in container:
         raise InvalidPipeline(
             f"'{urlsplit(uri).scheme}://…/{path}' cannot be used.",
@@ -65,11 +68,12 @@ def parse(uri: str, env: Mapping[str, str] = os.environ) -> Place:
 
 
 def hadoop(uri: str) -> str:
-    """The URI by which Spark knows what is called az:// elsewhere; any other one stays."""
+    """Return the URI by which Spark knows what is called az:// elsewhere; any other one stays."""
     return parse(uri).uri if urlsplit(uri).scheme.lower() in SHORT else uri
 
 
 def _host(uri: str, env: Mapping[str, str]) -> str:
+    """Return the host of the account that the environment names. Raises InvalidPipeline: it names none."""
     if account := env.get(NAME):
         return f"{account}.{HOST}"
     raise InvalidPipeline(

@@ -51,16 +51,18 @@ class OwnPath:
         return f"{self.root.rstrip('/')}/{self.name}"
 
     def below(self, path: str) -> OwnPath:
+        """Return a path below this one. Raises InvalidPipeline: it leaves this one."""
         return OwnPath(self.root, f"{self.name}/{path}")
 
 
 def is_own(name: str) -> bool:
+    """Whether Onceonly itself gives such a name, relative to a root: see `OwnPath`."""
     if not is_plain(name):
         return False
-    first, last = name.split("/")[0], name.rpartition("/")[2]
-    if any(is_transaction(first.removeprefix(mark)) for mark in MARKS) or is_published(name):
+    first_part, last_part = name.split("/")[0], name.rpartition("/")[2]
+    if any(is_transaction(first_part.removeprefix(mark)) for mark in MARKS) or is_published(name):
         return True
-    return last.startswith(".") and is_transaction(last[1:])  # a probe file in a folder of the target
+    return last_part.startswith(".") and is_transaction(last_part[1:])  # a probe file in a folder of the target
 
 
 def is_plain(path: object) -> bool:
@@ -73,7 +75,7 @@ def is_transaction(name: object) -> bool:
 
 
 def parsed(name: object) -> Transaction | None:
-    """The transaction of that name; None unless Onceonly could have given every part of the name."""
+    """Return the transaction of that name; None unless Onceonly could have given every part of the name."""
     txn = Transaction.parse(name) if isinstance(name, str) else None
     if txn is None or not all(map(PART.fullmatch, (txn.state_id, txn.nonce))):
         return None
@@ -91,12 +93,12 @@ def is_published(path: object) -> bool:
 
 
 def stem(txn: Transaction) -> str:
-    """The first part of every name that a FileSink gives: state table, pipeline, sink and epoch."""
+    """Return the first part of every name that a FileSink gives: state table, pipeline, sink and epoch."""
     return f"{txn.pipeline}-{txn.sink}-{txn.epoch:06d}-{txn.state_id[:8]}"
 
 
 def stream(txn: Transaction) -> str:
-    """Whose files in a folder are ordered by their decisions: those of one sink of one pipeline of one state table."""
+    """Return a name for the files of one sink of one pipeline of one state table: their decisions order them."""
     return f"{txn.state_id}-{txn.pipeline}-{txn.sink}"
 
 
@@ -126,6 +128,7 @@ def refused_early() -> Iterator[None]:
 
 
 def damaged(sink: str, why: str) -> CannotPublish:
+    """Return the error that a handle holds a value that this sink does not write."""
     return CannotPublish(
         f"sink '{sink}': the handle in the state table is damaged or forged.",
         f"{why} This sink does not write such a value.",

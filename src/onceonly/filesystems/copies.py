@@ -27,11 +27,11 @@ class Unmet(OSError):
 class CopyingStore(Store, Protocol):
     server: str  # in errors: what names the server
 
-    def copy(self, old: str, found: Found, new: str, mark: str) -> None:
+    def copy(self, old: str, source: Found, new: str, mark: str) -> None:
         """Copy an object whole, with that mark in place of its metadata; on the store's side.
 
         Args:
-            found: the object as it was seen; another one is not copied.
+            source: the object as it was seen; another one is not copied.
         Raises:
             FileExistsError: the name is taken. It may be by this very copy, whose first answer was lost.
             FileNotFoundError: the object no longer exists, or is another one.
@@ -40,15 +40,17 @@ class CopyingStore(Store, Protocol):
 
 
 class CopiedFiles(ObjectFiles):
+    """Files on a store that copies objects under conditions."""
+
     def __init__(self, store: CopyingStore) -> None:
         super().__init__(store)
-        self._copying, self.server = store, store.server
+        self._copying_store, self.server = store, store.server
 
     def try_out(self, target: str) -> None:
-        def begin(source: str, found: Found, new: str, mark: str) -> Callable[[], bool]:
+        def begin(old: str, source: Found, new: str, mark: str) -> Callable[[], bool]:
             def copy() -> bool:
                 try:
-                    self._copy_once(source, found, new, mark)
+                    self._copy_once(old, source, new, mark)
                 except FileExistsError:
                     return False
                 return True
@@ -58,50 +60,59 @@ class CopiedFiles(ObjectFiles):
         trial.check(self._store, target, begin)
 
     def ready(self, staged: str, final: str) -> Ready:
-        found = self._store.find(staged)
-        if found is None:
+        source = self._store.find(staged)
+        if source is None:
             raise FileNotFoundError(staged)
-        return Ready(Fingerprint(found.bytes, NONCE, uuid.uuid4().hex), Upload("", found.etag, ()))
+        return Ready(Fingerprint(source.bytes, NONCE, uuid.uuid4().hex), Upload("", source.etag, ()))
 
     def move(self, old: OwnPath, new: str, ready: Ready | None = None) -> None:
-        """The old object stays."""
-        found = self._store.find(old.path)
-        wanted = ready.upload.source if ready and ready.upload else None
-        if found is None or (wanted and found.etag != wanted):
+        """Copy the file to its final name. The old object stays."""
+        source = self._store.find(old.path)
+        staged_etag = ready.upload.source if ready and ready.upload else None
+        if source is None or (staged_etag and source.etag != staged_etag):
             raise FileNotFoundError(old.path)
-        self._copy(old.path, found, new, ready.print.digest if ready else uuid.uuid4().hex)
+        self._copy(old.path, source, new, ready.print.digest if ready else uuid.uuid4().hex)
 
     def create(self, path: str, text: str, folder: OwnPath) -> None:
-        """What is copied is written before the sign is looked for, and is removed with the folder."""
+        """Create a file by a copy.
+
+        What is copied is written before the sign is looked for, and is removed with the folder.
+        """
         nonce = uuid.uuid4().hex
         new = folder.below(f".new-{nonce}")
         self.write(new.path, text)
         try:
-            found = self._store.find(new.path)
-            if found is None or not self.exists(f"{folder.path}/{FOLDER}"):
+            source = self._store.find(new.path)
+            if source is None or not self.exists(f"{folder.path}/{FOLDER}"):
                 raise FileNotFoundError(folder.path)
-            self._copy(new.path, found, path, nonce)
+            self._copy(new.path, source, path, nonce)
         finally:
             self.remove(new)
 
-    def _copy(self, old: str, found: Found, new: str, nonce: str) -> None:
+    def _copy(self, old: str, source: Found, new: str, nonce: str) -> None:
+        """Copy an object. A name that is taken is no error if its object has the nonce: it is of this very copy."""
         try:
-            self._copy_once(old, found, new, nonce)
+            self._copy_once(old, source, new, nonce)
         except FileExistsError:
-            there = self._store.find(new)
-            if there is None or there.mark != nonce:
+            published = self._store.find(new)
+            if published is None or published.mark != nonce:
                 raise
 
-    def _copy_once(self, old: str, found: Found, new: str, mark: str) -> None:
-        """If the object is still the same one, the name was taken; it may be free again by now."""
+    def _copy_once(self, old: str, source: Found, new: str, mark: str) -> None:
+        """Copy an object, and find out which condition was not met, if the store does not say.
+
+        If the object is still the same one, the name was taken; it may be free again by now.
+        """
         try:
-            self._copying.copy(old, found, new, mark)
+            self._copying_store.copy(old, source, new, mark)
         except Unmet as error:
-            now = self._store.find(old)
-            raise FileExistsError(new) if now and now.etag == found.etag else FileNotFoundError(old) from error
+            current = self._store.find(old)
+            if current and current.etag == source.etag:
+                raise FileExistsError(new) from error
+            raise FileNotFoundError(old) from error
 
     def delete(self, folder: OwnPath) -> None:
-        """The sign goes first: whoever writes something there later looks for it afterwards."""
+        """Delete a folder. The sign goes first: whoever writes something there later looks for it afterwards."""
         self.remove(folder.below(FOLDER))
         super().delete(folder)
         self._store.unlink([f"{folder.path}/"])  # what Spark marks the folder itself by

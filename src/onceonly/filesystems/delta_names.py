@@ -14,43 +14,50 @@ LAST = f"{LOG}/_last_checkpoint"
 
 
 def entry(version: int) -> str:
-    return f"{LOG}/{version:020}.json" if version >= 0 else f"{LOG}/"  # before all of them
+    """Return the path of a log entry. Below 0: a path before all of them."""
+    return f"{LOG}/{version:020}.json" if version >= 0 else f"{LOG}/"
 
 
 def checkpoint(version: int) -> str:
-    """Of one file, as delta-rs writes them."""
+    """Return the path of a log checkpoint of one file, as delta-rs writes them."""
     return f"{LOG}/{version:020}.checkpoint.parquet"
 
 
 def version_of(name: str) -> int | None:
-    """Of a log entry; None: it is none."""
+    """Return the version of a log entry; None: it is none."""
     match = ENTRY.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def checkpoint_of(name: str) -> int | None:
-    """Of a log checkpoint, or a part of one; None: it is none."""
+    """Return the version of a log checkpoint, or of a part of one; None: it is none."""
     match = CHECKPOINT.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def recent(files: Objects) -> list[Found]:
-    """What the log of a table has since its last log checkpoint, and that; perhaps more.
+    """Return what the log of a table has since its last log checkpoint, and that; perhaps more.
 
     One request, where the log has less than a page; else the last log checkpoint tells where to begin.
     """
     pages = files.pages(LOG)
-    found = next(pages, [])
-    if len(found) < PAGE:
-        return found
-    last = _last(files)
-    later = [] if last is None else files.below(LOG, after=entry(last - 1))
-    if any(checkpoint_of(each.name) == last for each in later):
-        return later
-    return [*found, *(each for page in pages for each in page)]  # it is missing, or tells of another log than this
+    first_page = next(pages, [])
+    if len(first_page) < PAGE:
+        return first_page
+    last_checkpoint = _read_last_checkpoint(files)
+    if last_checkpoint is not None:
+        later = files.below(LOG, after=entry(last_checkpoint - 1))
+        if any(checkpoint_of(obj.name) == last_checkpoint for obj in later):
+            return later
+    # No log checkpoint is named, or the named one is missing, or of another log than this: list the rest.
+    objects = list(first_page)
+    for page in pages:
+        objects += page
+    return objects
 
 
-def _last(files: Objects) -> int | None:
+def _read_last_checkpoint(files: Objects) -> int | None:
+    """Return the version that the log names as that of its last log checkpoint; None: it names none."""
     try:
         return int(json.loads(files.read(LAST))["version"])
     except (FileNotFoundError, ValueError, KeyError):

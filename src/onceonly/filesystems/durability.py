@@ -11,7 +11,7 @@ import errno
 import os
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -63,20 +63,27 @@ def tree_to_disk(folder: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor  # here, so that `onceonly status` starts fast
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(_sync_existing, (Path(root) / name for root, _, names in os.walk(folder) for name in names)))
+        list(pool.map(_sync_existing, _files_below(folder)))
     for root, _, _ in os.walk(folder):
         _sync_existing(Path(root))
     way_to_disk(folder.parent)
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    for root, _, names in os.walk(folder):
+        for name in names:
+            yield Path(root) / name
 
 
 def files_to_disk(paths: Iterable[Path]) -> None:
     """Sync these files and their folders, up to the root. A file that is missing was removed by its owner since."""
     from concurrent.futures import ThreadPoolExecutor
 
-    named = list(paths)
+    files = list(paths)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(_sync_existing, named))
-    for folder in sorted({path.parent for path in named if path.parent.exists()}):
+        list(pool.map(_sync_existing, files))
+    folders = {path.parent for path in files}
+    for folder in sorted(folder for folder in folders if folder.exists()):
         way_to_disk(folder)
 
 
@@ -97,7 +104,7 @@ class Log:
 
     def __init__(self, table: Path) -> None:
         self.folder = table / "_delta_log"
-        self._kept = -1
+        self._synced_version = -1  # of the newest entry that is on disk; -1: not known
 
     def keep(self) -> None:
         """Make sure that every existing entry is on disk. Without new entries this costs one directory listing.
@@ -107,16 +114,20 @@ class Log:
         """
         tail = self.tail()
         newest = version_of(tail[-1])
-        known = self._kept if self._kept <= newest else -1  # -1: a new process, or a restored older log
-        new = [name for name in tail if version_of(name) > known]
-        for name in new:
+        synced = self._synced_version
+        if synced > newest:  # a restored older log
+            synced = -1
+        new_names = [name for name in tail if version_of(name) > synced]
+        for name in new_names:
             _sync_existing(self.folder / name)  # a missing one was cleaned up, and a later log checkpoint is on disk
-        if new:
-            (way_to_disk if known < 0 else to_disk)(self.folder)
-        self._kept = newest
+        if new_names and synced < 0:
+            way_to_disk(self.folder)  # not known to this process: any parent may be new, too
+        elif new_names:
+            to_disk(self.folder)
+        self._synced_version = newest
 
     def tail(self) -> list[str]:
-        """The names of the entries since the last log checkpoint, in order: all that a reader needs."""
+        """Return the names of the entries since the last log checkpoint, in order: all that a reader needs."""
         names = sorted(name for name in os.listdir(self.folder) if ENTRY.fullmatch(name))
         if not names:
             raise FileNotFoundError(f"{self.folder} contains no Delta log")

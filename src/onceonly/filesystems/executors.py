@@ -12,10 +12,15 @@ AZURE = ("AZURE_STORAGE_", "AZURITE_")
 
 
 def environment(uri: str, env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Keys by the names of their variables. Of Google, it is the path of a key file, which has to be there as well."""
+    """Return the keys by the names of their variables.
+
+    Of Google, it is the path of a key file, which has to be there as well.
+    """
     scheme = urlsplit(uri).scheme.lower()
     if scheme in ("s3", "s3a"):
         return aws.for_executors(env)
     if scheme in azure_names.SCHEMES:
         return {name: env[name] for name in sorted(env) if name.startswith(AZURE)}
-    return {name: env[name] for name in google_names.FILES if scheme in google_names.SCHEMES and env.get(name)}
+    if scheme in google_names.SCHEMES:
+        return {name: env[name] for name in google_names.FILES if env.get(name)}
+    return {}

@@ -45,7 +45,7 @@ class Folders:
             FileNotFoundError: the folder for it does not exist.
         """
         if local := local_path(self.path(name)):
-            return _mark(local, text)
+            return _create_durably(local, text)
         if self.has(name):
             return False
         files, path = file_system(self.path(name))
@@ -73,9 +73,12 @@ class Folders:
         return local.is_dir() if local else True
 
     def files(self, name: str) -> dict[str, int]:
-        """The sizes in bytes of the files below a folder that readers see, by path; empty if it does not exist."""
+        """Return the sizes in bytes of the files below a folder that readers see, by path.
+
+        Empty if the folder does not exist.
+        """
         if is_marked_store(self.uri):
-            sizes = {found.path: found.size for found in objects.literal(self.path(name)).below()}
+            sizes = {obj.path: obj.size for obj in objects.literal(self.path(name)).below()}
         else:
             files, path = file_system(self.path(name))
             infos = files.get_file_info(pafs.FileSelector(path, allow_not_found=True, recursive=True))
@@ -88,16 +91,16 @@ class Folders:
             return str(stream.read().decode())
 
     def holding(self, prefix: str) -> list[Transaction]:
-        """Transactions with that `Transaction.prefix` that have a folder."""
+        """Return the transactions with that `Transaction.prefix` that have a folder."""
         return named(self.names(), prefix)
 
     def names(self) -> list[str]:
-        """The names of all folders in it, and of files where that costs nothing; empty if it does not exist."""
+        """Return the names of all folders in it, and of files where that costs nothing; empty if it does not exist."""
         if is_marked_store(self.uri):
             return objects.literal(self.uri).folders("")
         files, path = file_system(self.uri)
-        found = files.get_file_info(pafs.FileSelector(path, allow_not_found=True))
-        return [info.base_name for info in found]
+        infos = files.get_file_info(pafs.FileSelector(path, allow_not_found=True))
+        return [info.base_name for info in infos]
 
 
 def _is_hidden(path: str) -> bool:
@@ -105,9 +108,12 @@ def _is_hidden(path: str) -> bool:
 
 
 def named(folders: Iterable[str], prefix: str) -> list[Transaction]:
-    """The transactions with that `Transaction.prefix` among the names of folders, in order."""
-    ours = sorted(name for name in folders if name.startswith(f"{prefix}-"))
-    return [txn for name in ours if (txn := Transaction.parse(name))]
+    """Return the transactions with that `Transaction.prefix` among the names of folders, in order."""
+    transactions = []
+    for name in sorted(folders):
+        if name.startswith(f"{prefix}-") and (txn := Transaction.parse(name)):
+            transactions.append(txn)
+    return transactions
 
 
 def delete(own: OwnPath) -> None:
@@ -127,17 +133,20 @@ def delete(own: OwnPath) -> None:
 
 
 def _delete_on_google(own: OwnPath) -> None:
-    """By Google's own client: what marks a folder there ends with a slash, and obstore cannot name it."""
-    with objects.installed(own.root):
+    """Delete by Google's own client: what marks a folder there ends with a slash, and obstore cannot name it."""
+    with objects.require_client(own.root):
         from onceonly.filesystems.google_client import Bucket
-    name, path = google_names.parse(own.path)
-    bucket = Bucket(name)
-    while found := list(bucket.below(f"{bucket.root}/{path}")):
-        bucket.unlink([f"{bucket.root}/{path}/{each}" for each in found])
+    bucket_name, path = google_names.parse(own.path)
+    bucket = Bucket(bucket_name)
+    while names := list(bucket.list_names(f"{bucket.root}/{path}")):
+        bucket.unlink([f"{bucket.root}/{path}/{name}" for name in names])
 
 
 def file_system(uri: str) -> tuple[pafs.FileSystem, str]:
-    """The file system of a path or URI, and the path in it, which is taken as Spark takes it: nothing is an escape."""
+    """Return the file system of a path or URI, and the path in it.
+
+    The path is taken as Spark takes it: nothing is an escape.
+    """
     local = local_path(uri)
     if local is not None:
         return pafs.LocalFileSystem(), str(local)
@@ -146,8 +155,8 @@ def file_system(uri: str) -> tuple[pafs.FileSystem, str]:
     if _scheme(uri) in S3:
         bucket, _, path = uri.partition("://")[2].rstrip("/").partition("/")
         return pafs.FileSystem.from_uri(f"s3://{bucket}")[0], f"{bucket}/{path}"
-    found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(uri)
-    return found
+    files_and_path: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(uri)
+    return files_and_path
 
 
 def is_marked_store(uri: str) -> bool:
@@ -159,7 +168,8 @@ def _scheme(uri: str) -> str:
     return urlsplit(uri).scheme.lower()
 
 
-def _mark(path: Path, text: str) -> bool:
+def _create_durably(path: Path, text: str) -> bool:
+    """Create a file on a local disk, and sync it and its name; False: it exists already."""
     try:
         with path.open("x") as file:
             file.write(text)

@@ -28,7 +28,7 @@ from onceonly.filesystems.google_names import key_file
 from onceonly.filesystems.interface import AT_ONCE
 from onceonly.filesystems.object_files import MARK, Found
 
-WAIT = (10.0, 60.0)  # seconds: to connect, and for a response
+TIMEOUT_SECONDS = (10.0, 60.0)  # to connect, and for a response
 T = TypeVar("T")
 
 
@@ -42,46 +42,53 @@ class Bucket:
 
     @property
     def endpoint(self) -> str:
-        return _server(key_file(os.environ)) or "https://storage.googleapis.com"
+        return _find_server(key_file(os.environ)) or "https://storage.googleapis.com"
 
     def find(self, uri: str) -> Found | None:
-        told = self._ask(uri, lambda: self._bucket.get_blob(self._key(uri), timeout=WAIT))
-        return Found(int(told.size), str(told.generation), (told.metadata or {}).get(MARK, "")) if told else None
+        blob = self._ask(uri, lambda: self._bucket.get_blob(self._key(uri), timeout=TIMEOUT_SECONDS))
+        if not blob:
+            return None
+        return Found(int(blob.size), str(blob.generation), (blob.metadata or {}).get(MARK, ""))
 
     def get(self, uri: str) -> bytes:
-        return bytes(self._ask(uri, lambda: self._blob(uri).download_as_bytes(timeout=WAIT)))
+        return bytes(self._ask(uri, lambda: self._blob(uri).download_as_bytes(timeout=TIMEOUT_SECONDS)))
 
     def put(self, uri: str, content: bytes) -> None:
-        self._ask(uri, lambda: self._blob(uri).upload_from_string(content, timeout=WAIT))
+        self._ask(uri, lambda: self._blob(uri).upload_from_string(content, timeout=TIMEOUT_SECONDS))
 
-    def copy(self, old: str, found: Found, new: str, mark: str) -> None:
+    def copy(self, old: str, source: Found, new: str, mark: str) -> None:
         """See `copies.CopyingStore`. A large object takes several requests; its name appears with the last one."""
-        source, made = self._blob(old), self._blob(new)
-        made.metadata, made.content_type = {MARK: mark}, "application/octet-stream"
-        conditions = {"if_generation_match": 0, "if_source_generation_match": int(found.etag)}
+        old_blob, new_blob = self._blob(old), self._blob(new)
+        new_blob.metadata, new_blob.content_type = {MARK: mark}, "application/octet-stream"
+        conditions = {"if_generation_match": 0, "if_source_generation_match": int(source.etag)}
 
-        def step(token: str | None) -> str | None:
-            found: str | None = made.rewrite(source, token, timeout=WAIT, **conditions)[0]
-            return found
+        def copy_part(token: str | None) -> str | None:
+            next_token: str | None = new_blob.rewrite(old_blob, token, timeout=TIMEOUT_SECONDS, **conditions)[0]
+            return next_token
 
-        token = self._ask(new, lambda: step(None))
+        token = self._ask(new, lambda: copy_part(None))
         while token:
-            token = self._ask(new, partial(step, token))
+            token = self._ask(new, partial(copy_part, token))
 
-    def below(self, folder: str) -> Iterator[str]:
+    def list_names(self, folder: str) -> Iterator[str]:
         prefix = f"{self._key(folder)}/"
-        pages = self._client.list_blobs(self.name, prefix=prefix, timeout=WAIT).pages
+        pages = self._client.list_blobs(self.name, prefix=prefix, timeout=TIMEOUT_SECONDS).pages
         while (page := self._ask(folder, lambda: next(pages, None))) is not None:
-            yield from (each.name.removeprefix(prefix) for each in page)
+            for blob in page:
+                yield blob.name.removeprefix(prefix)
 
     def entries(self, folder: str, most: int | None = None) -> list[str]:
-        prefix, found = f"{self._key(folder)}/", []
-        listed = self._client.list_blobs(self.name, prefix=prefix, delimiter="/", max_results=most, timeout=WAIT)
-        pages = listed.pages
+        prefix = f"{self._key(folder)}/"
+        blobs = self._client.list_blobs(
+            self.name, prefix=prefix, delimiter="/", max_results=most, timeout=TIMEOUT_SECONDS
+        )
+        pages = blobs.pages
+        paths: list[str] = []
         while (page := self._ask(folder, lambda: next(pages, None))) is not None:
-            found += [each.name for each in page]
-        names = (name.removeprefix(prefix).rstrip("/") for name in [*found, *listed.prefixes])
-        return sorted({name for name in names if name})
+            paths += [blob.name for blob in page]
+        paths += blobs.prefixes  # complete only after the last page
+        names = {path.removeprefix(prefix).rstrip("/") for path in paths}
+        return sorted(names - {""})
 
     def unlink(self, uris: Sequence[str]) -> None:
         with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -89,13 +96,13 @@ class Bucket:
 
     def _delete(self, uri: str) -> None:
         with suppress(FileNotFoundError):
-            self._ask(uri, lambda: self._blob(uri).delete(timeout=WAIT))
+            self._ask(uri, lambda: self._blob(uri).delete(timeout=TIMEOUT_SECONDS))
 
     def _blob(self, uri: str) -> Any:
         return self._bucket.blob(self._key(uri))
 
     def _key(self, uri: str) -> str:
-        """Raises FileNotFoundError: it is in another bucket."""
+        """Return the key of a URI. Raises FileNotFoundError: it is in another bucket."""
         if not uri.startswith(f"{self.root}/"):
             raise FileNotFoundError(f"{uri} is not in {self.root}")
         return uri.removeprefix(f"{self.root}/")
@@ -106,9 +113,9 @@ class Bucket:
 
     @property
     def _client(self) -> Any:
-        known = {name: value for name, value in os.environ.items() if name.startswith("GOOGLE_")}
+        variables = frozenset(item for item in os.environ.items() if item[0].startswith("GOOGLE_"))
         try:
-            return _client(os.getpid(), frozenset(known.items()))
+            return _client(os.getpid(), variables)
         except login.TransportError as error:
             raise ConnectionError(f"{self.root}: the server that logs in does not answer") from error
         except login.GoogleAuthError as error:
@@ -135,26 +142,30 @@ class Bucket:
 
 @lru_cache(maxsize=1)
 def _client(process: int, environment: frozenset[tuple[str, str]]) -> Client:
-    """`process`: connections are not shared with a child."""
+    """Make a client for these variables. `process`: connections are not shared with a child."""
     file = key_file(dict(environment))
-    server = _server(file)
+    server = _find_server(file)
     options = {"api_endpoint": server} if server else None
     if file is None:
         return Client(client_options=options)
-    told = _told(file)
-    if told.get("disable_oauth"):
-        return Client(told.get("project_id") or "none", AnonymousCredentials(), client_options=options)  # type: ignore[no-untyped-call]
+    key = _read_key_file(file)
+    if key.get("disable_oauth"):
+        return Client(key.get("project_id") or "none", AnonymousCredentials(), client_options=options)  # type: ignore[no-untyped-call]
     return Client.from_service_account_json(str(file), client_options=options)
 
 
-def _server(file: Path | None) -> str | None:
-    return str(_told(file)["gcs_base_url"]) if file and _told(file).get("gcs_base_url") else None
+def _find_server(file: Path | None) -> str | None:
+    """Return the address of the server that a key file names; None: it names none, or there is no key file."""
+    if file is None:
+        return None
+    address = _read_key_file(file).get("gcs_base_url")
+    return str(address) if address else None
 
 
-def _told(file: Path) -> Mapping[str, Any]:
-    """Raises PermissionError also where there is no such file: no object is missing."""
+def _read_key_file(file: Path) -> Mapping[str, Any]:
+    """Return its content. Raises PermissionError also where there is no such file: no object is missing."""
     try:
-        found: Mapping[str, Any] = json.loads(file.read_text())
+        key: Mapping[str, Any] = json.loads(file.read_text())
     except (OSError, ValueError) as error:
         raise PermissionError(f"the key file {file} cannot be read ({type(error).__name__})") from error
-    return found
+    return key

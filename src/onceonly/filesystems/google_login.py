@@ -10,11 +10,12 @@ from onceonly.errors import InvalidPipeline
 from onceonly.filesystems.google_names import FILES
 
 PATH = "key_path"
-OTHERS = ("keyfile_dict", "key_secret_name", "credential_config_file", "impersonation_chain")  # of Airflow's own client
+# What only Airflow's own client can use.
+AIRFLOW_ONLY = ("keyfile_dict", "key_secret_name", "credential_config_file", "impersonation_chain")
 
 
 def settings_of(extra: Mapping[str, Any], login: str | None, password: str | None) -> Mapping[str, Any]:
-    """The settings of a connection, all in its extra."""
+    """Return the settings of a connection, all in its extra."""
     return extra
 
 
@@ -24,19 +25,20 @@ def take_up(conn_id: str, settings: Mapping[str, Any], env: MutableMapping[str, 
     Raises:
         InvalidPipeline: it cannot be used; nothing was changed.
     """
-    found = variables(conn_id, settings)
-    if found:
+    new_env = variables(conn_id, settings)
+    if new_env:
         for name in FILES:
             env.pop(name, None)
-    env.update(found)
+    env.update(new_env)
 
 
 def variables(conn_id: str, settings: Mapping[str, Any]) -> dict[str, str]:
-    """Raises InvalidPipeline: it cannot be used. No value is shown."""
-    if found := [name for name in OTHERS if settings.get(name)]:
+    """Return the variable for a connection. Raises InvalidPipeline: it cannot be used. No value is shown."""
+    unsupported = [name for name in AIRFLOW_ONLY if settings.get(name)]
+    if unsupported:
         raise InvalidPipeline(
             f"the Airflow connection '{conn_id}' cannot be used for Google Cloud Storage.",
-            f"It has {', '.join(found)}, which only Airflow's own client can use.",
+            f"It has {', '.join(unsupported)}, which only Airflow's own client can use.",
             f"Set its {PATH} to a key file, or use the machine's identity (docs/object-stores.md). "
             "Nothing was written.",
         )
@@ -44,5 +46,5 @@ def variables(conn_id: str, settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def taken_up(conn_id: str | None, env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What a process elsewhere needs to use the connection as this one does; the file has to be there."""
+    """Return what a process elsewhere needs to use the connection as this one does; the file has to be there."""
     return {FILES[0]: env[FILES[0]]} if conn_id and env.get(FILES[0]) else {}

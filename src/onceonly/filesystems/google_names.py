@@ -14,7 +14,7 @@ FILES = ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_APPLIC
 
 
 def parse(uri: str) -> tuple[str, str]:
-    """(bucket, path) of a gs:// URI; the path is taken literally.
+    """Return (bucket, path) of a gs:// URI; the path is taken literally.
 
     Raises:
         InvalidPipeline: no bucket, a login before it, or no folder in it.
@@ -31,6 +31,8 @@ def parse(uri: str) -> tuple[str, str]:
 
 
 def key_file(env: Mapping[str, str] = os.environ) -> Path | None:
-    """The key file of a service account that the environment names."""
-    named = next(filter(None, map(env.get, FILES)), None)
-    return Path(named) if named else None
+    """Return the key file of a service account that the environment names; None: it names none."""
+    for name in FILES:
+        if path := env.get(name):
+            return Path(path)
+    return None

@@ -28,21 +28,28 @@ from onceonly.filesystems.interface import (
     parents,
     probe_in,
 )
-from onceonly.filesystems.webhdfs import CONNECT, Cluster, Unreachable
+from onceonly.filesystems.webhdfs import CONNECT_TIMEOUT_SECONDS, Cluster, Unreachable
 
 LASTING = ("QuotaExceededException", "PathComponentTooLongException", "MaxDirectoryItemsExceededException")
 
 
 class HdfsFiles(FileSystem):
+    """Files of one cluster."""
+
     def __init__(self, cluster: Cluster) -> None:
         self._cluster, self._fs = cluster, cluster.fs
         self._checked: dict[str, tuple[Any, ...]] = {}  # by path: what a staged file was when its content was checked
 
     def check(self, target: str) -> None:
-        """Raises Unsuitable; NotCommitted: no response within seconds, or not from a NameNode."""
+        """Refuse a target that cannot take files.
+
+        Raises:
+            Unsuitable: a person has to act.
+            NotCommitted: no response within seconds, or not from a NameNode.
+        """
         cluster = self._cluster
         try:
-            cluster.request("get", "GETFILESTATUS", "/", seconds=CONNECT)
+            cluster.request("get", "GETFILESTATUS", "/", seconds=CONNECT_TIMEOUT_SECONDS)
             nearest = self._nearest(target)
             if not self._is_folder(nearest):
                 raise Unsuitable(f"{nearest} is not a folder.", "Choose another path.")
@@ -92,10 +99,11 @@ class HdfsFiles(FileSystem):
     def check_names(self, folder: OwnPath, files: Collection[Move], target: str, text: str) -> None:
         """Rename a file into the target and remove it there. For folders in it, ask for the permission."""
         source, name = folder.below(f".{uuid.uuid4().hex}"), probe_in(target, "", folder)
-        finals = parents([*(file.final for file in files), f"{target}/{MANIFESTS}/manifest"])
-        places = {self._nearest(place) for place in finals} | set(parents(file.staged for file in files))
+        final_folders = parents([*(file.final for file in files), f"{target}/{MANIFESTS}/manifest"])
+        staged_folders = parents(file.staged for file in files)
+        written_folders = {self._nearest(place) for place in final_folders} | set(staged_folders)
         try:
-            for place in sorted(places):
+            for place in sorted(written_folders):
                 self._cluster.request("get", "CHECKACCESS", self._cluster.path(place), fsaction="-wx")
             self.write(source.path, text)
             if self.exists(target):
@@ -103,8 +111,8 @@ class HdfsFiles(FileSystem):
                 with suppress(FileExistsError):  # another process tries it, too
                     self._cluster.rename(source.path, name.path)
         except OSError as error:
-            if refused := self.refusal(error):
-                raise refused from error
+            if refusal := self.refusal(error):
+                raise refusal from error
             raise
         finally:
             for probe in (source, name):
@@ -127,11 +135,12 @@ class HdfsFiles(FileSystem):
             raise Unsuitable(f"{error}.", "Let Spark write as the same user.", "files-of-another-user") from error
 
     def _version(self, path: str) -> tuple[Any, ...]:
+        """Return what changes with the content of a file, and not with its name."""
         info = self._info(path)
         return info["fileId"], info["size"], info["modificationTime"]
 
     def move(self, old: OwnPath, new: str, ready: Ready | None = None) -> None:
-        """A staged file that was not checked since it was changed last is checked here."""
+        """Rename the file. A staged one that was not checked since it was changed last is checked here."""
         is_checked = not ready or self._checked.get(old.path) == self._version(old.path)
         if ready and not is_checked and self.fingerprint(old.path) != ready.print:
             raise FileNotFoundError(f"{old.path} is not the file that was staged")
@@ -147,12 +156,12 @@ class HdfsFiles(FileSystem):
             self._cluster.rename(old.path, new.path)
 
     def fingerprint(self, path: str) -> Fingerprint:
-        """HDFS's own checksum, which a rename does not change: a checksum of the checksums of the parts."""
+        """Return HDFS's own checksum, which a rename does not change: a checksum of the checksums of the parts."""
         info = self._info(path)
         if info["type"] == "directory":
             raise IsADirectoryError(path)
-        found = self._fs.ukey(self._cluster.path(path))
-        return Fingerprint(info["size"], found["algorithm"], found["bytes"])
+        checksum = self._fs.ukey(self._cluster.path(path))
+        return Fingerprint(info["size"], checksum["algorithm"], checksum["bytes"])
 
     def exists(self, path: str) -> bool:
         try:
@@ -184,12 +193,18 @@ class HdfsFiles(FileSystem):
         return
 
     def visible(self, folder: str) -> Iterator[str]:
-        found = [info for info in self._list(folder) if not is_hidden(info["pathSuffix"])]
-        yield from (info["pathSuffix"] for info in found if info["type"] == "file")
-        for info in found:
-            if info["type"] == "directory":
-                name = info["pathSuffix"]
-                yield from (f"{name}/{path}" for path in self.visible(f"{folder}/{name}"))
+        folders: list[str] = []
+        for info in self._list(folder):
+            name = info["pathSuffix"]
+            if is_hidden(name):
+                continue
+            if info["type"] == "file":
+                yield name
+            elif info["type"] == "directory":
+                folders.append(name)
+        for name in folders:
+            for path in self.visible(f"{folder}/{name}"):
+                yield f"{name}/{path}"
 
     def names(self, folder: str) -> list[str]:
         try:
@@ -210,13 +225,16 @@ class HdfsFiles(FileSystem):
     def rows(
         self, folder: str, format: ds.FileFormat, schema: pa.Schema | None = None, by: pa.Schema | None = None
     ) -> pa.RecordBatchReader:
-        """Not by the scanner's own reader, which is created while the GIL is held: see `Cluster.dataset`."""
+        """See `FileSystem.rows`.
+
+        Not by the scanner's own reader, which is created while the GIL is held: see `Cluster.dataset`.
+        """
         path = self._cluster.path(folder)
         scanner = self._cluster.dataset(pafs.FileSelector(path, recursive=True), path, format, schema, by).scanner()
         return pa.RecordBatchReader.from_batches(scanner.projected_schema, scanner.to_batches())
 
     def _nearest(self, path: str) -> str:
-        """The path itself, or its nearest parent that exists."""
+        """Return the path itself, or its nearest parent that exists."""
         while path != self._cluster.root and not self.exists(path):
             path = parent(path)
         return path
@@ -231,5 +249,5 @@ class HdfsFiles(FileSystem):
         return info
 
     def _list(self, folder: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._fs.ls(self._cluster.path(folder), detail=True)
-        return found
+        infos: list[dict[str, Any]] = self._fs.ls(self._cluster.path(folder), detail=True)
+        return infos

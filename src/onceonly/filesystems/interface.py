@@ -138,7 +138,7 @@ class FileSystem(Protocol):
         self.remove(probe_in(target, "", folder))
 
     def refusal(self, error: OSError) -> Unsuitable | None:
-        """The reason of an error that no repetition helps against; None: one may help."""
+        """Return the reason of an error that no repetition helps against; None: one may help."""
         return None
 
     def create(self, path: str, text: str, folder: OwnPath) -> None:
@@ -165,15 +165,18 @@ class FileSystem(Protocol):
         return
 
     def rename_folder(self, old: OwnPath, new: OwnPath) -> None:
-        """Atomically, with all its content. Nothing happens if the old one is missing or the new one exists."""
+        """Rename a folder atomically, with all its content.
+
+        Nothing happens if the old one is missing or the new one exists.
+        """
 
     def fingerprint(self, path: str) -> Fingerprint:
-        """Raises IsADirectoryError for a folder."""
+        """Return the fingerprint of a file. Raises IsADirectoryError for a folder."""
 
     def exists(self, path: str) -> bool: ...
 
     def size(self, path: str) -> int | None:
-        """Of a file, in bytes; None if there is none."""
+        """Return the size of a file in bytes; None if there is none."""
 
     def read(self, path: str) -> str: ...
 
@@ -193,10 +196,10 @@ class FileSystem(Protocol):
         """Make every file below the folder, and every name, durable."""
 
     def visible(self, folder: str) -> Iterator[str]:
-        """The files below that a reader would see, in order, relative to the folder."""
+        """Yield the files below that a reader would see, in order, relative to the folder."""
 
     def names(self, folder: str) -> list[str]:
-        """The entries of the folder; empty if it does not exist."""
+        """Return the names in the folder; empty if it does not exist."""
 
     def remove(self, file: OwnPath) -> None:
         """Remove one file, if it exists."""
@@ -210,7 +213,7 @@ class FileSystem(Protocol):
     def rows(
         self, folder: str, format: ds.FileFormat, schema: pa.Schema | None = None, by: pa.Schema | None = None
     ) -> pa.RecordBatchReader:
-        """The rows of the files below that a reader would see. Partition folders become columns.
+        """Return the rows of the files below that a reader would see. Partition folders become columns.
 
         Args:
             schema: of all columns; by default that of the first file.
@@ -219,7 +222,12 @@ class FileSystem(Protocol):
 
 
 def probe_in(target: str, place: str, folder: OwnPath) -> OwnPath:
-    """The only name that a transaction's trial uses in a folder of the target, a path relative to it."""
+    """Return the only name that a transaction's trial uses in a folder of the target.
+
+    Args:
+        place: the folder, a path relative to the target.
+        folder: of the transaction.
+    """
     return OwnPath(target, f"{place}/.{folder.name}".lstrip("/"))
 
 
@@ -232,5 +240,5 @@ def is_hidden(name: str) -> bool:
 
 
 def parents(paths: Iterable[str]) -> list[str]:
-    """The parent folders of these paths, each once, in order."""
+    """Return the parent folders of these paths, each once, in order."""
     return sorted({parent(path) for path in paths})

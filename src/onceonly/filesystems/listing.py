@@ -12,22 +12,22 @@ T = TypeVar("T")
 
 
 def every(names: Callable[[], Iterable[str]], read: Callable[[str], T]) -> dict[str, T]:
-    """The content of every file by its name, without those that are replaced meanwhile.
+    """Return the content of every file by its name, without those that are replaced meanwhile.
 
     Listed until a listing shows nothing new. A replacement is written before the original is removed, and one listing
     may show neither. Nor need a listing show what was published while it went on, before something that it does show.
     """
-    known: dict[str, T | None] = {}
-    listings = 0
 
-    def found(name: str) -> T | None:
+    def read_existing(name: str) -> T | None:
         try:
             return read(name)
         except FileNotFoundError:
             return None
 
-    while (new := sorted(set(names()) - known.keys())) or not listings:
+    contents: dict[str, T | None] = {}  # None: the file was replaced between its listing and its reading
+    listings = 0
+    while (new_names := sorted(set(names()) - contents.keys())) or not listings:
         listings += 1
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            known |= zip(new, pool.map(found, new), strict=True)
-    return {name: content for name, content in known.items() if content is not None}
+            contents |= zip(new_names, pool.map(read_existing, new_names), strict=True)
+    return {name: content for name, content in contents.items() if content is not None}

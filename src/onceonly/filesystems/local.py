@@ -51,9 +51,13 @@ class LocalFiles(FileSystem):
         self._checked: dict[str, tuple[int, ...]] = {}  # by path: what a staged file was when its content was checked
 
     def check(self, target: str) -> None:
-        """Raises Unsuitable also for the root of a file system: rows are staged beside it, on another file system."""
+        """Refuse a target that cannot take files.
+
+        Raises:
+            Unsuitable: also the root of a file system: rows are staged beside it, on another file system.
+        """
         place = Path(target)
-        nearest = next(found for found in (place, *place.parents) if found.exists())
+        nearest = next(path for path in (place, *place.parents) if path.exists())
         if not nearest.is_dir():
             raise Unsuitable(f"{nearest} is not a folder.", "Choose another path.")
         if not os.access(nearest, os.W_OK | os.X_OK, effective_ids=True):
@@ -67,14 +71,15 @@ class LocalFiles(FileSystem):
                 "Choose a folder below it, so that a hard link can publish a staged file.",
             )
         above = os.path.realpath(place.parent)
-        if mounted := {f"{above}/{place.name}", f"{above}/.{place.name}.staged"} & _mount_points():
+        mounts = {f"{above}/{place.name}", f"{above}/.{place.name}.staged"} & _mount_points()
+        if mounts:
             raise Unsuitable(
-                f"{mounted.pop()} is a mount point: no hard link can go from the staging folder to the published one.",
+                f"{mounts.pop()} is a mount point: no hard link can go from the staging folder to the published one.",
                 "Mount the folder above it, or choose a folder below it.",
             )
 
     def same(self, one: str, other: str) -> bool:
-        """By device and inode, so through any mount or link."""
+        """Compare device and inode, so through any mount or link."""
         with suppress(FileNotFoundError):
             return one == other or os.path.samefile(one, other)
         with suppress(FileNotFoundError):  # neither exists yet
@@ -82,11 +87,11 @@ class LocalFiles(FileSystem):
         return False
 
     def probe(self, folder: OwnPath, target: str) -> None:
-        """A bind mount has the same device number on both sides, and no hard link can cross it."""
+        """Try a hard link: a bind mount has the same device number on both sides, and no hard link can cross it."""
         probe = folder.below(".probe")
         name = OwnPath(target, f".{folder.name}") if os.path.isdir(target) else folder.below(".name")
         try:
-            _make(folder.path)
+            _make_folders(folder.path)
             Path(probe.path).touch()
             os.link(probe.path, name.path)
         except OSError as error:
@@ -112,8 +117,9 @@ class LocalFiles(FileSystem):
             os.link(old.path, probe.path)
             self.remove(probe)
         except OSError as error:
-            if refused := _other_user(old.path) if error.errno in PERMISSIONS else self.refusal(error):
-                raise refused from error
+            refusal = _other_user(old.path) if error.errno in PERMISSIONS else self.refusal(error)
+            if refusal:
+                raise refusal from error
             raise
 
     def check_names(self, folder: OwnPath, files: Collection[Move], target: str, text: str) -> None:
@@ -127,8 +133,8 @@ class LocalFiles(FileSystem):
             for place in sorted({_nearest(place) for place in places}):
                 self._try_name(probe, probe_in(target, place.removeprefix(target).strip("/"), folder))
         except OSError as error:
-            if refused := self.refusal(error):
-                raise refused from error
+            if refusal := self.refusal(error):
+                raise refusal from error
             raise
         finally:
             self.remove(probe)
@@ -143,23 +149,27 @@ class LocalFiles(FileSystem):
         self.remove(name)
 
     def _check_new_target(self, target: str) -> None:
+        """Check that a target that does not exist yet can be created. Raises Unsuitable."""
         if not os.access(parent(target), os.W_OK | os.X_OK, effective_ids=True):
             raise Unsuitable(
                 f"this process has no write permission in {parent(target)}.", "Grant it.", "target-not-writable"
             )
 
     def check_removal(self, path: str) -> None:
-        """In a folder with the sticky bit, only the owners of the file and of the folder may remove it."""
+        """Check the permissions of the folder and the file.
+
+        In a folder with the sticky bit, only the owners of the file and of the folder may remove it.
+        """
         place = parent(path)
         if not os.path.exists(path):
             return
         folder, owners = os.stat(place), (0, os.stat(path).st_uid, os.stat(place).st_uid)
-        sticky = folder.st_mode & stat.S_ISVTX and os.geteuid() not in owners
-        if sticky or not os.access(place, os.W_OK | os.X_OK, effective_ids=True):
+        is_refused = folder.st_mode & stat.S_ISVTX and os.geteuid() not in owners
+        if is_refused or not os.access(place, os.W_OK | os.X_OK, effective_ids=True):
             raise _not_writable(place)
 
     def remove_probes(self, folder: OwnPath, target: str) -> None:
-        """The staged files are in folders of the same names as the published ones."""
+        """Remove the probes by the staged folders: those have the same names as the published ones."""
         places = {"", MANIFESTS}
         for root, _, _ in os.walk(folder.path):
             places.add(os.path.relpath(root, folder.path).partition("/")[2])  # below `data`
@@ -180,11 +190,12 @@ class LocalFiles(FileSystem):
         return None
 
     def move(self, old: OwnPath, new: str, ready: Ready | None = None) -> None:
-        """By two steps: for a moment the file has both names.
+        """Move by two steps: for a moment the file has both names.
 
         A staged file that was not checked since it was changed last is checked here.
         """
-        if ready and self._checked.get(old.path) != _version(old.path) and self.fingerprint(old.path) != ready.print:
+        is_checked = not ready or self._checked.get(old.path) == _version(old.path)
+        if ready and not is_checked and self.fingerprint(old.path) != ready.print:
             raise FileNotFoundError(f"{old.path} is not the file that was staged")
         os.link(old.path, new)
         self.remove(old)
@@ -234,7 +245,7 @@ class LocalFiles(FileSystem):
 
     def visible(self, folder: str) -> Iterator[str]:
         for root, places, names in os.walk(folder):
-            places[:] = sorted(name for name in places if not is_hidden(name))
+            places[:] = sorted(name for name in places if not is_hidden(name))  # `os.walk` descends into these only
             for name in sorted(names):
                 if not is_hidden(name):
                     yield str((Path(root) / name).relative_to(folder))
@@ -259,7 +270,7 @@ class LocalFiles(FileSystem):
         return ds.dataset(folder, schema, format, partitioning=hive).scanner().to_reader()
 
 
-def _make(folder: str) -> None:
+def _make_folders(folder: str) -> None:
     """Create a folder and its parent, which another process may remove at the same time because it is empty."""
     for _ in range(TRIES):
         with suppress(FileNotFoundError):
@@ -268,13 +279,13 @@ def _make(folder: str) -> None:
 
 
 def _version(path: str) -> tuple[int, ...]:
-    """Changes with the content of a file, and not with its links."""
+    """Return what changes with the content of a file, and not with its links."""
     info = os.stat(path)
     return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
 
 
 def _nearest(folder: str) -> str:
-    """The folder itself, or its nearest parent that exists."""
+    """Return the folder itself, or its nearest parent that exists."""
     return next(str(path) for path in (Path(folder), *Path(folder).parents) if path.is_dir())
 
 
@@ -324,8 +335,13 @@ def _no_link(folder: str, target: str, error: OSError) -> Unsuitable:
 
 
 def _mount_points() -> set[str]:
-    """Mount points, on Linux; elsewhere none, and `probe` fails instead. Special characters come escaped."""
+    """Return the mount points, on Linux; elsewhere none, and `probe` fails instead.
+
+    Source: proc(5), mountinfo: the fifth field, with special characters escaped as octal numbers.
+    """
+    points: set[str] = set()
     with suppress(OSError):
-        found = (line.split(" ")[4] for line in MOUNTS.read_text().splitlines())
-        return {re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), point) for point in found}
-    return set()
+        for line in MOUNTS.read_text().splitlines():
+            point = line.split(" ")[4]
+            points.add(re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), point))
+    return points

@@ -32,8 +32,11 @@ def take_up(settings: Settings, find: Find) -> None:
 
 
 def taken_up(settings: Settings, env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What a process elsewhere needs to use these connections as this one does, keys included; nothing without any."""
-    found: dict[str, str] = {}
+    """Return what a process elsewhere needs to use these connections as this one does, keys included.
+
+    Nothing without any connection.
+    """
+    variables: dict[str, str] = {}
     for attribute, (_, _, store) in STORES.items():
-        found |= store.taken_up(getattr(settings, attribute), env)
-    return found
+        variables |= store.taken_up(getattr(settings, attribute), env)
+    return variables

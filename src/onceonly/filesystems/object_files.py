@@ -48,18 +48,22 @@ class Store(Protocol):
 
     def put(self, uri: str, content: bytes) -> None: ...
 
-    def below(self, folder: str) -> Iterator[str]:
-        """The names of all objects below a folder, relative to it; of what marks a folder, with a slash at the end."""
+    def list_names(self, folder: str) -> Iterator[str]:
+        """Yield the names of all objects below a folder, relative to it; of what marks one, with a slash at the end."""
 
     def entries(self, folder: str, most: int | None = None) -> list[str]:
-        """The names in a folder: of objects and of folders."""
+        """Return the names in a folder: of objects and of folders.
+
+        Args:
+            most: how many are enough.
+        """
 
     def unlink(self, uris: Sequence[str]) -> None:
         """Delete these objects, as far as they exist."""
 
 
 class ObjectFiles(FileSystem):
-    """Whoever extends it says how a file is moved."""
+    """Files of one store. Whoever extends it says how a file is moved."""
 
     server = "the connection"  # in errors: what may name another server
 
@@ -67,7 +71,12 @@ class ObjectFiles(FileSystem):
         self._store = store
 
     def check(self, target: str) -> None:
-        """Raises Unsuitable also for a store that gives one name to two files; that is tried once."""
+        """Refuse a target that cannot take files.
+
+        Raises:
+            Unsuitable: also a store that gives one name to two files; that is tried once.
+            NotCommitted: no response.
+        """
         try:
             if self._store.entries(f"{target}/_delta_log", most=2):  # the first one may be what marks the folder
                 raise Unsuitable(f"{target} is a Delta table.", "Use a DeltaSink, or another folder.")
@@ -90,13 +99,17 @@ class ObjectFiles(FileSystem):
             ) from error
 
     def try_out(self, target: str) -> None:
-        """Raises Unsuitable: two processes could publish other files under one name."""
+        """Try whether the store honours conditions.
+
+        Raises:
+            Unsuitable: two processes could publish other files under one name.
+        """
 
     def same(self, one: str, other: str) -> bool:
         return one == other
 
     def probe(self, folder: OwnPath, target: str) -> None:
-        """`check` has tried what matters."""
+        """Create the staging folder; `check` has tried what matters."""
         self.begin(folder)
 
     def begin(self, folder: OwnPath) -> None:
@@ -106,13 +119,13 @@ class ObjectFiles(FileSystem):
         return self.exists(f"{folder.path}/{FOLDER}")
 
     def check_staged(self, old: OwnPath, ready: Ready) -> None:
-        """The staged object has the version of which its upload or its copy is made.
+        """Check that the staged object has the version of which its upload or its copy is made.
 
         It has to be there even if its upload is complete but for the last step: uploads expire.
         """
-        found = self._store.find(old.path)
+        staged = self._store.find(old.path)
         version = ready.upload.source if ready.upload else ""
-        if found is None or found.bytes != ready.print.bytes or (version and found.etag != version):
+        if staged is None or staged.bytes != ready.print.bytes or (version and staged.etag != version):
             raise FileNotFoundError(f"{old.path} is not the object that was staged")
 
     def check_names(self, folder: OwnPath, files: Collection[Move], target: str, text: str) -> None:
@@ -122,8 +135,8 @@ class ObjectFiles(FileSystem):
                 self.write(probe.path, text)
                 self.remove(probe)
         except OSError as error:
-            if refused := self.refusal(error):
-                raise refused from error
+            if refusal := self.refusal(error):
+                raise refusal from error
             raise
 
     def refusal(self, error: OSError) -> Unsuitable | None:
@@ -133,13 +146,16 @@ class ObjectFiles(FileSystem):
         return Unsuitable(f"{error}.", todo, "target-not-writable")
 
     def rename_folder(self, old: OwnPath, new: OwnPath) -> None:
-        """File by file: repeating it continues where it ended."""
-        for name in list(self._store.below(old.path)):
+        """Rename file by file: repeating it continues where it ended."""
+        for name in list(self._store.list_names(old.path)):
             if name and not name.endswith("/"):
-                self._take_away(old.below(name), new.below(name))
+                self._finish_move(old.below(name), new.below(name))
 
-    def _take_away(self, old: OwnPath, new: OwnPath) -> None:
-        """What it is copied to exists before it is removed; another process may do the same."""
+    def _finish_move(self, old: OwnPath, new: OwnPath) -> None:
+        """Move a file, or finish a move that a process began before it died.
+
+        The new object exists before the old one is removed; another process may do the same at the same time.
+        """
         try:
             with suppress(FileExistsError):
                 self.move(old, new.path)
@@ -149,17 +165,17 @@ class ObjectFiles(FileSystem):
                 raise
 
     def fingerprint(self, path: str) -> Fingerprint:
-        found = self._store.find(path)
-        if found is None:
+        obj = self._store.find(path)
+        if obj is None:
             raise FileNotFoundError(path)
-        return Fingerprint(found.bytes, NONCE, found.mark)
+        return Fingerprint(obj.bytes, NONCE, obj.mark)
 
     def exists(self, path: str) -> bool:
         return self._store.find(path) is not None
 
     def size(self, path: str) -> int | None:
-        found = self._store.find(path)
-        return found.bytes if found else None
+        obj = self._store.find(path)
+        return obj.bytes if obj else None
 
     def read(self, path: str) -> str:
         return self._store.get(path).decode()
@@ -177,7 +193,7 @@ class ObjectFiles(FileSystem):
         return
 
     def visible(self, folder: str) -> Iterator[str]:
-        for name in self._store.below(folder):
+        for name in self._store.list_names(folder):
             if name and not name.endswith("/") and not any(map(is_hidden, name.split("/"))):
                 yield name
 
@@ -191,4 +207,4 @@ class ObjectFiles(FileSystem):
         return
 
     def delete(self, folder: OwnPath) -> None:
-        self._store.unlink([f"{folder.path}/{name}" for name in self._store.below(folder.path)])
+        self._store.unlink([f"{folder.path}/{name}" for name in self._store.list_names(folder.path)])

@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 PAGE = 1_000  # names in one answer
-KEPT, SMALL = 16 << 20, 256 << 10  # bytes that are kept in memory, and of the largest object among them
+MAX_CACHE_BYTES = 16 << 20  # of the objects that are kept in memory
+MAX_CACHED_OBJECT_BYTES = 256 << 10  # of the largest object among them
 WRITTEN = "written here"  # in place of a tag: what this process has written, under a name that no other one uses
-WHOLE = 64 << 20  # bytes: what is larger is written in parts
-PREFIXES = ("AWS_", "AZURE_", "AZURITE_", "GOOGLE_")
+MAX_SINGLE_PUT_BYTES = 64 << 20  # what is larger is written in parts
+VARIABLE_PREFIXES = ("AWS_", "AZURE_", "AZURITE_", "GOOGLE_")
 
 
 @dataclass(frozen=True)
@@ -53,13 +54,13 @@ class Found:
 
 
 def arrow(uri: str) -> tuple[pafs.FileSystem, str]:
-    """pyarrow's file system of a store, by the same client, and the path of that URI there."""
+    """Return pyarrow's file system of a store, by the same client, and the path of that URI there."""
     scheme, _, path = uri.partition("://")
     return _arrow(scheme, _settings()), path.rstrip("/")
 
 
 def literal(uri: str) -> Objects:
-    """The objects below a URI whose path is taken as Spark takes it: nothing in it is an escape."""
+    """Return the objects below a URI whose path is taken as Spark takes it: nothing in it is an escape."""
     scheme, _, rest = uri.partition("://")
     bucket, _, path = rest.partition("/")
     return Objects(f"{scheme}://{bucket}/{quote(path)}")
@@ -84,45 +85,57 @@ class Objects:
         self._bucket = "file:///" if local else f"{parts.scheme}://{parts.netloc}"
 
     def below(self, folder: str = "", after: str = "") -> list[Found]:
-        """All objects in a folder, at any depth, in the order of their names; `after`: only those behind that path."""
-        return sorted((found for page in self.pages(folder, after) for found in page), key=lambda found: found.path)
+        """Return all objects in a folder, at any depth, in the order of their names.
+
+        Args:
+            after: only those behind that path.
+        """
+        objects: list[Found] = []
+        for page in self.pages(folder, after):
+            objects += page
+        return sorted(objects, key=lambda obj: obj.path)
 
     def pages(self, folder: str = "", after: str = "") -> Iterator[list[Found]]:
-        """The same, by single requests; within each in order, as stores list them (a folder of a test does not)."""
+        """Yield the same as `below`, by single requests.
+
+        Each is in order, as stores list their objects; a local folder, in tests, does not.
+        """
         import obstore
 
         start = len(self._path(""))
         offset = self._path(after) if after else None
-        with _told():
+        with _translate_errors():
             for page in obstore.list(self._store, self._path(folder), offset=offset, chunk_size=PAGE):
-                found = (
-                    Found(each["path"][start:], each["size"], _tag(each), each["last_modified"].timestamp())
-                    for each in page
-                )
-                yield sorted(found, key=lambda each: each.path)
+                objects = []
+                for meta in page:
+                    changed = meta["last_modified"].timestamp()
+                    objects.append(Found(meta["path"][start:], meta["size"], _tag(meta), changed))
+                yield sorted(objects, key=lambda obj: obj.path)
 
     def folders(self, folder: str) -> list[str]:
-        """The names of the folders in a folder."""
+        """Return the names of the folders in a folder."""
         import obstore
 
-        with _told():
-            found = obstore.list_with_delimiter(self._store, self._path(folder))["common_prefixes"]
-        return [path.rpartition("/")[2] for path in found]
+        with _translate_errors():
+            paths = obstore.list_with_delimiter(self._store, self._path(folder))["common_prefixes"]
+        return [path.rpartition("/")[2] for path in paths]
 
     def read(self, path: str, tag: str | None = None) -> bytes:
-        """The content of an object; by the tag that a listing has shown, it may be in memory already.
+        """Return the content of an object; by the tag that a listing has shown, it may be in memory already.
 
         Raises:
             FileNotFoundError: there is none.
         """
         import obstore
 
-        if tag and (kept := _kept.get(self._key(path, tag))) is not None:
-            return kept
-        with _told():
+        if tag:
+            cached = _cache.get(self._key(path, tag))
+            if cached is not None:
+                return cached
+        with _translate_errors():
             answer = obstore.get(self._store, self._path(path))
-            content, now = bytes(answer.bytes()), _tag(answer.meta)
-        self.keep(path, now, content)
+            content, current_tag = bytes(answer.bytes()), _tag(answer.meta)
+        self.keep(path, current_tag, content)
         return content
 
     def create(self, path: str, content: bytes) -> str | None:
@@ -148,32 +161,35 @@ class Objects:
 
     def clear(self) -> None:
         """Delete everything below the URI; what marks a folder, an empty object, after all that is in it."""
-        found = self.below()
-        while full := [each.path for each in found if each.size]:
-            self.unlink(full)
-            found = self.below()
-        for mark in sorted((each.path for each in found), reverse=True):
-            self._unmark(self._path(mark))
+        objects = self.below()
+        while paths := [obj.path for obj in objects if obj.size]:
+            self.unlink(paths)
+            objects = self.below()
+        for marker in sorted([obj.path for obj in objects], reverse=True):
+            self._unmark(self._path(marker))
         self._unmark(self._root)
 
     def _delete(self, paths: list[str]) -> None:
         import obstore
 
         if paths:
-            with _told():
+            with _translate_errors():
                 obstore.delete(self._store, paths)
 
     def _unmark(self, path: str) -> None:
+        """Delete what marks a folder."""
         import obstore
 
-        with suppress(OSError), _told():  # where it is a folder indeed, empty ones may be in it, which nobody lists
+        # Where it is a folder indeed, empty ones may be in it, which nobody lists.
+        with suppress(OSError), _translate_errors():
             obstore.delete(self._store, path)
 
     def _put(self, path: str, content: bytes, mode: Any) -> str | None:
+        """Write an object, and keep it in memory by its tag and as `WRITTEN`; returns the tag."""
         import obstore
 
-        with _told():
-            parts = mode == "overwrite" and len(content) > WHOLE
+        with _translate_errors():
+            parts = mode == "overwrite" and len(content) > MAX_SINGLE_PUT_BYTES
             tag = _tag(obstore.put(self._store, self._path(path), content, mode=mode, use_multipart=parts))
         self.keep(path, tag, content)
         self.keep(path, WRITTEN, content)
@@ -190,16 +206,20 @@ class Objects:
         return self._bucket, _settings(), self._path(path), tag
 
     def keep(self, path: str, tag: str | None, content: bytes) -> None:
-        """In memory, for `read` by that tag; it may be any text that no other content of that object can have."""
-        if tag and len(content) <= SMALL:
-            _kept.put(self._key(path, tag), content)
+        """Keep a small object in memory, for `read` by that tag.
+
+        Args:
+            tag: any text that no other content of that object can have; None: nothing is kept.
+        """
+        if tag and len(content) <= MAX_CACHED_OBJECT_BYTES:
+            _cache.put(self._key(path, tag), content)
 
 
 Key = tuple[str, tuple[tuple[str, str], ...], str, str]
 
 
-class _Kept:
-    """The objects that were read or written last."""
+class _ObjectCache:
+    """The contents of the objects that were read or written last."""
 
     def __init__(self) -> None:
         self._contents: OrderedDict[Key, bytes] = OrderedDict()
@@ -215,26 +235,27 @@ class _Kept:
         with self._lock:
             self._size += len(content) - len(self._contents.pop(key, b""))
             self._contents[key] = content
-            while self._size > KEPT:
+            while self._size > MAX_CACHE_BYTES:
                 self._size -= len(self._contents.popitem(last=False)[1])
 
 
-_kept = _Kept()
+_cache = _ObjectCache()
 
 
 def _tag(answer: Any) -> str | None:
+    """Return the tag, without what marks it as weak, and without quotation marks; None: the store does not say."""
     tag = answer["e_tag"]
     return tag.removeprefix("W/").strip('"') if tag else None
 
 
 def _settings() -> tuple[tuple[str, str], ...]:
-    """What the environment says of stores: after a change of it, another client is used."""
-    return tuple(sorted(each for each in os.environ.items() if each[0].startswith(PREFIXES)))
+    """Return what the environment says of stores: after a change of it, another client is used."""
+    return tuple(sorted(item for item in os.environ.items() if item[0].startswith(VARIABLE_PREFIXES)))
 
 
 @lru_cache(8)
 def _arrow(scheme: Any, settings: tuple[tuple[str, str], ...]) -> pafs.FileSystem:
-    with installed(f"{scheme}://"):
+    with require_client(f"{scheme}://"):
         from obstore import fsspec
     import pyarrow as pa
     import pyarrow.fs as pafs
@@ -243,16 +264,16 @@ def _arrow(scheme: Any, settings: tuple[tuple[str, str], ...]) -> pafs.FileSyste
 
     class Handler(pafs.FSSpecHandler):  # type: ignore[misc]
         def get_file_info(self, paths: list[str]) -> list[pafs.FileInfo]:
-            with _told():
+            with _translate_errors():
                 return list(super().get_file_info(paths))
 
         def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
-            with _told():
+            with _translate_errors():
                 return list(super().get_file_info_selector(selector))
 
         def open_input_file(self, path: str) -> pa.PythonFile:
-            """To pyarrow's own, a file is not there when the store does not answer."""
-            with _told():
+            """Open a file. To pyarrow's own method, a file is not there when the store does not answer."""
+            with _translate_errors():
                 if self.fs.info(path)["type"] != "file":
                     raise FileNotFoundError(path)
                 return pa.PythonFile(self.fs.open(path, mode="rb"), mode="r")
@@ -275,7 +296,7 @@ class _Bytes:
         return int(self._file.write(bytes(content)))
 
     def flush(self) -> None:
-        """What is written is there when it is closed."""
+        """Do nothing: what is written is there when it is closed."""
 
     def close(self) -> None:
         self._file.close()
@@ -287,7 +308,7 @@ class _Bytes:
 
 @lru_cache(8)
 def _store(bucket: str, settings: tuple[tuple[str, str], ...]) -> ObjectStore:
-    with installed(bucket):
+    with require_client(bucket):
         from obstore.store import from_url
     if bucket.startswith(("s3://", "s3a://")):
         return from_url(bucket, **aws.provider(dict(settings)))
@@ -295,8 +316,12 @@ def _store(bucket: str, settings: tuple[tuple[str, str], ...]) -> ObjectStore:
 
 
 @contextmanager
-def installed(uri: str) -> Iterator[None]:
-    """Raises InvalidPipeline: what is imported within it is not there, or what is needed to delete folders."""
+def require_client(uri: str) -> Iterator[None]:
+    """Import a store's client within it.
+
+    Raises:
+        InvalidPipeline: what is imported is not there, or what is needed to delete folders.
+    """
     on_google = uri.startswith("gs:")
     try:
         if on_google and find_spec("google.cloud.storage") is None:
@@ -311,8 +336,8 @@ def installed(uri: str) -> Iterator[None]:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """Errors of the library as those of a file system."""
+def _translate_errors() -> Iterator[None]:
+    """Raise errors of the library as those of a file system."""
     from obstore.exceptions import AlreadyExistsError, BaseError
 
     try:

@@ -11,14 +11,19 @@ LOCAL_SCHEMES = ("", "file")
 
 
 def spark_uri(uri: str) -> str:
-    """The URI by which Spark knows what others call s3:// or az://, or writes with %20: it takes a path literally."""
+    """Return the URI by which Spark knows what others call s3:// or az://, or write with %20.
+
+    Spark takes a path literally.
+    """
     if urlsplit(uri).scheme.lower() == "file":
         return f"file://{local_path(uri)}"
-    return uri.replace("s3://", "s3a://", 1) if uri.startswith("s3://") else azure_names.hadoop(uri)
+    if uri.startswith("s3://"):
+        return uri.replace("s3://", "s3a://", 1)
+    return azure_names.hadoop(uri)
 
 
 def local_path(uri: str) -> Path | None:
-    """The folder that a path or file:// URI names; None for an object store."""
+    """Return the folder that a path or file:// URI names; None for an object store."""
     parts = urlsplit(uri)
     if parts.scheme.lower() not in LOCAL_SCHEMES:
         return None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def of(uri: str, webhdfs: str | None = None) -> tuple[FileSystem, str] | None:
-    """The file system, and the path there; None: no other one is supported.
+    """Return the file system of a path or URI, and the path there; None: no other one is supported.
 
     Args:
         webhdfs: HTTP address of the NameNode, for a folder on HDFS.
@@ -33,11 +33,13 @@ def of(uri: str, webhdfs: str | None = None) -> tuple[FileSystem, str] | None:
         return _s3(uri)
     if scheme in azure_names.SCHEMES:
         return _azure(uri)
-    return _google(uri) if scheme in google_names.SCHEMES else None
+    if scheme in google_names.SCHEMES:
+        return _google(uri)
+    return None
 
 
 def arrow(uri: str) -> tuple[pafs.FileSystem, str]:
-    """pyarrow's file system of an object store, by credentials of the environment, and the path there."""
+    """Return pyarrow's file system of an object store, by credentials of the environment, and the path there."""
     if uri.startswith("s3://"):
         from onceonly.filesystems import s3
 
@@ -58,7 +60,7 @@ def _hdfs(uri: str, address: str | None) -> tuple[FileSystem, str]:
 
 
 def _s3(uri: str) -> tuple[FileSystem, str]:
-    """s3a://, as Spark calls it, is the same place."""
+    """Return the bucket's file system, and the path. s3a://, as Spark calls it, is the same place."""
     try:
         from onceonly.filesystems.s3 import S3Files
         from onceonly.filesystems.s3_client import Bucket, split
@@ -70,7 +72,7 @@ def _s3(uri: str) -> tuple[FileSystem, str]:
 
 
 def _azure(uri: str) -> tuple[FileSystem, str]:
-    """By whichever of its names, it is the same place."""
+    """Return the container's file system, and the path: by whichever of its names, it is the same place."""
     place = azure_names.parse(uri)
     try:
         from onceonly.filesystems.azure_client import Container

@@ -21,10 +21,12 @@ from onceonly.filesystems.object_files import FOLDER, NONCE, Found, ObjectFiles
 from onceonly.filesystems.s3_client import Bucket, Ended
 from onceonly.filesystems.s3_uploads import Uploads
 
-TRIES = 3  # uploads of one file in one commit: others may end one while they clear up
+MAX_UPLOAD_TRIES = 3  # uploads of one file in one commit: others may end one while they clear up
 
 
 class S3Files(ObjectFiles):
+    """Files in one bucket."""
+
     server = "AWS_ENDPOINT_URL or the connection"
 
     def __init__(self, bucket: Bucket) -> None:
@@ -34,33 +36,33 @@ class S3Files(ObjectFiles):
     def try_out(self, target: str) -> None:
         """Refuse a store that completes two uploads of one name."""
 
-        def begin(source: str, found: Found, new: str, mark: str) -> Callable[[], bool]:
-            upload = self._uploads.copying(source, found, new, mark)
+        def begin(old: str, source: Found, new: str, mark: str) -> Callable[[], bool]:
+            upload = self._uploads.begin_copy(old, source, new, mark)
             return lambda: self._uploads.complete(upload, new)
 
         trial.check(self._bucket, target, begin, lambda folder: self._uploads.end(folder, ""))
 
     def ready(self, staged: str, final: str) -> Ready:
         nonce = uuid.uuid4().hex
-        found = self._bucket.find(staged)
-        if found is None:
+        source = self._bucket.find(staged)
+        if source is None:
             raise FileNotFoundError(staged)
-        upload = _begun(lambda: self._uploads.copying(staged, found, final, nonce))
-        return Ready(Fingerprint(found.bytes, NONCE, nonce), upload)
+        upload = _begin_upload(lambda: self._uploads.begin_copy(staged, source, final, nonce))
+        return Ready(Fingerprint(source.bytes, NONCE, nonce), upload)
 
     def move(self, old: OwnPath, new: str, ready: Ready | None = None) -> None:
-        """The old object stays."""
+        """Complete the upload that was prepared for the name, or another one. The old object stays."""
         nonce = ready.print.digest if ready else uuid.uuid4().hex
         upload = ready.upload if ready else None
         if upload is None and self.exists(new):
             raise FileExistsError(new)
-        self._publish(new, nonce, lambda: self._copying(old.path, new, nonce, upload), upload)
+        self._publish(new, nonce, lambda: self._begin_copy(old.path, new, nonce, upload), upload)
 
     def create(self, path: str, text: str, folder: OwnPath) -> None:
         nonce, sign = uuid.uuid4().hex, f"{folder.path}/{FOLDER}"
 
         def begin() -> Upload:
-            return self._uploads.holding(text.encode(), path, nonce, lambda: self.exists(sign))
+            return self._uploads.begin_with_content(text.encode(), path, nonce, lambda: self.exists(sign))
 
         self._publish(path, nonce, begin)
 
@@ -71,25 +73,29 @@ class S3Files(ObjectFiles):
             FileExistsError: another object has that name.
             FileNotFoundError: no other upload can be begun.
         """
-        for _ in range(TRIES):
-            upload = staged or _begun(begin)
-            told = self._uploads.complete(upload, new)
-            if not told and upload is not staged:  # begun here, so no other process knows it
+        for _ in range(MAX_UPLOAD_TRIES):
+            upload = staged or _begin_upload(begin)
+            is_completed = self._uploads.complete(upload, new)
+            if not is_completed and upload is not staged:  # begun here, so no other process knows it
                 self._uploads.abort(upload.id, new)
-            found = self._bucket.find(new)
-            if found and found.mark == nonce:
+            published = self._bucket.find(new)
+            if published and published.mark == nonce:
                 return
-            if found:
+            if published:
                 raise FileExistsError(new)
             staged = None
-        raise OSError(f"{new}: {TRIES} uploads were aborted by others before they were complete")
+        raise OSError(f"{new}: {MAX_UPLOAD_TRIES} uploads were aborted by others before they were complete")
 
-    def _copying(self, old: str, new: str, nonce: str, lost: Upload | None) -> Upload:
-        """Raises FileNotFoundError: there is no such file, or another one than was staged."""
-        found = self._bucket.find(old)
-        if found is None or (lost and lost.source and found.etag != lost.source):
+    def _begin_copy(self, old: str, new: str, nonce: str, lost: Upload | None) -> Upload:
+        """Begin another upload, in place of the lost one.
+
+        Raises:
+            FileNotFoundError: there is no such file, or another one than was staged.
+        """
+        source = self._bucket.find(old)
+        if source is None or (lost and lost.source and source.etag != lost.source):
             raise FileNotFoundError(old)
-        return self._uploads.copying(old, found, new, nonce)
+        return self._uploads.begin_copy(old, source, new, nonce)
 
     def end_uploads(self, target: str, stem: str) -> None:
         self._uploads.end(target, stem)
@@ -102,15 +108,15 @@ class S3Files(ObjectFiles):
         return ds.dataset(path, schema, format, files, hive, path).scanner().to_reader()
 
 
-def _begun(begin: Callable[[], Upload]) -> Upload:
-    """An upload that nobody has ended before it had its parts."""
-    for _ in range(TRIES):
+def _begin_upload(begin: Callable[[], Upload]) -> Upload:
+    """Return an upload that nobody has ended before it had its parts, after some tries."""
+    for _ in range(MAX_UPLOAD_TRIES):
         with suppress(Ended):
             return begin()
     return begin()
 
 
 def arrow(uri: str) -> tuple[pafs.FileSystem, str]:
-    """pyarrow's file system of the bucket, and the path there, in which nothing is an escape."""
+    """Return pyarrow's file system of the bucket, and the path there, in which nothing is an escape."""
     path = uri.removeprefix("s3://")
     return pafs.FileSystem.from_uri(f"s3://{path.partition('/')[0]}")[0], path

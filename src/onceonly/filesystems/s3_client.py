@@ -26,16 +26,25 @@ from onceonly.filesystems.interface import AT_ONCE
 from onceonly.filesystems.object_files import MARK, Found
 
 SCHEMES = ("s3", "s3a")
-CONNECT, RESPONSE, TRIES = 10.0, 60.0, 4  # seconds; requests until one is answered
+CONNECT_TIMEOUT_SECONDS, RESPONSE_TIMEOUT_SECONDS = 10.0, 60.0
+MAX_REQUEST_TRIES = 4  # until one is answered
 PAGE = 1000  # keys that one request deletes, and uploads that one lists
-ENDED = ("NoSuchUpload", "InvalidPart", "InvalidPartOrder")
-MISSING = ("NoSuchKey", "NoSuchBucket")  # a 404 without them may be of a proxy whose server is down
-NO_BODY = ("404",)  # all that the answer to a HEAD tells
-TAKEN = ("412", "409", "PreconditionFailed", "ConditionalRequestConflict")
-CHANGED = ("412", "PreconditionFailed")
-UNKNOWN = ("501", "NotImplemented")
-DENIED = ("401", "403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken")
-NO_LOGIN = (
+ENDED_CODES = ("NoSuchUpload", "InvalidPart", "InvalidPartOrder")
+MISSING_CODES = ("NoSuchKey", "NoSuchBucket")  # a 404 without them may be of a proxy whose server is down
+MISSING_HEAD_CODES = ("404",)  # all that the answer to a HEAD tells
+TAKEN_CODES = ("412", "409", "PreconditionFailed", "ConditionalRequestConflict")
+CHANGED_CODES = ("412", "PreconditionFailed")
+UNSUPPORTED_CODES = ("501", "NotImplemented")
+DENIED_CODES = (
+    "401",
+    "403",
+    "AccessDenied",
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+    "ExpiredToken",
+    "InvalidToken",
+)
+LOGIN_ERRORS = (
     aws.NoCredentialsError,
     aws.PartialCredentialsError,
     aws.CredentialRetrievalError,
@@ -56,7 +65,7 @@ class Bucket:
         self.name, self.root = name, f"s3://{name}"
 
     def key(self, uri: str) -> str:
-        """Raises FileNotFoundError: it is in another bucket."""
+        """Return the key of a URI. Raises FileNotFoundError: it is in another bucket."""
         if not uri.startswith(f"{self.root}/"):
             raise FileNotFoundError(f"{uri} is not in {self.root}")
         return uri.removeprefix(f"{self.root}/")
@@ -65,14 +74,14 @@ class Bucket:
     def endpoint(self) -> str:
         return str(self._client.meta.endpoint_url)
 
-    def ask(self, operation: str, **given: Any) -> Mapping[str, Any]:
-        """One request, repeated while the server is not there or is busy."""
+    def ask(self, operation: str, **arguments: Any) -> Mapping[str, Any]:
+        """Send one request, repeated while the server is not there or is busy, and return its answer."""
         try:
-            found: Mapping[str, Any] = getattr(self._client, operation)(Bucket=self.name, **given)
-            return found
+            answer: Mapping[str, Any] = getattr(self._client, operation)(Bucket=self.name, **arguments)
+            return answer
         except aws.ClientError as error:
-            raise _told(error, operation, given, self._named(given)) from error
-        except NO_LOGIN as error:
+            raise _translate_error(error, operation, arguments, self._uri_of(arguments)) from error
+        except LOGIN_ERRORS as error:
             raise PermissionError(f"{self.root}: {error}") from error
         except aws.ParamValidationError as error:  # the name of the bucket, for example
             raise OSError(f"{self.root}: {' '.join(str(error).split())}") from error
@@ -81,41 +90,44 @@ class Bucket:
 
     def find(self, uri: str) -> Found | None:
         try:
-            told = self.ask("head_object", Key=self.key(uri))
+            answer = self.ask("head_object", Key=self.key(uri))
         except FileNotFoundError:
             return None
-        return Found(int(told["ContentLength"]), str(told["ETag"]), str(told["Metadata"].get(MARK, "")))
+        return Found(int(answer["ContentLength"]), str(answer["ETag"]), str(answer["Metadata"].get(MARK, "")))
 
     def get(self, uri: str) -> bytes:
-        told = self.ask("get_object", Key=self.key(uri))
+        answer = self.ask("get_object", Key=self.key(uri))
         try:
-            return bytes(told["Body"].read())
+            return bytes(answer["Body"].read())
         except (aws.BotoCoreError, OSError) as error:
             raise ConnectionError(f"{uri}: the response was cut off ({type(error).__name__})") from error
 
     def put(self, uri: str, content: bytes) -> None:
         self.ask("put_object", Key=self.key(uri), Body=content)
 
-    def below(self, folder: str) -> Iterator[str]:
-        """The names of all objects below a folder, relative to it, in the order of their keys."""
+    def list_names(self, folder: str) -> Iterator[str]:
+        """Yield the names of all objects below a folder, relative to it, in the order of their keys."""
         prefix = f"{self.key(folder)}/"
         for page in self._pages(Prefix=prefix):
-            yield from (each["Key"].removeprefix(prefix) for each in page.get("Contents", ()))
+            for content in page.get("Contents", ()):
+                yield content["Key"].removeprefix(prefix)
 
     def entries(self, folder: str, most: int | None = None) -> list[str]:
-        """The names in a folder: of objects and of folders."""
+        """Return the names in a folder: of objects and of folders."""
         prefix = f"{self.key(folder)}/"
         limit = {"MaxKeys": most} if most else {}
-        found: list[str] = []
+        names: list[str] = []
         for page in self._pages(Prefix=prefix, Delimiter="/", **limit):
-            found += [each["Key"].removeprefix(prefix) for each in page.get("Contents", ())]
-            found += [each["Prefix"].removeprefix(prefix).rstrip("/") for each in page.get("CommonPrefixes", ())]
+            for content in page.get("Contents", ()):
+                names.append(content["Key"].removeprefix(prefix))
+            for subfolder in page.get("CommonPrefixes", ()):
+                names.append(subfolder["Prefix"].removeprefix(prefix).rstrip("/"))
             if most:
                 break
-        return [name for name in found if name]
+        return [name for name in names if name]
 
     def uploads(self, folder: str) -> Iterator[tuple[str, str]]:
-        """(name relative to the folder, id) of each upload below it that is not completed; some of them twice.
+        """Yield (name relative to the folder, id) of each upload below it that is not completed; some of them twice.
 
         Each page begins with the last name of the one before it: some servers refuse to continue within a name.
         """
@@ -123,13 +135,15 @@ class Bucket:
         more: dict[str, str] = {}
         while True:
             page = self.ask("list_multipart_uploads", Prefix=prefix, MaxUploads=PAGE, **more)
-            found = [(str(each["Key"]), str(each["UploadId"])) for each in page.get("Uploads", ())]
-            yield from ((key.removeprefix(prefix), id) for key, id in found)
+            uploads = [(str(upload["Key"]), str(upload["UploadId"])) for upload in page.get("Uploads", ())]
+            for key, id in uploads:
+                yield key.removeprefix(prefix), id
             if not page.get("IsTruncated"):
                 return
             more = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
-            if before := [key for key, _ in found if key < found[-1][0]]:
-                more = {"KeyMarker": before[-1]}
+            earlier_keys = [key for key, _ in uploads if key < uploads[-1][0]]
+            if earlier_keys:
+                more = {"KeyMarker": earlier_keys[-1]}
 
     def unlink(self, uris: Sequence[str]) -> None:
         """Delete these objects, as far as they exist."""
@@ -138,30 +152,32 @@ class Bucket:
             return
         for start in range(0, len(uris), PAGE):
             keys = [{"Key": self.key(uri)} for uri in uris[start : start + PAGE]]
-            told = self.ask("delete_objects", Delete={"Objects": keys, "Quiet": True})
-            if failed := told.get("Errors"):
-                raise OSError(f"{self.root}/{failed[0].get('Key')} was not deleted: {failed[0].get('Code')}")
+            answer = self.ask("delete_objects", Delete={"Objects": keys, "Quiet": True})
+            errors = answer.get("Errors")
+            if errors:
+                raise OSError(f"{self.root}/{errors[0].get('Key')} was not deleted: {errors[0].get('Code')}")
 
-    def _pages(self, **given: Any) -> Iterator[Mapping[str, Any]]:
-        """Each page of a list. The next one begins where the last one ended."""
+    def _pages(self, **arguments: Any) -> Iterator[Mapping[str, Any]]:
+        """Yield each page of a list. The next one begins where the last one ended."""
         more: dict[str, Any] = {}
         while True:
-            page = self.ask("list_objects_v2", **given, **more)
+            page = self.ask("list_objects_v2", **arguments, **more)
             yield page
             if not page.get("IsTruncated"):
                 return
             more = {"ContinuationToken": page["NextContinuationToken"]}
 
-    def _named(self, given: Mapping[str, Any]) -> str:
-        return f"{self.root}/{given.get('Key', given.get('Prefix', ''))}"
+    def _uri_of(self, arguments: Mapping[str, Any]) -> str:
+        """Return the URI of the object or folder that a request is about, for errors."""
+        return f"{self.root}/{arguments.get('Key', arguments.get('Prefix', ''))}"
 
     @property
     def _client(self) -> Any:
-        """A client is made once for all buckets, because that takes a third of a second."""
-        known = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+        """The client, made once for all buckets, because that takes a third of a second."""
+        variables = frozenset(item for item in os.environ.items() if item[0].startswith("AWS_"))
         try:
-            return _client(os.getpid(), frozenset(known.items()))
-        except NO_LOGIN as error:
+            return _client(os.getpid(), variables)
+        except LOGIN_ERRORS as error:
             raise PermissionError(f"{self.root}: {error}") from error
         except (aws.BotoCoreError, ValueError) as error:
             raise OSError(f"{self.root}: {type(error).__name__}: {error}") from error
@@ -169,22 +185,22 @@ class Bucket:
 
 @lru_cache(maxsize=1)
 def _client(process: int, environment: frozenset[tuple[str, str]]) -> Any:
-    """`process`: connections are not shared with a child."""
-    known = dict(environment)
+    """Make a client for these variables. `process`: connections are not shared with a child."""
+    variables = dict(environment)
     config = Config(
-        connect_timeout=CONNECT,
-        read_timeout=RESPONSE,
-        retries={"mode": "standard", "total_max_attempts": TRIES},
+        connect_timeout=CONNECT_TIMEOUT_SECONDS,
+        read_timeout=RESPONSE_TIMEOUT_SECONDS,
+        retries={"mode": "standard", "total_max_attempts": MAX_REQUEST_TRIES},
         max_pool_connections=2 * AT_ONCE,
         request_checksum_calculation="when_required",  # other servers do not know the newer checksums
         response_checksum_validation="when_required",
     )
-    region = known.get("AWS_REGION") or known.get("AWS_DEFAULT_REGION")
+    region = variables.get("AWS_REGION") or variables.get("AWS_DEFAULT_REGION")
     return session.get_session().create_client("s3", region_name=region, config=config)
 
 
 def split(uri: str) -> tuple[str, str]:
-    """(bucket, path) of an s3:// URI. The path is taken literally: '%', '#' and '?' have no special meaning.
+    """Return (bucket, path) of an s3:// URI. The path is taken literally: '%', '#' and '?' have no special meaning.
 
     Raises:
         InvalidPipeline: no bucket, a login before it, or no folder in it.
@@ -200,18 +216,26 @@ def split(uri: str) -> tuple[str, str]:
     return bucket, clean
 
 
-def _told(error: Any, operation: str, given: Mapping[str, Any], named: str) -> OSError:
-    """What the server has answered, as the error that a local file system would raise."""
+def _translate_error(error: Any, operation: str, arguments: Mapping[str, Any], uri: str) -> OSError:
+    """Return what the server has answered, as the error that a local file system would raise."""
     code = str(error.response.get("Error", {}).get("Code"))
     status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode"))
-    known: list[tuple[tuple[str, ...], type[OSError]]] = [
-        (ENDED, Ended),
-        (MISSING, FileNotFoundError),
-        (NO_BODY if operation == "head_object" else (), FileNotFoundError),
-        (TAKEN if "IfNoneMatch" in given else (), FileExistsError),
-        (CHANGED if "CopySourceIfMatch" in given else (), FileNotFoundError),
-        (DENIED, PermissionError),
-        (UNKNOWN, UnsupportedOperation),
-    ]
-    kinds = (kind for codes, kind in known if code in codes or status in codes)
-    return next(kinds, OSError)(f"{operation} of {named}: {code} ({status})")
+    for codes, kind in _error_kinds(operation, arguments):
+        if code in codes or status in codes:
+            return kind(f"{operation} of {uri}: {code} ({status})")
+    return OSError(f"{operation} of {uri}: {code} ({status})")
+
+
+def _error_kinds(operation: str, arguments: Mapping[str, Any]) -> list[tuple[tuple[str, ...], type[OSError]]]:
+    """Return the codes and statuses with a meaning of their own, and the error for each. The first match counts.
+
+    What some of them mean depends on the condition that the request had.
+    """
+    kinds: list[tuple[tuple[str, ...], type[OSError]]] = [(ENDED_CODES, Ended), (MISSING_CODES, FileNotFoundError)]
+    if operation == "head_object":
+        kinds.append((MISSING_HEAD_CODES, FileNotFoundError))
+    if "IfNoneMatch" in arguments:
+        kinds.append((TAKEN_CODES, FileExistsError))
+    if "CopySourceIfMatch" in arguments:
+        kinds.append((CHANGED_CODES, FileNotFoundError))
+    return [*kinds, (DENIED_CODES, PermissionError), (UNSUPPORTED_CODES, UnsupportedOperation)]

@@ -17,17 +17,17 @@ from onceonly.filesystems.object_files import MARK, Found
 from onceonly.filesystems.s3_client import Bucket, Ended
 
 PART = 512 * 1024 * 1024  # bytes that are copied by one request; the store allows 5 MiB to 5 GiB
-MOST = 10_000  # parts of one upload
+MAX_PARTS = 10_000  # of one upload
 
 
 class Uploads:
-    """Those of one bucket."""
+    """The uploads of one bucket."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
 
-    def copying(self, old: str, found: Found, new: str, mark: str) -> Upload:
-        """The store copies an object into it: no byte comes here.
+    def begin_copy(self, old: str, source: Found, new: str, mark: str) -> Upload:
+        """Begin an upload into which the store copies an object: no byte comes here.
 
         The upload exists before the object is looked at. So whoever deletes the object first, and looks for uploads
         then, ends each one that could still be completed.
@@ -36,48 +36,50 @@ class Uploads:
             FileNotFoundError: the object no longer exists.
             Ended: another process has ended the upload meanwhile.
         """
-        if not found.bytes:  # an empty object cannot be copied as a part
-            return self.holding(b"", new, mark, lambda: self._bucket.find(old) is not None)
-        source = {"Bucket": self._bucket.name, "Key": self._bucket.key(old)}
+        if not source.bytes:  # an empty object cannot be copied as a part
+            return self.begin_with_content(b"", new, mark, lambda: self._bucket.find(old) is not None)
+        copy_source = {"Bucket": self._bucket.name, "Key": self._bucket.key(old)}
 
         def copy(number: int, part: Mapping[str, str]) -> str:
-            told = self._bucket.ask(
+            answer = self._bucket.ask(
                 "upload_part_copy",
                 Key=self._bucket.key(new),
                 UploadId=id,
                 PartNumber=number,
-                CopySource=source,
-                CopySourceIfMatch=found.etag,
+                CopySource=copy_source,
+                CopySourceIfMatch=source.etag,
                 **part,
             )
-            return str(told["CopyPartResult"]["ETag"])
+            return str(answer["CopyPartResult"]["ETag"])
 
-        parts = _parts(found.bytes)
-        with self._begun(new, mark) as id, ThreadPoolExecutor(AT_ONCE) as pool:
-            return Upload(id, found.etag, tuple(pool.map(copy, range(1, len(parts) + 1), parts)))
+        parts = _part_ranges(source.bytes)
+        with self._begin(new, mark) as id, ThreadPoolExecutor(AT_ONCE) as pool:
+            return Upload(id, source.etag, tuple(pool.map(copy, range(1, len(parts) + 1), parts)))
 
-    def holding(self, content: bytes, new: str, mark: str, wanted: Callable[[], bool]) -> Upload:
-        """An upload of this content. `wanted` is asked once it exists.
+    def begin_with_content(self, content: bytes, new: str, mark: str, is_wanted: Callable[[], bool]) -> Upload:
+        """Begin an upload of this content. `is_wanted` is asked once the upload exists.
 
         Raises:
             FileNotFoundError: it is not wanted.
         """
-        with self._begun(new, mark) as id:
-            told = self._bucket.ask("upload_part", Key=self._bucket.key(new), UploadId=id, PartNumber=1, Body=content)
-            if not wanted():
+        with self._begin(new, mark) as id:
+            answer = self._bucket.ask("upload_part", Key=self._bucket.key(new), UploadId=id, PartNumber=1, Body=content)
+            if not is_wanted():
                 raise FileNotFoundError(new)
-            return Upload(id, "", (str(told["ETag"]),))
+            return Upload(id, "", (str(answer["ETag"]),))
 
     def complete(self, upload: Upload, new: str) -> bool:
-        """Give it its name, unless that is taken; whether the store says that it has. Believe only what is there then.
+        """Give the object its name, unless that is taken; whether the store says that it has.
+
+        The answer proves nothing: only what is there afterwards does.
 
         Raises:
             OSError: no answer, so the outcome is not known.
         """
         parts = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(upload.parts, 1)]
-        given: dict[str, Any] = {"UploadId": upload.id, "MultipartUpload": {"Parts": parts}}
+        arguments: dict[str, Any] = {"UploadId": upload.id, "MultipartUpload": {"Parts": parts}}
         with suppress(FileExistsError, Ended):
-            self._bucket.ask("complete_multipart_upload", Key=self._bucket.key(new), IfNoneMatch="*", **given)
+            self._bucket.ask("complete_multipart_upload", Key=self._bucket.key(new), IfNoneMatch="*", **arguments)
             return True
         return False
 
@@ -93,7 +95,7 @@ class Uploads:
                 self.abort(id, f"{folder}/{name}")
 
     @contextmanager
-    def _begun(self, new: str, mark: str) -> Iterator[str]:
+    def _begin(self, new: str, mark: str) -> Iterator[str]:
         """Begin an upload, which is ended if the block fails. A process that dies in it leaves it behind."""
         key = self._bucket.key(new)
         id = str(self._bucket.ask("create_multipart_upload", Key=key, Metadata={MARK: mark})["UploadId"])
@@ -105,9 +107,9 @@ class Uploads:
             raise
 
 
-def _parts(size: int) -> list[Mapping[str, str]]:
-    """What of an object each part copies; small objects cannot be copied by a range."""
-    step = max(PART, -(-size // MOST))
+def _part_ranges(size: int) -> list[Mapping[str, str]]:
+    """Return what of an object each part copies, as arguments; small objects cannot be copied by a range."""
+    step = max(PART, -(-size // MAX_PARTS))
     if size <= step:
         return [{}]
     return [{"CopySourceRange": f"bytes={at}-{min(at + step, size) - 1}"} for at in range(0, size, step)]

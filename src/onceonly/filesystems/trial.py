@@ -20,7 +20,7 @@ from onceonly.filesystems.object_files import Found, Store
 Begin = Callable[[str, Found, str, str], Callable[[], bool]]
 WRITERS, ROUNDS = 8, 4
 RESULT = ".tried"  # beside the staged folders: each address by which the store has passed
-_passed: set[tuple[str, str]] = set()  # addresses and buckets that this process has tried
+_passed_buckets: set[tuple[str, str]] = set()  # addresses and buckets that this process has tried
 
 
 def check(store: Store, target: str, begin: Begin, clear: Callable[[str], None] = lambda folder: None) -> None:
@@ -35,34 +35,39 @@ def check(store: Store, target: str, begin: Begin, clear: Callable[[str], None] 
     """
     above, _, name = target.rpartition("/")
     staging = f"{above}/.{name}.staged"
-    recorded = _recorded(store, f"{staging}/{RESULT}")
-    if store.endpoint in recorded:
+    endpoints = _read_result(store, f"{staging}/{RESULT}")
+    if store.endpoint in endpoints:
         return
-    here = store.endpoint, store.name
-    if here not in _passed:
-        _try(store, f"{staging}/.trial-{uuid.uuid4().hex}", begin, clear)
-        _passed.add(here)
-    store.put(f"{staging}/{RESULT}", "\n".join([*recorded, store.endpoint]).encode())
+    bucket = store.endpoint, store.name
+    if bucket not in _passed_buckets:
+        _run_trial(store, f"{staging}/.trial-{uuid.uuid4().hex}", begin, clear)
+        _passed_buckets.add(bucket)
+    store.put(f"{staging}/{RESULT}", "\n".join([*endpoints, store.endpoint]).encode())
 
 
-def _try(store: Store, folder: str, begin: Begin, clear: Callable[[str], None]) -> None:
+def _run_trial(store: Store, folder: str, begin: Begin, clear: Callable[[str], None]) -> None:
+    """Run the races in a folder of the trial, and then a copy that is finished after it was ended. See `check`."""
     source, late = f"{folder}/source", f"{folder}/late"
     store.put(source, b"tried")
     try:
-        won = [_race(store, source, f"{folder}/{number}", begin) for number in range(ROUNDS)]
-        hanging = begin(source, _found(store, source), late, uuid.uuid4().hex)
+        has_winner = [_run_race(store, source, f"{folder}/{number}", begin) for number in range(ROUNDS)]
+        finish_late = begin(source, _require_object(store, source), late, uuid.uuid4().hex)
     finally:
-        store.unlink([f"{folder}/{name}" for name in store.below(folder)])
+        store.unlink([f"{folder}/{name}" for name in store.list_names(folder)])
         clear(folder)
-    if not any(won):
+    if not any(has_winner):
         raise OSError(f"of {WRITERS} concurrent writers of one name, none succeeded")
-    _check_ended(store, hanging, late)
+    _check_ended(store, finish_late, late)
 
 
-def _check_ended(store: Store, hanging: Callable[[], bool], new: str) -> None:
-    """Of a process that hangs while others give up what it is about to publish."""
+def _check_ended(store: Store, finish_late: Callable[[], bool], new: str) -> None:
+    """Finish what was ended, as a process that hangs while others give up what it is about to publish.
+
+    Raises:
+        Unsuitable: it got its name.
+    """
     with suppress(FileNotFoundError):
-        hanging()
+        finish_late()
     if store.find(new) is not None:
         store.unlink([new])
         raise Unsuitable(
@@ -72,42 +77,48 @@ def _check_ended(store: Store, hanging: Callable[[], bool], new: str) -> None:
         )
 
 
-def _recorded(store: Store, result: str) -> list[str]:
+def _read_result(store: Store, result: str) -> list[str]:
+    """Return the addresses by which the store has passed."""
     try:
         return store.get(result).decode().splitlines()
     except FileNotFoundError:
         return []
 
 
-def _race(store: Store, source: str, new: str, begin: Begin) -> bool:
-    """Whether one has won, and knows it; else nobody was told so."""
-    found = _found(store, source)
+def _run_race(store: Store, source: str, new: str, begin: Begin) -> bool:
+    """Let several writers give one name at the same time; whether one has won, and knows it; else nobody was told so.
+
+    Raises:
+        Unsuitable: several were told that they had won, or what is there is not what the winner has prepared.
+    """
+    staged = _require_object(store, source)
     marks = [uuid.uuid4().hex for _ in range(WRITERS)]
     together = Barrier(WRITERS)
 
-    def finish(name: Callable[[], bool]) -> bool:
+    def finish(give_name: Callable[[], bool]) -> bool:
         together.wait()
-        return name()
+        return give_name()
 
     with ThreadPoolExecutor(WRITERS) as pool:
-        begun = list(pool.map(lambda mark: begin(source, found, new, mark), marks))
-        told = list(pool.map(finish, begun))
-    won = [mark for mark, one in zip(marks, told, strict=True) if one]
-    there = store.find(new)
-    if not won and (there is None or there.mark in marks):  # the answer to the one that won was lost
+        prepared = list(pool.map(lambda mark: begin(source, staged, new, mark), marks))
+        answers = list(pool.map(finish, prepared))
+    winners = [mark for mark, has_won in zip(marks, answers, strict=True) if has_won]
+    published = store.find(new)
+    if not winners and (published is None or published.mark in marks):  # the answer to the one that won was lost
         return False
-    if len(won) == 1 and there and there.mark == won[0] and there.bytes == found.bytes:
+    if len(winners) == 1 and published and published.mark == winners[0] and published.bytes == staged.bytes:
         return True
     raise Unsuitable(
         f"{WRITERS} writers tried to create one name there at the same time, each on the condition that the name "
-        f"was free, and {len(won)} of them were told that they succeeded. So two processes could publish different "
+        f"was free, and {len(winners)} of them were told that they succeeded. So two processes could publish different "
         "files under one name.",
         "Use a store with conditional writes (docs/object-stores.md), a disk, or HDFS.",
     )
 
 
-def _found(store: Store, source: str) -> Found:
-    """Raises FileNotFoundError: somebody has removed it meanwhile."""
-    if found := store.find(source):
-        return found
-    raise FileNotFoundError(source)
+def _require_object(store: Store, source: str) -> Found:
+    """Return the object. Raises FileNotFoundError: somebody has removed it meanwhile."""
+    staged = store.find(source)
+    if staged is None:
+        raise FileNotFoundError(source)
+    return staged

@@ -26,7 +26,7 @@ from requests.adapters import HTTPAdapter
 from onceonly.errors import InvalidPipeline
 
 SCHEME = "hdfs://"
-CONNECT, RESPONSE = 10.0, 60.0  # timeouts in seconds
+CONNECT_TIMEOUT_SECONDS, RESPONSE_TIMEOUT_SECONDS = 10.0, 60.0
 PORTS = {"http": 9870, "https": 9871}
 ERRORS: Mapping[str, type[OSError]] = {
     "AccessControlException": PermissionError,
@@ -54,7 +54,7 @@ class Cluster:
     def __init__(self, uri: str, address: str | None = None) -> None:
         authority, _ = split(uri)
         self.root = SCHEME + authority
-        namenode = _checked(address or f"http://{urlsplit(self.root).hostname}")
+        namenode = _parse_address(address or f"http://{urlsplit(self.root).hostname}")
         port = namenode.port or PORTS[namenode.scheme]
         self.address = f"{namenode.scheme}://{namenode.hostname}:{port}"
         self.user = _user()
@@ -63,10 +63,10 @@ class Cluster:
         )
         for prefix in ("http://", "https://"):
             self.fs.session.mount(prefix, _WithTimeout())
-        self.fs.session.hooks["response"].append(_raise)
+        self.fs.session.hooks["response"].append(_raise_error)
 
     def path(self, uri: str) -> str:
-        """The path for `fs`.
+        """Return the path for `fs`.
 
         Raises:
             FileNotFoundError: it is on another cluster.
@@ -98,7 +98,9 @@ class Cluster:
         schema: pa.Schema | None = None,
         by: pa.Schema | None = None,
     ) -> ds.Dataset:
-        """As `pyarrow.dataset.dataset`, which would deadlock: it holds the GIL, which `fs` needs, to read the schema.
+        """Return what `pyarrow.dataset.dataset` would.
+
+        That one would deadlock: it holds the GIL, which `fs` needs, to read the schema.
 
         Args:
             base: the folder below which partition folders become columns.
@@ -110,19 +112,22 @@ class Cluster:
         factory = ds.FileSystemDatasetFactory(files, source, format, options)
         return factory.finish(schema or factory.inspect(fragments=1))
 
-    def request(self, method: str, op: str, path: str, seconds: float = RESPONSE, **options: str) -> requests.Response:
+    def request(
+        self, method: str, op: str, path: str, seconds: float = RESPONSE_TIMEOUT_SECONDS, **options: str
+    ) -> requests.Response:
         """Send one request to the NameNode. The caller handles a redirection to a DataNode."""
         response: requests.Response = self.fs.session.request(
             method,
             self.fs.url + quote(path, safe="/="),
             params={**self.fs.pars, **options, "op": op},
             allow_redirects=False,
-            timeout=(CONNECT, seconds),
+            timeout=(CONNECT_TIMEOUT_SECONDS, seconds),
         )
         return response
 
 
 def _user() -> str:
+    """Return the user name for HDFS. Raises InvalidPipeline: this process has none."""
     try:
         return os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
     except (KeyError, OSError) as error:
@@ -134,7 +139,9 @@ def _user() -> str:
 
 
 def split(uri: str) -> tuple[str, str]:
-    """(host:port, path) of an hdfs:// URI. Hadoop takes the path literally: '%', '#' and '?' have no special meaning.
+    """Return (host:port, path) of an hdfs:// URI.
+
+    Hadoop takes the path literally: '%', '#' and '?' have no special meaning.
 
     Raises:
         InvalidPipeline: no NameNode, a user name before it, or no folder below the root.
@@ -150,12 +157,17 @@ def split(uri: str) -> tuple[str, str]:
     return authority, clean
 
 
-def _checked(address: str) -> SplitResult:
-    """The parsed address. The error does not repeat it: it may contain a password."""
+def _parse_address(address: str) -> SplitResult:
+    """Return the parsed address.
+
+    Raises:
+        InvalidPipeline: it cannot be used. The error does not repeat it: it may contain a password.
+    """
     parts = urlsplit(address)
-    bare = f"{parts.scheme}://{parts.netloc}" == address.rstrip("/")
+    has_path = f"{parts.scheme}://{parts.netloc}" != address.rstrip("/")
     port = parts.netloc.rpartition(":")[2] if ":" in parts.netloc else "0"
-    if parts.scheme not in PORTS or not parts.hostname or "@" in parts.netloc or not (bare and port.isdecimal()):
+    has_server = parts.scheme in PORTS and parts.hostname and port.isdecimal()
+    if not has_server or has_path or "@" in parts.netloc:
         raise InvalidPipeline(
             "the address of WebHDFS cannot be used.",
             "It must have the form http(s)://host:port, without a user, password or path.",
@@ -167,16 +179,18 @@ def _checked(address: str) -> SplitResult:
 class _WithTimeout(HTTPAdapter):
     """Gives every request a timeout, and names the server in errors without the query."""
 
-    def send(self, request: Any, stream: Any = False, timeout: Any = None, *more: Any, **named: Any) -> Any:
+    def send(self, request: Any, stream: Any = False, timeout: Any = None, *more: Any, **options: Any) -> Any:
         try:
-            return super().send(request, stream, timeout or (CONNECT, RESPONSE), *more, **named)
+            return super().send(
+                request, stream, timeout or (CONNECT_TIMEOUT_SECONDS, RESPONSE_TIMEOUT_SECONDS), *more, **options
+            )
         except requests.RequestException as error:
             parts = urlsplit(request.url)
             why = f"{parts.scheme}://{parts.netloc} does not answer ({type(error).__name__})"
             raise Unreachable(why) from error
 
 
-def _raise(response: requests.Response, **_: Any) -> None:
+def _raise_error(response: requests.Response, **_: Any) -> None:
     """Raise the error that a local file system would raise. fsspec ignores some error responses."""
     if response.status_code < 400:
         return

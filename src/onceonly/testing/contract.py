@@ -38,25 +38,28 @@ __all__ = ["SINK", "Break", "Committer", "Rows", "SinkContract", "Stage", "Targe
 
 
 def commit_twice_at_once(committer: Committer, handle: Handle) -> list[Outcome]:
+    """Commit in two threads. Other processes call it, so it stands in the module."""
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(lambda _: committer.commit(handle, 1), range(2)))
 
 
 def numbers(rows: Any) -> list[int]:
-    """The numbers in a pandas frame, of any type."""
+    """Return the numbers in a pandas frame, of any type, in order."""
     column = "n" if "n" in rows.columns else "value"
     return sorted(int(value) for value in rows[column])
 
 
-def released(sink: Sink, txn: Transaction) -> None:
+def release(sink: Sink, txn: Transaction) -> None:
     """Release the transaction, as the coordinator does after it has recorded the outcome."""
     if isinstance(sink, KeepsCopies):
         sink.release(txn)
 
 
-def held(sink: Sink, *txns: Transaction) -> list[Transaction] | None:
-    """Those that it says are left, one by one; None: it is never asked so."""
-    return [txn for txn in txns if sink.holds(txn)] if isinstance(sink, KeepsNames) else None
+def list_held(sink: Sink, *txns: Transaction) -> list[Transaction] | None:
+    """Return those of which the sink says that something is left, one by one; None: it is never asked so."""
+    if not isinstance(sink, KeepsNames):
+        return None
+    return [txn for txn in txns if sink.holds(txn)]
 
 
 class SinkContract(RehearsalContract):
@@ -81,8 +84,8 @@ class SinkContract(RehearsalContract):
         handle, sink = stage(self.txn(), *some), target.sink()
         if not isinstance(sink, Inspectable):
             pytest.skip("a gate cannot read it")
-        seen = sink.staged(handle).read_all()
-        assert numbers(seen.to_pandas()) == list(some) if some else seen.num_rows == 0
+        rows = sink.staged(handle).read_all()
+        assert numbers(rows.to_pandas()) == list(some) if some else rows.num_rows == 0
         if session is not None and some:
             assert numbers(sink.staged_frame(handle, session).toPandas()) == list(some)
         assert target.published() == []
@@ -119,9 +122,9 @@ class SinkContract(RehearsalContract):
     ) -> None:
         handle = stage(self.txn(), 1, 2, 3)
         with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
-            outcomes = [o for both in pool.map(commit_twice_at_once, [committer] * 2, [handle] * 2) for o in both]
-        done = sorted(outcome.already for outcome in outcomes)
-        assert done == [False, True, True, True] if target.tells_first else done[0] is False
+            first, second = pool.map(commit_twice_at_once, [committer] * 2, [handle] * 2)
+        already = sorted(outcome.already for outcome in [*first, *second])
+        assert already == [False, True, True, True] if target.tells_first else already[0] is False
         assert target.published() == [1, 2, 3]
 
     def test_what_was_published_is_known_from_the_target_alone(
@@ -152,14 +155,14 @@ class SinkContract(RehearsalContract):
         """A state table that was restored from an older copy assigns the same numbers again."""
         if not target.shows_decisions:
             pytest.skip("the marker that ends a transaction identifies it")
-        ours, another = stage(self.txn(1, attempt=1), 1, 2), stage(self.txn(1, attempt=2), 2, 3)
-        committer.commit(ours, 1)
+        handle, another = stage(self.txn(1, attempt=1), 1, 2), stage(self.txn(1, attempt=2), 2, 3)
+        committer.commit(handle, 1)
         with pytest.raises(StateBehind) as behind:
             committer.commit(another, 1)
         assert "state table" in str(behind.value)
         assert "onceonly state forward" in behind.value.todo
         assert target.published() == [1, 2]
-        assert committer.commit(ours, 1).already
+        assert committer.commit(handle, 1).already
 
     def test_a_lower_decision_than_the_published_one_is_not_taken_for_published(
         self, target: Target, committer: Committer, stage: Stage
@@ -184,8 +187,8 @@ class SinkContract(RehearsalContract):
             committer.commit(stage(self.txn(epoch), epoch), decision)
         stage(self.txn(3), 3)
         committer.commit(stage(self.txn(pipeline="flights_by_day"), 4), 9)
-        shown = [(trace.state_id, trace.decision) for trace in sink.traces("flights")]
-        assert shown == [(self.state_id, 4)]
+        decisions = [(trace.state_id, trace.decision) for trace in sink.traces("flights")]
+        assert decisions == [(self.state_id, 4)]
         assert all(trace.where for trace in sink.traces("flights"))
         assert sink.traces("nobody") == []
 
@@ -312,10 +315,10 @@ class SinkContract(RehearsalContract):
         stage(aborted, 2)
         stage(waiting, 3)
         committer.commit(handle, 1)
-        released(target.sink(), published)
+        release(target.sink(), published)
         target.sink().discard(aborted, None)
         assert target.sink().leftovers(prefix) == [waiting]
-        assert held(target.sink(), published, aborted, waiting) in ([waiting], None)
+        assert list_held(target.sink(), published, aborted, waiting) in ([waiting], None)
 
     def test_a_release_leaves_what_is_published_and_may_be_repeated(
         self, target: Target, committer: Committer, stage: Stage
@@ -323,17 +326,17 @@ class SinkContract(RehearsalContract):
         handle = stage(self.txn(), 1, 2, 3)
         committer.commit(handle, 1)
         for _ in range(2):
-            released(target.sink(), self.txn())
+            release(target.sink(), self.txn())
         assert target.published() == [1, 2, 3]
         assert committer.commit(handle, 1).already
 
     def test_two_pipelines_into_one_target_do_not_disturb_each_other(
         self, target: Target, committer: Committer, stage: Stage
     ) -> None:
-        mine, other = self.txn(), self.txn(pipeline="flights_by_day")
-        handles = stage(mine, 1), stage(other, 2)
+        txn, other = self.txn(), self.txn(pipeline="flights_by_day")
+        handles = stage(txn, 1), stage(other, 2)
         stage(self.txn(epoch=2, pipeline="flights_by_day"), 3)
-        assert target.sink().leftovers(mine.prefix) == [mine]
+        assert target.sink().leftovers(txn.prefix) == [txn]
         assert [committer.commit(handle, 1).already for handle in handles] == [False, False]
         target.sink().discard(self.txn(epoch=2, pipeline="flights_by_day"), None)
         assert target.published() == [1, 2]

@@ -35,7 +35,7 @@ from onceonly.errors import (
     StateBehind,
     TargetWentBack,
 )
-from onceonly.testing.json_files import locked, read_json, write_json
+from onceonly.testing.json_files import lock_folder, read_json, write_json
 
 Failure = Literal[
     "before",  # nothing is done, and the connection breaks
@@ -60,24 +60,27 @@ class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable, Resolvable
 
     def fail(self, step: Literal["stage", "rehearse", "commit", "discard"], *failures: Failure) -> None:
         """Let the next calls of `step` fail in this way, one after the other, in any process."""
-        with locked(self.folder):
+        with lock_folder(self.folder):
             planned = read_json(self._failures, {})
             write_json(self._failures, {**planned, step: [*planned.get(step, []), *failures]})
 
     def remove(self, *txns: str) -> None:
         """Remove what these transactions have published, as a person might."""
-        with locked(self.folder):
-            shown = self._shown()
-            kept = [entry for entry in shown["entries"] if entry["txn"] not in txns]
-            write_json(self._published, {**shown, "entries": kept})
+        with lock_folder(self.folder):
+            content = self._read_published()
+            remaining = [entry for entry in content["entries"] if entry["txn"] not in txns]
+            write_json(self._published, {**content, "entries": remaining})
 
     def rows(self) -> list[Any]:
-        """The rows that a reader sees, in the order of publication."""
-        return [row for entry in self.entries() for row in entry["rows"]]
+        """Return the rows that a reader sees, in the order of publication."""
+        rows: list[Any] = []
+        for entry in self.entries():
+            rows += entry["rows"]
+        return rows
 
     def entries(self) -> list[dict[str, Any]]:
-        """Publications in order, with app_id, decision, txn (the name) and rows."""
-        entries: list[dict[str, Any]] = self._shown()["entries"]
+        """Return the publications in order, with app_id, decision, txn (the name) and rows."""
+        entries: list[dict[str, Any]] = self._read_published()["entries"]
         return entries
 
     # ---- the Sink protocol
@@ -87,27 +90,27 @@ class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable, Resolvable
 
     def stage(self, txn: Transaction, rows: Iterable[Any]) -> Handle:
         staged = list(rows)
-        with self._failing("stage"):
-            write_json(self._staged(txn.name), staged)
+        with self._fail_as_planned("stage"):
+            write_json(self._staged_file(txn.name), staged)
         return {"kind": "fake", "txn": txn.name, "app_id": txn.app_id, "rows": len(staged)}
 
     def rehearse(self, handle: Handle, decision: int, last: Publication | None = None) -> Handle:
-        with self._failing("rehearse") as failure:
+        with self._fail_as_planned("rehearse") as failure:
             if failure == "again":
                 raise self._stage_again("The test requested it.")
             if failure == "action":
                 raise ActionNeeded(f"sink '{self.name}' waits.", "The test requested it.", code="test-requested-it")
-            with locked(self.folder):
+            with lock_folder(self.folder):
                 if not self._is_published(handle, decision):
                     self._check_target(handle, decision, last)
                     self._check_rows(handle)
             if failure == "copied":
                 handle = {**handle, "copy": uuid.uuid4().hex[:12]}
-                write_json(self._rows_file(handle), read_json(self._staged(handle["txn"]), []))
+                write_json(self._rows_file(handle), read_json(self._staged_file(handle["txn"]), []))
         return handle
 
     def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
-        with self._failing("commit") as failure:
+        with self._fail_as_planned("commit") as failure:
             if failure == "lost":
                 handle = receipts.replace(handle, {**handle, "made": uuid.uuid4().hex})
             if failure == "doubt" and "judged" in handle:
@@ -119,11 +122,11 @@ class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable, Resolvable
                     "The evidence no longer exists.",
                     "onceonly resolve PIPELINE EPOCH …",
                 )
-            with locked(self.folder):
+            with lock_folder(self.folder):
                 return self._publish(handle, decision, last)
 
     def fence(self, handle: Handle, decision: int) -> Outcome | None:
-        with locked(self.folder):
+        with lock_folder(self.folder):
             at, name = self._last(handle)
             if (at, name) == (decision, handle["txn"]):
                 return self._outcome(handle, already=True)
@@ -132,15 +135,15 @@ class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable, Resolvable
         return None
 
     def traces(self, pipeline: str) -> list[Trace]:
-        found = ((app_id.split("/"), at) for app_id, (at, _) in self._shown()["last"].items())
-        return [
-            Trace(state_id, at, f"fake {self.folder}")
-            for (_, state_id, of, sink), at in found
-            if (of, sink) == (pipeline, self.name)
-        ]
+        traces = []
+        for app_id, (decision, _) in self._read_published()["last"].items():
+            _, state_id, traced_pipeline, sink = app_id.split("/")
+            if (traced_pipeline, sink) == (pipeline, self.name):
+                traces.append(Trace(state_id, decision, f"fake {self.folder}"))
+        return traces
 
     def compare(self, last: Publication) -> History:
-        """By its log, which never expires here."""
+        """Compare by the target's log, which never expires here."""
         if last.target != str(self.folder):
             return History(Answer.ELSEWHERE)
         txn = Transaction.parse(last.proof["txn"] or "")
@@ -149,7 +152,8 @@ class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable, Resolvable
         log = self._log()
         if txn.name in log:
             return History(Answer.SAME)
-        at = max((at for name, at in log.items() if name.startswith(f"{txn.prefix}-")), default=0)
+        decisions = [decision for name, decision in log.items() if name.startswith(f"{txn.prefix}-")]
+        at = max(decisions, default=0)
         return History(Answer.WENT_BACK, f"It shows decision {at}, and not {txn.name}", at)
 
     def proof_now(self, last: Publication) -> Publication | None:
@@ -174,25 +178,26 @@ class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable, Resolvable
         return {**handle, "judged": committed}
 
     def check_replace(self, old: Handle) -> None:
-        """Anything can be replaced."""
+        """Refuse nothing: anything can be replaced."""
 
     def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
-        write_json(self._staged(txn.name), [])
-        taken = [{"txn": old["txn"]} for old in olds]
-        return {"kind": "fake", "txn": txn.name, "app_id": txn.app_id, "rows": 0, "retracts": taken}
+        write_json(self._staged_file(txn.name), [])
+        retracted = [{"txn": old["txn"]} for old in olds]
+        return {"kind": "fake", "txn": txn.name, "app_id": txn.app_id, "rows": 0, "retracts": retracted}
 
     def discard(self, txn: Transaction, handle: Handle | None) -> None:
-        with self._failing("discard"), locked(self.folder):
+        with self._fail_as_planned("discard"), lock_folder(self.folder):
             if txn.name not in self._published_names():
                 for path in self.folder.glob(f"{txn.name}.*"):
                     path.unlink()
 
     def leftovers(self, prefix: str) -> list[Transaction]:
         names = {path.name.removesuffix(".staged.json") for path in self.folder.glob(f"{prefix}-*.staged.json")}
-        found = (Transaction.parse(name) for name in sorted(names - self._published_names()))
-        return [txn for txn in found if txn]
+        txns = [Transaction.parse(name) for name in sorted(names - self._published_names())]
+        return [txn for txn in txns if txn]
 
     def _publish(self, handle: Handle, decision: int, last: Publication | None = None) -> Outcome:
+        """Publish the staged rows, and take out those that they replace. The folder is locked."""
         if self._is_published(handle, decision):
             return self._outcome(handle, already=True)
         self._check_target(handle, decision, last)
@@ -200,8 +205,8 @@ class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable, Resolvable
             rows = self._check_rows(handle)
         except StageAgain as error:
             raise self._refusal(error.why) from error
-        olds = {old["txn"] for old in taken_out(handle)}
-        entries = [entry for entry in self.entries() if entry["txn"] not in olds]
+        replaced = {old["txn"] for old in taken_out(handle)}
+        entries = [entry for entry in self.entries() if entry["txn"] not in replaced]
         entry = {"app_id": handle["app_id"], "decision": decision, "txn": handle["txn"], "rows": rows}
         self._write_last(handle, decision, handle["txn"], [*entries, entry])
         return self._outcome(handle)
@@ -213,7 +218,7 @@ class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable, Resolvable
         """Refuse a target that is ahead of the state table, or behind it."""
         at, name = self._last(handle)
         if at >= decision:
-            raise self._overtaken(handle, decision, at, name)
+            raise self._overtaken_error(handle, decision, at, name)
         history = self.compare(last) if last else None
         if history and history.answer is Answer.WENT_BACK:
             what = f"sink '{self.name}': its target lacks what was published to it."
@@ -241,49 +246,59 @@ class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable, Resolvable
         proof = {"target": str(self.folder), "txn": handle["txn"]} if is_shown else {}
         return Outcome(already, {"rows": handle["rows"]}, proof)
 
-    def _overtaken(self, handle: Handle, decision: int, at: int, name: str | None) -> StateBehind | Fenced:
+    def _overtaken_error(self, handle: Handle, decision: int, at: int, name: str | None) -> StateBehind | Fenced:
+        """Return the error that the target shows this decision, or a later one, for another transaction or none."""
         what = f"sink '{self.name}' shows decision {at} where {decision} is to be published."
         if at == decision and name is None:
             return Fenced(what, "It was given up.")
         todo = "Was the state table restored? onceonly state forward (docs/operations.md, Backup and restore)"
         return StateBehind(what, f"Its name is {name}, and not {handle['txn']}: the state table is behind it.", todo)
 
-    def _shown(self) -> dict[str, Any]:
-        """The entries and, under "last" by app id, the last decision and its transaction, which are never removed."""
-        shown: dict[str, Any] = read_json(self._published, {"entries": [], "last": {}})
-        return shown
+    def _read_published(self) -> dict[str, Any]:
+        """Return what the target shows.
+
+        "entries" are the publications. "last" is, by app id, the last decision and its transaction, which are never
+        removed. For "log" see `_log`; a target without publications has none.
+        """
+        content: dict[str, Any] = read_json(self._published, {"entries": [], "last": {}})
+        return content
 
     def _last(self, handle: Handle) -> tuple[int, str | None]:
-        """The last decision of this pipeline, and its transaction; None if that was given up."""
+        """Return the last decision of this pipeline, and its transaction; None if that was given up."""
         return self._last_of(handle["app_id"])
 
     def _last_of(self, app_id: str) -> tuple[int, str | None]:
-        at, name = self._shown()["last"].get(app_id, (0, None))
+        at, name = self._read_published()["last"].get(app_id, (0, None))
         return at, name
 
     def _write_last(self, handle: Handle, decision: int, txn: str | None, entries: list[dict[str, Any]]) -> None:
-        last = {**self._shown()["last"], handle["app_id"]: [decision, txn]}
-        log = {**self._log(), **({txn: decision} if txn else {})}
+        """Write the entries with the last decision of this pipeline. `txn`: of which it is; None: it was given up."""
+        last = {**self._read_published()["last"], handle["app_id"]: [decision, txn]}
+        log = dict(self._log())
+        if txn:
+            log[txn] = decision
         write_json(self._published, {"entries": entries, "last": last, "log": log})
 
     def _log(self) -> dict[str, int]:
-        """By transaction, the decision that published it. Nothing is ever removed from it."""
-        log: dict[str, int] = self._shown().get("log", {})
+        """Return by transaction the decision that published it. Nothing is ever removed from it."""
+        log: dict[str, int] = self._read_published().get("log", {})
         return log
 
-    def _staged(self, name: str) -> Path:
+    def _staged_file(self, name: str) -> Path:
         return self.folder / f"{name}.staged.json"
 
     def _rows_file(self, handle: Handle) -> Path:
-        return (
-            self.folder / f"{handle['txn']}.{handle['copy']}.json" if "copy" in handle else self._staged(handle["txn"])
-        )
+        """Return the file of the staged rows, or of the copy that a rehearsal has made of them."""
+        if "copy" in handle:
+            return self.folder / f"{handle['txn']}.{handle['copy']}.json"
+        return self._staged_file(handle["txn"])
 
     def _published_names(self) -> set[str]:
         return {entry["txn"] for entry in self.entries()}
 
     @contextmanager
-    def _failing(self, step: str) -> Iterator[Failure | None]:
+    def _fail_as_planned(self, step: str) -> Iterator[Failure | None]:
+        """Run a step within it, and fail before or after it if that is planned. Yields the planned failure."""
         failure = self._next_failure(step)
         if failure == "before":
             raise ConnectionError(f"{self.name}: disconnected before {step}")
@@ -296,7 +311,8 @@ class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable, Resolvable
             raise ConnectionError(f"{self.name}: disconnected after {step}")
 
     def _next_failure(self, step: str) -> Failure | None:
-        with locked(self.folder):
+        """Return the next failure that is planned for the step, and strike it off."""
+        with lock_folder(self.folder):
             planned = read_json(self._failures, {})
             if not planned.get(step):
                 return None
@@ -306,13 +322,13 @@ class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable, Resolvable
 
     def _fail_first(self, step: str, failure: Failure) -> None:
         """Let the next call of `step` fail in this way, before those that are planned."""
-        with locked(self.folder):
+        with lock_folder(self.folder):
             planned = read_json(self._failures, {})
             write_json(self._failures, {**planned, step: [failure, *planned.get(step, [])]})
 
     def show_evidence(self) -> None:
         """Let the target show again how a doubtful transaction ended."""
-        with locked(self.folder):
+        with lock_folder(self.folder):
             planned = read_json(self._failures, {})
             commits = [failure for failure in planned.get("commit", []) if failure != "doubt"]
             write_json(self._failures, {**planned, "commit": commits})

@@ -27,7 +27,7 @@ from onceonly.checkpoint.sources import Sources
 from onceonly.errors import SourceLost
 from onceonly.pipeline.definition import Pipeline
 from onceonly.testing.fake_sink import Failure, FakeSink
-from onceonly.testing.json_files import locked, read_json, write_json
+from onceonly.testing.json_files import lock_folder, read_json, write_json
 
 __all__ = ["Failure", "FakeInspector", "FakeParts", "FakeReceipts", "FakeSink", "FakeSource"]
 
@@ -44,39 +44,40 @@ class FakeSource:
 
     def append(self, partition: int, *records: tuple[datetime, Any] | None) -> None:
         """Write records. None is an offset without a record, such as a control record or a compacted one."""
-        with self._changed() as topic:
-            log = topic["partitions"].setdefault(str(partition), _empty())
-            log["records"] += [record and [record[0].isoformat(), record[1]] for record in records]
+        with self._change_topic() as topic:
+            log = topic["partitions"].setdefault(str(partition), _empty_partition())
+            for record in records:
+                log["records"].append(record and [record[0].isoformat(), record[1]])
 
     def expire(self, partition: int, start: int) -> None:
-        """Retention removes everything below `start`."""
-        with self._changed() as topic:
+        """Remove everything below `start`, as retention does."""
+        with self._change_topic() as topic:
             topic["partitions"][str(partition)]["start"] = start
 
     def hold(self, partition: int, stable: int | None, own: int = 1, overdue: bool = False) -> None:
-        """A producer's open transaction keeps the last stable offset at `stable`; None ends it.
+        """Keep the last stable offset at `stable`, as a producer's open transaction does; None ends it.
 
         Args:
             own: how many records it has; what else comes behind it is of others.
         """
-        with self._changed() as topic:
+        with self._change_topic() as topic:
             topic["partitions"][str(partition)].update(stable=stable, own=own, overdue=overdue)
 
     def lose(self, partition: int, end: int) -> None:
-        """The broker that leads the partition next has nothing from `end` on, as after an unclean election."""
-        with self._changed() as topic:
+        """Let a broker lead the partition that has nothing from `end` on, as after an unclean election."""
+        with self._change_topic() as topic:
             log = topic["partitions"][str(partition)]
             log["records"] = log["records"][:end]
             log["leaders"] = [*log.get("leaders", []), end]
 
     def drop(self, partition: int) -> None:
-        with self._changed() as topic:
+        with self._change_topic() as topic:
             del topic["partitions"][str(partition)]
 
     def recreate(self) -> None:
         """Delete the topic and create it again, empty."""
-        with self._changed() as topic:
-            topic.update(id=uuid.uuid4().hex, partitions={p: _empty() for p in topic["partitions"]})
+        with self._change_topic() as topic:
+            topic.update(id=uuid.uuid4().hex, partitions={p: _empty_partition() for p in topic["partitions"]})
 
     # ---- the Source protocol
 
@@ -85,14 +86,18 @@ class FakeSource:
 
     def log(self) -> TopicLog:
         topic = self._topic()
-        held = {int(p): (log["start"], _stable(log)) for p, log in topic["partitions"].items()}
-        written = {int(p): len(log["records"]) for p, log in topic["partitions"].items()}
-        return TopicLog(self.topic, topic["id"], held, written=written)
+        spans: dict[int, tuple[int, int]] = {}
+        written: dict[int, int] = {}
+        for partition, log in topic["partitions"].items():
+            spans[int(partition)] = log["start"], _stable_offset(log)
+            written[int(partition)] = len(log["records"])
+        return TopicLog(self.topic, topic["id"], spans, written=written)
 
     def has_records(self, range_: TopicRange) -> bool:
         return bool(self.read(None, (range_,)))
 
     def first_offsets(self, range_: TopicRange) -> offsets.Offsets:
+        """Return the offset of the first record of each partition in a range; its end if there is none."""
         first = dict(range_.ends)
         for row in self.read(None, (range_,)):
             first[row["partition"]] = min(first[row["partition"]], row["offset"])
@@ -101,28 +106,36 @@ class FakeSource:
     def await_transactions(self, log: TopicLog) -> tuple[TopicLog, list[OpenTransaction]]:
         topic, now = self._topic(), self.log()
         transactions = []
-        for partition, held in now.held.items():
-            shown = topic["partitions"][str(partition)]
-            hides_others, overdue = held > shown.get("own", 1), shown.get("overdue", False)
-            transaction = OpenTransaction(partition, shown["stable"], held, hides_others, overdue, None, "producer 1")
+        for partition, hidden in now.held.items():  # how many records are behind the last stable offset
+            partition_log = topic["partitions"][str(partition)]
+            hides_others, overdue = hidden > partition_log.get("own", 1), partition_log.get("overdue", False)
+            transaction = OpenTransaction(
+                partition, partition_log["stable"], hidden, hides_others, overdue, None, "producer 1"
+            )
             transactions.append(transaction)
         return now, transactions
 
     def offsets_at(
         self, time: datetime, latest: datetime | None = None, floor: offsets.Offsets = offsets.NO_OFFSETS
     ) -> Mapping[int, FirstRecord]:
-        logs = {int(p): log for p, log in self._topic()["partitions"].items()}
-        return {p: _first_at(log, time, latest, floor.get(p, 0)) for p, log in logs.items()}
+        first_records: dict[int, FirstRecord] = {}
+        for name, log in self._topic()["partitions"].items():
+            partition = int(name)
+            first_records[partition] = _find_first_at(log, time, latest, floor.get(partition, 0))
+        return first_records
 
     def read(self, spark: Any, ranges: tuple[TopicRange, ...]) -> list[dict[str, Any]]:
-        """The records as a list of dicts; `spark` is not used."""
+        """Return the records as a list of dicts; `spark` is not used."""
         logs = self._topic()["partitions"]
-        wanted = ((p, offset) for range_ in ranges for p, span in range_.partitions.items() for offset in range(*span))
-        return [
-            {"partition": p, "offset": offset, "timestamp": record[0], "value": record[1]}
-            for p, offset in wanted
-            if (record := logs[str(p)]["records"][offset])
-        ]
+        rows: list[dict[str, Any]] = []
+        for range_ in ranges:
+            for partition, (start, end) in range_.partitions.items():
+                for offset in range(start, end):
+                    record = logs[str(partition)]["records"][offset]
+                    if record:  # else the offset has none
+                        row = {"partition": partition, "offset": offset, "timestamp": record[0], "value": record[1]}
+                        rows.append(row)
+        return rows
 
     def verify(self, ranges: tuple[TopicRange, ...]) -> None:
         for range_ in ranges:
@@ -135,15 +148,23 @@ class FakeSource:
         return self.recognised(range_, previous)
 
     def recognised(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
+        """Mark a range by the leader epochs before its ends, by partition, as JSON.
+
+        A partition without new records keeps the epoch of the previous range.
+        """
         logs = self._topic()["partitions"]
-        epochs = {str(p): _leader_epoch(logs[str(p)], end - 1) for p, end in range_.ends.items() if str(p) in logs}
-        marked = json.loads(previous.mark or "{}") if previous else {}
-        kept = {
-            p: epoch for p, epoch in marked.items() if previous and previous.ends[int(p)] == range_.ends.get(int(p))
-        }
-        return replace(range_, mark=json.dumps({**epochs, **kept}))
+        epochs: dict[str, int] = {}
+        for partition, end in range_.ends.items():
+            if str(partition) in logs:
+                epochs[str(partition)] = _leader_epoch(logs[str(partition)], end - 1)
+        if previous:
+            for name, epoch in json.loads(previous.mark or "{}").items():
+                if previous.ends[int(name)] == range_.ends.get(int(name)):
+                    epochs[name] = epoch
+        return replace(range_, mark=json.dumps(epochs))
 
     def _check_mark(self, range_: TopicRange) -> None:
+        """Check a range by its mark. Raises SourceLost: the records before one of its ends were replaced by others."""
         topic = self._topic()
         for partition, epoch in json.loads(range_.mark or "{}").items():
             log, end = topic["partitions"].get(partition), range_.ends[int(partition)]
@@ -157,19 +178,20 @@ class FakeSource:
     def report(self, done: Checkpoint, state_id: str) -> None:
         range_ = offsets.range_of(done.ranges, self.topic)
         ends = {str(p): end for p, end in range_.ends.items()} if range_ else {}
-        with self._changed() as topic:
+        with self._change_topic() as topic:
             reported = topic.setdefault("reported", {}).setdefault(done.pipeline, {})
-            reported.update({p: max(end, reported.get(p, 0)) for p, end in ends.items()})
-            shown = topic.setdefault("shown", {}).setdefault(done.pipeline, {})
-            if shown.get("state_id") != state_id or shown["decision"] < (done.decision or 0):
-                shown.update(state_id=state_id, decision=done.decision, ends=ends)
+            for partition, end in ends.items():
+                reported[partition] = max(end, reported.get(partition, 0))
+            trace = topic.setdefault("shown", {}).setdefault(done.pipeline, {})
+            if trace.get("state_id") != state_id or trace["decision"] < (done.decision or 0):
+                trace.update(state_id=state_id, decision=done.decision, ends=ends)
 
     def traces(self, pipeline: str) -> list[Trace]:
-        shown = self._topic().get("shown", {}).get(pipeline)
-        if shown is None:
+        trace = self._topic().get("shown", {}).get(pipeline)
+        if trace is None:
             return []
-        ends = {int(p): end for p, end in shown["ends"].items()}
-        return [Trace(shown["state_id"], shown["decision"], f"the group of '{self.topic}'", {self.topic: ends})]
+        ends = {int(partition): end for partition, end in trace["ends"].items()}
+        return [Trace(trace["state_id"], trace["decision"], f"the group of '{self.topic}'", {self.topic: ends})]
 
     def diagnose(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> Exception:
         return error
@@ -179,8 +201,9 @@ class FakeSource:
         return topic
 
     @contextmanager
-    def _changed(self) -> Iterator[dict[str, Any]]:
-        with locked(self._file.parent):
+    def _change_topic(self) -> Iterator[dict[str, Any]]:
+        """Yield the content of the topic's file, and write it back. The folder is locked meanwhile."""
+        with lock_folder(self._file.parent):
             topic = self._topic()
             yield topic
             write_json(self._file, topic)
@@ -190,35 +213,39 @@ class FakeInspector(Inspector):
     """A gate with the results that a test has set; by default, all checks pass."""
 
     def __init__(self, pipeline: Pipeline, folder: Path) -> None:
-        self.pipeline, self._told = pipeline, folder / "gate.json"
+        self.pipeline, self._results = pipeline, folder / "gate.json"
 
     def find(self, *severities: str | None) -> None:
         """Set the next results: a failed check of that severity; None: no failed check; 'error': an error is raised."""
-        with locked(self._told.parent):
-            write_json(self._told, [*read_json(self._told, []), *severities])
+        with lock_folder(self._results.parent):
+            write_json(self._results, [*read_json(self._results, []), *severities])
 
     def check(self) -> list[str]:
         return ["gate: a fake"]
 
     def examine(self, checkpoint: Checkpoint) -> Findings:
-        found = self._next()
-        if found == "error":
+        severity = self._next_severity()
+        if severity == "error":
             raise ConnectionError("gate: disconnected")
-        check = {"what": "a fake check", "ok": found is None, "severity": found or "critical", "observed": str(found)}
-        rows = {sink.name: checkpoint.handles[sink.name]["rows"] for sink in self.pipeline.sinks}
-        seen = {name: {"rows": count, "path": "in process", "checks": [check]} for name, count in rows.items()}
-        return Findings(seen, docs=f"docs-{uuid.uuid4().hex}")
+        is_ok = severity is None
+        check = {"what": "a fake check", "ok": is_ok, "severity": severity or "critical", "observed": str(severity)}
+        findings: dict[str, Any] = {}
+        for sink in self.pipeline.sinks:
+            rows = checkpoint.handles[sink.name]["rows"]
+            findings[sink.name] = {"rows": rows, "path": "in process", "checks": [check]}
+        return Findings(findings, docs=f"docs-{uuid.uuid4().hex}")
 
     def forget(self, examined: Findings) -> None:
-        with locked(self._told.parent):
-            forgotten = self._told.with_name("forgotten.json")
+        with lock_folder(self._results.parent):
+            forgotten = self._results.with_name("forgotten.json")
             write_json(forgotten, [*read_json(forgotten, []), examined.docs])
 
-    def _next(self) -> str | None:
-        with locked(self._told.parent):
-            told: list[str | None] = read_json(self._told, [])
-            write_json(self._told, told[1:])
-        return told[0] if told else None
+    def _next_severity(self) -> str | None:
+        """Return the next result that a test has set, and strike it off; None if there is none."""
+        with lock_folder(self._results.parent):
+            severities: list[str | None] = read_json(self._results, [])
+            write_json(self._results, severities[1:])
+        return severities[0] if severities else None
 
 
 class FakeReceipts:
@@ -228,12 +255,12 @@ class FakeReceipts:
         self._file = file
 
     def current(self, first: Handle) -> Handle:
-        """The present handle; `first` if it was never replaced."""
+        """Return the present handle; `first` if it was never replaced."""
         current: Handle = read_json(self._file, dict(first))
         return current
 
     def replace(self, old: Handle, new: Handle) -> Handle:
-        with locked(self._file.parent):
+        with lock_folder(self._file.parent):
             current: Handle = read_json(self._file, dict(old))
             if current == dict(old):
                 write_json(self._file, dict(new))
@@ -261,29 +288,35 @@ class FakeParts:
         return FakeInspector(pipeline, self.folder)
 
     def produce(self, checkpoint: Checkpoint) -> dict[str, list[dict[str, Any]]]:
-        """For `Coordinator.stage`: every record of the checkpoint, for every sink."""
+        """Return every record of the checkpoint, for every sink, as `Coordinator.stage` takes it."""
         pipeline = Pipeline.from_json(checkpoint.definition)
         sources = self.sources(pipeline)
-        rows = [row for range_ in checkpoint.ranges for row in sources[range_.topic].read(None, (range_,))]
+        rows: list[dict[str, Any]] = []
+        for range_ in checkpoint.ranges:
+            rows += sources[range_.topic].read(None, (range_,))
         return {sink.name: rows for sink in pipeline.sinks}
 
 
-def _empty() -> dict[str, Any]:
+def _empty_partition() -> dict[str, Any]:
     return {"start": 0, "stable": None, "records": []}
 
 
 def _leader_epoch(log: Mapping[str, Any], offset: int) -> int:
-    """How often the log was cut off at or below this offset."""
+    """Return how often the log was cut off at or below this offset."""
     return sum(end <= offset for end in log.get("leaders", []))
 
 
-def _stable(log: Mapping[str, Any]) -> int:
+def _stable_offset(log: Mapping[str, Any]) -> int:
+    """Return the last stable offset of a partition: its end, unless an open transaction keeps it back."""
     end = len(log["records"])
     return end if log["stable"] is None else min(log["stable"], end)
 
 
-def _first_at(log: Mapping[str, Any], time: datetime, latest: datetime | None, floor: int) -> FirstRecord:
-    """As a topic does it: what comes after a record that is dated ahead is searched from `floor` on."""
+def _find_first_at(log: Mapping[str, Any], time: datetime, latest: datetime | None, floor: int) -> FirstRecord:
+    """Find the first record at a time, as a topic does it.
+
+    What comes after a record that is dated ahead is searched from `floor` on.
+    """
     first = _search(log, time, None, log["start"])
     if latest is None or first.at is None or first.at <= latest:
         return first
@@ -291,9 +324,9 @@ def _first_at(log: Mapping[str, Any], time: datetime, latest: datetime | None, f
 
 
 def _search(log: Mapping[str, Any], time: datetime, latest: datetime | None, start: int) -> FirstRecord:
-    partition = BoundarySearch(time, latest, _stable(log))
-    for offset in range(start, _stable(log)):
+    partition = BoundarySearch(time, latest, _stable_offset(log))
+    for offset in range(start, _stable_offset(log)):
         record = log["records"][offset]
         if record and (first := partition.look_at(offset, datetime.fromisoformat(record[0]))):
             return first
-    return partition.nothing(held=_stable(log) < len(log["records"]))
+    return partition.nothing(held=_stable_offset(log) < len(log["records"]))

@@ -13,13 +13,15 @@ from typing import Any
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder within it, against other processes and threads. It ends with the process, too."""
     with open(folder / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def read_json(path: Path, default: Any) -> Any:
+    """Return the content of a file; `default` if there is none."""
     try:
         return json.loads(path.read_text())
     except FileNotFoundError:

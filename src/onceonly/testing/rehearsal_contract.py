@@ -25,7 +25,7 @@ EARLIER = 7  # the row of the checkpoint that was published before
 
 
 def what_rehearsal_says(committer: Committer, handle: Handle, decision: int, last: Publication | None) -> str:
-    """In the words of `Break.expected`, with the error if there is one."""
+    """Rehearse, and return what it raises in the words of `Break.expected`, with the error if there is one."""
     try:
         committer.rehearse(handle, decision, last)
     except StageAgain as error:
@@ -52,10 +52,10 @@ class RehearsalContract(ContractFixtures):
     def test_rehearsal_publishes_nothing(self, target: Target, committer: Committer, stage: Stage) -> None:
         last = self.publish_earlier(committer, stage)
         handle, sink = stage(self.txn(2), 1, 2, 3), target.sink()
-        shown = sink.traces("flights") if isinstance(sink, Traced) else None
+        traces = sink.traces("flights") if isinstance(sink, Traced) else None
         committer.rehearse(handle, 2, last)
         assert target.published() == [EARLIER]
-        assert shown is None or target.sink().traces("flights") == shown  # type: ignore[attr-defined]
+        assert traces is None or target.sink().traces("flights") == traces  # type: ignore[attr-defined]
 
     def test_rehearsal_leaves_no_evidence(self, target: Target, committer: Committer, stage: Stage) -> None:
         """What a person gives up after it was rehearsed is not taken for published."""
@@ -143,8 +143,8 @@ class RehearsalContract(ContractFixtures):
     ) -> None:
         handle, decision, last = self.stage_second(committer, stage, later)
         undo = broken.do(target, handle, self.txn(2))
-        said = what_rehearsal_says(committer, handle, decision, last)
-        assert said.split(":")[0] == broken.expected, said
+        answer = what_rehearsal_says(committer, handle, decision, last)
+        assert answer.split(":")[0] == broken.expected, answer
         if broken.expected == "again":
             return self.check_staging_again(target, committer, stage, decision, last)
         if undo:
@@ -179,7 +179,7 @@ class RehearsalContract(ContractFixtures):
     def check_staging_again(
         self, target: Target, committer: Committer, stage: Stage, decision: int, last: Publication | None
     ) -> None:
-        """The attempt is discarded as the coordinator does it, and the next one is published."""
+        """Discard the attempt as the coordinator does it, and publish the next one."""
         target.sink().discard(self.txn(2), None)
         assert target.traces(self.txn(2)) == []
         sink = target.sink()
@@ -190,10 +190,11 @@ class RehearsalContract(ContractFixtures):
     # ---- an earlier publication
 
     def publish_earlier(self, committer: Committer, stage: Stage) -> Publication:
+        """Publish the row `EARLIER` by epoch 1, as decision 1."""
         outcome: Outcome = committer.commit(stage(self.txn(1), EARLIER), 1)
         return Publication(1, 1, outcome.proof)
 
     def stage_second(self, committer: Committer, stage: Stage, later: bool) -> tuple[Handle, int, Publication | None]:
-        """The staged handle of epoch 2, the decision that it will have, and the sink's last publication."""
+        """Return the staged handle of epoch 2, the decision that it will have, and the sink's last publication."""
         last = self.publish_earlier(committer, stage) if later else None
         return stage(self.txn(2), 1, 2, 3), 2 if last else 1, last

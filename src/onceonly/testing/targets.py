@@ -41,15 +41,15 @@ class Target(ABC):
 
     @abstractmethod
     def sink(self) -> Sink:
-        """A new one for each call, because a sink must not depend on its memory. Its name is `SINK`."""
+        """Return a new sink for each call, because a sink must not depend on its memory. Its name is `SINK`."""
 
     @abstractmethod
     def published(self) -> list[int]:
-        """The rows that a reader sees, sorted."""
+        """Return the rows that a reader sees, sorted."""
 
     @abstractmethod
     def traces(self, txn: Transaction) -> list[Any]:
-        """Everything that has the transaction's name, except published rows."""
+        """Return everything that has the transaction's name, except published rows."""
 
 
 @dataclass(frozen=True)
@@ -96,18 +96,20 @@ class Committer:
     def commit(
         self, handle: Handle, decision: int, last: Publication | None = None, sink: Sink | None = None
     ) -> Outcome:
-        recorded = self._recorded(handle)
-        return (sink or self.target.sink()).commit(recorded.current(handle), decision, recorded, last)
+        """Commit by `sink`, or by a new one, the handle that is recorded now."""
+        receipts = self._receipts_of(handle)
+        return (sink or self.target.sink()).commit(receipts.current(handle), decision, receipts, last)
 
     def fence(self, handle: Handle, decision: int) -> Outcome | None:
         """Fence the handle that is recorded now."""
-        return self.target.sink().fence(self._recorded(handle).current(handle), decision)
+        return self.target.sink().fence(self._receipts_of(handle).current(handle), decision)
 
     def commit_given_up(self, handle: Handle, decision: int) -> Outcome:
         """Commit while the state table shows that the sink was given up."""
-        return self.target.sink().commit(self._recorded(handle).current(handle), decision, GivenUp())
+        return self.target.sink().commit(self._receipts_of(handle).current(handle), decision, GivenUp())
 
-    def _recorded(self, handle: Handle) -> FakeReceipts:
+    def _receipts_of(self, handle: Handle) -> FakeReceipts:
+        """Return where this handle is recorded. Every process finds the same file, by the handle's content."""
         receipt = hashlib.sha256(json.dumps(handle, sort_keys=True).encode()).hexdigest()
         return FakeReceipts(Path(self.receipts) / receipt)
 
@@ -124,7 +126,7 @@ class ContractFixtures:
 
     @pytest.fixture
     def make_rows(self) -> Rows:
-        """Override it if `stage` needs DataFrames."""
+        """Return the function that makes rows of numbers. Override it if `stage` needs DataFrames."""
         return lambda *numbers: [{"n": number} for number in numbers]
 
     @pytest.fixture

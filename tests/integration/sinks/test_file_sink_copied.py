@@ -160,20 +160,20 @@ def test_a_folder_that_is_removed_while_a_manifest_is_written_takes_it_along(lak
     on = lake.sink._file_system
     folder = OwnPath(staging_of(lake.sink._target), transaction().name)
     seen: list[bool] = []
-    below = on._store.below  # type: ignore[attr-defined]
+    list_names = on._store.list_names  # type: ignore[attr-defined]
 
     def listing(path: str) -> Any:
         seen.append(on.exists(f"{path}/{FOLDER}"))
-        return below(path)
+        return list_names(path)
 
-    on._store.below = listing  # type: ignore[attr-defined]
+    on._store.list_names = listing  # type: ignore[attr-defined]
     on.delete(folder)
     assert seen == [False]
 
 
 def test_a_store_that_gives_one_name_to_two_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a client whose condition the store does not see."""
-    monkeypatch.setattr(trial, "_passed", set())
+    monkeypatch.setattr(trial, "_passed_buckets", set())
     sink = lake.sink
     store = sink._file_system._store  # type: ignore[attr-defined]
     copy = store.copy

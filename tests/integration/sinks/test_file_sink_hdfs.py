@@ -345,7 +345,7 @@ def test_a_gateway_that_renames_in_its_own_way_is_refused_before_any_row(
 
 
 def test_a_name_node_that_does_not_answer_is_said_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onceonly.filesystems.hdfs.CONNECT", 0.5)
+    monkeypatch.setattr("onceonly.filesystems.hdfs.CONNECT_TIMEOUT_SECONDS", 0.5)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"

@@ -132,7 +132,7 @@ def test_who_waits_in_vain_for_an_answer_asks_again(
     lake: Lake, between: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle = lake.stage(1, 1, 2)
-    monkeypatch.setattr(s3_client, "RESPONSE", 5.0)
+    monkeypatch.setattr(s3_client, "RESPONSE_TIMEOUT_SECONDS", 5.0)
     s3_client._client.cache_clear()
     between.let(OneHeld())
     assert not lake.commit(handle).already
@@ -340,7 +340,7 @@ def test_all_uploads_are_ended_however_many_there_are(lake: Lake, monkeypatch: p
 def test_a_store_that_completes_two_uploads_of_one_name_is_refused(
     lake: Lake, between: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trial, "_passed", set())
+    monkeypatch.setattr(trial, "_passed_buckets", set())
     between.let(Always(Fault.UNCONDITIONAL))
     with pytest.raises(InvalidPipeline, match="of them were told that they succeeded"):
         lake.sink.check()
@@ -355,7 +355,7 @@ def test_a_store_that_completes_two_uploads_of_one_name_is_refused(
 def test_a_store_that_does_not_know_the_condition_is_refused_by_what_it_says(
     lake: Lake, between: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trial, "_passed", set())
+    monkeypatch.setattr(trial, "_passed_buckets", set())
     between.let(Always(Fault.UNKNOWN))
     with pytest.raises(InvalidPipeline, match="does not know a request: complete_multipart_upload"):
         lake.sink.check()
@@ -363,7 +363,7 @@ def test_a_store_that_does_not_know_the_condition_is_refused_by_what_it_says(
 
 def test_a_store_whose_uploads_nobody_can_end_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some servers list uploads by their whole name only, not by a folder: giving up would end none."""
-    monkeypatch.setattr(trial, "_passed", set())
+    monkeypatch.setattr(trial, "_passed_buckets", set())
     with monkeypatch.context() as patched:
         patched.setattr(Bucket, "uploads", lambda bucket, folder: iter(()))
         with pytest.raises(InvalidPipeline, match="was aborted there, and still succeeded"):

@@ -310,7 +310,7 @@ def test_a_committer_that_hangs_publishes_nothing_after_its_sink_was_given_up(wo
         return publish(self, handle, decision, last)
 
     monkeypatch.setattr(FakeSink, "_publish", hang)
-    monkeypatch.setattr("onceonly.testing.fake_sink.locked", unlocked)
+    monkeypatch.setattr("onceonly.testing.fake_sink.lock_folder", unlocked)
     with pytest.raises(Fenced):
         world.commit()
     assert (values(world.lake), list(world.now().given_up)) == ([], ["lake"])
@@ -338,7 +338,7 @@ def test_nothing_is_given_up_that_cannot_be_fenced_unless_a_person_says_that_it_
 
 def test_what_the_fence_has_found_counts_although_what_follows_fails(world, monkeypatch):
     decided(world)
-    monkeypatch.setattr(FakeSink, "_failing", broken_after_the_first(world))
+    monkeypatch.setattr(FakeSink, "_fail_as_planned", broken_after_the_first(world))
     with pytest.raises(OutcomeUnknown):
         world.commit()
     monkeypatch.setattr("onceonly.coordinator.publish.Publisher.publish", lambda *_: [])
@@ -352,7 +352,7 @@ def test_what_the_fence_has_found_counts_although_what_follows_fails(world, monk
 
 def test_what_the_fence_finds_published_is_not_given_up(world, monkeypatch):
     decided(world)
-    monkeypatch.setattr(FakeSink, "_failing", broken_after_the_first(world))
+    monkeypatch.setattr(FakeSink, "_fail_as_planned", broken_after_the_first(world))
     with pytest.raises(OutcomeUnknown):
         world.commit()
     done = Person(world.coordinator).give_up("flights", 1, "lake", "ann", "it does not answer")

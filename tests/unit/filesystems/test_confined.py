@@ -127,7 +127,7 @@ OTHERWISE = {
     "dev/services/embedded.py down",
     "filesystems/durability.py write",  # a draft of its own
     "filesystems/objects.py clear",  # of a folder that is given by OwnPath
-    "filesystems/trial.py _try",  # of a trial that has just been made
+    "filesystems/trial.py _run_trial",  # of a trial that has just been made
     "filesystems/trial.py _check_ended",
     "statetable/arbitration.py _remove_trial",  # of a trial that has just been made
     "statetable/row_files.py remove",  # a row's file of its own, which no entry of the log has come to name

@@ -27,7 +27,7 @@ def test_a_key_file_that_cannot_be_used_is_no_missing_object(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(FILES[0], str(file))
     bucket = Bucket("lake")
-    for ask in (bucket.find, bucket.get, lambda uri: bucket.unlink([uri]), lambda uri: list(bucket.below(uri))):
+    for ask in (bucket.find, bucket.get, lambda uri: bucket.unlink([uri]), lambda uri: list(bucket.list_names(uri))):
         with pytest.raises(PermissionError):
             ask("gs://lake/a")
     with pytest.raises(InvalidPipeline, match="Allow this login"):

@@ -80,10 +80,10 @@ def test_a_key_takes_the_place_of_all_others_and_without_one_the_usual_chain_cou
 @pytest.mark.parametrize(
     ("store", "settings"),
     [
-        *((azure_login, {"login": "ours", name: SECRET}) for name in azure_login.OTHERS),
+        *((azure_login, {"login": "ours", name: SECRET}) for name in azure_login.AIRFLOW_ONLY),
         (azure_login, {"password": SECRET}),
         (azure_login, {"login": "ours", "password": SECRET, "sas_token": SECRET}),
-        *((google_login, {name: SECRET}) for name in google_login.OTHERS),
+        *((google_login, {name: SECRET}) for name in google_login.AIRFLOW_ONLY),
     ],
 )
 def test_what_cannot_be_used_is_refused_without_its_secret(store: Any, settings: dict[str, str]) -> None:

@@ -51,12 +51,12 @@ def test_by_its_tag_an_object_is_read_once_and_another_content_again(files: Obje
 
 
 def test_what_is_kept_in_memory_is_bounded(files: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "_kept", objects._Kept())
-    monkeypatch.setattr(objects, "KEPT", 100)
+    monkeypatch.setattr(objects, "_cache", objects._ObjectCache())
+    monkeypatch.setattr(objects, "MAX_CACHE_BYTES", 100)
     for number in range(9):
         files.write(str(number), b"x" * 30)
-    assert objects._kept._size <= 100
-    assert len(objects._kept._contents) == 3
+    assert objects._cache._size <= 100
+    assert len(objects._cache._contents) == 3
 
 
 def test_objects_are_removed_whether_they_are_there_or_not(files: Objects) -> None:

@@ -35,11 +35,11 @@ class Memory:
     def put(self, uri: str, content: bytes) -> None:
         self.objects[uri] = content, ""
 
-    def below(self, folder: str) -> Iterator[str]:
+    def list_names(self, folder: str) -> Iterator[str]:
         return iter([uri.removeprefix(f"{folder}/") for uri in self.objects if uri.startswith(f"{folder}/")])
 
     def entries(self, folder: str, most: int | None = None) -> list[str]:
-        return list(self.below(folder))
+        return list(self.list_names(folder))
 
     def unlink(self, uris: Sequence[str]) -> None:
         for uri in uris:
@@ -48,7 +48,7 @@ class Memory:
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Memory:
-    monkeypatch.setattr(trial, "_passed", set())
+    monkeypatch.setattr(trial, "_passed_buckets", set())
     return Memory()
 
 

@@ -12,7 +12,7 @@ import requests
 from onceonly.errors import InvalidPipeline
 from onceonly.filesystems.interface import Fingerprint
 from onceonly.filesystems.local import LocalFiles
-from onceonly.filesystems.webhdfs import Cluster, _raise, split
+from onceonly.filesystems.webhdfs import Cluster, _raise_error, split
 from onceonly.pipeline.sinks import FileSink
 from onceonly.settings import Settings
 from onceonly.sinks.files import moves, stage
@@ -89,7 +89,7 @@ def test_a_refusal_is_the_error_of_a_local_file_system(status: int, body: Any, k
     answer.status_code, answer.url = status, "http://name:9870/webhdfs/v1/lake?user.name=joe&delegation=secret"
     answer._content = json.dumps({"RemoteException": body}).encode() if body else b"<html>"
     with pytest.raises(kind, match=says) as raised:
-        _raise(answer)
+        _raise_error(answer)
     assert type(raised.value) is kind
     assert "secret" not in str(raised.value)
 

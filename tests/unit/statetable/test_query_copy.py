@@ -63,7 +63,7 @@ def test_without_the_log_checkpoint_or_with_large_files_the_table_is_asked(
     assert found[-1] == folder
     for checkpoint in Path(folder, "_delta_log").glob("*checkpoint*"):
         checkpoint.unlink()
-    monkeypatch.setattr(objects, "_kept", objects._Kept())  # of a process that has not merged
+    monkeypatch.setattr(objects, "_cache", objects._ObjectCache())  # of a process that has not merged
     assert history(stored) == [1, 2, 3, 4, 5]
     assert found[-1] == folder
 
@@ -74,9 +74,9 @@ def test_who_has_merged_asks_the_store_for_nothing_that_it_has_written(
     read, real = list[str](), objects.Objects.read
 
     def recorded(files: objects.Objects, path: str, tag: str | None = None) -> bytes:
-        before = len(objects._kept._contents)
+        before = len(objects._cache._contents)
         found = real(files, path, tag)
-        read.extend([path] if len(objects._kept._contents) > before else [])
+        read.extend([path] if len(objects._cache._contents) > before else [])
         return found
 
     monkeypatch.setattr(objects.Objects, "read", recorded)
@@ -98,7 +98,7 @@ def test_a_merge_that_is_no_longer_part_of_the_log_answers_nothing(
     shutil.rmtree(folder)
     shutil.copytree(copy, folder)
     with monkeypatch.context() as another_process:
-        another_process.setattr(objects, "_kept", objects._Kept())
+        another_process.setattr(objects, "_cache", objects._ObjectCache())
         other = StateTable(stored.uri)
         pin(other, 3)
         other.tidy(other.view("flights"))
