@@ -112,20 +112,20 @@ def actions(checkpoint: Checkpoint) -> list[str]:
     They are refused once the checkpoint has changed.
     """
     name = f"{checkpoint.pipeline} {checkpoint.epoch}"
-    options = f"--reason … --seen {checkpoint.changed_seq}"
+    seen = f"--seen {checkpoint.changed_seq}"
     commands = []
     if checkpoint.held:
-        commands.append(f"onceonly approve {name} {options}")
+        commands.append(f"onceonly approve {name} --reason … {seen}")
     if checkpoint.refused:
         commands.append(f"onceonly recover {checkpoint.pipeline}")
     if checkpoint.state in (State.PLANNED, State.STAGED, State.ABORTING):
-        commands.append(f"onceonly abort {name} {options}")
+        commands.append(f"onceonly abort {name} --reason … {seen}")
     if checkpoint.state is State.COMMITTING:
         for sink in checkpoint.waiting:
             if sink in checkpoint.in_doubt:  # its evidence no longer exists: a person has to say
-                commands.append(f"onceonly resolve {name} --committed {sink} {options}")
-                commands.append(f"onceonly resolve {name} --aborted {sink} {options}")
-            commands.append(f"onceonly resolve {name} --give-up {sink} {options}")
+                commands.append(f"onceonly resolve {name} --committed {sink} --reason … {seen}")
+                commands.append(f"onceonly resolve {name} --aborted {sink} --reason … {seen}")
+            commands.append(f"onceonly resolve {name} --give-up {sink} --reason … {seen}")
     return commands
 
 
