@@ -74,9 +74,12 @@ ADVICE: dict[str, Followed] = {
         f"{CLI}test_recover_leaves_a_living_owner_alone_until_forced",
     ),
     # ---- before the decision
-    "onceonly approve": Followed(
-        "held by its gate",
-        f"{COORDINATOR}test_manual_actions.py::test_an_approval_belongs_to_the_attempt_that_was_seen",
+    **dict.fromkeys(
+        ("onceonly approve", "onceonly approve --reason"),
+        Followed(
+            "held by its gate",
+            f"{COORDINATOR}test_manual_actions.py::test_an_approval_belongs_to_the_attempt_that_was_seen",
+        ),
     ),
     "onceonly abort": Followed(
         "held by its gate, or refused by its rehearsal; it is planned and staged again",
@@ -120,9 +123,12 @@ ADVICE: dict[str, Followed] = {
         "in doubt: nothing shows how a transaction ended",
         f"{COORDINATOR}test_coordinator.py::test_a_persons_word_ends_the_doubt",
     ),
-    "onceonly resolve --aborted": Followed(
-        "in doubt, and none of its rows are there: they are published again; refused where evidence exists",
-        f"{COORDINATOR}test_coordinator.py::test_a_persons_word_ends_the_doubt",
+    **dict.fromkeys(
+        ("onceonly resolve --aborted", "onceonly resolve --aborted --reason"),
+        Followed(
+            "in doubt, and none of its rows are there: they are published again; refused where evidence exists",
+            f"{COORDINATOR}test_coordinator.py::test_a_persons_word_ends_the_doubt",
+        ),
     ),
     # ---- targets that went back
     "onceonly accept-loss --reason": Followed(
