@@ -163,11 +163,6 @@ ADVICE: dict[str, Followed] = {
         f"{COORDINATOR}test_skip_offsets.py::test_what_expired_before_it_was_read_can_be_left_out",
         NAMED,
     ),
-    "onceonly skip --reason --to": Followed(
-        "a version of a table that deletes rows",
-        f"{COORDINATOR}test_skip_versions.py::test_it_goes_on_behind_a_version_that_deletes",
-        NAMED,
-    ),
     # ---- the state table
     "onceonly state forward": Followed(
         "a state table that was restored from an older copy",
