@@ -16,9 +16,9 @@ from benchmarks.results import Result
 from benchmarks.world import PARTITIONS, create, world
 from onceonly.checkpoint.offsets import TopicRange
 from onceonly.kafka.connection import KafkaConnection
+from onceonly.kafka.registry.client import Registry
+from onceonly.kafka.registry.connection import RegistryConnection
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.registry.client import Registry
-from onceonly.registry.connection import RegistryConnection
 from onceonly.runtime.factory import LiveParts
 from onceonly.sources.kafka import KafkaReader
 

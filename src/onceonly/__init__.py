@@ -1,8 +1,8 @@
 """Exactly-once output for Spark batch jobs under Airflow.
 
 A pipeline is declared with these names, and needs no other. `onceonly.airflow` makes it a DAG, `onceonly.windows` keeps
-windows open between checkpoints, `onceonly.debezium` reads changes of tables, `onceonly.manifests` reads a folder of
-files, `onceonly.testing` has a source and a sink for tests.
+windows open between checkpoints, `onceonly.debezium` reads changes of tables, `onceonly.storage.manifests` reads a
+folder of files, `onceonly.testing` has a source and a sink for tests.
 """
 
 from typing import Any

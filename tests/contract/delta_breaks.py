@@ -12,9 +12,9 @@ import pytest
 from deltalake import DeltaTable
 
 from onceonly.checkpoint.model import Handle, Transaction
-from onceonly.filesystems.paths import local_path
 from onceonly.sinks.delta import log
 from onceonly.sinks.delta.errors import TRANSACTION_RETENTION
+from onceonly.storage.paths import local_path
 from onceonly.testing.contract import Break
 from onceonly.testing.targets import Undo
 

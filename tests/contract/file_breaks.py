@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from onceonly.checkpoint.model import Handle, Transaction
-from onceonly.filesystems.confined import OwnPath, manifest_of
-from onceonly.filesystems.interface import FileSystem
 from onceonly.sinks.files.handle import staging_of
+from onceonly.storage.confined import OwnPath, manifest_of
+from onceonly.storage.interface import FileSystem
 from onceonly.testing.contract import Break
 from onceonly.testing.targets import Undo
 

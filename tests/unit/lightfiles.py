@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from onceonly.checkpoint.model import Handle, Transaction
-from onceonly.filesystems.confined import manifest_of
-from onceonly.filesystems.local import LocalFiles
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import FileSink
 from onceonly.sinks.files import stage
 from onceonly.sinks.files.handle import staging_of
 from onceonly.sinks.files.sink import FileWriter
+from onceonly.storage.confined import manifest_of
+from onceonly.storage.local import LocalFiles
 from onceonly.testing.fakes import FakeParts
 
 VALUE = {"name": "value", "type": "long", "nullable": True, "metadata": {}}

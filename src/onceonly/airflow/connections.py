@@ -10,12 +10,12 @@ from airflow.sdk.log import mask_secret
 
 from onceonly import redaction
 from onceonly.airflow.versions import AirflowNotFoundException
-from onceonly.clusters import keytab
-from onceonly.clusters.target import Target, of_connection
 from onceonly.errors import InvalidPipeline
-from onceonly.filesystems import logins
 from onceonly.kafka import lookup
+from onceonly.runtime import keytab
+from onceonly.runtime.target import Target, of_connection
 from onceonly.settings import Settings
+from onceonly.storage import logins
 
 
 def from_airflow(conn_id: str) -> Mapping[str, Any]:

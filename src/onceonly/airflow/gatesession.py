@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from onceonly.airflow import connections
-from onceonly.clusters import child
-from onceonly.clusters.target import Target
+from onceonly.runtime import child
 from onceonly.runtime.factory import LiveParts
+from onceonly.runtime.target import Target
 from onceonly.spark.conf import stay_here
 
 

@@ -8,8 +8,8 @@ from airflow.sdk import BaseHook, BaseNotifier
 from airflow.sdk.log import mask_secret
 
 from onceonly.airflow import notices
-from onceonly.clusters.http import as_it_is
 from onceonly.errors import NotCommitted
+from onceonly.runtime.http import as_it_is
 
 ANSWER_TIMEOUT_SECONDS = 10.0
 

@@ -23,9 +23,9 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.views import formatting
 
 if TYPE_CHECKING:
-    from onceonly.clusters.work import Submission, Work
     from onceonly.coordinator.coordinator import Coordinator
     from onceonly.runtime.factory import LiveParts
+    from onceonly.runtime.work import Submission, Work
 
 COMMITTED = "committed"  # key of an XCom: [pipeline, epoch] of each checkpoint that recovery has published
 HOW_TO_REPROCESS = 'To process it again: a run, or a backfill, whose conf is {"reprocess": true}.'
@@ -105,7 +105,7 @@ class PlanOperator(OnceonlyOperator):
     def _locate_tables(self) -> Pipeline:
         """Return the pipeline on the tables that its names mean now."""
         from onceonly.airflow import connections
-        from onceonly.clusters import tables
+        from onceonly.runtime import tables
 
         names = self.pipeline.named_tables
         if not names:
@@ -157,7 +157,7 @@ class SparkOperator(CheckpointOperator):
 
     def work(self, context: Any) -> Work:
         """Return the step's work on the checkpoint of this run."""
-        from onceonly.clusters.work import Work
+        from onceonly.runtime.work import Work
 
         return Work(self.pipeline, self.find_epoch(context), owner_of(context))
 
@@ -168,7 +168,7 @@ class SparkOperator(CheckpointOperator):
             then: the method that continues when a driver on the cluster has ended. This one does not return then.
         """
         from onceonly.airflow import connections, lineage, stats
-        from onceonly.clusters import child
+        from onceonly.runtime import child
         from onceonly.settings import Settings
 
         started, spark = time.time(), connections.spark(self.spark_conn_id)

@@ -10,9 +10,9 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from onceonly.clusters.driver import Driver
-from onceonly.clusters.work import ENDED_LATE, NOT_SEEN_ENDED
 from onceonly.errors import OnceonlyError
+from onceonly.runtime.driver import Driver
+from onceonly.runtime.work import ENDED_LATE, NOT_SEEN_ENDED
 
 POLL_SECONDS = 2.0  # between two looks
 KILL_TIMEOUT_SECONDS = 15  # for a driver to end; Airflow gives on_kill thirty
@@ -24,7 +24,7 @@ class DriverTrigger(BaseTrigger):
     """Logs the output of the stage job, and fires when it has ended, with its own arguments and the driver's outcome.
 
     Args:
-        master, driver, report: see `clusters.driver.Driver`.
+        master, driver, report: see `runtime.driver.Driver`.
         started: seconds since the epoch.
         deadline: seconds since the epoch; then the driver is killed, and the event's "state" begins with "TIMED OUT".
     """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from onceonly.clusters.driver import Driver
 from onceonly.coordinator.coordinator import Alive
 from onceonly.errors import NotCommitted, OnceonlyError
+from onceonly.runtime.driver import Driver
 from onceonly.runtime.job_report import NamedDriver, Report, drivers
 from onceonly.statetable.table import StateTable
 

@@ -62,7 +62,7 @@ def main(ctx: click.Context, traceback: bool) -> None:
     ctx.meta["onceonly.traceback"] = traceback
     settings = Settings.from_env()
     if settings.aws_connection or settings.azure_connection or settings.google_connection:
-        from onceonly.filesystems import logins
         from onceonly.kafka import lookup
+        from onceonly.storage import logins
 
         logins.take_up(settings, lookup.of_store)

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
 
-from onceonly.filesystems.folders import file_system
-from onceonly.filesystems.paths import local_path
 from onceonly.gate.bounds import Check
+from onceonly.storage.folders import file_system
+from onceonly.storage.paths import local_path
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # the page contains values of bad rows: no script may run
 METADATA = {"Content-Type": "text/html; charset=utf-8"}  # without it a browser downloads the page from an object store

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onceonly.registry import avro_schema
+from onceonly.kafka.registry import avro_schema
 
 
 def flaw(text: str) -> Exception | None:

@@ -20,12 +20,12 @@ from onceonly.errors import InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.gate.inspector import LiveInspector
 from onceonly.kafka import lookup
 from onceonly.kafka.connection import KafkaConnection
+from onceonly.kafka.registry.client import Registry
+from onceonly.kafka.registry.connection import RegistryConnection
 from onceonly.pipeline.definition import AnySource, Pipeline
 from onceonly.pipeline.source_config import SourceConfig
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.pipeline.tables import DeltaSource, FileSource
-from onceonly.registry.client import Registry
-from onceonly.registry.connection import RegistryConnection
 from onceonly.runtime import error_site, faults, owners, transforms
 from onceonly.runtime.bad_records import BadRecords
 from onceonly.settings import Settings

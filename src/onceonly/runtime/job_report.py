@@ -18,8 +18,8 @@ from typing import Any
 import pyarrow.fs as pafs
 
 from onceonly.errors import InvalidPipeline
-from onceonly.filesystems.folders import file_system
 from onceonly.statetable.table import StateTable
+from onceonly.storage.folders import file_system
 
 MAX_SILENCE = timedelta(hours=6)  # since the last line of a report
 DRIVER = ".driver"  # suffix of the file that names the driver

@@ -11,9 +11,9 @@ from typing import Any
 from onceonly.checkpoint.sink import Sink
 from onceonly.errors import InvalidPipeline
 from onceonly.kafka.connection import KafkaConnection
+from onceonly.kafka.registry.client import Registry
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sink_config import SinkConfig
-from onceonly.registry.client import Registry
 from onceonly.settings import Settings
 
 

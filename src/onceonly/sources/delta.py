@@ -19,12 +19,12 @@ from onceonly.checkpoint import offsets
 from onceonly.checkpoint.boundary_search import FirstRecord, search
 from onceonly.checkpoint.offsets import DELTA, NO_OFFSETS, Offsets, TopicLog, TopicRange
 from onceonly.errors import NotCommitted, SourceLost
-from onceonly.filesystems.paths import spark_uri
 from onceonly.pipeline.tables import DeltaSource
 from onceonly.sources import delta_folders
 from onceonly.sources import delta_rules as rules
 from onceonly.sources.at_rest import AtRest
 from onceonly.sources.delta_log import NO_DATE, File, TableLog, Version, list_active_files
+from onceonly.storage.paths import spark_uri
 
 IN_COMMIT_TIMES = "delta.enableInCommitTimestamps"
 

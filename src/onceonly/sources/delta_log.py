@@ -23,8 +23,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
-from onceonly.filesystems import durability
-from onceonly.filesystems.paths import local_path
+from onceonly.storage import durability
+from onceonly.storage.paths import local_path
 
 ENTRY = re.compile(r"(\d{20})\.json")
 LOG = "_delta_log"

@@ -16,10 +16,10 @@ from typing import Any
 
 from onceonly.checkpoint.model import Transaction
 from onceonly.checkpoint.offsets import TopicRange
-from onceonly.filesystems import confined
-from onceonly.filesystems.confined import MANIFESTS
-from onceonly.filesystems.interface import AT_ONCE, FileSystem
-from onceonly.filesystems.listing import every
+from onceonly.storage import confined
+from onceonly.storage.confined import MANIFESTS
+from onceonly.storage.interface import AT_ONCE, FileSystem
+from onceonly.storage.listing import every
 
 DIGEST = 32  # hexadecimal digits
 

@@ -18,15 +18,15 @@ from typing import Any
 from onceonly.checkpoint.boundary_search import FirstRecord, search
 from onceonly.checkpoint.offsets import FILES, NO_OFFSETS, Offsets, TopicLog, TopicRange
 from onceonly.errors import NotCommitted
-from onceonly.filesystems import places
-from onceonly.filesystems.interface import FileSystem
-from onceonly.filesystems.paths import spark_uri
 from onceonly.pipeline.tables import FileSource
 from onceonly.sources import file_manifests
 from onceonly.sources import file_rules as rules
 from onceonly.sources.at_rest import AtRest
 from onceonly.sources.file_manifests import File, Manifest
 from onceonly.spark.file_formats import Schema
+from onceonly.storage import places
+from onceonly.storage.interface import FileSystem
+from onceonly.storage.paths import spark_uri
 
 
 class FileReader(AtRest):

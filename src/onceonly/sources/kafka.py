@@ -20,9 +20,9 @@ from onceonly.errors import BadRecord, InvalidPipeline, NotCommitted, SourceLost
 from onceonly.json_values.columns import BadColumns, columns
 from onceonly.kafka import avro, java
 from onceonly.kafka.connection import KafkaConnection
+from onceonly.kafka.registry.client import Registry
 from onceonly.kafka.topic import EARLIEST, EPOCH, LATEST, MILLISECOND, TIMEOUT, NoTopic, TopicClient
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.registry.client import Registry
 from onceonly.sources import open_transactions, registered
 from onceonly.sources.consumer_group import Group, OffsetMetadata
 from onceonly.sources.registered import Registered

@@ -12,10 +12,10 @@ from typing import Any
 from onceonly.counts import count
 from onceonly.errors import BadRecord, InvalidPipeline
 from onceonly.json_values.columns import columns as json_columns
+from onceonly.kafka.registry import avro_schema, json_schema, protobuf
+from onceonly.kafka.registry.client import Registry, Schema
+from onceonly.kafka.registry.wire import HEAD, KINDS, id_of
 from onceonly.pipeline.sources import FAIL, KafkaSource
-from onceonly.registry import avro_schema, json_schema, protobuf
-from onceonly.registry.client import Registry, Schema
-from onceonly.registry.wire import HEAD, KINDS, id_of
 from onceonly.sources.registered_schemas import Pins, Schemas
 from onceonly.spark import arrow
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from onceonly.errors import InvalidPipeline
-from onceonly.registry import avro, avro_schema
-from onceonly.registry.client import Registry, Schema
-from onceonly.registry.wire import KINDS
+from onceonly.kafka.registry import avro, avro_schema
+from onceonly.kafka.registry.client import Registry, Schema
+from onceonly.kafka.registry.wire import KINDS
 
 Pins = Mapping[str, Any]  # schemas/state-row.v2.json, `decoding`
 

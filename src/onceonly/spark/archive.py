@@ -18,9 +18,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from onceonly.errors import NotCommitted
-from onceonly.filesystems.durability import to_disk
 from onceonly.spark import java
 from onceonly.spark.home import spark_home
+from onceonly.storage.durability import to_disk
 
 PATTERN = "spark-*.jsa"
 LOCK = "preparing.lock"

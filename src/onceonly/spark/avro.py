@@ -14,8 +14,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
-from onceonly.registry import avro_schema, avro_strict
-from onceonly.registry.avro_schema import Node
+from onceonly.kafka.registry import avro_schema, avro_strict
+from onceonly.kafka.registry.avro_schema import Node
 from onceonly.spark.text import is_valid
 
 FRAME = "OnceonlyFrame"

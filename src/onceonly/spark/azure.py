@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from onceonly.filesystems.azure_names import HOST, KEY, LONG, NAME
+from onceonly.storage.azure_names import HOST, KEY, LONG, NAME
 
 FOLDER, DISPLAY_NAME = "azure", "Azure"
 SCHEMES = LONG

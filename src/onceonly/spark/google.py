@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from onceonly.filesystems.google_names import SCHEMES, key_file
+from onceonly.storage.google_names import SCHEMES, key_file
 
 __all__ = ["COMMITTERS", "DISPLAY_NAME", "FOLDER", "MISSING_JAR_ERRORS", "SCHEMES", "settings"]
 

@@ -70,7 +70,7 @@ class JsonDecoder:
             return lambda: reader(type_, part)
 
         def make_reader() -> ReadOne:
-            from onceonly.registry.json_reader import framed_reader
+            from onceonly.kafka.registry.json_reader import framed_reader
 
             return framed_reader(type_, part, dict(rules))
 

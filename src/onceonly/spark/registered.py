@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from onceonly.registry.wire import HEAD, MAGIC, UNFRAMED, UNKNOWN, head_of
+from onceonly.kafka.registry.wire import HEAD, MAGIC, UNFRAMED, UNKNOWN, head_of
 from onceonly.spark import arrow
 from onceonly.spark import avro as exact_avro
 
@@ -137,7 +137,7 @@ def make_protobuf_decoding(
     They need this package, protobuf and pyarrow.
 
     Args:
-        allowed, files, message: see `onceonly.registry.protobuf.reader`.
+        allowed, files, message: see `onceonly.kafka.registry.protobuf.reader`.
         unfit: see `Decoding`.
     """
     row_type = StructType().add("value", type_).add("why", "string")
@@ -145,7 +145,7 @@ def make_protobuf_decoding(
     def read_all(values: pa.Array) -> pa.Array:
         from pyspark.sql.pandas.types import to_arrow_type
 
-        from onceonly.registry import protobuf
+        from onceonly.kafka.registry import protobuf
 
         read = protobuf.reader(files, message, allowed)
         return to_arrow_array(list(map(read, values.to_pylist())), to_arrow_type(row_type, timezone="UTC"))

@@ -13,8 +13,8 @@ from types import ModuleType
 from urllib.parse import urlsplit
 
 from onceonly.errors import InvalidPipeline
-from onceonly.filesystems.paths import spark_uri
 from onceonly.spark import azure, google, jvm, s3
+from onceonly.storage.paths import spark_uri
 
 STORES: tuple[ModuleType, ...] = (s3, azure, google)
 CLOUD = "org.apache.spark.internal.io.cloud"  # of spark-hadoop-cloud, which the jars of each store have

@@ -17,13 +17,13 @@ from typing import Any
 from deltalake import DeltaTable
 
 from onceonly.checkpoint.model import Row
-from onceonly.filesystems import delta_names, durability
-from onceonly.filesystems.objects import Objects
-from onceonly.filesystems.paths import local_path
 from onceonly.statetable import files, row_files, row_format, store_compaction
 from onceonly.statetable.local_log import ENTRIES_BEFORE_CHECKPOINT, LocalLog
 from onceonly.statetable.log import MERGE, Action, Commit, Log, Taken, now_millis
 from onceonly.statetable.query import Query
+from onceonly.storage import delta_names, durability
+from onceonly.storage.objects import Objects
+from onceonly.storage.paths import local_path
 
 FULL_FILE = 4 << 20  # bytes; a file of this size is not merged again, so that the cost does not grow with history
 MIN_AGE_SECONDS = 3600  # of what is removed

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from onceonly.filesystems.durability import to_disk, way_to_disk
 from onceonly.statetable.log import CONFIGURATION, NONE, Commit, Damaged, Entry, Taken, creation, parse_entry
+from onceonly.storage.durability import to_disk, way_to_disk
 
 File = tuple[int, int, int]  # by which it is recognised: its number on the disk, when it was written, and its size
 ENTRY_NAME_LENGTH = len(f"{0:020}.json")

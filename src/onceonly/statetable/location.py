@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from onceonly.errors import InvalidPipeline, NotCommitted
-from onceonly.filesystems.durability import require_writable
-from onceonly.filesystems.paths import LOCAL_SCHEMES, local_path
 from onceonly.pipeline.names import NAME
 from onceonly.statetable.local_log import LocalLog
 from onceonly.statetable.log import Log
+from onceonly.storage.durability import require_writable
+from onceonly.storage.paths import LOCAL_SCHEMES, local_path
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -176,7 +176,7 @@ def _local_table_names(table: Path) -> list[str]:
 
 
 def _stored_table_names(uri: str) -> list[str]:
-    from onceonly.filesystems.objects import Objects
+    from onceonly.storage.objects import Objects
 
     return Objects(uri).folders(PIPELINES)
 
@@ -238,7 +238,7 @@ def _check_storage(uri: str) -> None:
     path = local_path(uri)
     if path:
         return require_writable(path)
-    from onceonly.statetable import arbitration
+    from onceonly.storage import arbitration
 
     try:
         arbitration.check(uri)

@@ -15,13 +15,13 @@ from deltalake import DeltaTable, QueryBuilder
 from onceonly.checkpoint.model import Row
 from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import OnceonlyError
-from onceonly.filesystems import delta_names
-from onceonly.filesystems.objects import WRITTEN, Objects
-from onceonly.filesystems.paths import local_path
 from onceonly.statetable import row_format
 from onceonly.statetable.arrow_format import SCHEMA
 from onceonly.statetable.log import Damaged
 from onceonly.statetable.trouble import damage_error, read_error
+from onceonly.storage import delta_names
+from onceonly.storage.objects import WRITTEN, Objects
+from onceonly.storage.paths import local_path
 
 MAX_ATTEMPTS = 3  # of one question
 MAX_COPIED_BYTES = 32 << 20  # of files that are copied from an object store

@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from onceonly.checkpoint.model import Row
-from onceonly.filesystems import durability
-from onceonly.filesystems.objects import Objects
-from onceonly.filesystems.paths import local_path
 from onceonly.statetable import row_format
 from onceonly.statetable.log import Action, now_millis
+from onceonly.storage import durability
+from onceonly.storage.objects import Objects
+from onceonly.storage.paths import local_path
 
 NOT_FOR_SKIPPING = ("head", "body")
 

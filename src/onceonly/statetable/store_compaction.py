@@ -18,13 +18,13 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from onceonly.checkpoint.model import Row
-from onceonly.filesystems import delta_names
-from onceonly.filesystems.objects import WRITTEN
 from onceonly.statetable import files, row_files, row_format
 from onceonly.statetable.arrow_format import SCHEMA
 from onceonly.statetable.log import MERGE, NONE, Action, Commit, Entry, now_millis
 from onceonly.statetable.query import rows_up_to
 from onceonly.statetable.store_log import StoreLog
+from onceonly.storage import delta_names
+from onceonly.storage.objects import WRITTEN
 
 
 def merge(log: StoreLog, full: int) -> bool:

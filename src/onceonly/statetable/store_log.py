@@ -15,8 +15,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 
-from onceonly.filesystems import delta_names
-from onceonly.filesystems.objects import Found, Objects
 from onceonly.statetable import before
 from onceonly.statetable.log import (
     CONFIGURATION,
@@ -30,6 +28,8 @@ from onceonly.statetable.log import (
     creation,
     parse_entry,
 )
+from onceonly.storage import delta_names
+from onceonly.storage.objects import Found, Objects
 
 MAX_PARSED_ENTRIES = 256  # entries that are kept in memory
 LOOK_FRESH_SECONDS = 0.25  # a row is written after a look at the log that is not older

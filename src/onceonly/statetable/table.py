@@ -19,8 +19,6 @@ from typing import TypeVar
 from onceonly.checkpoint.model import Checkpoint, Event, Row, first
 from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import OnceonlyError, OutcomeUnknown
-from onceonly.filesystems import durability
-from onceonly.filesystems.paths import local_path
 from onceonly.statetable import gaps, location, row_files
 from onceonly.statetable.log import NONE, Commit, Damaged, Entry, Log, Taken
 from onceonly.statetable.row_format import Head
@@ -38,6 +36,8 @@ from onceonly.statetable.where import (
     of_epochs,
     of_event,
 )
+from onceonly.storage import durability
+from onceonly.storage.paths import local_path
 
 MAX_UNMERGED_ROWS = 64  # a pipeline's table is tidied when its log has more of them since the last time
 MAX_TAIL_ROWS = 64  # rows that a view reads from the log: nearly always they hold all of the open checkpoints

@@ -31,8 +31,6 @@ from person import Person
 from onceonly.checkpoint.model import Checkpoint, Event, State
 from onceonly.checkpoint.offsets import Interval
 from onceonly.coordinator.coordinator import Coordinator
-from onceonly.filesystems.confined import manifest_of, stem
-from onceonly.filesystems.local import LocalFiles
 from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink
@@ -42,6 +40,8 @@ from onceonly.sinks.files.handle import staging_of
 from onceonly.sinks.files.moves import StagedFile
 from onceonly.statetable import location
 from onceonly.statetable.table import StateTable
+from onceonly.storage.confined import manifest_of, stem
+from onceonly.storage.local import LocalFiles
 from onceonly.testing.fakes import FakeParts
 
 pytestmark = [pytest.mark.integration]

@@ -188,7 +188,7 @@ def test_80_percent_of_a_time_out_is_a_warning_beside_an_error(
 def test_recovery_asks_the_spark_of_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not that of its own machine, where there may be none; and no connection as long as it needs no Spark."""
     from onceonly.airflow import recovery_dag
-    from onceonly.clusters import child
+    from onceonly.runtime import child
     from onceonly.spark import session
 
     asked: list[Any] = []
@@ -216,7 +216,7 @@ def test_a_driver_that_no_task_waits_for_is_ended(
     world: World, recovery: Recovery, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its task was marked while no triggerer was there: the run has ended, and the checkpoint is aborted before."""
-    from onceonly.clusters import standalone
+    from onceonly.runtime import standalone
 
     asked: list[str] = []
 

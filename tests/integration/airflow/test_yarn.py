@@ -32,11 +32,11 @@ from patience import PATIENCE
 
 from onceonly.airflow import connections
 from onceonly.checkpoint.model import State
-from onceonly.clusters import child
-from onceonly.clusters.driver import Driver
-from onceonly.clusters.yarn import CONTAINER
 from onceonly.dev.demo.wait import until
 from onceonly.errors import NotCommitted, OutcomeUnknown
+from onceonly.runtime import child
+from onceonly.runtime.driver import Driver
+from onceonly.runtime.yarn import CONTAINER
 from onceonly.settings import Settings
 
 pytestmark = [pytest.mark.integration]

@@ -16,9 +16,9 @@ from integration.services import kerberos
 from integration.services.yarn import Yarn
 from patience import PATIENCE
 
-from onceonly.clusters.interface import GONE
 from onceonly.dev.demo.wait import until
 from onceonly.errors import NotCommitted
+from onceonly.runtime.cluster import GONE
 
 pytestmark = [
     pytest.mark.integration,

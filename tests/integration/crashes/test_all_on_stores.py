@@ -22,10 +22,10 @@ from integration.services.store_server import StoreServer
 from integration.services.stores import SERVERS
 from patience import PATIENCE
 
-from onceonly import manifests
 from onceonly.airflow.ui.data_docs import serve
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
+from onceonly.storage import manifests
 
 pytestmark = [
     pytest.mark.integration,

@@ -22,7 +22,7 @@ from integration.victims.mortal_store_delta import World
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import State
-from onceonly.filesystems.objects import Objects
+from onceonly.storage.objects import Objects
 
 pytestmark = [pytest.mark.integration, pytest.mark.crash]
 numbers = count()

@@ -16,12 +16,12 @@ from integration.services.stores import everywhere, on_most
 from integration.victims import mortal_s3, mortal_store_files
 from patience import PATIENCE
 
-from onceonly import manifests
 from onceonly.checkpoint.model import State
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.dev.demo.wait import until
 from onceonly.errors import OnceonlyError
 from onceonly.statetable.table import StateTable
+from onceonly.storage import manifests
 from onceonly.testing.fakes import FakeSource
 
 pytestmark = pytest.mark.integration

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from onceonly.airflow.gatesession import GateParts
-from onceonly.clusters.target import Target
 from onceonly.runtime.factory import coordinator
+from onceonly.runtime.target import Target
 from onceonly.settings import Settings
 
 _, _, name, epoch = sys.argv[1:]

@@ -23,9 +23,6 @@ from patience import PATIENCE
 from onceonly.airflow import connections, triggers, unawaited
 from onceonly.airflow.triggers import DriverTrigger
 from onceonly.checkpoint.model import Checkpoint, State
-from onceonly.clusters.driver import Driver
-from onceonly.clusters.target import Target
-from onceonly.clusters.work import Work
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.dev.demo.wait import until
 from onceonly.dev.services.service import Service
@@ -33,7 +30,10 @@ from onceonly.errors import NotCommitted
 from onceonly.kafka import lookup
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import factory, job_report, owners
+from onceonly.runtime.driver import Driver
 from onceonly.runtime.job_report import FOLDER
+from onceonly.runtime.target import Target
+from onceonly.runtime.work import Work
 from onceonly.settings import Settings
 
 NAME, OWNER = "numbers_chained", "a run"

@@ -12,11 +12,11 @@ import pytest
 from unit.lightfiles import schema_of
 
 from onceonly.checkpoint.model import Handle, Transaction
-from onceonly.filesystems.confined import OwnPath, manifest_of
 from onceonly.pipeline.sinks import FileSink
 from onceonly.sinks.files import stage
 from onceonly.sinks.files.handle import staging_of
 from onceonly.sinks.files.sink import FileWriter
+from onceonly.storage.confined import OwnPath, manifest_of
 
 pytest.importorskip("botocore", reason="pip install 'onceonly[stores]'")
 

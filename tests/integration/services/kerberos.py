@@ -12,10 +12,10 @@ from typing import Any
 import requests
 from integration.services import yarn
 
-from onceonly.clusters import http
-from onceonly.clusters.yarn import KERBEROS, _login
 from onceonly.dev.services import machine
 from onceonly.dev.services.service import Service
+from onceonly.runtime import http
+from onceonly.runtime.yarn import KERBEROS, _login
 
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 PROGRAMS = {name: shutil.which(name, path=PATH) for name in ("krb5kdc", "kdb5_util", "kadmin.local", "kinit")}

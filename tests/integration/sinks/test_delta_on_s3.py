@@ -19,11 +19,12 @@ from unit.statetable.test_store_compaction import an_hour_passes
 
 from onceonly.checkpoint.sink import Outcome
 from onceonly.errors import InvalidPipeline, OutcomeUnknown
-from onceonly.filesystems.objects import Objects
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.spark import few
-from onceonly.statetable import arbitration, store_log
+from onceonly.statetable import store_log
+from onceonly.storage import arbitration
+from onceonly.storage.objects import Objects
 from onceonly.testing.fakes import FakeReceipts, FakeSource
 
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(BINARY is None, reason=MISSING)]

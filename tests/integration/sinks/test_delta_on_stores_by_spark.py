@@ -15,7 +15,6 @@ from unit.lightdelta import no_spark, transaction
 from onceonly.checkpoint.model import Transaction
 from onceonly.checkpoint.offsets import TopicRange
 from onceonly.checkpoint.sink import Changes
-from onceonly.filesystems.paths import spark_uri
 from onceonly.pipeline.merge import Merge
 from onceonly.pipeline.sinks import DeltaSink, StateSink
 from onceonly.pipeline.tables import DeltaSource
@@ -23,6 +22,7 @@ from onceonly.sinks.delta import log
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sinks.state.sink import MAX_RUNS, StateWriter
 from onceonly.sources.delta import DeltaReader
+from onceonly.storage.paths import spark_uri
 from onceonly.testing.fakes import FakeReceipts
 
 pytestmark = pytest.mark.integration

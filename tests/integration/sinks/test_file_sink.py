@@ -18,14 +18,14 @@ import pandas
 import pytest
 from patience import PATIENCE
 
-from onceonly import manifests
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.errors import CannotPublish, InvalidPipeline
-from onceonly.filesystems.confined import manifest_of
-from onceonly.filesystems.local import LocalFiles
 from onceonly.pipeline.sinks import FileSink
 from onceonly.sinks.files import stage
 from onceonly.sinks.files.sink import FileWriter
+from onceonly.storage import manifests
+from onceonly.storage.confined import manifest_of
+from onceonly.storage.local import LocalFiles
 from onceonly.testing.fakes import FakeReceipts
 
 pytestmark = pytest.mark.integration

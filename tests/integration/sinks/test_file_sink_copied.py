@@ -16,15 +16,14 @@ from integration.services import azurite
 from integration.services.store_server import StoreServer
 from integration.services.stores import SERVERS, running
 
-from onceonly import manifests
 from onceonly.checkpoint.model import Handle
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, OutcomeUnknown
-from onceonly.filesystems import trial
-from onceonly.filesystems.confined import OwnPath, manifest_of
-from onceonly.filesystems.copies import CopiedFiles, Unmet
-from onceonly.filesystems.object_files import FOLDER
 from onceonly.sinks.files.handle import staging_of
 from onceonly.sinks.files.sink import FileWriter
+from onceonly.storage import manifests, trial
+from onceonly.storage.confined import OwnPath, manifest_of
+from onceonly.storage.copies import CopiedFiles, Unmet
+from onceonly.storage.object_files import FOLDER
 from onceonly.testing.fakes import FakeReceipts
 
 pytestmark = pytest.mark.integration

@@ -23,14 +23,14 @@ from integration.victims import mortal_hdfs
 from patience import PATIENCE
 from requests.adapters import HTTPAdapter
 
-from onceonly import manifests
 from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.errors import CannotPublish, InvalidPipeline, NotCommitted, OutcomeUnknown
-from onceonly.filesystems.confined import manifest_of
-from onceonly.filesystems.webhdfs import Cluster
 from onceonly.pipeline.sinks import FileSink
 from onceonly.sinks.files import gate_view, stage
 from onceonly.sinks.files.sink import FileWriter
+from onceonly.storage import manifests
+from onceonly.storage.confined import manifest_of
+from onceonly.storage.webhdfs import Cluster
 from onceonly.testing.fakes import FakeReceipts
 
 pytestmark = pytest.mark.integration
@@ -345,7 +345,7 @@ def test_a_gateway_that_renames_in_its_own_way_is_refused_before_any_row(
 
 
 def test_a_name_node_that_does_not_answer_is_said_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onceonly.filesystems.hdfs.CONNECT_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr("onceonly.storage.hdfs.CONNECT_TIMEOUT_SECONDS", 0.5)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"

@@ -15,19 +15,18 @@ from integration.projects.light_stores import LightStoreFiles, Store
 from integration.projects.store_lake import StoreLake, transaction
 from integration.services.s3 import BINARY, BUCKET, MISSING, S3
 
-from onceonly import manifests
 from onceonly.checkpoint.sink import Publication
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, NotCommitted, OutcomeUnknown
-from onceonly.filesystems import s3_client, s3_uploads, trial
-from onceonly.filesystems.confined import OwnPath, manifest_of
-from onceonly.filesystems.interface import Ready
-from onceonly.filesystems.s3 import S3Files
-from onceonly.filesystems.s3_client import Bucket
 from onceonly.pipeline.tables import FileSource
 from onceonly.sinks.files import moves
 from onceonly.sinks.files.handle import staging_of
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.sources.files import FileReader
+from onceonly.storage import manifests, s3_client, s3_uploads, trial
+from onceonly.storage.confined import OwnPath, manifest_of
+from onceonly.storage.interface import Ready
+from onceonly.storage.s3 import S3Files
+from onceonly.storage.s3_client import Bucket
 from onceonly.testing.fakes import FakeReceipts
 
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(BINARY is None, reason=MISSING)]

@@ -12,14 +12,13 @@ from integration.projects.light_stores import Reader
 from integration.services.store_server import StoreServer
 from unit.lightdelta import transaction
 
-from onceonly import manifests
 from onceonly.checkpoint.offsets import FILES, TopicRange
-from onceonly.filesystems import places
-from onceonly.filesystems.paths import spark_uri
 from onceonly.pipeline.sinks import FileSink
 from onceonly.pipeline.tables import FileSource
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.sources.files import FileReader
+from onceonly.storage import manifests, places
+from onceonly.storage.paths import spark_uri
 from onceonly.testing.fakes import FakeReceipts
 
 pytestmark = pytest.mark.integration

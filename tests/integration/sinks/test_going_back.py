@@ -16,7 +16,6 @@ from deltalake import DeltaTable
 from integration.projects.project import Project, make_project, produce
 from person import seen
 
-from onceonly import manifests
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.cli import main
 from onceonly.pipeline.definition import Pipeline
@@ -24,6 +23,7 @@ from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import factory, owners
 from onceonly.sinks.state.sink import StateWriter
+from onceonly.storage import manifests
 
 pytestmark = pytest.mark.integration
 TOTALS = StateSink("totals", schema="part STRING, total BIGINT", key=["part"])

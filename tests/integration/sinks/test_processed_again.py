@@ -12,13 +12,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from integration.projects.project import HOUR, START, Project, hour, make_project, produce
 
-from onceonly import manifests
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.errors import ActionNeeded, InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, FileSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import factory, owners
+from onceonly.storage import manifests
 
 pytestmark = pytest.mark.integration
 MENDED = """

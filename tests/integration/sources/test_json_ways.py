@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from onceonly.json_values.columns import columns
-from onceonly.registry.client import Schema
-from onceonly.registry.json_schema import rules
-from onceonly.registry.wire import head_of
+from onceonly.kafka.registry.client import Schema
+from onceonly.kafka.registry.json_schema import rules
+from onceonly.kafka.registry.wire import head_of
 from onceonly.spark import arrow, decode, few, judged, registered
 from onceonly.spark.json_decoding import JsonDecoder
 

@@ -29,12 +29,12 @@ from schema_registry import FakeRegistry, serving
 
 from onceonly.checkpoint.model import State
 from onceonly.errors import BadRecord, InvalidPipeline, NotCommitted
+from onceonly.kafka.registry import avro
+from onceonly.kafka.registry.client import Registry
+from onceonly.kafka.registry.connection import RegistryConnection
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, KafkaSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.registry import avro
-from onceonly.registry.client import Registry
-from onceonly.registry.connection import RegistryConnection
 from onceonly.runtime import factory
 from onceonly.runtime.factory import LiveParts
 from onceonly.runtime.owners import nobody

@@ -19,10 +19,10 @@ from patience import PATIENCE
 from schema_registry import FakeRegistry, serving
 
 from onceonly.errors import BadRecord, InvalidPipeline
+from onceonly.kafka.registry.wire import head_of
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.registry.wire import head_of
 from onceonly.runtime import factory
 from onceonly.runtime.factory import LiveParts
 from onceonly.runtime.owners import nobody

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from onceonly.registry.avro_schema import Node
+from onceonly.kafka.registry.avro_schema import Node
 
 
 class Bad(Exception):

@@ -16,10 +16,10 @@ import pytest
 from fastavro import parse_schema, schemaless_writer
 from integration.spark import avro_reference
 from pyspark.sql import functions as F
-from unit.registry.test_protobuf_wire import mutated
+from unit.kafka.registry.test_protobuf_wire import mutated
 
 from onceonly.errors import InvalidPipeline
-from onceonly.registry import avro_schema
+from onceonly.kafka.registry import avro_schema
 from onceonly.spark import avro, decode, judged, read, text
 
 pytestmark = pytest.mark.integration

@@ -20,10 +20,9 @@ from integration.services.standalone import ROOT, SHORT
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import State
-from onceonly.clusters import tables
-from onceonly.clusters.target import Target
 from onceonly.errors import InvalidPipeline
-from onceonly.runtime import factory
+from onceonly.runtime import factory, tables
+from onceonly.runtime.target import Target
 
 pytestmark = pytest.mark.integration
 NAME = "spark_catalog.lake.numbers"

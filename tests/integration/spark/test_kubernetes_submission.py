@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.clusters.api_server import TOKEN, api_server
+from unit.runtime.api_server import TOKEN, api_server
 
-from onceonly.clusters import addresses, launch
-from onceonly.clusters.interface import Found, Job
-from onceonly.clusters.target import of_connection
+from onceonly.runtime import addresses, launch
+from onceonly.runtime.cluster import Found, Job
+from onceonly.runtime.target import of_connection
 from onceonly.settings import Settings
 
 pytestmark = [pytest.mark.integration, pytest.mark.heavy]

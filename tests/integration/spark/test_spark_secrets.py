@@ -13,10 +13,10 @@ from integration.programs.children import output, start, without_spark
 from patience import PATIENCE
 
 from onceonly.airflow import connections
-from onceonly.clusters import child, command
 from onceonly.dev.services import Services
 from onceonly.dev.services.spark import TOKEN
 from onceonly.kafka import lookup
+from onceonly.runtime import child, command
 from onceonly.statetable.table import StateTable
 
 pytestmark = [pytest.mark.integration]

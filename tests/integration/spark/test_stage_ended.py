@@ -21,12 +21,11 @@ from patience import PATIENCE
 from onceonly.airflow import GateOperator, StageOperator, connections
 from onceonly.airflow.gatesession import GateParts
 from onceonly.checkpoint.model import State
-from onceonly.clusters import child, command, process
-from onceonly.clusters.target import Target
 from onceonly.dev.demo.wait import until
 from onceonly.errors import NotCommitted
 from onceonly.kafka.lookup import from_environment
-from onceonly.runtime import factory, owners
+from onceonly.runtime import child, command, factory, owners, process
+from onceonly.runtime.target import Target
 from onceonly.spark import progress, session
 
 pytestmark = [pytest.mark.integration]

@@ -28,7 +28,6 @@ from integration.projects.copying import Copy
 from integration.projects.project import Project
 
 from onceonly.checkpoint.model import Checkpoint
-from onceonly.filesystems.folders import Folders
 from onceonly.kafka.transactions import Transactions
 from onceonly.runtime import factory, owners
 from onceonly.sinks.delta.sink import DeltaWriter
@@ -37,6 +36,7 @@ from onceonly.sinks.kafka.produce import Output
 from onceonly.sinks.kafka.sink import KafkaWriter
 from onceonly.sinks.kafka.spool import SpoolFile
 from onceonly.spark import few
+from onceonly.storage.folders import Folders
 
 DRIVER: list[tuple[type, str, str]] = [  # class, method, name of the point
     (KafkaWriter, "stage", "stage"),

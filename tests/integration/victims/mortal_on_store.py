@@ -13,7 +13,6 @@ import sys
 from integration.faults.points import around, around_rows
 from integration.projects.project import Project
 
-from onceonly.filesystems.folders import Folders
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
@@ -25,6 +24,7 @@ from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.sinks.kafka.sink import KafkaWriter
 from onceonly.sinks.state.sink import StateWriter
+from onceonly.storage.folders import Folders
 
 
 def pipeline(topic: str, out: str, root: str) -> Pipeline:

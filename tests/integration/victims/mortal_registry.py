@@ -14,10 +14,10 @@ from integration.faults.points import around, around_rows
 from integration.projects.checkpoints import run_next
 from integration.projects.project import Project
 
+from onceonly.kafka.registry.client import Registry
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, KafkaSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.registry.client import Registry
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sinks.kafka.sink import KafkaWriter
 from onceonly.sources.kafka import KafkaReader

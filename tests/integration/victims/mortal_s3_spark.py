@@ -19,8 +19,8 @@ from onceonly.coordinator.coordinator import Coordinator
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.delta.sink import DeltaWriter
-from onceonly.statetable import arbitration
 from onceonly.statetable.table import StateTable
+from onceonly.storage import arbitration
 from onceonly.testing.fakes import FakeParts
 
 

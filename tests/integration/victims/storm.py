@@ -10,12 +10,12 @@ from itertools import count
 
 from integration.faults.points import Reach, around, around_rows
 
-from onceonly.filesystems.folders import Folders
 from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline.definition import Pipeline
 from onceonly.runtime import factory, owners
 from onceonly.runtime.factory import LiveParts
 from onceonly.settings import Settings
+from onceonly.storage.folders import Folders
 
 STEPS = ("stage", "commit", "discard", "release")
 

@@ -10,12 +10,12 @@ from person import Person
 from unit.world import World, values
 
 from onceonly.checkpoint.model import State
-from onceonly.clusters.target import Target
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.rehearsal import MAX_UNFIT_ATTEMPTS
 from onceonly.errors import NotCommitted
 from onceonly.pipeline.gate import Gate
 from onceonly.runtime.owners import airflow_run
+from onceonly.runtime.target import Target
 
 pytestmark = pytest.mark.usefixtures("airflow_home")
 OWNER = airflow_run("flights", "a run")
@@ -32,8 +32,8 @@ class Run:
 
     def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch, target: Target) -> None:
         from onceonly.airflow import CommitOperator, connections
-        from onceonly.clusters import child
-        from onceonly.clusters.work import Work
+        from onceonly.runtime import child
+        from onceonly.runtime.work import Work
 
         self.world, self.target, self.told = world, target, list[dict[str, Any]]()
         self.before_stage: list[Any] = []  # what happens, once each, just before a job stages
@@ -63,7 +63,7 @@ class Run:
 
     def submission(self, work: Any, step: Any) -> Any:
         def run(say: Any) -> Any:
-            from onceonly.clusters.driver import Driver
+            from onceonly.runtime.driver import Driver
 
             try:
                 step(work.pipeline, work.epoch, work.owner)

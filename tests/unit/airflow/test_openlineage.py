@@ -116,7 +116,7 @@ def test_the_provider_gets_offsets_counts_and_columns() -> None:
 def staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """Spark has staged a checkpoint, OpenLineage is asked for."""
     from onceonly.airflow import lineage, operators
-    from onceonly.clusters import work
+    from onceonly.runtime import work
 
     world = World(tmp_path, sinks=[DeltaSink("lake", "lake/flights")])
     world.plan("airflow:flights:a run")
@@ -134,7 +134,7 @@ def context() -> dict[str, Any]:
 
 def test_a_deferred_stage_tells_its_inputs_when_it_comes_back(staged: World, monkeypatch: pytest.MonkeyPatch) -> None:
     from onceonly.airflow import StageOperator
-    from onceonly.clusters import work
+    from onceonly.runtime import work
 
     monkeypatch.setattr(work.Work, "require_staged", lambda *_: None)
     task = StageOperator(task_id="stage", pipeline="flights", epoch=1)
@@ -148,8 +148,8 @@ def test_a_deferred_stage_tells_its_inputs_when_it_comes_back(staged: World, mon
 @pytest.mark.parametrize("rest", [None, "http://master:6066"])
 def test_the_stage_names_its_run_to_spark(staged: World, monkeypatch: pytest.MonkeyPatch, rest: str | None) -> None:
     from onceonly.airflow import StageOperator, connections, lineage
-    from onceonly.clusters import child, work
-    from onceonly.clusters.target import Target
+    from onceonly.runtime import child, work
+    from onceonly.runtime.target import Target
 
     given: list[dict[str, str]] = []
 
@@ -170,8 +170,8 @@ def test_a_parent_that_cannot_be_named_starts_the_stage_all_the_same(
     staged: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from onceonly.airflow import StageOperator, connections, lineage
-    from onceonly.clusters import child
-    from onceonly.clusters.target import Target
+    from onceonly.runtime import child
+    from onceonly.runtime.target import Target
 
     def broken(*_: Any) -> None:
         raise KeyError("no such run")

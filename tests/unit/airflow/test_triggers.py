@@ -14,9 +14,9 @@ from onceonly.runtime.job_report import Report
 triggers = pytest.importorskip("onceonly.airflow.triggers")
 comms = pytest.importorskip("airflow.sdk.execution_time.comms")
 task_runner = pytest.importorskip("airflow.sdk.execution_time.task_runner")
-driver = pytest.importorskip("onceonly.clusters.driver")
-standalone = pytest.importorskip("onceonly.clusters.standalone")
-work = pytest.importorskip("onceonly.clusters.work")
+driver = pytest.importorskip("onceonly.runtime.driver")
+standalone = pytest.importorskip("onceonly.runtime.standalone")
+work = pytest.importorskip("onceonly.runtime.work")
 unawaited = pytest.importorskip("onceonly.airflow.unawaited")
 
 RUN = "airflow:flights:a run: the first"

@@ -17,8 +17,8 @@ from unit.lightdelta import LightDelta, transaction
 from onceonly.checkpoint.model import Handle
 from onceonly.checkpoint.sink import Publication
 from onceonly.errors import Fenced, OutcomeUnknown, StateBehind, TargetWentBack
-from onceonly.filesystems.objects import Objects
 from onceonly.sinks.delta import append, entry, evidence, head, log
+from onceonly.storage.objects import Objects
 
 NEVER: Any = None  # the handles of this sink are never replaced
 

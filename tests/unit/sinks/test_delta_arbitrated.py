@@ -13,7 +13,7 @@ from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.delta import arbitrated, stage
 from onceonly.sinks.delta.look import Look
 from onceonly.sinks.delta.sink import DeltaWriter
-from onceonly.statetable import arbitration
+from onceonly.storage import arbitration
 
 URI = "s3://lake/flights"
 

@@ -15,13 +15,13 @@ from unit.lightdelta import LightDelta, LightMerge, LightParts, transaction
 
 from onceonly.checkpoint.model import Checkpoint, Transaction
 from onceonly.coordinator.coordinator import Coordinator
-from onceonly.filesystems.objects import Objects
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.sinks.delta import log, staged_folders
 from onceonly.statetable.table import StateTable
 from onceonly.statetable.view import View
+from onceonly.storage.objects import Objects
 from onceonly.testing.fakes import FakeParts
 
 pytestmark = pytest.mark.slow

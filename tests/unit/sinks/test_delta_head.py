@@ -12,8 +12,8 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake import Transaction as DeltaTxn
 
 from onceonly.errors import OutcomeUnknown
-from onceonly.filesystems.paths import local_path
 from onceonly.sinks.delta import head
+from onceonly.storage.paths import local_path
 
 UUID = "80a083e8-7026-4e79-81be-64bd76c43a11"
 

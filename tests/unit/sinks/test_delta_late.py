@@ -15,8 +15,8 @@ from unit.lightdelta import LightDelta, LightMerge, transaction
 
 from onceonly.checkpoint.model import Handle
 from onceonly.errors import OutcomeUnknown
-from onceonly.filesystems.objects import Objects
 from onceonly.sinks.delta import entry, log, sink
+from onceonly.storage.objects import Objects
 
 OTHERS = 5
 DAY = 24 * 3600.0

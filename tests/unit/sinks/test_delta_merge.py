@@ -18,11 +18,11 @@ from unit.lightdelta import LightMerge, no_spark, transaction
 
 from onceonly.checkpoint.model import Handle
 from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
-from onceonly.filesystems import durability
 from onceonly.pipeline.merge import Merge
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.delta import entry, log, merge
 from onceonly.sinks.delta import sink as delta
+from onceonly.storage import durability
 from onceonly.testing.fakes import FakeReceipts
 
 RECEIPTS = FakeReceipts(Path("none"))  # a Delta sink never replaces a handle

@@ -21,16 +21,16 @@ from typing import Any
 import pytest
 from patience import PATIENCE
 
-from onceonly import manifests
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.sink import Trace
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, OutcomeUnknown, StateBehind
-from onceonly.filesystems.confined import OwnPath, manifest_of
-from onceonly.filesystems.local import LocalFiles
 from onceonly.pipeline.sinks import FileSink
 from onceonly.sinks.files import moves, stage
 from onceonly.sinks.files.handle import staging_of
 from onceonly.sinks.files.sink import FileWriter
+from onceonly.storage import manifests
+from onceonly.storage.confined import OwnPath, manifest_of
+from onceonly.storage.local import LocalFiles
 from onceonly.testing.fakes import FakeReceipts
 
 STATE = "0123456789abcdef0123456789abcdef"
@@ -539,10 +539,10 @@ MOUNTED = """
 import os, subprocess, sys
 from onceonly.errors import InvalidPipeline
 from onceonly import FileSink
-from onceonly.filesystems.confined import OwnPath
+from onceonly.storage.confined import OwnPath
 from onceonly.sinks.files.sink import FileWriter
-from onceonly.filesystems.interface import Unsuitable
-from onceonly.filesystems.local import LocalFiles
+from onceonly.storage.interface import Unsuitable
+from onceonly.storage.local import LocalFiles
 
 above, name = sys.argv[1:]
 os.makedirs(f"{above}/disk")
@@ -604,7 +604,7 @@ def test_what_is_tried_out_leaves_nothing_in_the_target(lake: Lake) -> None:
 
 def test_a_mount_point_is_refused_without_writing(lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     table = tmp_path / "mountinfo"
-    monkeypatch.setattr("onceonly.filesystems.local.MOUNTS", table)
+    monkeypatch.setattr("onceonly.storage.local.MOUNTS", table)
     lake.sink.check()
     place = str(lake.folder).replace("lake", r"other\040lake")
     line = "36 35 98:0 /x {} rw,noatime - ext3 /dev/root rw\n"

@@ -28,10 +28,10 @@ from onceonly.errors import (
     StateBehind,
     TargetWentBack,
 )
-from onceonly.filesystems import local
-from onceonly.filesystems.confined import MANIFESTS, OwnPath
-from onceonly.filesystems.local import LocalFiles
 from onceonly.sinks.files.handle import staging_of
+from onceonly.storage import local
+from onceonly.storage.confined import MANIFESTS, OwnPath
+from onceonly.storage.local import LocalFiles
 from onceonly.testing.fakes import FakeReceipts
 
 STATE = "0123456789abcdef0123456789abcdef"

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onceonly.errors import InvalidPipeline
-from onceonly.filesystems.local import LocalFiles
 from onceonly.gate import bounds
 from onceonly.sinks.delta import gate_view as deltalook
 from onceonly.sinks.delta import log
 from onceonly.sinks.files import gate_view as filelook
 from onceonly.spark import file_formats
+from onceonly.storage.local import LocalFiles
 
 NESTED = {"type": "map", "keyType": "integer", "valueType": {"type": "array", "elementType": "decimal(5,2)"}}
 

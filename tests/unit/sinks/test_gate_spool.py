@@ -10,14 +10,14 @@ import pytest
 from fastavro import parse_schema, schemaless_writer
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.registry.test_protobuf_rows import EMPTY, FULL, files, order
+from unit.kafka.registry.test_protobuf_rows import EMPTY, FULL, files, order
 
 from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.gate import bounds
 from onceonly.kafka.connection import KafkaConnection
+from onceonly.kafka.registry import protobuf_writer
+from onceonly.kafka.registry.wire import HEAD
 from onceonly.pipeline.sinks import KafkaSink
-from onceonly.registry import protobuf_writer
-from onceonly.registry.wire import HEAD
 from onceonly.sinks.kafka import gate_view, registered
 from onceonly.sinks.kafka.sink import KafkaWriter
 from onceonly.sinks.kafka.spool import SCHEMA, SpoolFile

@@ -24,11 +24,11 @@ from onceonly.errors import (
     StateBehind,
     TargetWentBack,
 )
-from onceonly.filesystems import folders
 from onceonly.pipeline.sinks import StateSink
 from onceonly.sinks.state import history
 from onceonly.sinks.state.history import DONE
 from onceonly.sinks.state.sink import StateWriter
+from onceonly.storage import folders
 from onceonly.testing.fakes import FakeReceipts
 
 CONFIG = StateSink("totals", schema="page STRING, views BIGINT", key=["page"])

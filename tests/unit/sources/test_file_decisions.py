@@ -16,10 +16,10 @@ from unit.lightfiles import SCHEMA, VALUE
 from unit.versions import NOON
 
 from onceonly.errors import InvalidPipeline, SourceLost
-from onceonly.filesystems.confined import OwnPath
-from onceonly.filesystems.local import LocalFiles
 from onceonly.pipeline.tables import FileSource
 from onceonly.sources.files import FileReader
+from onceonly.storage.confined import OwnPath
+from onceonly.storage.local import LocalFiles
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from protos import field, file, message
 from schema_registry import FakeRegistry, serving
 
 from onceonly.errors import InvalidPipeline
+from onceonly.kafka.registry import protobuf
+from onceonly.kafka.registry.client import Registry, Schema
+from onceonly.kafka.registry.connection import RegistryConnection
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.registry import protobuf
-from onceonly.registry.client import Registry, Schema
-from onceonly.registry.connection import RegistryConnection
 from onceonly.sources.registered import Registered, parts_of
 from onceonly.spark import arrow
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from unit.spark.test_jars import put
 
-from onceonly.filesystems.paths import spark_uri
 from onceonly.settings import Settings
 from onceonly.spark import jars, stores
 from onceonly.spark.conf import conf
+from onceonly.storage.paths import spark_uri
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "hidden", "AWS_SESSION_TOKEN": "hidden"}
 PLACE = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9000", "AWS_REGION": "eu-west-1"}

@@ -12,11 +12,11 @@ from unit.statetable.test_state_contract import pin, planned, through_delta_rs
 
 from onceonly.checkpoint.model import Event
 from onceonly.errors import OutcomeUnknown
-from onceonly.filesystems.objects import Objects
 from onceonly.statetable import before, location
 from onceonly.statetable import table as state
 from onceonly.statetable.log import Entry
 from onceonly.statetable.table import StateTable
+from onceonly.storage.objects import Objects
 
 
 @pytest.fixture

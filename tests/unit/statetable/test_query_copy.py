@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from unit.statetable.test_state_contract import pin, through_delta_rs
 
-from onceonly.filesystems import objects
 from onceonly.statetable import location, query
 from onceonly.statetable import table as state
 from onceonly.statetable.table import StateTable
 from onceonly.statetable.where import EVERY
+from onceonly.storage import objects
 
 
 @pytest.fixture

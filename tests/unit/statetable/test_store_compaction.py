@@ -13,10 +13,10 @@ import pytest
 from deltalake import DeltaTable
 from unit.statetable.test_state_contract import pin, through_delta_rs
 
-from onceonly.filesystems.objects import Objects
 from onceonly.statetable import compaction, files, location, store_compaction
 from onceonly.statetable import table as state
 from onceonly.statetable.table import StateTable
+from onceonly.storage.objects import Objects
 
 MERGES = 3
 

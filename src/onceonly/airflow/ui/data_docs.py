@@ -14,9 +14,9 @@ from typing import Any
 
 from fastapi import HTTPException, Response
 
-from onceonly.filesystems.folders import file_system
-from onceonly.filesystems.paths import local_path
 from onceonly.settings import Settings
+from onceonly.storage.folders import file_system
+from onceonly.storage.paths import local_path
 
 INDEX = "index.html"
 MAX_PAGE_BYTES = 20_000_000  # such a page has about 25,000

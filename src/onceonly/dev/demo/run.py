@@ -31,11 +31,11 @@ from onceonly.dev.demo.wait import until
 from onceonly.dev.services import Services
 from onceonly.dev.services.daemon import Daemon
 from onceonly.errors import NotCommitted
-from onceonly.filesystems.durability import require_writable
 from onceonly.settings import Settings
 from onceonly.sinks.delta.log import STAGED
 from onceonly.statetable import location
 from onceonly.statetable.table import StateTable
+from onceonly.storage.durability import require_writable
 
 PIPELINE = "flights"
 RECOVERY = "onceonly_recovery"

@@ -12,7 +12,7 @@ from onceonly.dev.services.daemon import ServiceFailed
 from onceonly.dev.services.kafka import KafkaBroker
 from onceonly.dev.services.service import Service
 from onceonly.dev.services.spark import SparkConnect
-from onceonly.filesystems.durability import require_writable
+from onceonly.storage.durability import require_writable
 
 
 class ServiceState(StrEnum):

@@ -20,9 +20,9 @@ from onceonly.checkpoint import model
 from onceonly.checkpoint.model import Handle, Outcome
 from onceonly.checkpoint.sink import Publication
 from onceonly.errors import OutcomeUnknown
-from onceonly.filesystems.objects import Found, Objects
 from onceonly.sinks.delta import arbitrated, errors, evidence, head, history, log, rehearsal, schema, statistics
 from onceonly.sinks.delta.look import Look
+from onceonly.storage.objects import Found, Objects
 
 MAX_COMMIT_ATTEMPTS = 20  # conflicts with other writers, before an error is raised
 INTERVAL = 100  # commits between log checkpoints: delta-rs's default

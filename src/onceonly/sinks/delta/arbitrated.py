@@ -6,10 +6,11 @@ import os
 from urllib.parse import urlsplit
 
 from onceonly.errors import InvalidPipeline
-from onceonly.filesystems.paths import local_path
 from onceonly.sinks.delta.log import Table
 from onceonly.sinks.delta.look import Look
-from onceonly.statetable import arbitration, location
+from onceonly.statetable import location
+from onceonly.storage import arbitration
+from onceonly.storage.paths import local_path
 
 LOCKED = "AWS_S3_LOCKING_PROVIDER"  # then delta-rs excludes others by a lock outside of the store
 

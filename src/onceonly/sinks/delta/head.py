@@ -22,11 +22,11 @@ import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 
 from onceonly.errors import OutcomeUnknown
-from onceonly.filesystems import delta_names
-from onceonly.filesystems.objects import Found, Objects
-from onceonly.filesystems.paths import local_path
 from onceonly.sinks.delta import log
 from onceonly.sinks.delta.look import Look
+from onceonly.storage import delta_names
+from onceonly.storage.objects import Found, Objects
+from onceonly.storage.paths import local_path
 
 ENTRY = re.compile(r"(\d{20})\.json")
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10})|\.[0-9a-f-]{36})?\.(?:parquet|json)")

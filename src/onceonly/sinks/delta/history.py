@@ -14,9 +14,9 @@ from typing import Any
 from onceonly.checkpoint.model import Handle
 from onceonly.checkpoint.sink import Answer, History, Publication
 from onceonly.errors import TargetWentBack
-from onceonly.filesystems.paths import local_path, spark_uri
 from onceonly.sinks.delta import errors, evidence, head
 from onceonly.sinks.staging import history as histories
+from onceonly.storage.paths import local_path, spark_uri
 
 MAX_ENTRIES_REMARKED = 500  # log entries since the publication that are searched for what others did
 # Operations after which published rows may be gone, as commits name them; others only add rows or move them.

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import IO
 
 from onceonly.errors import OutcomeUnknown
-from onceonly.filesystems.paths import local_path
+from onceonly.storage.paths import local_path
 
 NAME = ".onceonly.lock"  # in _delta_log, where readers ignore files that are not entries
 LOCK_TIMEOUT_SECONDS = 300.0

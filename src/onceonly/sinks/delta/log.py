@@ -23,11 +23,11 @@ from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction
 
 from onceonly.checkpoint.model import canonical
-from onceonly.filesystems import durability
-from onceonly.filesystems.objects import WRITTEN, Objects
-from onceonly.filesystems.paths import local_path
 from onceonly.sinks.delta import statistics
 from onceonly.sinks.delta.look import Look
+from onceonly.storage import durability
+from onceonly.storage.objects import WRITTEN, Objects
+from onceonly.storage.paths import local_path
 
 Table = DeltaTable | Look
 Where = list[list[tuple[str, str, Any]]]  # alternatives, each of (partition column, operator, value)

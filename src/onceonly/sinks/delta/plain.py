@@ -15,10 +15,10 @@ from typing import Any
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from onceonly.filesystems.objects import WRITTEN, Objects
-from onceonly.filesystems.paths import local_path
 from onceonly.sinks.delta import file_statistics, log
 from onceonly.spark import few
+from onceonly.storage.objects import WRITTEN, Objects
+from onceonly.storage.paths import local_path
 
 FEATURES = {"appendOnly", "invariants"}  # of writers; the second means column metadata, which `_is_simple` refuses
 VERSIONS = (1, 2, 7)  # of the writer: the others mean more features, whether a table uses them or not

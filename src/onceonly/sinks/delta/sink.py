@@ -36,8 +36,6 @@ from onceonly.checkpoint.sink import (
     Versioned,
 )
 from onceonly.errors import CannotPublish, OutcomeUnknown, StageAgain, TargetWentBack
-from onceonly.filesystems import confined
-from onceonly.filesystems.paths import local_path, spark_uri
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.context import Context
 from onceonly.sinks.delta import (
@@ -61,6 +59,8 @@ from onceonly.sinks.delta import (
 )
 from onceonly.sinks.staging import handles
 from onceonly.spark.strict_reading import strict_reader
+from onceonly.storage import confined
+from onceonly.storage.paths import local_path, spark_uri
 
 if TYPE_CHECKING:
     from onceonly.sinks.delta import merge

@@ -12,9 +12,9 @@ from urllib.parse import unquote, urlsplit
 from onceonly.checkpoint.model import Handle
 from onceonly.counts import count
 from onceonly.errors import OutcomeUnknown
-from onceonly.filesystems import durability
-from onceonly.filesystems.paths import local_path
 from onceonly.sinks.delta import log
+from onceonly.storage import durability
+from onceonly.storage.paths import local_path
 
 MAX_FOLLOWING = 4  # commits after ours in which the table's own compaction is looked for
 

@@ -12,7 +12,6 @@ from deltalake.exceptions import DeltaError
 
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline, NotCommitted
-from onceonly.filesystems.paths import local_path, spark_uri
 from onceonly.pipeline import catalogs
 from onceonly.pipeline.sinks import PARTITIONS, DeltaSink
 from onceonly.sinks.delta import arbitrated, head, log, plain
@@ -20,7 +19,8 @@ from onceonly.sinks.delta.errors import first_line
 from onceonly.sinks.staging.row_types import nullable
 from onceonly.spark import few
 from onceonly.spark.temporary_conf import PARQUET_TIMES, temporary_conf
-from onceonly.statetable.arbitration import TRIAL
+from onceonly.storage.arbitration import TRIAL
+from onceonly.storage.paths import local_path, spark_uri
 
 MANAGED = "catalog-managed"  # as delta-rs says it of a table that it does not open
 # The staged table's log has one entry, which one task reads instead of Delta's default of 50.

@@ -15,12 +15,12 @@ from urllib.parse import unquote
 import pyarrow.fs as pafs
 
 from onceonly.checkpoint.model import Transaction
-from onceonly.filesystems import folders
-from onceonly.filesystems.confined import OwnPath
-from onceonly.filesystems.objects import Objects
-from onceonly.filesystems.paths import local_path
 from onceonly.sinks.delta import log, references
 from onceonly.sinks.delta.log import LOG, STAGED
+from onceonly.storage import folders
+from onceonly.storage.confined import OwnPath
+from onceonly.storage.objects import Objects
+from onceonly.storage.paths import local_path
 
 MARK = "_settled"
 SETTLED = "The outcome is recorded; what is here is the table's.\n"

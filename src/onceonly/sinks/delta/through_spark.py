@@ -16,11 +16,11 @@ from deltalake import DeltaTable
 
 from onceonly.checkpoint.model import Handle, Outcome
 from onceonly.errors import CannotPublish, InvalidPipeline, NotCommitted, OutcomeUnknown, first_sentence
-from onceonly.filesystems import azure_names
-from onceonly.filesystems.paths import spark_uri
 from onceonly.sinks.delta import lock, log, schema
 from onceonly.spark.strict_reading import require_rows, strict_reader
 from onceonly.spark.temporary_conf import PARQUET_TIMES, temporary_conf
+from onceonly.storage import azure_names
+from onceonly.storage.paths import spark_uri
 
 Session = Callable[[], Any]
 LOG_STORE, ANY_STORE = "spark.delta.logStore.{}.impl", "spark.delta.logStore.class"

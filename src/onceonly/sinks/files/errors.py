@@ -13,10 +13,10 @@ from onceonly.errors import (
     StageAgain,
     StateBehind,
 )
-from onceonly.filesystems.interface import Unsuitable
 from onceonly.sinks.files.handle import FileHandle
 from onceonly.sinks.files.moves import FileMissing, NameTaken
 from onceonly.sinks.files.rehearsal import ReplacedMissing, TargetMissing
+from onceonly.storage.interface import Unsuitable
 
 UNDECIDED = "Nothing was decided or published, and what is staged is kept."
 

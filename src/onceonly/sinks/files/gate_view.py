@@ -9,10 +9,10 @@ import pyarrow.csv as pacsv
 import pyarrow.dataset as ds
 
 from onceonly.checkpoint.model import Handle
-from onceonly.filesystems.interface import FileSystem
 from onceonly.sinks.staging import row_text, row_types, spark_files
 from onceonly.spark import file_formats
 from onceonly.spark.strict_reading import strict_reader
+from onceonly.storage.interface import FileSystem
 
 GUESS = {  # if the handle does not contain the types
     "csv": {"inferSchema": "true", "multiLine": "true", "mode": "FAILFAST"},

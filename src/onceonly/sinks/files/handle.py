@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from onceonly.checkpoint.model import Handle, Transaction, taken_out
-from onceonly.filesystems import confined
-from onceonly.filesystems.confined import MANIFESTS, manifest_of, stem
 from onceonly.sinks.files.moves import StagedFile
+from onceonly.storage import confined
+from onceonly.storage.confined import MANIFESTS, manifest_of, stem
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from onceonly.checkpoint.sink import Answer, History, Publication
-from onceonly.filesystems import confined
-from onceonly.filesystems.confined import MANIFESTS
-from onceonly.filesystems.interface import FileSystem
 from onceonly.sinks.files import manifest, moves
+from onceonly.storage import confined
+from onceonly.storage.confined import MANIFESTS
+from onceonly.storage.interface import FileSystem
 
 MAX_HISTORY_MANIFESTS = 64  # manifests that are read for the last decision that a folder shows
 

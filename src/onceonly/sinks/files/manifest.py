@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from onceonly.checkpoint.sink import Trace
-from onceonly.filesystems import confined
-from onceonly.filesystems.confined import MANIFESTS
-from onceonly.filesystems.interface import FileSystem
 from onceonly.sinks.files import moves
 from onceonly.sinks.files.handle import FileHandle
+from onceonly.storage import confined
+from onceonly.storage.confined import MANIFESTS
+from onceonly.storage.interface import FileSystem
 
 Manifest = Mapping[str, Any]
 MAX_TRACE_MANIFESTS = 8  # manifests that are read for a trace

@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from onceonly.filesystems import confined
-from onceonly.filesystems.confined import OwnPath
-from onceonly.filesystems.interface import AT_ONCE, FileSystem, Fingerprint, Ready, Upload, parent, parents
+from onceonly.storage import confined
+from onceonly.storage.confined import OwnPath
+from onceonly.storage.interface import AT_ONCE, FileSystem, Fingerprint, Ready, Upload, parent, parents
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-from onceonly.filesystems.confined import OwnPath
-from onceonly.filesystems.interface import AT_ONCE, FileSystem, Move, Ready, Unsuitable
 from onceonly.sinks.files import manifest, moves
 from onceonly.sinks.files.handle import FileHandle, Published
 from onceonly.sinks.files.moves import FileMissing, NameTaken, StagedFile
+from onceonly.storage.confined import OwnPath
+from onceonly.storage.interface import AT_ONCE, FileSystem, Move, Ready, Unsuitable
 
 
 class TargetMissing(Exception):

@@ -2,8 +2,8 @@
 
 `stage` writes files into a folder next to the target. `commit` gives each file its final name in one step, and then
 writes the checkpoint's manifest in `_onceonly/` of the target. The manifest is the evidence, and the list for readers
-that want all files of a checkpoint or none (`onceonly.manifests`). Final names are derived from state table, pipeline,
-sink and epoch only.
+that want all files of a checkpoint or none (`onceonly.storage.manifests`). Final names are derived from state table,
+pipeline, sink and epoch only.
 """
 
 from __future__ import annotations
@@ -30,10 +30,6 @@ from onceonly.checkpoint.sink import (
 )
 from onceonly.counts import count
 from onceonly.errors import OutcomeUnknown
-from onceonly.filesystems import confined
-from onceonly.filesystems.confined import OwnPath, manifest_of, stem
-from onceonly.filesystems.folders import named
-from onceonly.filesystems.interface import FileSystem, parent
 from onceonly.pipeline.sinks import FileSink
 from onceonly.sinks.context import Context
 from onceonly.sinks.files import errors, gate_view, history, manifest, moves, rehearsal, stage
@@ -43,6 +39,10 @@ from onceonly.sinks.files.manifest import Manifest
 from onceonly.sinks.files.moves import FileMissing, NameTaken
 from onceonly.sinks.staging import handles, row_types
 from onceonly.sinks.staging import history as histories
+from onceonly.storage import confined
+from onceonly.storage.confined import OwnPath, manifest_of, stem
+from onceonly.storage.folders import named
+from onceonly.storage.interface import FileSystem, parent
 
 GIVEN_UP = "given-up"  # the new name of `data` in a staged folder that must not be published any more
 

@@ -11,15 +11,15 @@ from urllib.parse import urlsplit
 from onceonly.checkpoint.model import Transaction
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline, NotCommitted
-from onceonly.filesystems import places
-from onceonly.filesystems.confined import OwnPath, stem
-from onceonly.filesystems.interface import AT_ONCE, FileSystem, Unsuitable, is_hidden
 from onceonly.pipeline.sinks import FileSink
 from onceonly.sinks.files.handle import staging_of
 from onceonly.sinks.files.moves import StagedFile
 from onceonly.sinks.staging import spark_files
 from onceonly.sinks.staging.row_types import refuse_duplicates
 from onceonly.spark.file_formats import OPTIONS
+from onceonly.storage import places
+from onceonly.storage.confined import OwnPath, stem
+from onceonly.storage.interface import AT_ONCE, FileSystem, Unsuitable, is_hidden
 
 SUFFIX = {"parquet": ".parquet", "json": ".jsonl", "csv": ".csv", "avro": ".avro"}
 

@@ -55,8 +55,8 @@ def _encode_avro(config: KafkaSink, part: Part, rows: Any) -> Any:
 def _encode_json(config: KafkaSink, part: Part, rows: Any) -> Any:
     from pyspark.sql import functions as F
 
-    from onceonly.registry import json_schema
-    from onceonly.registry.client import Schema
+    from onceonly.kafka.registry import json_schema
+    from onceonly.kafka.registry.client import Schema
 
     kind = rows.schema[part.name].dataType.typeName()
     if kind not in ("struct", "map", "array"):
@@ -64,7 +64,7 @@ def _encode_json(config: KafkaSink, part: Part, rows: Any) -> Any:
     rules, sink = json_schema.rules(Schema(0, "JSON", part.text)), config.name
 
     def encode_texts(values: pa.Array) -> pa.Array:
-        from onceonly.registry import json_schema
+        from onceonly.kafka.registry import json_schema
 
         return _encode_values(values, json_schema.writer(rules), sink, part)
 
@@ -75,7 +75,7 @@ def _encode_json(config: KafkaSink, part: Part, rows: Any) -> Any:
 def _encode_protobuf(config: KafkaSink, part: Part, rows: Any) -> Any:
     from pyspark.sql import functions as F
 
-    from onceonly.registry import protobuf, protobuf_writer
+    from onceonly.kafka.registry import protobuf, protobuf_writer
 
     column_type = rows.schema[part.name].dataType.jsonValue()
     if why := protobuf_writer.misfit(column_type, protobuf.spark_type(part.files, part.record), part.name):
@@ -83,7 +83,7 @@ def _encode_protobuf(config: KafkaSink, part: Part, rows: Any) -> Any:
     sink = config.name
 
     def encode_messages(values: pa.Array) -> pa.Array:
-        from onceonly.registry import protobuf_writer
+        from onceonly.kafka.registry import protobuf_writer
 
         return _encode_values(values, protobuf_writer.writer(part.files, part.record), sink, part)
 
@@ -96,7 +96,7 @@ def _encode_values(values: pa.Array, write: Callable[[Any], bytes], sink: str, p
     Raises:
         RuntimeError: as from `worker_error`: a value cannot be written by the schema.
     """
-    from onceonly.registry.protobuf_writer import Unwritable
+    from onceonly.kafka.registry.protobuf_writer import Unwritable
 
     try:
         return pa.array([None if value is None else write(value) for value in values.to_pylist()], pa.binary())

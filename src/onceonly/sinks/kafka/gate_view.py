@@ -13,7 +13,7 @@ import pyarrow as pa
 from onceonly.checkpoint.model import Handle
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline
-from onceonly.registry import protobuf
+from onceonly.kafka.registry import protobuf
 from onceonly.sinks.kafka import spool
 from onceonly.sinks.kafka.handle import parts_of
 from onceonly.sinks.kafka.registered import Part

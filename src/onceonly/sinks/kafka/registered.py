@@ -9,10 +9,10 @@ from pathlib import Path
 
 from onceonly.errors import InvalidPipeline
 from onceonly.kafka import avro
+from onceonly.kafka.registry import json_schema, protobuf
+from onceonly.kafka.registry.client import Registry, Schema
+from onceonly.kafka.registry.wire import KINDS, head_of
 from onceonly.pipeline.sinks import KafkaSink
-from onceonly.registry import json_schema, protobuf
-from onceonly.registry.client import Registry, Schema
-from onceonly.registry.wire import KINDS, head_of
 from onceonly.spark import arrow
 
 KEY, VALUE = "key", "value"
@@ -27,7 +27,7 @@ class Part:
         file: of the schema, for messages.
         text: as a registry holds it.
         record: its full name; '' if it has none.
-        files: of Protobuf: as from `onceonly.registry.protobuf.files`.
+        files: of Protobuf: as from `onceonly.kafka.registry.protobuf.files`.
     """
 
     name: str

@@ -36,14 +36,12 @@ from onceonly.checkpoint.sink import (
     Sink,
 )
 from onceonly.errors import NotCommitted, OnceonlyError, OutcomeUnknown
-from onceonly.filesystems import confined, executors
-from onceonly.filesystems.folders import Folders
 from onceonly.kafka import kafkapython
 from onceonly.kafka.connection import KafkaConnection
+from onceonly.kafka.registry.client import Registry
+from onceonly.kafka.registry.wire import HEAD
 from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline.sinks import KafkaSink
-from onceonly.registry.client import Registry
-from onceonly.registry.wire import HEAD
 from onceonly.sinks.context import Context
 from onceonly.sinks.kafka import (
     check,
@@ -67,6 +65,8 @@ from onceonly.sinks.kafka.stage import Job
 from onceonly.sinks.kafka.transactional_ids import Ids
 from onceonly.sinks.staging import handles
 from onceonly.sinks.staging import history as histories
+from onceonly.storage import confined, executors
+from onceonly.storage.folders import Folders
 
 MAX_REFUSALS_SHOWN = 4  # partitions, in an error
 

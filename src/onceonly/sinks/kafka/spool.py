@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from onceonly.filesystems.durability import to_disk, way_to_disk
-from onceonly.filesystems.folders import file_system
+from onceonly.storage.durability import to_disk, way_to_disk
+from onceonly.storage.folders import file_system
 
 ROW_GROUP = 16 << 20  # bytes of rows that are collected before they are written
 READ_ROWS = 4096  # per batch; fewer if a row group is small

@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from onceonly import errors
 from onceonly.errors import InvalidPipeline, OnceonlyError
-from onceonly.filesystems import aws
 from onceonly.kafka import kafkapython
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import Transactions
@@ -29,6 +28,7 @@ from onceonly.sinks.kafka.spool import SCHEMA, SpoolFile
 from onceonly.sinks.kafka.transactional_ids import Ids
 from onceonly.spark import few
 from onceonly.spark.file_formats import MICROS
+from onceonly.storage import aws
 
 HEADERS = "array<struct<key:string,value:binary>>"
 TYPES = {

@@ -6,9 +6,9 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onceonly.filesystems.paths import local_path, spark_uri
 from onceonly.spark import stores
 from onceonly.spark.temporary_conf import PARQUET_TIMES, temporary_conf
+from onceonly.storage.paths import local_path, spark_uri
 
 NO_OPTIONS: Mapping[str, Any] = {}
 

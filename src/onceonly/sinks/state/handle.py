@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from onceonly.checkpoint.model import Handle, Transaction
-from onceonly.filesystems import confined
+from onceonly.storage import confined
 
 KINDS = ("changes", "merged")
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.checkpoint.sink import Answer, History, Publication
-from onceonly.filesystems import confined
-from onceonly.filesystems.folders import Folders
-from onceonly.filesystems.interface import AT_ONCE
-from onceonly.filesystems.local import LocalFiles
-from onceonly.filesystems.paths import local_path
 from onceonly.sinks.state import handle as staterun
+from onceonly.storage import confined
+from onceonly.storage.folders import Folders
+from onceonly.storage.interface import AT_ONCE
+from onceonly.storage.local import LocalFiles
+from onceonly.storage.paths import local_path
 
 DONE = "_published"  # marks the folder of a published transaction
 MAX_TRANSACTIONS_READ = 64  # published ones that are read for the last decision that a folder shows

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.errors import ActionNeeded, NotCommitted, StageAgain
-from onceonly.filesystems.folders import Folders
-from onceonly.filesystems.local import PERMISSIONS, LocalFiles
-from onceonly.filesystems.paths import local_path
 from onceonly.sinks.state import handle as staterun
 from onceonly.sinks.state import history
+from onceonly.storage.folders import Folders
+from onceonly.storage.local import PERMISSIONS, LocalFiles
+from onceonly.storage.paths import local_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -30,10 +30,6 @@ from onceonly.checkpoint.sink import (
 )
 from onceonly.counts import count
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, OutcomeUnknown, StateBehind
-from onceonly.filesystems import confined
-from onceonly.filesystems.folders import Folders
-from onceonly.filesystems.local import LocalFiles
-from onceonly.filesystems.paths import local_path
 from onceonly.pipeline.sinks import StateSink
 from onceonly.sinks.context import Context
 from onceonly.sinks.staging import handles, spark_files
@@ -42,6 +38,10 @@ from onceonly.sinks.state import handle as staterun
 from onceonly.sinks.state import history, rehearsal
 from onceonly.sinks.state.history import DONE
 from onceonly.spark.strict_reading import require_rows, strict_reader
+from onceonly.storage import confined
+from onceonly.storage.folders import Folders
+from onceonly.storage.local import LocalFiles
+from onceonly.storage.paths import local_path
 
 MAX_RUNS = 8  # before the newest are merged
 KEPT_CHECKPOINTS = 100  # for which a merged run is kept, because readers of an older state may need it

@@ -1,0 +1,153 @@
+"""The stage job as a child of this process (spark-submit in client mode), or in it, through Spark Connect.
+
+Either is ended from another thread, or from a signal handler, by `end`: `run` then raises.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from onceonly import redaction
+from onceonly.checkpoint.model import Checkpoint
+from onceonly.errors import ActionNeeded, InvalidPipeline, NotCommitted, OutcomeUnknown
+from onceonly.kafka import lookup
+from onceonly.kafka.lookup import Lookup
+from onceonly.pipeline.definition import Pipeline
+from onceonly.runtime import command, process
+from onceonly.runtime.factory import LiveParts, coordinator, max_records, stage
+from onceonly.runtime.properties import properties
+from onceonly.runtime.target import Target
+from onceonly.settings import Settings
+from onceonly.spark import jvm
+from onceonly.spark.progress import Say
+from onceonly.statetable.table import StateTable
+from onceonly.statetable.transitions import Notify
+from onceonly.views.steps import MARK
+
+
+def job(spark: Target, say: Say, notify: Notify, connections: Lookup) -> Job:
+    """Return a stage on that Spark; `say` gets its output, line by line."""
+    if spark.remote:
+        return ConnectJob(spark, say, notify, connections)
+    return SubmitJob(spark, say, connections)
+
+
+class Job(Protocol):
+    """A stage that runs, or is about to."""
+
+    def run(self, name: str, epoch: int, owner: str) -> None:
+        """Stage, and return when that is recorded."""
+
+    def end(self) -> None:
+        """Stop what runs on Spark; returns at once."""
+
+
+@dataclass
+class ConnectJob:
+    """Stages from this process on the Connect server."""
+
+    spark: Target
+    say: Say
+    notify: Notify
+    connections: Lookup
+
+    def run(self, name: str, epoch: int, owner: str) -> None:
+        parts = self._parts()
+        stage(parts, coordinator(parts, log=self.notify), name, epoch, owner, self.say)
+
+    def end(self) -> None:
+        interrupt(self._parts())
+
+    def _parts(self) -> LiveParts:
+        return LiveParts(replace(Settings.from_env(), spark_remote=self.spark.remote), self.connections)
+
+
+def interrupt(parts: LiveParts) -> None:
+    """Interrupt what the Connect server does for this process's session, and for no other.
+
+    From a thread: a signal handler may have interrupted its client.
+    """
+    threading.Thread(target=lambda: parts.spark().interruptAll(), daemon=True).start()
+
+
+@dataclass
+class SubmitJob:
+    """Runs the stage program by spark-submit and waits for it.
+
+    It finds the Kafka connections that the pipeline names in its environment: arguments and Spark's settings are
+    there for everyone to see.
+    """
+
+    spark: Target
+    say: Say
+    connections: Lookup
+    process: subprocess.Popen[str] | None = None
+
+    def run(self, name: str, epoch: int, owner: str) -> None:
+        """Run spark-submit until it ends.
+
+        Raises:
+            InvalidPipeline, NotCommitted, OutcomeUnknown: by the job's exit code, with its last lines.
+        """
+        settings = Settings.from_env()
+        checkpoint = _find_checkpoint(settings, name, epoch)
+        env = jvm.environment(settings.jars, max_records(checkpoint) if checkpoint else None)
+        env |= lookup.handed_over(connections_of(checkpoint), self.connections)
+        tail: list[str] = []
+        with start_program(self.spark, "stage", [name, str(epoch), owner], settings, env) as self.process:
+            for output in self.process.stdout or ():
+                line = output.rstrip().removeprefix(MARK)
+                self.say(line)
+                tail = [*tail, line][-process.TAIL :]
+            code = self.process.wait()
+        if code:
+            raise error(code, tail)
+
+    def end(self) -> None:
+        """Send SIGTERM, which lets Spark deregister from its cluster; SIGKILL follows."""
+        if self.process and self.process.poll() is None:
+            process.send(self.process, signal.SIGTERM)
+            kill_timer = threading.Timer(process.GRACE, process.send, (self.process, signal.SIGKILL))
+            kill_timer.daemon = True
+            kill_timer.start()
+
+
+@contextmanager
+def start_program(
+    spark: Target, step: str, arguments: Sequence[str], settings: Settings, env: Mapping[str, str]
+) -> Iterator[subprocess.Popen[str]]:
+    """Run the program of `step` under spark-submit, with the driver in it, for no longer than this block."""
+    target = replace(spark, conf=jvm.class_path(settings) | spark.conf)  # of this machine: the driver will run here
+    with properties(redaction.secret(target.conf)) as hidden:
+        program_line = command.arguments(target, settings, step, arguments)
+        line = [command.spark_submit(), *hidden.arguments, *program_line]
+        with process.start_group(line, settings, env, hidden.inherited) as child:
+            yield child
+
+
+def _find_checkpoint(settings: Settings, name: str, epoch: int) -> Checkpoint | None:
+    return StateTable(settings.state).view(name).checkpoint(epoch)
+
+
+def connections_of(checkpoint: Checkpoint | None) -> set[str]:
+    """Return the ids of the connections that its pipeline names."""
+    return Pipeline.from_json(checkpoint.definition).connections if checkpoint else set()
+
+
+def error(code: int, tail: list[str]) -> Exception:
+    """Return the error of a job that ended with that code, and these last lines."""
+    if code < 0 or code > 128:
+        number = -code if code < 0 else code - 128  # Popen has a signal as -9, a shell and a JVM as 128 + 9
+        return NotCommitted(
+            f"the stage job was killed by signal {number}.",
+            "Nothing is published by staging.",
+            "The next attempt, or recovery, removes what it left.",
+        )
+    kind = {1: NotCommitted, 2: InvalidPipeline, 4: ActionNeeded}.get(code, OutcomeUnknown)
+    return kind("the stage job failed.", "\n".join(tail))

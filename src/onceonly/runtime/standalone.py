@@ -1,0 +1,107 @@
+"""A standalone cluster of Spark: drivers are submitted to its master's REST server.
+
+Source: Spark's docs, "Spark Standalone Mode", REST API.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from onceonly.errors import NotCommitted, OutcomeUnknown
+from onceonly.runtime import command, http
+from onceonly.runtime.cluster import GONE, Found, Job, Launcher, Seen
+
+ENDED = ("FINISHED", "FAILED", "KILLED", "ERROR")
+TODO = (
+    "Does it run with spark.master.rest.enabled=true? If its REST port is not 6066, set 'rest-port' in the "
+    "connection's extra."
+)
+
+
+@dataclass(frozen=True)
+class Standalone:
+    """The master whose REST server is at `rest`, http://host:port."""
+
+    rest: str
+
+    def submit(self, job: Job, launcher: Launcher) -> str:
+        """See `Cluster.submit`.
+
+        Raises:
+            OutcomeUnknown: whether a driver was started is not known.
+        """
+        answer = _ask(self.rest, "POST", "create", _request(job))
+        if not answer.get("success") or "submissionId" not in answer:
+            why = str(answer.get("message", answer))
+            raise NotCommitted(
+                f"Spark's master at {self.rest} did not accept the driver of {job.name}.", why, "Nothing was started."
+            )
+        return str(answer["submissionId"])
+
+    def list_submitted(self, job: Job) -> Sequence[str]:
+        """Return nothing: a master reports drivers by their ids alone."""
+        return []
+
+    def find(self, tag: str) -> Sequence[Found]:
+        """Return nothing, as `list_submitted`."""
+        return []
+
+    def look(self, application: str) -> Seen:
+        """See `Cluster.look`; its answer about itself is NotCommitted: that says nothing about the driver."""
+        answer = _ask(self.rest, "GET", f"status/{application}")
+        if answer.get("action") != "SubmissionStatusResponse":
+            raise NotCommitted(
+                f"Spark's master at {self.rest} did not answer with the status of {application}.", f"{answer}"
+            )
+        if not answer.get("success") and answer.get("message"):  # about itself: it is recovering, or on standby
+            raise NotCommitted(
+                f"Spark's master at {self.rest} cannot report the status of {application}.", answer["message"]
+            )
+        state = answer.get("driverState")
+        if not state:
+            return GONE
+        return Seen(str(state), state not in ENDED)
+
+    def end(self, application: str) -> None:
+        _ask(self.rest, "POST", f"kill/{application}")
+
+    def describe_log(self, application: str) -> str:
+        return f"in the work folder of its Spark worker ({application})"
+
+    def tail(self, application: str) -> Sequence[str]:
+        """Return nothing: a master does not serve it."""
+        return []
+
+
+def _request(job: Job) -> dict[str, Any]:
+    """Return a request for a driver that is SparkSubmit in client mode.
+
+    Spark's own docs submit Python to a standalone master in this way.
+    """
+    driver_conf = {key: value for key, value in job.spark.conf.items() if key.startswith("spark.driver.")}
+    return {
+        "action": "CreateSubmissionRequest",
+        "appArgs": ["--name", job.title, *command.arguments(job.spark, job.settings, job.step, job.arguments)],
+        "appResource": "",
+        "clientSparkVersion": "",
+        "environmentVariables": {**job.settings.environment(), "PYSPARK_PYTHON": sys.executable},
+        "mainClass": "org.apache.spark.deploy.SparkSubmit",
+        "sparkProperties": {
+            **driver_conf,
+            "spark.app.name": job.title,
+            "spark.driver.supervise": "false",  # a second driver of the same request would do nothing
+            "spark.master": job.spark.master,
+        },
+    }
+
+
+def _ask(rest: str, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return an answer of the master, good or bad. Raises as `http.ask`, and OutcomeUnknown where no master answers."""
+    response = http.ask("Spark's master", method, f"{rest}/v1/submissions/{path}", TODO, body)
+    answer = http.fields(response)
+    if answer is None:
+        raise OutcomeUnknown(f"the server at {rest} is not a Spark master.", response.text[:200])
+    return answer

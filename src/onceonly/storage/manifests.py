@@ -1,0 +1,139 @@
+"""Reading a FileSink's folder by its manifests: all files of a checkpoint or none.
+
+for path in onceonly.storage.manifests.files("lake/delays"): ...
+onceonly.storage.manifests.dataset("lake/delays").to_table()
+
+An hdfs:// folder is read over HTTP, as the sink writes it (`onceonly.storage.webhdfs`), and one of an object store
+by the client that publishes there (`onceonly.storage.places`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from onceonly.settings import Settings
+from onceonly.storage.confined import MANIFESTS as FOLDER
+from onceonly.storage.listing import every
+
+if TYPE_CHECKING:
+    from onceonly.storage.interface import FileSystem
+    from onceonly.storage.webhdfs import Cluster
+
+
+def files(folder: str | Path) -> list[Any]:
+    """Return the files of every completely published checkpoint, in order of their names.
+
+    They are paths, or URIs of other storage.
+
+    Raises:
+        FileNotFoundError: no such folder.
+        OSError: the storage does not answer.
+    """
+    if on_hdfs := _find_on_hdfs(folder):
+        cluster, root = on_hdfs
+        return sorted(f"{root}/{path}" for path in _current_paths(_read_from_hdfs(cluster, root)))
+    if on_store := _find_on_store(folder):
+        file_system, root = on_store
+        return sorted(f"{root}/{path}" for path in _current_paths(_read_from_store(file_system, root)))
+    local = Path(folder)
+    return sorted(local / path for path in _current_paths(_read_from_disk(local)))
+
+
+def dataset(folder: str | Path) -> Any:
+    """Return a pyarrow dataset of these files, with partition folders as columns.
+
+    Not for Avro, which pyarrow cannot read.
+    """
+    import pyarrow.dataset as ds
+
+    uris = files(folder)
+    suffixes = {PurePosixPath(uri).suffix for uri in uris} or {".parquet"}
+    formats = {".parquet": ds.ParquetFileFormat, ".jsonl": ds.JsonFileFormat, ".csv": ds.CsvFileFormat}
+    format = formats[suffixes.pop()]()
+    if on_hdfs := _find_on_hdfs(folder):
+        cluster, root = on_hdfs
+        return cluster.dataset([cluster.path(uri) for uri in uris], cluster.path(root), format)
+    if on_store := _find_on_store(folder):
+        from onceonly.storage import places
+
+        fs, base = places.arrow(on_store[1])
+        paths = [uri.partition("://")[2] for uri in uris]
+        return ds.dataset(paths, format=format, filesystem=fs, partitioning="hive", partition_base_dir=base)
+    return ds.dataset(uris, format=format, partitioning="hive", partition_base_dir=str(folder))
+
+
+def _read_manifests(names: Callable[[], Iterable[str]], read: Callable[[str], str | bytes]) -> dict[str, Any]:
+    """Return the content of every manifest by its name. `names` lists them, and `read` reads one."""
+    return every(names, lambda name: json.loads(read(name)))
+
+
+def _current_paths(manifests: Mapping[str, Any]) -> list[str]:
+    """Return the files of all manifests that no other one replaces, relative to the folder."""
+    replaced: set[str] = set()
+    for manifest in manifests.values():
+        replaced.update(manifest.get("replaces", []))
+    paths: list[str] = []
+    for name, manifest in manifests.items():
+        if name not in replaced:
+            paths += [file["path"] for file in manifest["files"]]
+    return paths
+
+
+def _read_from_disk(folder: Path) -> dict[str, Any]:
+    """Return the manifests of a local folder. Raises FileNotFoundError: there is no such folder."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is not a folder")
+    place = folder / FOLDER
+    return _read_manifests(
+        lambda: [path.name for path in place.glob("*.manifest")], lambda name: (place / name).read_text()
+    )
+
+
+def _find_on_hdfs(folder: str | Path) -> tuple[Cluster, str] | None:
+    """Return the cluster and the folder's URI; None for a folder that is not on HDFS."""
+    if not str(folder).startswith("hdfs://"):
+        return None
+    from onceonly.storage.webhdfs import Cluster, split
+
+    cluster = Cluster(str(folder), Settings.from_env().webhdfs)
+    return cluster, cluster.root + split(str(folder))[1]
+
+
+def _read_from_hdfs(cluster: Cluster, root: str) -> dict[str, Any]:
+    """Return the manifests of a folder on HDFS. Raises FileNotFoundError: there is no such folder."""
+    fs = cluster.fs
+    if fs.info(cluster.path(root))["type"] != "directory":
+        raise FileNotFoundError(f"{root} is not a folder")
+    place = cluster.path(f"{root}/{FOLDER}")
+
+    def names() -> list[str]:
+        try:
+            entries = [path.rpartition("/")[2] for path in fs.ls(place, detail=False)]
+        except FileNotFoundError:
+            return []
+        return [name for name in entries if name.endswith(".manifest")]
+
+    return _read_manifests(names, lambda name: fs.cat_file(f"{place}/{name}"))
+
+
+def _find_on_store(folder: str | Path) -> tuple[FileSystem, str] | None:
+    """Return the file system and the URI of a folder on an object store; None for another folder."""
+    if "://" not in str(folder) or str(folder).startswith("file:"):
+        return None
+    from onceonly.storage import places
+
+    return places.of(str(folder))
+
+
+def _read_from_store(file_system: FileSystem, root: str) -> dict[str, Any]:
+    """Return the manifests of a folder on an object store. Raises FileNotFoundError: there is no such folder."""
+    if not file_system.names(root):
+        raise FileNotFoundError(f"{root} is not a folder")
+    place = f"{root}/{FOLDER}"
+    return _read_manifests(
+        lambda: [name for name in file_system.names(place) if name.endswith(".manifest")],
+        lambda name: file_system.read(f"{place}/{name}"),
+    )

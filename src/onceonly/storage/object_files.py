@@ -1,0 +1,210 @@
+"""Files on an object store: what does not depend on how it gives a file its final name.
+
+There are no folders. That of a transaction exists as long as a small object in it (`FOLDER`), which is its sign. What a
+store has acknowledged is durable, so nothing is synced.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from io import UnsupportedOperation
+from typing import NamedTuple, Protocol
+
+from onceonly.errors import NotCommitted
+from onceonly.storage.confined import OwnPath
+from onceonly.storage.interface import FileSystem, Fingerprint, Move, Ready, Unsuitable, is_hidden, probe_in
+
+FOLDER = ".folder"  # in the folder of a transaction
+NONCE = "nonce"  # in a fingerprint: what the object's metadata has to say
+MARK = "onceonly"  # in an object's metadata: which file it is
+
+
+class Found(NamedTuple):
+    """An object: its size, its version, and the mark in its metadata; empty if it has none."""
+
+    bytes: int
+    etag: str
+    mark: str
+
+
+class Store(Protocol):
+    """Requests to one bucket, with the errors of a local file system. Paths are URIs below `root`.
+
+    FileNotFoundError: no such object or bucket. FileExistsError: the condition was not met. PermissionError: it is not
+    allowed, or there are no credentials. Any other OSError: the effect is not known.
+    """
+
+    name: str
+    root: str
+
+    @property
+    def endpoint(self) -> str: ...
+
+    def find(self, uri: str) -> Found | None: ...
+
+    def get(self, uri: str) -> bytes: ...
+
+    def put(self, uri: str, content: bytes) -> None: ...
+
+    def list_names(self, folder: str) -> Iterator[str]:
+        """Yield the names of all objects below a folder, relative to it; of what marks one, with a slash at the end."""
+
+    def entries(self, folder: str, most: int | None = None) -> list[str]:
+        """Return the names in a folder: of objects and of folders.
+
+        Args:
+            most: how many are enough.
+        """
+
+    def unlink(self, uris: Sequence[str]) -> None:
+        """Delete these objects, as far as they exist."""
+
+
+class ObjectFiles(FileSystem):
+    """Files of one store. Whoever extends it says how a file is moved."""
+
+    server = "the connection"  # in errors: what may name another server
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def check(self, target: str) -> None:
+        """Refuse a target that cannot take files.
+
+        Raises:
+            Unsuitable: also a store that gives one name to two files; that is tried once.
+            NotCommitted: no response.
+        """
+        try:
+            if self._store.entries(f"{target}/_delta_log", most=2):  # the first one may be what marks the folder
+                raise Unsuitable(f"{target} is a Delta table.", "Use a DeltaSink, or another folder.")
+            if self.exists(target):
+                raise Unsuitable(f"{target} is not a folder.", "Choose another path.")
+            self.try_out(target)
+        except PermissionError as error:
+            todo = "Allow this login to list, read, write and delete there (docs/object-stores.md)."
+            raise Unsuitable(f"{error}.", todo) from error
+        except FileNotFoundError as error:
+            raise Unsuitable(f"{error}.", "Create the bucket, or correct the path.") from error
+        except UnsupportedOperation as error:
+            todo = "Use a store with conditional writes (docs/object-stores.md), a disk, or HDFS."
+            raise Unsuitable(f"The store does not know a request: {error}.", todo) from error
+        except OSError as error:
+            raise NotCommitted(
+                f"{target} cannot be reached.",
+                f"{error}.",
+                f"Start the server, or correct {self.server}. Nothing was published.",
+            ) from error
+
+    def try_out(self, target: str) -> None:
+        """Try whether the store honours conditions.
+
+        Raises:
+            Unsuitable: two processes could publish other files under one name.
+        """
+
+    def same(self, one: str, other: str) -> bool:
+        return one == other
+
+    def probe(self, folder: OwnPath, target: str) -> None:
+        """Create the staging folder; `check` has tried what matters."""
+        self.begin(folder)
+
+    def begin(self, folder: OwnPath) -> None:
+        self._store.put(f"{folder.path}/{FOLDER}", b"")
+
+    def has_begun(self, folder: OwnPath) -> bool:
+        return self.exists(f"{folder.path}/{FOLDER}")
+
+    def check_staged(self, old: OwnPath, ready: Ready) -> None:
+        """Check that the staged object has the version of which its upload or its copy is made.
+
+        It has to be there even if its upload is complete but for the last step: uploads expire.
+        """
+        staged = self._store.find(old.path)
+        version = ready.upload.source if ready.upload else ""
+        if staged is None or staged.bytes != ready.print.bytes or (version and staged.etag != version):
+            raise FileNotFoundError(f"{old.path} is not the object that was staged")
+
+    def check_names(self, folder: OwnPath, files: Collection[Move], target: str, text: str) -> None:
+        """Write a small object into the staged folder and into the target, and remove both."""
+        try:
+            for probe in (folder.below(f".{uuid.uuid4().hex}"), probe_in(target, "", folder)):
+                self.write(probe.path, text)
+                self.remove(probe)
+        except OSError as error:
+            if refusal := self.refusal(error):
+                raise refusal from error
+            raise
+
+    def refusal(self, error: OSError) -> Unsuitable | None:
+        if not isinstance(error, PermissionError):
+            return None
+        todo = "Allow this login to list, read, write and delete there (docs/object-stores.md)."
+        return Unsuitable(f"{error}.", todo, "target-not-writable")
+
+    def rename_folder(self, old: OwnPath, new: OwnPath) -> None:
+        """Rename file by file: repeating it continues where it ended."""
+        for name in list(self._store.list_names(old.path)):
+            if name and not name.endswith("/"):
+                self._finish_move(old.below(name), new.below(name))
+
+    def _finish_move(self, old: OwnPath, new: OwnPath) -> None:
+        """Move a file, or finish a move that a process began before it died.
+
+        The new object exists before the old one is removed; another process may do the same at the same time.
+        """
+        try:
+            with suppress(FileExistsError):
+                self.move(old, new.path)
+            self.remove(old)
+        except FileNotFoundError:
+            if self.exists(old.path):
+                raise
+
+    def fingerprint(self, path: str) -> Fingerprint:
+        obj = self._store.find(path)
+        if obj is None:
+            raise FileNotFoundError(path)
+        return Fingerprint(obj.bytes, NONCE, obj.mark)
+
+    def exists(self, path: str) -> bool:
+        return self._store.find(path) is not None
+
+    def size(self, path: str) -> int | None:
+        obj = self._store.find(path)
+        return obj.bytes if obj else None
+
+    def read(self, path: str) -> str:
+        return self._store.get(path).decode()
+
+    def write(self, path: str, text: str) -> None:
+        self._store.put(path, text.encode())
+
+    def make_folder(self, folder: str, root: str) -> None:
+        return
+
+    def sync_names(self, folder: str) -> None:
+        return
+
+    def make_durable(self, folder: str) -> None:
+        return
+
+    def visible(self, folder: str) -> Iterator[str]:
+        for name in self._store.list_names(folder):
+            if name and not name.endswith("/") and not any(map(is_hidden, name.split("/"))):
+                yield name
+
+    def names(self, folder: str) -> list[str]:
+        return self._store.entries(folder)
+
+    def remove(self, file: OwnPath) -> None:
+        self._store.unlink([file.path])
+
+    def remove_empty(self, folder: str) -> None:
+        return
+
+    def delete(self, folder: OwnPath) -> None:
+        self._store.unlink([f"{folder.path}/{name}" for name in self._store.list_names(folder.path)])

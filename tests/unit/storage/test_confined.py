@@ -1,0 +1,174 @@
+"""What may be deleted, and which names out of a handle are taken for ours."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from onceonly.checkpoint.model import Transaction
+from onceonly.errors import CannotPublish, InvalidPipeline
+from onceonly.sinks.delta import staged_folders
+from onceonly.storage import confined
+from onceonly.storage.confined import OwnPath
+from onceonly.storage.folders import Folders
+
+TXN = Transaction("0123456789abcdef0123456789abcdef", "flights", "lake", 7, 1, "0a1b2c3d4e5f")
+STEM = "flights-lake-000007-01234567"
+OWN = [
+    TXN.name,
+    f"staged-{TXN.name}",
+    f"staged-{TXN.name}/merge-0a1b2c3d4e5f/_delta_log",
+    f".{TXN.name}",
+    f"{TXN.name}/changes",
+    f"{TXN.name}/data/place=a%2Fb/part-00000.parquet",
+    f"{STEM}-00000.parquet",
+    f"place=a%2Fb/{STEM}-00000.jsonl",
+    f"_onceonly/{STEM}.manifest",
+]
+FOREIGN = [
+    "",
+    ".",
+    "..",
+    "/",
+    f"/{TXN.name}",
+    f"../{TXN.name}",
+    f"{TXN.name}/..",
+    f"{TXN.name}/../../victim",
+    f"{TXN.name}//data",
+    f"{TXN.name}/",
+    f"./{TXN.name}",
+    f"{TXN.name}\0",
+    f"place=a/{TXN.name}",
+    "changes",
+    "_onceonly",
+    "_onceonly/other.manifest",
+    f"_onceonly/../{STEM}.manifest",
+    f"../{STEM}-00000.parquet",
+    f"_onceonly/{STEM}-00000.parquet",
+    "part-00000.parquet",
+    "0-..-lake-7-1-abc",
+    "0-flights-lake-7-1-",
+    "0-flights-lake-07-1-abc",
+    "0-flights-lake-7-1-%2e%2e",
+]
+
+
+def test_names_of_ours_are_known() -> None:
+    assert [OwnPath("/lake/", name).path for name in OWN] == [f"/lake/{name}" for name in OWN]
+    assert confined.parsed(TXN.name) == TXN
+    assert (confined.stem(TXN), confined.manifest_of(TXN)) == (STEM, f"_onceonly/{STEM}.manifest")
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_nothing_else_is_deleted(tmp_path: Path, name: str) -> None:
+    root = tmp_path / "state"
+    (root / TXN.name).mkdir(parents=True)
+    (tmp_path / "victim").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    for delete in (Folders(str(root)).delete, lambda folder: staged_folders.delete(str(root), folder)):
+        with pytest.raises(InvalidPipeline, match="is not deleted"):
+            delete(name)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("root", ["", "/", "//"])
+def test_nothing_is_deleted_at_the_root_of_everything(root: str) -> None:
+    with pytest.raises(InvalidPipeline, match="is not deleted"):
+        OwnPath(root, TXN.name)
+
+
+def test_a_name_is_no_escape_in_a_uri(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    folders = Folders((tmp_path / "state").as_uri())
+    folders.delete(f"{TXN.name}/%2e%2e/%2e%2e/victim")
+    assert victim.exists()
+
+
+def test_a_delta_handle_names_a_staged_folder_and_a_kafka_handle_a_file_of_its_own() -> None:
+    confined.check_folder("lake", f"staged-{TXN.name}", "staged-")
+    confined.check_file("lake", "0-0a1b2c.parquet")
+    for folder in (TXN.name, "staged-", "day=2013-01-01", f"staged-{TXN.name}/..", None):
+        with pytest.raises(CannotPublish, match="damaged or forged"):
+            confined.check_folder("lake", folder, "staged-")
+    for file in ("../x.parquet", "/x.parquet", "", "a/b", None):
+        with pytest.raises(CannotPublish, match="damaged or forged"):
+            confined.check_file("lake", file)
+
+
+# ---- every deletion in the sources
+
+DELETES = {"rmtree", "delete_dir", "delete_dir_contents", "delete_root_dir_contents", "delete_file"}
+DELETES |= {"unlink", "rmdir", "rm", "rm_file", "removedirs", "vacuum"}
+BY_OWN_PATH = {
+    "storage/folders.py delete",
+    "storage/local.py remove",
+    "storage/folders.py check_mark",
+    "storage/hdfs.py remove",
+    "storage/hdfs.py delete",
+    "storage/object_files.py remove",
+    "storage/object_files.py delete",
+    "storage/copies.py delete",
+    "storage/folders.py _delete_on_google",
+    "sinks/delta/staged_folders.py _delete",
+    "sinks/delta/staged_folders.py _settle_stored",
+}
+OTHERWISE = {
+    "storage/local.py remove_empty",  # nothing is in it
+    "storage/hdfs.py remove_empty",
+    "runtime/job_report.py _delete",  # of a stage job: named by the task that reads it
+    "gate/docs.py delete",  # of an examination that has just been made
+    "testing/fake_sink.py discard",
+    "dev/services/spark.py _draw_token",  # of the server before
+    "dev/services/daemon.py stop",  # its own record
+    "dev/services/embedded.py down",
+    "storage/durability.py write",  # a draft of its own
+    "storage/objects.py clear",  # of a folder that is given by OwnPath
+    "storage/trial.py _run_trial",  # of a trial that has just been made
+    "storage/trial.py _check_ended",
+    "storage/arbitration.py _remove_trial",  # of a trial that has just been made
+    "statetable/row_files.py remove",  # a row's file of its own, which no entry of the log has come to name
+    "statetable/files.py list_obsolete",  # asks for names
+    "statetable/compaction.py _shorten_log",  # merged files that no version names which is kept for readers
+    "statetable/compaction.py _create_checkpoint",  # the same, on a disk
+    "statetable/store_compaction.py _make_checkpoint",  # the same, on an object store
+    "statetable/compaction.py _remove_old",  # entries of the log that no reader looks at
+    "statetable/local_log.py commit",  # a draft of its own
+    "spark/jars/__init__.py _delete_outdated",  # other revisions of the jars that it has just fetched
+    "spark/archive.py _delete_others",  # archives of other jars, beside the one that it has just made
+    "dev/demo/run.py clear",  # the demo's own folder
+    "dev/demo/run.py _kill_after_decision",
+}
+
+
+def deletions() -> Iterator[tuple[str, str]]:
+    """ "file function" of each call that deletes, and the function's source."""
+    root = Path(confined.__file__).parents[1]
+    for file in sorted(root.rglob("*.py")):
+        source = file.read_text()
+        tree = ast.parse(source)
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            if _deletes(call.func):
+                around = [f for f in functions if f.lineno <= call.lineno <= (f.end_lineno or 0)]
+                inner = max(around, key=lambda f: f.lineno, default=None)
+                name = inner.name if inner else "(module)"
+                yield f"{file.relative_to(root)} {name}", ast.get_source_segment(source, inner or tree) or ""
+
+
+def _deletes(called: ast.expr) -> bool:
+    if isinstance(called, ast.Name):
+        return called.id in DELETES
+    if not isinstance(called, ast.Attribute):
+        return False
+    of_os = isinstance(called.value, ast.Name) and called.value.id == "os"
+    return called.attr in DELETES or (of_os and called.attr == "remove")
+
+
+def test_every_deletion_goes_by_a_name_of_ours() -> None:
+    found = dict(deletions())
+    assert set(found) == BY_OWN_PATH | OTHERWISE
+    assert [name for name in BY_OWN_PATH if "OwnPath" not in found[name]] == []
