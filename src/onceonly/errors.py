@@ -17,8 +17,8 @@ OnceonlyError
         ├── TargetWentBack  the target lacks what was published to it: it was restored, replaced or is not mounted
         └── StateBehind  the target shows decisions that the state table does not have: it was restored
 
-Every message has three lines: what happened, why, what to do. Where a user or a test has to recognise an error, it
-has a `code`: a stable word. The text may change.
+Every message has three lines: what happened, why, what to do. At the end of the first stands the error's `code`: a
+stable word, which `onceonly explain` and docs/errors.md explain (`onceonly.error_codes`). The text may change.
 """
 
 from __future__ import annotations
@@ -43,14 +43,17 @@ class OnceonlyError(Exception):
     def __init__(self, what: str, why: str = "", todo: str = "", code: str = "") -> None:
         if "\x1b" in why:  # object stores' clients tell a chain of causes in colours, over many lines
             why = " ".join(COLOURS.sub("", why).split())
-        super().__init__("\n".join(part for part in (what, why, todo) if part))
         self.what, self.why, self.todo, self.code = what, why, todo, code
+        super().__init__(self._message())
 
     def naming(self, blank: str, name: str) -> OnceonlyError:
         """Return this error, with a name in the commands that whoever raised it had to leave blank."""
         self.todo = self.todo.replace(blank, name)
-        self.args = ("\n".join(part for part in (self.what, self.why, self.todo) if part),)
+        self.args = (self._message(),)
         return self
+
+    def _message(self) -> str:
+        return "\n".join(part for part in (headline(self.what, self.code), self.why, self.todo) if part)
 
     def __reduce__(self) -> tuple[type[OnceonlyError], tuple[str, str, str, str]]:
         return type(self), (self.what, self.why, self.todo, self.code)
@@ -124,6 +127,11 @@ class TargetWentBack(CannotPublish):
 
 class StateBehind(CannotPublish):
     """The target shows a later decision, or another transaction for this one: an older state table was restored."""
+
+
+def headline(what: str, code: str) -> str:
+    """Return the first line of a message: what happened, and the code of the error in brackets."""
+    return f"{what} [{code}]" if code else what
 
 
 def first_sentence(error: BaseException) -> str:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from onceonly import error_codes
+
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "onceonly"
 OWN = re.compile(r"\bonceonly ((?:state )?[a-z][a-z-]+)((?: [^.,;:)\n]*)?)")
@@ -40,7 +42,15 @@ UNKNOWN = re.compile(
     r"|\b(?:rm|mv|dd|chmod|sudo|systemctl) (?:-|[a-z0-9]+ )|\b(?:use|with|add) --[a-z][a-z-]+"
 )
 LOOKING = {  # they change nothing that was published or staged, or set up this machine alone
-    *("onceonly status", "onceonly describe", "onceonly check", "onceonly jars", "onceonly services", "onceonly demo"),
+    *(
+        "onceonly status",
+        "onceonly describe",
+        "onceonly explain",
+        "onceonly check",
+        "onceonly jars",
+        "onceonly services",
+        "onceonly demo",
+    ),
 }
 NOTHING = "nothing"
 
@@ -233,13 +243,19 @@ def commands(text: str) -> Iterator[str]:
 
 def advised() -> dict[str, str]:
     """Command -> a place that tells people to run it."""
-    return {
+    in_messages = {
         command: f"{path.relative_to(SOURCE)}: {text[:80]}"
         for path in sorted(SOURCE.rglob("*.py"))
         if path.relative_to(SOURCE).parts[0] != "dev"  # the demo's own broker and tables
         for text in texts(path)
         for command in commands(text)
     }
+    in_explanations = {
+        command: f"explanation of {explanation.code}"
+        for explanation in error_codes.read_catalogue().values()
+        for command in commands(explanation.do)
+    }
+    return in_messages | in_explanations
 
 
 def test_every_command_in_a_message_was_followed() -> None:

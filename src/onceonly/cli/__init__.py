@@ -26,7 +26,8 @@ Settings are environment variables:
 Exit codes: 0 done or nothing to do, 1 nothing was published, 2 invalid input,
 3 unknown outcome (run `onceonly recover`), 4 a person has to act: its gate
 holds it, or a target has to be repaired, 5 `onceonly check` found a problem, 130 Ctrl-C.
-With --json, an error is {{"error": class, "what": …, "why": …, "todo": …}} on stdout.
+With --json, an error is {{"error": class, "code": …, "what": …, "why": …, "todo": …}} on
+stdout. `onceonly explain CODE` says what its code means.
 """
 COMMANDS = Commands(  # where each is; the everyday ones first
     {
@@ -34,6 +35,7 @@ COMMANDS = Commands(  # where each is; the everyday ones first
         "run": "run",
         "status": "status",
         "describe": "describe",
+        "explain": "explain",
         "lineage": "lineage",
         "metrics": "metrics",
         "recover": "settle",

@@ -15,7 +15,7 @@ import click
 
 from onceonly.cli import output
 from onceonly.cli.console import error_console, lines_of
-from onceonly.errors import OnceonlyError, exit_code, first_sentence
+from onceonly.errors import OnceonlyError, exit_code, first_sentence, headline
 
 JSON, TRACEBACK, HINT = "onceonly.json", "onceonly.traceback", "onceonly.hint"
 INTERRUPTED = 130
@@ -113,7 +113,7 @@ def explain(error: BaseException) -> dict[str, str]:
 
 def print_error(error: dict[str, str]) -> None:
     """Print an explained error on stderr, for people."""
-    error_console().print(lines_of(error["what"], error["why"], error["todo"]))
+    error_console().print(lines_of(headline(error["what"], error.get("code", "")), error["why"], error["todo"]))
 
 
 def show(ctx: click.Context, error: dict[str, str]) -> None:

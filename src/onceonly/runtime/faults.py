@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 KEPT = "Nothing was published, and what was written is removed."
+UNCLASSIFIED = "staging-failed"
 OTHERWISE = "Fix the cause and retry the stage."
 TOO_LONG = "File name too long"  # what Linux says, and Hadoop keeps to itself
 MAX_NAME_BYTES = 255  # of a file or folder, on nearly all file systems
@@ -172,13 +173,13 @@ FAULTS = (  # the most telling first: an error may have the words of several
 
 
 def classify(text: str) -> tuple[str, str]:
-    """Return the code of an error, empty for one that is not known, and what to do about it."""
+    """Return the code of an error, and what to do about it."""
     lines = [line for line in text.splitlines() if not JAVA_FRAME.match(line)]
     told = "\n".join([*lines, *(TOO_LONG for line in lines if _names_too_long(line))])
     for fault in FAULTS:
         if fault.words.search(told):
             return fault.code, f"{fault.todo} {KEPT} Then retry the stage."
-    return "", f"{KEPT} {OTHERWISE}"
+    return UNCLASSIFIED, f"{KEPT} {OTHERWISE}"
 
 
 def _names_too_long(line: str) -> bool:

@@ -450,6 +450,7 @@ CODES: dict[str, dict[int, Provoke]] = {
     "services up": {0: starts, 1: without_jars, 2: given("--port", "x")},
     "services status": {0: nothing, 2: given("now")},
     "services down": {0: nothing, 1: cannot_be_written, 2: given("now")},
+    "explain": {0: given("target-went-back"), 2: given("no-such-word")},
     "init": {0: nothing, 1: below_a_file, 2: written_before},
     "jars fetch": {0: has_the_jars, 1: no_repository, 2: given("flink")},
     "jars packages": {0: nothing, 2: given("now")},

@@ -65,7 +65,7 @@ FAULTS = [
     ("executor-lost", JOB + "ExecutorLostFailure (executor 3 exited caused by one of the running tasks)"),
     ("executor-lost", "Python worker exited unexpectedly (crashed)"),
     ("task-failed", "[TASK_WRITE_FAILED] Task failed while writing rows to file:/lake. SQLSTATE: 58030"),
-    ("", "Something that nobody has seen."),
+    ("staging-failed", "Something that nobody has seen."),
 ]  # fmt: skip
 
 
@@ -79,7 +79,7 @@ def test_a_fault_has_its_code_and_advice(code: str, text: str) -> None:
 
 def test_classes_of_a_trace_are_no_cause() -> None:
     trace = "[SOMETHING] else\n\tat java.lang.OutOfMemoryError.x(A.java:1)\n\tat x.AccessControlException.y(B.java:2)"
-    assert faults.classify(trace)[0] == ""
+    assert faults.classify(trace)[0] == "staging-failed"
 
 
 def test_what_is_told_names_the_sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,87 @@
+"""The catalogue of error codes: what each means, why it happens and what to do.
+
+One TOML file per area holds the texts. `onceonly explain` prints them, and docs/errors.md is made from them:
+
+    python -m onceonly.error_codes > docs/errors.md
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+LINK = re.compile(r"\[([^]]+)\]\(([^)\s]+)\)")
+MAX_SUGGESTIONS = 3
+PAGE_HEAD = """# Errors
+
+Every error has a code: a stable word, at the end of the first line of its message, as `"code"` in `--json`, in the
+state table and on the pages in Airflow. Words of messages may change, codes do not. `onceonly explain CODE` prints what
+stands here.
+
+What an error means for the command that it ends is told by its class: [exit codes](operations.md#exit-codes).
+"""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What is said of one error code.
+
+    Args:
+        code: the code, such as "target-went-back".
+        area: the part of Onceonly in which it arises, such as "storage".
+        means, why, do: what it means, why it happens, what to do; Markdown, with links relative to docs/.
+    """
+
+    code: str
+    area: str
+    means: str
+    why: str
+    do: str
+
+
+@cache
+def read_catalogue() -> dict[str, Explanation]:
+    """Return the explanation of every code, by code.
+
+    Raises:
+        ValueError: two areas explain the same code.
+    """
+    catalogue: dict[str, Explanation] = {}
+    for file in sorted(files(__name__).iterdir(), key=lambda file: file.name):
+        if not file.name.endswith(".toml"):
+            continue
+        area = file.name.removesuffix(".toml")
+        for code, texts in tomllib.loads(file.read_text(encoding="utf-8")).items():
+            if code in catalogue:
+                raise ValueError(f"{code} is explained in {catalogue[code].area} and in {area}")
+            catalogue[code] = Explanation(code, area, **texts)
+    return catalogue
+
+
+def list_similar_codes(word: str) -> list[str]:
+    """Return the codes that resemble a word or contain it, the nearest first; at most three."""
+    codes = sorted(read_catalogue())
+    similar = difflib.get_close_matches(word, codes, n=MAX_SUGGESTIONS)
+    containing = [code for code in codes if word in code and code not in similar]
+    return [*similar, *containing][:MAX_SUGGESTIONS]
+
+
+def without_links(text: str) -> str:
+    """Return Markdown as a terminal shows it: a link becomes its text, and the page in parentheses."""
+    return LINK.sub(lambda link: f"{link[1]} (docs/{link[2]})", text)
+
+
+def format_page() -> str:
+    """Return docs/errors.md: one heading per code, so that each can be linked to, below one heading per area."""
+    parts = [PAGE_HEAD]
+    area = ""
+    for explanation in sorted(read_catalogue().values(), key=lambda entry: (entry.area, entry.code)):
+        if explanation.area != area:
+            area = explanation.area
+            parts.append(f"## {area.capitalize()}\n")
+        parts.append(f"### `{explanation.code}`\n\n{explanation.means} {explanation.why}\n\n**Do:** {explanation.do}\n")
+    return "\n".join(parts)

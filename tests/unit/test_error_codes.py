@@ -1,0 +1,85 @@
+"""The catalogue of error codes against the code that raises them, and docs/errors.md against the catalogue."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from onceonly import error_codes
+from onceonly.cli import main
+from onceonly.runtime import faults
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+CODE = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)+")
+COMMAND = re.compile(r"`onceonly ([a-z-]+)")
+TEST_CODE = "test-"  # of the fakes
+CATALOGUE = error_codes.read_catalogue()
+
+
+def string_constants(node: ast.AST) -> Iterator[str]:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Constant) and isinstance(part.value, str):
+            yield part.value
+
+
+def codes_passed(source: Path) -> Iterator[str]:
+    """Yield the codes that a module passes by keyword: as text, or by the name of a constant of the module."""
+    tree = ast.parse(source.read_text())
+    constants = {
+        target.id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for call in ast.walk(tree):
+        if not isinstance(call, ast.Call):
+            continue
+        for keyword in call.keywords:
+            if keyword.arg != "code":
+                continue
+            value = keyword.value
+            if isinstance(value, ast.Name):
+                value = constants.get(value.id, value)
+            yield from (text for text in string_constants(value) if CODE.fullmatch(text))
+
+
+def test_every_code_is_explained() -> None:
+    raised = {code: source for source in SOURCES for code in codes_passed(source) if not code.startswith(TEST_CODE)}
+    raised |= {fault.code: Path(faults.__file__) for fault in faults.FAULTS}
+    assert {code: source for code, source in raised.items() if code not in CATALOGUE} == {}
+
+
+def test_every_explained_code_is_raised() -> None:
+    texts = {text for source in SOURCES for text in string_constants(ast.parse(source.read_text()))}
+    assert sorted(set(CATALOGUE) - texts) == []
+
+
+def test_the_page_is_made_from_the_catalogue() -> None:
+    """After a change: python -m onceonly.error_codes > docs/errors.md."""
+    assert (ROOT / "docs" / "errors.md").read_text() == error_codes.format_page()
+
+
+@pytest.mark.parametrize("code", sorted(CATALOGUE))
+def test_a_code_is_explained_in_three_sentences(code: str) -> None:
+    explanation = CATALOGUE[code]
+    assert CODE.fullmatch(code)
+    for text in (explanation.means, explanation.why, explanation.do):
+        assert text and text[-1] in ".`)…"
+    assert set(COMMAND.findall(f"{explanation.why} {explanation.do}")) <= set(main.commands)
+    shown = CliRunner().invoke(main, ["explain", code])
+    assert shown.exit_code == 0
+    assert len(shown.output.splitlines()) == 3
+
+
+def test_an_unknown_code_names_similar_ones() -> None:
+    refused = CliRunner().invoke(main, ["explain", "target-went-bak", "--json"])
+    assert refused.exit_code == 2
+    assert '"code": "code-unknown"' in refused.output
+    assert "target-went-back" in refused.output
