@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 CREDENTIALS = re.compile(r"://[^/\s]+@")  # to the last @: a password may contain one
 # What Spark's own spark.redaction.regex hides in its UI and event log, and the keys of Azure and Google.
@@ -12,6 +13,20 @@ SECRET = re.compile(r"secret|password|passphrase|token|(access|account|private)[
 SECRET_IN_VALUE = re.compile(rf"({SECRET.pattern})[\w.-]*\"?\s*[=:]\s*\S", re.IGNORECASE)
 PLACE = re.compile(r"File$|\.(secretKeyRef|secrets)\.")  # says where a secret is, as Kubernetes' settings do
 JVM_OPTIONS = re.compile(r"(default|extra)JavaOptions$")
+
+
+def hide_credentials(data: Any) -> Any:
+    """Return JSON without the credentials in addresses.
+
+    Handles hold no secret, but an address that a user gave may carry a password.
+    """
+    if isinstance(data, dict):
+        return {key: hide_credentials(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [hide_credentials(value) for value in data]
+    if isinstance(data, str):
+        return CREDENTIALS.sub("://…@", data)
+    return data
 
 
 def secret(conf: Mapping[str, str]) -> dict[str, str]:

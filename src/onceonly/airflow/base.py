@@ -56,9 +56,9 @@ class OnceonlyOperator(BaseOperator):
     def _log_transition(self, checkpoint: Checkpoint, row: Row) -> None:
         """Log, count and report that `row` has made `checkpoint` what it is."""
         from onceonly.airflow import stats
-        from onceonly.views.steps import lines
+        from onceonly.views.descriptions import describe_transition
 
-        for line in lines(checkpoint, row):
+        for line in describe_transition(checkpoint, row):
             self._say(line)
         stats.count_transition(checkpoint, row)
         if row.event in (Event.VERDICT, Event.ABORTED):

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
+from onceonly import redaction
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.runtime import datasets
 from onceonly.views import queries
@@ -78,7 +79,7 @@ def _read_checks(
     sinks = (checkpoint.verdict or {}).get("sinks", {})
     for output in datasets.aimed_at(parts, checkpoint):
         if output.sink in sinks:
-            yield output, queries.without_secrets(sinks[output.sink]["checks"])
+            yield output, redaction.hide_credentials(sinks[output.sink]["checks"])
 
 
 def collect_abort_lineage(parts: LiveParts, *checkpoints: Checkpoint) -> Lineage:

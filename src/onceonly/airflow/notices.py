@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk._shared.secrets_masker import redact
 
+from onceonly import redaction
 from onceonly.airflow.links import page_of
 from onceonly.checkpoint.model import Event
-from onceonly.views import formatting, queries
+from onceonly.views import descriptions
 
 if TYPE_CHECKING:
     from onceonly.checkpoint.model import Checkpoint, Row
@@ -31,7 +32,7 @@ def leave_error(context: Any, error: BaseException) -> None:
     """
     what_and_why = "\n".join(str(error).split("\n")[:2])
     with suppress(Exception):
-        text = queries.without_secrets(redact(what_and_why))
+        text = redaction.hide_credentials(redact(what_and_why))
         context["ti"].xcom_push(key=ERROR, value=text[:MAX_ERROR_CHARACTERS])
 
 
@@ -79,7 +80,7 @@ def about(checkpoint: Checkpoint) -> dict[str, Any]:
     return {
         "pipeline": checkpoint.pipeline,
         "epoch": checkpoint.epoch,
-        "text": formatting.waits(checkpoint),
+        "text": descriptions.describe_needed_action(checkpoint),
         "checks": checks,
         "page": page_of(checkpoint.pipeline, checkpoint.epoch),
         "approve": approve,
@@ -95,7 +96,7 @@ def write_message(context: Any) -> str:
         return "\n".join([notice["text"], *checks, notice["page"]])
     task, error = context.get("task"), context.get("exception") or context.get("reason") or NO_ERROR
     what = f"{context['ti'].dag_id}, run {context['ti'].run_id}: task '{context['ti'].task_id}' has failed."
-    why = queries.without_secrets(redact(str(error)))[:MAX_ERROR_CHARACTERS]
+    why = redaction.hide_credentials(redact(str(error)))[:MAX_ERROR_CHARACTERS]
     lines = [what, why]
     pipeline = getattr(task, "pipeline", None)
     if pipeline:

@@ -20,7 +20,7 @@ from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import Fenced, InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
-from onceonly.views import formatting
+from onceonly.views import descriptions
 
 if TYPE_CHECKING:
     from onceonly.coordinator.coordinator import Coordinator
@@ -68,9 +68,9 @@ class PlanOperator(OnceonlyOperator):
         for note in planned.notes:
             self.log.warning("%s: %s", self.pipeline.name, note)
         if planned.gap:
-            self.log.warning("%s", formatting.gap(self.pipeline.name, planned.gap))
+            self.log.warning("%s", descriptions.describe_gap(self.pipeline.name, planned.gap))
         if checkpoint is None:
-            why = formatting.held_offsets(planned.held) if planned.held else "nothing to do"
+            why = descriptions.describe_held_offsets(planned.held) if planned.held else "nothing to do"
             raise AirflowSkipException(f"{self.pipeline.name}: no new data, {why}")
         self.worked_on = checkpoint.epoch
         if checkpoint.state is State.COMMITTED:
@@ -82,7 +82,7 @@ class PlanOperator(OnceonlyOperator):
         for range_ in checkpoint.ranges:
             spans = dict(range_.partitions)
             self.log.info("epoch %s pins %s of %s %s", checkpoint.epoch, spans, range_.word, range_.topic)
-        ahead = formatting.dated_ahead(checkpoint)
+        ahead = descriptions.describe_dated_ahead(checkpoint)
         if ahead:
             self.log.warning("epoch %s: %s. They are read anyway.", checkpoint.epoch, ahead)
 
@@ -368,13 +368,13 @@ class RecoverOperator(OnceonlyOperator):
 
     def _warn(self, unsettled: Sequence[Checkpoint]) -> None:
         """Log what is left as it is: held, refused, or about to time out."""
-        from onceonly.views import timeouts
+        from onceonly.views import summary
 
         for checkpoint in unsettled:
-            waits = formatting.waits(checkpoint)
+            waits = descriptions.describe_needed_action(checkpoint)
             if waits:
                 self.log.warning("%s", waits)
-            for warning in timeouts.warnings(checkpoint, datetime.now(UTC)):
+            for warning in summary.list_timeout_warnings(checkpoint, datetime.now(UTC)):
                 self.log.warning("%s", warning)
 
 

@@ -101,13 +101,13 @@ def count_verdict(checkpoint: Checkpoint) -> None:
 def measure(state: StateTable, parts: LiveParts) -> None:
     """Set the gauges of all pipelines. Those whose sources do not answer in time have none of their lag."""
     from onceonly.views import metrics
-    from onceonly.views.summary import summaries
+    from onceonly.views.summary import read_summaries
 
     if not is_enabled():
         return
-    by_name, damaged = summaries(state, state.pipelines())
+    by_name, damaged = read_summaries(state, state.pipelines())
     lags, now = _measure_lags(parts, by_name.values()), datetime.now(UTC)
-    for sample in metrics.of_all(by_name.values(), damaged, now, lags):
+    for sample in metrics.list_samples(by_name.values(), damaged, now, lags):
         if sample.metric.kind is not Kind.COUNTER:
             _send(stats().gauge, _gauge_name(sample.metric), _gauge_value(sample, now), sample.labels)
 

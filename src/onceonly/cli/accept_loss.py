@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.text import Text
 
+from onceonly import redaction
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.cli import changing, looking
 from onceonly.cli import console as show
@@ -14,7 +15,7 @@ from onceonly.cli.app import json_option, person, print_json
 from onceonly.cli.looking import seen_option
 from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
-from onceonly.views import formatting, queries
+from onceonly.views import descriptions, formatting, queries
 
 if TYPE_CHECKING:
     from onceonly.coordinator.accept_loss import Loss
@@ -48,7 +49,7 @@ def accept_loss(pipeline: str, sink: str, removed: bool, reason: str, seen: int 
     from onceonly.coordinator.accept_loss import Acceptance
 
     settings = Settings.from_env()
-    queries.check_known(queries.required(settings), pipeline)
+    queries.check_pipeline_exists(queries.require_state_table(settings), pipeline)
     coordinator = changing.coordinator(settings)
     number = coordinator.state.view(pipeline).head.changed  # before the loss is read: what changes after is noticed
     loss = _find_loss(coordinator, pipeline, sink, seen)
@@ -61,7 +62,7 @@ def accept_loss(pipeline: str, sink: str, removed: bool, reason: str, seen: int 
         answer = {"pipeline": pipeline, "sink": sink}
         if loss:
             answer = _loss_json(loss)
-        return print_json(queries.without_secrets(answer))
+        return print_json(redaction.hide_credentials(answer))
     words = f"{pipeline}: sink '{sink}' continues from its target as it is, recorded by {person()}: {reason}"
     show.console().print(Text.assemble(("✓ ", "green"), words))
 
@@ -92,7 +93,7 @@ def _print(loss: Loss) -> None:
 
 def _columns(checkpoint: Checkpoint, sink: str) -> tuple[str, str, str, str]:
     rows = formatting.number(checkpoint.handles[sink].get("rows"))
-    covers = str(checkpoint.interval) if checkpoint.interval else formatting.covers(checkpoint)
+    covers = str(checkpoint.interval) if checkpoint.interval else descriptions.describe_coverage(checkpoint)
     return str(checkpoint.epoch), formatting.clock(checkpoint.updated_at), covers, rows
 
 
@@ -109,5 +110,5 @@ def _loss_json(loss: Loss) -> dict[str, Any]:
 
 
 def _checkpoint_json(checkpoint: Checkpoint, sink: str) -> dict[str, Any]:
-    interval = queries.span(checkpoint.interval) if checkpoint.interval else None
+    interval = queries.interval_json(checkpoint.interval) if checkpoint.interval else None
     return {"epoch": checkpoint.epoch, "interval": interval, "rows": checkpoint.handles[sink].get("rows")}

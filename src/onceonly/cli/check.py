@@ -17,7 +17,7 @@ from onceonly.errors import InvalidPipeline, OnceonlyError
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.settings import Settings
-from onceonly.views import formatting, queries
+from onceonly.views import descriptions, queries
 
 if TYPE_CHECKING:
     from onceonly.runtime.factory import LiveParts
@@ -48,11 +48,11 @@ def check(file: str, as_json: bool) -> None:
         error.exit_code = PROBLEM_EXIT_CODE
         raise
     if as_json:
-        spans = [queries.span(gap) for gap in gaps]
+        spans = [queries.interval_json(gap) for gap in gaps]
         return print_json({"pipeline": pipeline.name, "notes": notes, "gaps": spans, "dated_ahead": ahead})
     for note in notes:
         show.console().print(Text.assemble(("✓ ", "green"), note))
-    for line in [*ahead, *formatting.gaps(pipeline.name, gaps)]:
+    for line in [*ahead, *descriptions.describe_gaps(pipeline.name, gaps)]:
         show.console().print(Text.assemble(("! ", "yellow"), line))
 
 
@@ -105,7 +105,7 @@ def _check_upstream(pipeline: Pipeline, parts: LiveParts, settings: Settings) ->
 
     if not pipeline.after:
         return []
-    state = queries.existing(settings)
+    state = queries.find_state_table(settings)
     if state is None:
         raise InvalidPipeline(
             f"{pipeline.name}: it is after {', '.join(map(repr, pipeline.after))}, which has not run.",
@@ -120,7 +120,7 @@ def _check_targets(pipeline: Pipeline, parts: LiveParts, settings: Settings) -> 
     from onceonly.coordinator import target_history
     from onceonly.statetable.table import StateTable
 
-    if queries.snapshot(settings) is None:
+    if queries.find_snapshot(settings) is None:
         return []
     state = StateTable(settings.state)  # read again where a target seems to lack something
     view = state.view(pipeline.name)
@@ -140,11 +140,11 @@ def _check_connection(parts: LiveParts, pipeline: Pipeline, conn_id: str) -> str
 
 def _gaps(pipeline: Pipeline, settings: Settings) -> list[Interval]:
     """Return the intervals that its runs so far leave out."""
-    state = queries.existing(settings)
+    state = queries.find_state_table(settings)
     latest = _find_latest(state, pipeline)
     if state is None or latest is None:
         return []
-    return queries.gaps(state, [latest]).get(pipeline.name, [])
+    return queries.list_gaps(state, [latest]).get(pipeline.name, [])
 
 
 def _find_latest(state: StateTable | None, pipeline: Pipeline) -> Checkpoint | None:
@@ -161,14 +161,14 @@ def _dated_ahead(pipeline: Pipeline, settings: Settings) -> list[str]:
     if pipeline.mode != "interval" or pipeline.after:
         return []
     parts = changing.parts(settings)
-    latest = _find_latest(queries.existing(settings), pipeline)
+    latest = _find_latest(queries.find_state_table(settings), pipeline)
     now, lines = datetime.now(UTC), []
     for topic, source in parts.sources(factory.locate_tables(pipeline, parts)).items():
         last_range = range_of(latest.ranges, topic) if latest else None
         next_offsets = last_range.ends if last_range else {}
         log, number = source.log(), count_ahead(source, next_offsets, now)
         if number != 0:
-            lines.append(formatting.ahead(log.called, number, log.kind))
+            lines.append(descriptions.describe_future_records(log.called, number, log.kind))
     return lines
 
 
@@ -180,7 +180,7 @@ def _describe_topics(source: KafkaSource, brokers: str) -> str:
 
 
 def _describe_state(settings: Settings) -> str:
-    state = queries.existing(settings)
+    state = queries.find_state_table(settings)
     if state is None:
         return f"state table: {settings.state} will be created by the first run"
     return f"state table: {settings.state} (id {state.id}), compare-and-set works there"

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onceonly.checkpoint.model import Checkpoint, State
-from onceonly.views import formatting
+from onceonly.views import descriptions, formatting
 
 PIPE_WIDTH = 200  # characters, where nobody looks at it (a pipe, a log): nothing is folded
 COLOURS = {
@@ -62,7 +62,7 @@ def state_text(checkpoint: Checkpoint) -> Text:
     text = label(formatting.state(checkpoint))
     if checkpoint.in_doubt:
         text.append(f", in doubt: {', '.join(checkpoint.in_doubt)}", "red")
-    unfit = formatting.unfit(checkpoint)
+    unfit = descriptions.describe_unfit_attempts(checkpoint)
     if unfit:
         text.append(f", {unfit}", "red")
     return text

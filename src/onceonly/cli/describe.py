@@ -11,13 +11,14 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from onceonly import redaction
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.cli import console as show
 from onceonly.cli.app import json_option, print_json
 from onceonly.counts import count
 from onceonly.settings import Settings
-from onceonly.views import formatting, queries, superseded
-from onceonly.views.superseded import Superseded
+from onceonly.views import descriptions, formatting, provenance, queries
+from onceonly.views.provenance import Superseded
 
 SEVERITIES = {"critical": "red", "warning": "yellow", "info": "dim"}
 HELP = """Everything recorded about checkpoint EPOCH of PIPELINE: what it covers, its attempts, handles and outcome.
@@ -40,12 +41,12 @@ HELP = """Everything recorded about checkpoint EPOCH of PIPELINE: what it covers
 @click.argument("epoch", type=int)
 @json_option
 def describe(pipeline: str, epoch: int, as_json: bool) -> None:
-    state = queries.required(Settings.from_env())
-    checkpoint = queries.checkpoint(state, pipeline, epoch)
-    timeline, later = queries.timeline(state, checkpoint), superseded.superseded(state, [checkpoint])
+    state = queries.require_state_table(Settings.from_env())
+    checkpoint = queries.require_checkpoint(state, pipeline, epoch)
+    timeline, later = queries.timeline(state, checkpoint), provenance.find_superseded(state, [checkpoint])
     if as_json:
-        everything = queries.everything(checkpoint, timeline) | superseded.to_json(later, epoch)
-        return print_json(queries.without_secrets(everything))
+        everything = queries.full_json(checkpoint, timeline) | provenance.superseded_json(later, epoch)
+        return print_json(redaction.hide_credentials(everything))
     out = show.console()
     print_checkpoint(out, checkpoint, later.get(epoch))
     _print_timeline(out, timeline)
@@ -59,7 +60,7 @@ def print_checkpoint(out: Console, checkpoint: Checkpoint, later: Superseded | N
     for name, value in _facts(checkpoint).items():
         if value:
             out.print(Text.assemble((f"  {name:<15}", "dim"), value))
-    advice = formatting.waits(checkpoint)
+    advice = descriptions.describe_needed_action(checkpoint)
     if advice:
         out.print(Text(f"  {advice}", "yellow"))
     _print_offsets(out, checkpoint)
@@ -72,19 +73,19 @@ def _facts(checkpoint: Checkpoint) -> dict[str, str]:
     """Return facts by name; an empty one is not shown."""
     return {
         "interval": str(checkpoint.interval) if checkpoint.interval else "",
-        "covers": formatting.covers(checkpoint),
-        "after": formatting.after(checkpoint),
+        "covers": descriptions.describe_coverage(checkpoint),
+        "after": descriptions.describe_upstream(checkpoint),
         "rows": formatting.rows(checkpoint),
-        "bad records": formatting.bad(checkpoint),
+        "bad records": descriptions.describe_bad_records(checkpoint),
         "decision": formatting.number(checkpoint.decision),
         "owner": checkpoint.owner,
         "earlier owners": ", ".join(dict.fromkeys(formatting.owner(key) for key in checkpoint.owners[:-1])),
         "planned": f"{formatting.clock(checkpoint.planned_at)} UTC, {formatting.age(checkpoint.planned_at)} ago",
-        "decoded by": formatting.schemas(checkpoint),
+        "decoded by": descriptions.describe_schemas(checkpoint),
         "transform": str(checkpoint.definition.get("transform", "")),
         "reason" if checkpoint.rewinds_to else "last abort": checkpoint.reason or "",
         "goes back to": _describe_epoch(checkpoint.rewinds_to),
-        "approved": formatting.approval(checkpoint),
+        "approved": descriptions.describe_approval(checkpoint),
         "replaces": _describe_epoch(checkpoint.replaces),
         "skipped": checkpoint.skipped or "",
         "as of row": f"{checkpoint.changed_seq} (--seen {checkpoint.changed_seq})",
@@ -99,7 +100,7 @@ def _state_text(checkpoint: Checkpoint, later: Superseded | None) -> Text:
     text = show.state_text(checkpoint)
     if later:
         text.append(f", {later}", "dim")
-    text.append(formatting.missing(checkpoint), "red")
+    text.append(descriptions.describe_missing(checkpoint), "red")
     if checkpoint.waiting and not checkpoint.state.settled and checkpoint.decision:
         text.append(f", waiting: {', '.join(checkpoint.waiting)}", "yellow")
     return text
@@ -133,7 +134,7 @@ def _print_verdict(out: Console, checkpoint: Checkpoint) -> None:
     table = show.table("sink", "check", "", "observed")
     examined = []
     for sink, findings in verdict["sinks"].items():
-        examined.append(f"{sink}: {formatting.counted({sink: findings['rows']})}, {findings['path']}")
+        examined.append(f"{sink}: {formatting.count_rows({sink: findings['rows']})}, {findings['path']}")
         for check in findings["checks"]:
             table.add_row(sink, Text(check["what"]), _check_result(check), Text(check["observed"]))
     outcome = verdict["outcome"]
@@ -154,10 +155,11 @@ def _print_sinks(out: Console, checkpoint: Checkpoint) -> None:
     for sink, handle in checkpoint.handles.items():
         table = show.table("", "")
         table.show_header = False
-        for key, value in queries.without_secrets(dict(handle)).items():
+        for key, value in redaction.hide_credentials(dict(handle)).items():
             for line in _value_lines(key, value):
                 table.add_row(Text(key, "dim"), line)
-        _print_section(out, f"Sink '{sink}': {formatting.staged(handle)}, {_outcome(checkpoint, sink)}", table)
+        title = f"Sink '{sink}': {descriptions.describe_staged_rows(handle)}, {_outcome(checkpoint, sink)}"
+        _print_section(out, title, table)
 
 
 def _value_lines(key: str, value: Any) -> list[str]:
@@ -188,7 +190,7 @@ def _outcome(checkpoint: Checkpoint, sink: str) -> str:
         return f"IN DOUBT: {checkpoint.in_doubt[sink]['why']}"
     if checkpoint.decision:
         return "waiting to be published"
-    target = formatting.target(checkpoint.handles[sink])
+    target = descriptions.describe_target(checkpoint.handles[sink])
     if checkpoint.state is State.ABORTED:
         return f"discarded, not published to {target}"
     return f"staged for {target}"
@@ -206,7 +208,7 @@ def _print_timeline(out: Console, timeline: list[dict[str, Any]]) -> None:
 
 
 def _print_actions(out: Console, checkpoint: Checkpoint) -> None:
-    commands = formatting.actions(checkpoint)
+    commands = descriptions.list_actions(checkpoint)
     if commands:
         _print_section(out, "What you can do", Text("\n".join(commands)))
 

@@ -16,7 +16,7 @@ from onceonly.cli.app import json_option, print_json
 from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
-from onceonly.views import chain, formatting, queries
+from onceonly.views import formatting, provenance, queries
 
 HELP = """Which offsets the rows of a checkpoint of PIPELINE come from, down to the topics, through the pipelines that
 it comes after (docs/how-to/chain.md).
@@ -37,10 +37,10 @@ MAX_DRAWN_CHECKPOINTS = 10  # of one pipeline, the newest
 @click.option("--checkpoint", "epoch", type=int, help="Its epoch; by default that of the last one that is committed.")
 @json_option
 def lineage(pipeline: str, epoch: int | None, as_json: bool) -> None:
-    state = queries.required(Settings.from_env())
-    queries.check_known(state, pipeline)
+    state = queries.require_state_table(Settings.from_env())
+    queries.check_pipeline_exists(state, pipeline)
     checkpoint = state.view(pipeline).require(epoch) if epoch else _require_last_committed(state, pipeline)
-    node = chain.lineage(state, checkpoint)
+    node = provenance.trace_checkpoint(state, checkpoint)
     if as_json:
         return print_json(node)
     out = show.console()
@@ -93,7 +93,7 @@ def _facts(node: Mapping[str, Any]) -> str:
     if interval:
         facts.append(f"[{interval['start']}, {interval['end']})")
     if rows_by_sink:
-        facts.append(formatting.counted(rows_by_sink))
+        facts.append(formatting.count_rows(rows_by_sink))
     if node["state"] != State.COMMITTED.value:
         facts.append(node["state"])
     for word in ("replaced", "rewound"):

@@ -11,8 +11,8 @@ import click
 
 from onceonly.settings import Settings
 from onceonly.views import metrics as measured
-from onceonly.views import prometheus, queries
-from onceonly.views.summary import Lag, Summary, summaries
+from onceonly.views import queries
+from onceonly.views.summary import Lag, Summary, read_summaries
 
 MAX_PIPELINES_AT_ONCE = 4  # whose sources are asked
 
@@ -26,11 +26,11 @@ def metrics(lag: bool) -> None:
     For example for node_exporter's textfile collector. In Airflow, the page serves
     the same below /onceonly/metrics.
     """
-    state = queries.existing(Settings.from_env())
-    summary_by_name, damaged = summaries(state, state.pipelines()) if state else ({}, {})
+    state = queries.find_state_table(Settings.from_env())
+    summary_by_name, damaged = read_summaries(state, state.pipelines()) if state else ({}, {})
     lags = _read_lags(list(summary_by_name.values())) if lag else {}
-    samples = measured.of_all(summary_by_name.values(), damaged, datetime.now(UTC), lags)
-    click.echo(prometheus.text(samples), nl=False)
+    samples = measured.list_samples(summary_by_name.values(), damaged, datetime.now(UTC), lags)
+    click.echo(measured.format_for_prometheus(samples), nl=False)
 
 
 def _read_lags(pipelines: Sequence[Summary]) -> dict[str, Lag | None]:

@@ -14,7 +14,7 @@ from onceonly.cli.app import json_option, person, print_json
 from onceonly.cli.looking import seen_option
 from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
-from onceonly.views import formatting, queries
+from onceonly.views import descriptions, formatting, queries
 
 if TYPE_CHECKING:
     from onceonly.coordinator.coordinator import Coordinator
@@ -38,7 +38,7 @@ def rewind(pipeline: str, epoch: int, reason: str, seen: int | None, as_json: bo
     --json` does, and "undone": the epochs that were taken back.
     """
     settings = Settings.from_env()
-    queries.checkpoint(queries.required(settings), pipeline, epoch)
+    queries.require_checkpoint(queries.require_state_table(settings), pipeline, epoch)
     coordinator = changing.coordinator(settings)
     number = coordinator.state.view(pipeline).head.changed  # read first: what changes after is noticed
     undone = _list_undone(coordinator, pipeline, epoch, seen)
@@ -73,11 +73,11 @@ def _print(undone: list[Checkpoint]) -> None:
         rows_by_sink = []
         for sink, handle in checkpoint.handles.items():
             if sink in checkpoint.published:
-                rows_by_sink.append(f"{sink}: {formatting.counted({sink: handle.get('rows')})}")
+                rows_by_sink.append(f"{sink}: {formatting.count_rows({sink: handle.get('rows')})}")
         table.add_row(
             str(checkpoint.epoch),
             formatting.clock(checkpoint.updated_at),
-            formatting.covers(checkpoint),
+            descriptions.describe_coverage(checkpoint),
             "\n".join(rows_by_sink),
         )
     show.console().print(table)

@@ -18,7 +18,7 @@ from onceonly.cli.app import HINT, explain, json_option, print_json
 from onceonly.errors import InvalidPipeline, NotCommitted, StageAgain
 from onceonly.pipeline.definition import Pipeline
 from onceonly.settings import Settings
-from onceonly.views import formatting, queries
+from onceonly.views import descriptions, formatting, queries
 
 if TYPE_CHECKING:
     from onceonly.coordinator.coordinator import Coordinator
@@ -129,7 +129,7 @@ class _Run:
         for note in planned.notes:
             self.steps.say(f"{self.pipeline.name}: {note}", "yellow")
         if self.gap:
-            self.steps.say(formatting.gap(self.pipeline.name, self.gap, self.file), "yellow")
+            self.steps.say(descriptions.describe_gap(self.pipeline.name, self.gap, self.file), "yellow")
         return result
 
     def stage(self, checkpoint: Checkpoint) -> None:
@@ -143,7 +143,7 @@ class _Run:
                 staged = self.checkpoint = factory.stage(self.parts, self.coordinator, name, epoch, self.owner)
                 words.append(f"attempt {staged.attempt}")
                 for sink, handle in staged.handles.items():
-                    words.append(f"{sink}: {formatting.staged(handle)}")
+                    words.append(f"{sink}: {descriptions.describe_staged_rows(handle)}")
         except NotCommitted as error:
             self._abort(checkpoint, error)
             raise
@@ -156,7 +156,7 @@ class _Run:
         try:
             with self.steps.step("gate") as words:
                 examined = self.checkpoint = self.coordinator.gate(checkpoint.pipeline, checkpoint.epoch, self.owner)
-                words += formatting.verdict(examined.verdict)
+                words += descriptions.describe_verdict(examined.verdict)
                 gate.require(examined)
         except NotCommitted as error:
             self._abort(checkpoint, error)
@@ -192,7 +192,7 @@ class _Run:
         """Return the checkpoint, and what else the run has settled and met."""
         settled = [{"epoch": cp.epoch, "state": cp.state.value} for cp in self.settled]
         checkpoint_json = queries.to_json(self.checkpoint) if self.checkpoint else {"pipeline": self.pipeline.name}
-        gap = queries.span(self.gap) if self.gap else None
+        gap = queries.interval_json(self.gap) if self.gap else None
         return {**checkpoint_json, "settled": settled, "gap": gap, "staged_again": self.staged_again}
 
     def hint(self) -> str:
@@ -203,7 +203,7 @@ class _Run:
             return "Nothing of this run is open."
         newest = own_checkpoints[-1]
         if newest.held:
-            return formatting.held(newest)
+            return descriptions.describe_hold(newest)
         recovery = RECOVERY[newest.state]
         return f"Epoch {newest.epoch} is {newest.state.value}: `onceonly recover {newest.pipeline}` {recovery}."
 
@@ -277,7 +277,7 @@ def _nothing_to_do(checkpoint: Checkpoint | None, fresh: bool, held: int = 0) ->
     """
     if checkpoint is None:
         if held:
-            return "no_new_data", f"no new data: {formatting.held_offsets(held)}, nothing to do yet"
+            return "no_new_data", f"no new data: {descriptions.describe_held_offsets(held)}, nothing to do yet"
         return "no_new_data", "no new data: every record is in a committed checkpoint, nothing to do"
     if checkpoint.state is not State.COMMITTED:
         return "", _describe_plan(checkpoint, fresh)
@@ -288,23 +288,24 @@ def _nothing_to_do(checkpoint: Checkpoint | None, fresh: bool, held: int = 0) ->
     if fresh:
         return "empty_interval", f"epoch {checkpoint.epoch}, empty interval: no records in {checkpoint.interval}"
     if checkpoint.skipped is not None:
-        covers = formatting.covers(checkpoint)
+        covers = descriptions.describe_coverage(checkpoint)
         return "skipped", f"{checkpoint.interval} covers {covers}; --reprocess runs it anyway"
-    rows = formatting.counted(queries.rows_by_sink(checkpoint))
+    rows = formatting.count_rows(queries.rows_by_sink(checkpoint))
     words = f"already committed {formatting.age(checkpoint.updated_at)} ago as epoch {checkpoint.epoch} ({rows})"
     return "already_committed", f"{words}: nothing to do"
 
 
 def _describe_plan(checkpoint: Checkpoint, fresh: bool) -> str:
+    coverage = descriptions.describe_coverage(checkpoint)
     if fresh and checkpoint.replaces:
-        return f"epoch {checkpoint.epoch}, in place of epoch {checkpoint.replaces}, {formatting.covers(checkpoint)}"
+        return f"epoch {checkpoint.epoch}, in place of epoch {checkpoint.replaces}, {coverage}"
     again = "" if fresh else " (planned before; the same offsets again)"
-    return f"epoch {checkpoint.epoch}{again}, {formatting.covers(checkpoint)}"
+    return f"epoch {checkpoint.epoch}{again}, {coverage}"
 
 
 def _describe_publication(checkpoint: Checkpoint, sink: str) -> str:
     detail = checkpoint.published[sink]
-    words = f"{sink} → {formatting.target(checkpoint.handles[sink])}"
+    words = f"{sink} → {descriptions.describe_target(checkpoint.handles[sink])}"
     if "version" in detail:
         words += f" (version {detail['version']})"
     if detail.get("already"):

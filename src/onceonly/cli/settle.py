@@ -16,7 +16,7 @@ from onceonly.cli.looking import seen_option
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline, exit_code
 from onceonly.settings import Settings
-from onceonly.views import formatting, queries
+from onceonly.views import descriptions, formatting, queries
 
 if TYPE_CHECKING:
     from onceonly.coordinator.coordinator import Coordinator
@@ -42,9 +42,9 @@ def recover(ctx: click.Context, pipeline: str | None, force: bool, as_json: bool
     `onceonly status PIPELINE --json`. The exit code is that of the first error.
     """
     settings = Settings.from_env()
-    state = queries.required(settings)
+    state = queries.require_state_table(settings)
     if pipeline:
-        queries.check_known(state, pipeline)
+        queries.check_pipeline_exists(state, pipeline)
     coordinator = changing.coordinator(settings)
     recovered: list[dict[str, Any]] = []
     errors: list[tuple[str, Exception]] = []
@@ -76,7 +76,7 @@ def abort(pipeline: str, epoch: int, reason: str, gone: tuple[str, ...], seen: i
     looked at it. --json prints the checkpoint as `onceonly status PIPELINE --json` does.
     """
     settings = Settings.from_env()
-    checkpoint = queries.checkpoint(queries.required(settings), pipeline, epoch)
+    checkpoint = queries.require_checkpoint(queries.require_state_table(settings), pipeline, epoch)
     confirmed = _confirm(checkpoint, seen, "Discard what is staged?", as_json)
     coordinator = changing.coordinator(settings)
     aborted = coordinator.abort(pipeline, epoch, reason, who=person(), gone=gone, seen=confirmed)
@@ -88,7 +88,7 @@ def _confirm(checkpoint: Checkpoint, seen: int | None, question: str, as_json: b
     if looking.must_show(seen, as_json):
         print_checkpoint(show.console(), checkpoint)
         show.console().print()
-    name, look = f"{checkpoint.pipeline} epoch {checkpoint.epoch}", formatting.how_to_look(checkpoint)
+    name, look = f"{checkpoint.pipeline} epoch {checkpoint.epoch}", descriptions.how_to_look(checkpoint)
     return looking.confirm(seen, checkpoint.changed_seq, question, name, look, as_json)
 
 
@@ -106,7 +106,7 @@ def approve(pipeline: str, epoch: int, reason: str, seen: int | None, as_json: b
     `onceonly status PIPELINE --json` does.
     """
     settings = Settings.from_env()
-    checkpoint = queries.checkpoint(queries.required(settings), pipeline, epoch)
+    checkpoint = queries.require_checkpoint(queries.require_state_table(settings), pipeline, epoch)
     confirmed = _confirm(checkpoint, seen, "Publish these rows although the gate failed them?", as_json)
     coordinator = changing.coordinator(settings)
     coordinator.approve(pipeline, epoch, person(), reason, confirmed)
@@ -155,13 +155,13 @@ def resolve(
     """
     word, sink = _one_of({"committed": committed, "aborted": aborted, "given up": give_up})
     settings = Settings.from_env()
-    checkpoint = queries.checkpoint(queries.required(settings), pipeline, epoch)
+    checkpoint = queries.require_checkpoint(queries.require_state_table(settings), pipeline, epoch)
     coordinator, who = changing.coordinator(settings), person()
     evidence = coordinator.evidence(pipeline, epoch, sink)
     if not as_json:
         print_checkpoint(show.console(), checkpoint)
         _print_evidence(sink, evidence)
-    question, look = f"Record sink '{sink}' as {word}?", formatting.how_to_look(checkpoint)
+    question, look = f"Record sink '{sink}' as {word}?", descriptions.how_to_look(checkpoint)
     confirmed = looking.confirm(seen, checkpoint.changed_seq, question, f"{pipeline} epoch {epoch}", look, as_json)
     if word == "given up":
         resolved = coordinator.give_up(pipeline, epoch, sink, who, reason, gone, removed, confirmed)
@@ -195,7 +195,7 @@ def _print_resolution(resolved: Checkpoint, sink: str, resolution: str, previous
     out.print(Text.assemble(("✓ ", "green"), f"sink '{sink}' is {resolution}"))
     if sink in resolved.given_up and resolved.handles[sink]["rows"]:
         rows = count(resolved.handles[sink]["rows"], "row")
-        out.print(f"  {sink} lacks {rows}, which are of {formatting.covers(resolved)}")
+        out.print(f"  {sink} lacks {rows}, which are of {descriptions.describe_coverage(resolved)}")
     out.print(_change_text(queries.to_json(resolved) | {"was": previous_state}))
 
 
@@ -260,7 +260,7 @@ def _change_text(change: dict[str, Any]) -> Text:
     elif not state.settled:
         text.append(_why_it_waits(state, change), "yellow")
     if state is State.COMMITTED:
-        text.append(f", {formatting.counted(change['rows_by_sink'])}")
+        text.append(f", {formatting.count_rows(change['rows_by_sink'])}")
     if state is State.ABORTED and change["reason"]:
         text.append(f" ({change['reason']})", "dim")
     return text
@@ -278,7 +278,7 @@ def _why_it_waits(state: State, change: dict[str, Any]) -> str:
     if state is State.COMMITTING:
         return f" still, waiting for {', '.join(change['waiting'])}"
     if change["held"]:
-        decide = formatting.how_to_decide(change["pipeline"], change["epoch"], change["seen"])
+        decide = descriptions.how_to_decide(change["pipeline"], change["epoch"], change["seen"])
         return f" still: its gate failed it. Decide: {decide}"
     if change["refused"]:
         look = f"onceonly describe {change['pipeline']} {change['epoch']}"

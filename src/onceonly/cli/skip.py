@@ -15,7 +15,7 @@ from onceonly.cli.looking import seen_option
 from onceonly.cli.run import span
 from onceonly.cli.status import checkpoints_table
 from onceonly.settings import Settings
-from onceonly.views import formatting, queries
+from onceonly.views import descriptions, queries
 
 if TYPE_CHECKING:
     from onceonly.coordinator.coordinator import Coordinator
@@ -64,14 +64,14 @@ def skip(
     what = f"all that is unread of {topic}:{partition} before {to}"
     if interval:
         what = f"the interval {span(interval)}"
-    confirmed = look_at_pipeline(queries.required(settings), pipeline, seen, f"Leave out {what}?", as_json)
+    confirmed = look_at_pipeline(queries.require_state_table(settings), pipeline, seen, f"Leave out {what}?", as_json)
     coordinator = changing.coordinator(settings)
     if interval:
         checkpoint = coordinator.skip(pipeline, span(interval), person(), reason, confirmed)
         words = f"epoch {checkpoint.epoch}: {checkpoint.interval} is left out"
     else:
         checkpoint = _skip_offsets(coordinator, pipeline, (topic, partition, to), reason, confirmed)
-        words = f"epoch {checkpoint.epoch} {formatting.covers(checkpoint)}"
+        words = f"epoch {checkpoint.epoch} {descriptions.describe_coverage(checkpoint)}"
     if as_json:
         return print_json(queries.to_json(checkpoint))
     show.console().print(Text.assemble(("✓ ", "green"), words))
@@ -87,10 +87,10 @@ def _check(interval: tuple[str, str] | None, offsets: Offsets) -> None:
 
 def look_at_pipeline(state: StateTable, pipeline: str, seen: int | None, question: str, as_json: bool) -> Seen:
     """Return what the person has looked at; where the person is asked, the last checkpoints are printed first."""
-    queries.check_known(state, pipeline)
+    queries.check_pipeline_exists(state, pipeline)
     number = state.view(pipeline).head.changed
     if looking.must_show(seen, as_json):
-        show.console().print(checkpoints_table(queries.recent(state, pipeline, CHECKPOINTS_SHOWN), {}))
+        show.console().print(checkpoints_table(queries.list_recent(state, pipeline, CHECKPOINTS_SHOWN), {}))
     return looking.confirm(seen, number, question, pipeline, f"onceonly status {pipeline}", as_json)
 
 

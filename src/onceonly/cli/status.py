@@ -19,8 +19,9 @@ from onceonly.cli import target
 from onceonly.cli.app import explain, json_option, print_error, print_json
 from onceonly.errors import OutcomeUnknown, exit_code
 from onceonly.settings import Settings
-from onceonly.views import formatting, queries, superseded, timeouts
-from onceonly.views.superseded import Superseded
+from onceonly.views import descriptions, formatting, provenance, queries
+from onceonly.views.provenance import Superseded
+from onceonly.views.summary import list_timeout_warnings
 
 if TYPE_CHECKING:
     from onceonly.statetable.table import StateTable
@@ -49,11 +50,11 @@ checkpoints have "replaced_by" and "rewound_by" (epochs), and
 @click.pass_context
 def status(ctx: click.Context, pipeline: str | None, last: int, as_json: bool) -> None:
     settings = Settings.from_env()
-    state = queries.existing(settings)
+    state = queries.find_state_table(settings)
     if pipeline:
-        state = state or queries.required(settings)
-        queries.check_known(state, pipeline)
-        _show_one(state, pipeline, queries.recent(state, pipeline, last), as_json)
+        state = state or queries.require_state_table(settings)
+        queries.check_pipeline_exists(state, pipeline)
+        _show_one(state, pipeline, queries.list_recent(state, pipeline, last), as_json)
     else:
         damaged = _show_all(settings, state, as_json)
         if damaged:
@@ -87,7 +88,7 @@ class _Summary:
             "epoch": self.latest.epoch,
             "state": self.latest.state.value,
             "committed_at": queries.iso(self.committed_at) if self.committed_at else None,
-            "rows": queries.rows(self.latest),
+            "rows": queries.total_rows(self.latest),
             "rows_by_sink": queries.rows_by_sink(self.latest),
             "unsettled": [cp.epoch for cp in self.unsettled],
             "held": [cp.epoch for cp in self.unsettled if cp.held],
@@ -100,11 +101,11 @@ class _Summary:
 
 def _summaries(state: StateTable) -> tuple[list[_Summary], list[OutcomeUnknown]]:
     """Return the pipelines, and why others cannot be read."""
-    checkpoints_by_pipeline, damaged = queries.overview(state, state.pipelines(), RECENT)
-    gaps = queries.gaps(state, [checkpoints[0] for checkpoints in checkpoints_by_pipeline.values()])
+    checkpoints_by_pipeline, damaged = queries.read_overview(state, state.pipelines(), RECENT)
+    gaps = queries.list_gaps(state, [checkpoints[0] for checkpoints in checkpoints_by_pipeline.values()])
     summaries = []
     for name, checkpoints in checkpoints_by_pipeline.items():
-        summaries.append(_Summary(checkpoints, gaps.get(name, []), queries.missing(state, name)))
+        summaries.append(_Summary(checkpoints, gaps.get(name, []), queries.missing_by_sink(state, name)))
     return summaries, list(damaged.values())
 
 
@@ -137,7 +138,7 @@ def _print_all(settings: Settings, summaries: list[_Summary]) -> None:
             show.state_text(summary.latest),
             f"{formatting.age(summary.committed_at)} ago" if summary.committed_at else "never",
             formatting.rows(summary.latest),
-            Text(formatting.unsettled(summary.unsettled), "yellow"),
+            Text(descriptions.describe_unsettled(summary.unsettled), "yellow"),
         )
     out.print(table)
     checkpoints: list[Checkpoint] = []
@@ -153,7 +154,7 @@ def _print_advice(out: Console, checkpoints: list[Checkpoint]) -> None:
     """Print what checkpoints wait for a person, and what settles the rest: recovery settles what an owner left."""
     recovery_settles = False
     for checkpoint in checkpoints:
-        advice = formatting.waits(checkpoint)
+        advice = descriptions.describe_needed_action(checkpoint)
         if advice:
             out.print(Text(advice, "yellow"))
         elif not checkpoint.state.settled:
@@ -164,28 +165,30 @@ def _print_advice(out: Console, checkpoints: list[Checkpoint]) -> None:
 
 def _show_one(state: StateTable, pipeline: str, checkpoints: list[Checkpoint], as_json: bool) -> None:
     number = state.view(pipeline).head.changed
-    gaps, later = queries.gaps(state, checkpoints[:1]), superseded.superseded(state, checkpoints)
+    gaps, later = queries.list_gaps(state, checkpoints[:1]), provenance.find_superseded(state, checkpoints)
     if as_json:
         return print_json(
             {
                 "state_table": state.uri,
                 "pipeline": pipeline,
                 "seen": number,
-                "missing": dict(queries.missing(state, pipeline)),
+                "missing": dict(queries.missing_by_sink(state, pipeline)),
                 **_gaps_json(gaps.get(pipeline, [])),
-                "checkpoints": [queries.to_json(cp) | superseded.to_json(later, cp.epoch) for cp in checkpoints],
+                "checkpoints": [
+                    queries.to_json(cp) | provenance.superseded_json(later, cp.epoch) for cp in checkpoints
+                ],
             }
         )
     out = show.console()
     out.print(checkpoints_table(checkpoints, later))
     for checkpoint in checkpoints:
-        advice = formatting.waits(checkpoint)
+        advice = descriptions.describe_needed_action(checkpoint)
         if advice:
             out.print(Text(advice, "yellow"))
     for checkpoint in checkpoints:
-        for warning in timeouts.warnings(checkpoint, datetime.now(UTC)):
+        for warning in list_timeout_warnings(checkpoint, datetime.now(UTC)):
             out.print(Text(warning, "yellow"))
-    _print_missing(out, pipeline, queries.missing(state, pipeline))
+    _print_missing(out, pipeline, queries.missing_by_sink(state, pipeline))
     _print_gaps(out, gaps)
     out.print(f"As of row {number}: skip, rewind, state forward and accept-loss take --seen {number}.", style="dim")
 
@@ -199,7 +202,7 @@ def checkpoints_table(checkpoints: list[Checkpoint], later: Mapping[int, Superse
         state = show.state_text(checkpoint)
         if checkpoint.epoch in later:
             state.append(f", {later[checkpoint.epoch]}", "dim")
-        state.append(formatting.missing(checkpoint), "red")
+        state.append(descriptions.describe_missing(checkpoint), "red")
         table.add_row(
             str(checkpoint.epoch),
             state,
@@ -215,22 +218,22 @@ def checkpoints_table(checkpoints: list[Checkpoint], later: Mapping[int, Superse
 
 def _covers(checkpoint: Checkpoint) -> str:
     if checkpoint.interval is None:
-        return formatting.covers(checkpoint)
+        return descriptions.describe_coverage(checkpoint)
     if checkpoint.skipped is None:
         return str(checkpoint.interval)
-    return f"{checkpoint.interval}: {formatting.covers(checkpoint)}"
+    return f"{checkpoint.interval}: {descriptions.describe_coverage(checkpoint)}"
 
 
 def _print_missing(out: Console, pipeline: str, missing: Mapping[str, int]) -> None:
-    for line in formatting.missing_by_sink(pipeline, missing):
+    for line in descriptions.describe_losses(pipeline, missing):
         out.print(Text(line, "red"))
 
 
 def _print_gaps(out: Console, gaps: Mapping[str, list[Interval]]) -> None:
     for pipeline, gaps_of_pipeline in gaps.items():
-        for line in formatting.gaps(pipeline, gaps_of_pipeline):
+        for line in descriptions.describe_gaps(pipeline, gaps_of_pipeline):
             out.print(Text(line, "yellow"))
 
 
 def _gaps_json(gaps: list[Interval]) -> dict[str, Any]:
-    return {"gaps": [queries.span(gap) for gap in gaps]}
+    return {"gaps": [queries.interval_json(gap) for gap in gaps]}

@@ -34,9 +34,9 @@ def sweep(ctx: click.Context, pipeline: str | None, as_json: bool) -> None:
     from onceonly.runtime import job_report
 
     settings = Settings.from_env()
-    state = queries.required(settings)
+    state = queries.require_state_table(settings)
     if pipeline:
-        queries.check_known(state, pipeline)
+        queries.check_pipeline_exists(state, pipeline)
     coordinator = changing.coordinator(settings)
     swept: list[Transaction | PooledTransaction] = []
     errors: list[tuple[str, Exception]] = []

@@ -28,7 +28,7 @@ from onceonly.spark import jvm
 from onceonly.spark.progress import Say
 from onceonly.statetable.table import StateTable
 from onceonly.statetable.transitions import Notify
-from onceonly.views.steps import MARK
+from onceonly.views.descriptions import JOB_LINE_PREFIX
 
 
 def job(spark: Target, say: Say, notify: Notify, connections: Lookup) -> Job:
@@ -102,7 +102,7 @@ class SubmitJob:
         tail: list[str] = []
         with start_program(self.spark, "stage", [name, str(epoch), owner], settings, env) as self.process:
             for output in self.process.stdout or ():
-                line = output.rstrip().removeprefix(MARK)
+                line = output.rstrip().removeprefix(JOB_LINE_PREFIX)
                 self.say(line)
                 tail = [*tail, line][-process.TAIL :]
             code = self.process.wait()

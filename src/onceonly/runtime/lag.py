@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from onceonly.checkpoint.offsets import KAFKA, TopicLog, range_of, same_topic
 from onceonly.pipeline.definition import Pipeline
-from onceonly.views.summary import Lag, Summary, reach
+from onceonly.views.summary import Lag, Summary, data_end
 
 if TYPE_CHECKING:
     from onceonly.runtime.factory import LiveParts
@@ -24,7 +24,7 @@ def behind(parts: LiveParts, summary: Summary) -> Lag:
         return Lag(error=str(error))
     times = [gap.start for gap in summary.gaps[:1]]
     if summary.committed:
-        times.append(reach(summary.committed))
+        times.append(data_end(summary.committed))
     since = min(times, default=None)
     return Lag(readable + hidden, since, summary.gaps, versions=versions, held=hidden)
 

@@ -19,7 +19,7 @@ from onceonly.runtime.orphan import die_with_jvm
 from onceonly.spark import catalog
 from onceonly.spark.conf import stay_here
 from onceonly.spark.progress import Say
-from onceonly.views.steps import MARK, lines
+from onceonly.views.descriptions import JOB_LINE_PREFIX, describe_transition
 
 Step = Callable[[LiveParts, Coordinator, Say], Any]
 
@@ -75,7 +75,7 @@ def _run(step: Step, report_uris: list[str], connection_files: list[str]) -> int
             report.say(line)
 
     def notify(checkpoint: Checkpoint, row: Row) -> None:
-        for line in lines(checkpoint, row):
+        for line in describe_transition(checkpoint, row):
             write(line)
 
     code = 0
@@ -101,4 +101,4 @@ def _hide_programs() -> None:
 
 def say(line: str) -> None:
     """Print a line of the job's output; the stage task logs such lines as its own."""
-    print(f"{MARK}{line}", flush=True)
+    print(f"{JOB_LINE_PREFIX}{line}", flush=True)

@@ -16,7 +16,7 @@ from onceonly.runtime.factory import LiveParts
 from onceonly.runtime.target import Target
 from onceonly.settings import Settings
 from onceonly.spark import catalog, jvm
-from onceonly.views.steps import MARK
+from onceonly.views.descriptions import JOB_LINE_PREFIX
 
 
 def find(spark: Target, names: Iterable[str]) -> Mapping[str, Found]:
@@ -31,7 +31,7 @@ def find(spark: Target, names: Iterable[str]) -> Mapping[str, Found]:
     env = jvm.environment(settings.jars, records=0)
     with child.start_program(Target("local[1]", conf=spark.conf), "tables", sorted(names), settings, env) as job:
         lines = job.communicate()[0].splitlines()
-    answers = [line.removeprefix(MARK) for line in lines if line.startswith(MARK)]
+    answers = [line.removeprefix(JOB_LINE_PREFIX) for line in lines if line.startswith(JOB_LINE_PREFIX)]
     if job.returncode == 0 and answers:
         return {name: Found(**table) for name, table in json.loads(answers[-1]).items()}
     kind = InvalidPipeline if job.returncode == InvalidPipeline.exit_code else NotCommitted

@@ -1,21 +1,15 @@
-"""How values are written for people: short, and the same on the command line and in Airflow."""
+"""Values as text for people: short, and the same on the command line and in Airflow."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
-from onceonly.checkpoint.commands import how_to_run
-from onceonly.checkpoint.model import MAX_UNFIT_ATTEMPTS, Checkpoint, State
-from onceonly.checkpoint.offsets import KAFKA, WORDS, Interval, TopicRange, has_data
-from onceonly.counts import count
-from onceonly.views.queries import rows_by_sink, without_secrets
+from onceonly.checkpoint.model import Checkpoint
+from onceonly.views.queries import rows_by_sink
 
 HELD, REFUSED = "held", "refused"
-MAX_TOPICS_SHOWN = 4  # of a checkpoint that has more only their number is shown
-MAX_GAPS_SHOWN = 5  # the newest; of those before them only their number is shown
 
 
 def number(value: int | None) -> str:
@@ -28,11 +22,6 @@ def number(value: int | None) -> str:
 def clock(time: datetime) -> str:
     """Return date and time to the second, without the zone."""
     return f"{time:%Y-%m-%d %H:%M:%S}"
-
-
-def held_offsets(records: int) -> str:
-    """Say how many records lie behind open transactions of producers."""
-    return f"{count(records, 'record')} of open transactions cannot be read before these have ended"
 
 
 def age(since: datetime) -> str:
@@ -88,113 +77,6 @@ def state(checkpoint: Checkpoint) -> str:
     return checkpoint.state.value
 
 
-def unfit(checkpoint: Checkpoint) -> str:
-    """Return 'to be staged again, 1 of 3 times'; empty unless a rehearsal has ended its attempt."""
-    if not checkpoint.has_to_be_staged_again:
-        return ""
-    return f"to be staged again, {len(checkpoint.unfit_attempts)} of {MAX_UNFIT_ATTEMPTS} times"
-
-
-def how_to_decide(pipeline: str, epoch: int, seen: int) -> str:
-    """Return the two commands that end a held checkpoint; `seen` is its number."""
-    arguments = f"{pipeline} {epoch} --reason … --seen {seen}"
-    return f"onceonly approve {arguments}, or onceonly abort {arguments}"
-
-
-def how_to_look(checkpoint: Checkpoint) -> str:
-    """Return the command that shows a checkpoint, and its number."""
-    return f"onceonly describe {checkpoint.pipeline} {checkpoint.epoch}"
-
-
-def actions(checkpoint: Checkpoint) -> list[str]:
-    """Return the manual actions that it allows, as commands to copy.
-
-    They are refused once the checkpoint has changed.
-    """
-    name = f"{checkpoint.pipeline} {checkpoint.epoch}"
-    seen = f"--seen {checkpoint.changed_seq}"
-    commands = []
-    if checkpoint.held:
-        commands.append(f"onceonly approve {name} --reason … {seen}")
-    if checkpoint.refused:
-        commands.append(f"onceonly recover {checkpoint.pipeline}")
-    if checkpoint.state in (State.PLANNED, State.STAGED, State.ABORTING):
-        commands.append(f"onceonly abort {name} --reason … {seen}")
-    if checkpoint.state is State.COMMITTING:
-        for sink in checkpoint.waiting:
-            if sink in checkpoint.in_doubt:  # its evidence no longer exists: a person has to say
-                commands.append(f"onceonly resolve {name} --committed {sink} --reason … {seen}")
-                commands.append(f"onceonly resolve {name} --aborted {sink} --reason … {seen}")
-            commands.append(f"onceonly resolve {name} --give-up {sink} --reason … {seen}")
-    return commands
-
-
-def held(checkpoint: Checkpoint) -> str:
-    """Say what a held checkpoint waits for."""
-    name = f"{checkpoint.pipeline} epoch {checkpoint.epoch}"
-    decide = how_to_decide(checkpoint.pipeline, checkpoint.epoch, checkpoint.changed_seq)
-    return f"{name} is held: its gate failed what is staged, and nothing is published. Decide: {decide}"
-
-
-def describe_refusal(checkpoint: Checkpoint) -> str:
-    """Say which sink of a staged checkpoint waits for a person, and what for; empty if none does."""
-    refusal = checkpoint.refused
-    if refusal is None:
-        return ""
-    name = f"{checkpoint.pipeline} epoch {checkpoint.epoch}"
-    code = f" ({refusal['code']})" if refusal["code"] else ""
-    what = f"{name} is staged and not published. Sink '{refusal['sink']}' refuses it until a person acts{code}"
-    why = refusal["why"].removeprefix(f"sink '{refusal['sink']}': ").rstrip(".")
-    return f"{what}: {why}. {refusal['todo']}"
-
-
-def describe_stage_again(checkpoint: Checkpoint) -> str:
-    """Say that an aborted checkpoint has to be staged again, and how; empty unless a rehearsal has ended it."""
-    if not checkpoint.has_to_be_staged_again:
-        return ""
-    name = f"{checkpoint.pipeline} epoch {checkpoint.epoch}"
-    missing = f" {checkpoint.interval} is missing until then." if checkpoint.interval else ""
-    why = (checkpoint.reason or "a rehearsal has ended its attempt").rstrip(".")
-    return (
-        f"{name} has to be staged again: {why}. Its records are not published.{missing} A run that is still running "
-        f"does it by itself. If its run has ended: {how_to_run(checkpoint)}"
-    )
-
-
-def approval(checkpoint: Checkpoint) -> str:
-    """Return 'by ann: a known gap', and whether it has ended with the attempt that it was given to."""
-    if checkpoint.approved is None:
-        return ""
-    text = f"by {checkpoint.approved['who']}: {checkpoint.approved['reason']}"
-    if checkpoint.state is State.ABORTED:
-        return f"{text} (ended with its attempt, and publishes nothing)"
-    return text
-
-
-def waits(checkpoint: Checkpoint) -> str:
-    """Say what a checkpoint needs people for, without secrets; empty if it does not need them."""
-    text = held(checkpoint) if checkpoint.held else describe_refusal(checkpoint) or describe_stage_again(checkpoint)
-    masked: str = without_secrets(text)
-    return masked
-
-
-def missing(checkpoint: Checkpoint) -> str:
-    """Return ', missing in lake': which targets have lost it; empty where none has."""
-    if not checkpoint.missing:
-        return ""
-    return f", missing in {', '.join(sorted(checkpoint.missing))}"
-
-
-def missing_by_sink(pipeline: str, counts_by_sink: Mapping[str, int]) -> list[str]:
-    """Return a line for each sink whose target lacks checkpoints."""
-    lines = []
-    for sink, lost in sorted(counts_by_sink.items()):
-        lines.append(
-            f"{pipeline}: the target of sink '{sink}' lacks {count(lost, 'checkpoint')}, as a person has accepted"
-        )
-    return lines
-
-
 def rows(checkpoint: Checkpoint) -> str:
     """Return '200'; of several sinks each by its name.
 
@@ -213,217 +95,7 @@ def counts(by_sink: Mapping[str, int | None]) -> str:
     return ", ".join(f"{sink} {number(count)}" for sink, count in by_sink.items())
 
 
-def counted(by_sink: Mapping[str, int | None]) -> str:
+def count_rows(by_sink: Mapping[str, int | None]) -> str:
     """Return `counts` with their unit: '1 row', 'lake 5, late 1 rows'."""
     unit = "row" if list(by_sink.values()) == [1] else "rows"
     return f"{counts(by_sink)} {unit}"
-
-
-def unsettled(checkpoints: Sequence[Checkpoint]) -> str:
-    """Return '2, the oldest is epoch 6', or 'epoch 6' where it is the only one; empty where all are settled.
-
-    Args:
-        checkpoints: the unsettled ones, the oldest first.
-    """
-    if not checkpoints:
-        return ""
-    oldest = f"epoch {checkpoints[0].epoch}"
-    if len(checkpoints) == 1:
-        return oldest
-    return f"{len(checkpoints)}, the oldest is {oldest}"
-
-
-def range_text(range_: TopicRange) -> str:
-    """Return '1 offset of 'flights' in 1 partition': offsets have gaps, so this is not a number of records."""
-    text = f"{count(range_.span, range_.unit)} of '{range_.topic}'"
-    if range_.kind != KAFKA:
-        return text
-    partitions = sum(end > start for start, end in range_.partitions.values())
-    return f"{text} in {count(partitions, 'partition')}"
-
-
-def covers(checkpoint: Checkpoint) -> str:
-    """Say what a checkpoint covers, in short: its ranges, or that it skips or takes back something."""
-    if checkpoint.skipped is not None:
-        return f"{_skipped_offsets(checkpoint)} (skipped by {checkpoint.owner}: {checkpoint.skipped})"
-    if checkpoint.rewinds_to is not None:
-        return f"takes back what came after epoch {checkpoint.rewinds_to}"
-    if not has_data(checkpoint.ranges):
-        return "nothing (no records)"
-    if len(checkpoint.ranges) > MAX_TOPICS_SHOWN:
-        offsets = sum(range_.span for range_ in checkpoint.ranges)
-        ranges = f"{count(offsets, 'offset')} of {count(len(checkpoint.ranges), 'topic')}"
-    else:
-        ranges = ", ".join(map(range_text, checkpoint.ranges))
-    ahead_text = dated_ahead(checkpoint)
-    if ahead_text:
-        return f"{ranges}; {ahead_text}"
-    return ranges
-
-
-def dated_ahead(checkpoint: Checkpoint) -> str:
-    """Return '1 record of topic 'flights' is dated in the future'; empty where none was passed over."""
-    texts = []
-    for range_ in checkpoint.ranges:
-        if range_.ahead:
-            texts.append(ahead(range_.called, range_.ahead, range_.kind))
-    return ", ".join(texts)
-
-
-def ahead(source: str, number: int | None, kind: str) -> str:
-    """Return what `dated_ahead` says of one source; None: more than were counted."""
-    unit = "record" if kind == KAFKA else WORDS[kind][1]
-    if number is None:
-        return f"many {unit}s of {source} are dated in the future"
-    verb = "is" if number == 1 else "are"
-    return f"{count(number, unit)} of {source} {verb} dated in the future"
-
-
-def _skipped_offsets(checkpoint: Checkpoint) -> str:
-    """Say which offsets a chained pipeline leaves out; 'nothing' for an interval, which says itself what it is."""
-    if checkpoint.interval is not None:
-        return "nothing"
-    texts = []
-    for range_ in checkpoint.ranges:
-        for partition, (start, end) in sorted(range_.partitions.items()):
-            if end > start:
-                texts.append(f"{_name_partition(range_, partition)} {start:,} to {end:,}")
-    return f"leaves out {', '.join(texts)}"
-
-
-def _name_partition(range_: TopicRange, partition: int) -> str:
-    """Return ''flights' partition 3 from'; without a partition where it is no topic, as only topics name theirs."""
-    if range_.kind == KAFKA:
-        return f"'{range_.topic}' partition {partition} from"
-    return f"'{range_.topic}' from {range_.unit}"
-
-
-def bad(checkpoint: Checkpoint) -> str:
-    """Say how many, and whose: "12 of 1,204 records (10 of 'orders', 2 by the transform)"."""
-    if not checkpoint.bad:
-        return ""
-    parts = []
-    for topic, undecoded in sorted(checkpoint.bad["undecoded"].items()):
-        if undecoded:
-            parts.append(f"{undecoded:,} of '{topic}'")
-    rejected = checkpoint.bad["rejected"]
-    if rejected:
-        parts.append(f"{rejected:,} by the transform")
-    total = f"{checkpoint.bad_records:,} of {count(checkpoint.bad['records'], 'record')}"
-    if parts:
-        return f"{total} ({', '.join(parts)})"
-    return total
-
-
-def schemas(checkpoint: Checkpoint) -> str:
-    """Return the registered schemas of its records: "orders value: ids 1, 2, read as orders-value 2 (id 5)"."""
-    texts = []
-    for topic, parts in sorted(checkpoint.schemas.items()):
-        for part, pins in sorted(parts.items()):
-            texts.append(f"{topic} {part}: {_schema_ids(pins)}")
-    return "; ".join(texts)
-
-
-def _schema_ids(pins: Mapping[str, Any]) -> str:
-    """Return the ids that the records were written with, and the schema that they are read as."""
-    ids = sorted(map(int, pins["writers"]))
-    if len(ids) == 1:
-        text = f"id {ids[0]}"
-    elif ids:
-        text = f"ids {', '.join(map(str, ids))}"
-    else:
-        text = "no ids"
-    reader = pins.get("reader")
-    if reader:
-        text += f", read as {reader['subject']} {reader['version']} (id {reader['id']})"
-    return text
-
-
-def after(checkpoint: Checkpoint) -> str:
-    """Return 'flights epoch 12': on what it stands, where it comes after other pipelines."""
-    texts = []
-    for name, epochs in checkpoint.after.items():
-        numbers = ", ".join(map(str, epochs)) or "none yet"
-        texts.append(f"{name} epoch {numbers}")
-    return "; ".join(texts)
-
-
-def gap(pipeline: str, interval: Interval, file: str = "FILE.py:NAME") -> str:
-    """Say what no checkpoint covers, why that may be, and what to do.
-
-    Args:
-        file: what names the pipeline on the command line.
-    """
-    start, end = f"{interval.start:%Y-%m-%dT%H:%M:%SZ}", f"{interval.end:%Y-%m-%dT%H:%M:%SZ}"
-    return (
-        f"{pipeline}: no checkpoint covers {interval}.\n"
-        "Its runs are still to come, or there were none: the scheduler was down, or the DAG was paused and has "
-        "catchup=False.\n"
-        f"Run what is missing: airflow backfill create, or onceonly run {file} --interval {start} {end}. If it "
-        f"is left out on purpose: onceonly skip {pipeline} --interval {start} {end} --reason …"
-    )
-
-
-def gaps(pipeline: str, intervals: Sequence[Interval]) -> list[str]:
-    """Return `gap` of each of the newest, oldest first, after a line that says how many more there are."""
-    texts = [gap(pipeline, interval) for interval in intervals[-MAX_GAPS_SHOWN:]]
-    more = len(intervals) - len(texts)
-    if more:
-        texts.insert(0, f"{pipeline}: {number(more)} more before these (onceonly status {pipeline} --json)")
-    return texts
-
-
-def staged(handle: Mapping[str, Any]) -> str:
-    """Return '6,000 rows, 1.2 MB, 30 files', as far as the sink counts them, and what else it says of them."""
-    amounts = [_row_count(handle)]
-    if "bytes" in handle:
-        amounts.append(size(handle["bytes"]))
-    amounts += _piece_counts(handle)
-    text = ", ".join(amounts)
-    if "note" in handle:
-        text += f"; {handle['note']}"
-    return text
-
-
-def _row_count(handle: Mapping[str, Any]) -> str:
-    """Return '6,000 rows', or of a sink that counts something else its own unit."""
-    if handle.get("rows") is None:
-        return "rows not counted"
-    return count(handle["rows"], str(handle.get("unit", "row")))
-
-
-def _piece_counts(handle: Mapping[str, Any]) -> list[str]:
-    """Return in how many files the rows are, or in how many transactions that are open in Kafka, or both."""
-    files, parts = handle.get("files"), handle.get("parts")
-    counts = []
-    if parts is not None:
-        open_transactions = sum(bool(part["tx"]) for part in parts)
-        counts.append(count(open_transactions, "open transaction"))
-    if files is not None:
-        counts.append(count(files if isinstance(files, int) else len(files), "file"))
-    return counts
-
-
-def target(handle: Mapping[str, Any]) -> str:
-    """Say where the rows go: a table's or folder's place, topics, or what the sink itself calls its target."""
-    if "topics" in handle:
-        return ", ".join(handle["topics"])
-    return place(str(handle.get("uri") or handle.get("target") or handle.get("kind") or "?"))
-
-
-def verdict(body: Mapping[str, Any] | None) -> list[str]:
-    """Return 'passed', 'sink delays: 3 checks on 40 rows in process', and each check that is not ok.
-
-    Args:
-        body: of the row that recorded the verdict; None: no gate has judged the attempt.
-    """
-    if body is None:
-        return ["no verdict"]
-    sink_lines, failure_lines = [], []
-    for sink, report in body["sinks"].items():
-        examined = counted({sink: report["rows"]})
-        sink_lines.append(f"{sink}: {count(len(report['checks']), 'check')} on {examined}, {report['path']}")
-        for check in report["checks"]:
-            if not check["ok"]:
-                failure_lines.append(f"{check['severity']}: {check['what']} ({check['observed']})")
-    return [body["outcome"], *sink_lines, *failure_lines]

@@ -1,10 +1,13 @@
-"""What a pipeline's checkpoints are measured by, whoever collects it: Prometheus, or Airflow's own metrics.
+"""Metrics of pipelines, for whoever collects them: Prometheus, in its text format, or Airflow's own metrics.
 
 The labels are `pipeline`, and where it is named `state` or `sink`: their number is known, and no value is a secret.
+
+Source: Prometheus' docs, "Exposition formats" (text format 0.0.4) and "Metric and label naming".
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,7 +15,7 @@ from enum import Enum
 
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.views import formatting, queries
-from onceonly.views.summary import Lag, Pending, Summary, pending, reach
+from onceonly.views.summary import Lag, PendingSink, Summary, data_end, list_pending
 
 
 class Kind(Enum):
@@ -38,6 +41,9 @@ class Sample:
     labels: Mapping[str, str]
     value: float
 
+
+PROMETHEUS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PROMETHEUS_SUFFIXES = {Kind.GAUGE: "", Kind.COUNTER: "_total", Kind.TIME: "_timestamp_seconds"}
 
 IN_DOUBT = "in_doubt"
 UNSETTLED = ("planned", "staged", formatting.HELD, formatting.REFUSED, "committing", IN_DOUBT, "aborting")
@@ -84,7 +90,7 @@ METRICS = (
 )
 
 
-def of_all(
+def list_samples(
     summaries: Iterable[Summary], damaged: Iterable[str], now: datetime, lags: Mapping[str, Lag | None]
 ) -> Iterator[Sample]:
     """Yield the samples of each pipeline.
@@ -123,8 +129,8 @@ def _sample_unsettled(summary: Summary, labels: Mapping[str, str], now: datetime
         yield Sample(CHECKPOINTS, {**labels, "state": state}, states.count(state))
     if summary.open:
         yield Sample(UNSETTLED_SINCE, labels, summary.open[0].planned_at.timestamp())
-    oldest_by_sink: dict[str, Pending] = {}
-    for pending_sink in reversed(pending(summary.open, now)):  # the oldest comes last, and stays
+    oldest_by_sink: dict[str, PendingSink] = {}
+    for pending_sink in reversed(list_pending(summary.open, now)):  # the oldest comes last, and stays
         oldest_by_sink[pending_sink.sink] = pending_sink
     for sink, oldest in oldest_by_sink.items():
         yield Sample(OPENED, {**labels, "sink": sink}, (now - oldest.age).timestamp())
@@ -139,7 +145,7 @@ def _state_label(checkpoint: Checkpoint) -> str:
 
 def _sample_commit(checkpoint: Checkpoint, labels: Mapping[str, str]) -> Iterator[Sample]:
     yield Sample(COMMITTED_AT, labels, checkpoint.updated_at.timestamp())
-    yield Sample(PUBLISHED, labels, reach(checkpoint).timestamp())
+    yield Sample(PUBLISHED, labels, data_end(checkpoint).timestamp())
     for sink, rows in queries.rows_by_sink(checkpoint).items():
         if rows is not None:
             yield Sample(ROWS, {**labels, "sink": sink}, rows)
@@ -153,3 +159,45 @@ def _sample_lag(lag: Lag, labels: Mapping[str, str]) -> Iterator[Sample]:
         yield Sample(LAG, labels, lag.records)
         yield Sample(LAG_HELD, labels, lag.held)
         yield Sample(LAG_VERSIONS, labels, lag.versions)
+
+
+def format_for_prometheus(samples: Iterable[Sample]) -> str:
+    """Return the samples as a page for Prometheus: those of a metric stand together, below what it means."""
+    by_metric: dict[Metric, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        by_metric[sample.metric].append(sample)
+    lines: list[str] = []
+    for metric in METRICS:
+        if metric in by_metric:
+            lines += _format_metric(metric, by_metric[metric])
+    return "".join(lines)
+
+
+def prometheus_name(metric: Metric) -> str:
+    """Return the name under which Prometheus knows a metric."""
+    return f"onceonly_{metric.name}{PROMETHEUS_SUFFIXES[metric.kind]}"
+
+
+def _format_metric(metric: Metric, samples: list[Sample]) -> Iterator[str]:
+    """Yield the lines of one metric, each with its line end."""
+    kind = "counter" if metric.kind is Kind.COUNTER else "gauge"
+    yield f"# HELP {prometheus_name(metric)} {metric.meaning}\n"
+    yield f"# TYPE {prometheus_name(metric)} {kind}\n"
+    for sample in samples:
+        yield f"{prometheus_name(metric)}{{{_format_labels(sample.labels)}}} {_format_number(sample.value)}\n"
+
+
+def _format_labels(labels: Mapping[str, str]) -> str:
+    return ",".join(f'{label}="{_escape(value)}"' for label, value in labels.items())
+
+
+def _escape(value: str) -> str:
+    """Escape what would end a label's value or its line."""
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _format_number(value: float) -> str:
+    """Return whole numbers in full, times to the millisecond."""
+    if value == int(value):
+        return str(int(value))
+    return f"{value:.3f}"

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State, fold
 from onceonly.checkpoint.offsets import Interval, has_data
 from onceonly.errors import InvalidPipeline, OutcomeUnknown
-from onceonly.redaction import CREDENTIALS
 from onceonly.settings import Settings
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ replaces, rewinds_to (epochs), after (by pipeline that it comes after:
 the epochs on which it stands)"""
 
 
-def existing(settings: Settings) -> StateTable | None:
+def find_state_table(settings: Settings) -> StateTable | None:
     """Return the state table at this moment, for reading; None when the embedded one is not made yet.
 
     Raises:
@@ -42,7 +41,7 @@ def existing(settings: Settings) -> StateTable | None:
     return Snapshot(settings.state)
 
 
-def snapshot(settings: Settings) -> StateTable | None:
+def find_snapshot(settings: Settings) -> StateTable | None:
     """Return the state table at this moment, for reading; None when there is none yet."""
     from onceonly.statetable.table import Snapshot
 
@@ -58,13 +57,13 @@ def _exists(settings: Settings) -> bool:
     return exists(settings.state)
 
 
-def required(settings: Settings) -> StateTable:
+def require_state_table(settings: Settings) -> StateTable:
     """Return the state table at this moment, for reading.
 
     Raises:
         InvalidPipeline: there is none.
     """
-    state = existing(settings)
+    state = find_state_table(settings)
     if state is None:
         raise InvalidPipeline(
             f"there is no state table at {settings.state}.",
@@ -74,7 +73,7 @@ def required(settings: Settings) -> StateTable:
     return state
 
 
-def check_known(state: StateTable, pipeline: str) -> None:
+def check_pipeline_exists(state: StateTable, pipeline: str) -> None:
     """Raise InvalidPipeline unless the state table has that pipeline."""
     names = state.pipelines()
     if pipeline not in names:
@@ -85,27 +84,27 @@ def check_known(state: StateTable, pipeline: str) -> None:
         )
 
 
-def checkpoint(state: StateTable, pipeline: str, epoch: int) -> Checkpoint:
+def require_checkpoint(state: StateTable, pipeline: str, epoch: int) -> Checkpoint:
     """Return a checkpoint by its epoch.
 
     Raises:
         InvalidPipeline: there is no such pipeline.
     """
-    check_known(state, pipeline)
+    check_pipeline_exists(state, pipeline)
     return state.view(pipeline).require(epoch)
 
 
-def recent(state: StateTable, pipeline: str, most: int) -> list[Checkpoint]:
+def list_recent(state: StateTable, pipeline: str, most: int) -> list[Checkpoint]:
     """Return the last checkpoints, and every one that is unsettled or has to be staged again, newest first."""
-    return recent_of(state, [pipeline], most)[pipeline]
+    return list_recent_by_pipeline(state, [pipeline], most)[pipeline]
 
 
-def recent_of(state: StateTable, pipelines: Iterable[str], most: int) -> dict[str, list[Checkpoint]]:
-    """Return by name what `recent` returns of one pipeline: of several at the cost of one."""
+def list_recent_by_pipeline(state: StateTable, pipelines: Iterable[str], most: int) -> dict[str, list[Checkpoint]]:
+    """Return by name what `list_recent` returns of one pipeline: of several at the cost of one."""
     return {name: _newest_first(fold(rows)) for name, rows in state.recent(pipelines, most).items()}
 
 
-def overview(
+def read_overview(
     state: StateTable, pipelines: Iterable[str], most: int
 ) -> tuple[dict[str, list[Checkpoint]], dict[str, OutcomeUnknown]]:
     """Return by name the last checkpoints of each, and by name why other pipelines cannot be read.
@@ -117,9 +116,9 @@ def overview(
     damaged: dict[str, OutcomeUnknown] = {}
     for name in pipelines:
         try:
-            checkpoints = recent(state, name, MIN_RECENT)
+            checkpoints = list_recent(state, name, MIN_RECENT)
             if State.COMMITTED not in [checkpoint.state for checkpoint in checkpoints]:
-                checkpoints = recent(state, name, most)
+                checkpoints = list_recent(state, name, most)
             recent_by_name[name] = checkpoints
         except OutcomeUnknown as error:
             damaged[name] = error
@@ -135,7 +134,7 @@ def _newest_first(by_epoch: Mapping[int, Checkpoint]) -> list[Checkpoint]:
     return [by_epoch[epoch] for epoch in sorted(by_epoch, reverse=True)]
 
 
-def gaps(state: StateTable, newest: Iterable[Checkpoint]) -> dict[str, list[Interval]]:
+def list_gaps(state: StateTable, newest: Iterable[Checkpoint]) -> dict[str, list[Interval]]:
     """Return the gaps of pipelines by name. Chained pipelines have none.
 
     Args:
@@ -145,12 +144,12 @@ def gaps(state: StateTable, newest: Iterable[Checkpoint]) -> dict[str, list[Inte
     return state.gaps(names)
 
 
-def missing(state: StateTable, pipeline: str) -> Mapping[str, int]:
+def missing_by_sink(state: StateTable, pipeline: str) -> Mapping[str, int]:
     """Return by sink how many checkpoints its target has lost, as a person has accepted."""
     return state.view(pipeline).head.missing
 
 
-def rows(checkpoint: Checkpoint) -> int | None:
+def total_rows(checkpoint: Checkpoint) -> int | None:
     """Return the rows of all sinks: a record that went to two of them counts twice.
 
     A sink that was given up has none. None if nothing is staged yet, or a sink does not count.
@@ -192,10 +191,10 @@ def to_json(checkpoint: Checkpoint) -> dict[str, Any]:
         "epoch": checkpoint.epoch,
         "seen": checkpoint.changed_seq,
         "state": checkpoint.state.value,
-        "interval": span(interval) if interval else None,
+        "interval": interval_json(interval) if interval else None,
         "ranges": [range_.to_json() for range_ in checkpoint.ranges],
         "attempt": checkpoint.attempt,
-        "rows": rows(checkpoint),
+        "rows": total_rows(checkpoint),
         "rows_by_sink": rows_by_sink(checkpoint),
         "decision": checkpoint.decision,
         "owner": checkpoint.owner,
@@ -216,7 +215,7 @@ def to_json(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def span(interval: Interval) -> dict[str, str]:
+def interval_json(interval: Interval) -> dict[str, str]:
     """Return an interval as JSON: its "start" and "end"."""
     return {"start": iso(interval.start), "end": iso(interval.end)}
 
@@ -231,7 +230,7 @@ def docs_page(checkpoint: Checkpoint) -> str:
     return f"/onceonly/pipelines/{checkpoint.pipeline}/{checkpoint.epoch}/docs/{checkpoint.attempt}/index.html"
 
 
-def verdict(state: StateTable, pipeline: str, epoch: int, attempt: int) -> Mapping[str, Any] | None:
+def find_verdict(state: StateTable, pipeline: str, epoch: int, attempt: int) -> Mapping[str, Any] | None:
     """Return what the gate said of that attempt; None where it has not judged it."""
     for row in state.history(pipeline, epoch, epoch):
         if row.event is Event.VERDICT and row.attempt == attempt:
@@ -257,8 +256,11 @@ def _event_json(row: Row) -> dict[str, Any]:
     }
 
 
-def everything(checkpoint: Checkpoint, timeline: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return all of a checkpoint as JSON; an address that a user gave may hold a password: see `without_secrets`."""
+def full_json(checkpoint: Checkpoint, timeline: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return all of a checkpoint as JSON.
+
+    An address that a user gave may hold a password: see `redaction.hide_credentials`.
+    """
     attempts = []
     for attempt, claim in sorted(checkpoint.claims.items()):
         attempts.append({"attempt": attempt, "worker": claim.worker, "nonce": claim.nonce})
@@ -284,17 +286,3 @@ def everything(checkpoint: Checkpoint, timeline: list[dict[str, Any]]) -> dict[s
 def iso(time: datetime) -> str:
     """Return a time in UTC as ISO-8601, with a Z."""
     return time.isoformat().replace("+00:00", "Z")
-
-
-def without_secrets(data: Any) -> Any:
-    """Return JSON without the credentials in addresses.
-
-    Handles hold no secret, but an address that a user gave may carry a password.
-    """
-    if isinstance(data, dict):
-        return {key: without_secrets(value) for key, value in data.items()}
-    if isinstance(data, (list, tuple)):
-        return [without_secrets(value) for value in data]
-    if isinstance(data, str):
-        return CREDENTIALS.sub("://…@", data)
-    return data

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import OutcomeUnknown
-from onceonly.views import queries, timeouts
+from onceonly.views import descriptions, queries
 
 if TYPE_CHECKING:
     from onceonly.statetable.table import StateTable
 
+TIMEOUT_WARNING_SHARE = 0.8  # of a transaction's time-out
 MAX_RECENT = 10  # checkpoints among which the last commit is looked for first
 
 
@@ -31,10 +32,10 @@ class Summary:
     unfit: tuple[Checkpoint, ...] = ()  # that have to be staged again, and nobody has begun; the oldest first
 
 
-def summaries(state: StateTable, names: Iterable[str]) -> tuple[dict[str, Summary], dict[str, OutcomeUnknown]]:
+def read_summaries(state: StateTable, names: Iterable[str]) -> tuple[dict[str, Summary], dict[str, OutcomeUnknown]]:
     """Return the summary of each pipeline by name, and by name why others cannot be read."""
-    recent_by_name, damaged = queries.overview(state, names, MAX_RECENT)
-    gaps = queries.gaps(state, [checkpoints[0] for checkpoints in recent_by_name.values()])
+    recent_by_name, damaged = queries.read_overview(state, names, MAX_RECENT)
+    gaps = queries.list_gaps(state, [checkpoints[0] for checkpoints in recent_by_name.values()])
     by_name = {}
     for name, checkpoints in recent_by_name.items():
         by_name[name] = _summarize(state, name, checkpoints, gaps.get(name, []))
@@ -49,7 +50,7 @@ def _summarize(state: StateTable, pipeline: str, recent: list[Checkpoint], gaps:
     """
     latest = recent[0]
     all_committed = [checkpoint for checkpoint in recent if checkpoint.state is State.COMMITTED]
-    committed = max(all_committed, key=reach, default=None)
+    committed = max(all_committed, key=data_end, default=None)
     if committed is None and latest.epoch > MAX_RECENT:  # else all that there are were looked at
         committed = next(state.view(pipeline).committed(1), None)
     unsettled, unfit = [], []
@@ -58,11 +59,11 @@ def _summarize(state: StateTable, pipeline: str, recent: list[Checkpoint], gaps:
             unsettled.append(checkpoint)
         elif checkpoint.has_to_be_staged_again:
             unfit.append(checkpoint)
-    missing = queries.missing(state, pipeline)
+    missing = queries.missing_by_sink(state, pipeline)
     return Summary(pipeline, latest, committed, tuple(unsettled), tuple(gaps), missing, tuple(unfit))
 
 
-def reach(checkpoint: Checkpoint) -> datetime:
+def data_end(checkpoint: Checkpoint) -> datetime:
     """Return up to when its rows are complete: the end of its interval, or when its offsets were pinned."""
     if checkpoint.interval:
         return checkpoint.interval.end
@@ -90,7 +91,7 @@ class Lag:
 
 
 @dataclass(frozen=True)
-class Pending:
+class PendingSink:
     """A sink's open transactions, and `used`: the share of their time-out that has passed (1.0: all)."""
 
     checkpoint: Checkpoint
@@ -106,19 +107,60 @@ class Pending:
         return self.used * self.timeout
 
     @property
-    def late(self) -> bool:
+    def is_late(self) -> bool:
         """Whether people are warned of it."""
-        return self.used >= timeouts.WARN_AT
+        return self.used >= TIMEOUT_WARNING_SHARE
 
 
-def pending(checkpoints: Iterable[Checkpoint], now: datetime) -> list[Pending]:
+def list_pending(checkpoints: Iterable[Checkpoint], now: datetime) -> list[PendingSink]:
     """Return the sinks with open transactions, those first that have used most of their time-out."""
     sinks = []
     for checkpoint in checkpoints:
         if checkpoint.state not in (State.STAGED, State.COMMITTING):
             continue
         for sink in checkpoint.waiting:
-            used = timeouts.compute_used_share(checkpoint, sink, now)
+            used = compute_used_share(checkpoint, sink, now)
             if used is not None:
-                sinks.append(Pending(checkpoint, sink, used))
+                sinks.append(PendingSink(checkpoint, sink, used))
     return sorted(sinks, key=lambda pending_sink: -pending_sink.used)
+
+
+def list_timeout_warnings(checkpoint: Checkpoint, now: datetime) -> Iterator[str]:
+    """Yield a line for each sink whose pending transactions are about to time out, or have.
+
+    Args:
+        now: aware.
+    """
+    if checkpoint.state not in (State.STAGED, State.COMMITTING):
+        return
+    for sink in checkpoint.waiting:
+        share = compute_used_share(checkpoint, sink, now)
+        if share is not None and share >= TIMEOUT_WARNING_SHARE:
+            yield (
+                f"{checkpoint.pipeline} epoch {checkpoint.epoch}: the open transactions of sink '{sink}' have used "
+                f"{share:.0%} of their time-out and keep read_committed readers waiting. Commit or abort: "
+                f"{_ending_commands(checkpoint)}. (After the time-out the broker aborts them; their rows are in the "
+                "spool, and the commit writes them again.)"
+            )
+
+
+def _ending_commands(checkpoint: Checkpoint) -> str:
+    """Return the commands that end its transactions: a person decides on a held one, which recovery leaves as it is."""
+    if checkpoint.held:
+        return descriptions.how_to_decide(checkpoint.pipeline, checkpoint.epoch, checkpoint.changed_seq)
+    return f"onceonly recover {checkpoint.pipeline}"
+
+
+def compute_used_share(checkpoint: Checkpoint, sink: str, now: datetime) -> float | None:
+    """Return the share of a sink's time-out that has passed (1.0: all).
+
+    None if the sink has no open transaction, or is in doubt.
+
+    Args:
+        now: aware.
+    """
+    handle = checkpoint.handles[sink]
+    if "opened_at" not in handle or sink in checkpoint.in_doubt:
+        return None
+    opened_at = datetime.fromisoformat(handle["opened_at"])
+    return (now - opened_at).total_seconds() / float(handle["timeout"])

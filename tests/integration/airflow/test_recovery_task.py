@@ -21,7 +21,7 @@ from onceonly.errors import CannotPublish, InDoubt, InvalidPipeline, OutcomeUnkn
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.runtime.job_report import Report
 from onceonly.statetable import location
-from onceonly.views import timeouts
+from onceonly.views import summary
 
 pytestmark = pytest.mark.integration
 
@@ -181,7 +181,7 @@ def test_80_percent_of_a_time_out_is_a_warning_beside_an_error(
     world.lake.fail("commit", "refused")
     with pytest.raises(CannotPublish):
         recovery.settle()
-    assert timeouts.WARN_AT == 0.8
+    assert summary.TIMEOUT_WARNING_SHARE == 0.8
     assert "have used 87% of their time-out" in capsys.readouterr().out
 
 

@@ -12,7 +12,7 @@ from integration.programs.children import output
 from integration.projects.project import HOUR, START, Project, make_project, produce
 
 from onceonly.statetable.table import StateTable
-from onceonly.views import chain
+from onceonly.views import provenance
 
 pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.timeout(seconds(1800))]
 
@@ -100,7 +100,7 @@ def test_a_chain_killed_at_every_step(project: Project) -> None:
     stood_on = [
         known["epoch"]
         for epoch in range(1, state.view("second").head.epoch + 1)
-        for read in chain.lineage(state, state.view("second").require(epoch))["reads"]
+        for read in provenance.trace_checkpoint(state, state.view("second").require(epoch))["reads"]
         for known in read["checkpoints"]
     ]
     assert stood_on == list(range(1, state.view("first").head.epoch + 1)), "each was read once, in order"

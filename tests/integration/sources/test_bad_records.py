@@ -25,7 +25,7 @@ from onceonly.runtime.owners import nobody
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.spark import decode, judged, read, registered
 from onceonly.spark.json_decoding import JsonDecoder
-from onceonly.views import formatting
+from onceonly.views import descriptions, formatting
 
 pytestmark = pytest.mark.integration
 
@@ -68,7 +68,7 @@ def test_each_record_is_in_one_place_whatever_fails_on_the_way(garbage: Garbage,
     done = through(garbage.project).state.view("orders").require(1)
     assert (done.state, done.attempt) == (State.COMMITTED, 2)
     assert done.bad == {"records": 700, "undecoded": {garbage.topic: 6}, "rejected": 1}
-    assert formatting.bad(done) == f"7 of 700 records (6 of '{garbage.topic}', 1 by the transform)"
+    assert descriptions.describe_bad_records(done) == f"7 of 700 records (6 of '{garbage.topic}', 1 by the transform)"
     garbage.check_truth(numbers)
 
 

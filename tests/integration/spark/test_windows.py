@@ -19,7 +19,7 @@ from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.sinks import StateSink
 from onceonly.sinks.state.sink import StateWriter
 from onceonly.testing.fakes import FakeReceipts
-from onceonly.views import formatting
+from onceonly.views import descriptions
 from onceonly.windows import Sessions, Sliding, Tumbling, Windows, count, least, most, state_key, state_schema, sum_of
 from onceonly.windows.bound import dated
 
@@ -280,12 +280,14 @@ def test_one_row_of_2092_closes_nothing(run: Any, by: Sliding | Sessions) -> Non
     mine = run(by)
     mine.as_of = at(60)
     assert mine.add([("a", at(1), 1), ("a", IN_2092, 2), ("b", at(121), 3)]) == {}
-    assert "2 rows are dated more than 1:00:00 ahead of the checkpoint" in formatting.staged(mine.before)
+    assert "2 rows are dated more than 1:00:00 ahead of the checkpoint" in descriptions.describe_staged_rows(
+        mine.before
+    )
     mine.as_of = at(90)
     closed = mine.add([("a", at(2), 4), ("b", at(30), 5)])
     assert list(closed.values()) == [(2, 5, 1, 4)]
     assert mine.late[-1] == []
-    assert "dated" not in formatting.staged(mine.before)
+    assert "dated" not in descriptions.describe_staged_rows(mine.before)
     mine.as_of = IN_2092 + timedelta(days=1)
     closed = mine.add([("c", IN_2092 + timedelta(hours=1), 6)])
     assert sorted(closed.values()) == [(1, 2, 2, 2), (1, 3, 3, 3), (1, 5, 5, 5)]
@@ -298,7 +300,7 @@ def test_rows_up_to_the_bound_move_the_watermark(run: Any) -> None:
     mine.as_of = at(60)
     assert mine.add([("a", at(1), 1), ("a", at(90), 2)]) == {("a", at(0), at(10)): (1, 1, 1, 1)}
     assert mine.add([("a", at(90.1), 3)]) == {}
-    assert "1 row is dated more than 0:30:00 ahead" in formatting.staged(mine.before)
+    assert "1 row is dated more than 0:30:00 ahead" in descriptions.describe_staged_rows(mine.before)
 
 
 def test_a_repeated_stage_computes_the_same_watermark(tmp_path: Path, spark: Any) -> None:

@@ -17,7 +17,7 @@ from onceonly.errors import BadRecord
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.views import formatting, queries, steps
+from onceonly.views import descriptions, queries
 
 BAD = {"records": 1204, "undecoded": {"flights": 10}, "rejected": 2}
 SINKS = [DeltaSink("lake", "lake")]
@@ -49,7 +49,7 @@ def test_a_pipeline_without_such_records_is_recorded_as_before(tmp_path: Path) -
     staged = next(row for row in world.state.history("flights") if row.event is Event.STAGED)
     assert set(staged.body) == {"handles"}
     assert not {"dead_letters", "max_bad"} & set(world.now().definition)
-    assert formatting.bad(world.now()) == "" and queries.to_json(world.now())["bad"] is None
+    assert descriptions.describe_bad_records(world.now()) == "" and queries.to_json(world.now())["bad"] is None
 
 
 def test_too_many_leave_nothing_staged(tmp_path: Path) -> None:
@@ -71,9 +71,11 @@ def test_they_are_shown_where_the_rows_are(tmp_path: Path, monkeypatch: pytest.M
     world = make(tmp_path)
     world.plan()
     staged = stage(world, BAD)
-    assert formatting.bad(staged) == "12 of 1,204 records (10 of 'flights', 2 by the transform)"
+    assert descriptions.describe_bad_records(staged) == "12 of 1,204 records (10 of 'flights', 2 by the transform)"
     row = world.state.history("flights")[-1]
-    assert list(steps.lines(staged, row))[-1] == f"  bad: {formatting.bad(staged)}"
+    assert (
+        list(descriptions.describe_transition(staged, row))[-1] == f"  bad: {descriptions.describe_bad_records(staged)}"
+    )
     assert "(12 bad)" in said("status") and "(12 bad)" in said("status", "flights")
     assert "12 of 1,204 records (10 of 'flights'" in said("describe", "flights", "1")
     assert json.loads(said("status", "flights", "--json"))["checkpoints"][0]["bad"] == 12

@@ -23,7 +23,7 @@ from onceonly.pipeline.merge import Merge
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.pipeline.tables import DeltaSource
-from onceonly.views import chain as lineage
+from onceonly.views import provenance as lineage
 
 READ = "after 'first': table 'lake', which its sink 'lake' writes, is read"
 
@@ -122,13 +122,13 @@ def test_it_is_recorded_and_found_from_both_sides(chain: Chain) -> None:
     chain.run(chain.second)
     chain.run(chain.first)
     chain.run(chain.second)
-    found = lineage.lineage(chain.state, chain.now("second", 1))
+    found = lineage.trace_checkpoint(chain.state, chain.now("second", 1))
     (read,) = found["reads"]
     assert (read["published_by"], read["sink"]) == ("first", "lake")
     assert [each["epoch"] for each in read["checkpoints"]] == [1, 2, 3]
     assert [each["reads"][0]["partitions"]["0"] for each in read["checkpoints"]] == [[0, 5], [5, 6], [6, 7]]
     assert found["read_by"] == []
-    by_second = [lineage.lineage(chain.state, chain.now("first", epoch))["read_by"] for epoch in (1, 2, 3, 4)]
+    by_second = [lineage.trace_checkpoint(chain.state, chain.now("first", epoch))["read_by"] for epoch in (1, 2, 3, 4)]
     assert by_second == [[{"pipeline": "second", "epoch": epoch}] for epoch in (1, 1, 1, 2)]
 
 
@@ -140,7 +140,7 @@ def test_a_rewind_and_what_follows_is_told_apart(chain: Chain) -> None:
     Person(chain.through).rewind("second", 1, "ann", "wrong")
     done = chain.run(chain.second)
     assert (done.epoch, done.after) == (4, {"first": (2,)})
-    (read,) = lineage.lineage(chain.state, done)["reads"]
+    (read,) = lineage.trace_checkpoint(chain.state, done)["reads"]
     assert [each["epoch"] for each in read["checkpoints"]] == [2]
     assert chain.rows("out") == more(range(6))
 
@@ -215,7 +215,7 @@ def test_processing_both_again_is_as_if_they_had_run_once(days: Chain) -> None:
     done = days.run(days.second, TEN, "again, 1")
     assert (done.after, done.replaces) == ({"first": (3,)}, 1)
     assert days.rows("out") == more([*range(10, 20), *range(100, 110)])
-    (read,) = lineage.lineage(days.state, days.now("second", 1))["reads"]
+    (read,) = lineage.trace_checkpoint(days.state, days.now("second", 1))["reads"]
     assert [(each["epoch"], each["replaced_by"]) for each in read["checkpoints"]] == [(1, 3)]
 
 

@@ -21,7 +21,7 @@ from onceonly.pipeline.sinks import DeltaSink, FileSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.pipeline.tables import DeltaSource, FileSource
 from onceonly.sinks.files.sink import FileWriter
-from onceonly.views import chain as lineage
+from onceonly.views import provenance as lineage
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def test_it_reads_up_to_the_newest_committed_checkpoint(tmp_path: Path) -> None:
     done = chain.run(chain.second)
     assert done is not None
     assert (done.after, chain.rows("out")) == ({"first": (2,)}, more([1, 2]))
-    (read,) = lineage.lineage(chain.state, done)["reads"]
+    (read,) = lineage.trace_checkpoint(chain.state, done)["reads"]
     assert (read["published_by"], read["sink"], [each["epoch"] for each in read["checkpoints"]]) == (
         "first",
         "lake",

@@ -25,7 +25,7 @@ from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.tables import DeltaSource
 from onceonly.statetable.location import relocate
 from onceonly.statetable.table import StateTable
-from onceonly.views import chain as lineage
+from onceonly.views import provenance as lineage
 
 LATER = minutes(20, 30)
 
@@ -58,7 +58,7 @@ def test_an_interval_that_a_sink_published_under_another_name(days: Chain) -> No
     days.run(days.second, TEN)
     days.run(days.second, minutes(30, 35))
     assert days.rows("out") == more([*range(10), *range(30, 35)])
-    (read,) = lineage.lineage(days.state, days.now("second", 1))["reads"]
+    (read,) = lineage.trace_checkpoint(days.state, days.now("second", 1))["reads"]
     assert (read["sink"], [each["epoch"] for each in read["checkpoints"]]) == ("lake", [1])
 
 
@@ -75,7 +75,7 @@ def test_a_chain_goes_on_when_a_sink_gets_another_name(tmp_path: Path) -> None:
     chain.through.commit("first", 2)
     chain.run(chain.second)
     assert chain.rows("out") == more([1, 2])
-    (read,) = lineage.lineage(chain.state, chain.now("second", 1))["reads"]
+    (read,) = lineage.trace_checkpoint(chain.state, chain.now("second", 1))["reads"]
     assert (read["sink"], [each["epoch"] for each in read["checkpoints"]]) == ("lake", [1])
 
 

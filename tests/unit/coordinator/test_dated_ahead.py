@@ -14,7 +14,7 @@ from onceonly.checkpoint.boundary_search import search
 from onceonly.coordinator.pins import SKEW
 from onceonly.errors import Busy, SourceLost
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.views import formatting
+from onceonly.views import descriptions
 
 FAR = NOON + timedelta(days=365 * 80)
 
@@ -39,8 +39,8 @@ def test_interval_says_what_is_dated_ahead(hourly):
     hourly.source.append(0, (FAR, 100))
     hourly.put(5, 11)
     first, second = (hourly.plan(f"run-{end}", minutes(end - 10, end)) for end in (10, 20))
-    assert formatting.covers(first).endswith("2 records of topic 'flights' are dated in the future")
-    assert "future" not in formatting.covers(second)
+    assert descriptions.describe_coverage(first).endswith("2 records of topic 'flights' are dated in the future")
+    assert "future" not in descriptions.describe_coverage(second)
     assert hourly.now(1).ranges[0].ahead == 2  # as the table has it, not only the plan
 
 

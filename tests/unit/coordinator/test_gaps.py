@@ -14,7 +14,7 @@ from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import Fenced, InvalidPipeline, SourceLost
 from onceonly.pipeline.sinks import DeltaSink, StateSink
 from onceonly.statetable import gaps
-from onceonly.views import formatting, queries
+from onceonly.views import descriptions, queries
 
 TEN = minutes(0, 10)
 MISSING = minutes(10, 30)
@@ -75,7 +75,7 @@ def test_a_chained_pipeline_has_none(tmp_path):
     world = World(tmp_path, sinks=LAKE)
     world.run("run-1")
     assert missing(world) == []
-    assert queries.gaps(world.state, [world.now(1)]) == {}
+    assert queries.list_gaps(world.state, [world.now(1)]) == {}
 
 
 # ---- told by plan
@@ -101,15 +101,15 @@ def test_a_gap_of_more_than_a_month_is_told_as_well(world):
 
 def test_the_words_name_the_gap_and_what_can_be_done():
     day = Interval(datetime(2013, 1, 3, tzinfo=UTC), datetime(2013, 1, 4, tzinfo=UTC))
-    what, why, todo = formatting.gap("flights", day).split("\n")
+    what, why, todo = descriptions.describe_gap("flights", day).split("\n")
     assert what == "flights: no checkpoint covers [2013-01-03T00:00:00Z, 2013-01-04T00:00:00Z)."
     assert "catchup=False" in why
     assert "onceonly skip flights --interval 2013-01-03T00:00:00Z 2013-01-04T00:00:00Z --reason" in todo
 
 
 def test_of_very_many_gaps_the_newest_are_told_one_by_one():
-    told = formatting.gaps("flights", [minutes(10 * n, 10 * n + 5) for n in range(20)])
-    assert len(told) == 1 + formatting.MAX_GAPS_SHOWN
+    told = descriptions.describe_gaps("flights", [minutes(10 * n, 10 * n + 5) for n in range(20)])
+    assert len(told) == 1 + descriptions.MAX_GAPS_SHOWN
     assert told[0] == "flights: 15 more before these (onceonly status flights --json)"
     assert str(minutes(190, 195)) in told[-1]
 
@@ -161,8 +161,8 @@ def test_a_gap_that_is_wanted_is_settled_and_told_no_more(world):
     assert missing(world) == []
     assert world.coordinator.plan(world.pipeline, "again", world.alive, NEXT).gap is None
     assert values(world.lake) == [*range(10), *range(30, 40)]
-    assert "skipped by ann: a strike" in formatting.covers(skipped)
-    assert (queries.rows(skipped), queries.to_json(skipped)["skipped"]) == (0, "a strike")
+    assert "skipped by ann: a strike" in descriptions.describe_coverage(skipped)
+    assert (queries.total_rows(skipped), queries.to_json(skipped)["skipped"]) == (0, "a strike")
 
 
 def test_said_twice_it_is_recorded_once(world):

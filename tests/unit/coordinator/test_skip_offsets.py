@@ -15,7 +15,7 @@ from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, OnceonlyErro
 from onceonly.pipeline.sinks import DeltaSink, StateSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.testing.fakes import FakeSource
-from onceonly.views import formatting, queries
+from onceonly.views import descriptions, queries
 
 
 def skip(world: World, to: int, partition: int = 0, topic: str = "flights", reason: str = "damaged") -> Checkpoint:
@@ -42,7 +42,7 @@ def test_the_next_checkpoint_goes_on_behind_it(world: World) -> None:
 
 def test_it_is_shown_with_who_and_why(world: World) -> None:
     left_out = skip(world, 7)
-    said = formatting.covers(left_out)
+    said = descriptions.describe_coverage(left_out)
     assert said == "leaves out 'flights' partition 0 from 5 to 7 (skipped by ann: damaged)"
     told = queries.to_json(left_out)
     assert (told["skipped"], told["rows"], told["owner"]) == ("damaged", 0, "ann")

@@ -19,7 +19,7 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.tables import DeltaSource
 from onceonly.testing.fakes import FakeParts
-from onceonly.views import formatting
+from onceonly.views import descriptions
 
 
 class Parts(FakeParts):
@@ -79,7 +79,9 @@ def reader(tmp_path: Path) -> Reader:
 def test_it_goes_on_behind_a_version_that_deletes(reader: Reader) -> None:
     with pytest.raises(InvalidPipeline, match="version 3 does not only add rows"):
         reader.plan("run-2")
-    assert formatting.covers(reader.skip(4)).startswith("leaves out 'orders' from version 3 to 4 (skipped by ann")
+    assert descriptions.describe_coverage(reader.skip(4)).startswith(
+        "leaves out 'orders' from version 3 to 4 (skipped by ann"
+    )
     reader.table.write(4)
     assert reader.run("run-3") == {0: (4, 5)}
 

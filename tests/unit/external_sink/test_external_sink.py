@@ -29,7 +29,7 @@ from onceonly.sinks.context import Context
 from onceonly.testing import contract
 from onceonly.testing.contract import SINK, Break, SinkContract
 from onceonly.testing.fakes import FakeParts, FakeSource
-from onceonly.views import formatting, queries
+from onceonly.views import descriptions, queries
 
 HERE = Path(__file__).parent
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
@@ -217,7 +217,8 @@ def test_status_and_describe_show_it(world: World) -> None:
     assert status.exit_code == 0, status.output
     described = CliRunner().invoke(main, ["describe", "flights", "1"], env=world.env)
     assert (described.exit_code, "out" in described.output) == (0, True), described.output
-    assert formatting.target(world.coordinator.state.view("flights").checkpoint(1).handles["out"]).endswith("out.db")  # type: ignore[union-attr]
+    handle = world.coordinator.state.view("flights").checkpoint(1).handles["out"]  # type: ignore[union-attr]
+    assert descriptions.describe_target(handle).endswith("out.db")
 
 
 def test_status_shows_it_where_it_is_not_installed(world: World, site: Path) -> None:
@@ -233,7 +234,7 @@ def test_status_shows_it_where_it_is_not_installed(world: World, site: Path) -> 
 
 def test_what_programs_read_has_it(world: World) -> None:
     done = world.run()
-    shown = queries.everything(done, queries.timeline(world.coordinator.state, done))
+    shown = queries.full_json(done, queries.timeline(world.coordinator.state, done))
     assert shown["definition"]["sinks"][0]["kind"] == "sqlite"
     assert (shown["handles"]["out"]["rows"], shown["published"]["out"]["rows"], shown["rows"]) == (2, 2, 2)
 

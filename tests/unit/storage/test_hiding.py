@@ -15,7 +15,7 @@ import pytest
 from onceonly import redaction
 from onceonly.dev.services.spark import TOKEN, SparkConnect
 from onceonly.errors import InvalidPipeline
-from onceonly.views.queries import without_secrets
+from onceonly.redaction import hide_credentials
 
 KEY = "spark.hadoop.fs.s3a.secret.key"
 
@@ -65,7 +65,7 @@ def test_what_is_not(key: str, value: str) -> None:
 
 def test_a_password_in_an_address_may_hold_an_at_sign() -> None:
     assert (
-        without_secrets("no answer of hdfs://user:p@ss@namenode:8020/lake")
+        hide_credentials("no answer of hdfs://user:p@ss@namenode:8020/lake")
         == "no answer of hdfs://…@namenode:8020/lake"
     )
 

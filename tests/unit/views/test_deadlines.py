@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from onceonly.checkpoint.model import Checkpoint, Event, Row, fold
-from onceonly.views import timeouts
+from onceonly.views import summary
 
 OPENED = datetime(2013, 1, 1, 12, tzinfo=UTC)
 RANGES = [{"topic": "flights", "topic_id": "a", "partitions": {"0": [0, 5]}}]
@@ -26,7 +26,7 @@ def checkpoint(*events: Event) -> Checkpoint:
 
 @pytest.mark.parametrize(("minutes", "told"), [(0, []), (11, []), (12, ["80%"]), (20, ["133%"])])
 def test_a_staged_checkpoint_warns_from_80_percent_on(minutes, told):
-    found = list(timeouts.warnings(checkpoint(), OPENED + timedelta(minutes=minutes)))
+    found = list(summary.list_timeout_warnings(checkpoint(), OPENED + timedelta(minutes=minutes)))
     assert [share in line for share, line in zip(told, found, strict=True)] == [True] * len(told)
     assert all("sink 'late'" in line and "onceonly recover flights" in line for line in found)
 
@@ -41,4 +41,4 @@ def test_a_staged_checkpoint_warns_from_80_percent_on(minutes, told):
     ],
 )
 def test_only_what_is_still_pending_warns(events, count):
-    assert len(list(timeouts.warnings(checkpoint(*events), OPENED + timedelta(hours=1)))) == count
+    assert len(list(summary.list_timeout_warnings(checkpoint(*events), OPENED + timedelta(hours=1)))) == count

@@ -6,7 +6,7 @@ import pytest
 
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import TopicRange
-from onceonly.views import formatting
+from onceonly.views import descriptions, formatting
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 
@@ -58,14 +58,14 @@ def test_held_is_what_waits_for_somebody_to_decide(columns, words):
 
 def test_a_pipelines_state_is_no_unknown_place():
     handle = {"kind": "state", "unit": "changed key", "target": "the pipeline's state", "rows": 12, "runs": []}
-    assert formatting.target(handle) == "the pipeline's state"
-    assert formatting.staged(handle) == "12 changed keys"
+    assert descriptions.describe_target(handle) == "the pipeline's state"
+    assert descriptions.describe_staged_rows(handle) == "12 changed keys"
 
 
 def test_a_sink_of_another_package_names_its_own_unit_and_target():
     handle = {"kind": "redis", "unit": "key", "target": "redis db 3", "rows": 1}
-    assert (formatting.staged(handle), formatting.target(handle)) == ("1 key", "redis db 3")
-    assert formatting.staged({"kind": "redis", "rows": 2}) == "2 rows"
+    assert (descriptions.describe_staged_rows(handle), descriptions.describe_target(handle)) == ("1 key", "redis db 3")
+    assert descriptions.describe_staged_rows({"kind": "redis", "rows": 2}) == "2 rows"
 
 
 @pytest.mark.parametrize(
@@ -79,19 +79,19 @@ def test_a_sink_of_another_package_names_its_own_unit_and_target():
     ],
 )
 def test_one_row_is_no_rows(by_sink, words):
-    assert formatting.counted(by_sink) == words
+    assert formatting.count_rows(by_sink) == words
 
 
 def test_one_offset_in_one_partition():
     range_ = TopicRange("flights", "id", {0: (4, 5), 1: (7, 7)})
-    assert formatting.range_text(range_) == "1 offset of 'flights' in 1 partition"
+    assert descriptions.describe_range(range_) == "1 offset of 'flights' in 1 partition"
 
 
 def test_unsettled_is_a_count_and_the_oldest_epoch():
     one, two = checkpoint(epoch=4), checkpoint(epoch=6)
-    assert formatting.unsettled([]) == ""
-    assert formatting.unsettled([one]) == "epoch 4"
-    assert formatting.unsettled([one, two]) == "2, the oldest is epoch 4"
+    assert descriptions.describe_unsettled([]) == ""
+    assert descriptions.describe_unsettled([one]) == "epoch 4"
+    assert descriptions.describe_unsettled([one, two]) == "2, the oldest is epoch 4"
 
 
 def test_by_which_schemas_the_records_are_decoded():
@@ -99,11 +99,11 @@ def test_by_which_schemas_the_records_are_decoded():
     value = {"writers": {"12": "cd", "5": "ab"}, "reader": reader}
     pins = {"orders": {"value": value, "key": {"writers": {"7": "ef"}}}}
     told = "orders key: id 7; orders value: ids 5, 12, read as orders-value 3 (id 5)"
-    assert formatting.schemas(checkpoint(schemas=pins)) == told
-    assert formatting.schemas(checkpoint()) == ""
+    assert descriptions.describe_schemas(checkpoint(schemas=pins)) == told
+    assert descriptions.describe_schemas(checkpoint()) == ""
 
 
 def test_many_topics_are_counted():
     ranges = tuple(TopicRange(f"t{n}", "id", {0: (0, 100)}) for n in range(5))
-    assert formatting.covers(checkpoint(ranges=ranges)) == "500 offsets of 5 topics"
-    assert formatting.covers(checkpoint(ranges=ranges[:2])).endswith("100 offsets of 't1' in 1 partition")
+    assert descriptions.describe_coverage(checkpoint(ranges=ranges)) == "500 offsets of 5 topics"
+    assert descriptions.describe_coverage(checkpoint(ranges=ranges[:2])).endswith("100 offsets of 't1' in 1 partition")

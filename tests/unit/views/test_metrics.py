@@ -18,19 +18,19 @@ from unit.world import World, minutes
 from onceonly.checkpoint.model import State
 from onceonly.errors import InDoubt
 from onceonly.pipeline.gate import Gate
-from onceonly.views import metrics, prometheus
+from onceonly.views import metrics
 from onceonly.views.metrics import Kind, Metric, Sample
-from onceonly.views.summary import Lag, Summary, summaries
+from onceonly.views.summary import Lag, Summary, read_summaries
 
 NOW = datetime(2024, 1, 1, 12, tzinfo=UTC)
 
 
 def summary(world: World) -> Summary:
-    return summaries(world.state, ["flights"])[0]["flights"]
+    return read_summaries(world.state, ["flights"])[0]["flights"]
 
 
 def shown(*found: Summary, lags: dict[str, Lag | None] | None = None, damaged: Iterable[str] = ()) -> dict[str, float]:
-    return parsed(prometheus.text(metrics.of_all(found, damaged, NOW, lags or {})))
+    return parsed(metrics.format_for_prometheus(metrics.list_samples(found, damaged, NOW, lags or {})))
 
 
 def states(world: World) -> dict[str, float]:
@@ -147,11 +147,13 @@ def test_one_whose_rows_are_damaged_says_so_beside_the_others(tmp_path: Path) ->
 
 def test_label_values_are_escaped_and_numbers_are_whole_or_to_the_millisecond() -> None:
     metric = metrics.GAPS
-    text = prometheus.text([Sample(metric, {"pipeline": 'a"b\\c\nd'}, 3), Sample(metric, {"pipeline": "b"}, 0.5)])
+    text = metrics.format_for_prometheus(
+        [Sample(metric, {"pipeline": 'a"b\\c\nd'}, 3), Sample(metric, {"pipeline": "b"}, 0.5)]
+    )
     assert 'onceonly_gaps{pipeline="a\\"b\\\\c\\nd"} 3\n' in text
     assert 'onceonly_gaps{pipeline="b"} 0.500\n' in text
     assert len(parsed(text)) == 2
-    assert prometheus.text([]) == ""
+    assert metrics.format_for_prometheus([]) == ""
 
 
 def test_the_number_of_series_is_bounded_and_none_ends_while_nothing_is_committed(tmp_path: Path) -> None:
@@ -172,7 +174,7 @@ def all_metrics() -> list[Metric]:
 def test_every_metric_is_written_and_named_as_prometheus_has_it() -> None:
     assert set(metrics.METRICS) == set(all_metrics())
     for metric in metrics.METRICS:
-        name = prometheus.name(metric)
+        name = metrics.prometheus_name(metric)
         assert re.fullmatch(r"onceonly_[a-z_]+", name)
         assert metric.kind is not Kind.GAUGE or not name.endswith(("_total", "_count", "_sum", "_bucket"))
         assert metric.meaning.endswith(".")
@@ -181,7 +183,7 @@ def test_every_metric_is_written_and_named_as_prometheus_has_it() -> None:
 def test_the_page_lists_every_metric() -> None:
     page = (Path(__file__).parents[3] / "docs" / "monitoring.md").read_text()
     for metric in metrics.METRICS:
-        assert f"`{prometheus.name(metric)}`" in page, prometheus.name(metric)
+        assert f"`{metrics.prometheus_name(metric)}`" in page, metrics.prometheus_name(metric)
 
 
 def rules() -> list[dict[str, Any]]:
@@ -190,7 +192,7 @@ def rules() -> list[dict[str, Any]]:
 
 
 def test_the_alert_rules_name_metrics_that_exist_and_what_to_do() -> None:
-    known = {prometheus.name(metric) for metric in metrics.METRICS}
+    known = {metrics.prometheus_name(metric) for metric in metrics.METRICS}
     assert len(rules()) >= 8
     for rule in rules():
         named, told = set(re.findall(r"\bonceonly_[a-z_]+", rule["expr"])), rule["annotations"]

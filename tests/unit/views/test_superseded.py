@@ -4,12 +4,12 @@ import pytest
 from person import Person
 from unit.world import World, minutes
 
-from onceonly.views import superseded
+from onceonly.views import provenance
 
 
 def told(world) -> dict[int, str]:
     epochs = range(1, world.state.view("flights").head.epoch + 1)
-    found = superseded.superseded(world.state, [world.now(epoch) for epoch in epochs])
+    found = provenance.find_superseded(world.state, [world.now(epoch) for epoch in epochs])
     return {epoch: str(each) for epoch, each in found.items()}
 
 
@@ -46,4 +46,4 @@ def test_a_rewind_takes_back_what_is_between(tmp_path, to):
     Person(world.coordinator).rewind("flights", to, "ann", "wrong rates")
     world.run("run-4")
     assert told(world) == {epoch: "rewound by epoch 4" for epoch in range(to + 1, 4)}
-    assert superseded.superseded(world.state, [world.now(3)])[3].by == 4  # asked of one alone, too
+    assert provenance.find_superseded(world.state, [world.now(3)])[3].by == 4  # asked of one alone, too

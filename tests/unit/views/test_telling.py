@@ -8,7 +8,7 @@ from unit.world import World
 
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.pipeline.gate import Gate
-from onceonly.views import formatting, steps
+from onceonly.views import descriptions
 
 
 @pytest.fixture
@@ -18,7 +18,9 @@ def world(tmp_path):
 
 def test_each_step_is_one_line_and_each_staged_sink_another(world):
     told: list[str] = []
-    through = Coordinator(world.state, world.parts, lambda cp, row: told.extend(steps.lines(cp, row)))
+    through = Coordinator(
+        world.state, world.parts, lambda cp, row: told.extend(descriptions.describe_transition(cp, row))
+    )
     through.plan(world.pipeline, "run-1", world.alive)
     through.stage("flights", 1, world.parts.produce)
     through.commit("flights", 1)
@@ -43,12 +45,14 @@ def test_each_step_is_one_line_and_each_staged_sink_another(world):
     ],
 )
 def test_amounts_are_in_words(handle, words):
-    assert formatting.staged(handle) == words
+    assert descriptions.describe_staged_rows(handle) == words
 
 
 def test_the_gate_and_who_overrules_it_are_heard(tmp_path):
     world, told = World(tmp_path, gate=Gate(min_rows={"lake": 9}, on_fail="hold")), list[str]()
-    through = Coordinator(world.state, world.parts, lambda cp, row: told.extend(steps.lines(cp, row)))
+    through = Coordinator(
+        world.state, world.parts, lambda cp, row: told.extend(descriptions.describe_transition(cp, row))
+    )
     world.plan()
     world.stage()
     world.parts.inspector(world.pipeline).find("critical")
@@ -64,7 +68,7 @@ def test_the_gate_and_who_overrules_it_are_heard(tmp_path):
 def test_a_person_who_aborts_is_heard(world):
     world.plan()
     told: list[str] = []
-    Coordinator(world.state, world.parts, lambda cp, row: told.extend(steps.lines(cp, row))).abort(
+    Coordinator(world.state, world.parts, lambda cp, row: told.extend(descriptions.describe_transition(cp, row))).abort(
         "flights", 1, f"bad rows, {datetime(2013, 1, 1, tzinfo=UTC):%d.%m.}"
     )
     assert told == ["flights epoch 1: aborting, bad rows, 01.01.", "flights epoch 1: aborted"]

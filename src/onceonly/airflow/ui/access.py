@@ -70,7 +70,7 @@ class Viewer:
     def __init__(self, user: GetUserDep) -> None:
         self._user = user
         self.name = user.get_name()
-        self._state = queries.snapshot(Settings.from_env())
+        self._state = queries.find_snapshot(Settings.from_env())
         self._versions = self._state.versions() if self._state else {}
         self._dags = _owners.dags(self._state, self._versions) if self._state else {}
 

@@ -20,7 +20,7 @@ from onceonly.airflow.ui.access import ReaderDep, Viewer, ViewerDep
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.counts import count
 from onceonly.errors import OnceonlyError, OutcomeUnknown
-from onceonly.views import formatting, metrics, prometheus, summary, superseded
+from onceonly.views import formatting, metrics, provenance, summary
 from onceonly.views import queries as reading
 from onceonly.views.summary import Lag, Summary
 
@@ -97,7 +97,7 @@ def pipelines(request: Request, viewer: ViewerDep) -> HTMLResponse:
     """Show the pipelines that the user may read, one in each line."""
     summaries, damaged = _read_summaries(viewer)
     errors = [masking.mask(str(error)) for error in damaged]
-    return pages.render(request, "pipelines.html", pipelines=summaries, damaged=errors, pending=summary.pending)
+    return pages.render(request, "pipelines.html", pipelines=summaries, damaged=errors, pending=summary.list_pending)
 
 
 @app.get("/lag")
@@ -121,8 +121,8 @@ def serve_metrics(viewer: ViewerDep, lag: bool = True) -> Response:
     damaged = versions.keys() - {readable.name for readable in summaries}
     now = datetime.now(UTC)
     lags = live.lags(summaries) if lag else {}
-    samples = metrics.of_all(summaries, damaged, now, lags)
-    return Response(prometheus.text(samples), headers={"Content-Type": prometheus.CONTENT_TYPE})
+    samples = metrics.list_samples(summaries, damaged, now, lags)
+    return Response(metrics.format_for_prometheus(samples), headers={"Content-Type": metrics.PROMETHEUS_CONTENT_TYPE})
 
 
 @app.get("/runs")
@@ -156,9 +156,9 @@ def one_pipeline(request: Request, pipeline: str, viewer: ReaderDep, page: int =
         "pipeline.html",
         pipeline=pipeline_summary,
         page=checkpoint_page,
-        later=superseded.superseded(viewer.state, checkpoint_page.checkpoints),
+        later=provenance.find_superseded(viewer.state, checkpoint_page.checkpoints),
         charts=drawings,
-        pending=summary.pending,
+        pending=summary.list_pending,
         duration=page_data.duration,
         may_act=viewer.may("PUT", pipeline),
     )
@@ -178,9 +178,9 @@ def one_checkpoint(request: Request, pipeline: str, epoch: int, viewer: ReaderDe
         request,
         "checkpoint.html",
         cp=checkpoint,
-        later=superseded.superseded(viewer.state, [checkpoint]).get(epoch),
+        later=provenance.find_superseded(viewer.state, [checkpoint]).get(epoch),
         timeline=page_data.timeline(viewer.state, checkpoint),
-        pending=summary.pending((checkpoint,), datetime.now(UTC)),
+        pending=summary.list_pending((checkpoint,), datetime.now(UTC)),
         duration=page_data.duration(checkpoint),
         may_act=viewer.may("PUT", pipeline),
     )
@@ -198,7 +198,7 @@ def evidence(pipeline: str, epoch: int, sink: str, viewer: ReaderDep) -> dict[st
 def docs(pipeline: str, epoch: int, attempt: int, page: str, viewer: ReaderDep) -> Response:
     """Serve a page of the Data Docs that the gate of that attempt has written."""
     _require_checkpoint(viewer, pipeline, epoch)
-    verdict = reading.verdict(viewer.state, pipeline, epoch, attempt)
+    verdict = reading.find_verdict(viewer.state, pipeline, epoch, attempt)
     return data_docs.serve(verdict, pipeline, epoch, attempt, page)
 
 

@@ -12,7 +12,7 @@ from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.counts import count
 from onceonly.views import formatting
 from onceonly.views import queries as reading
-from onceonly.views.summary import reach
+from onceonly.views.summary import data_end
 
 WIDTH, HEIGHT = 420, 150  # of the drawing, in its own units
 LEFT, RIGHT, TOP, BOTTOM = 46, 6, 10, 18  # around the plot
@@ -60,7 +60,7 @@ def rows(checkpoints: Sequence[Checkpoint]) -> Chart:
     title = "Rows per checkpoint"
     if any(len(reading.rows_by_sink(checkpoint)) > 1 for checkpoint in checkpoints):
         title = "Rows per checkpoint, all sinks together"
-    return _bars(title, "rows", checkpoints, reading.rows, formatting.number, _round_number)
+    return _bars(title, "rows", checkpoints, reading.total_rows, formatting.number, _round_number)
 
 
 def durations(checkpoints: Sequence[Checkpoint]) -> Chart:
@@ -108,7 +108,7 @@ def _sawtooth(committed: Iterable[Checkpoint], now: datetime) -> Iterable[tuple[
     reached: datetime | None = None
     for checkpoint in committed:
         at, reached_before = checkpoint.updated_at, reached
-        reached = max(filter(None, (reached, reach(checkpoint))))
+        reached = max(filter(None, (reached, data_end(checkpoint))))
         if reached_before:
             yield at, _seconds_behind(at, reached_before)
         yield at, _seconds_behind(at, reached)

@@ -8,8 +8,8 @@ from typing import Any
 from airflow._shared.secrets_masker import mask_secret, redact
 from markupsafe import Markup
 
+from onceonly import redaction
 from onceonly.kafka import connection
-from onceonly.views import queries
 
 
 def mask(data: Any) -> Any:
@@ -23,7 +23,7 @@ def mask(data: Any) -> Any:
         return [mask(value) for value in data]
     if isinstance(data, Markup) or not isinstance(data, str):  # markup is of a macro, whose parts were looked at
         return data
-    return queries.without_secrets(redact(data))
+    return redaction.hide_credentials(redact(data))
 
 
 def remember(settings: Mapping[str, Any]) -> None:

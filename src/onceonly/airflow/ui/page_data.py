@@ -36,7 +36,7 @@ class Summaries:
             cached_row = self._cache.get((state.id, name), (0,))[0]
             if cached_row != last_row or not last_row:
                 outdated.append(name)
-        by_name, damaged = summary.summaries(state, outdated)
+        by_name, damaged = summary.read_summaries(state, outdated)
         for name, fresh in by_name.items():
             self._cache[state.id, name] = versions[name], fresh
         summaries = [self._cache[state.id, name][1] for name in versions if name not in damaged]

@@ -18,7 +18,7 @@ from onceonly.airflow.ui import masking
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import Interval
 from onceonly.runtime.owners import installation_of, parse_airflow_run
-from onceonly.views import formatting, queries
+from onceonly.views import descriptions, formatting, queries
 
 _templates = Environment(
     loader=PackageLoader("onceonly.airflow.ui"),
@@ -95,7 +95,7 @@ def rows(checkpoint: Checkpoint) -> str:
 def covers(checkpoint: Checkpoint) -> str:
     """Return the interval of a checkpoint, and whether it is skipped; else its ranges."""
     if checkpoint.interval is None:
-        return formatting.covers(checkpoint)
+        return descriptions.describe_coverage(checkpoint)
     text = short(checkpoint.interval)
     if checkpoint.skipped is not None:
         text += ", skipped"
@@ -114,26 +114,26 @@ def short(interval: Interval) -> str:
 
 _templates.filters |= {
     "age": formatting.age,
-    "approval": formatting.approval,
-    "bad": formatting.bad,
+    "approval": descriptions.describe_approval,
+    "bad": descriptions.describe_bad_records,
     "clock": formatting.clock,
     "covers": covers,
-    "gaps": formatting.gaps,
+    "gaps": descriptions.describe_gaps,
     "iso": queries.iso,
-    "missing": formatting.missing_by_sink,
+    "missing": descriptions.describe_losses,
     "number": formatting.number,
     "owner": owner,
     "pretty": pretty,
-    "held": formatting.held,
-    "place": formatting.target,
+    "held": descriptions.describe_hold,
+    "place": descriptions.describe_target,
     "rows": rows,
-    "staged": formatting.staged,
+    "staged": descriptions.describe_staged_rows,
     "state": formatting.state,
-    "unfit": formatting.unfit,
-    "unsettled": formatting.unsettled,
-    "waits_for": formatting.waits,
+    "unfit": descriptions.describe_unfit_attempts,
+    "unsettled": descriptions.describe_unsettled,
+    "waits_for": descriptions.describe_needed_action,
     "run_path": run_path,
-    "schemas": formatting.schemas,
+    "schemas": descriptions.describe_schemas,
     "seconds": seconds,
     "short": short,
     "span": formatting.span,

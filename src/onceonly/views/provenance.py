@@ -1,20 +1,25 @@
-"""Lineage: which offsets the rows of a checkpoint stand for, through the pipelines whose tables were read."""
+"""Provenance: which offsets the rows of a checkpoint come from, through chained pipelines, and what became of them.
+
+A later checkpoint may have replaced published rows, or taken them back: these are superseded.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from onceonly.checkpoint.model import Checkpoint
+from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import TopicRange
 from onceonly.pipeline.definition import Pipeline
-from onceonly.views import queries, superseded
+from onceonly.views import queries
 
 if TYPE_CHECKING:
     from onceonly.statetable.table import StateTable
     from onceonly.statetable.view import View
 
 
-def lineage(state: StateTable, checkpoint: Checkpoint) -> dict[str, Any]:
+def trace_checkpoint(state: StateTable, checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the checkpoint, what it has read down to the topics, and which checkpoints of other pipelines read it."""
     readers = [_name(reader) for reader in list_readers(state, checkpoint)]
     return {**_node(state, checkpoint), "read_by": readers}
@@ -47,9 +52,9 @@ def _node(state: StateTable, checkpoint: Checkpoint) -> dict[str, Any]:
     return {
         **_name(checkpoint),
         "state": checkpoint.state.value,
-        "interval": queries.span(interval) if interval else None,
+        "interval": queries.interval_json(interval) if interval else None,
         "rows_by_sink": queries.rows_by_sink(checkpoint),
-        **superseded.to_json(superseded.superseded(state, [checkpoint]), checkpoint.epoch),
+        **superseded_json(find_superseded(state, [checkpoint]), checkpoint.epoch),
         "reads": [_range_node(state, checkpoint, range_) for range_ in checkpoint.ranges],
     }
 
@@ -136,3 +141,80 @@ def _decision_read_before(view: View, upstream_view: View, checkpoint: Checkpoin
             return upstream_view.require(epochs[-1]).decision or 0
         epoch -= 1
     return 0
+
+
+@dataclass(frozen=True)
+class Superseded:
+    """A checkpoint whose rows are not what is published any more, or soon will not be.
+
+    Args:
+        by: the epoch that replaces it, or the rewind that takes it back.
+        rewound: it is taken back, and not replaced.
+        done: it has happened in every sink; else it is decided, or some sink was given up.
+    """
+
+    by: int
+    rewound: bool
+    done: bool
+
+    @property
+    def word(self) -> str:
+        """Return what happened to the rows: 'rewound' or 'replaced'."""
+        if self.rewound:
+            return "rewound"
+        return "replaced"
+
+    def __str__(self) -> str:
+        """Return 'replaced by epoch 9', or 'replaced, not in every sink, by epoch 9'."""
+        limit = "" if self.done else ", not in every sink,"
+        return f"{self.word}{limit} by epoch {self.by}"
+
+
+def find_superseded(state: StateTable, checkpoints: Collection[Checkpoint]) -> dict[int, Superseded]:
+    """Return by epoch those whose rows were replaced or taken back, of some checkpoints of one pipeline."""
+    published, epochs = [], []
+    for checkpoint in checkpoints:
+        if checkpoint.state is State.COMMITTED and checkpoint.published:
+            published.append(checkpoint)
+            epochs.append(checkpoint.epoch)
+    if not published:
+        return {}
+    later = state.superseding(published[0].pipeline, epochs)
+    return match_successors(published, later)
+
+
+def match_successors(published: Iterable[Checkpoint], later: Collection[Checkpoint]) -> dict[int, Superseded]:
+    """Return by epoch which published checkpoints a later one replaces or takes back.
+
+    Args:
+        later: those that replace or take back, in order; the first one that reaches an epoch counts.
+    """
+    superseded_by_epoch = {}
+    for checkpoint in published:
+        if checkpoint.rewinds_to is not None:  # a rewind only takes rows back
+            continue
+        fate = _find_fate(checkpoint, later)
+        if fate:
+            superseded_by_epoch[checkpoint.epoch] = fate
+    return superseded_by_epoch
+
+
+def _find_fate(checkpoint: Checkpoint, later: Collection[Checkpoint]) -> Superseded | None:
+    for successor in later:
+        if successor.decision is None:
+            continue
+        rewound = successor.rewinds_to is not None and successor.rewinds_to < checkpoint.epoch < successor.epoch
+        if rewound or successor.replaces == checkpoint.epoch:
+            done = successor.state is State.COMMITTED and not successor.given_up
+            return Superseded(successor.epoch, rewound, done)
+    return None
+
+
+def superseded_json(superseded_by_epoch: Mapping[int, Superseded], epoch: int) -> dict[str, int | None]:
+    """Return the keys "replaced_by" and "rewound_by" of a checkpoint's JSON: epochs, or null."""
+    fate = superseded_by_epoch.get(epoch)
+    if fate is None:
+        return {"replaced_by": None, "rewound_by": None}
+    if fate.rewound:
+        return {"replaced_by": None, "rewound_by": fate.by}
+    return {"replaced_by": fate.by, "rewound_by": None}
