@@ -14,7 +14,7 @@ from benchmarks.world import ROWS, TOPIC, anew, whole, world
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.runtime.factory import LiveParts
+from onceonly.runtime.live_services import LiveServices
 
 STREAMING = "Structured Streaming, tuned"
 
@@ -44,18 +44,18 @@ def checkpoint(folder: Path, rows: int = ROWS, rounds: int = 3) -> Result:
     )
 
 
-def ours(parts: LiveParts, number: int) -> None:
+def ours(parts: LiveServices, number: int) -> None:
     """A whole checkpoint, with a state table of that number."""
     sinks = [DeltaSink("out", path="lake/ours")]
     source, transform = KafkaSource(TOPIC), "benchmarks.checkpoint:shape"
     whole(anew(parts, number), Pipeline(name=f"bench_{number}", source=source, transform=transform, sinks=sinks))
 
 
-def _append(parts: LiveParts, more: Mapping[str, str]) -> None:
+def _append(parts: LiveServices, more: Mapping[str, str]) -> None:
     shape(peers.read(parts, more)).write.format("delta").mode("append").save(parts.settings.locate("lake/plain"))
 
 
-def _stream(parts: LiveParts, number: int) -> None:
+def _stream(parts: LiveServices, number: int) -> None:
     """A query with a checkpoint of its own, so it reads the topic from its start."""
     options = {**peers.source(parts), **peers.READ, "startingOffsets": "earliest"}
     rows = shape(parts.spark().readStream.format("kafka").options(**options).load())

@@ -15,7 +15,7 @@ from benchmarks.world import ROWS, TOPIC, anew, whole, world
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import FileSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.runtime.factory import LiveParts
+from onceonly.runtime.live_services import LiveServices
 
 
 def files(folder: Path, rows: int = ROWS, rounds: int = 5) -> Result:
@@ -51,12 +51,12 @@ def second_sink(folder: Path, rows: int = ROWS, rounds: int = 3) -> Result:
     return Result("A second sink", how, measured)
 
 
-def _ours(parts: LiveParts, number: int, *names: str) -> None:
+def _ours(parts: LiveServices, number: int, *names: str) -> None:
     sinks = [FileSink(name, path=f"lake/{name}") for name in names]
     source, transform = KafkaSource(TOPIC), "benchmarks.checkpoint:shape"
     whole(anew(parts, number), Pipeline(name=f"bench_{number}", source=source, transform=transform, sinks=sinks))
 
 
-def _plain(parts: LiveParts, more: Mapping[str, str]) -> None:
+def _plain(parts: LiveServices, more: Mapping[str, str]) -> None:
     place = f"file://{parts.settings.locate('lake/plain')}"
     shape(peers.read(parts, more)).write.mode("append").parquet(place)

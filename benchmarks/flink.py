@@ -16,7 +16,7 @@ from benchmarks.peers import OURS
 from benchmarks.ratio import seconds
 from benchmarks.results import RATIO, Result, Row
 from benchmarks.world import PARTITIONS, TOPIC, create, world
-from onceonly.runtime.factory import LiveParts
+from onceonly.runtime.live_services import LiveServices
 
 ROWS = 3_000_000
 PARALLELISM = 2  # of what the goal is about: as many as cores
@@ -73,7 +73,7 @@ def _by_medians(one: Row, other: Row) -> Row:
 
 
 def _warm(
-    parts: LiveParts,
+    parts: LiveServices,
     rounds: int,
     parallelism: int,
     sides: Mapping[str, flink_process.Settings],
@@ -101,7 +101,7 @@ def _warm(
             process.end()
 
 
-def _cold(parts: LiveParts, rounds: int, parallelism: int, times: Found) -> None:
+def _cold(parts: LiveServices, rounds: int, parallelism: int, times: Found) -> None:
     bootstrap = parts.settings.brokers(None)
     for number in range(rounds):
         target, started = f"cold-{number}", time.perf_counter()
@@ -114,7 +114,7 @@ def _cold(parts: LiveParts, rounds: int, parallelism: int, times: Found) -> None
         _add(times, found | {"Onceonly, process": time.perf_counter() - started})
 
 
-def _new_process(parts: LiveParts, number: int) -> float:
+def _new_process(parts: LiveServices, number: int) -> float:
     """Seconds of a checkpoint in a process and a session of its own, without their start."""
     home, bootstrap = str(parts.settings.home), parts.settings.brokers(None)
     command = [sys.executable, "-m", "benchmarks.once", home, parts.settings.state, parts.settings.spool, bootstrap]

@@ -20,8 +20,8 @@ from benchmarks.world import TOPIC, anew, create, fill, world
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, KafkaSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.runtime import factory
-from onceonly.runtime.factory import LiveParts
+from onceonly.runtime import live_services, spark_stage
+from onceonly.runtime.live_services import LiveServices
 from onceonly.runtime.owners import this_process
 
 ROUNDS = {1_000_000: 3, 3_000_000: 2, 10_000_000: 1, 30_000_000: 1}  # by the number of rows
@@ -50,7 +50,7 @@ def growth(folder: Path) -> Result:
     return Result("Growth: rows", how, points, x="records", settings=peers.WRITING)
 
 
-def _sides(parts: LiveParts, numbers: Iterator[int], rows: int) -> dict[str, Work]:
+def _sides(parts: LiveServices, numbers: Iterator[int], rows: int) -> dict[str, Work]:
     found: dict[str, Work] = {}
     for kind in KINDS:
         pipeline = _pipeline(f"g{next(numbers)}", kind, KafkaSource(TOPIC, max_records=rows))
@@ -59,7 +59,7 @@ def _sides(parts: LiveParts, numbers: Iterator[int], rows: int) -> dict[str, Wor
     return found
 
 
-def _plain(parts: LiveParts, kind: str, rows: int) -> None:
+def _plain(parts: LiveServices, kind: str, rows: int) -> None:
     """Spark alone, tuned: as many records from the start of each partition."""
     ends = json.dumps({TOPIC: {str(each): rows // TOPIC_PARTITIONS for each in range(TOPIC_PARTITIONS)}})
     read = peers.read(parts, {**peers.READ, "endingOffsets": ends})
@@ -100,13 +100,13 @@ def _pipeline(name: str, kind: str, source: KafkaSource) -> Pipeline:
     return Pipeline(name=name, source=source, transform=KINDS[kind], sinks=[sink])
 
 
-def _steps(parts: LiveParts, pipeline: Pipeline) -> dict[str, float]:
+def _steps(parts: LiveServices, pipeline: Pipeline) -> dict[str, float]:
     """Seconds of each."""
-    through, times = factory.coordinator(parts), [time.perf_counter()]
+    through, times = live_services.open_coordinator(parts), [time.perf_counter()]
     planned = through.plan(pipeline, this_process(), lambda _: True).checkpoint
     assert planned is not None
     times.append(time.perf_counter())
-    factory.stage(parts, through, pipeline.name, planned.epoch, None)
+    spark_stage.stage(parts, through, pipeline.name, planned.epoch, None)
     times.append(time.perf_counter())
     through.commit(pipeline.name, planned.epoch)
     times.append(time.perf_counter())

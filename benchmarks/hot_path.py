@@ -17,7 +17,7 @@ from benchmarks.ratio import CPU, alternate
 from benchmarks.results import Result, ratio
 from benchmarks.world import ROWS, record, world
 from onceonly.kafka.librdkafka import Producer, Records
-from onceonly.runtime.factory import LiveParts
+from onceonly.runtime.live_services import LiveServices
 from onceonly.sinks.kafka import spool
 from onceonly.sinks.kafka.produce import ROOM
 
@@ -75,11 +75,11 @@ def note(medians: Mapping[str, float]) -> list[str]:
     ]
 
 
-def _read(parts: LiveParts) -> None:
+def _read(parts: LiveServices) -> None:
     copy(peers.as_ours(parts, peers.READ)).write.format("noop").mode("overwrite").save()
 
 
-def _made(parts: LiveParts, rows: int):  # type: ignore[no-untyped-def]
+def _made(parts: LiveServices, rows: int):  # type: ignore[no-untyped-def]
     """Rows of the topic's sizes, made where they are needed."""
     numbers = parts.spark().range(0, rows, numPartitions=4)
     value = "CAST(concat('value-', lpad(CAST(id AS STRING), 50, '0')) AS BINARY) AS value"

@@ -17,8 +17,8 @@ from benchmarks.world import ROWS, TOPIC, anew, world
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import KafkaSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.runtime import factory
-from onceonly.runtime.factory import LiveParts
+from onceonly.runtime import live_services, spark_stage
+from onceonly.runtime.live_services import LiveServices
 from onceonly.runtime.owners import this_process
 from onceonly.sinks.kafka.sink import KafkaWriter
 
@@ -54,7 +54,7 @@ def kafka_sink(folder: Path, rows: int = ROWS, rounds: int = 3) -> Result:
     )
 
 
-def ours(parts: LiveParts, number: int) -> tuple[float, float]:
+def ours(parts: LiveServices, number: int) -> tuple[float, float]:
     """Seconds of the commit, per transaction: all of it, and what the sink needs."""
     pipeline = Pipeline(
         name=f"bench_{number}",
@@ -63,10 +63,10 @@ def ours(parts: LiveParts, number: int) -> tuple[float, float]:
         sinks=[KafkaSink(name="out", topic="ours")],
     )
     parts = anew(parts, number)
-    through = factory.coordinator(parts)
+    through = live_services.open_coordinator(parts)
     planned = through.plan(pipeline, this_process(), lambda _: True).checkpoint
     assert planned is not None
-    staged = factory.stage(parts, through, pipeline.name, planned.epoch, None)
+    staged = spark_stage.stage(parts, through, pipeline.name, planned.epoch, None)
     sinks: list[float] = []
     with patch.object(KafkaWriter, "commit", _timed(KafkaWriter.commit, sinks)):
         started = time.perf_counter()
@@ -87,7 +87,7 @@ def _timed(commit: Callable[..., Any], times: list[float]) -> Callable[..., Any]
     return timed
 
 
-def _spark(parts: LiveParts, reading: Mapping[str, str], writing: Mapping[str, str]) -> None:
+def _spark(parts: LiveServices, reading: Mapping[str, str], writing: Mapping[str, str]) -> None:
     options = {"kafka.bootstrap.servers": parts.settings.brokers(None), "topic": "theirs", **writing}
     with peers.by_default(parts):
         copy(peers.read(parts, reading)).write.format("kafka").options(**options).mode("append").save()

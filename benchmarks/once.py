@@ -8,13 +8,13 @@ from pathlib import Path
 
 from benchmarks.kafka_sink import ours
 from benchmarks.ratio import seconds
-from onceonly.runtime.factory import LiveParts
+from onceonly.runtime.live_services import LiveServices
 from onceonly.settings import Settings
 
 
 def main(home: str, state: str, spool: str, bootstrap: str, number: str) -> None:
     chosen = {"home": Path(home), "state": state, "spool": spool, "bootstrap": bootstrap}
-    parts = LiveParts(replace(Settings.from_env(), **chosen))
+    parts = LiveServices(replace(Settings.from_env(), **chosen))
     parts.spark()
     print(seconds(lambda: ours(parts, int(number))))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.goals import DEFAULT, TUNED
 from benchmarks.world import TOPIC
-from onceonly.runtime.factory import LiveParts
+from onceonly.runtime.live_services import LiveServices
 from onceonly.spark import read as consumer
 
 FETCH = {"max.poll.records": "10000", "fetch.min.bytes": "100000", "max.partition.fetch.bytes": "8388608"}
@@ -33,7 +33,7 @@ WRITING = {"Onceonly": OURS, DEFAULT: SPARK | {"kafka.*": "default"}, TUNED: SPA
 
 
 @contextmanager
-def by_default(parts: LiveParts) -> Iterator[None]:
+def by_default(parts: LiveServices) -> Iterator[None]:
     """Spark's connector by the interface that Spark chooses, not by ours."""
     spark, name = parts.spark(), INTERFACE[0]
     before = spark.conf.get(name)
@@ -44,16 +44,16 @@ def by_default(parts: LiveParts) -> Iterator[None]:
         spark.conf.set(name, before)
 
 
-def read(parts: LiveParts, more: Mapping[str, str]) -> Any:
+def read(parts: LiveServices, more: Mapping[str, str]) -> Any:
     """The topic, by Spark's own batch source."""
     with by_default(parts):
         return as_ours(parts, more)
 
 
-def as_ours(parts: LiveParts, more: Mapping[str, str]) -> Any:
+def as_ours(parts: LiveServices, more: Mapping[str, str]) -> Any:
     """The same, by the interface that Onceonly chooses."""
     return parts.spark().read.format("kafka").options(**source(parts), **more).load()
 
 
-def source(parts: LiveParts) -> dict[str, str]:
+def source(parts: LiveServices) -> dict[str, str]:
     return {"kafka.bootstrap.servers": parts.settings.brokers(None), "subscribe": TOPIC}

@@ -19,7 +19,7 @@ from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.registry.client import Registry
 from onceonly.kafka.registry.connection import RegistryConnection
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.runtime.factory import LiveParts
+from onceonly.runtime.live_services import LiveServices
 from onceonly.sources.kafka import KafkaReader
 
 ROWS = 200_000
@@ -137,7 +137,7 @@ def _fill(bootstrap: str, topic: str, encode: Encode, rows: int) -> None:
 
 
 def _ours(
-    parts: LiveParts, url: str, topic: str, pinned: bool = False, format: Any = "avro", schema: str | None = None
+    parts: LiveServices, url: str, topic: str, pinned: bool = False, format: Any = "avro", schema: str | None = None
 ) -> None:
     known = Registry(RegistryConnection.parse({"url": url}, "bench"))
     kafka = KafkaConnection.plaintext(parts.settings.brokers(None))
@@ -157,7 +157,7 @@ def _ours(
     _nowhere(source.pinned_to(pins).read(parts.spark(), ranges))
 
 
-def _bare(parts: LiveParts) -> None:
+def _bare(parts: LiveServices) -> None:
     from pyspark.sql import functions as F
     from pyspark.sql.avro.functions import from_avro
 

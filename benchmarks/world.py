@@ -10,8 +10,8 @@ from pathlib import Path
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.dev.services import Services
 from onceonly.pipeline.definition import Pipeline
-from onceonly.runtime import factory
-from onceonly.runtime.factory import LiveParts
+from onceonly.runtime import live_services, spark_stage
+from onceonly.runtime.live_services import LiveServices
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
 
@@ -21,7 +21,7 @@ TOPIC = "bench"
 
 
 @contextmanager
-def world(folder: Path, rows: int = ROWS, topics: tuple[str, ...] = ()) -> Iterator[LiveParts]:
+def world(folder: Path, rows: int = ROWS, topics: tuple[str, ...] = ()) -> Iterator[LiveServices]:
     """A topic with that many records, and empty `topics`; ended with the block."""
     services = Services(folder / "home", port=0)
     bootstrap = services.up().bootstrap
@@ -37,24 +37,24 @@ def world(folder: Path, rows: int = ROWS, topics: tuple[str, ...] = ()) -> Itera
             bootstrap=bootstrap,
         )
         StateTable.make(settings.state)
-        yield LiveParts(settings)
+        yield LiveServices(settings)
     finally:
         services.down()
 
 
-def anew(parts: LiveParts, number: int) -> LiveParts:
+def anew(parts: LiveServices, number: int) -> LiveServices:
     """With a state table of its own: each round, under another pipeline's name, reads the topic from its start."""
     state = f"{parts.settings.state}-{number}"
     StateTable.make(state)
-    return LiveParts(replace(parts.settings, state=state))
+    return LiveServices(replace(parts.settings, state=state))
 
 
-def whole(parts: LiveParts, pipeline: Pipeline, owner: str = "bench") -> Checkpoint:
+def whole(parts: LiveServices, pipeline: Pipeline, owner: str = "bench") -> Checkpoint:
     """A whole checkpoint: plan, stage, commit."""
-    through = factory.coordinator(parts)
+    through = live_services.open_coordinator(parts)
     planned = through.plan(pipeline, owner, lambda _: True).checkpoint
     assert planned is not None
-    factory.stage(parts, through, pipeline.name, planned.epoch, None)
+    spark_stage.stage(parts, through, pipeline.name, planned.epoch, None)
     return through.commit(pipeline.name, planned.epoch)
 
 

@@ -18,7 +18,7 @@ from integration.readers.kafka_reader import create_topic, values
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import Checkpoint
-from onceonly.runtime import factory
+from onceonly.runtime import live_services, spark_stage
 from onceonly.runtime.owners import nobody
 from onceonly.statetable.table import StateTable
 
@@ -129,11 +129,11 @@ def pipelines(topics: dict[str, str], transform: str) -> dict[str, Any]:
 
 
 def planned(project: Project, pipeline: Any, owner: str) -> Checkpoint | None:
-    return factory.coordinator(project.parts).plan(pipeline, owner, nobody).checkpoint
+    return live_services.open_coordinator(project.parts).plan(pipeline, owner, nobody).checkpoint
 
 
 def run(project: Project, pipeline: Any) -> Checkpoint:
-    through, checkpoint = factory.coordinator(project.parts), planned(project, pipeline, "run-1")
+    through, checkpoint = live_services.open_coordinator(project.parts), planned(project, pipeline, "run-1")
     assert checkpoint is not None
-    factory.stage(project.parts, through, pipeline.name, checkpoint.epoch, "run-1")
+    spark_stage.stage(project.parts, through, pipeline.name, checkpoint.epoch, "run-1")
     return through.commit(pipeline.name, checkpoint.epoch)

@@ -19,7 +19,7 @@ from integration.projects import everything
 
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import KafkaSink
-from onceonly.runtime import factory, owners
+from onceonly.runtime import live_services, owners, spark_stage
 from onceonly.settings import Settings
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sinks.kafka.sink import KafkaWriter
@@ -71,14 +71,14 @@ def taken(file: Path) -> bool:
 
 def main() -> None:
     mortal()
-    parts: Any = factory.LiveParts(Settings.from_env())
+    parts: Any = live_services.LiveServices(Settings.from_env())
     for turn in count():
-        through, owner = factory.coordinator(parts), f"{owners.this_process()}-{turn}"
+        through, owner = live_services.open_coordinator(parts), f"{owners.this_process()}-{turn}"
         planned = through.plan(pipeline(*sys.argv[1:3]), owner, owners.nobody).checkpoint
         if planned is None:
             through.recover(NAME, owners.nobody)
             return
-        factory.stage(parts, through, NAME, planned.epoch, owner)
+        spark_stage.stage(parts, through, NAME, planned.epoch, owner)
         print(f"epoch {through.commit(NAME, planned.epoch).epoch}", flush=True)
 
 

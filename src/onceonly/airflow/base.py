@@ -17,7 +17,7 @@ from onceonly.errors import InvalidPipeline
 if TYPE_CHECKING:
     from onceonly.airflow.lineage import Lineage
     from onceonly.coordinator.coordinator import Coordinator
-    from onceonly.runtime.factory import LiveParts
+    from onceonly.runtime.live_services import LiveServices
 
 PLAN_TASK = "plan"
 OWNER = "onceonly_owner"  # key of an XCom of the plan task: the run's owner key, by which all its tasks go
@@ -40,18 +40,18 @@ class OnceonlyOperator(BaseOperator):
         with task_outcome():
             use_stores()
 
-    def parts(self) -> LiveParts:
+    def parts(self) -> LiveServices:
         """Return the parts of a coordinator, whose connections Airflow looks up."""
         from onceonly.airflow.connections import from_airflow
-        from onceonly.runtime.factory import LiveParts
+        from onceonly.runtime.live_services import LiveServices
 
-        return LiveParts(connections=from_airflow)
+        return LiveServices(connections=from_airflow)
 
     def coordinator(self) -> Coordinator:
         """Return a coordinator that logs, counts and reports each transition which this task records."""
-        from onceonly.runtime.factory import coordinator
+        from onceonly.runtime.live_services import open_coordinator
 
-        return coordinator(self.parts(), log=self._log_transition)
+        return open_coordinator(self.parts(), log=self._log_transition)
 
     def _log_transition(self, checkpoint: Checkpoint, row: Row) -> None:
         """Log, count and report that `row` has made `checkpoint` what it is."""

@@ -14,7 +14,7 @@ from onceonly.errors import ActionNeeded, InvalidPipeline, StageAgain
 
 if TYPE_CHECKING:
     from onceonly.coordinator.coordinator import Coordinator
-    from onceonly.runtime.factory import LiveParts
+    from onceonly.runtime.live_services import LiveServices
 
 FINAL_ERRORS = (InvalidPipeline, ActionNeeded)  # a person has to act; when the run has ended, recovery tries it again
 
@@ -40,13 +40,13 @@ class CommitOperator(GateOperator):
         self.partition_keys = partition_keys
         self._noticed: list[Checkpoint] = []  # whose approval has ended: people are told
 
-    def parts(self) -> LiveParts:
+    def parts(self) -> LiveServices:
         return OnceonlyOperator.parts(self)  # to publish, it needs no connection of a Spark
 
     def gatekeeper(self) -> Coordinator:
-        from onceonly.runtime.factory import coordinator
+        from onceonly.runtime.live_services import open_coordinator
 
-        return coordinator(self.gate_parts(), log=self._log_transition)
+        return open_coordinator(self.gate_parts(), log=self._log_transition)
 
     def execute(self, context: Any) -> dict[str, Any]:
         return self._publish(context)

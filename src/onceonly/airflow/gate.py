@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from onceonly.airflow.gatesession import GateParts
     from onceonly.checkpoint.model import Checkpoint
     from onceonly.coordinator.coordinator import Coordinator
-    from onceonly.runtime.factory import LiveParts
+    from onceonly.runtime.live_services import LiveServices
 
 
 class GateOperator(SparkOperator):
@@ -43,7 +43,7 @@ class GateOperator(SparkOperator):
         super().__init__(**arguments)
         self.on_held = notices.as_list(on_held)
 
-    def parts(self) -> LiveParts:
+    def parts(self) -> LiveServices:
         return self.gate_parts()
 
     def gate_parts(self) -> GateParts:

@@ -7,13 +7,13 @@ from typing import Any
 
 from onceonly.airflow import connections
 from onceonly.runtime import child
-from onceonly.runtime.factory import LiveParts
+from onceonly.runtime.live_services import LiveServices
 from onceonly.runtime.target import Target
 from onceonly.spark.conf import stay_here
 
 
 @dataclass
-class GateParts(LiveParts):
+class GateParts(LiveServices):
     """Parts whose Spark is that of an Airflow connection."""
 
     target: Target = field(default_factory=Target)
@@ -33,7 +33,7 @@ class GateParts(LiveParts):
             child.interrupt(self)
 
 
-def parts(plain: LiveParts, conn_id: str) -> GateParts:
+def parts(plain: LiveServices, conn_id: str) -> GateParts:
     """Return the same parts on the Spark of that connection.
 
     Raises:
@@ -44,14 +44,14 @@ def parts(plain: LiveParts, conn_id: str) -> GateParts:
 
 
 @dataclass
-class RecoveryParts(LiveParts):
+class RecoveryParts(LiveServices):
     """Parts for recovery, which looks the connection up when it needs Spark: as a rule it does not."""
 
     conn_id: str = "spark"
     gate_parts: GateParts | None = None
 
     def spark(self, records: int | None = None) -> Any:
-        self.gate_parts = self.gate_parts or parts(LiveParts(self.settings, self.connections), self.conn_id)
+        self.gate_parts = self.gate_parts or parts(LiveServices(self.settings, self.connections), self.conn_id)
         return self.gate_parts.spark(records)
 
     def end(self) -> None:

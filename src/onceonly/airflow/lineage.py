@@ -18,7 +18,7 @@ from onceonly.runtime import datasets
 from onceonly.views import queries
 
 if TYPE_CHECKING:
-    from onceonly.runtime.factory import LiveParts
+    from onceonly.runtime.live_services import LiveServices
 
 PROVIDER = "airflow.providers.openlineage"
 SEVERITY = {"critical": "error", "warning": "warn"}  # OpenLineage's words for what blocks and what does not
@@ -46,7 +46,7 @@ def is_enabled() -> bool:
     return not conf.is_disabled()
 
 
-def collect_lineage(parts: LiveParts, *checkpoints: Checkpoint) -> Lineage:
+def collect_lineage(parts: LiveServices, *checkpoints: Checkpoint) -> Lineage:
     """Return what they have read and, once it is published, written.
 
     Checkpoints of several pipelines: their inputs are left out, else each would seem to go into every output.
@@ -61,7 +61,7 @@ def collect_lineage(parts: LiveParts, *checkpoints: Checkpoint) -> Lineage:
     return Lineage(inputs, outputs, [_checkpoint_facet(checkpoint) for checkpoint in checkpoints])
 
 
-def collect_gate_lineage(parts: LiveParts, *checkpoints: Checkpoint) -> Lineage:
+def collect_gate_lineage(parts: LiveServices, *checkpoints: Checkpoint) -> Lineage:
     """Return what their gates found in the rows staged for each of their outputs; of aborted ones, what does not come.
 
     In the event these outputs are inputs: an output would say that something was written.
@@ -73,7 +73,7 @@ def collect_gate_lineage(parts: LiveParts, *checkpoints: Checkpoint) -> Lineage:
 
 
 def _read_checks(
-    parts: LiveParts, checkpoint: Checkpoint
+    parts: LiveServices, checkpoint: Checkpoint
 ) -> Iterator[tuple[datasets.Dataset, Sequence[Mapping[str, Any]]]]:
     """Yield each output that the gate has examined, with its checks."""
     sinks = (checkpoint.verdict or {}).get("sinks", {})
@@ -82,7 +82,7 @@ def _read_checks(
             yield output, redaction.hide_credentials(sinks[output.sink]["checks"])
 
 
-def collect_abort_lineage(parts: LiveParts, *checkpoints: Checkpoint) -> Lineage:
+def collect_abort_lineage(parts: LiveServices, *checkpoints: Checkpoint) -> Lineage:
     """Return what the aborted ones of them do not bring. An output would say that something was written."""
     facets = []
     for checkpoint in checkpoints:
@@ -93,7 +93,7 @@ def collect_abort_lineage(parts: LiveParts, *checkpoints: Checkpoint) -> Lineage
     return Lineage(checkpoints=facets)
 
 
-def _unpublished_outputs(parts: LiveParts, checkpoint: Checkpoint) -> list[dict[str, str]]:
+def _unpublished_outputs(parts: LiveServices, checkpoint: Checkpoint) -> list[dict[str, str]]:
     outputs = datasets.aimed_at(parts, checkpoint)
     return [{"namespace": output.namespace, "name": output.name} for output in outputs]
 

@@ -24,7 +24,7 @@ from onceonly.views import descriptions
 
 if TYPE_CHECKING:
     from onceonly.coordinator.coordinator import Coordinator
-    from onceonly.runtime.factory import LiveParts
+    from onceonly.runtime.live_services import LiveServices
     from onceonly.runtime.work import Submission, Work
 
 COMMITTED = "committed"  # key of an XCom: [pipeline, epoch] of each checkpoint that recovery has published
@@ -88,9 +88,9 @@ class PlanOperator(OnceonlyOperator):
 
     def planner(self) -> Coordinator:
         """Return the coordinator that plans."""
-        from onceonly.runtime.factory import planner
+        from onceonly.runtime.live_services import open_planner
 
-        return planner(self.parts(), log=self._log_transition)
+        return open_planner(self.parts(), log=self._log_transition)
 
     def _check(self, context: Any, coordinator: Coordinator) -> None:
         """Refuse what this run would trip over later, while nothing is planned yet."""
@@ -279,7 +279,7 @@ class RecoverOperator(OnceonlyOperator):
         self._committed: list[Checkpoint] = []
         self._parts: RunningWork | None = None
 
-    def parts(self) -> LiveParts:
+    def parts(self) -> LiveServices:
         from onceonly.airflow.gatesession import RecoveryParts
 
         plain = super().parts()

@@ -24,7 +24,7 @@ from onceonly.checkpoint.model import Checkpoint, Event, Row
 from onceonly.views.metrics import Kind, Metric, Sample
 
 if TYPE_CHECKING:
-    from onceonly.runtime.factory import LiveParts
+    from onceonly.runtime.live_services import LiveServices
     from onceonly.statetable.table import StateTable
     from onceonly.views.summary import Lag, Summary
 
@@ -98,7 +98,7 @@ def count_verdict(checkpoint: Checkpoint) -> None:
         _send(stats().incr, "verdict", 1, tags)
 
 
-def measure(state: StateTable, parts: LiveParts) -> None:
+def measure(state: StateTable, parts: LiveServices) -> None:
     """Set the gauges of all pipelines. Those whose sources do not answer in time have none of their lag."""
     from onceonly.views import metrics
     from onceonly.views.summary import read_summaries
@@ -112,7 +112,7 @@ def measure(state: StateTable, parts: LiveParts) -> None:
             _send(stats().gauge, _gauge_name(sample.metric), _gauge_value(sample, now), sample.labels)
 
 
-def _measure_lags(parts: LiveParts, summaries: Iterable[Summary]) -> dict[str, Lag]:
+def _measure_lags(parts: LiveServices, summaries: Iterable[Summary]) -> dict[str, Lag]:
     """Return by name the lags of those pipelines whose sources answer in time."""
     from onceonly.runtime.lag import behind
 

@@ -11,7 +11,7 @@ from onceonly.settings import Settings
 
 if TYPE_CHECKING:
     from onceonly.coordinator.coordinator import Coordinator
-    from onceonly.runtime.factory import LiveParts
+    from onceonly.runtime.live_services import LiveServices
 
 
 def coordinator(settings: Settings) -> Coordinator:
@@ -20,18 +20,18 @@ def coordinator(settings: Settings) -> Coordinator:
     Raises:
         NotCommitted: nothing could be recorded in the state table.
     """
-    from onceonly.runtime import factory
+    from onceonly.runtime import live_services
     from onceonly.statetable import location
 
     location.check_writable(settings.state)
-    return factory.coordinator(parts(settings))
+    return live_services.open_coordinator(parts(settings))
 
 
-def parts(settings: Settings) -> LiveParts:
+def parts(settings: Settings) -> LiveServices:
     """Return live parts on the Spark of `with_spark`."""
-    from onceonly.runtime import factory
+    from onceonly.runtime import live_services
 
-    return factory.LiveParts(with_spark(settings))
+    return live_services.LiveServices(with_spark(settings))
 
 
 def with_spark(settings: Settings) -> Settings:

@@ -20,7 +20,7 @@ from onceonly.settings import Settings
 from onceonly.views import descriptions, queries
 
 if TYPE_CHECKING:
-    from onceonly.runtime.factory import LiveParts
+    from onceonly.runtime.live_services import LiveServices
     from onceonly.statetable.table import StateTable
 
 PROBLEM_EXIT_CODE = 5
@@ -59,7 +59,7 @@ def check(file: str, as_json: bool) -> None:
 def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
     """Check the pipeline, and return what was found, line by line; raises what is wrong."""
     from onceonly.airflow import versions as airflow
-    from onceonly.runtime import factory
+    from onceonly.runtime import live_services
     from onceonly.spark import check as spark
 
     notes = [f"pipeline '{pipeline.name}' is sound, in {pipeline.mode} mode"]
@@ -67,10 +67,10 @@ def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
     notes += spark.notes(parts.settings) + airflow.notes() + _check_stores(pipeline, parts.settings)
     for conn_id in sorted(pipeline.connections):
         notes.append(_check_connection(parts, pipeline, conn_id))
-    pipeline = factory.locate_tables(pipeline, parts)
+    pipeline = live_services.locate_tables(pipeline, parts)
     for config in _configs_with_tables(pipeline):
         notes.append(f"'{config.table}' is the table at {config.path}")
-    notes_of_parts = factory.check(pipeline, parts)
+    notes_of_parts = live_services.check_pipeline(pipeline, parts)
     if pipeline.gate:
         parts.inspector(pipeline).check_suites()
     notes.append(f"transform {pipeline.transform} imports")
@@ -99,7 +99,7 @@ def _check_stores(pipeline: Pipeline, settings: Settings) -> list[str]:
     return stores.notes(settings.jars, paths)
 
 
-def _check_upstream(pipeline: Pipeline, parts: LiveParts, settings: Settings) -> list[str]:
+def _check_upstream(pipeline: Pipeline, parts: LiveServices, settings: Settings) -> list[str]:
     """Check the pipelines that write what it reads."""
     from onceonly.coordinator import barrier
 
@@ -115,7 +115,7 @@ def _check_upstream(pipeline: Pipeline, parts: LiveParts, settings: Settings) ->
     return barrier.check(state, parts, pipeline)
 
 
-def _check_targets(pipeline: Pipeline, parts: LiveParts, settings: Settings) -> list[str]:
+def _check_targets(pipeline: Pipeline, parts: LiveServices, settings: Settings) -> list[str]:
     """Check that the targets have what was published before; raises ActionNeeded if one lacks it."""
     from onceonly.coordinator import target_history
     from onceonly.statetable.table import StateTable
@@ -131,7 +131,7 @@ def _check_targets(pipeline: Pipeline, parts: LiveParts, settings: Settings) -> 
     return [f"targets: {', '.join(published)} have what was published to them"]
 
 
-def _check_connection(parts: LiveParts, pipeline: Pipeline, conn_id: str) -> str:
+def _check_connection(parts: LiveServices, pipeline: Pipeline, conn_id: str) -> str:
     """Check a connection, which is that of a registry, or of brokers."""
     registry = parts.registry(conn_id) if conn_id in pipeline.registries else None
     connection = registry.connection if registry else parts.kafka(conn_id, None)
@@ -156,14 +156,14 @@ def _find_latest(state: StateTable | None, pipeline: Pipeline) -> Checkpoint | N
 def _dated_ahead(pipeline: Pipeline, settings: Settings) -> list[str]:
     """Return a line for each source that is read by times: how many unread records are dated in the future."""
     from onceonly.coordinator.pins import count_ahead
-    from onceonly.runtime import factory
+    from onceonly.runtime import live_services
 
     if pipeline.mode != "interval" or pipeline.after:
         return []
     parts = changing.parts(settings)
     latest = _find_latest(queries.find_state_table(settings), pipeline)
     now, lines = datetime.now(UTC), []
-    for topic, source in parts.sources(factory.locate_tables(pipeline, parts)).items():
+    for topic, source in parts.sources(live_services.locate_tables(pipeline, parts)).items():
         last_range = range_of(latest.ranges, topic) if latest else None
         next_offsets = last_range.ends if last_range else {}
         log, number = source.log(), count_ahead(source, next_offsets, now)

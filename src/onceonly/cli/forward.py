@@ -54,7 +54,7 @@ def forward(
     --json prints the checkpoint as `onceonly status PIPELINE --json` does.
     """
     from onceonly.coordinator.forward import Forward
-    from onceonly.runtime import factory
+    from onceonly.runtime import live_services
 
     settings = Settings.from_env()
     pipeline = target.load(file, settings.project)
@@ -63,7 +63,7 @@ def forward(
     coordinator = changing.coordinator(settings)
     confirmed = _confirm(coordinator.state, pipeline.name, seen, f"Continue after decision {decision}?", as_json)
     request = replace(request, seen=confirmed)
-    checkpoint = coordinator.forward(factory.locate_tables(pipeline, changing.parts(settings)), request)
+    checkpoint = coordinator.forward(live_services.locate_tables(pipeline, changing.parts(settings)), request)
     if as_json:
         return print_json(queries.to_json(checkpoint))
     words = (

@@ -35,9 +35,9 @@ def metrics(lag: bool) -> None:
 
 def _read_lags(pipelines: Sequence[Summary]) -> dict[str, Lag | None]:
     """Ask the sources, several at once, and return the lag of each pipeline by name."""
-    from onceonly.runtime import factory
+    from onceonly.runtime import live_services
     from onceonly.runtime.lag import behind
 
     with ThreadPoolExecutor(MAX_PIPELINES_AT_ONCE) as pool:
-        lags = pool.map(partial(behind, factory.LiveParts(Settings.from_env())), pipelines)
+        lags = pool.map(partial(behind, live_services.LiveServices(Settings.from_env())), pipelines)
         return {pipeline.name: lag for pipeline, lag in zip(pipelines, lags, strict=True)}

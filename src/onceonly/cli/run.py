@@ -22,7 +22,7 @@ from onceonly.views import descriptions, formatting, queries
 
 if TYPE_CHECKING:
     from onceonly.coordinator.coordinator import Coordinator
-    from onceonly.runtime.factory import LiveParts
+    from onceonly.runtime.live_services import LiveServices
 
 RECOVERY = {
     State.PLANNED: "aborts it; the next run uses the same offsets",
@@ -87,7 +87,7 @@ class _Run:
     """One run of this command, and what it has done so far."""
 
     pipeline: Pipeline
-    parts: LiveParts
+    parts: LiveServices
     owner: str
     steps: show.Steps
     file: str  # as it was given
@@ -134,13 +134,13 @@ class _Run:
 
     def stage(self, checkpoint: Checkpoint) -> None:
         """Stage the checkpoint; aborts it if that fails."""
-        from onceonly.runtime import factory
+        from onceonly.runtime import spark_stage
 
         logging.getLogger("py4j").setLevel(logging.WARNING)  # it says goodbye at each end of a JVM
         name, epoch = checkpoint.pipeline, checkpoint.epoch
         try:
             with self.steps.step("stage") as words:
-                staged = self.checkpoint = factory.stage(self.parts, self.coordinator, name, epoch, self.owner)
+                staged = self.checkpoint = spark_stage.stage(self.parts, self.coordinator, name, epoch, self.owner)
                 words.append(f"attempt {staged.attempt}")
                 for sink, handle in staged.handles.items():
                     words.append(f"{sink}: {descriptions.describe_staged_rows(handle)}")
@@ -228,26 +228,26 @@ class _Run:
             error.todo += f"\nIt could not be aborted either ({why}): onceonly recover {checkpoint.pipeline}"
 
 
-def _start(pipeline: Pipeline, parts: LiveParts, steps: show.Steps, file: str) -> _Run:
-    from onceonly.runtime import factory, owners
+def _start(pipeline: Pipeline, parts: LiveServices, steps: show.Steps, file: str) -> _Run:
+    from onceonly.runtime import live_services, owners
 
     this_run = _Run(pipeline, parts, owners.this_process(), steps, file)
-    this_run.coordinator = factory.planner(parts, this_run.notice)
+    this_run.coordinator = live_services.open_planner(parts, this_run.notice)
     return this_run
 
 
-def _check(pipeline: Pipeline, interval: Interval | None, settings: Settings) -> tuple[Pipeline, LiveParts]:
+def _check(pipeline: Pipeline, interval: Interval | None, settings: Settings) -> tuple[Pipeline, LiveServices]:
     """Refuse whatever can be refused before the state table is touched.
 
     Returns the pipeline with its tables' paths, and the parts that it runs on.
     """
     from onceonly.coordinator.cut import Cut
-    from onceonly.runtime import factory
+    from onceonly.runtime import live_services
 
     parts = changing.parts(settings)
-    pipeline = factory.locate_tables(pipeline, parts)
+    pipeline = live_services.locate_tables(pipeline, parts)
     Cut(pipeline, parts.sources(pipeline), interval)
-    factory.check(pipeline, parts)
+    live_services.check_pipeline(pipeline, parts)
     return pipeline, parts
 
 

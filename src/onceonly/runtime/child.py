@@ -20,8 +20,9 @@ from onceonly.kafka import lookup
 from onceonly.kafka.lookup import Lookup
 from onceonly.pipeline.definition import Pipeline
 from onceonly.runtime import command, process
-from onceonly.runtime.factory import LiveParts, coordinator, max_records, stage
+from onceonly.runtime.live_services import LiveServices, open_coordinator
 from onceonly.runtime.properties import properties
+from onceonly.runtime.spark_stage import max_records, stage
 from onceonly.runtime.target import Target
 from onceonly.settings import Settings
 from onceonly.spark import jvm
@@ -59,16 +60,16 @@ class ConnectJob:
 
     def run(self, name: str, epoch: int, owner: str) -> None:
         parts = self._parts()
-        stage(parts, coordinator(parts, log=self.notify), name, epoch, owner, self.say)
+        stage(parts, open_coordinator(parts, log=self.notify), name, epoch, owner, self.say)
 
     def end(self) -> None:
         interrupt(self._parts())
 
-    def _parts(self) -> LiveParts:
-        return LiveParts(replace(Settings.from_env(), spark_remote=self.spark.remote), self.connections)
+    def _parts(self) -> LiveServices:
+        return LiveServices(replace(Settings.from_env(), spark_remote=self.spark.remote), self.connections)
 
 
-def interrupt(parts: LiveParts) -> None:
+def interrupt(parts: LiveServices) -> None:
     """Interrupt what the Connect server does for this process's session, and for no other.
 
     From a thread: a signal handler may have interrupted its client.

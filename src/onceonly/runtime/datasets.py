@@ -20,7 +20,7 @@ from onceonly.pipeline.sinks import KafkaSink
 from onceonly.pipeline.tables import Stored
 
 if TYPE_CHECKING:
-    from onceonly.runtime.factory import LiveParts
+    from onceonly.runtime.live_services import LiveServices
 
 FILES, BELOW_HOME, BUCKETS = "file", "onceonly://", {"s3": "s3", "s3a": "s3", "gs": "gs"}
 Fields = tuple[tuple[str, str], ...]  # (name, type), as far as they are known
@@ -52,7 +52,7 @@ class Written(Dataset):
     fields: Fields = ()
 
 
-def read(parts: LiveParts, checkpoint: Checkpoint) -> Iterator[Read]:
+def read(parts: LiveServices, checkpoint: Checkpoint) -> Iterator[Read]:
     """Yield what the checkpoint reads: topics, tables and folders, with the range of each."""
     pipeline = Pipeline.from_json(checkpoint.definition)
     for range_ in checkpoint.ranges:
@@ -63,7 +63,7 @@ def read(parts: LiveParts, checkpoint: Checkpoint) -> Iterator[Read]:
             yield Read(_brokers_namespace(parts, source), range_.topic, range_)
 
 
-def written(parts: LiveParts, checkpoint: Checkpoint) -> Iterator[Written]:
+def written(parts: LiveServices, checkpoint: Checkpoint) -> Iterator[Written]:
     """Yield what it has published, sink by sink; no application state, and nothing of a sink that was given up."""
     pipeline = Pipeline.from_json(checkpoint.definition)
     for name in checkpoint.published:
@@ -74,7 +74,7 @@ def written(parts: LiveParts, checkpoint: Checkpoint) -> Iterator[Written]:
             yield from _written_places(parts, config, handle)
 
 
-def aimed_at(parts: LiveParts, checkpoint: Checkpoint) -> Iterator[Written]:
+def aimed_at(parts: LiveServices, checkpoint: Checkpoint) -> Iterator[Written]:
     """Yield what it would publish or would have published, by the same names.
 
     Nothing is read, so nothing is counted.
@@ -91,7 +91,7 @@ def aimed_at(parts: LiveParts, checkpoint: Checkpoint) -> Iterator[Written]:
                 yield Written(*_name_place(parts, uri), config.name)
 
 
-def _written_topics(parts: LiveParts, config: SinkConfig, handle: Mapping[str, Any]) -> Iterator[Written]:
+def _written_topics(parts: LiveServices, config: SinkConfig, handle: Mapping[str, Any]) -> Iterator[Written]:
     topics = list(handle["topics"])
     counts = _counts(handle, len(topics))
     fields = _avro_fields(parts, config)
@@ -99,7 +99,7 @@ def _written_topics(parts: LiveParts, config: SinkConfig, handle: Mapping[str, A
         yield Written(_brokers_namespace(parts, config), topic, config.name, *counts, fields)
 
 
-def _written_places(parts: LiveParts, config: SinkConfig, handle: Mapping[str, Any]) -> Iterator[Written]:
+def _written_places(parts: LiveServices, config: SinkConfig, handle: Mapping[str, Any]) -> Iterator[Written]:
     uris = _uris(config, handle)
     counts = _counts(handle, len(uris))
     for uri in uris:
@@ -113,7 +113,7 @@ def _uris(config: SinkConfig, handle: Mapping[str, Any]) -> tuple[str, ...]:
     return (str(staged_uri),) if uris and staged_uri else uris
 
 
-def _name_place(parts: LiveParts, uri: str) -> tuple[str, str]:
+def _name_place(parts: LiveServices, uri: str) -> tuple[str, str]:
     return _split_uri(parts.settings.locate(uri.removeprefix(BELOW_HOME)))
 
 
@@ -126,7 +126,7 @@ def _counts(handle: Mapping[str, Any], place_count: int) -> tuple[int | None, in
     return handle.get("rows"), handle.get("bytes"), file_count
 
 
-def _brokers_namespace(parts: LiveParts, config: Any) -> str:
+def _brokers_namespace(parts: LiveServices, config: Any) -> str:
     """Return kafka://host:port: the first address stands for the cluster."""
     return f"kafka://{parts.kafka(config.connection, config.bootstrap).bootstrap.split(',')[0].strip()}"
 
@@ -155,7 +155,7 @@ def _delta_fields(handle: Mapping[str, Any]) -> Fields:
     return ()
 
 
-def _avro_fields(parts: LiveParts, config: SinkConfig) -> Fields:
+def _avro_fields(parts: LiveServices, config: SinkConfig) -> Fields:
     """Return the fields of a sink's Avro schema file; none where there is none, or it cannot be read."""
     file = str(getattr(config, "schema", None) or "")
     if not file.endswith(".avsc"):

@@ -10,10 +10,10 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.views.summary import Lag, Summary, data_end
 
 if TYPE_CHECKING:
-    from onceonly.runtime.factory import LiveParts
+    from onceonly.runtime.live_services import LiveServices
 
 
-def behind(parts: LiveParts, summary: Summary) -> Lag:
+def behind(parts: LiveServices, summary: Summary) -> Lag:
     """Return how far a pipeline is behind. Asks the sources once; whatever they fail with is the answer."""
     try:
         sources = parts.sources(Pipeline.from_json(summary.latest.definition))

@@ -12,16 +12,16 @@ from typing import Any
 from onceonly.checkpoint.model import Checkpoint, Row
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.errors import OnceonlyError, exit_code, first_sentence
-from onceonly.runtime import factory
-from onceonly.runtime.factory import LiveParts
+from onceonly.runtime import live_services, spark_stage
 from onceonly.runtime.job_report import Report
+from onceonly.runtime.live_services import LiveServices
 from onceonly.runtime.orphan import die_with_jvm
 from onceonly.spark import catalog
 from onceonly.spark.conf import stay_here
 from onceonly.spark.progress import Say
 from onceonly.views.descriptions import JOB_LINE_PREFIX, describe_transition
 
-Step = Callable[[LiveParts, Coordinator, Say], Any]
+Step = Callable[[LiveServices, Coordinator, Say], Any]
 
 
 def stage(argv: list[str]) -> int:
@@ -34,7 +34,7 @@ def stage(argv: list[str]) -> int:
     reports, connections = of_driver[:1], of_driver[2:]
     since = int(of_driver[1]) if of_driver else None
     return _run(
-        lambda parts, coordinator, say: factory.stage(parts, coordinator, name, int(epoch), owner, say, since),
+        lambda parts, coordinator, say: spark_stage.stage(parts, coordinator, name, int(epoch), owner, say, since),
         reports,
         connections,
     )
@@ -52,7 +52,7 @@ def tables(names: list[str]) -> int:
     stay_here()
     _hide_programs()
     try:
-        tables_by_name = catalog.find(LiveParts().spark(), names)
+        tables_by_name = catalog.find(LiveServices().spark(), names)
     except Exception as error:
         say(str(error))
         return exit_code(error)
@@ -80,8 +80,8 @@ def _run(step: Step, report_uris: list[str], connection_files: list[str]) -> int
 
     code = 0
     try:
-        parts = LiveParts()
-        step(parts, factory.coordinator(parts, log=notify), write)
+        parts = LiveServices()
+        step(parts, live_services.open_coordinator(parts, log=notify), write)
     except Exception as error:
         write(str(error) if isinstance(error, OnceonlyError) else first_sentence(error))
         code = exit_code(error)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.pipeline.catalogs import Found
 from onceonly.runtime import child, process
-from onceonly.runtime.factory import LiveParts
+from onceonly.runtime.live_services import LiveServices
 from onceonly.runtime.target import Target
 from onceonly.settings import Settings
 from onceonly.spark import catalog, jvm
@@ -27,7 +27,7 @@ def find(spark: Target, names: Iterable[str]) -> Mapping[str, Found]:
     """
     settings = Settings.from_env()
     if spark.remote:
-        return catalog.find(LiveParts(replace(settings, spark_remote=spark.remote)).spark(), names)
+        return catalog.find(LiveServices(replace(settings, spark_remote=spark.remote)).spark(), names)
     env = jvm.environment(settings.jars, records=0)
     with child.start_program(Target("local[1]", conf=spark.conf), "tables", sorted(names), settings, env) as job:
         lines = job.communicate()[0].splitlines()

@@ -32,8 +32,8 @@ from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, KafkaSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.runtime import factory
-from onceonly.runtime.factory import LiveParts
+from onceonly.runtime import live_services, spark_stage
+from onceonly.runtime.live_services import LiveServices
 from onceonly.runtime.owners import airflow_run, installation_of
 from onceonly.statetable.table import StateTable
 
@@ -261,11 +261,11 @@ def test_recovery_publishes_what_an_ended_run_staged(
     project.set_gate(min_rows=1)
     produce(project, range(12))
     parts = project.parts
-    through = factory.coordinator(parts)
+    through = live_services.open_coordinator(parts)
     gone = airflow_run("numbers_chained", "a run that was deleted", HERE)
     planned = through.plan(project.pipeline(), gone, lambda _: True).checkpoint
     assert planned is not None
-    factory.stage(parts, through, planned.pipeline, planned.epoch, gone)
+    spark_stage.stage(parts, through, planned.pipeline, planned.epoch, gone)
     assert not project.published()
     away = refused(project, through, parts)
     recovered = airflow.run(project, "recovery")
@@ -290,13 +290,13 @@ def test_two_airflows_on_one_state_table(airflow: Airflow, project: Project, tmp
     """The runs of one of them are unknown to the other: that is no sign that they have ended."""
     produce(project, range(4))
     assert airflow.run(project, "chained")["run"] == "success"
-    through = factory.coordinator(project.parts)
+    through = live_services.open_coordinator(project.parts)
     first = installation_of(latest(through).owner)
     produce(project, range(4, 8))
     live = airflow_run("numbers_chained", "at work", first)
     planned = through.plan(project.pipeline(), live, lambda _: True).checkpoint
     assert planned is not None
-    factory.stage(project.parts, through, planned.pipeline, planned.epoch, live)
+    spark_stage.stage(project.parts, through, planned.pipeline, planned.epoch, live)
     with Airflow(tmp_path / "other", airflow.spark).initialised() as other:
         assert other.run(project, "recovery")["run"] == "success"
         assert latest(through).state is State.STAGED
@@ -339,12 +339,12 @@ def told_of_recovery(project: Project, watched: Watched) -> None:
     assert recover["outputs"] == []
 
 
-def refused(project: Project, through: Coordinator, parts: LiveParts) -> Path:
+def refused(project: Project, through: Coordinator, parts: LiveServices) -> Path:
     """Another pipeline that an ended run staged, whose table is not there; where it is."""
     gone = airflow_run("numbers_interval", "a run that was deleted", HERE)
     planned = through.plan(project.pipeline("interval"), gone, lambda _: True, hour(0)).checkpoint
     assert planned is not None
-    factory.stage(parts, through, planned.pipeline, planned.epoch, gone)
+    spark_stage.stage(parts, through, planned.pipeline, planned.epoch, gone)
     table = project.folder / "home" / "lake" / "interval"
     return table.rename(table.with_name("away"))
 

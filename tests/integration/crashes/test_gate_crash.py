@@ -11,7 +11,7 @@ from integration.programs.children import output
 from integration.projects.project import Project, make_project, produce
 
 from onceonly.checkpoint.model import Checkpoint, State
-from onceonly.runtime import factory
+from onceonly.runtime import live_services
 from onceonly.runtime.owners import nobody
 
 pytestmark = [pytest.mark.integration, pytest.mark.crash]
@@ -48,7 +48,7 @@ def die_and_recover(project: Project, point: str) -> Checkpoint:
     printed = output(child := project.child("victims/mortal.py", "chained", point))
     assert child.returncode == KILLED, f"'{point}' was not reached: {printed}"
     assert project.published() == before
-    through = factory.coordinator(project.parts)
+    through = live_services.open_coordinator(project.parts)
     through.recover("numbers_chained", nobody)
     now = through.state.view("numbers_chained").latest
     assert now is not None

@@ -10,7 +10,7 @@ from integration.programs.children import output
 from integration.projects.project import Project, make_project, produce
 
 from onceonly.checkpoint.model import State
-from onceonly.runtime import factory
+from onceonly.runtime import live_services, spark_stage
 
 pytestmark = pytest.mark.integration
 ROUNDS = 3
@@ -24,10 +24,10 @@ def project(tmp_path: Path, broker: str, spark_server: str, request: pytest.Fixt
 
 def stage_next(project: Project, owner: str) -> int:
     parts = project.parts
-    through = factory.coordinator(parts)
+    through = live_services.open_coordinator(parts)
     planned = through.plan(project.pipeline(most=20), owner, lambda _: True).checkpoint
     assert planned is not None
-    return factory.stage(parts, through, planned.pipeline, planned.epoch, None).epoch
+    return spark_stage.stage(parts, through, planned.pipeline, planned.epoch, None).epoch
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_one_outcome_whoever_is_first(project: Project, actions: list[str]) -> N
 
 
 def settle(project: Project, epoch: int, before: Counter[int], printed: list[str]) -> None:
-    through = factory.coordinator(project.parts)
+    through = live_services.open_coordinator(project.parts)
     checkpoint = through.state.view("numbers_chained").checkpoint(epoch)
     assert checkpoint is not None
     gained = project.published() - before

@@ -23,7 +23,7 @@ from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.cli import main
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.errors import Busy, GateFailed, InvalidPipeline
-from onceonly.runtime import factory, owners
+from onceonly.runtime import live_services, owners, spark_stage
 
 airflow = test_airflow.airflow  # the fixture
 pytestmark = [pytest.mark.integration]
@@ -47,10 +47,10 @@ def project(tmp_path: Path, broker: str, spark_server: str) -> Project:
 
 
 def staged(project: Project) -> tuple[Coordinator, Checkpoint]:
-    through, pipeline = factory.coordinator(project.parts), project.pipeline()
+    through, pipeline = live_services.open_coordinator(project.parts), project.pipeline()
     planned = through.plan(pipeline, owners.this_process(), owners.alive).checkpoint
     assert planned is not None
-    return through, factory.stage(project.parts, through, pipeline.name, planned.epoch, None)
+    return through, spark_stage.stage(project.parts, through, pipeline.name, planned.epoch, None)
 
 
 @pytest.mark.parametrize("path", ["in process", "spark"])
@@ -90,7 +90,7 @@ def test_the_run_is_failed_and_the_fixed_one_publishes(airflow: Airflow, project
     }
     assert "CRITICAL: expect_column_values_to_be_between(column=n, max_value=99) (1 of 3 rows)" in failed["log"]
     assert not project.published()
-    through = factory.coordinator(project.parts)
+    through = live_services.open_coordinator(project.parts)
     aborted = latest(through)
     assert (aborted.state, aborted.verdict and aborted.verdict["outcome"]) == (State.ABORTED, "failed")
     assert aborted.verdict is not None
@@ -120,7 +120,7 @@ def test_what_is_held_is_published_once_it_is_approved(airflow: Airflow, project
     held = airflow.run(project, "chained")
     assert (held["run"], held["tasks"]["gate"], held["tasks"]["abort"]) == ("failed", "failed", "skipped"), held["log"]
     assert "great_expectations" not in held["log"], "bounds need no suite"
-    through = factory.coordinator(project.parts)
+    through = live_services.open_coordinator(project.parts)
     through.recover("numbers_chained", owners.nobody)
     assert latest(through).held, "recovery leaves it to a person"
     with pytest.raises(Busy, match="onceonly approve numbers_chained 1 --reason"):
@@ -146,7 +146,7 @@ def test_an_invalid_suite_is_refused_before_anything_is_written(project: Project
     for told, suite in cases.items():
         file.write_text(suite) if suite else file.unlink()
         with pytest.raises(InvalidPipeline, match=told):
-            factory.check(project.pipeline(), project.parts)
+            live_services.check_pipeline(project.pipeline(), project.parts)
         with pytest.raises(InvalidPipeline, match=told):
             through.plan(project.pipeline(), "run-2", owners.nobody)
     file.write_text(asks("expect_nonsense"))
@@ -183,10 +183,10 @@ def test_an_interval_without_records_is_judged_and_publishes_no_row(project: Pro
     project.set_gate(min_rows=1, on_fail="hold")
     (project.folder / f"transforms_{project.topic}.py").write_text(COUNTED)
     produce(project, [0])
-    through, pipeline = factory.coordinator(project.parts), project.pipeline("interval", transform="counted")
+    through, pipeline = live_services.open_coordinator(project.parts), project.pipeline("interval", transform="counted")
     planned = through.plan(pipeline, "run-1", owners.nobody, hour(1)).checkpoint
     assert planned is not None
-    factory.stage(project.parts, through, pipeline.name, planned.epoch, None)
+    spark_stage.stage(project.parts, through, pipeline.name, planned.epoch, None)
     judged = through.gate(pipeline.name, planned.epoch, "test")
     assert judged.verdict is not None
     assert (judged.verdict["outcome"], judged.verdict["sinks"]["numbers"]["rows"]) == ("failed", 0)

@@ -10,7 +10,7 @@ from integration.projects.project import Project
 from person import Person
 
 from onceonly.checkpoint.model import Checkpoint
-from onceonly.runtime import factory
+from onceonly.runtime import live_services
 
 NAME = "numbers_chained"
 
@@ -39,7 +39,7 @@ def _bring_back(project: Project) -> None:
 
 
 def _approve(project: Project) -> None:
-    Person(factory.coordinator(project.parts)).approve(NAME, _latest(project).epoch, "ann", "a quiet day")
+    Person(live_services.open_coordinator(project.parts)).approve(NAME, _latest(project).epoch, "ann", "a quiet day")
 
 
 def _table(project: Project) -> Path:
@@ -47,7 +47,7 @@ def _table(project: Project) -> Path:
 
 
 def _latest(project: Project) -> Checkpoint:
-    latest = factory.coordinator(project.parts).state.view(NAME).latest
+    latest = live_services.open_coordinator(project.parts).state.view(NAME).latest
     assert latest is not None
     return latest
 

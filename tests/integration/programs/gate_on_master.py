@@ -6,14 +6,14 @@ import sys
 from pathlib import Path
 
 from onceonly.airflow.gatesession import GateParts
-from onceonly.runtime.factory import coordinator
+from onceonly.runtime.live_services import open_coordinator
 from onceonly.runtime.target import Target
 from onceonly.settings import Settings
 
 _, _, name, epoch = sys.argv[1:]
 jars = {"ONCEONLY_JARS": str(Path(__file__).parents[3] / ".jars")}
 parts = GateParts(Settings.from_env(os.environ | jars), target=Target("local[1]"))
-judged = coordinator(parts).gate(name, int(epoch), "test")
+judged = open_coordinator(parts).gate(name, int(epoch), "test")
 spark = parts.spark()
 print(json.dumps({"master": spark.sparkContext.master, "verdict": judged.verdict}))
 spark.stop()

@@ -9,14 +9,14 @@ from pathlib import Path
 from integration.projects.project import Project
 
 from onceonly.errors import OnceonlyError
-from onceonly.runtime import factory, owners
+from onceonly.runtime import live_services, owners
 
 PIPELINE = "numbers_chained"
 
 
 def main() -> None:
     folder, spark, action, go = sys.argv[1:5]
-    through = factory.coordinator(Project.found(folder, spark).parts)
+    through = live_services.open_coordinator(Project.found(folder, spark).parts)
     epoch = through.state.view(PIPELINE).head.epoch
     print("ready", flush=True)
     while not Path(go).exists():

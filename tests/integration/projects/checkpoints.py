@@ -7,16 +7,16 @@ from typing import Any
 
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.pipeline.definition import Pipeline
-from onceonly.runtime import factory, owners
+from onceonly.runtime import live_services, owners, spark_stage
 
 
 def run_next(parts: Any, pipeline: Pipeline, interval: Any = None, reprocess: str | None = None) -> Checkpoint | None:
     """Plan, stage and commit, whoever was at it before; None: there is nothing left to do."""
-    through, owner = factory.coordinator(parts), f"{owners.this_process()} {os.urandom(4).hex()}"
+    through, owner = live_services.open_coordinator(parts), f"{owners.this_process()} {os.urandom(4).hex()}"
     planned = through.plan(pipeline, owner, owners.nobody, interval, reprocess).checkpoint
     if planned is None or planned.state.settled:
         return None
-    factory.stage(parts, through, pipeline.name, planned.epoch, owner)
+    spark_stage.stage(parts, through, pipeline.name, planned.epoch, owner)
     return through.commit(pipeline.name, planned.epoch)
 
 

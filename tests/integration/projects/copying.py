@@ -16,7 +16,7 @@ from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, KafkaSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.runtime import factory, owners
+from onceonly.runtime import live_services, owners, spark_stage
 from onceonly.sinks.kafka.handle import Part, parts_of
 from onceonly.spark import few
 from onceonly.spark.few import RECORDS
@@ -58,7 +58,7 @@ class Copy:
 
     @property
     def through(self) -> Coordinator:
-        return factory.coordinator(self.project.parts)
+        return live_services.open_coordinator(self.project.parts)
 
     def plan(self, number: int = 0) -> Checkpoint:
         interval, owner = None, owners.this_process()
@@ -82,7 +82,7 @@ class Copy:
     def stage(self, number: int = 0) -> Checkpoint:
         epoch = self.plan(number).epoch
         with patch.object(few, "RECORDS", self.few_records):
-            return factory.stage(self.project.parts, self.through, "copying", epoch, None)
+            return spark_stage.stage(self.project.parts, self.through, "copying", epoch, None)
 
     def commit(self, epoch: int = 1) -> Checkpoint:
         return self.through.commit("copying", epoch)

@@ -29,7 +29,7 @@ from onceonly.dev.services.service import Service
 from onceonly.errors import NotCommitted
 from onceonly.kafka import lookup
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.runtime import factory, job_report, owners
+from onceonly.runtime import job_report, live_services, owners
 from onceonly.runtime.driver import Driver
 from onceonly.runtime.job_report import FOLDER
 from onceonly.runtime.target import Target
@@ -60,7 +60,7 @@ class World:
 
     @property
     def through(self) -> Coordinator:
-        return factory.coordinator(self.project.parts)
+        return live_services.open_coordinator(self.project.parts)
 
     @property
     def now(self) -> Checkpoint:

@@ -20,7 +20,7 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.runtime.factory import LiveParts
+from onceonly.runtime.live_services import LiveServices
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
 
@@ -79,8 +79,8 @@ class Project:
         return Settings.from_env({**self.env(), "SPARK_REMOTE": self.spark})
 
     @property
-    def parts(self) -> LiveParts:
-        return LiveParts(self.settings)
+    def parts(self) -> LiveServices:
+        return LiveServices(self.settings)
 
     def pipeline(self, mode: str = "chained", most: int | None = None, transform: str = "numbers") -> Pipeline:
         return Pipeline(

@@ -28,8 +28,8 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sink_config import SinkConfig
 from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.runtime import factory
-from onceonly.runtime.factory import LiveParts
+from onceonly.runtime import live_services, spark_stage
+from onceonly.runtime.live_services import LiveServices
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
 from onceonly.testing.fakes import FakeParts, FakeSource
@@ -54,7 +54,7 @@ class LightTargets(FakeParts):
 
     def sink(self, pipeline: Pipeline, name: str) -> Any:
         if name == TOPIC:
-            return LiveParts(self.lake.settings).sink(pipeline, name)
+            return LiveServices(self.lake.settings).sink(pipeline, name)
         kind = {DELTA: LightDelta, FILES: LightFiles}[name]
         return kind(self.lake.target(name), name)
 
@@ -125,12 +125,12 @@ class Lake:
     @property
     def coordinator(self) -> Coordinator:
         if self.spark:
-            return factory.coordinator(LiveParts(self.settings))
+            return live_services.open_coordinator(LiveServices(self.settings))
         return Coordinator(StateTable(self.settings.state), LightTargets(self))
 
     def stage(self, epoch: int, owner: str) -> Checkpoint:
         if self.spark:
-            return factory.stage(LiveParts(self.settings), self.coordinator, NAME, epoch, owner)
+            return spark_stage.stage(LiveServices(self.settings), self.coordinator, NAME, epoch, owner)
         return self.coordinator.stage(NAME, epoch, LightTargets(self).produce, owner)
 
     def produce(self, numbers: Iterable[int]) -> None:

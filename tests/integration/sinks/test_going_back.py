@@ -21,7 +21,7 @@ from onceonly.cli import main
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.runtime import factory, owners
+from onceonly.runtime import live_services, owners, spark_stage
 from onceonly.sinks.state.sink import StateWriter
 from onceonly.storage import manifests
 
@@ -56,17 +56,17 @@ class Sums:
             transform=f"transforms_{self.project.topic}:sums",
             sinks=[*self.sinks, TOTALS],
         )
-        through = factory.coordinator(self.project.parts)
+        through = live_services.open_coordinator(self.project.parts)
         planned = through.plan(pipeline, f"run-{uuid.uuid4().hex}", owners.nobody).checkpoint
         assert planned is not None
-        factory.stage(self.project.parts, through, "sums", planned.epoch, None)
+        spark_stage.stage(self.project.parts, through, "sums", planned.epoch, None)
         return through.commit("sums", planned.epoch)
 
     def cli(self, *arguments: str, answer: str = "") -> Any:
         return CliRunner().invoke(main, ["rewind", "sums", *arguments], input=answer, env=self.env)
 
     def seen(self) -> tuple[str, str]:
-        return seen(factory.coordinator(self.project.parts).state, "sums")
+        return seen(live_services.open_coordinator(self.project.parts).state, "sums")
 
     def published(self) -> tuple[Counter[int], Counter[int], Counter[int]]:
         """In the table, in the folder, and by manifest."""
@@ -76,7 +76,7 @@ class Sums:
         return Counter(rows), Counter(pandas.read_parquet(lake / "files")["n"]), Counter(listed)
 
     def totals(self) -> dict[str, int]:
-        latest = factory.coordinator(self.project.parts).state.view("sums").latest
+        latest = live_services.open_coordinator(self.project.parts).state.view("sums").latest
         assert latest is not None
         writer = self.project.parts.sink(Pipeline.from_json(latest.definition), "totals")
         assert isinstance(writer, StateWriter)

@@ -17,7 +17,7 @@ from onceonly.errors import ActionNeeded, InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, FileSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.runtime import factory, owners
+from onceonly.runtime import live_services, owners, spark_stage
 from onceonly.storage import manifests
 
 pytestmark = pytest.mark.integration
@@ -44,15 +44,15 @@ class Hours:
         )
 
     def stage(self, number: int, transform: str = "numbers", again: bool = False) -> Checkpoint:
-        through = factory.coordinator(self.project.parts)
+        through = live_services.open_coordinator(self.project.parts)
         owner = f"run-{uuid.uuid4().hex}"
         request = owner if again else None
         planned = through.plan(self.pipeline(transform), owner, owners.nobody, hour(number), request).checkpoint
         assert planned is not None
-        return factory.stage(self.project.parts, through, "hours", planned.epoch, owner)
+        return spark_stage.stage(self.project.parts, through, "hours", planned.epoch, owner)
 
     def commit(self, epoch: int) -> Checkpoint:
-        return factory.coordinator(self.project.parts).commit("hours", epoch)
+        return live_services.open_coordinator(self.project.parts).commit("hours", epoch)
 
     def run(self, number: int, transform: str = "numbers", again: bool = False) -> Checkpoint:
         return self.commit(self.stage(number, transform, again).epoch)

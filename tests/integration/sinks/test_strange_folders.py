@@ -19,7 +19,7 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.pipeline.tables import DeltaSource, FileSource
-from onceonly.runtime import factory, owners
+from onceonly.runtime import live_services, owners, spark_stage
 from onceonly.sinks.delta.sink import DeltaWriter
 
 pytestmark = pytest.mark.integration
@@ -66,10 +66,10 @@ def test_every_sink_in_a_folder_of_a_strange_name(tmp_path: Path, broker: str, s
     for numbers in (range(8), range(8, 12)):
         if numbers.start:
             produce(project, numbers)
-        through, owner = factory.planner(parts), uuid.uuid4().hex
+        through, owner = live_services.open_planner(parts), uuid.uuid4().hex
         planned = through.plan(pipeline, owner, owners.nobody).checkpoint
         assert planned is not None
-        staged = factory.stage(parts, through, planned.pipeline, planned.epoch, owner)
+        staged = spark_stage.stage(parts, through, planned.pipeline, planned.epoch, owner)
         assert {handle["rows"] for handle in staged.handles.values()} == {len(numbers)}
         through.commit(planned.pipeline, planned.epoch)
 
@@ -92,10 +92,10 @@ def test_every_sink_in_a_folder_of_a_strange_name(tmp_path: Path, broker: str, s
         transform=f"transforms_{topic}:read_back",
         sinks=[DeltaSink("again", path="lake/again")],
     )
-    through, owner = factory.planner(parts), uuid.uuid4().hex
+    through, owner = live_services.open_planner(parts), uuid.uuid4().hex
     planned = through.plan(back, owner, owners.nobody).checkpoint
     assert planned is not None
-    factory.stage(parts, through, "back", planned.epoch, owner)
+    spark_stage.stage(parts, through, "back", planned.epoch, owner)
     through.commit("back", planned.epoch)
     assert Counter(DeltaTable(str(lake / "again")).to_pyarrow_table()["n"].to_pylist()) == want + want
 

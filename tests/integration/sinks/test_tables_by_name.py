@@ -21,7 +21,7 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.merge import Merge
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.tables import DeltaSource
-from onceonly.runtime import factory, owners
+from onceonly.runtime import live_services, owners, spark_stage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,19 +55,19 @@ def by_name(project: Project, table: str, **more: Any) -> Pipeline:
 
 
 def plan(project: Project, pipeline: Pipeline) -> Checkpoint:
-    found = factory.locate_tables(pipeline, project.parts)
-    planned = factory.planner(project.parts).plan(found, uuid.uuid4().hex, owners.nobody).checkpoint
+    found = live_services.locate_tables(pipeline, project.parts)
+    planned = live_services.open_planner(project.parts).plan(found, uuid.uuid4().hex, owners.nobody).checkpoint
     assert planned is not None
     return planned
 
 
 def stage(project: Project, checkpoint: Checkpoint) -> Checkpoint:
-    through = factory.coordinator(project.parts)
-    return factory.stage(project.parts, through, checkpoint.pipeline, checkpoint.epoch, checkpoint.owner)
+    through = live_services.open_coordinator(project.parts)
+    return spark_stage.stage(project.parts, through, checkpoint.pipeline, checkpoint.epoch, checkpoint.owner)
 
 
 def commit(project: Project, checkpoint: Checkpoint) -> Checkpoint:
-    return factory.coordinator(project.parts).commit(checkpoint.pipeline, checkpoint.epoch)
+    return live_services.open_coordinator(project.parts).commit(checkpoint.pipeline, checkpoint.epoch)
 
 
 def run(project: Project, pipeline: Pipeline) -> Checkpoint:
@@ -100,8 +100,8 @@ def test_each_way_to_write(project: Project, spark: SparkSession, table: str, ho
     [sink] = done.definition["sinks"]
     assert (sink["table"], sink["path"]) == (table, str(place))
     assert spark.table(table).count() == numbers(place).total(), "Spark finds them by the name"
-    through = factory.planner(project.parts)
-    again = through.plan(factory.locate_tables(pipeline, project.parts), "another run", owners.nobody)
+    through = live_services.open_planner(project.parts)
+    again = through.plan(live_services.locate_tables(pipeline, project.parts), "another run", owners.nobody)
     assert again.checkpoint is None, "there is nothing left to read"
 
 
@@ -150,7 +150,7 @@ def test_what_is_no_table_to_write_to_is_refused(project: Project, spark: SparkS
     }.items():
         with pytest.raises(InvalidPipeline, match=why):
             plan(project, by_name(project, name))
-    assert factory.coordinator(project.parts).state.pipelines() == []
+    assert live_services.open_coordinator(project.parts).state.pipelines() == []
     spark.sql(f"DROP VIEW default.{project.topic}_view")
     spark.sql(f"DROP TABLE default.{project.topic}_parquet")
 

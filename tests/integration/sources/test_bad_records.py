@@ -20,7 +20,7 @@ from onceonly.json_values.columns import columns
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.sinks import KafkaSink
-from onceonly.runtime import factory
+from onceonly.runtime import live_services, spark_stage
 from onceonly.runtime.owners import nobody
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.spark import decode, judged, read, registered
@@ -36,13 +36,13 @@ def garbage(tmp_path: Path, broker: str, spark_server: str) -> Garbage:
 
 
 def through(project: Project) -> Coordinator:
-    return factory.coordinator(project.parts)
+    return live_services.open_coordinator(project.parts)
 
 
 def stage(garbage: Garbage, pipeline: Pipeline, owner: str = "run-1") -> Checkpoint:
     planned = through(garbage.project).plan(pipeline, owner, nobody).checkpoint
     assert planned is not None
-    return factory.stage(garbage.project.parts, through(garbage.project), "orders", planned.epoch, owner)
+    return spark_stage.stage(garbage.project.parts, through(garbage.project), "orders", planned.epoch, owner)
 
 
 def run(garbage: Garbage, pipeline: Pipeline, owner: str = "run-1") -> Checkpoint:

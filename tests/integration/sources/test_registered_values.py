@@ -35,8 +35,8 @@ from onceonly.kafka.registry.connection import RegistryConnection
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, KafkaSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.runtime import factory
-from onceonly.runtime.factory import LiveParts
+from onceonly.runtime import live_services, spark_stage
+from onceonly.runtime.live_services import LiveServices
 from onceonly.runtime.owners import nobody
 from onceonly.settings import Settings
 from onceonly.spark import avro as avro_on_spark
@@ -95,8 +95,8 @@ class Shop:
         self.settings = Settings.from_env({**env, "ONCEONLY_KAFKA_BOOTSTRAP": broker})
         StateTable.make(self.settings.state)
         self.extra: dict[str, str] = {"url": registry.url}
-        self.parts = LiveParts(self.settings, lambda _: self.extra)
-        self.through = factory.coordinator(self.parts)
+        self.parts = LiveServices(self.settings, lambda _: self.extra)
+        self.through = live_services.open_coordinator(self.parts)
 
     def written(self, schema: Any, *values: Any) -> list[bytes]:
         """As Confluent's own client writes them, which registers the schema."""
@@ -130,7 +130,7 @@ class Shop:
         self.through.plan(self.pipeline(**source), "cli", nobody)
 
     def stage(self) -> Any:
-        return factory.stage(self.parts, self.through, "orders", 1, None)
+        return spark_stage.stage(self.parts, self.through, "orders", 1, None)
 
     def run(self, **source: Any) -> None:
         self.plan(**source)
@@ -345,7 +345,7 @@ def test_json_that_breaks_a_rule_of_its_schema(shop: Shop) -> None:
 def test_a_schema_of_another_format_is_refused(shop: Shop) -> None:
     shop.registry.register(f"{shop.topic}-value", OBJECT, "JSON")
     with pytest.raises(InvalidPipeline, match=r"cannot be read as avro(.|\n)*is JSON"):
-        factory.check(shop.pipeline(), shop.parts)
+        live_services.check_pipeline(shop.pipeline(), shop.parts)
 
 
 def test_keys_have_schemas_too(shop: Shop) -> None:
@@ -443,7 +443,7 @@ def test_what_is_written_is_read_by_others(shop: Shop) -> None:
     to = create_topic(shop.broker, f"late_{shop.topic}")
     shop.produce(*shop.written(V1, {"id": 1, "note": "n"}, {"id": 2, "note": "n"}), None)
     pipeline = writing(shop, LATE, register=True)
-    assert "that staging will register" in "".join(factory.check(pipeline, shop.parts))
+    assert "that staging will register" in "".join(live_services.check_pipeline(pipeline, shop.parts))
     shop.through.plan(pipeline, "cli", nobody)
     handle = shop.stage().handles["late"]
     writer: Any = shop.parts.sink(pipeline, "late")
@@ -649,7 +649,7 @@ def test_a_value_that_ends_too_early(shop: Shop) -> None:
 def test_a_topic_without_a_subject(shop: Shop) -> None:
     shop.produce(b"\0\0\0\0\x01\x02\0")
     with pytest.raises(InvalidPipeline, match=f"has no subject '{shop.topic}-value'"):
-        factory.check(shop.pipeline(), shop.parts)
+        live_services.check_pipeline(shop.pipeline(), shop.parts)
 
 
 def test_a_registry_that_does_not_answer(shop: Shop) -> None:

@@ -17,7 +17,7 @@ from onceonly.errors import BadRecord
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import FileSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.runtime import factory, owners
+from onceonly.runtime import live_services, owners, spark_stage
 from onceonly.statetable.table import StateTable
 
 pytestmark = pytest.mark.integration
@@ -56,10 +56,10 @@ class Shop:
             transform=f"{self.module}:joined",
             sinks=[FileSink("pairs", "lake/pairs"), FileSink("all", "lake/all")],
         )
-        through = factory.coordinator(self.project.parts)
+        through = live_services.open_coordinator(self.project.parts)
         planned = through.plan(pipeline, f"run-{number}", owners.nobody).checkpoint
         assert planned is not None
-        factory.stage(self.project.parts, through, "shop", planned.epoch, None)
+        spark_stage.stage(self.project.parts, through, "shop", planned.epoch, None)
         return through.commit("shop", planned.epoch)
 
     def read(self, sink: str) -> pandas.DataFrame:

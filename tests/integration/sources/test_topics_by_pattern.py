@@ -23,8 +23,8 @@ from onceonly.kafka.registry.wire import head_of
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.runtime import factory
-from onceonly.runtime.factory import LiveParts
+from onceonly.runtime import live_services, spark_stage
+from onceonly.runtime.live_services import LiveServices
 from onceonly.runtime.owners import nobody
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
@@ -43,8 +43,8 @@ class Shop:
         env = {"ONCEONLY_HOME": str(folder / "home"), "ONCEONLY_PROJECT": str(folder), "SPARK_REMOTE": spark}
         settings = Settings.from_env({**env, "ONCEONLY_KAFKA_BOOTSTRAP": broker})
         StateTable.make(settings.state)
-        self.parts = LiveParts(settings, lambda _: {"url": registry.url})
-        self.through = factory.coordinator(self.parts)
+        self.parts = LiveServices(settings, lambda _: {"url": registry.url})
+        self.through = live_services.open_coordinator(self.parts)
         self.pipeline = Pipeline(
             name="orders",
             source=KafkaSource(
@@ -71,7 +71,7 @@ class Shop:
     def run(self, number: int) -> Any:
         planned = self.through.plan(self.pipeline, f"run-{number}", nobody).checkpoint
         assert planned
-        factory.stage(self.parts, self.through, "orders", planned.epoch, None)
+        spark_stage.stage(self.parts, self.through, "orders", planned.epoch, None)
         return self.through.commit("orders", planned.epoch)
 
     def rows(self) -> list[tuple[str, int, int]]:
@@ -87,11 +87,11 @@ def shop(tmp_path: Path, broker: str, spark: Any, spark_server: str) -> Any:
 
 def test_topics_and_partitions_that_appear_lose_no_record(shop: Shop) -> None:
     with pytest.raises(InvalidPipeline, match="no topic matches"):
-        factory.check(shop.pipeline, shop.parts)
+        live_services.check_pipeline(shop.pipeline, shop.parts)
     eu, us = shop.topic("eu"), shop.topic("us")
     shop.produce(eu, 1, 2)
     shop.produce(us, 3)
-    notes = "\n".join(factory.check(shop.pipeline, shop.parts))
+    notes = "\n".join(live_services.check_pipeline(shop.pipeline, shop.parts))
     assert f"matches 2 topics: {eu}, {us}" in notes
     shop.run(1)
     assert shop.rows() == [("eu", 0, 1), ("eu", 0, 2), ("us", 0, 3)]

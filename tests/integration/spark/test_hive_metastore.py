@@ -21,7 +21,7 @@ from patience import PATIENCE
 
 from onceonly.checkpoint.model import State
 from onceonly.errors import InvalidPipeline
-from onceonly.runtime import factory, tables
+from onceonly.runtime import live_services, tables
 from onceonly.runtime.target import Target
 
 pytestmark = pytest.mark.integration
@@ -80,7 +80,7 @@ def test_a_run_in_airflow_into_a_table_of_the_metastore(tmp_path: Path, broker: 
         os.environ["AIRFLOW_CONN_SPARK"] = spark
         ran = Airflow(tmp_path / "airflow", "").run(project, "chained")
     assert (ran["run"], ran["tasks"]["stage"], ran["tasks"]["commit"]) == ("success", "success", "success"), ran["log"]
-    done = factory.coordinator(project.parts).state.view("numbers_chained").checkpoint(1)
+    done = live_services.open_coordinator(project.parts).state.view("numbers_chained").checkpoint(1)
     assert done is not None and done.state is State.COMMITTED
     [sink] = done.definition["sinks"]
     assert (sink["table"], sink["path"]) == (NAME, str(tmp_path / "warehouse" / "lake.db" / "numbers"))

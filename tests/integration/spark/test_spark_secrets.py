@@ -39,8 +39,8 @@ look(SparkSession.builder.getOrCreate())
 """
 GATE = f"""{LOOK}
 from onceonly.airflow import gatesession
-from onceonly.runtime.factory import LiveParts
-look(gatesession.parts(LiveParts(), "spark").spark())
+from onceonly.runtime.live_services import LiveServices
+look(gatesession.parts(LiveServices(), "spark").spark())
 """
 CLIENT = """
 from onceonly.settings import Settings

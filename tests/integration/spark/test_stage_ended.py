@@ -24,7 +24,7 @@ from onceonly.checkpoint.model import State
 from onceonly.dev.demo.wait import until
 from onceonly.errors import NotCommitted
 from onceonly.kafka.lookup import from_environment
-from onceonly.runtime import child, command, factory, owners, process
+from onceonly.runtime import child, command, live_services, owners, process
 from onceonly.runtime.target import Target
 from onceonly.spark import progress, session
 
@@ -61,7 +61,7 @@ def test_a_stage_on_spark_connect_is_interrupted(
     module = tmp_path / f"transforms_{project.topic}.py"
     module.write_text(module.read_text() + SLOW.format(file=str(at_work)))
     produce(project, range(8))
-    through = factory.coordinator(project.parts)
+    through = live_services.open_coordinator(project.parts)
     planned = through.plan(project.pipeline(transform="slow"), "run-1", owners.nobody).checkpoint
     assert planned is not None
     told: list[str] = []
@@ -231,7 +231,9 @@ def test_on_kill_of_the_gate_interrupts_the_session_that_it_uses(monkeypatch: py
     monkeypatch.setattr(connections, "spark", lambda _: Target(remote="sc://somewhere"))
     monkeypatch.setattr(child, "interrupt", interrupted.append)
     monkeypatch.setattr(session, "session", lambda *_: "a session")
-    monkeypatch.setattr(factory, "coordinator", lambda parts, log: SimpleNamespace(gate=lambda *_: judge(parts)))
+    monkeypatch.setattr(
+        live_services, "open_coordinator", lambda parts, log: SimpleNamespace(gate=lambda *_: judge(parts))
+    )
     operator.on_kill()  # before it has begun there is nothing to interrupt
     operator.execute({"ti": SimpleNamespace(dag_id="numbers", xcom_pull=lambda **_: "an owner"), "run_id": "a run"})
     assert interrupted == asked

@@ -21,7 +21,7 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.sinks import FileSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.runtime import factory, owners
+from onceonly.runtime import live_services, owners, spark_stage
 from onceonly.settings import Settings
 from onceonly.storage import manifests
 from onceonly.storage.webhdfs import Cluster, Unreachable
@@ -52,19 +52,19 @@ class Hours:
         )
 
     @property
-    def parts(self) -> factory.LiveParts:
+    def parts(self) -> live_services.LiveServices:
         """Of the environment, as for a command."""
-        return factory.LiveParts(Settings.from_env())
+        return live_services.LiveServices(Settings.from_env())
 
     def stage(self, number: int, again: str | None = None) -> Checkpoint:
-        through = factory.coordinator(self.parts)
+        through = live_services.open_coordinator(self.parts)
         owner = again or f"run-{number}"
         planned = through.plan(self.pipeline(), owner, owners.nobody, hour(number), again).checkpoint
         assert planned is not None
-        return factory.stage(self.parts, through, "hours", planned.epoch, owner)
+        return spark_stage.stage(self.parts, through, "hours", planned.epoch, owner)
 
     def commit(self, epoch: int) -> Checkpoint:
-        through = factory.coordinator(self.parts)
+        through = live_services.open_coordinator(self.parts)
         through.gate("hours", epoch, "test")
         return through.commit("hours", epoch)
 
@@ -104,7 +104,7 @@ def test_a_pipeline_from_kafka_to_hdfs(hours: Hours, hdfs: Hdfs, monkeypatch: py
         broken.setattr(Cluster, "rename", unheard)
         with pytest.raises(OutcomeUnknown, match="not known"):
             hours.commit(second.epoch)
-    [settled] = factory.coordinator(hours.parts).recover("hours", owners.nobody)
+    [settled] = live_services.open_coordinator(hours.parts).recover("hours", owners.nobody)
     assert settled.state is State.COMMITTED
     assert hours.read() == (Counter(range(20)),) * 2
 

@@ -16,7 +16,7 @@ from integration.faults.points import around, around_rows
 from integration.projects.project import Project, hour
 
 from onceonly.coordinator.coordinator import Alive
-from onceonly.runtime import factory, owners
+from onceonly.runtime import live_services, owners, spark_stage
 from onceonly.sinks.delta.sink import DeltaWriter
 
 POINT = sys.argv[4]
@@ -47,12 +47,12 @@ def once(project: Project, mode: str, interval: Any, alive: Alive) -> bool:
     """Whether there was something to do."""
     parts = project.parts
     pipeline = project.pipeline(mode, most=10 if mode == "chained" else None)
-    through = factory.coordinator(parts)
+    through = live_services.open_coordinator(parts)
     owner = f"{owners.this_process()} {next(RUN)}" if alive is owners.nobody else owners.this_process()
     planned = through.plan(pipeline, owner, alive, interval).checkpoint
     if planned is None or planned.state.settled:
         return False
-    factory.stage(parts, through, pipeline.name, planned.epoch, owner)
+    spark_stage.stage(parts, through, pipeline.name, planned.epoch, owner)
     if pipeline.gate:
         through.gate(pipeline.name, planned.epoch, owner)
     done = through.commit(pipeline.name, planned.epoch)

@@ -20,7 +20,7 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.pipeline.tables import DeltaSource
-from onceonly.runtime import factory, owners
+from onceonly.runtime import live_services, owners
 from onceonly.sinks.delta.sink import DeltaWriter
 
 MODE, WHICH, POINT, SAID = sys.argv[3:7]
@@ -56,7 +56,7 @@ def second(project: Project) -> Pipeline:
 def main() -> None:
     project = Project.found(*sys.argv[1:3])
     if WHICH == "second":  # it waits for what the first one has begun
-        factory.coordinator(project.parts).recover("first", owners.nobody)
+        live_services.open_coordinator(project.parts).recover("first", owners.nobody)
     around_rows(reach)
     for method in ("stage", "commit", "discard"):
         around(DeltaWriter, method, method, reach)

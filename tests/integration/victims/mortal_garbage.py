@@ -17,7 +17,7 @@ from integration.projects.garbage import Garbage
 from integration.projects.project import Project
 
 from onceonly.kafka.transactions import Transactions
-from onceonly.runtime import factory, owners
+from onceonly.runtime import live_services, owners
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sinks.kafka.sink import KafkaWriter
 
@@ -48,7 +48,7 @@ def once(garbage: Garbage) -> bool:
     parts = garbage.project.parts
     done = run_next(parts, garbage.pipeline(max_records=300))
     if done is None:
-        factory.coordinator(parts).recover("orders", owners.nobody)
+        live_services.open_coordinator(parts).recover("orders", owners.nobody)
         return False
     print(f"epoch {done.epoch}", flush=True)
     return True

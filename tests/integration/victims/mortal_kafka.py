@@ -29,7 +29,7 @@ from integration.projects.project import Project
 
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.kafka.transactions import Transactions
-from onceonly.runtime import factory, owners
+from onceonly.runtime import owners, spark_stage
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sinks.kafka import stage
 from onceonly.sinks.kafka.produce import Output
@@ -126,7 +126,7 @@ def run(copy: Copy) -> None:
         waiting = copy.next(owner, alive)
         if waiting is None:
             return
-        factory.stage(copy.project.parts, copy.through, "copying", waiting, owner)
+        spark_stage.stage(copy.project.parts, copy.through, "copying", waiting, owner)
         done = copy.commit(waiting)
         print(f"epoch {done.epoch} {done.state.value}", flush=True)
 

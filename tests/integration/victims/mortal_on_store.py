@@ -17,8 +17,8 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.runtime import factory, owners
-from onceonly.runtime.factory import LiveParts
+from onceonly.runtime import live_services, owners, spark_stage
+from onceonly.runtime.live_services import LiveServices
 from onceonly.settings import Settings
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sinks.files.sink import FileWriter
@@ -55,19 +55,19 @@ def main() -> None:
             around(kind, method, f"{method} of {kind.__name__}", reach)
     around(Folders, "delete", "delete", reach)
     project = Project.found(sys.argv[1], sys.argv[2])
-    parts = LiveParts(Settings.from_env())
+    parts = LiveServices(Settings.from_env())
     plan = pipeline(project.topic, *sys.argv[4:6])
     while done := one(parts, plan):
         print(done, flush=True)
-    factory.coordinator(parts).recover(plan.name, owners.nobody)
+    live_services.open_coordinator(parts).recover(plan.name, owners.nobody)
 
 
-def one(parts: LiveParts, plan: Pipeline) -> str | None:
-    through, owner = factory.coordinator(parts), f"{owners.this_process()} {os.urandom(4).hex()}"
+def one(parts: LiveServices, plan: Pipeline) -> str | None:
+    through, owner = live_services.open_coordinator(parts), f"{owners.this_process()} {os.urandom(4).hex()}"
     planned = through.plan(plan, owner, owners.nobody).checkpoint
     if planned is None or planned.state.settled:
         return None
-    factory.stage(parts, through, plan.name, planned.epoch, owner)
+    spark_stage.stage(parts, through, plan.name, planned.epoch, owner)
     through.gate(plan.name, planned.epoch, owner)
     return f"epoch {through.commit(plan.name, planned.epoch).epoch}"
 

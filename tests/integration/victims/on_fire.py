@@ -18,7 +18,7 @@ from integration.projects import everything
 
 from onceonly.errors import NotCommitted
 from onceonly.pipeline.definition import Pipeline
-from onceonly.runtime import factory, owners
+from onceonly.runtime import live_services, owners, spark_stage
 from onceonly.settings import Settings
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def transform(batch: DataFrame, state: DataFrame) -> tuple[dict[str, DataFrame],
 
 def main() -> None:
     spark, topic, out, folder, place = sys.argv[1:]
-    parts = factory.LiveParts(Settings.from_env({**os.environ, "SPARK_REMOTE": spark}))
+    parts = live_services.LiveServices(Settings.from_env({**os.environ, "SPARK_REMOTE": spark}))
     with ExitStack() as until_end:
         if place == "reading":
             Path(folder).mkdir()
@@ -52,7 +52,7 @@ def main() -> None:
 
 def run(parts: Any, definition: Pipeline, owner: str) -> bool:
     """One checkpoint; whether there was one."""
-    through = factory.coordinator(parts)
+    through = live_services.open_coordinator(parts)
     planned = through.plan(definition, owner, owners.nobody).checkpoint
     if planned is None:
         through.recover(definition.name, owners.nobody)
@@ -66,7 +66,7 @@ def staged(parts: Any, through: Any, name: str, epoch: int, owner: str) -> None:
     """A stage that fails is tried again, as Airflow does it."""
     while True:
         try:
-            factory.stage(parts, through, name, epoch, owner)
+            spark_stage.stage(parts, through, name, epoch, owner)
             return
         except NotCommitted as error:
             print(f"failed: {error}", flush=True)

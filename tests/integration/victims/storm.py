@@ -12,8 +12,8 @@ from integration.faults.points import Reach, around, around_rows
 
 from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline.definition import Pipeline
-from onceonly.runtime import factory, owners
-from onceonly.runtime.factory import LiveParts
+from onceonly.runtime import live_services, owners, spark_stage
+from onceonly.runtime.live_services import LiveServices
 from onceonly.settings import Settings
 from onceonly.storage.folders import Folders
 
@@ -36,21 +36,21 @@ def around_all(reach: Reach, *writers: type) -> None:
         around(kind, method, method, reach)
 
 
-def ready() -> LiveParts:
+def ready() -> LiveServices:
     """With the Spark that the second argument of the process names."""
-    parts = LiveParts(Settings.from_env({**os.environ, "SPARK_REMOTE": sys.argv[2]}))
+    parts = LiveServices(Settings.from_env({**os.environ, "SPARK_REMOTE": sys.argv[2]}))
     print("ready", flush=True)
     return parts
 
 
-def run(parts: LiveParts, pipeline: Pipeline, begins: Callable[[], None] = lambda: None) -> None:
+def run(parts: LiveServices, pipeline: Pipeline, begins: Callable[[], None] = lambda: None) -> None:
     """Checkpoint after checkpoint, until nothing is left, and what others have left is settled."""
     for turn in count():
         begins()
-        through, owner = factory.coordinator(parts), f"{owners.this_process()}-{turn}"
+        through, owner = live_services.open_coordinator(parts), f"{owners.this_process()}-{turn}"
         planned = through.plan(pipeline, owner, owners.nobody).checkpoint
         if planned is None:
             through.recover(pipeline.name, owners.nobody)
             return
-        factory.stage(parts, through, pipeline.name, planned.epoch, owner)
+        spark_stage.stage(parts, through, pipeline.name, planned.epoch, owner)
         print(f"{pipeline.name} epoch {through.commit(pipeline.name, planned.epoch).epoch}", flush=True)

@@ -22,7 +22,7 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import lag
-from onceonly.runtime.factory import LiveParts
+from onceonly.runtime.live_services import LiveServices
 from onceonly.testing.fakes import FakeParts
 from onceonly.views.summary import Lag, Summary
 
@@ -173,7 +173,7 @@ def test_a_pipeline_that_leaves_out_time_is_not_up_to_date() -> None:
 
 def test_lag_in_time_begins_where_the_oldest_gap_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lag, "_count_uncovered", lambda logs, summary: (0, 0))
-    parts = cast(LiveParts, FakeParts(Path("/nowhere")))
+    parts = cast(LiveServices, FakeParts(Path("/nowhere")))
     source, sinks = KafkaSource("t"), [DeltaSink("out", "out")]
     definition = Pipeline(name="p", source=source, transform="a:b", sinks=sinks, mode="interval").to_json()
     newest = replace(checkpoint(2, NOON, NOON, interval=Interval(NOON - MINUTE, NOON)), definition=definition)

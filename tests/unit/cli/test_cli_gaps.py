@@ -9,7 +9,7 @@ from unit.world import World, minutes
 
 from onceonly.cli import main
 from onceonly.pipeline.sinks import DeltaSink
-from onceonly.runtime import factory
+from onceonly.runtime import live_services
 from onceonly.settings import Settings
 
 pytestmark = pytest.mark.slow
@@ -72,7 +72,7 @@ def chained(world, tmp_path, monkeypatch) -> World:
     monkeypatch.setenv("ONCEONLY_HOME", str(tmp_path / "chained"))
     made = World(tmp_path / "chained", sinks=[DeltaSink("lake", "lake")])
     made.parts.settings = Settings.from_env()
-    monkeypatch.setattr(factory, "LiveParts", lambda settings: made.parts)
+    monkeypatch.setattr(live_services, "LiveServices", lambda settings: made.parts)
     made.plan()
     made.abort()
     return made

@@ -11,7 +11,7 @@ from exposition import parsed
 from unit.world import Durable, World
 
 from onceonly.cli import main
-from onceonly.runtime import factory
+from onceonly.runtime import live_services
 from onceonly.testing.fakes import FakeSource
 
 pytestmark = pytest.mark.slow
@@ -24,7 +24,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ONCEONLY_HOME", str(tmp_path))
     world = Durable(tmp_path)
-    monkeypatch.setattr(factory, "LiveParts", lambda settings: world.parts)
+    monkeypatch.setattr(live_services, "LiveServices", lambda settings: world.parts)
     return world
 
 

@@ -22,7 +22,7 @@ from onceonly.cli import main
 from onceonly.dev.demo import load, run
 from onceonly.dev.services import Endpoints, Services
 from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
-from onceonly.runtime import factory, transforms
+from onceonly.runtime import live_services, spark_stage, transforms
 from onceonly.settings import Settings
 from onceonly.sources import sample
 from onceonly.spark import check as spark_check
@@ -63,7 +63,7 @@ class Here:
             self._world = Durable(self.home, mode=self.mode)
             parts: Any = self._world.parts
             parts.settings, parts.kafka = Settings.from_env(), lambda *_: SimpleNamespace(describe=lambda: "brokers")
-            self.patch.setattr(factory, "LiveParts", lambda settings: parts)
+            self.patch.setattr(live_services, "LiveServices", lambda settings: parts)
         return self._world
 
     def staged(self) -> None:
@@ -94,7 +94,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
     def stage(parts: Any, through: Any, name: str, epoch: int, owner: str) -> Any:
         return through.stage(name, epoch, parts.produce, owner)
 
-    monkeypatch.setattr(factory, "stage", stage)
+    monkeypatch.setattr(spark_stage, "stage", stage)
     with ExitStack() as until_the_end:
         yield Here(tmp_path / "home", monkeypatch, until_the_end.enter_context)
 

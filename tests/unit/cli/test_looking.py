@@ -18,7 +18,7 @@ from unit.world import Durable, World
 from onceonly.checkpoint.model import State
 from onceonly.cli import looking, main
 from onceonly.pipeline.gate import Gate
-from onceonly.runtime import factory
+from onceonly.runtime import live_services
 from onceonly.settings import Settings
 
 pytestmark = pytest.mark.slow
@@ -41,7 +41,7 @@ def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     world = Durable(tmp_path, gate=Gate(min_rows={"lake": 9}, on_fail="hold"))
     parts: Any = world.parts
     parts.settings = Settings.from_env()
-    monkeypatch.setattr(factory, "LiveParts", lambda settings: parts)
+    monkeypatch.setattr(live_services, "LiveServices", lambda settings: parts)
     world.plan()
     world.stage()
     world.parts.inspector(world.pipeline).find("critical")

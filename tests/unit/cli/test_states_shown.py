@@ -12,7 +12,7 @@ from onceonly.checkpoint.sink import cannot_take_back
 from onceonly.cli import main, target
 from onceonly.errors import ActionNeeded, InvalidPipeline, OnceonlyError, StageAgain
 from onceonly.pipeline.gate import Gate
-from onceonly.runtime import factory
+from onceonly.runtime import live_services
 from onceonly.testing.fakes import FakeSink
 
 pytestmark = pytest.mark.slow
@@ -30,7 +30,7 @@ def make(tmp_path, monkeypatch):
         world = Durable(tmp_path, **changes)
         world.parts.settings = None
         coordinator = world.coordinator
-        monkeypatch.setattr(factory, "coordinator", lambda *_, **__: coordinator)
+        monkeypatch.setattr(live_services, "open_coordinator", lambda *_, **__: coordinator)
         return world
 
     return made

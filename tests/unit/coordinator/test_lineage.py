@@ -19,7 +19,7 @@ from onceonly.cli import main
 from onceonly.coordinator.forward import Forward
 from onceonly.errors import Fenced, InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline.sinks import DeltaSink, StateSink
-from onceonly.runtime import factory
+from onceonly.runtime import live_services, spark_stage
 from onceonly.runtime.owners import nobody
 from onceonly.spark import check as spark_check
 from onceonly.statetable.location import fork
@@ -435,9 +435,9 @@ def shell(world, tmp_path, monkeypatch) -> Shell:
         return through.stage(name, epoch, parts.produce, owner)
 
     monkeypatch.setattr(spark_check, "notes", lambda settings: [])
-    monkeypatch.setattr(factory, "LiveParts", live)
-    monkeypatch.setattr(factory, "check", lambda pipeline, parts: [])
-    monkeypatch.setattr(factory, "stage", stage)
+    monkeypatch.setattr(live_services, "LiveServices", live)
+    monkeypatch.setattr(live_services, "check_pipeline", lambda pipeline, parts: [])
+    monkeypatch.setattr(spark_stage, "stage", stage)
     return Shell(world.parts, tmp_path, monkeypatch)
 
 

@@ -57,7 +57,7 @@ def test_also_where_what_it_wrote_cannot_be_removed(world: World, monkeypatch: p
 
 def test_a_stage_that_fails_alone_says_why(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     broken_by(monkeypatch, "stage")
-    with pytest.raises(FileNotFoundError, match="no such key"):  # `factory.stage` puts it into words
+    with pytest.raises(FileNotFoundError, match="no such key"):  # `spark_stage.stage` puts it into words
         world.stage()
     assert world.now().state is State.PLANNED
 

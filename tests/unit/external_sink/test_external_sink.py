@@ -22,8 +22,8 @@ from onceonly.checkpoint.sink import Sink
 from onceonly.cli import main
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.pipeline import registry
-from onceonly.runtime import factory
-from onceonly.runtime.factory import LiveParts
+from onceonly.runtime import live_services
+from onceonly.runtime.live_services import LiveServices
 from onceonly.settings import Settings
 from onceonly.sinks.context import Context
 from onceonly.testing import contract
@@ -63,7 +63,7 @@ def sqlite(site: Path) -> Any:
     return import_module("onceonly_sqlite")
 
 
-class Parts(LiveParts):
+class Parts(LiveServices):
     """Live sinks, and fake topics."""
 
     def sources(self, pipeline: Pipeline) -> Mapping[str, FakeSource]:  # type: ignore[override]
@@ -79,7 +79,7 @@ class World:
 
     @property
     def coordinator(self) -> Coordinator:
-        return factory.planner(self.parts)
+        return live_services.open_planner(self.parts)
 
     def run(self, owner: str = "run-1") -> Any:
         planned = self.coordinator.plan(self.pipeline, owner, lambda checkpoint: False).checkpoint
@@ -274,7 +274,7 @@ class Database(contract.Target):
         written = import_module("onceonly_sqlite")
         config, settings = written.SqliteSink(SINK, self.path), Settings.from_env({})
         pipeline = Pipeline(name="flights", source=KafkaSource("t"), transform="m:f", sinks=[config])
-        parts = LiveParts(settings)
+        parts = LiveServices(settings)
         made: Sink = written.SqliteWriter(config, Context(pipeline, settings, dict, parts.kafka, parts.spark))
         return made
 

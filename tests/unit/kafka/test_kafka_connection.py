@@ -20,7 +20,7 @@ from onceonly.kafka.connection import KafkaConnection
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.runtime.factory import LiveParts
+from onceonly.runtime.live_services import LiveServices
 from onceonly.settings import Settings
 from onceonly.spark.conf import REDACTION
 
@@ -344,12 +344,12 @@ def test_a_source_names_one_connection_or_addresses(source: dict[str, Any]) -> N
 
 def test_live_parts_look_the_name_up(tmp_path: Path) -> None:
     settings = Settings.from_env({"ONCEONLY_HOME": str(tmp_path), "ONCEONLY_KAFKA_BOOTSTRAP": "bare:9092"})
-    parts = LiveParts(settings, lambda conn_id: {"kafka_default": SASL}[conn_id])
+    parts = LiveServices(settings, lambda conn_id: {"kafka_default": SASL}[conn_id])
     assert parts.kafka("kafka_default", None) == parsed()
     assert parts.kafka(None, None).describe() == "bare:9092"
     assert parts.kafka(None, "mine:1").describe() == "mine:1"
     with pytest.raises(InvalidPipeline, match="connection 'k9' does not exist"):
-        LiveParts(settings).kafka("k9", None)
+        LiveServices(settings).kafka("k9", None)
 
 
 def test_without_a_client_a_connection_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from onceonly.errors import NotCommitted, exit_code
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.runtime import factory
+from onceonly.runtime import spark_stage
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
 from onceonly.testing.fakes import FakeParts
@@ -57,7 +57,7 @@ def test_what_was_planned_again_with_another_definition_is_not_made_by_the_old_o
 
     monkeypatch.setattr(through, "stage", later)
     with pytest.raises(NotCommitted, match="could not be staged") as refused:
-        factory.stage(parts, through, "flights", 1, "run-1")
+        spark_stage.stage(parts, through, "flights", 1, "run-1")
     assert "planned again meanwhile" in refused.value.why
     assert through.state.view("flights").checkpoint(1).state is State.PLANNED
 
@@ -69,7 +69,7 @@ def test_a_spark_that_does_not_start_has_surely_published_nothing(tmp_path, monk
     parts.settings = Settings.from_env({"ONCEONLY_PROJECT": str(tmp_path)})
     _, through = planned(parts, "transforms_without_spark:same", tmp_path)
     with pytest.raises(NotCommitted, match="could not be staged") as failed:
-        factory.stage(parts, through, "flights", 1, "run-1")
+        spark_stage.stage(parts, through, "flights", 1, "run-1")
     assert "JAVA_GATEWAY_EXITED" in failed.value.why
     assert (exit_code(failed.value), parts.asked) == (1, 1)
     assert through.state.view("flights").checkpoint(1).state is State.PLANNED
@@ -86,5 +86,5 @@ def test_only_the_first_attempt_takes_few_records_into_its_own_memory(tmp_path, 
     _, through = planned(parts, "transforms_that_tell:tells", tmp_path)
     for expected in ("few: True", "few: False", "few: False"):
         with pytest.raises(NotCommitted) as failed:
-            factory.stage(parts, through, "flights", 1, "run-1")
+            spark_stage.stage(parts, through, "flights", 1, "run-1")
         assert expected in str(failed.value)

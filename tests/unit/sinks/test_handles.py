@@ -13,7 +13,7 @@ from onceonly.errors import CannotPublish
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, FileSink, StateSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.runtime.factory import LiveParts
+from onceonly.runtime.live_services import LiveServices
 from onceonly.settings import Settings
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sinks.files.sink import FileWriter
@@ -135,15 +135,15 @@ def test_a_damaged_handle_is_refused_with_what_is_wrong(kind: str, change: Chang
 
 
 @pytest.fixture
-def parts(tmp_path: Path) -> LiveParts:
-    return LiveParts(Settings.from_env({"ONCEONLY_HOME": str(tmp_path), "ONCEONLY_PROJECT": str(tmp_path)}))
+def parts(tmp_path: Path) -> LiveServices:
+    return LiveServices(Settings.from_env({"ONCEONLY_HOME": str(tmp_path), "ONCEONLY_PROJECT": str(tmp_path)}))
 
 
 SINKS = [DeltaSink("delta", "lake/out"), FileSink("files", "lake/files"), StateSink("state", "page STRING", ["page"])]
 
 
 @pytest.mark.parametrize("name", ["delta", "files", "state"])
-def test_no_step_of_a_live_sink_takes_one(name: str, parts: LiveParts, tmp_path: Path) -> None:
+def test_no_step_of_a_live_sink_takes_one(name: str, parts: LiveServices, tmp_path: Path) -> None:
     live = parts.sink(Pipeline(name="flights", source=KafkaSource("t"), transform="m:f", sinks=SINKS), name)
     bad, receipts = {**GOOD[name], "rows": "many"}, FakeReceipts(tmp_path / "receipts")
     steps: dict[str, Callable[[], Any]] = {
@@ -159,7 +159,7 @@ def test_no_step_of_a_live_sink_takes_one(name: str, parts: LiveParts, tmp_path:
             step()
 
 
-def test_a_forged_handle_deletes_nothing_elsewhere(parts: LiveParts, tmp_path: Path) -> None:
+def test_a_forged_handle_deletes_nothing_elsewhere(parts: LiveServices, tmp_path: Path) -> None:
     victim = tmp_path / "victim" / "keep"
     victim.parent.mkdir()
     victim.write_text("precious")

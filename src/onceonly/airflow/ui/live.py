@@ -18,8 +18,8 @@ from onceonly.coordinator.coordinator import Coordinator
 from onceonly.errors import NotCommitted
 from onceonly.kafka import lookup
 from onceonly.pipeline.definition import Pipeline
-from onceonly.runtime import factory, lag
-from onceonly.runtime.factory import LiveParts
+from onceonly.runtime import lag, live_services
+from onceonly.runtime.live_services import LiveServices
 from onceonly.statetable.table import StateTable
 from onceonly.views.summary import Lag, Summary
 
@@ -62,12 +62,12 @@ def _compare_targets(pipeline: Pipeline) -> list[str]:
 
 def coordinator() -> Coordinator:
     """Return a coordinator that looks connections up as the api-server does."""
-    return factory.coordinator(parts())
+    return live_services.open_coordinator(parts())
 
 
-def parts() -> LiveParts:
+def parts() -> LiveServices:
     """Return the parts of such a coordinator."""
-    return LiveParts(connections=read_connection)
+    return LiveServices(connections=read_connection)
 
 
 def read_connection(conn_id: str) -> Mapping[str, Any]:

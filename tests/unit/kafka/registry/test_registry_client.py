@@ -16,7 +16,7 @@ from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.kafka.registry import avro
 from onceonly.kafka.registry.client import Registry
 from onceonly.kafka.registry.connection import RegistryConnection
-from onceonly.runtime.factory import LiveParts
+from onceonly.runtime.live_services import LiveServices
 
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "int"}]}
 
@@ -179,4 +179,4 @@ def test_a_certificate_that_is_not_there_is_named() -> None:
 def test_a_connection_that_is_not_there_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AIRFLOW_CONN_SHOP", raising=False)
     with pytest.raises(InvalidPipeline, match=r"AIRFLOW_CONN_SHOP(.|\n)*needs 'url'"):
-        LiveParts().registry("shop")
+        LiveServices().registry("shop")

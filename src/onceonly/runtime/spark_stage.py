@@ -1,197 +1,33 @@
-"""Live parts from plain definitions: sources and sinks on real services, coordinators, and the stage on Spark."""
+"""The stage on Spark: read the pinned ranges of a checkpoint, transform them, hand the rows to the coordinator."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from onceonly.checkpoint.interfaces import Judges, PinsSchemas, Source
-from onceonly.checkpoint.model import Checkpoint, Handle, Row
+from onceonly.checkpoint.model import Checkpoint, Handle
 from onceonly.checkpoint.offsets import KAFKA, Ranges, has_data
-from onceonly.checkpoint.sink import Changes, KeepsState, Sink
-from onceonly.checkpoint.sources import Sources
+from onceonly.checkpoint.sink import Changes, KeepsState
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.stage import Produced, state_before
-from onceonly.counts import count
-from onceonly.errors import InvalidPipeline, NotCommitted, OnceonlyError
-from onceonly.gate.inspector import LiveInspector
-from onceonly.kafka import lookup
-from onceonly.kafka.connection import KafkaConnection
-from onceonly.kafka.registry.client import Registry
-from onceonly.kafka.registry.connection import RegistryConnection
-from onceonly.pipeline.definition import AnySource, Pipeline
-from onceonly.pipeline.source_config import SourceConfig
-from onceonly.pipeline.sources import KafkaSource
-from onceonly.pipeline.tables import DeltaSource, FileSource
+from onceonly.errors import NotCommitted, OnceonlyError
+from onceonly.pipeline.definition import Pipeline
 from onceonly.runtime import error_site, faults, owners, transforms
 from onceonly.runtime.bad_records import BadRecords
+from onceonly.runtime.live_services import LiveServices
 from onceonly.settings import Settings
-from onceonly.sinks.context import Context, open_sink
-from onceonly.sinks.staging.handles import guarded
-from onceonly.sources.files import FileReader
-from onceonly.sources.kafka import KafkaReader
-from onceonly.spark import catalog, few, stores
+from onceonly.spark import few, stores
 from onceonly.spark.progress import Say
 from onceonly.spark.progress import reported as progress
 from onceonly.spark.strict_reading import switch_off_skipping
-from onceonly.statetable import location
-from onceonly.statetable.table import StateTable
-from onceonly.statetable.transitions import Notify
 from onceonly.windows.bound import dated
-
-MAX_TOPICS_IN_NOTE = 10  # of a pattern
-
-
-@dataclass
-class LiveParts:
-    """Sinks and sources on real services. Spark starts only when something asks for it.
-
-    Args:
-        connections: finds the Airflow connections that a pipeline names; by default in the environment.
-    """
-
-    settings: Settings = field(default_factory=Settings.from_env)
-    connections: lookup.Lookup = lookup.from_environment
-
-    def sink(self, pipeline: Pipeline, name: str) -> Sink:
-        config = pipeline.sink(name)
-        return guarded(open_sink(config, self._context(pipeline)), config.kind)
-
-    def sources(self, pipeline: Pipeline) -> Mapping[str, Source]:
-        return Sources(pipeline, self._reader, self._topics)
-
-    def _reader(self, config: AnySource) -> Source:
-        if isinstance(config, DeltaSource):
-            from onceonly.sources.delta import DeltaReader  # not every pipeline needs it
-
-            return DeltaReader(config, self.settings.locate(config.path))
-        if isinstance(config, FileSource):
-            return FileReader(config, self.settings.locate(config.path), self.settings.webhdfs)
-        return self._kafka_reader(config)
-
-    def _kafka_reader(self, config: KafkaSource) -> KafkaReader:
-        kafka, registry = self.kafka(config.connection, config.bootstrap), self.registry(config.registry)
-        return KafkaReader(config, kafka, self.settings.project, registry)
-
-    def _topics(self, config: AnySource) -> Iterable[str]:
-        if isinstance(config, KafkaSource):
-            return self._kafka_reader(config).topics()
-        return [config.topic]
-
-    def inspector(self, pipeline: Pipeline) -> LiveInspector:
-        settings = self.settings
-        return LiveInspector(
-            pipeline, lambda name: self.sink(pipeline, name), settings.project, settings.docs, self.spark
-        )
-
-    def _context(self, pipeline: Pipeline) -> Context:
-        return Context(pipeline, self.settings, self.connections, self.kafka, self.spark, self.registry)
-
-    def kafka(self, connection: str | None, bootstrap: str | None) -> KafkaConnection:
-        """Return how to reach the brokers: the connection of that name, else bare addresses.
-
-        Raises:
-            InvalidPipeline: no such connection, or one that cannot be used; or no addresses at all.
-        """
-        if connection is None:
-            return KafkaConnection.plaintext(self.settings.brokers(bootstrap))
-        return KafkaConnection.parse(self.connections(connection), connection)
-
-    def registry(self, connection: str | None) -> Registry | None:
-        """Return the schema registry of the connection of that name. It is not asked anything yet.
-
-        Raises:
-            InvalidPipeline: no such connection, or one that cannot be used.
-        """
-        if connection is None:
-            return None
-        try:
-            settings = self.connections(connection)
-        except InvalidPipeline as error:
-            todo = "Add it; its extra needs 'url' (docs/schema-registry.md). Nothing was written."
-            raise InvalidPipeline(error.what, error.why, todo) from error
-        return Registry(RegistryConnection.parse(settings, connection))
-
-    def spark(self, records: int | None = None) -> Any:
-        """Return a session, started if there is none; `records`: how many it is for, where that is known."""
-        from onceonly.spark.session import session
-
-        return session(self.settings, records=records)
-
-
-def coordinator(parts: LiveParts, log: Notify | None = None) -> Coordinator:
-    """Return a coordinator on the state table and services that the settings name.
-
-    Args:
-        log: called after each recorded transition, before the function that ONCEONLY_NOTIFY names.
-    """
-    settings = parts.settings
-    hooks: list[Callable[..., None]] = []
-    if log:
-        hooks.append(log)
-    if settings.notify:
-        hooks.append(transforms.load(settings.notify, settings))
-
-    def notify(checkpoint: Checkpoint, row: Row) -> None:
-        for hook in hooks:
-            hook(checkpoint, row)
-
-    return Coordinator(StateTable(settings.state), parts, notify)
-
-
-def planner(parts: LiveParts, log: Notify | None = None) -> Coordinator:
-    """Return a coordinator for a plan, which is the only step that makes a state table: the embedded one.
-
-    Raises:
-        NotCommitted: nothing could be recorded in the state table.
-    """
-    if parts.settings.embedded:
-        location.make(parts.settings.state)
-    location.check_writable(parts.settings.state)
-    return coordinator(parts, log)
-
-
-def locate_tables(pipeline: Pipeline, parts: LiveParts) -> Pipeline:
-    """Return the pipeline on the tables that its names mean now. Without names, nothing is asked.
-
-    Raises:
-        InvalidPipeline, NotCommitted: see `spark.catalog.find`.
-    """
-    names = pipeline.named_tables
-    if not names:
-        return pipeline
-    return pipeline.located(catalog.find(parts.spark(), names))
-
-
-def check(pipeline: Pipeline, parts: LiveParts) -> list[str]:
-    """Check everything that can be known before any work, and return notes for people; writes nothing."""
-    transforms.load(pipeline.transform, parts.settings)
-    sources = parts.sources(pipeline)
-    notes = []
-    for source in pipeline.sources:
-        if source.topic_pattern:
-            notes.append(f"'{source.called}' matches {_describe_matches(source, list(sources))}")
-    for source in pipeline.sources:
-        notes += sources[source.called].check()
-    for sink in pipeline.sinks:
-        notes += parts.sink(pipeline, sink.name).check()
-    if pipeline.gate:
-        notes += parts.inspector(pipeline).check()
-    return notes
-
-
-def _describe_matches(source: SourceConfig, topics: list[str]) -> str:
-    """Return '2 topics: a, b': those of the topics that a pattern matches."""
-    matches = [topic for topic in topics if source.reads(topic)]
-    ellipsis = ", …" if len(matches) > MAX_TOPICS_IN_NOTE else ""
-    return f"{count(len(matches), 'topic')}: {', '.join(matches[:MAX_TOPICS_IN_NOTE])}{ellipsis}"
 
 
 def stage(
-    parts: LiveParts,
+    services: LiveServices,
     coordinator: Coordinator,
     name: str,
     epoch: int,
@@ -209,7 +45,7 @@ def stage(
     """
     view = coordinator.state.view(name)
     checkpoint = view.require(epoch)
-    producer = _OutputProducer(parts, checkpoint, state_before(view, checkpoint), coordinator, say)
+    producer = _OutputProducer(services, checkpoint, state_before(view, checkpoint), coordinator, say)
     try:
         return coordinator.stage(name, epoch, producer, owner, since)
     except OnceonlyError as error:
@@ -219,7 +55,7 @@ def stage(
         raise
     except Exception as error:
         cause = _find_text_error(error) or producer.diagnose(error, checkpoint.ranges)
-        raise _classify_error(cause, checkpoint, parts.settings) from error
+        raise _classify_error(cause, checkpoint, services.settings) from error
     finally:
         producer.end()
 
@@ -237,19 +73,19 @@ class _OutputProducer:
 
     def __init__(
         self,
-        parts: LiveParts,
+        services: LiveServices,
         checkpoint: Checkpoint,
         previous_state: Handle | None,
         coordinator: Coordinator,
         say: Say | None,
     ) -> None:
         self._say, self._coordinator, self._until_end = say, coordinator, ExitStack()
-        self._parts, self._previous_state = parts, previous_state
+        self._services, self._previous_state = services, previous_state
         self._definition = checkpoint.definition
         self._pipeline = pipeline = Pipeline.from_json(checkpoint.definition)
         # Before the checkpoint is claimed, so that a transform that does not load leaves no attempt.
-        self._transform = transforms.load(pipeline.transform, parts.settings)
-        self._sources = parts.sources(pipeline)
+        self._transform = transforms.load(pipeline.transform, services.settings)
+        self._sources = services.sources(pipeline)
         self._pinned_sources: dict[str, Source] = {}
         self._bad = BadRecords(pipeline)
         self._spark: Any = None
@@ -260,7 +96,7 @@ class _OutputProducer:
         _check_same_definition(self._definition, checkpoint)
         self._until_end.enter_context(owners.keep_lease(lambda: self._coordinator.renew(checkpoint)))
         record_count = max_records(checkpoint)
-        self._spark = self._parts.spark(record_count)
+        self._spark = self._services.spark(record_count)
         # A later attempt does not take the short way of few records: whatever ended the first may have been that.
         self._until_end.enter_context(few.reading(record_count if checkpoint.attempt == 1 else None))
         if self._say:
@@ -281,7 +117,7 @@ class _OutputProducer:
         if state is None:
             outputs = self._make_outputs(checkpoint, self._transform(batch))
         else:
-            state_sink = self._parts.sink(self._pipeline, state.name)
+            state_sink = self._services.sink(self._pipeline, state.name)
             assert isinstance(state_sink, KeepsState)
             state_rows = dated(state_sink.read(self._spark, self._previous_state), _time_of(checkpoint))
             outputs = self._make_outputs(checkpoint, self._transform(batch, state_rows))
@@ -346,7 +182,7 @@ class _OutputProducer:
     def _check_suites(self, outputs: Mapping[str, Any]) -> None:
         """Refuse a gate whose suites name columns that the outputs lack, before any row is written."""
         if self._pipeline.gate:
-            self._parts.inspector(self._pipeline).check_outputs(outputs)
+            self._services.inspector(self._pipeline).check_outputs(outputs)
 
     def _read_batch(self, name: str, ranges: Ranges) -> Any:
         source, counts_bad = self._select_source(name), self._pipeline.counts_bad

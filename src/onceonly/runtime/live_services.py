@@ -1,0 +1,181 @@
+"""Live services from plain definitions: readers, sinks and registries of a pipeline, and coordinators on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from onceonly.checkpoint.interfaces import Source
+from onceonly.checkpoint.model import Checkpoint, Row
+from onceonly.checkpoint.sink import Sink
+from onceonly.checkpoint.sources import Sources
+from onceonly.coordinator.coordinator import Coordinator
+from onceonly.counts import count
+from onceonly.errors import InvalidPipeline
+from onceonly.gate.inspector import LiveInspector
+from onceonly.kafka import lookup
+from onceonly.kafka.connection import KafkaConnection
+from onceonly.kafka.registry.client import Registry
+from onceonly.kafka.registry.connection import RegistryConnection
+from onceonly.pipeline.definition import AnySource, Pipeline
+from onceonly.pipeline.source_config import SourceConfig
+from onceonly.pipeline.sources import KafkaSource
+from onceonly.pipeline.tables import DeltaSource, FileSource
+from onceonly.runtime import transforms
+from onceonly.settings import Settings
+from onceonly.sinks.context import Context, open_sink
+from onceonly.sinks.staging.handles import guarded
+from onceonly.sources.files import FileReader
+from onceonly.sources.kafka import KafkaReader
+from onceonly.spark import catalog
+from onceonly.statetable import location
+from onceonly.statetable.table import StateTable
+from onceonly.statetable.transitions import Notify
+
+MAX_TOPICS_IN_NOTE = 10  # of a pattern
+
+
+@dataclass
+class LiveServices:
+    """Sinks and sources on real services. Spark starts only when something asks for it.
+
+    Args:
+        connections: finds the Airflow connections that a pipeline names; by default in the environment.
+    """
+
+    settings: Settings = field(default_factory=Settings.from_env)
+    connections: lookup.Lookup = lookup.from_environment
+
+    def sink(self, pipeline: Pipeline, name: str) -> Sink:
+        config = pipeline.sink(name)
+        return guarded(open_sink(config, self._context(pipeline)), config.kind)
+
+    def sources(self, pipeline: Pipeline) -> Mapping[str, Source]:
+        return Sources(pipeline, self._reader, self._topics)
+
+    def _reader(self, config: AnySource) -> Source:
+        if isinstance(config, DeltaSource):
+            from onceonly.sources.delta import DeltaReader  # not every pipeline needs it
+
+            return DeltaReader(config, self.settings.locate(config.path))
+        if isinstance(config, FileSource):
+            return FileReader(config, self.settings.locate(config.path), self.settings.webhdfs)
+        return self._kafka_reader(config)
+
+    def _kafka_reader(self, config: KafkaSource) -> KafkaReader:
+        kafka, registry = self.kafka(config.connection, config.bootstrap), self.registry(config.registry)
+        return KafkaReader(config, kafka, self.settings.project, registry)
+
+    def _topics(self, config: AnySource) -> Iterable[str]:
+        if isinstance(config, KafkaSource):
+            return self._kafka_reader(config).topics()
+        return [config.topic]
+
+    def inspector(self, pipeline: Pipeline) -> LiveInspector:
+        settings = self.settings
+        return LiveInspector(
+            pipeline, lambda name: self.sink(pipeline, name), settings.project, settings.docs, self.spark
+        )
+
+    def _context(self, pipeline: Pipeline) -> Context:
+        return Context(pipeline, self.settings, self.connections, self.kafka, self.spark, self.registry)
+
+    def kafka(self, connection: str | None, bootstrap: str | None) -> KafkaConnection:
+        """Return how to reach the brokers: the connection of that name, else bare addresses.
+
+        Raises:
+            InvalidPipeline: no such connection, or one that cannot be used; or no addresses at all.
+        """
+        if connection is None:
+            return KafkaConnection.plaintext(self.settings.brokers(bootstrap))
+        return KafkaConnection.parse(self.connections(connection), connection)
+
+    def registry(self, connection: str | None) -> Registry | None:
+        """Return the schema registry of the connection of that name. It is not asked anything yet.
+
+        Raises:
+            InvalidPipeline: no such connection, or one that cannot be used.
+        """
+        if connection is None:
+            return None
+        try:
+            settings = self.connections(connection)
+        except InvalidPipeline as error:
+            todo = "Add it; its extra needs 'url' (docs/schema-registry.md). Nothing was written."
+            raise InvalidPipeline(error.what, error.why, todo) from error
+        return Registry(RegistryConnection.parse(settings, connection))
+
+    def spark(self, records: int | None = None) -> Any:
+        """Return a session, started if there is none; `records`: how many it is for, where that is known."""
+        from onceonly.spark.session import session
+
+        return session(self.settings, records=records)
+
+
+def open_coordinator(services: LiveServices, log: Notify | None = None) -> Coordinator:
+    """Return a coordinator on the state table and services that the settings name.
+
+    Args:
+        log: called after each recorded transition, before the function that ONCEONLY_NOTIFY names.
+    """
+    settings = services.settings
+    hooks: list[Callable[..., None]] = []
+    if log:
+        hooks.append(log)
+    if settings.notify:
+        hooks.append(transforms.load(settings.notify, settings))
+
+    def notify(checkpoint: Checkpoint, row: Row) -> None:
+        for hook in hooks:
+            hook(checkpoint, row)
+
+    return Coordinator(StateTable(settings.state), services, notify)
+
+
+def open_planner(services: LiveServices, log: Notify | None = None) -> Coordinator:
+    """Return a coordinator for a plan, which is the only step that makes a state table: the embedded one.
+
+    Raises:
+        NotCommitted: nothing could be recorded in the state table.
+    """
+    if services.settings.embedded:
+        location.make(services.settings.state)
+    location.check_writable(services.settings.state)
+    return open_coordinator(services, log)
+
+
+def locate_tables(pipeline: Pipeline, services: LiveServices) -> Pipeline:
+    """Return the pipeline on the tables that its names mean now. Without names, nothing is asked.
+
+    Raises:
+        InvalidPipeline, NotCommitted: see `spark.catalog.find`.
+    """
+    names = pipeline.named_tables
+    if not names:
+        return pipeline
+    return pipeline.located(catalog.find(services.spark(), names))
+
+
+def check_pipeline(pipeline: Pipeline, services: LiveServices) -> list[str]:
+    """Check everything that can be known before any work, and return notes for people; writes nothing."""
+    transforms.load(pipeline.transform, services.settings)
+    sources = services.sources(pipeline)
+    notes = []
+    for source in pipeline.sources:
+        if source.topic_pattern:
+            notes.append(f"'{source.called}' matches {_describe_matches(source, list(sources))}")
+    for source in pipeline.sources:
+        notes += sources[source.called].check()
+    for sink in pipeline.sinks:
+        notes += services.sink(pipeline, sink.name).check()
+    if pipeline.gate:
+        notes += services.inspector(pipeline).check()
+    return notes
+
+
+def _describe_matches(source: SourceConfig, topics: list[str]) -> str:
+    """Return '2 topics: a, b': those of the topics that a pattern matches."""
+    matches = [topic for topic in topics if source.reads(topic)]
+    ellipsis = ", …" if len(matches) > MAX_TOPICS_IN_NOTE else ""
+    return f"{count(len(matches), 'topic')}: {', '.join(matches[:MAX_TOPICS_IN_NOTE])}{ellipsis}"
