@@ -7,9 +7,7 @@ first asked for, because every process of Airflow loads the plugin and the provi
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -61,48 +59,43 @@ __all__ = [
 
 
 _FACTORIES = {"checkpoint_dag", "recovery_dag"}
-_postpones_dags = False
 
 
-@contextmanager
-def dags_later() -> Iterator[None]:
-    """Put off the DAG of a file that does not import Airflow itself until something is asked of it.
+class UnbuiltDag:
+    """Stands for a DAG in a file that a command loads for its pipeline, without Airflow.
 
-    A command wants the pipeline in the file, and to import Airflow for the DAG takes seconds.
+    Most files only make their DAG. A file that asks something of it, as `with checkpoint_dag(…)` does, has to go on as
+    in Airflow: then the DAG is built.
     """
-    global _postpones_dags
-    _postpones_dags = True
-    try:
-        yield
-    finally:
-        _postpones_dags = False
 
+    def __init__(self, factory: str, *args: Any, **arguments: Any) -> None:
+        self._factory, self._args, self._arguments = factory, args, arguments
+        self._dag: Any = None
 
-class _PostponedDag:
-    """A DAG that is made, by its factory, as soon as something is asked of it."""
-
-    def __init__(self, name: str, *args: Any, **arguments: Any) -> None:
-        self._make: Callable[[], Any] = lambda: _import_name(name)(*args, **arguments)
+    def build(self) -> Any:
+        """Return the DAG; the first time, import Airflow and build it."""
+        if self._dag is None:
+            self._dag = _import_name(self._factory)(*self._args, **self._arguments)
+        return self._dag
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._dag, name)
+        return getattr(self.build(), name)
 
     def __enter__(self) -> Any:
-        return self._dag.__enter__()
+        return self.build().__enter__()
 
     def __exit__(self, *error: Any) -> Any:
-        return self._dag.__exit__(*error)
-
-    @cached_property
-    def _dag(self) -> Any:
-        return self._make()
+        return self.build().__exit__(*error)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if _postpones_dags and name in _FACTORIES and "airflow" not in sys.modules:
-        return partial(_PostponedDag, name)
+    if name in _FACTORIES and "airflow" not in sys.modules:
+        from onceonly.runtime import pipeline_file
+
+        if not pipeline_file.is_building_dags():
+            return partial(UnbuiltDag, name)
     return _import_name(name)
 
 

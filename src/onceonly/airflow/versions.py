@@ -1,13 +1,13 @@
 """Differences between the versions of Airflow: what 3.1 and 3.2 have in other places than 3.3, or not at all.
 
-No other module knows of them. Each name is looked for when it is first asked for, as every process of Airflow loads the
-plugin.
+No other module of this package knows of them (`runtime.airflow_release` says what users lose by them). Each name is
+looked for when it is first asked for, as every process of Airflow loads the plugin.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Any
 
 _EXCEPTIONS = ("airflow.sdk.exceptions", "airflow.exceptions")
@@ -29,23 +29,6 @@ _MISSING: dict[str, Any] = {
     "CronPartitionTimetable": type("CronPartitionTimetable", (), {}),  # before 3.2: no schedule is one
     "NEVER_EXPIRE": None,  # before 3.3: there is no store of task states
 }
-_LACKS = (  # docs/versions.md
-    ((3, 2), "a second DAG with this pipeline's name is refused only while the first one has runs"),
-    ((3, 3), "a run that is deleted and created again under its id is not planned again"),
-)
-
-
-def notes() -> list[str]:
-    """Return what the installed Airflow cannot do, for `onceonly check`.
-
-    Does not import Airflow, which takes seconds.
-    """
-    try:
-        version = metadata.version("apache-airflow-core")
-    except metadata.PackageNotFoundError:
-        return []
-    series = tuple(int(part) for part in version.split(".")[:2])
-    return [f"with Airflow {version}, {lack}" for since, lack in _LACKS if series < since]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,8 +8,7 @@ gc.set_threshold(100_000)  # what is imported stays: to look through it again an
 
 import click  # noqa: E402
 
-from onceonly.cli.app import Cli  # noqa: E402
-from onceonly.cli.commands import Commands  # noqa: E402
+from onceonly.cli.app import Cli, Commands  # noqa: E402
 from onceonly.settings import VARIABLES, Settings, Variable  # noqa: E402
 
 
@@ -37,20 +36,20 @@ COMMANDS = Commands(  # where each is; the everyday ones first
         "describe": "describe",
         "explain": "explain",
         "lineage": "lineage",
-        "metrics": "metrics",
-        "recover": "settle",
+        "metrics": "status",
+        "recover": "recover",
         "check": "check",
         "infer": "infer",
-        "approve": "settle",
-        "abort": "settle",
-        "resolve": "settle",
+        "approve": "manual",
+        "abort": "manual",
+        "resolve": "manual",
         "accept-loss": "accept_loss",
         "rewind": "rewind",
         "skip": "skip",
-        "sweep": "sweep",
+        "sweep": "recover",
         "state": "state",
         "services": "services",
-        "jars": "jars",
+        "jars": "services",
         "demo": "demo",
     }
 )

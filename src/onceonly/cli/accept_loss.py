@@ -9,10 +9,10 @@ from rich.text import Text
 
 from onceonly import redaction
 from onceonly.checkpoint.model import Checkpoint
-from onceonly.cli import changing, looking
 from onceonly.cli import console as show
-from onceonly.cli.app import json_option, person, print_json
-from onceonly.cli.looking import seen_option
+from onceonly.cli import environment, manual
+from onceonly.cli.app import json_option, print_json
+from onceonly.cli.manual import person, seen_option
 from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
 from onceonly.views import descriptions, formatting, queries
@@ -50,13 +50,13 @@ def accept_loss(pipeline: str, sink: str, removed: bool, reason: str, seen: int 
 
     settings = Settings.from_env()
     queries.check_pipeline_exists(queries.require_state_table(settings), pipeline)
-    coordinator = changing.coordinator(settings)
+    coordinator = environment.open_coordinator(settings)
     number = coordinator.state.view(pipeline).head.changed  # before the loss is read: what changes after is noticed
     loss = _find_loss(coordinator, pipeline, sink, seen)
     if loss and not as_json:
         _print(loss)
     question, look = "Continue without these rows?", f"onceonly status {pipeline}"
-    confirmed = looking.confirm(seen, number, question, pipeline, look, as_json)
+    confirmed = manual.confirm(seen, number, question, pipeline, look, as_json)
     coordinator.accept_loss(pipeline, sink, Acceptance(person(), reason, removed, confirmed))
     if as_json:
         answer = {"pipeline": pipeline, "sink": sink}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import getpass
 import json
-import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import click
@@ -19,6 +18,39 @@ from onceonly.errors import OnceonlyError, exit_code, first_sentence, headline
 
 JSON, TRACEBACK, HINT = "onceonly.json", "onceonly.traceback", "onceonly.hint"
 INTERRUPTED = 130
+
+
+class Commands(MutableMapping[str, click.Command]):
+    """The commands by name, each imported when it is used: `onceonly status` should answer at once.
+
+    A mapping as click takes it. A command is the function of its name (with _ for -) in a module beside this one.
+    """
+
+    def __init__(self, modules: Mapping[str, str]) -> None:
+        self._modules = dict(modules)
+        self._loaded: dict[str, click.Command] = {}
+
+    def __getitem__(self, name: str) -> click.Command:
+        if name not in self._loaded:
+            self._loaded[name] = getattr(import_module(f"onceonly.cli.{self._modules[name]}"), name.replace("-", "_"))
+        return self._loaded[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._modules
+
+    def __setitem__(self, name: str, command: click.Command) -> None:
+        self._modules.setdefault(name, name)
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        self._loaded.pop(name, None)
+        del self._modules[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def __len__(self) -> int:
+        return len(self._modules)
 
 
 class Cli(click.Group):
@@ -69,14 +101,6 @@ def _show_usage(error: click.ClickException, as_json: bool) -> None:
     if isinstance(error, click.UsageError) and error.ctx:
         usage = error.ctx.get_usage()
     print_json({"error": type(error).__name__, "what": error.format_message(), "why": "", "todo": usage})
-
-
-def person() -> str:
-    """Return who is at the keyboard; a user id that has no name is a name as well."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"uid {os.getuid()}"
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -10,12 +10,13 @@ from rich.text import Text
 
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import Interval, range_of
-from onceonly.cli import changing, target
 from onceonly.cli import console as show
+from onceonly.cli import environment
 from onceonly.cli.app import json_option, print_json
 from onceonly.errors import InvalidPipeline, OnceonlyError
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sources import KafkaSource
+from onceonly.runtime import pipeline_file
 from onceonly.settings import Settings
 from onceonly.views import descriptions, queries
 
@@ -40,7 +41,7 @@ def check(file: str, as_json: bool) -> None:
     "dated_ahead": […]}.
     """
     settings = Settings.from_env()
-    pipeline = target.load(file, settings.project)
+    pipeline = pipeline_file.load(file, settings.project)
     try:
         notes, gaps = _notes(pipeline, settings), _gaps(pipeline, settings)
         ahead = _dated_ahead(pipeline, settings)
@@ -58,13 +59,12 @@ def check(file: str, as_json: bool) -> None:
 
 def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
     """Check the pipeline, and return what was found, line by line; raises what is wrong."""
-    from onceonly.airflow import versions as airflow
-    from onceonly.runtime import live_services
+    from onceonly.runtime import airflow_release, live_services
     from onceonly.spark import check as spark
 
     notes = [f"pipeline '{pipeline.name}' is sound, in {pipeline.mode} mode"]
-    parts = changing.parts(settings)
-    notes += spark.notes(parts.settings) + airflow.notes() + _check_stores(pipeline, parts.settings)
+    parts = environment.open_services(settings)
+    notes += spark.notes(parts.settings) + airflow_release.list_limits() + _check_stores(pipeline, parts.settings)
     for conn_id in sorted(pipeline.connections):
         notes.append(_check_connection(parts, pipeline, conn_id))
     pipeline = live_services.locate_tables(pipeline, parts)
@@ -160,7 +160,7 @@ def _dated_ahead(pipeline: Pipeline, settings: Settings) -> list[str]:
 
     if pipeline.mode != "interval" or pipeline.after:
         return []
-    parts = changing.parts(settings)
+    parts = environment.open_services(settings)
     latest = _find_latest(queries.find_state_table(settings), pipeline)
     now, lines = datetime.now(UTC), []
     for topic, source in parts.sources(live_services.locate_tables(pipeline, parts)).items():

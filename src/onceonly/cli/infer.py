@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from onceonly.cli import changing, target
 from onceonly.cli import console as show
+from onceonly.cli import environment
 from onceonly.cli.app import json_option, print_json
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sources import KafkaSource
+from onceonly.runtime import pipeline_file
 from onceonly.settings import Settings
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def infer(file: str, topic: str | None, records: int, as_json: bool) -> None:
     --json prints {"file", "ddl", "values", "broken": number of values that are not JSON objects, "notes": […]}.
     """
     settings = Settings.from_env()
-    pipeline = target.load_alone(file, settings.project)
+    pipeline = pipeline_file.load_without_dags(file, settings.project)
     source = _source(pipeline, topic)
     path = settings.project / str(source.schema)
     _refuse_existing(path)
@@ -80,7 +81,7 @@ def _infer_columns(source: KafkaSource, settings: Settings, records: int) -> Inf
     """
     from onceonly.sources import infer, sample
 
-    parts = changing.parts(settings)
+    parts = environment.open_services(settings)
     inferred = infer.infer(sample.values(source.topic, parts.kafka(source.connection, source.bootstrap), records))
     if not inferred.fields:
         raise InvalidPipeline(

@@ -8,10 +8,10 @@ import click
 from rich.text import Text
 
 from onceonly.checkpoint.model import Checkpoint
-from onceonly.cli import changing, looking
 from onceonly.cli import console as show
-from onceonly.cli.app import json_option, person, print_json
-from onceonly.cli.looking import seen_option
+from onceonly.cli import environment, manual
+from onceonly.cli.app import json_option, print_json
+from onceonly.cli.manual import person, seen_option
 from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
 from onceonly.views import descriptions, formatting, queries
@@ -39,13 +39,13 @@ def rewind(pipeline: str, epoch: int, reason: str, seen: int | None, as_json: bo
     """
     settings = Settings.from_env()
     queries.require_checkpoint(queries.require_state_table(settings), pipeline, epoch)
-    coordinator = changing.coordinator(settings)
+    coordinator = environment.open_coordinator(settings)
     number = coordinator.state.view(pipeline).head.changed  # read first: what changes after is noticed
     undone = _list_undone(coordinator, pipeline, epoch, seen)
     if undone and not as_json:
         _print(undone)
     question, look = "Take all of this back, and read its records again?", f"onceonly status {pipeline}"
-    confirmed = looking.confirm(seen, number, question, pipeline, look, as_json)
+    confirmed = manual.confirm(seen, number, question, pipeline, look, as_json)
     rewind_checkpoint = coordinator.rewind(pipeline, epoch, person(), reason, confirmed)
     if as_json:
         undone_epochs = [checkpoint.epoch for checkpoint in undone]

@@ -12,11 +12,12 @@ import click
 
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import Interval
-from onceonly.cli import changing, target
 from onceonly.cli import console as show
+from onceonly.cli import environment
 from onceonly.cli.app import HINT, explain, json_option, print_json
 from onceonly.errors import InvalidPipeline, NotCommitted, StageAgain
 from onceonly.pipeline.definition import Pipeline
+from onceonly.runtime import pipeline_file
 from onceonly.settings import Settings
 from onceonly.views import descriptions, formatting, queries
 
@@ -70,7 +71,7 @@ def run(
     start = time.monotonic()
     run_interval = span(interval) if interval else None
     with steps.step("check") as words:
-        pipeline = target.load_alone(file, settings.project)
+        pipeline = pipeline_file.load_without_dags(file, settings.project)
         pipeline, parts = _check(pipeline, run_interval, settings)
         words.append(f"pipeline '{pipeline.name}': transform, topic and {_describe_sinks(pipeline)}")
     this_run = _start(pipeline, parts, steps, file)
@@ -244,7 +245,7 @@ def _check(pipeline: Pipeline, interval: Interval | None, settings: Settings) ->
     from onceonly.coordinator.cut import Cut
     from onceonly.runtime import live_services
 
-    parts = changing.parts(settings)
+    parts = environment.open_services(settings)
     pipeline = live_services.locate_tables(pipeline, parts)
     Cut(pipeline, parts.sources(pipeline), interval)
     live_services.check_pipeline(pipeline, parts)

@@ -8,10 +8,10 @@ import click
 from rich.text import Text
 
 from onceonly.checkpoint.model import Checkpoint
-from onceonly.cli import changing, looking
 from onceonly.cli import console as show
-from onceonly.cli.app import json_option, person, print_json
-from onceonly.cli.looking import seen_option
+from onceonly.cli import environment, manual
+from onceonly.cli.app import json_option, print_json
+from onceonly.cli.manual import person, seen_option
 from onceonly.cli.run import span
 from onceonly.cli.status import checkpoints_table
 from onceonly.settings import Settings
@@ -65,7 +65,7 @@ def skip(
     if interval:
         what = f"the interval {span(interval)}"
     confirmed = look_at_pipeline(queries.require_state_table(settings), pipeline, seen, f"Leave out {what}?", as_json)
-    coordinator = changing.coordinator(settings)
+    coordinator = environment.open_coordinator(settings)
     if interval:
         checkpoint = coordinator.skip(pipeline, span(interval), person(), reason, confirmed)
         words = f"epoch {checkpoint.epoch}: {checkpoint.interval} is left out"
@@ -89,9 +89,9 @@ def look_at_pipeline(state: StateTable, pipeline: str, seen: int | None, questio
     """Return what the person has looked at; where the person is asked, the last checkpoints are printed first."""
     queries.check_pipeline_exists(state, pipeline)
     number = state.view(pipeline).head.changed
-    if looking.must_show(seen, as_json):
+    if manual.must_show(seen, as_json):
         show.console().print(checkpoints_table(queries.list_recent(state, pipeline, CHECKPOINTS_SHOWN), {}))
-    return looking.confirm(seen, number, question, pipeline, f"onceonly status {pipeline}", as_json)
+    return manual.confirm(seen, number, question, pipeline, f"onceonly status {pipeline}", as_json)
 
 
 def _skip_offsets(coordinator: Coordinator, pipeline: str, offsets: Offsets, reason: str, seen: Seen) -> Checkpoint:

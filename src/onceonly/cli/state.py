@@ -1,15 +1,27 @@
-"""onceonly state: make a state table, and decide what a table is that was moved, copied or restored."""
+"""onceonly state: make a state table, and decide what a table is that was moved, copied, restored or lost."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
+from rich.text import Text
 
 from onceonly.cli import console as show
-from onceonly.cli.forward import forward
+from onceonly.cli import environment, manual
+from onceonly.cli.app import json_option, print_json
+from onceonly.cli.manual import person, seen_option
+from onceonly.cli.run import span
 from onceonly.errors import InvalidPipeline
+from onceonly.runtime import pipeline_file
 from onceonly.settings import Settings
+from onceonly.views import queries
+
+if TYPE_CHECKING:
+    from onceonly.coordinator.manual import Seen
+    from onceonly.statetable.table import StateTable
 
 
 @click.group()
@@ -64,9 +76,6 @@ def fork() -> None:
     show.console().print(f"✓ {uri} is a separate state table from now on.", markup=False)
 
 
-state.add_command(forward)
-
-
 def _read_configuration(uri: str) -> Mapping[str, str]:
     """Return the table's own configuration: opening a copy as the state table would be refused."""
     from onceonly.statetable import location
@@ -100,3 +109,82 @@ def _refuse_open(uri: str) -> None:
             f"{'; '.join(open_checkpoints)}. The original will settle them; a fork would do so a second time.",
             "Settle them in the original (onceonly recover), then copy it again. Nothing was written.",
         )
+
+
+@state.command(short_help="Continue after what the targets show.")
+@click.argument("file", metavar="FILE.py:NAME")
+@click.option("--decision", required=True, type=click.IntRange(1), help="The last decision that the targets show.")
+@click.option(
+    "--ends", multiple=True, metavar="TOPIC:PARTITION=OFFSET", help="Where to continue; once for each partition."
+)
+@click.option(
+    "--interval", nargs=2, multiple=True, metavar="START END", help="An interval that is published; once for each."
+)
+@click.option("--reason", required=True, help="Recorded with your name, and shown by `onceonly describe`.")
+@seen_option
+@json_option
+def forward(
+    file: str,
+    decision: int,
+    ends: Sequence[str],
+    interval: Sequence[tuple[str, str]],
+    reason: str,
+    seen: int | None,
+    as_json: bool,
+) -> None:
+    """Record what the targets of the pipeline NAME in FILE.py have, if the state table does not know it.
+
+    Use it after the state table was restored from an older copy, or created again because it was lost: it would
+    publish later rows again. Pass up to where everything is published (the error message shows what is known), and
+    the pipeline continues from there. Rows that you leave out are published a second time; rows that you pass but that
+    are not there are lost.
+
+    --json prints the checkpoint as `onceonly status PIPELINE --json` does.
+    """
+    from onceonly.coordinator.forward import Forward
+    from onceonly.runtime import live_services
+
+    settings = Settings.from_env()
+    pipeline = pipeline_file.load(file, settings.project)
+    spans = [span(start_and_end) for start_and_end in interval]
+    request = Forward(decision, person(), reason, _parse_ends(ends), spans)
+    coordinator = environment.open_coordinator(settings)
+    confirmed = _confirm(coordinator.state, pipeline.name, seen, f"Continue after decision {decision}?", as_json)
+    request = replace(request, seen=confirmed)
+    checkpoint = coordinator.forward(live_services.locate_tables(pipeline, environment.open_services(settings)), request)
+    if as_json:
+        return print_json(queries.to_json(checkpoint))
+    words = (
+        f"epoch {checkpoint.epoch}: {pipeline.name} continues after decision {decision}, "
+        f"recorded by {request.who}: {reason}"
+    )
+    show.console().print(Text.assemble(("✓ ", "green"), words))
+
+
+def _confirm(state: StateTable, name: str, seen: int | None, question: str, as_json: bool) -> Seen:
+    """Return what the person has looked at; where the person is asked, print what the state table has first."""
+    head = state.view(name).head
+    if manual.must_show(seen, as_json):
+        content = f"has no {name} yet"
+        if head.epoch:
+            content = f"has {name} up to epoch {head.epoch}, decision {head.decision}"
+        show.console().print(f"The state table at {state.uri} {content}.", markup=False)
+    return manual.confirm(seen, head.changed, question, name, f"onceonly status {name}", as_json)
+
+
+def _parse_ends(texts: Sequence[str]) -> dict[str, dict[int, int]]:
+    """Return offsets by topic and partition.
+
+    Raises:
+        InvalidPipeline: a text is not of the form TOPIC:PARTITION=OFFSET.
+    """
+    ends: dict[str, dict[int, int]] = {}
+    for text in texts:
+        topic_partition, _, offset = text.rpartition("=")
+        topic, _, partition = topic_partition.rpartition(":")
+        if not (topic and partition.isdecimal() and offset.isdecimal()):
+            raise InvalidPipeline(
+                f"--ends {text} is not understood.", todo="Write TOPIC:PARTITION=OFFSET. Nothing was changed."
+            )
+        ends.setdefault(topic, {})[int(partition)] = int(offset)
+    return ends

@@ -1,10 +1,12 @@
-"""onceonly status: what every pipeline, or one pipeline, has done recently."""
+"""onceonly status, metrics: where every pipeline is, for people and for Prometheus."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,9 +17,9 @@ from rich.text import Text
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval
 from onceonly.cli import console as show
-from onceonly.cli import target
 from onceonly.cli.app import explain, json_option, print_error, print_json
 from onceonly.errors import OutcomeUnknown, exit_code
+from onceonly.runtime import pipeline_file
 from onceonly.settings import Settings
 from onceonly.views import descriptions, formatting, provenance, queries
 from onceonly.views.provenance import Superseded
@@ -25,8 +27,10 @@ from onceonly.views.summary import list_timeout_warnings
 
 if TYPE_CHECKING:
     from onceonly.statetable.table import StateTable
+    from onceonly.views.summary import Lag, Summary
 
-RECENT = 20
+MAX_CHECKPOINTS_SHOWN = 20  # by default
+MAX_CONCURRENT_SOURCES = 4  # that are asked for their lag
 HELP = f"""What every pipeline has done last; of one PIPELINE, its recent checkpoints.
 
 \b
@@ -45,7 +49,9 @@ checkpoints have "replaced_by" and "rewound_by" (epochs), and
 
 @click.command(help=HELP, short_help="What the pipelines have done recently.")
 @click.argument("pipeline", required=False)
-@click.option("--last", default=RECENT, show_default=True, type=click.IntRange(1), help="How many checkpoints.")
+@click.option(
+    "--last", default=MAX_CHECKPOINTS_SHOWN, show_default=True, type=click.IntRange(1), help="How many checkpoints."
+)
 @json_option
 @click.pass_context
 def status(ctx: click.Context, pipeline: str | None, last: int, as_json: bool) -> None:
@@ -101,7 +107,7 @@ class _Summary:
 
 def _summaries(state: StateTable) -> tuple[list[_Summary], list[OutcomeUnknown]]:
     """Return the pipelines, and why others cannot be read."""
-    checkpoints_by_pipeline, damaged = queries.read_overview(state, state.pipelines(), RECENT)
+    checkpoints_by_pipeline, damaged = queries.read_overview(state, state.pipelines(), MAX_CHECKPOINTS_SHOWN)
     gaps = queries.list_gaps(state, [checkpoints[0] for checkpoints in checkpoints_by_pipeline.values()])
     summaries = []
     for name, checkpoints in checkpoints_by_pipeline.items():
@@ -129,7 +135,9 @@ def _print_all(settings: Settings, summaries: list[_Summary]) -> None:
     out = show.console()
     if not summaries:
         out.print(f"Nothing has run yet: there is no checkpoint in {formatting.place(settings.state)}.", markup=False)
-        return out.print(f"Start with: onceonly run {target.example(settings.project)}", style="dim", markup=False)
+        return out.print(
+            f"Start with: onceonly run {pipeline_file.find_example(settings.project)}", style="dim", markup=False
+        )
     table = show.table("pipeline", "epoch", "state", "last commit", "rows", "unsettled", right=("epoch",))
     for summary in summaries:
         table.add_row(
@@ -237,3 +245,32 @@ def _print_gaps(out: Console, gaps: Mapping[str, list[Interval]]) -> None:
 
 def _gaps_json(gaps: list[Interval]) -> dict[str, Any]:
     return {"gaps": [queries.interval_json(gap) for gap in gaps]}
+
+
+@click.command(short_help="Where every pipeline is, for Prometheus.")
+@click.option("--lag", is_flag=True, help="Also query the sources for the lag of each pipeline.")
+def metrics(lag: bool) -> None:
+    """Where every pipeline is, in Prometheus' text format.
+
+    \b
+    For example for node_exporter's textfile collector. In Airflow, the page serves
+    the same below /onceonly/metrics.
+    """
+    from onceonly.views.metrics import format_for_prometheus, list_samples
+    from onceonly.views.summary import read_summaries
+
+    state = queries.find_state_table(Settings.from_env())
+    summary_by_name, damaged = read_summaries(state, state.pipelines()) if state else ({}, {})
+    lags = _read_lags(list(summary_by_name.values())) if lag else {}
+    samples = list_samples(summary_by_name.values(), damaged, datetime.now(UTC), lags)
+    click.echo(format_for_prometheus(samples), nl=False)
+
+
+def _read_lags(pipelines: Sequence[Summary]) -> dict[str, Lag | None]:
+    """Ask the sources, several at once, and return the lag of each pipeline by name."""
+    from onceonly.runtime import live_services
+    from onceonly.runtime.lag import behind
+
+    with ThreadPoolExecutor(MAX_CONCURRENT_SOURCES) as pool:
+        lags = pool.map(partial(behind, live_services.LiveServices(Settings.from_env())), pipelines)
+        return {pipeline.name: lag for pipeline, lag in zip(pipelines, lags, strict=True)}

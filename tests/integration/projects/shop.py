@@ -40,7 +40,7 @@ DEAD = "shop-dead-letters"
 
 def pipelines(suffix: str, most: int) -> tuple[Pipeline, Pipeline]:
     """Those of dags/shop.py on topics of their own, with small checkpoints."""
-    from onceonly.cli.target import load
+    from onceonly.runtime.pipeline_file import load
 
     shop, revenue = (load(f"dags/shop.py:{name}", ROOT) for name in ("shop", "revenue"))
     sources = [replace(each, topic=each.topic + suffix, max_records=most) for each in shop.sources]

@@ -22,7 +22,7 @@ from integration.faults.points import around
 from integration.projects.targets import NAME, Lake, stage_kafka_without_spark
 from integration.victims import storm
 
-from onceonly.cli import changing, main
+from onceonly.cli import environment, main
 from onceonly.errors import OnceonlyError, StageAgain
 from onceonly.runtime import owners
 from onceonly.sinks.delta.sink import DeltaWriter
@@ -59,7 +59,7 @@ def run(lake: Lake) -> None:
 
 def say(lake: Lake, words: list[str]) -> None:
     """As a person does who has just looked."""
-    changing.coordinator = lambda settings: lake.coordinator
+    environment.open_coordinator = lambda settings: lake.coordinator
     epoch = int(words[2]) if words[2:] and words[2].isdigit() else None
     seen = () if words[0] == "recover" else person.seen(lake.coordinator.state, NAME, epoch)
     with redirect_stdout(io.StringIO()) as printed:

@@ -68,19 +68,3 @@ def test_before_airflow_3_2_a_dag_with_runs_is_not_paused(at_work: int) -> None:
 
     assert runs._has_active_dag({"ti": SimpleNamespace(get_dr_count=get_dr_count)}, "other") is bool(at_work)
     assert asked == [("other", ["queued", "running"])]
-
-
-@pytest.mark.parametrize(("installed", "lacks"), [("3.1.8", 2), ("3.2.2", 1), ("3.3.2", 0), ("3.10.0", 0)])
-def test_check_says_what_an_older_airflow_lacks(monkeypatch: pytest.MonkeyPatch, installed: str, lacks: int) -> None:
-    monkeypatch.setattr(versions.metadata, "version", lambda name: installed)
-    notes = versions.notes()
-    assert len(notes) == lacks
-    assert all(note.startswith(f"with Airflow {installed}, ") for note in notes)
-
-
-def test_check_says_nothing_of_an_airflow_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> str:
-        raise versions.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(versions.metadata, "version", missing)
-    assert versions.notes() == []

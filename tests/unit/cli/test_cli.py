@@ -18,14 +18,14 @@ from person import seen
 
 from onceonly import errors
 from onceonly.checkpoint.model import Event, Row
-from onceonly.cli import main, target
+from onceonly.cli import main
 from onceonly.cli.app import Cli, json_option
 from onceonly.cli.run import _time
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.runtime import owners
+from onceonly.runtime import owners, pipeline_file
 from onceonly.runtime.job_report import Report
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.statetable import location
@@ -432,8 +432,8 @@ print("loading")
 
 def test_the_only_pipeline_of_a_file_needs_no_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "dag.py").write_text(DEFINITION.format("flights"))
-    assert target.load(str(tmp_path / "dag.py"), tmp_path).name == "flights"
-    assert target.load("dag.py:flights", tmp_path).name == "flights"  # found in the project
+    assert pipeline_file.load(str(tmp_path / "dag.py"), tmp_path).name == "flights"
+    assert pipeline_file.load("dag.py:flights", tmp_path).name == "flights"  # found in the project
     assert capsys.readouterr().out == ""
 
 
@@ -452,7 +452,7 @@ def test_the_only_pipeline_of_a_file_needs_no_name(tmp_path: Path, capsys: pytes
 def test_a_file_that_does_not_serve_is_refused(text: str, name: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "dag.py").write_text(text)
     with pytest.raises(InvalidPipeline, match=words):
-        target.load(f"{tmp_path}/dag.py:{name}" if name else f"{tmp_path}/dag.py", tmp_path)
+        pipeline_file.load(f"{tmp_path}/dag.py:{name}" if name else f"{tmp_path}/dag.py", tmp_path)
 
 
 def test_no_such_file(onceonly: Invoke) -> None:

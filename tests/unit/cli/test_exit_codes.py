@@ -307,7 +307,7 @@ def has_a_damaged_pipeline(here: Here) -> list[Any]:
         raise OutcomeUnknown("flights: the state table is damaged.", "", "")
 
     here.staged()
-    here.patch.setattr(queries, "recent", damaged)
+    here.patch.setattr(queries, "list_recent", damaged)
     return []
 
 

@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from onceonly.airflow import checkpoint_dag
-from onceonly.cli import main, target
+from onceonly.cli import main
 from onceonly.cli.init import PIPELINE
-from onceonly.runtime import transforms
+from onceonly.runtime import pipeline_file, transforms
 from onceonly.settings import Settings
 
 
@@ -24,7 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_definition_loads_its_transform_is_found_and_it_makes_a_dag(folder: Path) -> None:
     assert CliRunner().invoke(main, ["init"]).exit_code == 0
-    pipeline = target.load(PIPELINE, folder)
+    pipeline = pipeline_file.load(PIPELINE, folder)
     settings = Settings.from_env()
     assert transforms.load(pipeline.transform, settings).__name__ == "by_day"
     assert [(folder / str(source.schema)).is_file() for source in pipeline.sources] == [True]

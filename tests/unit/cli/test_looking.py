@@ -16,7 +16,7 @@ from unit.coordinator.test_manual_actions import CASES
 from unit.world import Durable, World
 
 from onceonly.checkpoint.model import State
-from onceonly.cli import looking, main
+from onceonly.cli import main, manual
 from onceonly.pipeline.gate import Gate
 from onceonly.runtime import live_services
 from onceonly.settings import Settings
@@ -55,7 +55,7 @@ def onceonly(*args: str, answer: str = "") -> Result:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looking, "is_interactive", lambda: True)
+    monkeypatch.setattr(manual, "is_interactive", lambda: True)
 
 
 def test_every_command_with_a_reason_takes_what_was_seen() -> None:

@@ -81,7 +81,7 @@ def test_a_usage_error_is_json_too_where_that_was_asked_for(tmp_path):
 
 
 def test_a_user_id_without_a_name_is_a_name(monkeypatch):
-    from onceonly.cli.app import person
+    from onceonly.cli.manual import person
 
     for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(variable, raising=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from onceonly.cli import changing
+from onceonly.cli import environment
 from onceonly.settings import Settings
 
 
@@ -23,7 +23,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def found(project: Path, address: str, **env: str) -> str | None:
     (project / "home" / "services.json").write_text(json.dumps({"kafka": "127.0.0.1:1", "spark": address}))
-    return changing.with_spark(Settings.from_env({"ONCEONLY_HOME": str(project / "home"), **env})).spark_remote
+    return environment.use_embedded_spark(
+        Settings.from_env({"ONCEONLY_HOME": str(project / "home"), **env})
+    ).spark_remote
 
 
 def test_the_spark_server_of_this_home_is_found(project: Path) -> None:
@@ -37,4 +39,4 @@ def test_the_spark_server_of_this_home_is_found(project: Path) -> None:
 
 def test_none_is_found_where_none_was_started(project: Path) -> None:
     settings = Settings.from_env({"ONCEONLY_HOME": str(project / "home")})
-    assert changing.with_spark(settings) is settings
+    assert environment.use_embedded_spark(settings) is settings

@@ -57,14 +57,14 @@ def test_looking_imports_nothing_heavy(home: Path, command: list[str]) -> None:
 @pytest.mark.slow
 def test_a_command_does_not_import_the_others(home: Path) -> None:
     ours = {name.removeprefix("onceonly.cli.") for name in imported(home, "status") if name.startswith("onceonly.cli.")}
-    assert ours == {"app", "commands", "console", "output", "status", "target"}
+    assert ours == {"app", "console", "output", "status"}
 
 
 LOADED = """
 import sys
 from pathlib import Path
-from onceonly.cli import target
-print(target.load_alone(sys.argv[1], Path.cwd()).name, "airflow" in sys.modules)
+from onceonly.runtime import pipeline_file
+print(pipeline_file.load_without_dags(sys.argv[1], Path.cwd()).name, "airflow" in sys.modules)
 dag = sys.modules["onceonly_target_" + Path(sys.argv[1].partition(":")[0]).stem].dag
 print(type(dag).__name__, dag.dag_id)
 with dag as made:
@@ -81,7 +81,7 @@ def test_a_run_takes_the_pipeline_of_a_dag_file_without_airflow(airflow_home: No
         cwd=root, check=True, capture_output=True, text=True, timeout=PATIENCE,
         env={**os.environ, "PYTHONPATH": str(Path(onceonly.__file__).parents[1])},
     ).stdout.splitlines()  # fmt: skip
-    assert told == ["flights False", "_PostponedDag flights", "['abort', 'commit', 'plan', 'stage'] True"]
+    assert told == ["flights False", "UnbuiltDag flights", "['abort', 'commit', 'plan', 'stage'] True"]
 
 
 @pytest.mark.slow

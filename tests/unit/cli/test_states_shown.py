@@ -9,10 +9,10 @@ from unit.world import Durable, World, minutes
 
 from onceonly.checkpoint.model import State
 from onceonly.checkpoint.sink import cannot_take_back
-from onceonly.cli import main, target
+from onceonly.cli import main
 from onceonly.errors import ActionNeeded, InvalidPipeline, OnceonlyError, StageAgain
 from onceonly.pipeline.gate import Gate
-from onceonly.runtime import live_services
+from onceonly.runtime import live_services, pipeline_file
 from onceonly.testing.fakes import FakeSink
 
 pytestmark = pytest.mark.slow
@@ -210,6 +210,6 @@ def test_hints_name_the_files_of_the_users_own_project(tmp_path, monkeypatch):
     (tmp_path / "dags" / "sales.py").write_text(
         "import nothing_that_is_installed\nsales = Pipeline(\n  name='sales')\n"
     )
-    assert target.example(tmp_path) == "dags/sales.py:sales"
+    assert pipeline_file.find_example(tmp_path) == "dags/sales.py:sales"
     assert "Start with: onceonly run dags/sales.py:sales" in onceonly("status").stdout
     assert "Pass dags/sales.py:sales." in onceonly("run", "dags/sale.py").stderr

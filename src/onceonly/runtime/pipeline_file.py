@@ -1,4 +1,8 @@
-"""The pipeline that FILE.py:NAME on the command line names: an object in a DAG file (or any other)."""
+"""The pipeline that FILE.py:NAME names: an object in a DAG file, or in any other.
+
+Such a file makes its DAG as well, and to import Airflow for it takes seconds. A command that wants the pipeline alone
+loads the file without its DAGs: the factories of `onceonly.airflow` ask `is_building_dags`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 
@@ -15,10 +20,12 @@ from onceonly.errors import InvalidPipeline, OnceonlyError
 from onceonly.pipeline.definition import Pipeline
 from onceonly.views import formatting
 
+NOT_FOUND = "pipeline-file-not-found"
+_building_dags: ContextVar[bool] = ContextVar("onceonly_building_dags", default=True)
 DEFINITION = re.compile(r"^(\w+)\s*(?::[^=\n]+)?=\s*Pipeline\(", re.MULTILINE)
 
 
-def example(project: Path) -> str:
+def find_example(project: Path) -> str:
     """Return a pipeline of this project as one would name it here, without running any file; else FILE.py:NAME."""
     for path in sorted(project.glob("dags/**/*.py")) + sorted(project.glob("*.py")):
         definition = DEFINITION.search(path.read_text(errors="replace"))
@@ -27,21 +34,27 @@ def example(project: Path) -> str:
     return "FILE.py:NAME"
 
 
-def _what_to_pass(project: Path, file: str = "") -> str:
-    target = f"{file}:NAME" if file else example(project)
+def _what_to_pass(project: Path, file: str = "", name: str = "NAME") -> str:
+    target = f"{file}:{name}" if file else find_example(project)
     return f"Pass {target}. Nothing was written."
 
 
-def load_alone(target: str, project: Path) -> Pipeline:
-    """Load as `load`, without the DAG of the file where nothing else in it needs Airflow."""
-    from onceonly.airflow import dags_later
+def is_building_dags() -> bool:
+    """Whether the factories of DAGs build them; not in a file that is loaded for its pipeline alone."""
+    return _building_dags.get()
 
-    with dags_later():
+
+def load_without_dags(target: str, project: Path) -> Pipeline:
+    """Load as `load`, without the DAG of the file unless something else in it imports Airflow."""
+    token = _building_dags.set(False)
+    try:
         return load(target, project)
+    finally:
+        _building_dags.reset(token)
 
 
 def load(target: str, project: Path) -> Pipeline:
-    """Return the pipeline that `target` names; without a name, the only one in the file.
+    """Return the pipeline that `target` names, as FILE.py:NAME; without a name, the only one in the file.
 
     Raises:
         InvalidPipeline: no such file, it cannot be imported, or has no such pipeline.
@@ -57,14 +70,10 @@ def load(target: str, project: Path) -> Pipeline:
     if not name and len(pipelines) == 1:
         return next(iter(pipelines.values()))
     missing = f"pipeline '{name}'" if name else "one pipeline"
-    what = f"{path} does not define {missing}."
-    if not pipelines:
-        raise InvalidPipeline(what, "It has no onceonly.Pipeline at module level.", _what_to_pass(project, file))
-    raise InvalidPipeline(
-        what,
-        f"Its pipelines are: {', '.join(pipelines)}.",
-        f"Pass {file}:{next(iter(pipelines))}. Nothing was written.",
-    )
+    why, todo = "It has no onceonly.Pipeline at module level.", _what_to_pass(project, file)
+    if pipelines:
+        why, todo = f"Its pipelines are: {', '.join(pipelines)}.", _what_to_pass(project, file, next(iter(pipelines)))
+    raise InvalidPipeline(f"{path} does not define {missing}.", why, todo, code=NOT_FOUND)
 
 
 def _require_file(file: str, project: Path) -> Path:
@@ -74,7 +83,9 @@ def _require_file(file: str, project: Path) -> Path:
         if (folder / file).is_file():
             return folder / file
     searched = " and ".join(map(str, folders))
-    raise InvalidPipeline(f"there is no file '{file}'.", f"Searched: {searched}.", _what_to_pass(project))
+    raise InvalidPipeline(
+        f"there is no file '{file}'.", f"Searched: {searched}.", _what_to_pass(project), code=NOT_FOUND
+    )
 
 
 def _import_module(path: Path, project: Path) -> ModuleType:
@@ -83,7 +94,7 @@ def _import_module(path: Path, project: Path) -> ModuleType:
     name = f"onceonly_target_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise InvalidPipeline(f"{path} is not a Python file.", todo=_what_to_pass(project))
+        raise InvalidPipeline(f"{path} is not a Python file.", todo=_what_to_pass(project), code=NOT_FOUND)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     with _explain_errors(path), redirect_stdout(sys.stderr):  # whatever it prints is not our output
@@ -105,4 +116,5 @@ def _explain_errors(path: Path) -> Iterator[None]:
             f"{path} cannot be loaded.",
             f"{type(error).__name__}: {error}{where}",
             "Fix the file; it is loaded with the project's folder (ONCEONLY_PROJECT) on the path. Nothing was written.",
+            code="pipeline-file-broken",
         ) from error

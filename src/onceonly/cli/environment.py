@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from onceonly.runtime.live_services import LiveServices
 
 
-def coordinator(settings: Settings) -> Coordinator:
+def open_coordinator(settings: Settings) -> Coordinator:
     """Return a coordinator on the state table and services that the environment names.
 
     Raises:
@@ -24,17 +24,17 @@ def coordinator(settings: Settings) -> Coordinator:
     from onceonly.statetable import location
 
     location.check_writable(settings.state)
-    return live_services.open_coordinator(parts(settings))
+    return live_services.open_coordinator(open_services(settings))
 
 
-def parts(settings: Settings) -> LiveServices:
-    """Return live parts on the Spark of `with_spark`."""
+def open_services(settings: Settings) -> LiveServices:
+    """Return live parts on the Spark of `use_embedded_spark`."""
     from onceonly.runtime import live_services
 
-    return live_services.LiveServices(with_spark(settings))
+    return live_services.LiveServices(use_embedded_spark(settings))
 
 
-def with_spark(settings: Settings) -> Settings:
+def use_embedded_spark(settings: Settings) -> Settings:
     """Add the Spark server of `onceonly services up --spark`, where it runs and nothing else is named."""
     if settings.spark_remote is not None:
         return settings

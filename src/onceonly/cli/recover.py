@@ -1,0 +1,197 @@
+"""onceonly recover, sweep: settle what ended owners left behind, and remove what nobody will ever record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.text import Text
+
+from onceonly.checkpoint.model import State, Transaction
+from onceonly.checkpoint.sink import PooledTransaction
+from onceonly.cli import console as show
+from onceonly.cli import environment
+from onceonly.cli.app import explain, json_option, print_error, print_json
+from onceonly.errors import exit_code
+from onceonly.settings import Settings
+from onceonly.views import descriptions, formatting, queries
+
+if TYPE_CHECKING:
+    from onceonly.coordinator.coordinator import Coordinator
+
+
+@click.command(short_help="Settle what ended owners left behind.")
+@click.argument("pipeline", required=False)
+@click.option("--force", is_flag=True, help="Treat every owner as ended. Make sure first that none is running.")
+@json_option
+@click.pass_context
+def recover(ctx: click.Context, pipeline: str | None, force: bool, as_json: bool) -> None:
+    """Settle what ended owners left behind, of one PIPELINE or of all.
+
+    Decided checkpoints are published. Staged ones are decided, by their gate if they have one, and published. The
+    rest are aborted. Checkpoints whose owner is running stay unchanged (an owner on another machine counts as running
+    for an hour after its last step), and so do held ones: their gate failed them, and `onceonly approve` or
+    `onceonly abort` decides.
+
+    \b
+    --json prints {"recovered": [{"was", …}], "errors": [{"pipeline", "error",
+    "what", "why", "todo"}]}, each checkpoint with the keys of
+    `onceonly status PIPELINE --json`. The exit code is that of the first error.
+    """
+    settings = Settings.from_env()
+    state = queries.require_state_table(settings)
+    if pipeline:
+        queries.check_pipeline_exists(state, pipeline)
+    coordinator = environment.open_coordinator(settings)
+    recovered: list[dict[str, Any]] = []
+    errors: list[tuple[str, Exception]] = []
+    for name in [pipeline] if pipeline else state.pipelines():
+        changes, error = _recover(coordinator, name, force)
+        recovered += changes
+        if error:
+            errors.append((name, error))
+    if as_json:
+        errors_json = [{"pipeline": name, **explain(error)} for name, error in errors]
+        print_json({"recovered": recovered, "errors": errors_json})
+    else:
+        _print_recovered(recovered, errors)
+    if errors:
+        ctx.exit(exit_code(errors[0][1]))
+
+
+def _recover(coordinator: Coordinator, name: str, force: bool) -> tuple[list[dict[str, Any]], Exception | None]:
+    """Recover a pipeline, and return what was unsettled, as it is now.
+
+    The error is the first one, raised after everything else was tried.
+    """
+    error: Exception | None = None
+    try:
+        unsettled = coordinator.state.view(name).open
+        error = _settle(coordinator, name, force)
+        view = coordinator.state.view(name)
+    except Exception as unreadable:  # its rows: those of other pipelines may be sound
+        return [], error or unreadable
+    changes = []
+    for checkpoint in unsettled:
+        current = view.checkpoint(checkpoint.epoch) or checkpoint
+        changes.append({"was": checkpoint.state.value, **queries.to_json(current)})
+    return changes, error
+
+
+def _settle(coordinator: Coordinator, name: str, force: bool) -> Exception | None:
+    from onceonly.runtime.owners import alive, nobody
+
+    try:
+        coordinator.recover(name, nobody if force else alive)
+    except Exception as error:
+        return error
+    return None
+
+
+def _print_recovered(recovered: list[dict[str, Any]], errors: list[tuple[str, Exception]]) -> None:
+    out = show.console()
+    for change in recovered:
+        out.print(change_text(change))
+    for _, error in errors:
+        print_error(explain(error))
+    if not recovered and not errors:
+        out.print("Nothing to settle: every checkpoint is committed or aborted.")
+
+
+def change_text(change: dict[str, Any]) -> Text:
+    """Return 'flights epoch 7: staged → committed, 6,000 rows'.
+
+    Args:
+        change: the JSON of a checkpoint as it is now, and in "was" the state before.
+    """
+    state = State(change["state"])
+    mark = ("✓ ", "green") if state.settled else ("• ", "yellow")
+    text = Text.assemble(mark, f"{change['pipeline']} epoch {change['epoch']}: {_state_before(change)}")
+    if change["was"] != change["state"]:
+        text.append(" → ").append(show.label(change["state"]))
+    elif not state.settled:
+        text.append(_why_it_waits(state, change), "yellow")
+    if state is State.COMMITTED:
+        text.append(f", {formatting.count_rows(change['rows_by_sink'])}")
+    if state is State.ABORTED and change["reason"]:
+        text.append(f" ({change['reason']})", "dim")
+    return text
+
+
+def _state_before(change: dict[str, Any]) -> str:
+    if change["held"]:
+        return formatting.HELD
+    if change["refused"]:
+        return formatting.REFUSED
+    return str(change["was"])
+
+
+def _why_it_waits(state: State, change: dict[str, Any]) -> str:
+    if state is State.COMMITTING:
+        return f" still, waiting for {', '.join(change['waiting'])}"
+    if change["held"]:
+        decide = descriptions.how_to_decide(change["pipeline"], change["epoch"], change["seen"])
+        return f" still: its gate failed it. Decide: {decide}"
+    if change["refused"]:
+        look = f"onceonly describe {change['pipeline']} {change['epoch']}"
+        return f" still: sink '{change['refused']['sink']}' refuses it until a person acts. Look: {look}"
+    owner = formatting.owner(change["owner"])
+    return f" still: its owner ({owner}) is running, or may be; use --force if you know that it has ended"
+
+
+@click.command(short_help="Remove leftovers that no running attempt owns.")
+@click.argument("pipeline", required=False)
+@json_option
+@click.pass_context
+def sweep(ctx: click.Context, pipeline: str | None, as_json: bool) -> None:
+    """Remove leftovers of ended attempts: open Kafka transactions, spooled rows, staged folders, old job reports.
+
+    For one PIPELINE or for all. Only items with this state table's id are removed, and each one is listed. An open
+    transaction keeps every read_committed reader of its topic waiting. `onceonly recover` cleans up as well.
+
+    \b
+    --json prints {"swept": [{"pipeline", "sink", "epoch", "attempt", "nonce"}, or {"pipeline", "sink", "slot", "id"}],
+    "errors": [{"pipeline", "error", "what", "why", "todo"}]}.
+    """
+    from onceonly.runtime import job_report
+
+    settings = Settings.from_env()
+    state = queries.require_state_table(settings)
+    if pipeline:
+        queries.check_pipeline_exists(state, pipeline)
+    coordinator = environment.open_coordinator(settings)
+    swept: list[Transaction | PooledTransaction] = []
+    errors: list[tuple[str, Exception]] = []
+    for name in [pipeline] if pipeline else state.pipelines():
+        try:
+            swept += coordinator.sweep(name)
+        except Exception as error:
+            errors.append((name, error))
+    job_report.sweep(coordinator.state)
+    if as_json:
+        errors_json = [{"pipeline": name, **explain(error)} for name, error in errors]
+        print_json({"swept": [_transaction_json(txn) for txn in swept], "errors": errors_json})
+    else:
+        _print_swept(swept, errors)
+    if errors:
+        ctx.exit(exit_code(errors[0][1]))
+
+
+def _transaction_json(txn: Transaction | PooledTransaction) -> dict[str, Any]:
+    identity = ("slot", "id") if isinstance(txn, PooledTransaction) else ("epoch", "attempt", "nonce")
+    return {name: getattr(txn, name) for name in ("pipeline", "sink", *identity)}
+
+
+def _describe_swept(txn: Transaction | PooledTransaction) -> str:
+    if isinstance(txn, PooledTransaction):
+        return f"{txn.pipeline}, sink '{txn.sink}': ended {txn.id}"
+    return f"{txn.pipeline} epoch {txn.epoch} attempt {txn.attempt}, sink '{txn.sink}': removed {txn.name}"
+
+
+def _print_swept(swept: list[Transaction | PooledTransaction], errors: list[tuple[str, Exception]]) -> None:
+    for txn in swept:
+        show.console().print(Text.assemble(("✓ ", "green"), _describe_swept(txn)))
+    for _, error in errors:
+        print_error(explain(error))
+    if not swept and not errors:
+        show.console().print("Nothing to sweep: every pending transaction belongs to a live attempt.")
