@@ -151,7 +151,9 @@ def forward(
     coordinator = environment.open_coordinator(settings)
     confirmed = _confirm(coordinator.state, pipeline.name, seen, f"Continue after decision {decision}?", as_json)
     request = replace(request, seen=confirmed)
-    checkpoint = coordinator.forward(live_services.locate_tables(pipeline, environment.open_services(settings)), request)
+    checkpoint = coordinator.forward(
+        live_services.locate_tables(pipeline, environment.open_services(settings)), request
+    )
     if as_json:
         return print_json(queries.to_json(checkpoint))
     words = (
