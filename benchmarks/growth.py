@@ -22,7 +22,7 @@ from onceonly.pipeline.sinks import DeltaSink, KafkaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import live_services, spark_stage
 from onceonly.runtime.live_services import LiveServices
-from onceonly.runtime.owners import this_process
+from onceonly.runtime.owners import process_owner
 
 ROUNDS = {1_000_000: 3, 3_000_000: 2, 10_000_000: 1, 30_000_000: 1}  # by the number of rows
 PARTITION_ROUNDS = {1: 3, 10: 2, 100: 1, 300: 1, 1000: 1}
@@ -103,7 +103,7 @@ def _pipeline(name: str, kind: str, source: KafkaSource) -> Pipeline:
 def _steps(parts: LiveServices, pipeline: Pipeline) -> dict[str, float]:
     """Seconds of each."""
     through, times = live_services.open_coordinator(parts), [time.perf_counter()]
-    planned = through.plan(pipeline, this_process(), lambda _: True).checkpoint
+    planned = through.plan(pipeline, process_owner(), lambda _: True).checkpoint
     assert planned is not None
     times.append(time.perf_counter())
     spark_stage.stage(parts, through, pipeline.name, planned.epoch, None)

@@ -19,7 +19,7 @@ from onceonly.pipeline.sinks import KafkaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import live_services, spark_stage
 from onceonly.runtime.live_services import LiveServices
-from onceonly.runtime.owners import this_process
+from onceonly.runtime.owners import process_owner
 from onceonly.sinks.kafka.sink import KafkaWriter
 
 
@@ -64,7 +64,7 @@ def ours(parts: LiveServices, number: int) -> tuple[float, float]:
     )
     parts = anew(parts, number)
     through = live_services.open_coordinator(parts)
-    planned = through.plan(pipeline, this_process(), lambda _: True).checkpoint
+    planned = through.plan(pipeline, process_owner(), lambda _: True).checkpoint
     assert planned is not None
     staged = spark_stage.stage(parts, through, pipeline.name, planned.epoch, None)
     sinks: list[float] = []

@@ -19,7 +19,7 @@ from patience import PATIENCE
 
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.runtime import live_services, spark_stage
-from onceonly.runtime.owners import nobody
+from onceonly.runtime.owners import is_never_alive
 from onceonly.statetable.table import StateTable
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def pipelines(topics: dict[str, str], transform: str) -> dict[str, Any]:
 
 
 def planned(project: Project, pipeline: Any, owner: str) -> Checkpoint | None:
-    return live_services.open_coordinator(project.parts).plan(pipeline, owner, nobody).checkpoint
+    return live_services.open_coordinator(project.parts).plan(pipeline, owner, is_never_alive).checkpoint
 
 
 def run(project: Project, pipeline: Any) -> Checkpoint:

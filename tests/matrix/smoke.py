@@ -73,10 +73,10 @@ def main() -> None:
     mortal()
     parts: Any = live_services.LiveServices(Settings.from_env())
     for turn in count():
-        through, owner = live_services.open_coordinator(parts), f"{owners.this_process()}-{turn}"
-        planned = through.plan(pipeline(*sys.argv[1:3]), owner, owners.nobody).checkpoint
+        through, owner = live_services.open_coordinator(parts), f"{owners.process_owner()}-{turn}"
+        planned = through.plan(pipeline(*sys.argv[1:3]), owner, owners.is_never_alive).checkpoint
         if planned is None:
-            through.recover(NAME, owners.nobody)
+            through.recover(NAME, owners.is_never_alive)
             return
         spark_stage.stage(parts, through, NAME, planned.epoch, owner)
         print(f"epoch {through.commit(NAME, planned.epoch).epoch}", flush=True)

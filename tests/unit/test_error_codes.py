@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from onceonly import error_codes
 from onceonly.cli import main
-from onceonly.runtime import faults
+from onceonly.runtime import spark_errors
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -52,7 +52,7 @@ def codes_passed(source: Path) -> Iterator[str]:
 
 def test_every_code_is_explained() -> None:
     raised = {code: source for source in SOURCES for code in codes_passed(source) if not code.startswith(TEST_CODE)}
-    raised |= {fault.code: Path(faults.__file__) for fault in faults.FAULTS}
+    raised |= {fault.code: Path(spark_errors.__file__) for fault in spark_errors.FAULTS}
     assert {code: source for code, source in raised.items() if code not in CATALOGUE} == {}
 
 

@@ -147,9 +147,9 @@ def owner_of(context: Any) -> str:
 
 def run_here(context: Any) -> str:
     """Return the owner key of the task's run in this Airflow."""
-    from onceonly.runtime.owners import airflow_run
+    from onceonly.runtime.owners import airflow_owner
 
-    return airflow_run(context["ti"].dag_id, context["run_id"], installation.of_task())
+    return airflow_owner(context["ti"].dag_id, context["run_id"], installation.of_task())
 
 
 @contextmanager

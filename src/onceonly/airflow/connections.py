@@ -12,8 +12,8 @@ from onceonly import redaction
 from onceonly.airflow.versions import AirflowNotFoundException
 from onceonly.errors import InvalidPipeline
 from onceonly.kafka import lookup
-from onceonly.runtime import keytab
-from onceonly.runtime.target import Target, of_connection
+from onceonly.runtime import spark_connection
+from onceonly.runtime.spark_connection import SparkConnection, parse_connection
 from onceonly.settings import Settings
 from onceonly.storage import logins
 
@@ -49,7 +49,7 @@ def _require_connection(conn_id: str) -> Any:
         raise lookup.missing(conn_id, "Airflow has no connection of that name.") from error
 
 
-def spark(conn_id: str) -> Target:
+def spark(conn_id: str) -> SparkConnection:
     """Return where Spark is, as that connection says; Airflow masks its secrets in its logs from now on.
 
     Raises:
@@ -66,9 +66,9 @@ def spark(conn_id: str) -> Target:
         ) from error
     extra = connection.extra_dejson
     keytab_value = str(extra.get("keytab") or "")
-    if keytab.content_of(keytab_value):
+    if spark_connection.decode_keytab(keytab_value):
         mask_secret(keytab_value)
-    target = of_connection(
+    target = parse_connection(
         conn_id,
         connection.host,
         connection.port,

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from onceonly.airflow import connections
-from onceonly.runtime import child
+from onceonly.runtime import client_job
 from onceonly.runtime.live_services import LiveServices
-from onceonly.runtime.target import Target
+from onceonly.runtime.spark_connection import SparkConnection
 from onceonly.spark.conf import stay_here
 
 
@@ -16,7 +16,7 @@ from onceonly.spark.conf import stay_here
 class GateParts(LiveServices):
     """Parts whose Spark is that of an Airflow connection."""
 
-    target: Target = field(default_factory=Target)
+    target: SparkConnection = field(default_factory=SparkConnection)
     session_opened: bool = False
 
     def spark(self, records: int | None = None) -> Any:
@@ -30,7 +30,7 @@ class GateParts(LiveServices):
     def end(self) -> None:
         """End what a Connect server does for this process; a session of the process's own ends with it."""
         if self.session_opened and self.target.remote:
-            child.interrupt(self)
+            client_job.interrupt(self)
 
 
 def parts(plain: LiveServices, conn_id: str) -> GateParts:

@@ -28,8 +28,8 @@ SEVERITY = {"critical": "error", "warning": "warn"}  # OpenLineage's words for w
 class Lineage:
     """The lineage of the checkpoints that a task has worked on."""
 
-    inputs: Sequence[datasets.Read] = ()
-    outputs: Sequence[datasets.Written] = ()
+    inputs: Sequence[datasets.InputDataset] = ()
+    outputs: Sequence[datasets.OutputDataset] = ()
     checkpoints: Sequence[dict[str, Any]] = ()
     gate_checks: Sequence[tuple[datasets.Dataset, Sequence[Mapping[str, Any]]]] = ()  # each output with its checks
 
@@ -52,12 +52,12 @@ def collect_lineage(parts: LiveServices, *checkpoints: Checkpoint) -> Lineage:
     Checkpoints of several pipelines: their inputs are left out, else each would seem to go into every output.
     """
     pipelines = {checkpoint.pipeline for checkpoint in checkpoints}
-    inputs: list[datasets.Read] = []
-    outputs: list[datasets.Written] = []
+    inputs: list[datasets.InputDataset] = []
+    outputs: list[datasets.OutputDataset] = []
     for checkpoint in checkpoints:
         if len(pipelines) == 1:
-            inputs += datasets.read(parts, checkpoint)
-        outputs += datasets.written(parts, checkpoint)
+            inputs += datasets.list_inputs(parts, checkpoint)
+        outputs += datasets.list_outputs(parts, checkpoint)
     return Lineage(inputs, outputs, [_checkpoint_facet(checkpoint) for checkpoint in checkpoints])
 
 
@@ -77,7 +77,7 @@ def _read_checks(
 ) -> Iterator[tuple[datasets.Dataset, Sequence[Mapping[str, Any]]]]:
     """Yield each output that the gate has examined, with its checks."""
     sinks = (checkpoint.verdict or {}).get("sinks", {})
-    for output in datasets.aimed_at(parts, checkpoint):
+    for output in datasets.list_intended_outputs(parts, checkpoint):
         if output.sink in sinks:
             yield output, redaction.hide_credentials(sinks[output.sink]["checks"])
 
@@ -94,7 +94,7 @@ def collect_abort_lineage(parts: LiveServices, *checkpoints: Checkpoint) -> Line
 
 
 def _unpublished_outputs(parts: LiveServices, checkpoint: Checkpoint) -> list[dict[str, str]]:
-    outputs = datasets.aimed_at(parts, checkpoint)
+    outputs = datasets.list_intended_outputs(parts, checkpoint)
     return [{"namespace": output.namespace, "name": output.name} for output in outputs]
 
 
@@ -121,7 +121,7 @@ def facets(lineage: Lineage) -> Any:
     )
 
 
-def _input(read: datasets.Read) -> Any:
+def _input(read: datasets.InputDataset) -> Any:
     """Return OpenLineage's input for a range, with its offsets."""
     from openlineage.client.generated.base import InputDataset, InputDatasetFacet
 
@@ -151,7 +151,7 @@ def _assertion(check: Mapping[str, Any]) -> Any:
     return generated.Assertion(assertion=check["what"], success=check["ok"], column=check.get("column"), **optional)
 
 
-def _output(written: datasets.Written) -> Any:
+def _output(written: datasets.OutputDataset) -> Any:
     """Return OpenLineage's output for what is published, with its amounts, and its columns where they are known."""
     from openlineage.client.generated.base import OutputDataset
     from openlineage.client.generated.output_statistics_output_dataset import OutputStatisticsOutputDatasetFacet

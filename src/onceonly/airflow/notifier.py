@@ -9,7 +9,7 @@ from airflow.sdk.log import mask_secret
 
 from onceonly.airflow import notices
 from onceonly.errors import NotCommitted
-from onceonly.runtime.http import as_it_is
+from onceonly.runtime.cluster_api import leave_login_out
 
 ANSWER_TIMEOUT_SECONDS = 10.0
 
@@ -41,7 +41,9 @@ class WebhookNotifier(BaseNotifier):
         url = address(self.conn_id)
         try:
             body = {"text": self.text or notices.write_message(context)}
-            answer = requests.post(url, json=body, auth=as_it_is, timeout=ANSWER_TIMEOUT_SECONDS, allow_redirects=False)
+            answer = requests.post(
+                url, json=body, auth=leave_login_out, timeout=ANSWER_TIMEOUT_SECONDS, allow_redirects=False
+            )
         except requests.RequestException as error:
             raise self._failure(type(error).__name__) from None
         if not answer.ok or answer.is_redirect:

@@ -24,8 +24,8 @@ from onceonly.views import descriptions
 
 if TYPE_CHECKING:
     from onceonly.coordinator.coordinator import Coordinator
+    from onceonly.runtime.driver_submission import Submission, Work
     from onceonly.runtime.live_services import LiveServices
-    from onceonly.runtime.work import Submission, Work
 
 COMMITTED = "committed"  # key of an XCom: [pipeline, epoch] of each checkpoint that recovery has published
 HOW_TO_REPROCESS = 'To process it again: a run, or a backfill, whose conf is {"reprocess": true}.'
@@ -105,12 +105,12 @@ class PlanOperator(OnceonlyOperator):
     def _locate_tables(self) -> Pipeline:
         """Return the pipeline on the tables that its names mean now."""
         from onceonly.airflow import connections
-        from onceonly.runtime import tables
+        from onceonly.runtime import client_job
 
         names = self.pipeline.named_tables
         if not names:
             return self.pipeline
-        return self.pipeline.located(tables.find(connections.spark(self.spark_conn_id or "spark"), names))
+        return self.pipeline.located(client_job.find_tables(connections.spark(self.spark_conn_id or "spark"), names))
 
     def _request(self, context: Any, run: str) -> str | None:
         """Return a name for the wish to reprocess; None: there is no such wish.
@@ -157,7 +157,7 @@ class SparkOperator(CheckpointOperator):
 
     def work(self, context: Any) -> Work:
         """Return the step's work on the checkpoint of this run."""
-        from onceonly.runtime.work import Work
+        from onceonly.runtime.driver_submission import Work
 
         return Work(self.pipeline, self.find_epoch(context), owner_of(context))
 
@@ -168,14 +168,16 @@ class SparkOperator(CheckpointOperator):
             then: the method that continues when a driver on the cluster has ended. This one does not return then.
         """
         from onceonly.airflow import connections, lineage, stats
-        from onceonly.runtime import child
+        from onceonly.runtime import client_job
         from onceonly.settings import Settings
 
         started, spark = time.time(), connections.spark(self.spark_conn_id)
         with stats.harmless():
             spark = replace(spark, conf=lineage.with_parent(spark.conf, context))
         if spark.cluster is None:
-            job = self._job = child.job(spark, self._say, self._log_transition, connections.from_airflow)
+            job = self._job = client_job.make_stage_job(
+                spark, self._say, self._log_transition, connections.from_airflow
+            )
             job.run(work.pipeline, work.epoch, work.owner)
             return
         submission = work.stage(spark, Settings.from_env(), connections.from_airflow)
@@ -308,7 +310,7 @@ class RecoverOperator(OnceonlyOperator):
             if states:
                 settled[name] = states
         self._end_unawaited_drivers(context, coordinator, errors)
-        job_report.sweep(coordinator.state)
+        job_report.sweep_reports(coordinator.state)
         with stats.harmless():
             stats.measure(coordinator.state, OnceonlyOperator.parts(self))
         if errors:

@@ -88,16 +88,16 @@ def alive_in(context: Any) -> Alive:
     """Return a function that asks Airflow whether the owner of a checkpoint is still running.
 
     Owners outside of Airflow, and runs of another Airflow, of which this one knows nothing, are judged by their process
-    or their heartbeat (`owners.alive`).
+    or their heartbeat (`owners.is_alive`).
     """
-    from onceonly.runtime.owners import alive, installation_of, parse_airflow_run
+    from onceonly.runtime.owners import installation_of, is_alive, parse_airflow_run
 
     own_installation = cache(installation.of_task)
 
-    def is_alive(checkpoint: Checkpoint) -> bool:
+    def is_running(checkpoint: Checkpoint) -> bool:
         run = parse_airflow_run(checkpoint.owner)
         if run is None or installation_of(checkpoint.owner) != own_installation():
-            return alive(checkpoint)
+            return is_alive(checkpoint)
         try:
             return context["ti"].get_dagrun_state(*run) in ("queued", "running")
         except Exception as error:
@@ -105,7 +105,7 @@ def alive_in(context: Any) -> Alive:
                 return False
             raise
 
-    return is_alive
+    return is_running
 
 
 def _http_status(error: Exception) -> int | None:

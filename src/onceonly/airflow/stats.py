@@ -114,10 +114,10 @@ def measure(state: StateTable, parts: LiveServices) -> None:
 
 def _measure_lags(parts: LiveServices, summaries: Iterable[Summary]) -> dict[str, Lag]:
     """Return by name the lags of those pipelines whose sources answer in time."""
-    from onceonly.runtime.lag import behind
+    from onceonly.runtime.lag import measure_lag
 
     pool = ThreadPoolExecutor(MAX_CONCURRENT_SOURCES)
-    futures = {summary.name: pool.submit(partial(behind, parts, summary)) for summary in summaries}
+    futures = {summary.name: pool.submit(partial(measure_lag, parts, summary)) for summary in summaries}
     wait(futures.values(), timeout=LAG_TIMEOUT_SECONDS)
     pool.shutdown(wait=False, cancel_futures=True)
     lags = {}

@@ -12,7 +12,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from onceonly.errors import OnceonlyError
 from onceonly.runtime.driver import Driver
-from onceonly.runtime.work import ENDED_LATE, NOT_SEEN_ENDED
+from onceonly.runtime.driver_submission import TIMED_OUT, TIMED_OUT_RUNNING
 
 POLL_SECONDS = 2.0  # between two looks
 KILL_TIMEOUT_SECONDS = 15  # for a driver to end; Airflow gives on_kill thirty
@@ -152,7 +152,7 @@ def _explain(error: Exception) -> str:
 def _outcome(state: str, job_ended: bool, late: bool) -> str:
     """Return the "state" of the event: the driver's, or that its time was over."""
     if late:
-        return ENDED_LATE if job_ended or state else NOT_SEEN_ENDED
+        return TIMED_OUT if job_ended or state else TIMED_OUT_RUNNING
     return state or "at its end"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from onceonly.coordinator.coordinator import Alive
 from onceonly.errors import NotCommitted, OnceonlyError
 from onceonly.runtime.driver import Driver
-from onceonly.runtime.job_report import NamedDriver, Report, drivers
+from onceonly.runtime.job_report import NamedDriver, Report, list_drivers
 from onceonly.statetable.table import StateTable
 
 ClusterOf = Callable[[str], str | None]  # by the id of a connection: the address of the cluster that it names
@@ -19,7 +19,7 @@ def end_drivers(state: StateTable, alive: Alive, cluster_of: ClusterOf) -> Itera
     They are fenced as it is: this gives back what they occupy.
     It goes by what the submitting task has noted, so a driver whose submission was never answered is not found.
     """
-    for note in drivers(state):
+    for note in list_drivers(state):
         if not _is_awaited(state, note, alive):
             yield _end_driver(note, cluster_of)
 

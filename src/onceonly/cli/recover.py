@@ -79,10 +79,10 @@ def _recover(coordinator: Coordinator, name: str, force: bool) -> tuple[list[dic
 
 
 def _settle(coordinator: Coordinator, name: str, force: bool) -> Exception | None:
-    from onceonly.runtime.owners import alive, nobody
+    from onceonly.runtime.owners import is_alive, is_never_alive
 
     try:
-        coordinator.recover(name, nobody if force else alive)
+        coordinator.recover(name, is_never_alive if force else is_alive)
     except Exception as error:
         return error
     return None
@@ -167,7 +167,7 @@ def sweep(ctx: click.Context, pipeline: str | None, as_json: bool) -> None:
             swept += coordinator.sweep(name)
         except Exception as error:
             errors.append((name, error))
-    job_report.sweep(coordinator.state)
+    job_report.sweep_reports(coordinator.state)
     if as_json:
         errors_json = [{"pipeline": name, **explain(error)} for name, error in errors]
         print_json({"swept": [_transaction_json(txn) for txn in swept], "errors": errors_json})

@@ -118,10 +118,10 @@ class _Run:
 
     def plan(self, interval: Interval | None) -> str:
         """Pin what the run covers; returns the result's name when there is nothing to do, else an empty one."""
-        from onceonly.runtime.owners import alive
+        from onceonly.runtime.owners import is_alive
 
         with self.steps.step("plan") as words:
-            planned = self.coordinator.plan(self.pipeline, self.owner, alive, interval, self.again)
+            planned = self.coordinator.plan(self.pipeline, self.owner, is_alive, interval, self.again)
             self.checkpoint, self.gap = planned.checkpoint, planned.gap
             for settled in self.settled:
                 words.append(f"epoch {settled.epoch}, left by an earlier run, is {settled.state.value}")
@@ -232,7 +232,7 @@ class _Run:
 def _start(pipeline: Pipeline, parts: LiveServices, steps: show.Steps, file: str) -> _Run:
     from onceonly.runtime import live_services, owners
 
-    this_run = _Run(pipeline, parts, owners.this_process(), steps, file)
+    this_run = _Run(pipeline, parts, owners.process_owner(), steps, file)
     this_run.coordinator = live_services.open_planner(parts, this_run.notice)
     return this_run
 

@@ -269,8 +269,8 @@ def metrics(lag: bool) -> None:
 def _read_lags(pipelines: Sequence[Summary]) -> dict[str, Lag | None]:
     """Ask the sources, several at once, and return the lag of each pipeline by name."""
     from onceonly.runtime import live_services
-    from onceonly.runtime.lag import behind
+    from onceonly.runtime.lag import measure_lag
 
     with ThreadPoolExecutor(MAX_CONCURRENT_SOURCES) as pool:
-        lags = pool.map(partial(behind, live_services.LiveServices(Settings.from_env())), pipelines)
+        lags = pool.map(partial(measure_lag, live_services.LiveServices(Settings.from_env())), pipelines)
         return {pipeline.name: lag for pipeline, lag in zip(pipelines, lags, strict=True)}

@@ -1,8 +1,7 @@
 """The interface of a cluster that runs drivers: submit one, find those of a step, look at one, end it, read its log.
 
 What a driver was asked to do and whether it did is in the state table. What a cluster says of a driver is only a sign
-that it is time to look there.
-"""
+that it is time to look there."""
 
 from __future__ import annotations
 
@@ -10,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from onceonly.runtime.target import Target
+from onceonly.runtime.spark_connection import SparkConnection
 from onceonly.settings import Settings
 
 
 @dataclass(frozen=True)
-class Job:
+class DriverJob:
     """One step of a checkpoint, for a driver.
 
     `tag` is the same whoever submits this step of this attempt, and `name` is of this submission alone.
@@ -25,7 +24,7 @@ class Job:
     name: str
     tag: str
     arguments: Sequence[str]
-    spark: Target
+    spark: SparkConnection
     settings: Settings
     connections: Mapping[str, str] = field(default_factory=dict, repr=False)  # AIRFLOW_CONN_<ID>, AWS_…: secret
 
@@ -40,7 +39,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Found:
+class RunningApplication:
     """A running application, and the name of its job."""
 
     application: str
@@ -48,21 +47,26 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ApplicationStatus:
     """The state of an application, in the cluster's own words."""
 
     state: str
     at_work: bool
 
 
-GONE = Seen("GONE", at_work=False)  # the cluster does not know it
+GONE = ApplicationStatus("GONE", at_work=False)  # the cluster does not know it
 
 
 class Launcher(Protocol):
     """Runs spark-submit for a cluster, as a child of this process."""
 
     def run(
-        self, job: Job, conf: Mapping[str, str], program: str, more: Sequence[str] = (), inherited: Sequence[int] = ()
+        self,
+        job: DriverJob,
+        conf: Mapping[str, str],
+        program: str,
+        more: Sequence[str] = (),
+        inherited: Sequence[int] = (),
     ) -> tuple[int, list[str]]:
         """Run spark-submit until it ends, and return its exit code and last lines.
 
@@ -82,16 +86,16 @@ class Cluster(Protocol):
     Every call raises NotCommitted where the question was not sent, and OutcomeUnknown where no answer came.
     """
 
-    def submit(self, job: Job, launcher: Launcher) -> str:
+    def submit(self, job: DriverJob, launcher: Launcher) -> str:
         """Start a driver, and return its application's id."""
 
-    def list_submitted(self, job: Job) -> Sequence[str]:
+    def list_submitted(self, job: DriverJob) -> Sequence[str]:
         """Return the ids of what a submission of exactly this job has started, as far as the cluster can tell."""
 
-    def find(self, tag: str) -> Sequence[Found]:
+    def find(self, tag: str) -> Sequence[RunningApplication]:
         """Return the applications with this tag that are running, the one to wait for first."""
 
-    def look(self, application: str) -> Seen:
+    def look(self, application: str) -> ApplicationStatus:
         """Return what it says of that application."""
 
     def end(self, application: str) -> None:

@@ -1,7 +1,6 @@
 """The datasets that a checkpoint reads and writes, named as catalogs of lineage know them.
 
-Source: OpenLineage's spec, "Naming Conventions". Spark's own events name tables and topics the same way.
-"""
+Source: OpenLineage's spec, "Naming Conventions". Spark's own events name tables and topics the same way."""
 
 from __future__ import annotations
 
@@ -22,6 +21,7 @@ from onceonly.pipeline.tables import Stored
 if TYPE_CHECKING:
     from onceonly.runtime.live_services import LiveServices
 
+
 FILES, BELOW_HOME, BUCKETS = "file", "onceonly://", {"s3": "s3", "s3a": "s3", "gs": "gs"}
 Fields = tuple[tuple[str, str], ...]  # (name, type), as far as they are known
 
@@ -35,14 +35,14 @@ class Dataset:
 
 
 @dataclass(frozen=True)
-class Read(Dataset):
+class InputDataset(Dataset):
     """A dataset that was read, and the range that was read of it."""
 
     range: TopicRange
 
 
 @dataclass(frozen=True)
-class Written(Dataset):
+class OutputDataset(Dataset):
     """A dataset with what was published there; None where the sink does not count it for this part of its output."""
 
     sink: str
@@ -52,18 +52,18 @@ class Written(Dataset):
     fields: Fields = ()
 
 
-def read(parts: LiveServices, checkpoint: Checkpoint) -> Iterator[Read]:
+def list_inputs(parts: LiveServices, checkpoint: Checkpoint) -> Iterator[InputDataset]:
     """Yield what the checkpoint reads: topics, tables and folders, with the range of each."""
     pipeline = Pipeline.from_json(checkpoint.definition)
     for range_ in checkpoint.ranges:
         source = pipeline.source_of(range_.topic)
         if isinstance(source, Stored):
-            yield Read(*_split_uri(parts.settings.locate(source.path)), range_)
+            yield InputDataset(*_split_uri(parts.settings.locate(source.path)), range_)
         elif source:
-            yield Read(_brokers_namespace(parts, source), range_.topic, range_)
+            yield InputDataset(_brokers_namespace(parts, source), range_.topic, range_)
 
 
-def written(parts: LiveServices, checkpoint: Checkpoint) -> Iterator[Written]:
+def list_outputs(parts: LiveServices, checkpoint: Checkpoint) -> Iterator[OutputDataset]:
     """Yield what it has published, sink by sink; no application state, and nothing of a sink that was given up."""
     pipeline = Pipeline.from_json(checkpoint.definition)
     for name in checkpoint.published:
@@ -74,7 +74,7 @@ def written(parts: LiveServices, checkpoint: Checkpoint) -> Iterator[Written]:
             yield from _written_places(parts, config, handle)
 
 
-def aimed_at(parts: LiveServices, checkpoint: Checkpoint) -> Iterator[Written]:
+def list_intended_outputs(parts: LiveServices, checkpoint: Checkpoint) -> Iterator[OutputDataset]:
     """Yield what it would publish or would have published, by the same names.
 
     Nothing is read, so nothing is counted.
@@ -85,25 +85,25 @@ def aimed_at(parts: LiveServices, checkpoint: Checkpoint) -> Iterator[Written]:
         topics = handle.get("topics") or allowed_topics
         if topics:
             for topic in topics:
-                yield Written(_brokers_namespace(parts, config), topic, config.name)
+                yield OutputDataset(_brokers_namespace(parts, config), topic, config.name)
         else:
             for uri in _uris(config, handle):
-                yield Written(*_name_place(parts, uri), config.name)
+                yield OutputDataset(*_name_place(parts, uri), config.name)
 
 
-def _written_topics(parts: LiveServices, config: SinkConfig, handle: Mapping[str, Any]) -> Iterator[Written]:
+def _written_topics(parts: LiveServices, config: SinkConfig, handle: Mapping[str, Any]) -> Iterator[OutputDataset]:
     topics = list(handle["topics"])
     counts = _counts(handle, len(topics))
     fields = _avro_fields(parts, config)
     for topic in topics:
-        yield Written(_brokers_namespace(parts, config), topic, config.name, *counts, fields)
+        yield OutputDataset(_brokers_namespace(parts, config), topic, config.name, *counts, fields)
 
 
-def _written_places(parts: LiveServices, config: SinkConfig, handle: Mapping[str, Any]) -> Iterator[Written]:
+def _written_places(parts: LiveServices, config: SinkConfig, handle: Mapping[str, Any]) -> Iterator[OutputDataset]:
     uris = _uris(config, handle)
     counts = _counts(handle, len(uris))
     for uri in uris:
-        yield Written(*_name_place(parts, uri), config.name, *counts, _delta_fields(handle))
+        yield OutputDataset(*_name_place(parts, uri), config.name, *counts, _delta_fields(handle))
 
 
 def _uris(config: SinkConfig, handle: Mapping[str, Any]) -> tuple[str, ...]:

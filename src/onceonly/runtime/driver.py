@@ -1,13 +1,16 @@
-"""One driver on a cluster, in plain words, so that any process can look at it."""
+"""One driver on a cluster, by plain words, so that any process can look at it and end it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from urllib.parse import parse_qs, urlsplit
 
-from onceonly.runtime.addresses import open_cluster
-from onceonly.runtime.cluster import Cluster, Seen
+from onceonly.runtime.cluster import ApplicationStatus, Cluster
 from onceonly.runtime.job_report import Report
+from onceonly.runtime.kubernetes import Kubernetes
+from onceonly.runtime.standalone import Standalone
+from onceonly.runtime.yarn import Yarn
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Driver:
     def cluster(self) -> Cluster:
         return open_cluster(self.master)
 
-    def look(self) -> Seen:
+    def look(self) -> ApplicationStatus:
         """Return what the cluster says of it.
 
         Raises:
@@ -50,3 +53,19 @@ class Driver:
         """Delete its report and the file that names it: it has ended, and no task will read them."""
         self.open_report().delete()
         self.open_report().forget_driver()
+
+
+def open_cluster(address: str) -> Cluster:
+    """Return the cluster at an address. Nothing is asked yet.
+
+    Args:
+        address: `http://…` of a standalone master, `yarn+http://…,…` of ResourceManagers, `k8s+https://…/namespace`.
+    """
+    kind, plus, uri = address.partition("+")
+    if plus and kind == "yarn":
+        return Yarn(tuple(uri.split(",")))
+    if plus and kind == "k8s":
+        server, _, namespace = uri.partition("?")[0].rpartition("/")
+        context = parse_qs(urlsplit(uri).query).get("context", [""])[0]
+        return Kubernetes(server, namespace, context)
+    return Standalone(address)

@@ -2,8 +2,7 @@
 
 It contains lines of text, then the job's exit code. They are for display, and for the class of an error; whether
 anything was staged is decided by the state table alone. A file beside it names the driver, so that the driver can be
-killed when no task waits for it.
-"""
+killed when no task waits for it."""
 
 from __future__ import annotations
 
@@ -22,12 +21,14 @@ from onceonly.statetable.table import StateTable
 from onceonly.storage.folders import file_system
 
 MAX_SILENCE = timedelta(hours=6)  # since the last line of a report
-DRIVER = ".driver"  # suffix of the file that names the driver
-NONCE = 12  # hexadecimal digits at the end of a job's name
-ID = re.compile(r"[\w-]+")  # of a driver on any cluster: it becomes part of an address
-JOB = re.compile(rf"(?:stage|gate)-(?P<pipeline>[^-]+)-(?P<epoch>\d+)-[0-9a-f]{{{NONCE}}}(?:{re.escape(DRIVER)})?")
-FOLDER = "_jobs"  # in the state table's folder: Delta ignores names that start with '_'
-END = "\x04"  # start of the last line, before the exit code
+DRIVER_SUFFIX = ".driver"  # suffix of the file that names the driver
+NONCE_DIGITS = 12  # hexadecimal digits at the end of a job's name
+DRIVER_ID = re.compile(r"[\w-]+")  # of a driver on any cluster: it becomes part of an address
+JOB_NAME = re.compile(
+    rf"(?:stage|gate)-(?P<pipeline>[^-]+)-(?P<epoch>\d+)-[0-9a-f]{{{NONCE_DIGITS}}}(?:{re.escape(DRIVER_SUFFIX)})?"
+)
+JOBS_FOLDER = "_jobs"  # in the state table's folder: Delta ignores names that start with '_'
+EXIT_CODE_MARK = "\x04"  # start of the last line, before the exit code
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Report:
 
     def end(self, code: int) -> None:
         """Add the exit code, as the last line."""
-        self._add(f"{END}{code}\n")
+        self._add(f"{EXIT_CODE_MARK}{code}\n")
 
     def read(self) -> Received:
         """Return all complete lines so far."""
@@ -79,8 +80,8 @@ class Report:
                 *lines, _ = file.read().decode(errors="replace").split("\n")
         except FileNotFoundError:
             return Received()
-        if lines and lines[-1].startswith(END):
-            return Received(tuple(lines[:-1]), int(lines[-1].removeprefix(END)))
+        if lines and lines[-1].startswith(EXIT_CODE_MARK):
+            return Received(tuple(lines[:-1]), int(lines[-1].removeprefix(EXIT_CODE_MARK)))
         return Received(tuple(lines))
 
     def delete(self) -> None:
@@ -88,29 +89,29 @@ class Report:
 
     def name_driver(self, driver: Mapping[str, Any]) -> None:
         """Record which driver runs this job, for which task, and since when (`at`, in seconds since 1970)."""
-        _write(f"{self.uri}{DRIVER}", json.dumps(driver))
+        _write(f"{self.uri}{DRIVER_SUFFIX}", json.dumps(driver))
 
     def note_end(self) -> None:
         """Record that somebody has asked for the driver's end: no later try waits for it."""
         files, path = file_system(self.uri)
-        driver = _read_driver(files, f"{path}{DRIVER}")
+        driver = _read_driver(files, f"{path}{DRIVER_SUFFIX}")
         if driver:
             with suppress(OSError):  # at worst, the next try waits for a driver that is ending
                 self.name_driver({**driver, "ending": True})
 
     def forget_driver(self) -> None:
-        _delete(f"{self.uri}{DRIVER}")
+        _delete(f"{self.uri}{DRIVER_SUFFIX}")
 
     def is_followed(self) -> bool:
         """Return whether a later driver was submitted for the same step of the checkpoint, by the task's next try."""
         files, path = file_system(self.uri)
         folder, _, name = path.rpartition("/")
-        submitted_at = _read_driver(files, f"{path}{DRIVER}").get("at")
+        submitted_at = _read_driver(files, f"{path}{DRIVER_SUFFIX}").get("at")
         infos = files.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
         if submitted_at is None:
             return False
         for info in infos:
-            is_of_same_step = info.base_name.startswith(name[:-NONCE]) and info.base_name.endswith(DRIVER)
+            is_of_same_step = info.base_name.startswith(name[:-NONCE_DIGITS]) and info.base_name.endswith(DRIVER_SUFFIX)
             if is_of_same_step and _read_driver(files, info.path).get("at", 0.0) > submitted_at:
                 return True
         return False
@@ -133,11 +134,11 @@ class NamedDriver:
     driver: Mapping[str, Any]
 
 
-def drivers(state: StateTable) -> list[NamedDriver]:
+def list_drivers(state: StateTable) -> list[NamedDriver]:
     """Return the drivers that jobs of this state table have named; none of a table that its folder was copied from."""
     named_drivers = []
     for info in _list_files(state.uri):
-        if not info.base_name.endswith(DRIVER):
+        if not info.base_name.endswith(DRIVER_SUFFIX):
             continue
         named_driver = _read_named_driver(state.uri, info.base_name)
         if named_driver and named_driver.driver.get("state") == state.id:
@@ -147,14 +148,14 @@ def drivers(state: StateTable) -> list[NamedDriver]:
 
 def _read_named_driver(state: str, name: str) -> NamedDriver | None:
     """Return what a driver's file records; None if its name or the driver's id is not of the form that jobs write."""
-    job = JOB.fullmatch(name)
+    job = JOB_NAME.fullmatch(name)
     files, folder = file_system(_folder(state))
     if job is None:
         return None
     driver = _read_driver(files, f"{folder}/{name}")
-    if not ID.fullmatch(str(driver.get("driver", ""))):
+    if not DRIVER_ID.fullmatch(str(driver.get("driver", ""))):
         return None
-    report = f"{_folder(state)}/{name.removesuffix(DRIVER)}"
+    report = f"{_folder(state)}/{name.removesuffix(DRIVER_SUFFIX)}"
     return NamedDriver(job["pipeline"], int(job["epoch"]), {**driver, "report": report})
 
 
@@ -166,7 +167,7 @@ def _read_driver(files: pafs.FileSystem, path: str) -> dict[str, Any]:
     return {}
 
 
-def sweep(state: StateTable) -> list[str]:
+def sweep_reports(state: StateTable) -> list[str]:
     """Remove reports that no task will read: old ones, of settled checkpoints. Returns their names.
 
     The task that waited for such a job was killed, or is so late that it uses the state table alone.
@@ -195,7 +196,7 @@ def _list_files(state: str) -> list[pafs.FileInfo]:
 
 def _is_settled(state: StateTable, name: str) -> bool:
     """Return whether the job's checkpoint is settled, or no longer exists."""
-    job = JOB.fullmatch(name)
+    job = JOB_NAME.fullmatch(name)
     if job is None:
         return False
     checkpoint = state.view(job["pipeline"]).checkpoint(int(job["epoch"]))
@@ -211,7 +212,7 @@ def _try_to_delete(state: str, name: str) -> bool:
 
 
 def _folder(state: str) -> str:
-    return f"{re.sub('^s3a:', 's3:', state.rstrip('/'))}/{FOLDER}"
+    return f"{re.sub('^s3a:', 's3:', state.rstrip('/'))}/{JOBS_FOLDER}"
 
 
 def _write(uri: str, text: str) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 import requests
 
 from onceonly.errors import NotCommitted
-from onceonly.runtime import http, kubeconfig
-from onceonly.runtime.cluster import GONE, Found, Job, Launcher, Seen
+from onceonly.runtime import cluster_api, kubernetes_login
+from onceonly.runtime.cluster import GONE, ApplicationStatus, DriverJob, Launcher, RunningApplication
 from onceonly.runtime.jobs import program
-from onceonly.runtime.launch import require_one
+from onceonly.runtime.spark_submit import require_submitted
 from onceonly.spark.conf import conf as session_conf
 
 ENDED = ("Succeeded", "Failed")
@@ -35,35 +35,35 @@ class Kubernetes:
     namespace: str
     context: str = ""
 
-    def submit(self, job: Job, launcher: Launcher) -> str:
+    def submit(self, job: DriverJob, launcher: Launcher) -> str:
         """See `Cluster.submit`. A pod that never began may lack what spark-submit makes after it, so it is removed."""
         for pod in self._pods(job.tag):
             if _phase(pod) == "Pending":
                 self.end(pod["metadata"]["name"])
         code, lines = launcher.run(job, self._conf(job), _spark_path(str(program(job.step)), job))
-        return require_one(self, job, code, lines)
+        return require_submitted(self, job, code, lines)
 
-    def list_submitted(self, job: Job) -> Sequence[str]:
+    def list_submitted(self, job: DriverJob) -> Sequence[str]:
         """Return the name of the job's pod, if there is one: it is made from the nonce of the job."""
         name = _pod_name(job)
         return [name] if self._pod(name) else []
 
-    def find(self, tag: str) -> Sequence[Found]:
+    def find(self, tag: str) -> Sequence[RunningApplication]:
         """See `Cluster.find`: pods that nobody has deleted, the oldest first. What only waits has done nothing yet."""
         pods = []
         for pod in self._pods(tag):
             if _phase(pod) in ("Running", "Unknown") and not _is_deleted(pod):
                 pods.append(pod)
         pods.sort(key=lambda pod: str(pod["metadata"].get("creationTimestamp")))
-        return [Found(pod["metadata"]["name"], str(_annotations(pod).get(NAME))) for pod in pods]
+        return [RunningApplication(pod["metadata"]["name"], str(_annotations(pod).get(NAME))) for pod in pods]
 
-    def look(self, application: str) -> Seen:
+    def look(self, application: str) -> ApplicationStatus:
         pod = self._pod(application)
         if not pod:
             return GONE
         phase, reasons = _phase(pod), _reasons(pod)
         state = f"{phase} ({', '.join(reasons)})" if reasons else phase
-        return Seen(state, phase not in ENDED)
+        return ApplicationStatus(state, phase not in ENDED)
 
     def end(self, application: str) -> None:
         """Delete the pod. Its executors go with it: they belong to the pod."""
@@ -91,7 +91,7 @@ class Kubernetes:
 
     def _require(self, answer: requests.Response, what: str, *kinds: str) -> dict[str, Any]:
         """Return the object of an answer, which is to be of one of these kinds; empty where there is no such thing."""
-        content = http.fields(answer) or {}
+        content = cluster_api.parse_object(answer) or {}
         if answer.status_code == 404 and content.get("reason") == "NotFound":
             return {}
         if answer.status_code not in (200, 202) or content.get("kind") not in kinds:
@@ -105,13 +105,13 @@ class Kubernetes:
 
     def _ask(self, method: str, path: str, params: Mapping[str, str] | None = None) -> requests.Response:
         url = f"{self.server}/api/v1/namespaces/{self.namespace}/{path}"
-        with kubeconfig.access(self.context) as options:
-            answer = http.ask("the Kubernetes API", method, url, TODO, params=params, **options)
+        with kubernetes_login.log_in(self.context) as options:
+            answer = cluster_api.send_request("the Kubernetes API", method, url, TODO, params=params, **options)
         if answer.status_code == 401:
-            kubeconfig.forget()
+            kubernetes_login.forget_tokens()
         return answer
 
-    def _conf(self, job: Job) -> dict[str, str]:
+    def _conf(self, job: DriverJob) -> dict[str, str]:
         env = {f"spark.kubernetes.driverEnv.{name}": value for name, value in job.settings.environment().items()}
         jars_conf = {}
         jars = session_conf(job.settings).get("spark.jars")
@@ -130,11 +130,11 @@ class Kubernetes:
         }
 
 
-def _pod_name(job: Job) -> str:
+def _pod_name(job: DriverJob) -> str:
     return f"onceonly-{job.step}-{job.nonce}"
 
 
-def _spark_path(path: str, job: Job) -> str:
+def _spark_path(path: str, job: DriverJob) -> str:
     """Return what Spark calls a file of this machine: uploaded where Spark is told how, else that path in the image."""
     return path if UPLOAD in job.spark.conf else f"local://{path}"
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from onceonly.runtime.live_services import LiveServices
 
 
-def behind(parts: LiveServices, summary: Summary) -> Lag:
+def measure_lag(parts: LiveServices, summary: Summary) -> Lag:
     """Return how far a pipeline is behind. Asks the sources once; whatever they fail with is the answer."""
     try:
         sources = parts.sources(Pipeline.from_json(summary.latest.definition))

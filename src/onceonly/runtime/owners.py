@@ -2,8 +2,7 @@
 
 On Linux a process is identified by its PID, the boot and the PID namespace in which the PID is valid (two containers
 may share a host name), and its start in clock ticks since boot, which clock changes do not affect. A wrong result
-costs work, never rows: attempts are fenced by the state table. Source: proc(5).
-"""
+costs work, never rows: attempts are fenced by the state table. Source: proc(5)."""
 
 from __future__ import annotations
 
@@ -19,16 +18,16 @@ from onceonly.checkpoint.model import Checkpoint
 from onceonly.errors import OnceonlyError
 
 LEASE = timedelta(hours=1)  # how long an owner that cannot be checked counts as alive after its last transition
-UNKNOWN = "unknown"  # on systems other than Linux, where processes cannot be identified
-ENDED = ("Z", "X")  # a zombie has ended, although its parent has not collected its status
+UNKNOWN_SCOPE = "unknown"  # on systems other than Linux, where processes cannot be identified
+ENDED_STATES = ("Z", "X")  # a zombie has ended, although its parent has not collected its status
 
 
-def this_process() -> str:
+def process_owner() -> str:
     """Return the owner key of a run outside Airflow; unique even if process ids are reused."""
     return f"cli:{socket.gethostname()}:{_read_pid_scope()}:{os.getpid()}:{_read_start(os.getpid())}"
 
 
-def airflow_run(dag_id: str, run_id: str, installation: str = "") -> str:
+def airflow_owner(dag_id: str, run_id: str, installation: str = "") -> str:
     """Return the owner key of a DAG run.
 
     Args:
@@ -50,12 +49,12 @@ def installation_of(owner: str) -> str:
     return owner.partition(":")[0].partition("@")[2]
 
 
-def alive(checkpoint: Checkpoint) -> bool:
+def is_alive(checkpoint: Checkpoint) -> bool:
     """Return whether the owner is running: exact for a process on this system, by a lease for any other owner."""
     kind, *process = checkpoint.owner.split(":")
     if kind == "cli" and len(process) == 4:
         _, pid_scope, pid, start = process
-        if pid_scope == _read_pid_scope() and pid_scope != UNKNOWN:
+        if pid_scope == _read_pid_scope() and pid_scope != UNKNOWN_SCOPE:
             return _read_start(int(pid)) == start
     return datetime.now(UTC) - checkpoint.updated_at < LEASE
 
@@ -80,7 +79,7 @@ def keep_lease(renew: Callable[[], bool], every: timedelta = LEASE / 4) -> Itera
         thread.join()
 
 
-def nobody(checkpoint: Checkpoint) -> bool:
+def is_never_alive(checkpoint: Checkpoint) -> bool:
     """Treat every owner as ended: an `Alive` for manual resolution."""
     return False
 
@@ -91,7 +90,7 @@ def _read_pid_scope() -> str:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}.{os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:
-        return UNKNOWN
+        return UNKNOWN_SCOPE
 
 
 def _read_start(pid: int) -> str:
@@ -100,4 +99,4 @@ def _read_start(pid: int) -> str:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return "ended"
-    return "ended" if state in ENDED else fields[18]
+    return "ended" if state in ENDED_STATES else fields[18]

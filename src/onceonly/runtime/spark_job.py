@@ -13,9 +13,9 @@ from onceonly.checkpoint.model import Checkpoint, Row
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.errors import OnceonlyError, exit_code, first_sentence
 from onceonly.runtime import live_services, spark_stage
+from onceonly.runtime.child_process import die_with_jvm
 from onceonly.runtime.job_report import Report
 from onceonly.runtime.live_services import LiveServices
-from onceonly.runtime.orphan import die_with_jvm
 from onceonly.spark import catalog
 from onceonly.spark.conf import stay_here
 from onceonly.spark.progress import Say

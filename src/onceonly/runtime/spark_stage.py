@@ -15,7 +15,7 @@ from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.stage import Produced, state_before
 from onceonly.errors import NotCommitted, OnceonlyError
 from onceonly.pipeline.definition import Pipeline
-from onceonly.runtime import error_site, faults, owners, transforms
+from onceonly.runtime import owners, spark_errors, transforms
 from onceonly.runtime.bad_records import BadRecords
 from onceonly.runtime.live_services import LiveServices
 from onceonly.settings import Settings
@@ -263,5 +263,5 @@ def _classify_error(error: Exception, checkpoint: Checkpoint, settings: Settings
     missing_jar = stores.missing(error, what)
     if missing_jar:
         return missing_jar
-    code, todo = faults.classify(str(error))
-    return NotCommitted(what, error_site.explain(error, transforms.folders(settings)), todo, code=code)
+    code, todo = spark_errors.classify(str(error))
+    return NotCommitted(what, spark_errors.describe_error(error, transforms.folders(settings)), todo, code=code)

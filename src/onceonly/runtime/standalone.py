@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from onceonly.errors import NotCommitted, OutcomeUnknown
-from onceonly.runtime import command, http
-from onceonly.runtime.cluster import GONE, Found, Job, Launcher, Seen
+from onceonly.runtime import cluster_api, spark_submit
+from onceonly.runtime.cluster import GONE, ApplicationStatus, DriverJob, Launcher, RunningApplication
 
 ENDED = ("FINISHED", "FAILED", "KILLED", "ERROR")
 TODO = (
@@ -27,7 +27,7 @@ class Standalone:
 
     rest: str
 
-    def submit(self, job: Job, launcher: Launcher) -> str:
+    def submit(self, job: DriverJob, launcher: Launcher) -> str:
         """See `Cluster.submit`.
 
         Raises:
@@ -41,15 +41,15 @@ class Standalone:
             )
         return str(answer["submissionId"])
 
-    def list_submitted(self, job: Job) -> Sequence[str]:
+    def list_submitted(self, job: DriverJob) -> Sequence[str]:
         """Return nothing: a master reports drivers by their ids alone."""
         return []
 
-    def find(self, tag: str) -> Sequence[Found]:
+    def find(self, tag: str) -> Sequence[RunningApplication]:
         """Return nothing, as `list_submitted`."""
         return []
 
-    def look(self, application: str) -> Seen:
+    def look(self, application: str) -> ApplicationStatus:
         """See `Cluster.look`; its answer about itself is NotCommitted: that says nothing about the driver."""
         answer = _ask(self.rest, "GET", f"status/{application}")
         if answer.get("action") != "SubmissionStatusResponse":
@@ -63,7 +63,7 @@ class Standalone:
         state = answer.get("driverState")
         if not state:
             return GONE
-        return Seen(str(state), state not in ENDED)
+        return ApplicationStatus(str(state), state not in ENDED)
 
     def end(self, application: str) -> None:
         _ask(self.rest, "POST", f"kill/{application}")
@@ -76,7 +76,7 @@ class Standalone:
         return []
 
 
-def _request(job: Job) -> dict[str, Any]:
+def _request(job: DriverJob) -> dict[str, Any]:
     """Return a request for a driver that is SparkSubmit in client mode.
 
     Spark's own docs submit Python to a standalone master in this way.
@@ -84,7 +84,11 @@ def _request(job: Job) -> dict[str, Any]:
     driver_conf = {key: value for key, value in job.spark.conf.items() if key.startswith("spark.driver.")}
     return {
         "action": "CreateSubmissionRequest",
-        "appArgs": ["--name", job.title, *command.arguments(job.spark, job.settings, job.step, job.arguments)],
+        "appArgs": [
+            "--name",
+            job.title,
+            *spark_submit.build_client_arguments(job.spark, job.settings, job.step, job.arguments),
+        ],
         "appResource": "",
         "clientSparkVersion": "",
         "environmentVariables": {**job.settings.environment(), "PYSPARK_PYTHON": sys.executable},
@@ -99,9 +103,12 @@ def _request(job: Job) -> dict[str, Any]:
 
 
 def _ask(rest: str, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return an answer of the master, good or bad. Raises as `http.ask`, and OutcomeUnknown where no master answers."""
-    response = http.ask("Spark's master", method, f"{rest}/v1/submissions/{path}", TODO, body)
-    answer = http.fields(response)
+    """Return an answer of the master, good or bad.
+
+    Raises as `cluster_api.send_request`, and OutcomeUnknown where no master answers.
+    """
+    response = cluster_api.send_request("Spark's master", method, f"{rest}/v1/submissions/{path}", TODO, body)
+    answer = cluster_api.parse_object(response)
     if answer is None:
         raise OutcomeUnknown(f"the server at {rest} is not a Spark master.", response.text[:200])
     return answer

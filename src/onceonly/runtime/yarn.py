@@ -18,12 +18,11 @@ from typing import Any
 import requests
 
 from onceonly.errors import NotCommitted, OnceonlyError, OutcomeUnknown
-from onceonly.runtime import http
-from onceonly.runtime.cluster import GONE, Found, Job, Launcher, Seen
+from onceonly.runtime import cluster_api
+from onceonly.runtime.child_process import drop_java_frames, hidden_file
+from onceonly.runtime.cluster import GONE, ApplicationStatus, DriverJob, Launcher, RunningApplication
 from onceonly.runtime.jobs import program
-from onceonly.runtime.launch import require_one
-from onceonly.runtime.process import without_frames
-from onceonly.runtime.properties import hidden_file
+from onceonly.runtime.spark_submit import require_submitted
 from onceonly.spark import s3
 
 RUNNING_STATES = ("ACCEPTED", "NEW", "NEW_SAVING", "RUNNING", "SUBMITTED")
@@ -43,7 +42,7 @@ class Yarn:
 
     managers: tuple[str, ...]
 
-    def submit(self, job: Job, launcher: Launcher) -> str:
+    def submit(self, job: DriverJob, launcher: Launcher) -> str:
         """See `Cluster.submit`. An application that spark-submit does not vouch for is ended."""
         conf = _conf(job) | s3.keys(job.connections)
         with _hidden_connections(job.connections) as (file, inherited):
@@ -55,26 +54,28 @@ class Yarn:
                 conf[FILES] = ",".join(files)
                 more = [CONNECTIONS_FILE]
             code, lines = launcher.run(job, conf, str(program(job.step)), more, inherited)
-        return require_one(self, job, code, lines)
+        return require_submitted(self, job, code, lines)
 
-    def list_submitted(self, job: Job) -> Sequence[str]:
+    def list_submitted(self, job: DriverJob) -> Sequence[str]:
         return [app["id"] for app in self._applications(applicationTags=job.nonce)]
 
-    def find(self, tag: str) -> Sequence[Found]:
+    def find(self, tag: str) -> Sequence[RunningApplication]:
         """See `Cluster.find`: those that run before those that wait, and of these the oldest first."""
         apps = self._applications(applicationTags=tag, states=",".join(RUNNING_STATES))
         apps.sort(key=lambda app: (app["state"] != "RUNNING", app.get("startedTime", 0)))
-        return [Found(app["id"], app["name"].rpartition(" ")[2]) for app in apps]
+        return [RunningApplication(app["id"], app["name"].rpartition(" ")[2]) for app in apps]
 
-    def look(self, application: str) -> Seen:
+    def look(self, application: str) -> ApplicationStatus:
         app = self._application(application)
         if not app:
             return GONE
-        return Seen(str(app["state"]), app["state"] not in ENDED)
+        return ApplicationStatus(str(app["state"]), app["state"] not in ENDED)
 
     def end(self, application: str) -> None:
         answer = self._ask("PUT", f"apps/{application}/state", {"state": "KILLED"})
-        is_ended = answer.status_code in (200, 202) and "state" in (http.fields(answer) or {})  # 202: it will be
+        is_ended = answer.status_code in (200, 202) and "state" in (
+            cluster_api.parse_object(answer) or {}
+        )  # 202: it will be
         if not is_ended and not _is_unknown_application(answer):
             raise NotCommitted(
                 f"YARN did not end {application}.", _why(answer), "Only its user, or an administrator, can do that."
@@ -99,14 +100,14 @@ class Yarn:
         answer = self._ask("GET", f"apps/{application}")
         if _is_unknown_application(answer):
             return {}
-        app = (http.fields(answer) or {}).get("app")
+        app = (cluster_api.parse_object(answer) or {}).get("app")
         if not isinstance(app, dict) or "state" not in app:
             raise NotCommitted(f"YARN did not report the status of {application}.", _why(answer))
         return app
 
     def _applications(self, **which: str) -> list[dict[str, Any]]:
         answer = self._ask("GET", "apps", params=which)
-        content = http.fields(answer) or {}
+        content = cluster_api.parse_object(answer) or {}
         if answer.status_code != 200 or "apps" not in content:
             raise NotCommitted(f"YARN did not list the applications with the tag of {which}.", _why(answer))
         return list((content["apps"] or {}).get("app") or [])
@@ -121,7 +122,9 @@ class Yarn:
         for manager in self.managers:
             url = f"{manager}/ws/v1/cluster/{path}"
             try:
-                answer = http.ask("YARN's ResourceManager", method, url, TODO, body, params=all_params, **_login())
+                answer = cluster_api.send_request(
+                    "YARN's ResourceManager", method, url, TODO, body, params=all_params, **_login()
+                )
             except OnceonlyError as error:
                 last_error = error
                 continue
@@ -129,7 +132,7 @@ class Yarn:
                 raise _login_refused(manager)
             if answer.status_code == 307:  # a standby's
                 continue
-            if answer.status_code < 500 and http.fields(answer) is not None:
+            if answer.status_code < 500 and cluster_api.parse_object(answer) is not None:
                 return answer
             bad_answer = answer  # also of a standby that knows of no active one: 200, and no JSON
         if bad_answer is not None:
@@ -153,7 +156,7 @@ def _hidden_connections(connections: Mapping[str, str]) -> Iterator[tuple[str, S
         yield path, inherited
 
 
-def _conf(job: Job) -> dict[str, str]:
+def _conf(job: DriverJob) -> dict[str, str]:
     """Return the settings that this job has to have, and those that it has unless the connection says otherwise."""
     connection_conf = job.spark.conf
     env = {f"spark.yarn.appMasterEnv.{name}": value for name, value in job.settings.environment().items()}
@@ -176,15 +179,17 @@ def _read_log(app: Mapping[str, Any]) -> list[str]:
         return []
     scheme = "https" if app["amContainerLogs"].startswith("https:") else "http"
     url = f"{scheme}://{node}/ws/v1/node/containers/{container[0]}/logs/stderr"
-    answer = http.ask("YARN's NodeManager", "GET", url, "", params={"size": f"-{LOG_BYTES}"}, **_login())
+    answer = cluster_api.send_request(
+        "YARN's NodeManager", "GET", url, "", params={"size": f"-{LOG_BYTES}"}, **_login()
+    )
     if answer.status_code != 200:
         return []
-    return [line for line in without_frames(answer.text.splitlines()) if not FRAME_OF_LOG.match(line)]
+    return [line for line in drop_java_frames(answer.text.splitlines()) if not FRAME_OF_LOG.match(line)]
 
 
 def _is_unknown_application(answer: requests.Response) -> bool:
     """Return whether the ResourceManager has no such application. With any other 404, a web server has no such page."""
-    remote_error = (http.fields(answer) or {}).get("RemoteException")
+    remote_error = (cluster_api.parse_object(answer) or {}).get("RemoteException")
     if answer.status_code != 404 or not isinstance(remote_error, dict):
         return False
     return remote_error.get("exception") == "NotFoundException"
@@ -225,7 +230,7 @@ def _login_refused(manager: str) -> NotCommitted:
 
 def _why(answer: requests.Response) -> str:
     """Return the message of a bad answer, else the beginning of its text."""
-    remote_error = (http.fields(answer) or {}).get("RemoteException")
+    remote_error = (cluster_api.parse_object(answer) or {}).get("RemoteException")
     if isinstance(remote_error, dict) and "message" in remote_error:
         return str(remote_error["message"])
     return answer.text[:200]

@@ -21,7 +21,7 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.sinks import DeltaSink, KafkaSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.runtime.owners import airflow_run
+from onceonly.runtime.owners import airflow_owner
 from onceonly.statetable.table import StateTable
 
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -76,7 +76,10 @@ class Everything:
     def _interval(self, past: Past, epoch: int, topic_id: str) -> None:
         hour = REPLACED if epoch == REPLACING else epoch + (2 if epoch > 4 else 0)  # two hours are covered by none
         start, at = FIRST + hour * HOUR, FIRST + (epoch + 4) * HOUR
-        interval, owner = Interval(start, start + HOUR), airflow_run("flights_daily", f"scheduled__{start:%Y-%m-%dT%H}")
+        interval, owner = (
+            Interval(start, start + HOUR),
+            airflow_owner("flights_daily", f"scheduled__{start:%Y-%m-%dT%H}"),
+        )
         if epoch == REPLACING:
             known = past.known(REPLACED)
             ranges = [range_.to_json() for range_ in known.ranges]
@@ -151,7 +154,7 @@ class Everything:
         topic_id = self._topic("invoices", 20)
         for epoch in range(1, REFUSED + 1):
             start, at = FIRST + epoch * HOUR, FIRST + (epoch + 8) * HOUR
-            owner = airflow_run("invoices", f"scheduled__{start:%Y-%m-%dT%H}")
+            owner = airflow_owner("invoices", f"scheduled__{start:%Y-%m-%dT%H}")
             past.plan(epoch, at, owner, {0: (epoch, epoch + 1)}, Interval(start, start + HOUR), topic_id)
             past.claim(epoch, at + SECOND)
             past.stage(epoch, at + 41 * SECOND, handles(4_211, 23, at))

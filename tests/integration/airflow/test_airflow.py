@@ -34,7 +34,7 @@ from onceonly.pipeline.sinks import DeltaSink, KafkaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import live_services, spark_stage
 from onceonly.runtime.live_services import LiveServices
-from onceonly.runtime.owners import airflow_run, installation_of
+from onceonly.runtime.owners import airflow_owner, installation_of
 from onceonly.statetable.table import StateTable
 
 pytestmark = [pytest.mark.integration]
@@ -262,7 +262,7 @@ def test_recovery_publishes_what_an_ended_run_staged(
     produce(project, range(12))
     parts = project.parts
     through = live_services.open_coordinator(parts)
-    gone = airflow_run("numbers_chained", "a run that was deleted", HERE)
+    gone = airflow_owner("numbers_chained", "a run that was deleted", HERE)
     planned = through.plan(project.pipeline(), gone, lambda _: True).checkpoint
     assert planned is not None
     spark_stage.stage(parts, through, planned.pipeline, planned.epoch, gone)
@@ -293,7 +293,7 @@ def test_two_airflows_on_one_state_table(airflow: Airflow, project: Project, tmp
     through = live_services.open_coordinator(project.parts)
     first = installation_of(latest(through).owner)
     produce(project, range(4, 8))
-    live = airflow_run("numbers_chained", "at work", first)
+    live = airflow_owner("numbers_chained", "at work", first)
     planned = through.plan(project.pipeline(), live, lambda _: True).checkpoint
     assert planned is not None
     spark_stage.stage(project.parts, through, planned.pipeline, planned.epoch, live)
@@ -341,7 +341,7 @@ def told_of_recovery(project: Project, watched: Watched) -> None:
 
 def refused(project: Project, through: Coordinator, parts: LiveServices) -> Path:
     """Another pipeline that an ended run staged, whose table is not there; where it is."""
-    gone = airflow_run("numbers_interval", "a run that was deleted", HERE)
+    gone = airflow_owner("numbers_interval", "a run that was deleted", HERE)
     planned = through.plan(project.pipeline("interval"), gone, lambda _: True, hour(0)).checkpoint
     assert planned is not None
     spark_stage.stage(parts, through, planned.pipeline, planned.epoch, gone)

@@ -35,7 +35,7 @@ from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.runtime.owners import airflow_run
+from onceonly.runtime.owners import airflow_owner
 from onceonly.sinks.files.handle import staging_of
 from onceonly.sinks.files.moves import StagedFile
 from onceonly.statetable import location
@@ -128,7 +128,7 @@ def flights(state: StateTable) -> Past:
     past = Past(state, pipeline("flights", FileSink("out", path="lake/flights"), alerts, mode="interval"))
     for epoch in range(1, 121):
         at, rows = NOW - (121 - epoch) * HOUR, 1000 + 37 * epoch % 500
-        past.plan(epoch, at, airflow_run("flights", run_of(epoch)), {0: (epoch, epoch + 1)}, Interval(at - HOUR, at))
+        past.plan(epoch, at, airflow_owner("flights", run_of(epoch)), {0: (epoch, epoch + 1)}, Interval(at - HOUR, at))
         past.claim(epoch, at + SECOND)
         opened = {"opened_at": (NOW - 9 * HOUR).isoformat(), "timeout": 36_000}
         alerted = {"kind": "kafka", "mode": "staged", "rows": 1, "parts": [], "topics": {}} | opened
@@ -146,7 +146,7 @@ def flights(state: StateTable) -> Past:
 
 def other(state: StateTable) -> Past:
     past = Past(state, pipeline("other_orders"))
-    past.plan(1, NOW - HOUR, airflow_run("other", "a run"), {0: (0, 1)})
+    past.plan(1, NOW - HOUR, airflow_owner("other", "a run"), {0: (0, 1)})
     return past
 
 
@@ -246,12 +246,12 @@ def test_of_another_dag_nothing_is_told(site: Site) -> None:
 
 def test_a_pipeline_of_two_dags_takes_the_rights_to_both(site: Site) -> None:
     past = Past(site.state, pipeline("moved"))
-    past.plan(1, NOW - 2 * HOUR, airflow_run("other", "before it was renamed"), {0: (0, 1)})
+    past.plan(1, NOW - 2 * HOUR, airflow_owner("other", "before it was renamed"), {0: (0, 1)})
     past.abort(1, NOW - 2 * HOUR, "no rows")
     past.write()
     with site.server.login("olga") as olga:
         assert olga.get("/pipelines/moved").status_code == 200
-        past.plan(2, NOW - HOUR, airflow_run("renamed", "a run"), {0: (0, 1)})
+        past.plan(2, NOW - HOUR, airflow_owner("renamed", "a run"), {0: (0, 1)})
         past.write()
         assert olga.get("/pipelines/moved").status_code == 404
         assert "moved" not in olga.get("/").text
@@ -279,7 +279,7 @@ def test_an_action_needs_a_reason(site: Site, reason: Any) -> None:
 
 def test_who_may_edit_the_dag_aborts_and_name_and_reason_are_recorded(site: Site) -> None:
     past = Past(site.state, pipeline("doomed"))
-    past.plan(1, NOW - HOUR, airflow_run("doomed", "a run"), {0: (0, 1)})
+    past.plan(1, NOW - HOUR, airflow_owner("doomed", "a run"), {0: (0, 1)})
     past.claim(1, NOW - HOUR)
     past.write()
     reason = f"the source was wrong {EVIL}"
@@ -302,7 +302,7 @@ def test_who_may_edit_the_dag_aborts_and_name_and_reason_are_recorded(site: Site
 
 def test_a_pipeline_whose_rows_are_damaged_hides_no_other(site: Site) -> None:
     broken = Past(site.state, pipeline("broken"))
-    broken.plan(1, NOW - HOUR, airflow_run("broken", "a run"), {0: (0, 1)})
+    broken.plan(1, NOW - HOUR, airflow_owner("broken", "a run"), {0: (0, 1)})
     broken.abort(1, NOW, "wrong")
     broken.write()
     log = Path(location.folder(site.state.uri, "broken"), "_delta_log")
@@ -369,7 +369,7 @@ def test_a_person_who_knows_ends_what_is_in_doubt(site: Site, broker: str, word:
 def in_doubt(site: Site, broker: str, name: str) -> None:
     topic = new_topic(broker, 1)
     past = Past(site.state, pipeline(name, KafkaSink(name="out", topic=topic)))
-    past.plan(1, NOW - 60 * SECOND, airflow_run(name, "deleted"), {0: (0, 1)})
+    past.plan(1, NOW - 60 * SECOND, airflow_owner(name, "deleted"), {0: (0, 1)})
     past.claim(1, NOW - 59 * SECOND)
     txn = past.known(1).transaction("out")
     producer = Producer({"bootstrap.servers": broker, "transactional.id": txn.name, "log_level": 0})
@@ -429,9 +429,9 @@ def test_no_answer_shows_a_password(site: Site) -> None:
     path = f"ftp://user:{PASSWORD}-too@127.0.0.1:1/leaky"
     leaky = replace(pipeline("leaky", DeltaSink("out", path=path)), source=KafkaSource("t", connection="kafka_secret"))
     past = Past(site.state, leaky)
-    past.plan(1, NOW - 2 * HOUR, airflow_run("leaky", "deleted"), {0: (0, 1)})
+    past.plan(1, NOW - 2 * HOUR, airflow_owner("leaky", "deleted"), {0: (0, 1)})
     past.abort(1, NOW - 2 * HOUR, f"the broker refused {PASSWORD}")
-    past.plan(2, NOW - HOUR, airflow_run("leaky", "deleted"), {0: (0, 1)})
+    past.plan(2, NOW - HOUR, airflow_owner("leaky", "deleted"), {0: (0, 1)})
     past.claim(2, NOW - HOUR)
     txn = past.known(2).transaction("out")
     table = {"kind": "delta", "uri": path, "table_id": "x", "fingerprint": "f", "added": [], "publish": "delta-rs"}
@@ -450,7 +450,7 @@ def test_no_answer_shows_a_password(site: Site) -> None:
 def staged(site: Site, name: str, gate: dict[str, Any] | None = None) -> tuple[Past, str]:
     """Epoch 1, with a file as the sink itself would have staged it, by a run that Airflow does not know any more."""
     past = Past(site.state, gated(pipeline(name), gate) if gate else pipeline(name))
-    past.plan(1, NOW - 60 * SECOND, airflow_run(name, "deleted"), {0: (0, 1)})
+    past.plan(1, NOW - 60 * SECOND, airflow_owner(name, "deleted"), {0: (0, 1)})
     past.claim(1, NOW - 59 * SECOND)
     txn = past.known(1).transaction("out")
     target, file = site.home / "lake" / name, f"{stem(txn)}-00000.jsonl"
@@ -513,7 +513,7 @@ def test_lag_is_what_the_topic_holds_beyond_the_last_commit(site: Site, broker: 
     behind = pipeline("behind")
     topic_id = _topic(broker, behind.sources[0].topic, 10)
     past = Past(site.state, behind)
-    past.plan(1, NOW - 3 * HOUR, airflow_run("behind", "a run"), {0: (0, 4)}, topic_id=topic_id)
+    past.plan(1, NOW - 3 * HOUR, airflow_owner("behind", "a run"), {0: (0, 4)}, topic_id=topic_id)
     past.claim(1, NOW - 3 * HOUR)
     past.stage(1, NOW - 3 * HOUR, {"out": {"rows": 4}})
     past.decide(1, NOW - 3 * HOUR)
@@ -552,7 +552,7 @@ def test_what_no_interval_covers_is_shown_and_is_not_up_to_date(site: Site, brok
     past = Past(site.state, gappy)
     for epoch, hours_ago in ((1, 9), (2, 5)):
         at = NOW - hours_ago * HOUR
-        past.plan(epoch, at, airflow_run("gappy", f"run {epoch}"), {0: (0, 4)}, Interval(at - HOUR, at), topic_id)
+        past.plan(epoch, at, airflow_owner("gappy", f"run {epoch}"), {0: (0, 4)}, Interval(at - HOUR, at), topic_id)
         past.claim(epoch, at)
         past.stage(epoch, at, {"out": {"rows": 4}})
         past.decide(epoch, at)
@@ -601,7 +601,7 @@ def tab(site: Site) -> Iterator[chromium.Chromium]:
 @browser
 def test_a_person_with_a_keyboard_aborts_a_checkpoint(site: Site, tab: chromium.Chromium) -> None:
     past = Past(site.state, pipeline("typed"))
-    past.plan(1, NOW - HOUR, airflow_run("typed", "a run"), {0: (0, 1)})
+    past.plan(1, NOW - HOUR, airflow_owner("typed", "a run"), {0: (0, 1)})
     past.write()
     tab.login(site.server.url, site.server.token("adam"))
     tab.open(f"{site.server.url}/onceonly/")
@@ -694,7 +694,7 @@ UNLABELLED = """
 @browser
 def test_the_page_follows_the_state_table_by_itself(site: Site, tab: chromium.Chromium) -> None:
     past = Past(site.state, pipeline("fresh"))
-    past.plan(1, NOW - HOUR, airflow_run("fresh", "a run"), {0: (0, 1)})
+    past.plan(1, NOW - HOUR, airflow_owner("fresh", "a run"), {0: (0, 1)})
     past.write()
     tab.login(site.server.url, site.server.token("vera"))
     tab.open(f"{site.server.url}/onceonly/pipelines/fresh/1")

@@ -188,13 +188,13 @@ def test_80_percent_of_a_time_out_is_a_warning_beside_an_error(
 def test_recovery_asks_the_spark_of_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not that of its own machine, where there may be none; and no connection as long as it needs no Spark."""
     from onceonly.airflow import recovery_dag
-    from onceonly.runtime import child
+    from onceonly.runtime import client_job
     from onceonly.spark import session
 
     asked: list[Any] = []
     interrupted: list[Any] = []
     monkeypatch.setattr(session, "session", lambda settings, more, _: asked.append((settings.spark_remote, more)))
-    monkeypatch.setattr(child, "interrupt", interrupted.append)
+    monkeypatch.setattr(client_job, "interrupt", interrupted.append)
     monkeypatch.setenv("SPARK_REMOTE", "sc://here")
     recover: Any = recovery_dag(schedule=None, spark_conn_id="elsewhere").get_task("recover")
     recover.on_kill()

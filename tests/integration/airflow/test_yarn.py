@@ -34,7 +34,7 @@ from onceonly.airflow import connections
 from onceonly.checkpoint.model import State
 from onceonly.dev.demo.wait import until
 from onceonly.errors import NotCommitted, OutcomeUnknown
-from onceonly.runtime import child
+from onceonly.runtime import client_job
 from onceonly.runtime.driver import Driver
 from onceonly.runtime.yarn import CONTAINER
 from onceonly.settings import Settings
@@ -140,7 +140,7 @@ def test_client_mode(world: World, yarn: Yarn, monkeypatch: pytest.MonkeyPatch) 
     world.plan()
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", yarn.connection(conf=HADOOP, **{"deploy-mode": "client"}))
     told: list[str] = []
-    job = child.job(connections.spark("spark"), told.append, lambda *_: None, connections.from_airflow)
+    job = client_job.make_stage_job(connections.spark("spark"), told.append, lambda *_: None, connections.from_airflow)
     job.run(NAME, 1, WORK.owner)
     assert any("sink numbers: 8 rows" in line for line in told), told
     world.through.commit(NAME, 1)

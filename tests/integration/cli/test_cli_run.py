@@ -98,9 +98,9 @@ def home(tmp_path: Path, topic: str, broker: str, spark_server: str, monkeypatch
 @pytest.fixture
 def onceonly(home: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
     """Each call as if from a process of its own, which has ended when the next one begins."""
-    here = owners.this_process().rpartition(":")[0]
+    here = owners.process_owner().rpartition(":")[0]
     ended = (f"{here}:{number}" for number in itertools.count())
-    monkeypatch.setattr(owners, "this_process", lambda: next(ended))
+    monkeypatch.setattr(owners, "process_owner", lambda: next(ended))
     return invoke
 
 

@@ -12,7 +12,7 @@ from integration.projects.project import Project, make_project, produce
 
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.runtime import live_services
-from onceonly.runtime.owners import nobody
+from onceonly.runtime.owners import is_never_alive
 
 pytestmark = [pytest.mark.integration, pytest.mark.crash]
 
@@ -49,7 +49,7 @@ def die_and_recover(project: Project, point: str) -> Checkpoint:
     assert child.returncode == KILLED, f"'{point}' was not reached: {printed}"
     assert project.published() == before
     through = live_services.open_coordinator(project.parts)
-    through.recover("numbers_chained", nobody)
+    through.recover("numbers_chained", is_never_alive)
     now = through.state.view("numbers_chained").latest
     assert now is not None
     assert now.verdict is not None

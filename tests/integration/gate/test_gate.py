@@ -48,7 +48,7 @@ def project(tmp_path: Path, broker: str, spark_server: str) -> Project:
 
 def staged(project: Project) -> tuple[Coordinator, Checkpoint]:
     through, pipeline = live_services.open_coordinator(project.parts), project.pipeline()
-    planned = through.plan(pipeline, owners.this_process(), owners.alive).checkpoint
+    planned = through.plan(pipeline, owners.process_owner(), owners.is_alive).checkpoint
     assert planned is not None
     return through, spark_stage.stage(project.parts, through, pipeline.name, planned.epoch, None)
 
@@ -103,7 +103,7 @@ def test_the_run_is_failed_and_the_fixed_one_publishes(airflow: Airflow, project
     [kept] = project.staged_folders()
     bad = DeltaTable(str(project.folder / "home" / "lake" / "chained" / kept)).to_pyarrow_table()
     assert sorted(bad["n"].to_pylist()) == [1, 2, 100], "the bad rows can be looked at"
-    through.recover("numbers_chained", owners.nobody)
+    through.recover("numbers_chained", owners.is_never_alive)
     assert project.staged_folders() == [kept], "no sweep takes them"
 
     fixed = airflow.run(project, "chained", "below_100")
@@ -121,10 +121,10 @@ def test_what_is_held_is_published_once_it_is_approved(airflow: Airflow, project
     assert (held["run"], held["tasks"]["gate"], held["tasks"]["abort"]) == ("failed", "failed", "skipped"), held["log"]
     assert "great_expectations" not in held["log"], "bounds need no suite"
     through = live_services.open_coordinator(project.parts)
-    through.recover("numbers_chained", owners.nobody)
+    through.recover("numbers_chained", owners.is_never_alive)
     assert latest(through).held, "recovery leaves it to a person"
     with pytest.raises(Busy, match="onceonly approve numbers_chained 1 --reason"):
-        through.plan(project.pipeline(), "the next run", owners.nobody)
+        through.plan(project.pipeline(), "the next run", owners.is_never_alive)
     assert not project.published()
     Person(through).approve("numbers_chained", 1, "ann", "a known gap")
     assert airflow.run(project, "recovery")["run"] == "success"
@@ -148,7 +148,7 @@ def test_an_invalid_suite_is_refused_before_anything_is_written(project: Project
         with pytest.raises(InvalidPipeline, match=told):
             live_services.check_pipeline(project.pipeline(), project.parts)
         with pytest.raises(InvalidPipeline, match=told):
-            through.plan(project.pipeline(), "run-2", owners.nobody)
+            through.plan(project.pipeline(), "run-2", owners.is_never_alive)
     file.write_text(asks("expect_nonsense"))
     with pytest.raises(InvalidPipeline, match="expect_nonsense"):
         project.parts.inspector(project.pipeline()).check_suites()
@@ -184,7 +184,7 @@ def test_an_interval_without_records_is_judged_and_publishes_no_row(project: Pro
     (project.folder / f"transforms_{project.topic}.py").write_text(COUNTED)
     produce(project, [0])
     through, pipeline = live_services.open_coordinator(project.parts), project.pipeline("interval", transform="counted")
-    planned = through.plan(pipeline, "run-1", owners.nobody, hour(1)).checkpoint
+    planned = through.plan(pipeline, "run-1", owners.is_never_alive, hour(1)).checkpoint
     assert planned is not None
     spark_stage.stage(project.parts, through, pipeline.name, planned.epoch, None)
     judged = through.gate(pipeline.name, planned.epoch, "test")

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from onceonly.airflow.gatesession import GateParts
 from onceonly.runtime.live_services import open_coordinator
-from onceonly.runtime.target import Target
+from onceonly.runtime.spark_connection import SparkConnection
 from onceonly.settings import Settings
 
 _, _, name, epoch = sys.argv[1:]
 jars = {"ONCEONLY_JARS": str(Path(__file__).parents[3] / ".jars")}
-parts = GateParts(Settings.from_env(os.environ | jars), target=Target("local[1]"))
+parts = GateParts(Settings.from_env(os.environ | jars), target=SparkConnection("local[1]"))
 judged = open_coordinator(parts).gate(name, int(epoch), "test")
 spark = parts.spark()
 print(json.dumps({"master": spark.sparkContext.master, "verdict": judged.verdict}))

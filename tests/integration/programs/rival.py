@@ -28,7 +28,7 @@ def main() -> None:
             case "abort":
                 print(through.abort(PIPELINE, epoch, "a rival").state.value)
             case "recover":
-                through.recover(PIPELINE, owners.nobody)
+                through.recover(PIPELINE, owners.is_never_alive)
     except OnceonlyError as error:
         print(f"{type(error).__name__}: {error.why}")
     heavy = {"pyspark", "great_expectations"} & set(sys.modules)

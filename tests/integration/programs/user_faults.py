@@ -13,7 +13,7 @@ from typing import Any
 
 from onceonly.checkpoint.model import Transaction
 from onceonly.pipeline.sinks import DeltaSink
-from onceonly.runtime import error_site, faults
+from onceonly.runtime import spark_errors
 from onceonly.settings import Settings
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.spark.session import session
@@ -106,8 +106,8 @@ def main(folder: str) -> None:
             writer.stage(Transaction("11112222", "p", "out", 1, 1, "0" * 12), rows)
             shown = {"code": "", "text": "nothing was raised"}
         except Exception as error:
-            code = getattr(error, "code", "") or faults.classify(str(error))[0]
-            shown = {"code": code, "text": error_site.explain(error, [Path(__file__).parent])}
+            code = getattr(error, "code", "") or spark_errors.classify(str(error))[0]
+            shown = {"code": code, "text": spark_errors.describe_error(error, [Path(__file__).parent])}
         print("FAULT", json.dumps({"name": name, **shown}), flush=True)
 
 

@@ -12,8 +12,8 @@ from onceonly.runtime import live_services, owners, spark_stage
 
 def run_next(parts: Any, pipeline: Pipeline, interval: Any = None, reprocess: str | None = None) -> Checkpoint | None:
     """Plan, stage and commit, whoever was at it before; None: there is nothing left to do."""
-    through, owner = live_services.open_coordinator(parts), f"{owners.this_process()} {os.urandom(4).hex()}"
-    planned = through.plan(pipeline, owner, owners.nobody, interval, reprocess).checkpoint
+    through, owner = live_services.open_coordinator(parts), f"{owners.process_owner()} {os.urandom(4).hex()}"
+    planned = through.plan(pipeline, owner, owners.is_never_alive, interval, reprocess).checkpoint
     if planned is None or planned.state.settled:
         return None
     spark_stage.stage(parts, through, pipeline.name, planned.epoch, owner)

@@ -61,12 +61,12 @@ class Copy:
         return live_services.open_coordinator(self.project.parts)
 
     def plan(self, number: int = 0) -> Checkpoint:
-        interval, owner = None, owners.this_process()
+        interval, owner = None, owners.process_owner()
         if self.way == "late":
             interval = hour(number)
         elif number:
             owner = f"{owner} run {number}"  # a run of its own, for the checkpoint after the last
-        planned = self.through.plan(self.pipeline, owner, owners.nobody, interval).checkpoint
+        planned = self.through.plan(self.pipeline, owner, owners.is_never_alive, interval).checkpoint
         assert planned is not None
         return planned
 
@@ -91,7 +91,7 @@ class Copy:
         return self.commit(self.stage(number).epoch)
 
     def recover(self) -> list[Checkpoint]:
-        return self.through.recover("copying", owners.nobody)
+        return self.through.recover("copying", owners.is_never_alive)
 
     def now(self, epoch: int = 1) -> Checkpoint:
         found = self.through.state.view("copying").checkpoint(epoch)

@@ -31,9 +31,9 @@ from onceonly.kafka import lookup
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import job_report, live_services, owners
 from onceonly.runtime.driver import Driver
-from onceonly.runtime.job_report import FOLDER
-from onceonly.runtime.target import Target
-from onceonly.runtime.work import Work
+from onceonly.runtime.driver_submission import Work
+from onceonly.runtime.job_report import JOBS_FOLDER
+from onceonly.runtime.spark_connection import SparkConnection
 from onceonly.settings import Settings
 
 NAME, OWNER = "numbers_chained", "a run"
@@ -71,7 +71,7 @@ class World:
     def plan(self, transform: str = "numbers", connection: str = "kafka_there") -> None:
         source = KafkaSource(topic=self.project.topic, connection=connection)
         planned = replace(self.project.pipeline(transform=transform), source=source)
-        assert self.through.plan(planned, OWNER, owners.nobody).fresh
+        assert self.through.plan(planned, OWNER, owners.is_never_alive).fresh
 
     def submit(self, anew: bool = False) -> Driver:
         return submit(connections.spark("spark"), anew)
@@ -86,7 +86,7 @@ class World:
         (self.project.folder / "go-on").touch()
 
     def reports(self) -> list[Path]:
-        return list(Path(self.project.settings.state, FOLDER).glob("*"))
+        return list(Path(self.project.settings.state, JOBS_FOLDER).glob("*"))
 
     def publish(self, submitted: Driver, state: str) -> None:
         """The transform goes on; what the driver stages, in whose end the cluster calls it so, is published."""
@@ -127,7 +127,7 @@ def make_world(
     return World(project)
 
 
-def submit(spark: Target, anew: bool = False) -> Driver:
+def submit(spark: SparkConnection, anew: bool = False) -> Driver:
     """As a task does. `anew`: as one that looks for no driver of another try, as if both looked at the same time."""
     found = WORK.stage(spark, Settings.from_env(), connections.from_airflow)
     assert found is not None
@@ -166,8 +166,8 @@ def fired_in_an_outage(world: World, waits: DriverTrigger, capsys: pytest.Captur
 
 def ended_by_recovery(world: World) -> bool:
     state = world.through.state
-    list(unawaited.end_drivers(state, owners.nobody, lambda conn_id: connections.spark(conn_id).cluster))
-    return not job_report.drivers(state)
+    list(unawaited.end_drivers(state, owners.is_never_alive, lambda conn_id: connections.spark(conn_id).cluster))
+    return not job_report.list_drivers(state)
 
 
 def ended(world: World, submitted: Driver, how: str, otherwise: Callable[[], object]) -> str:

@@ -57,7 +57,7 @@ class Sums:
             sinks=[*self.sinks, TOTALS],
         )
         through = live_services.open_coordinator(self.project.parts)
-        planned = through.plan(pipeline, f"run-{uuid.uuid4().hex}", owners.nobody).checkpoint
+        planned = through.plan(pipeline, f"run-{uuid.uuid4().hex}", owners.is_never_alive).checkpoint
         assert planned is not None
         spark_stage.stage(self.project.parts, through, "sums", planned.epoch, None)
         return through.commit("sums", planned.epoch)

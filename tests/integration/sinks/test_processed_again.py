@@ -47,7 +47,7 @@ class Hours:
         through = live_services.open_coordinator(self.project.parts)
         owner = f"run-{uuid.uuid4().hex}"
         request = owner if again else None
-        planned = through.plan(self.pipeline(transform), owner, owners.nobody, hour(number), request).checkpoint
+        planned = through.plan(self.pipeline(transform), owner, owners.is_never_alive, hour(number), request).checkpoint
         assert planned is not None
         return spark_stage.stage(self.project.parts, through, "hours", planned.epoch, owner)
 

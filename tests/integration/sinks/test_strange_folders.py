@@ -67,7 +67,7 @@ def test_every_sink_in_a_folder_of_a_strange_name(tmp_path: Path, broker: str, s
         if numbers.start:
             produce(project, numbers)
         through, owner = live_services.open_planner(parts), uuid.uuid4().hex
-        planned = through.plan(pipeline, owner, owners.nobody).checkpoint
+        planned = through.plan(pipeline, owner, owners.is_never_alive).checkpoint
         assert planned is not None
         staged = spark_stage.stage(parts, through, planned.pipeline, planned.epoch, owner)
         assert {handle["rows"] for handle in staged.handles.values()} == {len(numbers)}
@@ -93,7 +93,7 @@ def test_every_sink_in_a_folder_of_a_strange_name(tmp_path: Path, broker: str, s
         sinks=[DeltaSink("again", path="lake/again")],
     )
     through, owner = live_services.open_planner(parts), uuid.uuid4().hex
-    planned = through.plan(back, owner, owners.nobody).checkpoint
+    planned = through.plan(back, owner, owners.is_never_alive).checkpoint
     assert planned is not None
     spark_stage.stage(parts, through, "back", planned.epoch, owner)
     through.commit("back", planned.epoch)

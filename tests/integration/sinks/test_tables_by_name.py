@@ -56,7 +56,7 @@ def by_name(project: Project, table: str, **more: Any) -> Pipeline:
 
 def plan(project: Project, pipeline: Pipeline) -> Checkpoint:
     found = live_services.locate_tables(pipeline, project.parts)
-    planned = live_services.open_planner(project.parts).plan(found, uuid.uuid4().hex, owners.nobody).checkpoint
+    planned = live_services.open_planner(project.parts).plan(found, uuid.uuid4().hex, owners.is_never_alive).checkpoint
     assert planned is not None
     return planned
 
@@ -101,7 +101,7 @@ def test_each_way_to_write(project: Project, spark: SparkSession, table: str, ho
     assert (sink["table"], sink["path"]) == (table, str(place))
     assert spark.table(table).count() == numbers(place).total(), "Spark finds them by the name"
     through = live_services.open_planner(project.parts)
-    again = through.plan(live_services.locate_tables(pipeline, project.parts), "another run", owners.nobody)
+    again = through.plan(live_services.locate_tables(pipeline, project.parts), "another run", owners.is_never_alive)
     assert again.checkpoint is None, "there is nothing left to read"
 
 

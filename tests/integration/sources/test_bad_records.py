@@ -21,7 +21,7 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.sinks import KafkaSink
 from onceonly.runtime import live_services, spark_stage
-from onceonly.runtime.owners import nobody
+from onceonly.runtime.owners import is_never_alive
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.spark import decode, judged, read, registered
 from onceonly.spark.json_decoding import JsonDecoder
@@ -40,7 +40,7 @@ def through(project: Project) -> Coordinator:
 
 
 def stage(garbage: Garbage, pipeline: Pipeline, owner: str = "run-1") -> Checkpoint:
-    planned = through(garbage.project).plan(pipeline, owner, nobody).checkpoint
+    planned = through(garbage.project).plan(pipeline, owner, is_never_alive).checkpoint
     assert planned is not None
     return spark_stage.stage(garbage.project.parts, through(garbage.project), "orders", planned.epoch, owner)
 
@@ -63,7 +63,7 @@ def test_each_record_is_in_one_place_whatever_fails_on_the_way(garbage: Garbage,
         run(garbage, garbage.pipeline(max_bad=0.01))
     assert len(garbage.table("orders")) == 693 and garbage.table("dead") == []
     monkeypatch.undo()
-    through(garbage.project).recover("orders", nobody)
+    through(garbage.project).recover("orders", is_never_alive)
 
     done = through(garbage.project).state.view("orders").require(1)
     assert (done.state, done.attempt) == (State.COMMITTED, 2)

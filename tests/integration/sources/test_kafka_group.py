@@ -22,7 +22,7 @@ from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.runtime.owners import nobody
+from onceonly.runtime.owners import is_never_alive
 from onceonly.sources import kafka
 from onceonly.sources.kafka import KafkaReader
 from onceonly.statetable.table import StateTable
@@ -137,7 +137,7 @@ def test_a_table_that_was_restored_is_refused_and_carried_on(broker: str, tmp_pa
     def run(count: int) -> None:
         send(broker, topic, count)
         through = Coordinator(state, parts)
-        planned = through.plan(pipeline, f"run-{datetime.now(UTC)}", nobody).checkpoint
+        planned = through.plan(pipeline, f"run-{datetime.now(UTC)}", is_never_alive).checkpoint
         assert planned is not None
         through.stage(pipeline.name, planned.epoch, parts.produce)
         through.commit(pipeline.name, planned.epoch)

@@ -37,7 +37,7 @@ from onceonly.pipeline.sinks import DeltaSink, KafkaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import live_services, spark_stage
 from onceonly.runtime.live_services import LiveServices
-from onceonly.runtime.owners import nobody
+from onceonly.runtime.owners import is_never_alive
 from onceonly.settings import Settings
 from onceonly.spark import avro as avro_on_spark
 from onceonly.statetable import location
@@ -127,7 +127,7 @@ class Shop:
         )
 
     def plan(self, **source: Any) -> None:
-        self.through.plan(self.pipeline(**source), "cli", nobody)
+        self.through.plan(self.pipeline(**source), "cli", is_never_alive)
 
     def stage(self) -> Any:
         return spark_stage.stage(self.parts, self.through, "orders", 1, None)
@@ -444,7 +444,7 @@ def test_what_is_written_is_read_by_others(shop: Shop) -> None:
     shop.produce(*shop.written(V1, {"id": 1, "note": "n"}, {"id": 2, "note": "n"}), None)
     pipeline = writing(shop, LATE, register=True)
     assert "that staging will register" in "".join(live_services.check_pipeline(pipeline, shop.parts))
-    shop.through.plan(pipeline, "cli", nobody)
+    shop.through.plan(pipeline, "cli", is_never_alive)
     handle = shop.stage().handles["late"]
     writer: Any = shop.parts.sink(pipeline, "late")
     assert sorted(row["id"] or 0 for row in writer.staged(handle).read_all().to_pylist()) == [0, 1, 2]
@@ -550,7 +550,7 @@ def test_every_format_is_read_back_by_confluents_deserializers(shop: Shop) -> No
     ]
     shop.produce(*shop.written(V1, {"id": 1, "note": "n"}, {"id": 2, "note": None}))
     pipeline = Pipeline(**{**vars(shop.pipeline()), "transform": f"all_{shop.topic}:every", "sinks": sinks})
-    shop.through.plan(pipeline, "cli", nobody)
+    shop.through.plan(pipeline, "cli", is_never_alive)
     handles = shop.stage().handles
     writer: Any = shop.parts.sink(pipeline, "json")
     assert [row["tags"] for row in writer.staged(handles["json"]).read_all().to_pylist()] == [["a", "b"]] * 2
@@ -595,7 +595,7 @@ def test_a_row_that_its_schema_does_not_take_is_refused_while_staging(shop: Shop
         name="late", topic=to, format="json", schema="late.json", registry="registry", register=True
     )  # fmt: skip
     pipeline = Pipeline(**{**vars(shop.pipeline()), "transform": f"transforms_{shop.topic}:late", "sinks": [sink]})
-    shop.through.plan(pipeline, "cli", nobody)
+    shop.through.plan(pipeline, "cli", is_never_alive)
     shop.refused(InvalidPipeline, r"sink 'late'(.|\n)*'late.json'(.|\n)*\$.id it breaks the rule maximum: 1")
     assert values(shop.broker, to) == []
 
@@ -604,7 +604,7 @@ def test_a_schema_that_is_not_compatible_is_refused_while_staging(shop: Shop) ->
     to = create_topic(shop.broker, f"late_{shop.topic}")
     shop.registry.register(f"{to}-value", {**LATE, "fields": [{"name": "id", "type": "string"}]})
     shop.produce(*shop.written(V1, {"id": 1, "note": "n"}))
-    shop.through.plan(writing(shop, LATE, register=True), "cli", nobody)
+    shop.through.plan(writing(shop, LATE, register=True), "cli", is_never_alive)
     shop.refused(InvalidPipeline, "cannot be registered(.|\n)*not compatible")
     assert values(shop.broker, to) == []
 

@@ -57,7 +57,7 @@ class Shop:
             sinks=[FileSink("pairs", "lake/pairs"), FileSink("all", "lake/all")],
         )
         through = live_services.open_coordinator(self.project.parts)
-        planned = through.plan(pipeline, f"run-{number}", owners.nobody).checkpoint
+        planned = through.plan(pipeline, f"run-{number}", owners.is_never_alive).checkpoint
         assert planned is not None
         spark_stage.stage(self.project.parts, through, "shop", planned.epoch, None)
         return through.commit("shop", planned.epoch)

@@ -25,7 +25,7 @@ from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import live_services, spark_stage
 from onceonly.runtime.live_services import LiveServices
-from onceonly.runtime.owners import nobody
+from onceonly.runtime.owners import is_never_alive
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
 
@@ -69,7 +69,7 @@ class Shop:
         assert producer.flush(PATIENCE) == 0
 
     def run(self, number: int) -> Any:
-        planned = self.through.plan(self.pipeline, f"run-{number}", nobody).checkpoint
+        planned = self.through.plan(self.pipeline, f"run-{number}", is_never_alive).checkpoint
         assert planned
         spark_stage.stage(self.parts, self.through, "orders", planned.epoch, None)
         return self.through.commit("orders", planned.epoch)

@@ -21,8 +21,8 @@ from patience import PATIENCE
 
 from onceonly.checkpoint.model import State
 from onceonly.errors import InvalidPipeline
-from onceonly.runtime import live_services, tables
-from onceonly.runtime.target import Target
+from onceonly.runtime import client_job, live_services
+from onceonly.runtime.spark_connection import SparkConnection
 
 pytestmark = pytest.mark.integration
 NAME = "spark_catalog.lake.numbers"
@@ -58,7 +58,7 @@ def make(conf: Mapping[str, str]) -> None:
 
 def test_a_table_of_the_metastore_is_found(tmp_path: Path, hive: dict[str, str]) -> None:
     make(hive)
-    found = tables.find(Target("spark://not.asked:7077", conf=hive), [NAME])[NAME]
+    found = client_job.find_tables(SparkConnection("spark://not.asked:7077", conf=hive), [NAME])[NAME]
     assert Path(found.path) == tmp_path / "warehouse" / "lake.db" / "numbers"
     assert found.table_id == str(DeltaTable(found.path).metadata().id)
 
@@ -66,7 +66,7 @@ def test_a_table_of_the_metastore_is_found(tmp_path: Path, hive: dict[str, str])
 @pytest.mark.heavy
 def test_what_is_not_there_is_refused(hive: dict[str, str]) -> None:
     with pytest.raises(InvalidPipeline, match=r"(?s)no Spark catalog has a table 'lake.numbers'.*CREATE TABLE"):
-        tables.find(Target(conf=hive), ["lake.numbers"])
+        client_job.find_tables(SparkConnection(conf=hive), ["lake.numbers"])
 
 
 @pytest.mark.heavy

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from unit.runtime.api_server import TOKEN, api_server
 
-from onceonly.runtime import addresses, launch
-from onceonly.runtime.cluster import Found, Job
-from onceonly.runtime.target import of_connection
+from onceonly.runtime import driver, spark_submit
+from onceonly.runtime.cluster import DriverJob, RunningApplication
+from onceonly.runtime.spark_connection import parse_connection
 from onceonly.settings import Settings
 
 pytestmark = [pytest.mark.integration, pytest.mark.heavy]
@@ -39,7 +39,7 @@ def log_in(folder: Path, server: str) -> str:
     return str(folder / "kubeconfig")
 
 
-def job(folder: Path, server: str) -> Job:
+def job(folder: Path, server: str) -> DriverJob:
     (folder / "driver.yaml").write_text(json.dumps(TEMPLATE))
     conf = {
         "spark.kubernetes.container.image": "ours:1",
@@ -49,21 +49,21 @@ def job(folder: Path, server: str) -> Job:
     }
     login = {"principal": "etl@REALM", "keytab": KEYTAB}
     extra = {"deploy-mode": "cluster", "namespace": "spark", "conf": conf, **login}
-    spark = of_connection("spark", f"k8s://{server}", None, None, extra)
+    spark = parse_connection("spark", f"k8s://{server}", None, None, extra)
     arguments = ["flights", "3", "a run", "/report", "7"]
     settings = Settings.from_env({"ONCEONLY_PROJECT": "/project"})
-    return Job("stage", NAME, TAG, arguments, spark, settings, {"AIRFLOW_CONN_KAFKA": "5ecret"})
+    return DriverJob("stage", NAME, TAG, arguments, spark, settings, {"AIRFLOW_CONN_KAFKA": "5ecret"})
 
 
 def test_a_pod_by_spec_file_with_its_account_tag_and_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with api_server() as api:
         monkeypatch.setenv("KUBECONFIG", log_in(tmp_path, api.address))
         asked = job(tmp_path, api.address)
-        cluster: Any = addresses.open_cluster(str(asked.spark.cluster))
-        assert cluster.submit(asked, launch.SparkSubmit()) == "onceonly-stage-0123456789ab"
+        cluster: Any = driver.open_cluster(str(asked.spark.cluster))
+        assert cluster.submit(asked, spark_submit.SparkSubmit()) == "onceonly-stage-0123456789ab"
         pod = api.pods["onceonly-stage-0123456789ab"]
         pod["status"]["phase"] = "Running"
-        assert cluster.find(TAG) == [Found("onceonly-stage-0123456789ab", NAME)]
+        assert cluster.find(TAG) == [RunningApplication("onceonly-stage-0123456789ab", NAME)]
         assert cluster.tail("onceonly-stage-0123456789ab") == []
         cluster.end("onceonly-stage-0123456789ab")
         assert cluster.find(TAG) == []
@@ -71,7 +71,7 @@ def test_a_pod_by_spec_file_with_its_account_tag_and_secret(tmp_path: Path, monk
     env = {each["name"]: each.get("value") or each["valueFrom"] for each in container["env"]}
     assert (pod["metadata"]["labels"]["team"], container["name"]) == ("data", "driver")
     assert pod["spec"]["serviceAccountName"] == "spark"
-    assert container["args"][-6:-1] == [f"local://{launch.command.program('stage')}", *asked.arguments[:4]]
+    assert container["args"][-6:-1] == [f"local://{spark_submit.program('stage')}", *asked.arguments[:4]]
     assert env["AIRFLOW_CONN_KAFKA"] == {"secretKeyRef": {"name": "kafka", "key": "connection"}}
     assert (env["FROM_TEMPLATE"], env["ONCEONLY_PROJECT"], env["PYSPARK_PYTHON"]) == ("yes", "/project", "python3")
     assert {made["kind"] for made in api.made} >= {"Pod", "ConfigMap", "Service"}

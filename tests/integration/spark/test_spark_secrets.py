@@ -16,7 +16,7 @@ from onceonly.airflow import connections
 from onceonly.dev.services import Services
 from onceonly.dev.services.spark import TOKEN
 from onceonly.kafka import lookup
-from onceonly.runtime import child, command
+from onceonly.runtime import client_job, spark_submit
 from onceonly.statetable.table import StateTable
 
 pytestmark = [pytest.mark.integration]
@@ -57,7 +57,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project, with a Spark connection that has secrets, and Spark's own defaults."""
     (tmp_path / "conf").mkdir()
     (tmp_path / "stage.py").write_text(JOB)
-    monkeypatch.setattr(command, "program", lambda step: tmp_path / f"{step}.py")
+    monkeypatch.setattr(spark_submit, "program", lambda step: tmp_path / f"{step}.py")
     (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.onceonly.default  kept\n")
     conf = {KEY: SECRET, "spark.ui.enabled": "false"}
     spark = {"conn_type": "spark", "host": "local[1]", "extra": {"conf": conf}}
@@ -81,7 +81,9 @@ def run(script: Path, env: dict[str, str]) -> str:
 def test_spark_submit_is_given_the_secrets_and_shows_none(home: Path) -> None:
     told: list[str] = []
     spark = connections.spark("spark")
-    child.job(spark, told.append, lambda checkpoint, row: None, lookup.from_environment).run("a_pipeline", 1, "a run")
+    client_job.make_stage_job(spark, told.append, lambda checkpoint, row: None, lookup.from_environment).run(
+        "a_pipeline", 1, "a run"
+    )
     assert [line for line in told if line.startswith(("FOUND", "SHOWN", "DEFAULTS"))] == [
         f"FOUND {SECRET}",
         "SHOWN BY []",

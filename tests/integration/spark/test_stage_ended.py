@@ -24,8 +24,8 @@ from onceonly.checkpoint.model import State
 from onceonly.dev.demo.wait import until
 from onceonly.errors import NotCommitted
 from onceonly.kafka.lookup import from_environment
-from onceonly.runtime import child, command, live_services, owners, process
-from onceonly.runtime.target import Target
+from onceonly.runtime import child_process, client_job, live_services, owners, spark_submit
+from onceonly.runtime.spark_connection import SparkConnection
 from onceonly.spark import progress, session
 
 pytestmark = [pytest.mark.integration]
@@ -62,10 +62,12 @@ def test_a_stage_on_spark_connect_is_interrupted(
     module.write_text(module.read_text() + SLOW.format(file=str(at_work)))
     produce(project, range(8))
     through = live_services.open_coordinator(project.parts)
-    planned = through.plan(project.pipeline(transform="slow"), "run-1", owners.nobody).checkpoint
+    planned = through.plan(project.pipeline(transform="slow"), "run-1", owners.is_never_alive).checkpoint
     assert planned is not None
     told: list[str] = []
-    job = child.job(Target(remote=project.spark), told.append, lambda checkpoint, row: None, from_environment)
+    job = client_job.make_stage_job(
+        SparkConnection(remote=project.spark), told.append, lambda checkpoint, row: None, from_environment
+    )
 
     def end() -> None:
         until(lambda: at_work.exists() and any(map(tells, told)), "Spark is at work, and says so", PATIENCE)
@@ -88,7 +90,7 @@ def tells(line: str) -> bool:
 
 def test_a_gate_on_spark_connect_is_interrupted(project: Project, tmp_path: Path) -> None:
     at_work = tmp_path / "at-work"
-    parts = GateParts(project.settings, target=Target(remote=project.spark))
+    parts = GateParts(project.settings, target=SparkConnection(remote=project.spark))
     parts.end()  # nothing was asked of Spark yet
 
     def slow(batches: Any) -> Any:
@@ -107,9 +109,9 @@ def test_a_gate_on_spark_connect_is_interrupted(project: Project, tmp_path: Path
 def test_a_job_of_spark_submit_ends_with_all_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     script = "trap '' TERM; sleep 600 & echo $!; wait; wait"  # it pays no heed to SIGTERM
     in_its_place(monkeypatch, script)
-    monkeypatch.setattr(child, "_find_checkpoint", lambda *_: None)
+    monkeypatch.setattr(client_job, "_find_checkpoint", lambda *_: None)
     told: list[str] = []
-    job: Any = child.job(Target(), told.append, lambda checkpoint, row: None, from_environment)
+    job: Any = client_job.make_stage_job(SparkConnection(), told.append, lambda checkpoint, row: None, from_environment)
     ended = threading.Thread(target=lambda: (until(lambda: told, "the job has begun", PATIENCE), job.end()))
     ended.start()
     started = time.monotonic()
@@ -122,15 +124,15 @@ def test_a_job_of_spark_submit_ends_with_all_its_processes(monkeypatch: pytest.M
 
 def in_its_place(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     """A shell script in the place of spark-submit."""
-    monkeypatch.setattr(command, "spark_submit", lambda: "/bin/bash")
-    monkeypatch.setattr(command, "arguments", lambda *_: ["-c", script])
+    monkeypatch.setattr(spark_submit, "find_spark_submit", lambda: "/bin/bash")
+    monkeypatch.setattr(spark_submit, "build_client_arguments", lambda *_: ["-c", script])
 
 
 def output(monkeypatch: pytest.MonkeyPatch, script: str, say: Any) -> Any:
     """Run a shell script in the place of spark-submit."""
     in_its_place(monkeypatch, script)
-    monkeypatch.setattr(child, "_find_checkpoint", lambda *_: None)
-    job: Any = child.job(Target(), say, lambda checkpoint, row: None, from_environment)
+    monkeypatch.setattr(client_job, "_find_checkpoint", lambda *_: None)
+    job: Any = client_job.make_stage_job(SparkConnection(), say, lambda checkpoint, row: None, from_environment)
     job.run("numbers", 1, "run-1")
     return job
 
@@ -144,7 +146,9 @@ def test_output_that_is_not_utf_8_ends_no_job(monkeypatch: pytest.MonkeyPatch) -
 def test_a_job_whose_task_runs_out_of_time_can_take_leave(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     left = tmp_path / "left"
     script = f"trap 'touch {left}; exit 0' TERM; echo begun; while :; do sleep 0.1; done"
-    monkeypatch.setattr(process, "GRACE", PATIENCE)  # on a busy machine, the shell's turn may come late
+    monkeypatch.setattr(
+        child_process, "TERM_GRACE_SECONDS", PATIENCE
+    )  # on a busy machine, the shell's turn may come late
 
     def out_of_time(line: str) -> None:
         raise TimeoutError("execution_timeout")
@@ -155,7 +159,7 @@ def test_a_job_whose_task_runs_out_of_time_can_take_leave(monkeypatch: pytest.Mo
 
 
 def test_a_job_whose_parent_has_ended_before_it_began_does_not_begin() -> None:
-    job = "import onceonly.runtime.orphan as o; o.die_with_parent(parent=1 << 22); print('at work')"
+    job = "import onceonly.runtime.child_process as o; o.die_with_parent(parent=1 << 22); print('at work')"
     done = subprocess.run([sys.executable, "-c", job], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (-9, "")
 
@@ -163,7 +167,7 @@ def test_a_job_whose_parent_has_ended_before_it_began_does_not_begin() -> None:
 def test_a_job_whose_jvm_has_ended_before_it_began_does_not_begin() -> None:
     """It finds another parent, as any orphan does, and a port on which nobody listens any more."""
     late = (
-        "import os, sys, onceonly.runtime.orphan as o; parent = os.getppid(); print('ready', flush=True)\n"
+        "import os, sys, onceonly.runtime.child_process as o; parent = os.getppid(); print('ready', flush=True)\n"
         "while os.getppid() == parent: pass\n"
         "o.die_with_jvm(); print('at work', flush=True)"
     )
@@ -181,14 +185,15 @@ subprocess.Popen([sys.executable, "-c", {late!r}], env={{**os.environ, "PYSPARK_
 
 def test_a_job_whose_jvm_listens_begins() -> None:
     with socket.create_server(("127.0.0.1", 0)) as jvm:
-        job = "import onceonly.runtime.orphan as o; o.die_with_jvm(); print('at work')"
+        job = "import onceonly.runtime.child_process as o; o.die_with_jvm(); print('at work')"
         env = {**os.environ, "PYSPARK_GATEWAY_PORT": str(jvm.getsockname()[1])}
         done = subprocess.run([sys.executable, "-c", job], env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "at work\n")
 
 
 def test_the_job_does_not_outlive_the_jvm_that_started_it() -> None:
-    job = "import time, onceonly.runtime.orphan as o; o.die_with_parent(); print('ready', flush=True); time.sleep(600)"
+    imports = "import time, onceonly.runtime.child_process as c"
+    job = f"{imports}; c.die_with_parent(); print('ready', flush=True); time.sleep(600)"
     start = f"import subprocess as s, sys; p = s.Popen([sys.executable, '-c', {job!r}]); print(p.pid, flush=True)"
     parent = subprocess.Popen([sys.executable, "-c", f"{start}; p.wait()"], stdout=subprocess.PIPE, text=True)
     assert parent.stdout
@@ -204,8 +209,8 @@ def test_on_kill_of_the_task_ends_the_job_that_it_has_begun(monkeypatch: pytest.
     ended: list[str] = []
     operator = StageOperator(task_id="stage", pipeline="numbers", epoch=1)
     job = SimpleNamespace(run=lambda *_: operator.on_kill(), end=lambda: ended.append("by on_kill"))
-    monkeypatch.setattr(connections, "spark", lambda _: Target())
-    monkeypatch.setattr(child, "job", lambda *_: job)
+    monkeypatch.setattr(connections, "spark", lambda _: SparkConnection())
+    monkeypatch.setattr(client_job, "make_stage_job", lambda *_: job)
     operator.on_kill()  # before it has begun there is nothing to end
     operator.execute({"ti": SimpleNamespace(dag_id="numbers", xcom_pull=lambda **_: "an owner"), "run_id": "a run"})
     assert ended == ["by on_kill"]
@@ -228,8 +233,8 @@ def test_on_kill_of_the_gate_interrupts_the_session_that_it_uses(monkeypatch: py
         operator.on_kill()
         return SimpleNamespace(pipeline="numbers", epoch=1, gate=None, verdict=None, held=False)
 
-    monkeypatch.setattr(connections, "spark", lambda _: Target(remote="sc://somewhere"))
-    monkeypatch.setattr(child, "interrupt", interrupted.append)
+    monkeypatch.setattr(connections, "spark", lambda _: SparkConnection(remote="sc://somewhere"))
+    monkeypatch.setattr(client_job, "interrupt", interrupted.append)
     monkeypatch.setattr(session, "session", lambda *_: "a session")
     monkeypatch.setattr(
         live_services, "open_coordinator", lambda parts, log: SimpleNamespace(gate=lambda *_: judge(parts))

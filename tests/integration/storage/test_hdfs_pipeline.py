@@ -59,7 +59,7 @@ class Hours:
     def stage(self, number: int, again: str | None = None) -> Checkpoint:
         through = live_services.open_coordinator(self.parts)
         owner = again or f"run-{number}"
-        planned = through.plan(self.pipeline(), owner, owners.nobody, hour(number), again).checkpoint
+        planned = through.plan(self.pipeline(), owner, owners.is_never_alive, hour(number), again).checkpoint
         assert planned is not None
         return spark_stage.stage(self.parts, through, "hours", planned.epoch, owner)
 
@@ -104,7 +104,7 @@ def test_a_pipeline_from_kafka_to_hdfs(hours: Hours, hdfs: Hdfs, monkeypatch: py
         broken.setattr(Cluster, "rename", unheard)
         with pytest.raises(OutcomeUnknown, match="not known"):
             hours.commit(second.epoch)
-    [settled] = live_services.open_coordinator(hours.parts).recover("hours", owners.nobody)
+    [settled] = live_services.open_coordinator(hours.parts).recover("hours", owners.is_never_alive)
     assert settled.state is State.COMMITTED
     assert hours.read() == (Counter(range(20)),) * 2
 

@@ -36,11 +36,11 @@ def main() -> None:
     project = Project.found(folder, spark)
     intervals = [hour(int(number)) for number in sys.argv[5:]] or [None]
     if (POINT, mode) == ("-", "chained"):
-        while once(project, mode, None, owners.nobody):
+        while once(project, mode, None, owners.is_never_alive):
             pass
         return
     for interval in intervals:
-        once(project, mode, interval, owners.alive)
+        once(project, mode, interval, owners.is_alive)
 
 
 def once(project: Project, mode: str, interval: Any, alive: Alive) -> bool:
@@ -48,7 +48,7 @@ def once(project: Project, mode: str, interval: Any, alive: Alive) -> bool:
     parts = project.parts
     pipeline = project.pipeline(mode, most=10 if mode == "chained" else None)
     through = live_services.open_coordinator(parts)
-    owner = f"{owners.this_process()} {next(RUN)}" if alive is owners.nobody else owners.this_process()
+    owner = f"{owners.process_owner()} {next(RUN)}" if alive is owners.is_never_alive else owners.process_owner()
     planned = through.plan(pipeline, owner, alive, interval).checkpoint
     if planned is None or planned.state.settled:
         return False

@@ -56,7 +56,7 @@ def second(project: Project) -> Pipeline:
 def main() -> None:
     project = Project.found(*sys.argv[1:3])
     if WHICH == "second":  # it waits for what the first one has begun
-        live_services.open_coordinator(project.parts).recover("first", owners.nobody)
+        live_services.open_coordinator(project.parts).recover("first", owners.is_never_alive)
     around_rows(reach)
     for method in ("stage", "commit", "discard"):
         around(DeltaWriter, method, method, reach)

@@ -48,7 +48,7 @@ def once(garbage: Garbage) -> bool:
     parts = garbage.project.parts
     done = run_next(parts, garbage.pipeline(max_records=300))
     if done is None:
-        live_services.open_coordinator(parts).recover("orders", owners.nobody)
+        live_services.open_coordinator(parts).recover("orders", owners.is_never_alive)
         return False
     print(f"epoch {done.epoch}", flush=True)
     return True

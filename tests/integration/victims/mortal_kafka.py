@@ -122,7 +122,7 @@ def main() -> None:
 def run(copy: Copy) -> None:
     """Until no checkpoint is left to run, each as a run of its own."""
     for turn in count(1):
-        owner = f"{owners.this_process()} run {turn}"
+        owner = f"{owners.process_owner()} run {turn}"
         waiting = copy.next(owner, alive)
         if waiting is None:
             return
@@ -132,7 +132,7 @@ def run(copy: Copy) -> None:
 
 
 def alive(checkpoint: Checkpoint) -> bool:
-    return owners.alive(replace(checkpoint, owners=(checkpoint.owner.split(" run ")[0],)))
+    return owners.is_alive(replace(checkpoint, owners=(checkpoint.owner.split(" run ")[0],)))
 
 
 if __name__ == "__main__":

@@ -59,12 +59,12 @@ def main() -> None:
     plan = pipeline(project.topic, *sys.argv[4:6])
     while done := one(parts, plan):
         print(done, flush=True)
-    live_services.open_coordinator(parts).recover(plan.name, owners.nobody)
+    live_services.open_coordinator(parts).recover(plan.name, owners.is_never_alive)
 
 
 def one(parts: LiveServices, plan: Pipeline) -> str | None:
-    through, owner = live_services.open_coordinator(parts), f"{owners.this_process()} {os.urandom(4).hex()}"
-    planned = through.plan(plan, owner, owners.nobody).checkpoint
+    through, owner = live_services.open_coordinator(parts), f"{owners.process_owner()} {os.urandom(4).hex()}"
+    planned = through.plan(plan, owner, owners.is_never_alive).checkpoint
     if planned is None or planned.state.settled:
         return None
     spark_stage.stage(parts, through, plan.name, planned.epoch, owner)

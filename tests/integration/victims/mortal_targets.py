@@ -45,10 +45,10 @@ def reach(point: str) -> None:
 def run(lake: Lake) -> None:
     """Checkpoint after checkpoint; what cannot be published any more is staged again."""
     for turn in count():
-        through, owner = lake.coordinator, f"{owners.this_process()}-{turn}"
-        planned = through.plan(lake.pipeline, owner, owners.nobody).checkpoint
+        through, owner = lake.coordinator, f"{owners.process_owner()}-{turn}"
+        planned = through.plan(lake.pipeline, owner, owners.is_never_alive).checkpoint
         if planned is None:
-            through.recover(NAME, owners.nobody)
+            through.recover(NAME, owners.is_never_alive)
             return
         lake.stage(planned.epoch, owner)
         try:

@@ -46,16 +46,16 @@ def main() -> None:
         else:
             until_end.enter_context(holding(Path(folder), [0] if place == "alone" else []))
         for turn in count():
-            if not run(parts, pipeline(topic, out), f"{owners.this_process()}-{turn}"):
+            if not run(parts, pipeline(topic, out), f"{owners.process_owner()}-{turn}"):
                 return
 
 
 def run(parts: Any, definition: Pipeline, owner: str) -> bool:
     """One checkpoint; whether there was one."""
     through = live_services.open_coordinator(parts)
-    planned = through.plan(definition, owner, owners.nobody).checkpoint
+    planned = through.plan(definition, owner, owners.is_never_alive).checkpoint
     if planned is None:
-        through.recover(definition.name, owners.nobody)
+        through.recover(definition.name, owners.is_never_alive)
         return False
     staged(parts, through, definition.name, planned.epoch, owner)
     print(f"epoch {through.commit(definition.name, planned.epoch).epoch}", flush=True)

@@ -47,10 +47,10 @@ def run(parts: LiveServices, pipeline: Pipeline, begins: Callable[[], None] = la
     """Checkpoint after checkpoint, until nothing is left, and what others have left is settled."""
     for turn in count():
         begins()
-        through, owner = live_services.open_coordinator(parts), f"{owners.this_process()}-{turn}"
-        planned = through.plan(pipeline, owner, owners.nobody).checkpoint
+        through, owner = live_services.open_coordinator(parts), f"{owners.process_owner()}-{turn}"
+        planned = through.plan(pipeline, owner, owners.is_never_alive).checkpoint
         if planned is None:
-            through.recover(pipeline.name, owners.nobody)
+            through.recover(pipeline.name, owners.is_never_alive)
             return
         spark_stage.stage(parts, through, pipeline.name, planned.epoch, owner)
         print(f"{pipeline.name} epoch {through.commit(pipeline.name, planned.epoch).epoch}", flush=True)

@@ -14,26 +14,26 @@ from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.rehearsal import MAX_UNFIT_ATTEMPTS
 from onceonly.errors import NotCommitted
 from onceonly.pipeline.gate import Gate
-from onceonly.runtime.owners import airflow_run
-from onceonly.runtime.target import Target
+from onceonly.runtime.owners import airflow_owner
+from onceonly.runtime.spark_connection import SparkConnection
 
 pytestmark = pytest.mark.usefixtures("airflow_home")
-OWNER = airflow_run("flights", "a run")
+OWNER = airflow_owner("flights", "a run")
 ROWS = list(range(5))
 KINDS = {
-    "a child process": Target(master="local[1]"),
-    "Spark Connect": Target(remote="sc://localhost"),
-    "a driver on the cluster": Target(cluster="http://localhost:6066"),
+    "a child process": SparkConnection(master="local[1]"),
+    "Spark Connect": SparkConnection(remote="sc://localhost"),
+    "a driver on the cluster": SparkConnection(cluster="http://localhost:6066"),
 }
 
 
 class Run:
     """The tasks of one run. Staging is what a job would do, of whatever kind it is."""
 
-    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch, target: Target) -> None:
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch, target: SparkConnection) -> None:
         from onceonly.airflow import CommitOperator, connections
-        from onceonly.runtime import child
-        from onceonly.runtime.work import Work
+        from onceonly.runtime import client_job
+        from onceonly.runtime.driver_submission import Work
 
         self.world, self.target, self.told = world, target, list[dict[str, Any]]()
         self.before_stage: list[Any] = []  # what happens, once each, just before a job stages
@@ -49,7 +49,7 @@ class Run:
         monkeypatch.setattr(CommitOperator, "gatekeeper", lambda _: coordinator)
         monkeypatch.setattr(CommitOperator, "gate_parts", lambda _: SimpleNamespace(target=target, **NO_PARTS))
         monkeypatch.setattr(connections, "spark", lambda _: target)
-        monkeypatch.setattr(child, "job", lambda *_: SimpleNamespace(run=self.stage, end=lambda: None))
+        monkeypatch.setattr(client_job, "make_stage_job", lambda *_: SimpleNamespace(run=self.stage, end=lambda: None))
         monkeypatch.setattr(Work, "stage", lambda work, *_: self.submission(work, self.stage))
         monkeypatch.setattr(Work, "gate", lambda work, *_: self.submission(work, coordinator.gate))
         for check in ("require_staged", "require_judged"):

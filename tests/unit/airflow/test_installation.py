@@ -125,10 +125,10 @@ def test_a_dag_of_the_other_airflow_is_no_second_dag(at: Any, tmp_path: Path) ->
 @pytest.mark.parametrize("installed", ["", "3f9c2a1b7d5e"])
 @pytest.mark.parametrize("run", ["a run", "manual__2026-01-01T00:00:00+00:00"])
 def test_an_owner_key_is_parsed_as_it_was_made(installed: str, run: str) -> None:
-    key = owners.airflow_run("flights", run, installed)
+    key = owners.airflow_owner("flights", run, installed)
     assert owners.parse_airflow_run(key) == ("flights", run)
     assert owners.installation_of(key) == installed
-    assert owners.parse_airflow_run(owners.this_process()) is None
+    assert owners.parse_airflow_run(owners.process_owner()) is None
 
 
 # ---- the id

@@ -10,10 +10,10 @@ from onceonly.checkpoint.model import State
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.sinks import DeltaSink
-from onceonly.runtime.owners import airflow_run
+from onceonly.runtime.owners import airflow_owner
 
 pytestmark = pytest.mark.usefixtures("airflow_home")
-OWNER = airflow_run("flights", "a run")
+OWNER = airflow_owner("flights", "a run")
 
 
 class TaskInstance:
@@ -184,7 +184,7 @@ def test_recovery_notifies_once_of_what_its_gate_holds(world, monkeypatch):
     monkeypatch.setattr(operators.RecoverOperator, "coordinator", lambda self: through)
     monkeypatch.setattr(operators, "alive_in", lambda context: lambda checkpoint: False)
     monkeypatch.setattr("onceonly.airflow.unawaited.end_drivers", lambda *_: [])
-    monkeypatch.setattr(job_report, "sweep", lambda state: [])
+    monkeypatch.setattr(job_report, "sweep_reports", lambda state: [])
     for _ in range(2):
         task.execute(context({}))
     assert [(each["pipeline"], each["epoch"]) for each in held] == [("flights", 1)]

@@ -22,7 +22,7 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.sinks import DeltaSink, KafkaSink, StateSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.runtime.datasets import Read, Written
+from onceonly.runtime.datasets import InputDataset, OutputDataset
 from onceonly.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("airflow_home")
@@ -89,8 +89,8 @@ def test_the_provider_gets_offsets_counts_and_columns() -> None:
 
     from onceonly.airflow import lineage
 
-    read = Read("kafka://one:9092", "flights", TopicRange("flights", "id-1", {1: (0, 6), 0: (2, 4)}))
-    written = Written("file", "/lake/flights", "lake", 7, 900, 2, (("day", "date"),))
+    read = InputDataset("kafka://one:9092", "flights", TopicRange("flights", "id-1", {1: (0, 6), 0: (2, 4)}))
+    written = OutputDataset("file", "/lake/flights", "lake", 7, 900, 2, (("day", "date"),))
     told = lineage.facets(lineage.Lineage([read], [written], [{"pipeline": "flights", "epoch": 3}]))
     (source,), (table,) = (
         [Serde.to_dict(each) for each in told.inputs],
@@ -116,14 +116,14 @@ def test_the_provider_gets_offsets_counts_and_columns() -> None:
 def staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """Spark has staged a checkpoint, OpenLineage is asked for."""
     from onceonly.airflow import lineage, operators
-    from onceonly.runtime import work
+    from onceonly.runtime import driver_submission
 
     world = World(tmp_path, sinks=[DeltaSink("lake", "lake/flights")])
     world.plan("airflow:flights:a run")
     world.stage()
     monkeypatch.setattr(lineage, "is_enabled", lambda: True)
     monkeypatch.setattr(operators.OnceonlyOperator, "parts", lambda self: parts(tmp_path))
-    monkeypatch.setattr(work.Work, "now", lambda self, settings: world.now(self.epoch))
+    monkeypatch.setattr(driver_submission.Work, "now", lambda self, settings: world.now(self.epoch))
     return world
 
 
@@ -134,9 +134,9 @@ def context() -> dict[str, Any]:
 
 def test_a_deferred_stage_tells_its_inputs_when_it_comes_back(staged: World, monkeypatch: pytest.MonkeyPatch) -> None:
     from onceonly.airflow import StageOperator
-    from onceonly.runtime import work
+    from onceonly.runtime import driver_submission
 
-    monkeypatch.setattr(work.Work, "require_staged", lambda *_: None)
+    monkeypatch.setattr(driver_submission.Work, "require_staged", lambda *_: None)
     task = StageOperator(task_id="stage", pipeline="flights", epoch=1)
     event = {"master": "http://m:6066", "driver": "driver-1", "report": "/r", "state": "FINISHED", "started": 0.0}
     task.execute_complete(context(), event)
@@ -148,18 +148,18 @@ def test_a_deferred_stage_tells_its_inputs_when_it_comes_back(staged: World, mon
 @pytest.mark.parametrize("rest", [None, "http://master:6066"])
 def test_the_stage_names_its_run_to_spark(staged: World, monkeypatch: pytest.MonkeyPatch, rest: str | None) -> None:
     from onceonly.airflow import StageOperator, connections, lineage
-    from onceonly.runtime import child, work
-    from onceonly.runtime.target import Target
+    from onceonly.runtime import client_job, driver_submission
+    from onceonly.runtime.spark_connection import SparkConnection
 
     given: list[dict[str, str]] = []
 
-    def started(spark: Target, *_: Any) -> Any:
+    def started(spark: SparkConnection, *_: Any) -> Any:
         given.append(spark.conf)
         return SimpleNamespace(run=lambda *_: None)
 
-    monkeypatch.setattr(connections, "spark", lambda conn_id: Target(cluster=rest, conf={"spark.a": "1"}))
-    monkeypatch.setattr(child, "job", started)
-    monkeypatch.setattr(work.Work, "stage", lambda self, spark, *_: given.append(spark.conf))
+    monkeypatch.setattr(connections, "spark", lambda conn_id: SparkConnection(cluster=rest, conf={"spark.a": "1"}))
+    monkeypatch.setattr(client_job, "make_stage_job", started)
+    monkeypatch.setattr(driver_submission.Work, "stage", lambda self, spark, *_: given.append(spark.conf))
     named = {"spark.openlineage.parentRunId": "an id"}
     monkeypatch.setattr(lineage, "with_parent", lambda conf, context: {**conf, **named})
     StageOperator(task_id="stage", pipeline="flights", epoch=1).execute(context())
@@ -170,15 +170,17 @@ def test_a_parent_that_cannot_be_named_starts_the_stage_all_the_same(
     staged: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from onceonly.airflow import StageOperator, connections, lineage
-    from onceonly.runtime import child
-    from onceonly.runtime.target import Target
+    from onceonly.runtime import client_job
+    from onceonly.runtime.spark_connection import SparkConnection
 
     def broken(*_: Any) -> None:
         raise KeyError("no such run")
 
     given: list[dict[str, str]] = []
-    monkeypatch.setattr(connections, "spark", lambda conn_id: Target(conf={"spark.a": "1"}))
-    monkeypatch.setattr(child, "job", lambda spark, *_: SimpleNamespace(run=lambda *_: given.append(spark.conf)))
+    monkeypatch.setattr(connections, "spark", lambda conn_id: SparkConnection(conf={"spark.a": "1"}))
+    monkeypatch.setattr(
+        client_job, "make_stage_job", lambda spark, *_: SimpleNamespace(run=lambda *_: given.append(spark.conf))
+    )
     monkeypatch.setattr(lineage, "with_parent", broken)
     StageOperator(task_id="stage", pipeline="flights", epoch=1).execute(context())
     assert given == [{"spark.a": "1"}]

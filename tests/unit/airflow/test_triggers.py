@@ -16,7 +16,7 @@ comms = pytest.importorskip("airflow.sdk.execution_time.comms")
 task_runner = pytest.importorskip("airflow.sdk.execution_time.task_runner")
 driver = pytest.importorskip("onceonly.runtime.driver")
 standalone = pytest.importorskip("onceonly.runtime.standalone")
-work = pytest.importorskip("onceonly.runtime.work")
+work = pytest.importorskip("onceonly.runtime.driver_submission")
 unawaited = pytest.importorskip("onceonly.airflow.unawaited")
 
 RUN = "airflow:flights:a run: the first"
@@ -110,7 +110,7 @@ def test_a_driver_whose_task_was_marked_cleared_or_deleted_ends(world, master, m
     let_go(world, monkeypatch, state)
     assert master.state == "KILLED"
     assert Report.for_job(world.state.uri, JOB).read().lines == ()
-    assert not job_report.drivers(world.state)
+    assert not job_report.list_drivers(world.state)
 
 
 @pytest.mark.parametrize(("other", "state"), [(2.0, "KILLED"), (0.5, "RUNNING")])
@@ -182,7 +182,7 @@ def fired(waits):
 def test_a_task_whose_time_is_over_goes_on_although_its_master_never_comes_back(world, master, monkeypatch):
     master.answers = False
     monkeypatch.setattr(triggers, "OVERTIME_SECONDS", 0.0)
-    assert fired(trigger(world, time.time() - 1)) == triggers.NOT_SEEN_ENDED
+    assert fired(trigger(world, time.time() - 1)) == triggers.TIMED_OUT_RUNNING
     assert master.asked == ["POST kill/driver-1"]
 
 
@@ -235,7 +235,7 @@ def test_the_driver_of_a_run_that_has_ended_is_ended(world, master):
     assert end(world) == [] and master.asked == [], "the run is at work"
     world.ended.add(RUN)
     assert end(world) == ["driver-1 of flights epoch 1, which no task waits for, is KILLED"]
-    assert not job_report.drivers(world.state)
+    assert not job_report.list_drivers(world.state)
     assert end(world) == []
 
 
@@ -290,7 +290,7 @@ def test_recovery_deletes_no_file_that_a_note_names(world, master, tmp_path):
     said = named(world, report=str(tmp_path / "precious"))
     assert end(world)[0].endswith("is KILLED")
     assert (tmp_path / "precious").read_text() == "rows"
-    assert said.read().lines == () and not job_report.drivers(world.state)
+    assert said.read().lines == () and not job_report.list_drivers(world.state)
 
 
 def test_a_driver_whose_name_would_be_a_path_is_none(world, master):
@@ -311,7 +311,7 @@ def test_what_is_done_is_done_although_its_report_cannot_be_read(world, monkeypa
         work.Work("flights", 1, RUN)._require(False, known, "is planned, not staged", "FINISHED")
 
 
-@pytest.mark.parametrize("state", ["FINISHED", triggers.NOT_SEEN_ENDED])
+@pytest.mark.parametrize("state", ["FINISHED", triggers.TIMED_OUT_RUNNING])
 def test_the_task_forgets_a_driver_that_it_has_seen_ended(world, state):
     world.plan(RUN)
     named(world)
@@ -319,4 +319,4 @@ def test_the_task_forgets_a_driver_that_it_has_seen_ended(world, state):
     ours = work.Work("flights", 1, RUN)
     with pytest.raises(NotCommitted, match="left no report"):
         ours._require(False, known, "is planned, not staged", state)
-    assert bool(job_report.drivers(world.state)) == (state == triggers.NOT_SEEN_ENDED)
+    assert bool(job_report.list_drivers(world.state)) == (state == triggers.TIMED_OUT_RUNNING)

@@ -179,7 +179,7 @@ def test_lag_in_time_begins_where_the_oldest_gap_does(monkeypatch: pytest.Monkey
     newest = replace(checkpoint(2, NOON, NOON, interval=Interval(NOON - MINUTE, NOON)), definition=definition)
     gap = Interval(NOON - 5 * MINUTE, NOON - MINUTE)
     for gaps, since in (((), NOON), ((gap,), gap.start)):
-        assert lag.behind(parts, Summary("p", newest, newest, (), gaps)).since == since
+        assert lag.measure_lag(parts, Summary("p", newest, newest, (), gaps)).since == since
 
 
 # ---- for Prometheus

@@ -245,7 +245,7 @@ def test_describe_tells_everything_but_a_password(onceonly: Invoke, table: Table
 
 
 def test_recover_leaves_a_living_owner_alone_until_forced(onceonly: Invoke, table: Table) -> None:
-    table.plan(owner=owners.this_process())
+    table.plan(owner=owners.process_owner())
     result = onceonly("recover")
     assert result.exit_code == 0
     assert "flights epoch 1: planned still" in result.stdout and "--force" in result.stdout

@@ -33,7 +33,7 @@ def plan(world: World) -> Planned:
 
 def measure(world: World) -> Lag:
     done = world.now(1)
-    return lag.behind(world.parts, Summary("flights", done, done, ()))  # type: ignore[arg-type]
+    return lag.measure_lag(world.parts, Summary("flights", done, done, ()))  # type: ignore[arg-type]
 
 
 def test_committed_records_behind_it_make_plan_busy(world: World) -> None:

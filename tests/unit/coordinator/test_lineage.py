@@ -20,7 +20,7 @@ from onceonly.coordinator.forward import Forward
 from onceonly.errors import Fenced, InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline.sinks import DeltaSink, StateSink
 from onceonly.runtime import live_services, spark_stage
-from onceonly.runtime.owners import nobody
+from onceonly.runtime.owners import is_never_alive
 from onceonly.spark import check as spark_check
 from onceonly.statetable.location import fork
 from onceonly.statetable.table import StateTable
@@ -296,14 +296,16 @@ def test_an_interval_that_was_processed_again_since_can_be_named(intervals):
     shutil.rmtree(f"{intervals.state.uri}-backup")
     back_up(intervals)
     with pytest.raises(InvalidPipeline, match="cannot be processed again"):
-        intervals.coordinator.plan(intervals.pipeline, "again", nobody, minutes(10, 20), "again, 1")
-    again = intervals.coordinator.plan(intervals.pipeline, "again", nobody, minutes(0, 10), "again, 1").checkpoint
+        intervals.coordinator.plan(intervals.pipeline, "again", is_never_alive, minutes(10, 20), "again, 1")
+    again = intervals.coordinator.plan(
+        intervals.pipeline, "again", is_never_alive, minutes(0, 10), "again, 1"
+    ).checkpoint
     intervals.stage(again.epoch)
     assert intervals.commit(again.epoch).decision == 4
     restore(intervals)
     assert forward(intervals, 4, intervals=[minutes(0, 10)]).decision == 4
     with pytest.raises(InvalidPipeline, match="cannot be processed again"):
-        intervals.coordinator.plan(intervals.pipeline, "again", nobody, minutes(0, 10), "again, 2")
+        intervals.coordinator.plan(intervals.pipeline, "again", is_never_alive, minutes(0, 10), "again, 2")
     intervals.run("run-4", minutes(30, 40))
     assert sorted(values(intervals.lake)) == [*range(5), *range(10, 40)]
 

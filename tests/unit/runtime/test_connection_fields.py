@@ -13,8 +13,8 @@ import pytest
 
 from onceonly.airflow import connections
 from onceonly.errors import InvalidPipeline
-from onceonly.runtime import command, keytab
-from onceonly.runtime.target import Target, of_connection
+from onceonly.runtime import spark_connection, spark_submit
+from onceonly.runtime.spark_connection import SparkConnection, parse_connection
 from onceonly.settings import Settings
 
 CLUSTER = {"deploy-mode": "cluster"}
@@ -23,8 +23,8 @@ CONTENT = b"\x05\x02\x00\x00\x00\x4d" + bytes(range(200))
 ENCODED = base64.b64encode(CONTENT).decode()
 
 
-def connect(host: str | None, extra: dict[str, Any], port: int | None = None, **more: Any) -> Target:
-    return of_connection("spark", host, port, None, extra, **more)
+def connect(host: str | None, extra: dict[str, Any], port: int | None = None, **more: Any) -> SparkConnection:
+    return parse_connection("spark", host, port, None, extra, **more)
 
 
 # ---- where it is
@@ -75,7 +75,7 @@ def test_a_field_that_nobody_would_read_is_refused(field: str) -> None:
 
 
 def test_another_spark_submit_than_ours_is_refused() -> None:
-    assert connect("yarn", {"spark-binary": "spark-submit"}) == Target("yarn")
+    assert connect("yarn", {"spark-binary": "spark-submit"}) == SparkConnection("yarn")
     with pytest.raises(InvalidPipeline, match=r"(?s)spark3-submit.*version of pyspark"):
         connect("yarn", {"spark-binary": "spark3-submit"})
 
@@ -95,7 +95,9 @@ def test_settings_do_not_say_where_spark_is(setting: str) -> None:
 
 def test_a_driver_in_this_process_group_is_one_whatever_the_defaults_say(tmp_path: Path) -> None:
     """Else spark-submit takes the mode of spark-defaults.conf, and its driver outlives the task."""
-    said = command.arguments(connect("yarn", {}), Settings.from_env({"ONCEONLY_PROJECT": str(tmp_path)}), "stage", [])
+    said = spark_submit.build_client_arguments(
+        connect("yarn", {}), Settings.from_env({"ONCEONLY_PROJECT": str(tmp_path)}), "stage", []
+    )
     assert "spark.submit.deployMode=client" in said
 
 
@@ -127,7 +129,11 @@ def test_a_keytab_is_no_argument_but_a_file(tmp_path: Path, given: str, extra: d
     file = Path(found.conf["spark.kerberos.keytab"])
     assert file.read_bytes() == CONTENT
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    said = str(command.arguments(found, Settings.from_env({"ONCEONLY_PROJECT": str(tmp_path)}), "stage", ["p", "1"]))
+    said = str(
+        spark_submit.build_client_arguments(
+            found, Settings.from_env({"ONCEONLY_PROJECT": str(tmp_path)}), "stage", ["p", "1"]
+        )
+    )
     assert f"spark.kerberos.keytab={file}" in said
     assert given not in said
     assert ENCODED not in said
@@ -140,7 +146,7 @@ def test_a_process_that_this_one_starts_can_read_it() -> None:
 
 def test_a_keytab_may_be_a_path() -> None:
     assert connect("yarn", {"keytab": "/etc/etl.keytab"}).conf == {"spark.kerberos.keytab": "/etc/etl.keytab"}
-    assert not keytab.content_of("/etc/etl/keytab")
+    assert not spark_connection.decode_keytab("/etc/etl/keytab")
 
 
 @pytest.mark.parametrize("given", [ENCODED[4:], "mine.keytab"])

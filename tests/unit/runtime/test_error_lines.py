@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onceonly.runtime import error_site
+from onceonly.runtime import spark_errors
 
 
 class Context:
@@ -46,7 +46,9 @@ def module(tmp_path: Path):
 def test_an_error_while_the_transform_runs(module, tmp_path):
     with pytest.raises(KeyError) as raised:
         module.clean({})
-    assert error_site.explain(raised.value, [tmp_path]) == ("KeyError: 'carrier'\nIt comes from jobs/sales.py, line 2.")
+    assert spark_errors.describe_error(raised.value, [tmp_path]) == (
+        "KeyError: 'carrier'\nIt comes from jobs/sales.py, line 2."
+    )
 
 
 def test_a_column_that_is_evaluated_late(tmp_path):
@@ -56,14 +58,14 @@ def test_a_column_that_is_evaluated_late(tmp_path):
         (f"{tmp_path}/.venv/lib/site-packages/delta/tables.py:3", ""),
         (None, ""),
     ):
-        told = error_site.explain(AnalysisException(text, site), [tmp_path])
+        told = spark_errors.describe_error(AnalysisException(text, site), [tmp_path])
         assert told == f"AnalysisException: [UNRESOLVED_COLUMN] `carier` cannot be resolved.{where}"
 
 
 def test_a_project_that_holds_this_package_does_not_own_it():
-    ours = Path(error_site.__file__)
+    ours = Path(spark_errors.__file__)
     wrong = AnalysisException("wrong", f"{ours}:3")
-    assert error_site.explain(wrong, [ours.parents[2]]) == "AnalysisException: wrong"
+    assert spark_errors.describe_error(wrong, [ours.parents[2]]) == "AnalysisException: wrong"
 
 
 def test_a_function_that_spark_runs_in_a_worker(tmp_path):
@@ -72,19 +74,21 @@ def test_a_function_that_spark_runs_in_a_worker(tmp_path):
         f'Traceback (most recent call last):\n  File "{tmp_path}/jobs/sales.py", line 7, in ratio\n'
         "    return 1 / n\nZeroDivisionError: division by zero\n\nJVM stacktrace:\n at java.lang"
     )
-    assert error_site.explain(RuntimeError(text), [tmp_path]) == (
+    assert spark_errors.describe_error(RuntimeError(text), [tmp_path]) == (
         "RuntimeError: ZeroDivisionError: division by zero\nIt comes from jobs/sales.py, line 7."
     )
 
 
 def test_a_package_that_the_settings_name_is_the_users_own(tmp_path):
     package = tmp_path / "lib" / "site-packages" / "team_sales"
-    told = error_site.explain(AnalysisException("wrong", f"{package}/clean.py:5"), [tmp_path / "project", package])
+    told = spark_errors.describe_error(
+        AnalysisException("wrong", f"{package}/clean.py:5"), [tmp_path / "project", package]
+    )
     assert told.endswith(f"It comes from {package}/clean.py, line 5.")
 
 
 def test_an_error_without_text_or_line():
-    assert error_site.explain(ValueError(), [Path("/project")]) == "ValueError: "
+    assert spark_errors.describe_error(ValueError(), [Path("/project")]) == "ValueError: "
 
 
 def test_an_error_of_a_worker_has_one_name():
@@ -94,5 +98,8 @@ def test_an_error_of_a_worker_has_one_name():
     )
     for name in ("PythonException", "Py4JJavaError"):
         error = type(name, (Exception,), {})(worker)
-        assert error_site.explain(error, [Path("/project")]) == "PythonException: ZeroDivisionError: by zero"
-    assert error_site.explain(type("Py4JJavaError", (Exception,), {})("no route"), []) == "Py4JJavaError: no route"
+        assert spark_errors.describe_error(error, [Path("/project")]) == "PythonException: ZeroDivisionError: by zero"
+    assert (
+        spark_errors.describe_error(type("Py4JJavaError", (Exception,), {})("no route"), [])
+        == "Py4JJavaError: no route"
+    )

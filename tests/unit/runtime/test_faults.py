@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from unit.world import World
 
-from onceonly.runtime import error_site, faults
+from onceonly.runtime import spark_errors
 
 JOB = "Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times, most recent failure: Lost task 0.0 "
 CALL = "An error occurred while calling o72.save.\n: org.apache.spark.SparkException: "
@@ -71,7 +71,7 @@ FAULTS = [
 
 @pytest.mark.parametrize(("code", "text"), FAULTS)
 def test_a_fault_has_its_code_and_advice(code: str, text: str) -> None:
-    found, todo = faults.classify(text)
+    found, todo = spark_errors.classify(text)
     assert found == code
     assert "retry the stage." in todo
     assert len(todo) < 300
@@ -79,7 +79,7 @@ def test_a_fault_has_its_code_and_advice(code: str, text: str) -> None:
 
 def test_classes_of_a_trace_are_no_cause() -> None:
     trace = "[SOMETHING] else\n\tat java.lang.OutOfMemoryError.x(A.java:1)\n\tat x.AccessControlException.y(B.java:2)"
-    assert faults.classify(trace)[0] == "staging-failed"
+    assert spark_errors.classify(trace)[0] == "staging-failed"
 
 
 def test_what_is_told_names_the_sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def test_what_is_told_names_the_sink(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(type(world.lake), "stage", fail)
     with pytest.raises(type(wrong)) as raised:
         world.stage()
-    told = error_site.explain(raised.value, [tmp_path])
+    told = spark_errors.describe_error(raised.value, [tmp_path])
     assert told == (
         "Py4JJavaError: org.apache.spark.SparkException: Job aborted.\n"
         "It happened while the rows of sink 'lake' were written."

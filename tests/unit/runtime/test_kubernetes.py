@@ -20,9 +20,9 @@ import pytest
 from unit.runtime.api_server import TOKEN, ApiServer, api_server
 
 from onceonly.errors import InvalidPipeline, NotCommitted, OnceonlyError
-from onceonly.runtime import addresses, command, job_report, kubeconfig, kubernetes, launch
-from onceonly.runtime.cluster import GONE, Found, Job, Seen
-from onceonly.runtime.target import Target, of_connection
+from onceonly.runtime import child_process, driver, job_report, kubernetes, kubernetes_login, spark_submit
+from onceonly.runtime.cluster import GONE, ApplicationStatus, DriverJob, RunningApplication
+from onceonly.runtime.spark_connection import SparkConnection, parse_connection
 from onceonly.settings import Settings
 
 TAG = "onceonly-0123456789abcdef0123456789abcdef"
@@ -51,14 +51,14 @@ def log_in(monkeypatch: pytest.MonkeyPatch, folder: Path, user: dict[str, Any], 
 
 
 def cluster(api: ApiServer) -> Any:
-    return addresses.open_cluster(f"k8s+{api.address}/spark")
+    return driver.open_cluster(f"k8s+{api.address}/spark")
 
 
-def job(tmp_path: Path, conf: dict[str, str] | None = None, server: str = "https://api:6443") -> Job:
+def job(tmp_path: Path, conf: dict[str, str] | None = None, server: str = "https://api:6443") -> DriverJob:
     settings = Settings.from_env({"ONCEONLY_PROJECT": "/project", "ONCEONLY_JARS": str(tmp_path / "jars")})
-    spark = Target(f"k8s://{server}", cluster=f"k8s+{server}/spark", conf=conf or {})
+    spark = SparkConnection(f"k8s://{server}", cluster=f"k8s+{server}/spark", conf=conf or {})
     arguments = ["flights", "3", "a run", "/report", "7"]
-    return Job("stage", NAME, TAG, arguments, spark, settings, {"AIRFLOW_CONN_KAFKA": "a-secret"})
+    return DriverJob("stage", NAME, TAG, arguments, spark, settings, {"AIRFLOW_CONN_KAFKA": "a-secret"})
 
 
 # ---- find, look, end
@@ -69,7 +69,7 @@ def test_a_driver_that_runs_is_found_by_its_tag(api: ApiServer) -> None:
     api.pod("runs", "Running", {"onceonly-tag": TAG}, NAME)
     api.pod("done", "Failed", {"onceonly-tag": TAG}, "stage-flights-3-bbbbbbbbbbbb")
     api.pod("other", "Running", {"onceonly-tag": "onceonly-another"}, "stage-flights-4-cccccccccccc")
-    assert cluster(api).find(TAG) == [Found("runs", NAME)]
+    assert cluster(api).find(TAG) == [RunningApplication("runs", NAME)]
     assert cluster(api).find("onceonly-nobody") == []
 
 
@@ -79,7 +79,7 @@ def test_a_driver_that_runs_is_found_by_its_tag(api: ApiServer) -> None:
 )
 def test_a_pod_is_at_work_until_it_has_ended(api: ApiServer, phase: str, at_work: bool) -> None:
     api.pod("one", phase, {}, NAME)
-    assert cluster(api).look("one") == Seen(phase, at_work)
+    assert cluster(api).look("one") == ApplicationStatus(phase, at_work)
 
 
 def test_why_a_pod_waits_or_has_ended_is_told(api: ApiServer) -> None:
@@ -87,8 +87,8 @@ def test_why_a_pod_waits_or_has_ended_is_told(api: ApiServer) -> None:
     killed = [{"name": "d", "state": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}]
     api.pod("waits", "Pending", {}, NAME, containerStatuses=waiting)
     api.pod("killed", "Failed", {}, NAME, containerStatuses=killed)
-    assert cluster(api).look("waits") == Seen("Pending (ImagePullBackOff)", True)
-    assert cluster(api).look("killed") == Seen("Failed (OOMKilled)", False)
+    assert cluster(api).look("waits") == ApplicationStatus("Pending (ImagePullBackOff)", True)
+    assert cluster(api).look("killed") == ApplicationStatus("Failed (OOMKilled)", False)
 
 
 def test_a_pod_that_was_just_made_is_at_work(api: ApiServer) -> None:
@@ -101,14 +101,14 @@ def test_a_pod_that_was_deleted_is_looked_at_and_not_found(api: ApiServer) -> No
     """On a node that is lost it stays, for nobody can say whether it runs; a next try starts another."""
     api.pod("one", "Running", {"onceonly-tag": TAG}, NAME)
     api.pods["one"]["metadata"]["deletionTimestamp"] = "2026-11-23T07:00:00Z"
-    assert cluster(api).look("one") == Seen("Running (Terminating)", True)
+    assert cluster(api).look("one") == ApplicationStatus("Running (Terminating)", True)
     assert cluster(api).find(TAG) == []
 
 
 def test_a_pod_that_somebody_else_has_made_does_no_harm(api: ApiServer) -> None:
     api.pod("one", "Running", {"onceonly-tag": TAG}, NAME)
     del api.pods["one"]["metadata"]["annotations"]
-    assert not job_report.JOB.fullmatch(cluster(api).find(TAG)[0].name)
+    assert not job_report.JOB_NAME.fullmatch(cluster(api).find(TAG)[0].name)
 
 
 def test_a_pod_is_ended_and_ended_again(api: ApiServer) -> None:
@@ -137,7 +137,7 @@ def test_what_the_role_does_not_allow_is_named(api: ApiServer) -> None:
 def test_a_path_that_is_none_of_the_api_is_no_missing_pod(api: ApiServer) -> None:
     """Else a wrong address would say that each driver has ended."""
     with pytest.raises(NotCommitted, match="404"):
-        addresses.open_cluster(f"k8s+{api.address}/proxy/spark").look("one")
+        driver.open_cluster(f"k8s+{api.address}/proxy/spark").look("one")
 
 
 @pytest.mark.parametrize("said", ["<html>Log in</html>", {"status": "ok"}, [], {"kind": "Status"}])
@@ -157,7 +157,7 @@ def test_another_web_server_does_not_say_how_a_pod_is(api: ApiServer, said: Any)
 
 def test_the_service_account_of_the_pod(api: ApiServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("KUBECONFIG")
-    monkeypatch.setattr(kubeconfig, "ACCOUNT", tmp_path)
+    monkeypatch.setattr(kubernetes_login, "SERVICE_ACCOUNT", tmp_path)
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     (tmp_path / "ca.crt").write_text("")
     api.pod("one", "Running", {}, NAME)
@@ -181,7 +181,7 @@ def test_other_ways_to_a_token(api: ApiServer, monkeypatch: pytest.MonkeyPatch, 
 def test_a_command_that_makes_no_token_shows_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     script = "import sys; print('a-token'); sys.exit('expired')"
     log_in(monkeypatch, tmp_path, {"exec": {"command": sys.executable, "args": ["-c", script]}})
-    with pytest.raises(NotCommitted, match="returned no token") as caught, kubeconfig.access():
+    with pytest.raises(NotCommitted, match="returned no token") as caught, kubernetes_login.log_in():
         pass
     assert "expired" in str(caught.value)
     assert "a-token" not in str(caught.value)
@@ -226,7 +226,7 @@ def test_a_login_that_cannot_be_read_says_nothing_about_the_driver(
 def test_a_kubeconfig_that_is_half_written_shows_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "half").write_text("users: [{name: u, user: {token: hush")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "half"))
-    with pytest.raises(NotCommitted, match="could not log in") as caught, kubeconfig.access():
+    with pytest.raises(NotCommitted, match="could not log in") as caught, kubernetes_login.log_in():
         pass
     assert "hush" not in str(caught.value)
 
@@ -234,7 +234,7 @@ def test_a_kubeconfig_that_is_half_written_shows_nothing(monkeypatch: pytest.Mon
 def test_relative_paths_begin_at_the_folder_of_kubeconfig(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "t").write_text(TOKEN)
     log_in(monkeypatch, tmp_path, {"tokenFile": "t"}, **{"certificate-authority": "ca.crt"})
-    with kubeconfig.access() as options:
+    with kubernetes_login.log_in() as options:
         assert options["verify"] == str(tmp_path / "ca.crt")
         assert options["headers"] == {"Authorization": f"Bearer {TOKEN}"}
 
@@ -243,7 +243,7 @@ def test_keys_that_kubeconfig_holds_are_files_for_one_question(monkeypatch: pyte
     held = {name: base64.b64encode(name.encode()).decode() for name in ("cert", "key", "authority")}
     user = {"client-certificate-data": held["cert"], "client-key-data": held["key"]}
     log_in(monkeypatch, tmp_path, user, **{"certificate-authority-data": held["authority"]})
-    with kubeconfig.access() as options:
+    with kubernetes_login.log_in() as options:
         paths = [options["verify"], *options["cert"]]
         assert [Path(path).read_text() for path in paths] == ["authority", "cert", "key"]
         assert {stat.S_IMODE(os.stat(path).st_mode) for path in paths} == {0o600}
@@ -252,7 +252,7 @@ def test_keys_that_kubeconfig_holds_are_files_for_one_question(monkeypatch: pyte
 
 def test_without_a_login_the_reason_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    with pytest.raises(InvalidPipeline, match=r"(?s)cannot log in.*KUBECONFIG"), kubeconfig.access():
+    with pytest.raises(InvalidPipeline, match=r"(?s)cannot log in.*KUBECONFIG"), kubernetes_login.log_in():
         pass
 
 
@@ -266,7 +266,9 @@ class Launched:
         self.api, self.code, self.makes = api, code, makes
         self.conf: dict[str, str] = {}
 
-    def run(self, job: Job, conf: Any, program: str, more: Any = (), inherited: Any = ()) -> tuple[int, list[str]]:
+    def run(
+        self, job: DriverJob, conf: Any, program: str, more: Any = (), inherited: Any = ()
+    ) -> tuple[int, list[str]]:
         self.conf = dict(conf)
         assert job.connections and not more and not inherited, "connections do not travel"
         if self.makes:
@@ -298,13 +300,13 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (tmp_path / "jars" / "spark" / "delta.jar").touch()
     (tmp_path / "spark-submit").write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
     (tmp_path / "spark-submit").chmod(0o700)
-    monkeypatch.setattr(command, "spark_submit", lambda: str(tmp_path / "spark-submit"))
-    monkeypatch.setattr(launch.process, "TAIL", 1000)
+    monkeypatch.setattr(spark_submit, "find_spark_submit", lambda: str(tmp_path / "spark-submit"))
+    monkeypatch.setattr(child_process, "MAX_ERROR_LINES", 1000)
     template = {"spark.kubernetes.driver.podTemplateFile": "/specs/driver.yaml"}
     named = {"spark.kubernetes.driver.secretKeyRef.AIRFLOW_CONN_KAFKA": "kafka:connection"}
     asked = job(tmp_path, {**template, **named, "spark.kubernetes.container.image": "ours:1"})
-    made: Any = addresses.open_cluster("k8s+https://api:6443/spark")
-    code, lines = launch.SparkSubmit().run(asked, made._conf(asked), kubernetes._spark_path("/a/stage.py", asked))
+    made: Any = driver.open_cluster("k8s+https://api:6443/spark")
+    code, lines = spark_submit.SparkSubmit().run(asked, made._conf(asked), kubernetes._spark_path("/a/stage.py", asked))
     pairs = dict(line.split("=", 1) for line in lines if line.startswith("spark."))
     assert code == 0
     assert lines[:2] == ["--master", "k8s://https://api:6443"]
@@ -326,19 +328,20 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_fields_of_the_connection() -> None:
     extra = {"deploy-mode": "cluster", "namespace": "spark", "conf": {"spark.kubernetes.context": "prod"}}
-    found = of_connection("spark", "k8s://https://api:6443", None, None, extra)
+    found = parse_connection("spark", "k8s://https://api:6443", None, None, extra)
     assert found.cluster == "k8s+https://api:6443/spark?context=prod"
-    made = addresses.open_cluster(found.cluster)
+    made = driver.open_cluster(found.cluster)
     assert made == kubernetes.Kubernetes("https://api:6443", "spark", "prod")
     assert (
-        of_connection("spark", "k8s://api", 6443, None, {**extra, "conf": {}}).cluster == "k8s+https://api:6443/spark"
+        parse_connection("spark", "k8s://api", 6443, None, {**extra, "conf": {}}).cluster
+        == "k8s+https://api:6443/spark"
     )
 
 
 @pytest.mark.parametrize("mode", ["client", "cluster"])
 def test_secrets_that_a_pod_would_show_are_refused(mode: str) -> None:
-    def connect(conf: dict[str, str]) -> Target:
-        return of_connection("spark", "k8s://https://api", None, None, {"deploy-mode": mode, "conf": conf})
+    def connect(conf: dict[str, str]) -> SparkConnection:
+        return parse_connection("spark", "k8s://https://api", None, None, {"deploy-mode": mode, "conf": conf})
 
     connect({"spark.kubernetes.driver.secretKeyRef.AWS_SECRET_ACCESS_KEY": "aws:secret"})
     with pytest.raises(InvalidPipeline, match="secretKeyRef") as caught:

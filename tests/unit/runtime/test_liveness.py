@@ -17,7 +17,7 @@ from onceonly.runtime import owners
 from onceonly.views import formatting
 
 LONG_AGO = datetime.now(UTC) - timedelta(days=9)
-OWNER = "from onceonly.runtime import owners; print(owners.this_process(), flush=True); import time; time.sleep(300)"
+OWNER = "from onceonly.runtime import owners; print(owners.process_owner(), flush=True); import time; time.sleep(300)"
 
 
 @dataclass(frozen=True)
@@ -37,41 +37,41 @@ def process():
 
 def test_a_process_is_alive_as_long_as_it_is_at_work(process):
     owned = Owned(process.stdout.readline().strip())
-    assert owners.alive(owned)
+    assert owners.is_alive(owned)
     process.kill()
     process.wait()
-    assert not owners.alive(owned)
+    assert not owners.is_alive(owned)
 
 
 def test_a_process_that_nobody_has_taken_note_of_has_ended(process):
     owned = Owned(process.stdout.readline().strip())
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it is a zombie from here on
-    assert not owners.alive(owned)
+    assert not owners.is_alive(owned)
 
 
 def test_a_process_id_that_was_used_again_is_another_process():
-    *same, started = owners.this_process().split(":")
-    assert owners.alive(Owned(":".join([*same, started])))
-    assert not owners.alive(Owned(":".join([*same, str(int(started) - 1)])))
+    *same, started = owners.process_owner().split(":")
+    assert owners.is_alive(Owned(":".join([*same, started])))
+    assert not owners.is_alive(Owned(":".join([*same, str(int(started) - 1)])))
 
 
 def test_the_clock_has_no_part_in_it(monkeypatch):
     """A change of the clock moves the time of the boot, and with it every time of a start."""
     psutil = pytest.importorskip("psutil")
-    owned = Owned(owners.this_process())
+    owned = Owned(owners.process_owner())
     monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: 0)
-    assert owners.alive(owned)
+    assert owners.is_alive(owned)
 
 
 @pytest.mark.parametrize("part", ["boot", "namespace"])
 def test_a_process_elsewhere_has_a_lease_whatever_its_host_is_called(part):
-    kind, host, place, pid, _ = owners.this_process().split(":")
+    kind, host, place, pid, _ = owners.process_owner().split(":")
     boot, namespace = place.split(".")
     other = f"{boot[::-1]}.{namespace}" if part == "boot" else f"{boot}.{int(namespace) + 1}"
     owner = f"{kind}:{host}:{other}:{pid}:1"
-    assert owners.alive(Owned(owner, datetime.now(UTC)))
-    assert not owners.alive(Owned(owner))
+    assert owners.is_alive(Owned(owner, datetime.now(UTC)))
+    assert not owners.is_alive(Owned(owner))
 
 
 def test_a_lease_is_renewed_until_there_is_nothing_to_renew():

@@ -13,42 +13,42 @@ from unit.world import Durable as World
 from onceonly.errors import NotCommitted
 from onceonly.kafka.lookup import from_environment
 from onceonly.runtime import driver as drivers
-from onceonly.runtime import job_report, work
-from onceonly.runtime.cluster import GONE, Found, Job, Seen
+from onceonly.runtime import driver_submission, job_report
+from onceonly.runtime.cluster import GONE, ApplicationStatus, DriverJob, RunningApplication
 from onceonly.runtime.driver import Driver
-from onceonly.runtime.target import Target
+from onceonly.runtime.spark_connection import SparkConnection
 from onceonly.settings import Settings
 
 RUN = "airflow:flights:a run"
-SPARK = Target("yarn", cluster="yarn+http://rm:8088", connection="yarn_prod")
+SPARK = SparkConnection("yarn", cluster="yarn+http://rm:8088", connection="yarn_prod")
 
 
 class Applications:
     """A cluster that keeps what it was given, by id: its job and state."""
 
     def __init__(self, lists: bool = True) -> None:
-        self.known: dict[str, tuple[Job, str]] = {}
+        self.known: dict[str, tuple[DriverJob, str]] = {}
         self.lists, self.answers, self.ended = lists, True, []
 
-    def submit(self, job: Job, launcher: Any) -> str:
+    def submit(self, job: DriverJob, launcher: Any) -> str:
         name = f"application_{len(self.known) + 1}"
         self.known[name] = (job, "RUNNING")
         return name
 
-    def list_submitted(self, job: Job) -> Sequence[str]:
+    def list_submitted(self, job: DriverJob) -> Sequence[str]:
         return [name for name, (known, _) in self.known.items() if known.nonce == job.nonce]
 
-    def find(self, tag: str) -> Sequence[Found]:
+    def find(self, tag: str) -> Sequence[RunningApplication]:
         self._check()
         at_work = {name: job for name, (job, state) in self.known.items() if state == "RUNNING" and job.tag == tag}
-        return [Found(name, job.name) for name, job in at_work.items()] if self.lists else []
+        return [RunningApplication(name, job.name) for name, job in at_work.items()] if self.lists else []
 
-    def look(self, application: str) -> Seen:
+    def look(self, application: str) -> ApplicationStatus:
         self._check()
         if application not in self.known:
             return GONE
         state = self.known[application][1]
-        return Seen(state, state == "RUNNING")
+        return ApplicationStatus(state, state == "RUNNING")
 
     def end(self, application: str) -> None:
         self.ended.append(application)
@@ -64,7 +64,7 @@ class Applications:
 @pytest.fixture(params=[True, False], ids=["lists by tag", "knows ids only"])
 def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Applications:
     made = Applications(request.param)
-    for module in (work, drivers):
+    for module in (driver_submission, drivers):
         monkeypatch.setattr(module, "open_cluster", lambda address: made)
     return made
 
@@ -76,9 +76,9 @@ def world(tmp_path: Path) -> World:
     return made
 
 
-def submission(world: World, owner: str = RUN) -> work.Submission:
+def submission(world: World, owner: str = RUN) -> driver_submission.Submission:
     settings = Settings.from_env({"ONCEONLY_STATE": world.state.uri, "ONCEONLY_PROJECT": "/project"})
-    found = work.Work("flights", 1, owner).stage(SPARK, settings, from_environment)
+    found = driver_submission.Work("flights", 1, owner).stage(SPARK, settings, from_environment)
     assert found is not None
     return found
 
@@ -89,13 +89,13 @@ def submit(world: World) -> Driver:
 
 def forget(world: World) -> None:
     """As if the task had died between the submission and its note."""
-    for named in job_report.drivers(world.state):
+    for named in job_report.list_drivers(world.state):
         Driver(**{name: named.driver[name] for name in ("master", "driver", "report")}).open_report().forget_driver()
 
 
 def test_the_driver_of_the_try_before_is_waited_for(world: World, cluster: Applications) -> None:
     first = submit(world)
-    assert job_report.drivers(world.state)[0].driver["connection"] == "yarn_prod", "by which recovery would end it"
+    assert job_report.list_drivers(world.state)[0].driver["connection"] == "yarn_prod", "by which recovery would end it"
     assert submit(world) == first
     world.coordinator._stager.claim("flights", 1, RUN)  # it has begun
     assert submit(world) == first
@@ -107,7 +107,7 @@ def test_one_that_was_never_noted_is_found_by_its_tag(world: World, cluster: App
     forget(world)
     if cluster.lists:
         assert submit(world) == first, "with the report that it writes"
-        assert job_report.drivers(world.state)[0].driver["driver"] == first.driver
+        assert job_report.list_drivers(world.state)[0].driver["driver"] == first.driver
     else:
         assert submit(world).driver == "application_2", "it is fenced: the second to begin takes nothing over"
 

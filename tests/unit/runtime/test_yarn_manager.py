@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
-from onceonly.runtime import addresses, yarn
-from onceonly.runtime.cluster import GONE, Found, Job, Seen
-from onceonly.runtime.target import Target, of_connection
+from onceonly.runtime import driver, yarn
+from onceonly.runtime.cluster import GONE, ApplicationStatus, DriverJob, RunningApplication
+from onceonly.runtime.spark_connection import SparkConnection, parse_connection
 from onceonly.settings import Settings
 
 ONE = "application_1_0001"
@@ -63,13 +63,13 @@ def app(state: str, **more: Any) -> tuple[int, Any]:
 )
 def test_an_application_is_at_work_until_it_has_ended(state: str, at_work: bool) -> None:
     with manager({"GET": app(state)}) as url:
-        assert addresses.open_cluster(f"yarn+{url}").look(ONE) == Seen(state, at_work)
+        assert driver.open_cluster(f"yarn+{url}").look(ONE) == ApplicationStatus(state, at_work)
 
 
 def test_an_application_that_it_does_not_know_is_gone() -> None:
     unknown = {"RemoteException": {"exception": "NotFoundException", "message": f"app with id: {ONE} not found"}}
     with manager({"": (404, unknown)}) as url:
-        made = addresses.open_cluster(f"yarn+{url}")
+        made = driver.open_cluster(f"yarn+{url}")
         assert made.look(ONE) == GONE
         assert made.tail(ONE) == []
         made.end(ONE)
@@ -77,13 +77,17 @@ def test_an_application_that_it_does_not_know_is_gone() -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    [(404, "<html>404 Not Found</html>"), (404, {"error": "no route"}), (200, "Can not find any active RM.")],
+    [
+        (404, "<html>404 Not Found</html>"),
+        (404, {"error": "no route"}),
+        (200, "Can not find any active RM."),
+    ],
     ids=["web server", "gateway", "standby alone"],
 )
 def test_another_web_server_does_not_say_that_an_application_is_gone(answer: tuple[int, Any]) -> None:
     """Nor that it was ended: its driver would go on beside that of the next try."""
     with manager({"": answer}) as url:
-        made = addresses.open_cluster(f"yarn+{url}")
+        made = driver.open_cluster(f"yarn+{url}")
         for ask in (made.look, made.tail, made.end):
             with pytest.raises(NotCommitted):
                 ask(ONE)
@@ -92,7 +96,7 @@ def test_another_web_server_does_not_say_that_an_application_is_gone(answer: tup
 @pytest.mark.parametrize("bad", [(502, "<html>"), (503, {"error": "x"}), (200, "Can not find any active RM.")])
 def test_a_proxy_whose_manager_is_down_is_passed_over(bad: tuple[int, Any]) -> None:
     with manager({"": bad}) as down, manager({"GET": app("RUNNING")}) as active:
-        assert addresses.open_cluster(f"yarn+{down},{active}").look(ONE).at_work
+        assert driver.open_cluster(f"yarn+{down},{active}").look(ONE).at_work
 
 
 def test_a_user_without_a_name_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +104,7 @@ def test_a_user_without_a_name_is_told_what_to_set(monkeypatch: pytest.MonkeyPat
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(yarn.os, "getuid", lambda: 3_999_999_999)
     with pytest.raises(NotCommitted, match="Set HADOOP_USER_NAME"):
-        addresses.open_cluster("yarn+http://rm").look(ONE)
+        driver.open_cluster("yarn+http://rm").look(ONE)
 
 
 def test_the_last_lines_of_a_log_are_those_that_say_why() -> None:
@@ -111,12 +115,12 @@ def test_the_last_lines_of_a_log_are_those_that_say_why() -> None:
     with manager(answers) as url:
         logs = f"{url}/node/containerlogs/container_1_0001_01_000001/etl"
         answers["GET apps"] = app("FAILED", amContainerLogs=logs, amHostHttpAddress=url.removeprefix("http://"))
-        assert addresses.open_cluster(f"yarn+{url}").tail(ONE) == [said]
+        assert driver.open_cluster(f"yarn+{url}").tail(ONE) == [said]
 
 
 def test_an_answer_that_is_none_says_nothing_about_the_application() -> None:
     with manager({"GET": (500, "<html>"), "PUT": (403, {"RemoteException": {"message": "User x cannot"}})}) as url:
-        made = addresses.open_cluster(f"yarn+{url}")
+        made = driver.open_cluster(f"yarn+{url}")
         with pytest.raises(NotCommitted, match="did not report the status"):
             made.look(ONE)
         with pytest.raises(NotCommitted, match="did not list the applications"):
@@ -134,25 +138,28 @@ def test_the_one_that_runs_is_waited_for_first(monkeypatch: pytest.MonkeyPatch) 
     ]
     asked: list[str] = []
     with manager({"GET apps": (200, {"apps": {"app": apps}})}, asked) as url:
-        found = addresses.open_cluster(f"yarn+{url}").find("a-tag")
-    assert found[:2] == [Found(ONE, "stage-Flights-1-a"), Found("application_1_0002", "stage-Flights-1-b")]
+        found = driver.open_cluster(f"yarn+{url}").find("a-tag")
+    assert found[:2] == [
+        RunningApplication(ONE, "stage-Flights-1-a"),
+        RunningApplication("application_1_0002", "stage-Flights-1-b"),
+    ]
     assert "user.name=etl&applicationTags=a-tag&states=ACCEPTED%2CNEW%2CNEW_SAVING%2CRUNNING%2CSUBMITTED" in asked[0]
     for nothing in (None, {}):
         with manager({"GET apps": (200, {"apps": nothing})}) as url:
-            assert addresses.open_cluster(f"yarn+{url}").find("a-tag") == []
+            assert driver.open_cluster(f"yarn+{url}").find("a-tag") == []
 
 
 def test_the_active_one_of_two_is_asked_and_nothing_is_sent_elsewhere() -> None:
     with manager({"": (307, "This is standby RM.")}) as standby, manager({"GET": app("RUNNING")}) as active:
-        assert addresses.open_cluster(f"yarn+{standby},{active}").look(ONE).at_work
-        assert addresses.open_cluster(f"yarn+http://127.0.0.1:1,{active}").look(ONE).at_work
+        assert driver.open_cluster(f"yarn+{standby},{active}").look(ONE).at_work
+        assert driver.open_cluster(f"yarn+http://127.0.0.1:1,{active}").look(ONE).at_work
         with pytest.raises(OutcomeUnknown, match="no ResourceManager of YARN is active"):
-            addresses.open_cluster(f"yarn+{standby}").look(ONE)
+            driver.open_cluster(f"yarn+{standby}").look(ONE)
 
 
 def test_a_manager_that_asks_for_kerberos_is_named() -> None:
     with manager({"": (401, "Authentication required")}) as url, pytest.raises(NotCommitted, match="requests-kerberos"):
-        addresses.open_cluster(f"yarn+{url}").look(ONE)
+        driver.open_cluster(f"yarn+{url}").look(ONE)
 
 
 # ---- the submission
@@ -166,17 +173,17 @@ class Launched:
         return self.code, ["the last line"]
 
 
-def job(conf: dict[str, str] | None = None) -> Job:
-    spark = Target("yarn", cluster="yarn+http://rm:8088", conf=conf or {})
+def job(conf: dict[str, str] | None = None) -> DriverJob:
+    spark = SparkConnection("yarn", cluster="yarn+http://rm:8088", conf=conf or {})
     settings = Settings.from_env({"ONCEONLY_PROJECT": "/project"})
-    return Job("stage", "stage-flights-3-0123456789ab", "onceonly-tag", ["flights"], spark, settings)
+    return DriverJob("stage", "stage-flights-3-0123456789ab", "onceonly-tag", ["flights"], spark, settings)
 
 
 def test_an_application_is_known_by_its_own_tag() -> None:
     mine = {"GET apps?": (200, {"apps": {"app": [{"id": ONE, "state": "FAILED"}]}})}
     asked: list[str] = []
     with manager(mine, asked) as url:
-        assert addresses.open_cluster(f"yarn+{url}").submit(job(), Launched(0)) == ONE
+        assert driver.open_cluster(f"yarn+{url}").submit(job(), Launched(0)) == ONE
     assert "applicationTags=0123456789ab" in asked[0]
 
 
@@ -188,11 +195,11 @@ def test_what_spark_submit_does_not_vouch_for_is_ended() -> None:
         "PUT": (202, {"state": "KILLING"}),
     }
     with manager(known, asked) as url, pytest.raises(NotCommitted, match=r"(?s)was not submitted.*the last line"):
-        addresses.open_cluster(f"yarn+{url}").submit(job(), Launched(-9))
+        driver.open_cluster(f"yarn+{url}").submit(job(), Launched(-9))
     assert any(line.startswith(f"PUT apps/{ONE}/state") and '"KILLED"' in line for line in asked)
     for code in (0, 1):
         with pytest.raises(OutcomeUnknown, match="whether the driver"):
-            addresses.open_cluster("yarn+http://127.0.0.1:1").submit(job(), Launched(code))
+            driver.open_cluster("yarn+http://127.0.0.1:1").submit(job(), Launched(code))
 
 
 def test_one_master_and_the_tags_of_the_connection_too() -> None:
@@ -208,8 +215,8 @@ def test_one_master_and_the_tags_of_the_connection_too() -> None:
 
 def test_the_fields_of_the_connection() -> None:
     login = {"principal": "etl@REALM", "keytab": "/etc/etl.keytab", "queue": "nightly"}
-    found = of_connection("spark", "yarn", None, None, {**EXTRA, **login})
-    assert found == Target(
+    found = parse_connection("spark", "yarn", None, None, {**EXTRA, **login})
+    assert found == SparkConnection(
         "yarn",
         cluster="yarn+http://rm:8088",
         conf={
@@ -219,14 +226,14 @@ def test_the_fields_of_the_connection() -> None:
         },
     )
     two = {**EXTRA, "yarn_resourcemanager_webapp_address": "https://a:8090/, https://b:8090"}
-    made = addresses.open_cluster(str(of_connection("spark", "yarn", None, None, two).cluster))
+    made = driver.open_cluster(str(parse_connection("spark", "yarn", None, None, two).cluster))
     assert made == yarn.Yarn(("https://a:8090", "https://b:8090"))
-    assert of_connection("spark", "yarn", None, None, {"queue": "nightly"}).cluster is None
+    assert parse_connection("spark", "yarn", None, None, {"queue": "nightly"}).cluster is None
 
 
 def test_a_cluster_that_cannot_be_asked_is_refused() -> None:
     with pytest.raises(InvalidPipeline, match=r"(?s)yarn_resourcemanager_webapp_address.*http://host:8088"):
-        of_connection("spark", "yarn", None, None, {"deploy-mode": "cluster"})
+        parse_connection("spark", "yarn", None, None, {"deploy-mode": "cluster"})
 
 
 @pytest.mark.parametrize("mode", ["client", "cluster"])
@@ -236,7 +243,9 @@ def test_a_cluster_that_cannot_be_asked_is_refused() -> None:
 )
 def test_secrets_that_a_node_manager_serves_are_refused(mode: str, key: str) -> None:
     with pytest.raises(InvalidPipeline, match=r"(?s)launch_container\.sh") as caught:
-        of_connection("spark", "yarn", None, None, {**EXTRA, "deploy-mode": mode, "conf": {key: "hush"}})
+        parse_connection("spark", "yarn", None, None, {**EXTRA, "deploy-mode": mode, "conf": {key: "hush"}})
     assert "hush" not in str(caught.value)
     allowed = {"spark.hadoop.fs.s3a.secret.key": "hush"}
-    assert of_connection("spark", "yarn", None, None, {**EXTRA, "deploy-mode": mode, "conf": allowed}).conf == allowed
+    assert (
+        parse_connection("spark", "yarn", None, None, {**EXTRA, "deploy-mode": mode, "conf": allowed}).conf == allowed
+    )

@@ -25,7 +25,7 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.runtime.owners import nobody
+from onceonly.runtime.owners import is_never_alive
 from onceonly.statetable import location, row_format
 from onceonly.statetable.arrow_format import SCHEMA as ARROW
 from onceonly.statetable.table import StateTable
@@ -52,17 +52,17 @@ def rows(tmp_path_factory) -> list[dict[str, Any]]:
     coordinator, source = Coordinator(state, parts), parts.sources(FLIGHTS)["flights"]
     source.append(0, (NOON, "a"), None, (NOON + 2 * HOUR, "b"))
 
-    coordinator.plan(FLIGHTS, "run-1", nobody, Interval(NOON, NOON + HOUR))
+    coordinator.plan(FLIGHTS, "run-1", is_never_alive, Interval(NOON, NOON + HOUR))
     coordinator.stage("flights", 1, parts.produce)
     coordinator.abort("flights", 1, "the gate failed")
-    coordinator.plan(FLIGHTS, "run-2", nobody, Interval(NOON, NOON + HOUR), instance="a")
+    coordinator.plan(FLIGHTS, "run-2", is_never_alive, Interval(NOON, NOON + HOUR), instance="a")
     coordinator.stage("flights", 1, parts.produce)
     parts.sink(FLIGHTS, "lake").fail("commit", "refused", "refused")
     with pytest.raises(CannotPublish):
         coordinator.commit("flights", 1)
     Person(coordinator).give_up("flights", 1, "lake", "ann", "the table was dropped")
     _replace_and_doubt(coordinator, parts)
-    coordinator.plan(FLIGHTS, "run-3", nobody, Interval(NOON + 4 * HOUR, NOON + 5 * HOUR), instance="b")
+    coordinator.plan(FLIGHTS, "run-3", is_never_alive, Interval(NOON + 4 * HOUR, NOON + 5 * HOUR), instance="b")
     Person(coordinator).skip("flights", Interval(NOON + 3 * HOUR, NOON + 4 * HOUR), "ann", "a strike")
     _replace_interval_and_rewind(coordinator, parts)
     _hold_and_approve(coordinator, parts)
@@ -100,7 +100,7 @@ def _go_on(coordinator: Coordinator, parts: FakeParts) -> None:
 
 
 def _replace_and_doubt(coordinator: Coordinator, parts: FakeParts) -> None:
-    coordinator.plan(FLIGHTS, "run-4", nobody, Interval(NOON + 2 * HOUR, NOON + 3 * HOUR))
+    coordinator.plan(FLIGHTS, "run-4", is_never_alive, Interval(NOON + 2 * HOUR, NOON + 3 * HOUR))
 
     def produce(claimed):
         assert coordinator.renew(claimed)
@@ -117,12 +117,12 @@ def _replace_and_doubt(coordinator: Coordinator, parts: FakeParts) -> None:
 
 
 def _replace_interval_and_rewind(coordinator: Coordinator, parts: FakeParts) -> None:
-    again = coordinator.plan(FLIGHTS, "run-5", nobody, Interval(NOON + 2 * HOUR, NOON + 3 * HOUR), "run-5, 1")
+    again = coordinator.plan(FLIGHTS, "run-5", is_never_alive, Interval(NOON + 2 * HOUR, NOON + 3 * HOUR), "run-5, 1")
     assert again.checkpoint and again.checkpoint.replaces == 2
     chained = Pipeline(**{**vars(FLIGHTS), "name": "chained", "mode": "chained"})
     for number in (1, 2):
         parts.sources(FLIGHTS)["flights"].append(0, (NOON, f"more {number}"))
-        coordinator.plan(chained, f"run-{number}", nobody)
+        coordinator.plan(chained, f"run-{number}", is_never_alive)
         coordinator.stage("chained", number, parts.produce)
         coordinator.commit("chained", number)
     Person(coordinator).rewind("chained", 1, "ann", "wrong prices")
@@ -135,7 +135,7 @@ def _leave_out_offsets_and_bad_records(coordinator: Coordinator, parts: FakePart
     source = KafkaSource("flights", "json", "flights.ddl", on_bad_record="drop")
     parts.sources(chained)["flights"].append(0, (NOON, "bad"))
     bounded = Pipeline(**{**vars(chained), "source": source, "dead_letters": "lake", "max_bad": 0.5})
-    coordinator.plan(bounded, "run-3", nobody)
+    coordinator.plan(bounded, "run-3", is_never_alive)
     bad = {"records": 1, "undecoded": {"flights": 0}, "rejected": 0}
     coordinator.stage("chained", left_out.epoch + 1, lambda checkpoint: Produced(parts.produce(checkpoint), bad))
 
@@ -143,7 +143,7 @@ def _leave_out_offsets_and_bad_records(coordinator: Coordinator, parts: FakePart
 def _hold_and_approve(coordinator: Coordinator, parts: FakeParts) -> None:
     more = {"name": "gated", "transform": "jobs.flights:gated", "gate": Gate(min_rows={"lake": 5}, on_fail="hold")}
     gated = Pipeline(**{**vars(FLIGHTS), **more})
-    coordinator.plan(gated, "run-1", nobody, Interval(NOON, NOON + HOUR))
+    coordinator.plan(gated, "run-1", is_never_alive, Interval(NOON, NOON + HOUR))
     coordinator.stage("gated", 1, parts.produce)
     parts.inspector(gated).find("critical")
     coordinator.gate("gated", 1, "run-1")
@@ -166,7 +166,7 @@ def _lose_a_target(coordinator: Coordinator, parts: FakeParts) -> None:
 def _refuse_and_copy(coordinator: Coordinator, parts: FakeParts) -> None:
     """Rehearsals that refuse, that end the attempt, and that pass with a copy."""
     rehearsed = Pipeline(**{**vars(FLIGHTS), "name": "rehearsed", "transform": "jobs.flights:rehearsed"})
-    coordinator.plan(rehearsed, "run-1", nobody, Interval(NOON, NOON + HOUR))
+    coordinator.plan(rehearsed, "run-1", is_never_alive, Interval(NOON, NOON + HOUR))
     for failure in ("action", "again", "copied"):
         coordinator.stage("rehearsed", 1, parts.produce)
         parts.sink(rehearsed, "lake").fail("rehearse", failure)
@@ -176,7 +176,7 @@ def _refuse_and_copy(coordinator: Coordinator, parts: FakeParts) -> None:
 
 def _give_up_before_the_decision(coordinator: Coordinator, parts: FakeParts) -> None:
     dying = Pipeline(**{**vars(FLIGHTS), "name": "dying", "transform": "jobs.flights:dying"})
-    coordinator.plan(dying, "run-1", nobody, Interval(NOON, NOON + HOUR))
+    coordinator.plan(dying, "run-1", is_never_alive, Interval(NOON, NOON + HOUR))
     coordinator.stage("dying", 1, parts.produce)
     parts.sink(dying, "lake").fail("discard", "before")
     Person(coordinator).abort("dying", 1, "its cluster is gone", who="ann", gone=["lake"])

@@ -88,13 +88,13 @@ def unescaped(text: str) -> str:
 def test_only_this_user_can_read_the_file_and_nothing_stays_of_it(
     in_memory: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from onceonly.runtime.properties import properties
+    from onceonly.runtime.child_process import hidden_properties
 
     if not in_memory:
         monkeypatch.delattr(os, "memfd_create")
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     conf = {KEY: "a=b:c d\\e#!ü𝄞\n'\"$", "spark.ssl.keyPassword": " "}
-    with properties(conf) as made:
+    with hidden_properties(conf) as made:
         flag, path, defaults = made.arguments
         assert (flag, defaults) == ("--properties-file", "--load-spark-defaults")
         file = Path(path)
@@ -107,9 +107,9 @@ def test_only_this_user_can_read_the_file_and_nothing_stays_of_it(
 
 
 def test_without_secrets_there_is_no_file() -> None:
-    from onceonly.runtime.properties import properties
+    from onceonly.runtime.child_process import hidden_properties
 
-    with properties({}) as made:
+    with hidden_properties({}) as made:
         assert not made.arguments
         assert not made.inherited
 
@@ -133,11 +133,13 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def test_arguments_show_no_secret(connect: Any, tmp_path: Path) -> None:
-    from onceonly.runtime import command
+    from onceonly.runtime import spark_submit
     from onceonly.settings import Settings
 
     spark = connect("spark://master", {KEY: "the-secret", "spark.cores.max": "2"})
-    arguments = command.arguments(spark, Settings.from_env({"ONCEONLY_PROJECT": str(tmp_path)}), "stage", ["p", "1"])
+    arguments = spark_submit.build_client_arguments(
+        spark, Settings.from_env({"ONCEONLY_PROJECT": str(tmp_path)}), "stage", ["p", "1"]
+    )
     assert "spark.cores.max=2" in arguments
     assert "the-secret" not in str(arguments)
     assert "the-secret" not in repr(spark)

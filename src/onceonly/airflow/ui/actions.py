@@ -95,7 +95,7 @@ def alive(checkpoint: Checkpoint) -> bool:
     """
     run = owners.parse_airflow_run(checkpoint.owner)
     if run is None or owners.installation_of(checkpoint.owner) != installation.of_server():
-        return owners.alive(checkpoint)
+        return owners.is_alive(checkpoint)
     with create_session() as session:
         state = session.scalar(select(DagRun.state).where(DagRun.dag_id == run[0], DagRun.run_id == run[1]))
     return state in ("queued", "running")

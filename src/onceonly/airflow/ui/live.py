@@ -87,4 +87,4 @@ def read_connection(conn_id: str) -> Mapping[str, Any]:
 
 
 def _measure_lag(summary: Summary) -> Lag:
-    return lag.behind(parts(), summary)
+    return lag.measure_lag(parts(), summary)

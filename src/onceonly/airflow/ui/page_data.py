@@ -10,7 +10,7 @@ from typing import Any
 from onceonly.airflow import installation
 from onceonly.checkpoint.model import Checkpoint, Event
 from onceonly.errors import OutcomeUnknown
-from onceonly.runtime.owners import airflow_run
+from onceonly.runtime.owners import airflow_owner
 from onceonly.statetable.table import StateTable
 from onceonly.views import queries, summary
 from onceonly.views.summary import Summary
@@ -66,7 +66,7 @@ def page(state: StateTable, pipeline: str, epochs: int, number: int) -> Page:
 
 def planned_by(state: StateTable, pipeline: str, dag_id: str, run_id: str) -> list[Checkpoint]:
     """Return the checkpoints that a DAG run of this Airflow has planned."""
-    return state.view(pipeline).planned_by(airflow_run(dag_id, run_id, installation.of_server()))
+    return state.view(pipeline).planned_by(airflow_owner(dag_id, run_id, installation.of_server()))
 
 
 def duration(checkpoint: Checkpoint) -> timedelta | None:

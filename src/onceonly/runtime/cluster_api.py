@@ -1,4 +1,4 @@
-"""One request to a cluster over HTTP, and what is known when there is no answer."""
+"""One request to the HTTP API of a cluster, and what is known when there is no answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onceonly.errors import NotCommitted, OutcomeUnknown
 ANSWER_TIMEOUT_SECONDS = 10.0
 
 
-def ask(
+def send_request(
     who: str, method: str, url: str, todo: str, body: Mapping[str, Any] | None = None, **options: Any
 ) -> requests.Response:
     """Return an answer, good or bad; from the address that is named: no redirect is followed.
@@ -25,7 +25,7 @@ def ask(
         NotCommitted: there was no connection, so nothing was sent.
         OutcomeUnknown: there is no answer: what was sent may have been done.
     """
-    options = {"auth": as_it_is, **options}
+    options = {"auth": leave_login_out, **options}
     try:  # a connection of its own: none that has gone stale is used again
         return requests.request(
             method, url, json=body, timeout=ANSWER_TIMEOUT_SECONDS, allow_redirects=False, **options
@@ -46,12 +46,12 @@ def _was_never_sent(error: Exception) -> bool:
     return isinstance(getattr(error.args[0], "reason", None), NewConnectionError)
 
 
-def as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
+def leave_login_out(request: requests.PreparedRequest) -> requests.PreparedRequest:
     """Return the request unchanged: an `auth` by which no login out of a .netrc is sent."""
     return request
 
 
-def fields(answer: requests.Response) -> dict[str, Any] | None:
+def parse_object(answer: requests.Response) -> dict[str, Any] | None:
     """Return the JSON object that an answer holds, if it holds one."""
     try:
         content = answer.json()

@@ -1,7 +1,6 @@
 """The login of this process to a Kubernetes API: by the service account of its pod, or by KUBECONFIG.
 
-Source: Kubernetes' docs, "Accessing the API from a Pod", "kubeconfig (v1)" and "Client Authentication (v1)".
-"""
+Source: Kubernetes' docs, "Accessing the API from a Pod", "kubeconfig (v1)" and "Client Authentication (v1)"."""
 
 from __future__ import annotations
 
@@ -17,16 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from onceonly.errors import InvalidPipeline, NotCommitted, OnceonlyError
-from onceonly.runtime.properties import hidden_file
+from onceonly.runtime.child_process import hidden_file
 
-ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # of every pod, unless it wants none
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # of every pod, unless it wants none
 TOKEN_COMMAND_TIMEOUT_SECONDS = 30.0
 RENEW_TOKEN_BEFORE_SECONDS = 60.0  # its end
 _tokens: dict[str, tuple[str, float]] = {}  # by the command: the token, and when it ends
 
 
 @contextmanager
-def access(context: str = "") -> Iterator[dict[str, Any]]:
+def log_in(context: str = "") -> Iterator[dict[str, Any]]:
     """Yield options of requests, valid as long as this block: files that hold keys exist for it alone.
 
     Raises:
@@ -39,8 +38,11 @@ def access(context: str = "") -> Iterator[dict[str, Any]]:
 
 def _read_options(context: str, files: ExitStack) -> dict[str, Any]:
     try:
-        if (ACCOUNT / "token").exists() and not os.environ.get("KUBECONFIG"):
-            return {"headers": _bearer((ACCOUNT / "token").read_text()), "verify": str(ACCOUNT / "ca.crt")}
+        if (SERVICE_ACCOUNT / "token").exists() and not os.environ.get("KUBECONFIG"):
+            return {
+                "headers": _bearer((SERVICE_ACCOUNT / "token").read_text()),
+                "verify": str(SERVICE_ACCOUNT / "ca.crt"),
+            }
         return _options_of_context(_read_config(), context, files)
     except OnceonlyError:
         raise
@@ -48,7 +50,7 @@ def _read_options(context: str, files: ExitStack) -> dict[str, Any]:
         raise NotCommitted(
             "this process could not log in to Kubernetes.",
             str(error) if isinstance(error, OSError) else type(error).__name__,  # others may show what is in the file
-            f"Look at {ACCOUNT}, or at the file that KUBECONFIG names.",
+            f"Look at {SERVICE_ACCOUNT}, or at the file that KUBECONFIG names.",
         ) from None
 
 
@@ -115,7 +117,7 @@ def _find_token(user: Mapping[str, Any]) -> str | None:
     return _make_token(user["exec"]) if user.get("exec") else None
 
 
-def forget() -> None:
+def forget_tokens() -> None:
     """Forget the tokens that commands have made: the API does not take one of them."""
     _tokens.clear()
 

@@ -2,8 +2,7 @@
 
 A step of an attempt has a tag, by which a cluster finds its drivers. So a task that is tried again waits for the driver
 of the previous try, if that is still running, and starts no other. Nothing rests on that: of two drivers, the second to
-begin finds that the checkpoint has changed, and claims nothing.
-"""
+begin finds that the checkpoint has changed, and claims nothing."""
 
 from __future__ import annotations
 
@@ -19,21 +18,20 @@ from onceonly.errors import Fenced, NotCommitted, OnceonlyError
 from onceonly.kafka import lookup
 from onceonly.kafka.lookup import Lookup
 from onceonly.pipeline.definition import Pipeline
-from onceonly.runtime import child, job_report
-from onceonly.runtime.addresses import open_cluster
-from onceonly.runtime.child import connections_of
-from onceonly.runtime.cluster import Cluster, Job
-from onceonly.runtime.driver import Driver
+from onceonly.runtime import client_job, job_report
+from onceonly.runtime.child_process import MAX_ERROR_LINES, select_last_lines
+from onceonly.runtime.client_job import list_connections
+from onceonly.runtime.cluster import Cluster, DriverJob
+from onceonly.runtime.driver import Driver, open_cluster
 from onceonly.runtime.job_report import Received, Report
-from onceonly.runtime.launch import SparkSubmit
-from onceonly.runtime.process import TAIL, last_telling_lines
-from onceonly.runtime.target import Target
+from onceonly.runtime.spark_connection import SparkConnection
+from onceonly.runtime.spark_submit import SparkSubmit
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
 from onceonly.storage import logins
 
-ENDED_LATE, NOT_SEEN_ENDED = "TIMED OUT", "TIMED OUT, perhaps still running"
-DONE = (State.STAGED, State.COMMITTING, State.COMMITTED)
+TIMED_OUT, TIMED_OUT_RUNNING = "TIMED OUT", "TIMED OUT, perhaps still running"
+STAGED_STATES = (State.STAGED, State.COMMITTING, State.COMMITTED)
 
 
 @dataclass(frozen=True)
@@ -51,17 +49,17 @@ class Work:
         """Read the checkpoint as it is now."""
         return StateTable(settings.state).view(self.pipeline).require(self.epoch)
 
-    def stage(self, spark: Target, settings: Settings, connections: Lookup) -> Submission | None:
+    def stage(self, spark: SparkConnection, settings: Settings, connections: Lookup) -> Submission | None:
         """Return how a driver stages it; None when there is nothing left to stage."""
         checkpoint = self.now(settings)
-        if checkpoint.state in DONE:
+        if checkpoint.state in STAGED_STATES:
             return None
         attempts = [checkpoint.attempt + 1]
         if checkpoint.state is State.PLANNED and checkpoint.attempt:  # a driver that has claimed may still be staging
             attempts.append(checkpoint.attempt)
         return Submission(self, "stage", spark, settings, connections, checkpoint, attempts)
 
-    def gate(self, spark: Target, settings: Settings, connections: Lookup) -> Submission | None:
+    def gate(self, spark: SparkConnection, settings: Settings, connections: Lookup) -> Submission | None:
         """Return how a driver examines it; None where that needs no Spark, or there is nothing to examine.
 
         Two may do so: the first verdict counts.
@@ -85,7 +83,7 @@ class Work:
         checkpoint = self.now(settings)
         if checkpoint.owner != self.owner:
             raise Fenced(f"{self} no longer belongs to this run.", f"'{checkpoint.owner}' has taken it over.")
-        is_staged = checkpoint.state in DONE
+        is_staged = checkpoint.state in STAGED_STATES
         self._require(is_staged, driver, f"is {checkpoint.state.value}, not staged", state)
 
     def require_judged(self, driver: Driver, settings: Settings, state: str) -> None:
@@ -100,12 +98,12 @@ class Work:
         with suppress(OSError):  # what is staged is staged, although the storage of the report does not answer
             received = driver.open_report().read()
             driver.open_report().delete()
-            if state != NOT_SEEN_ENDED:
+            if state != TIMED_OUT_RUNNING:
                 driver.open_report().forget_driver()  # else recovery has it ended
         if is_done:
             return
         if received.code:
-            raise child.error(received.code, list(received.lines[-TAIL:]))
+            raise client_job.classify_exit(received.code, list(received.lines[-MAX_ERROR_LINES:]))
         raise NotCommitted(
             f"the job of {self} left no report: {driver.driver} is {state}.",
             "\n".join([f"The checkpoint {why_not}.", *_tail(driver)]),
@@ -119,13 +117,13 @@ class Submission:
 
     work: Work
     step: str
-    spark: Target
+    spark: SparkConnection
     settings: Settings
     connections: Lookup
     checkpoint: Checkpoint
     attempts: list[int]  # which a driver of this step may be about; the first is that of a driver submitted now
     launcher: SparkSubmit = field(default_factory=SparkSubmit)
-    _job: Job | None = None
+    _job: DriverJob | None = None
 
     def run(self, say: Callable[[str], None]) -> Driver:
         """Return the driver of an earlier try that is still running, else a new one.
@@ -164,7 +162,7 @@ class Submission:
         for attempt in self.attempts:
             tag = self._tag(attempt)
             for application in self._cluster.find(tag):
-                if application.application in recorded or not job_report.JOB.fullmatch(application.name):
+                if application.application in recorded or not job_report.JOB_NAME.fullmatch(application.name):
                     continue  # as recorded, see below; or a name that must not become a path
                 report = Report.for_job(self.settings.state, application.name)
                 yield self._driver(application.application, report.uri), tag
@@ -176,7 +174,7 @@ class Submission:
     def _recorded_drivers(self) -> list[job_report.NamedDriver]:
         """Return the drivers of this step on this cluster that earlier tries have recorded."""
         recorded = []
-        for named_driver in job_report.drivers(self._state):
+        for named_driver in job_report.list_drivers(self._state):
             if (named_driver.pipeline, named_driver.epoch) != (self.work.pipeline, self.work.epoch):
                 continue
             if named_driver.driver["master"] != self.spark.cluster:
@@ -187,10 +185,10 @@ class Submission:
 
     def _submit(self) -> tuple[Driver, str]:
         """Submit a new driver; returns it, and its tag."""
-        name = f"{self.step}-{self.work.pipeline}-{self.work.epoch}-{uuid.uuid4().hex[: job_report.NONCE]}"
+        name = f"{self.step}-{self.work.pipeline}-{self.work.epoch}-{uuid.uuid4().hex[: job_report.NONCE_DIGITS]}"
         report = Report.for_job(self.settings.state, name)
         since = [str(self.checkpoint.last_seq)] if self.step == "stage" else []
-        self._job = Job(
+        self._job = DriverJob(
             self.step,
             name,
             self._tag(self.attempts[0]),
@@ -198,7 +196,7 @@ class Submission:
             self.spark,
             self.settings,
             {
-                **lookup.handed_over(connections_of(self.checkpoint), self.connections),
+                **lookup.handed_over(list_connections(self.checkpoint), self.connections),
                 **logins.taken_up(self.settings),
             },
         )
@@ -220,5 +218,5 @@ class Submission:
 def _tail(driver: Driver) -> list[str]:
     """Return what helps to see why it left no report; nothing depends on it."""
     with suppress(OnceonlyError):
-        return last_telling_lines(driver.tail())
+        return select_last_lines(driver.tail())
     return []

@@ -1,14 +1,16 @@
-"""The stage job as a child of this process (spark-submit in client mode), or in it, through Spark Connect.
+"""Spark jobs whose driver runs in or under this process: a stage, and a look at a catalog.
 
-Either is ended from another thread, or from a signal handler, by `end`: `run` then raises.
+The driver is spark-submit's own process, in client mode, or a Spark Connect server's. A stage is ended from another
+thread, or from a signal handler, by `end`: `run` then raises.
 """
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -18,28 +20,29 @@ from onceonly.checkpoint.model import Checkpoint
 from onceonly.errors import ActionNeeded, InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.kafka import lookup
 from onceonly.kafka.lookup import Lookup
+from onceonly.pipeline.catalogs import Found
 from onceonly.pipeline.definition import Pipeline
-from onceonly.runtime import command, process
+from onceonly.runtime import child_process, spark_submit
+from onceonly.runtime.child_process import hidden_properties
 from onceonly.runtime.live_services import LiveServices, open_coordinator
-from onceonly.runtime.properties import properties
+from onceonly.runtime.spark_connection import SparkConnection
 from onceonly.runtime.spark_stage import max_records, stage
-from onceonly.runtime.target import Target
 from onceonly.settings import Settings
-from onceonly.spark import jvm
+from onceonly.spark import catalog, jvm
 from onceonly.spark.progress import Say
 from onceonly.statetable.table import StateTable
 from onceonly.statetable.transitions import Notify
 from onceonly.views.descriptions import JOB_LINE_PREFIX
 
 
-def job(spark: Target, say: Say, notify: Notify, connections: Lookup) -> Job:
+def make_stage_job(spark: SparkConnection, say: Say, notify: Notify, connections: Lookup) -> StageJob:
     """Return a stage on that Spark; `say` gets its output, line by line."""
     if spark.remote:
         return ConnectJob(spark, say, notify, connections)
     return SubmitJob(spark, say, connections)
 
 
-class Job(Protocol):
+class StageJob(Protocol):
     """A stage that runs, or is about to."""
 
     def run(self, name: str, epoch: int, owner: str) -> None:
@@ -53,7 +56,7 @@ class Job(Protocol):
 class ConnectJob:
     """Stages from this process on the Connect server."""
 
-    spark: Target
+    spark: SparkConnection
     say: Say
     notify: Notify
     connections: Lookup
@@ -85,7 +88,7 @@ class SubmitJob:
     there for everyone to see.
     """
 
-    spark: Target
+    spark: SparkConnection
     say: Say
     connections: Lookup
     process: subprocess.Popen[str] | None = None
@@ -99,36 +102,38 @@ class SubmitJob:
         settings = Settings.from_env()
         checkpoint = _find_checkpoint(settings, name, epoch)
         env = jvm.environment(settings.jars, max_records(checkpoint) if checkpoint else None)
-        env |= lookup.handed_over(connections_of(checkpoint), self.connections)
+        env |= lookup.handed_over(list_connections(checkpoint), self.connections)
         tail: list[str] = []
         with start_program(self.spark, "stage", [name, str(epoch), owner], settings, env) as self.process:
             for output in self.process.stdout or ():
                 line = output.rstrip().removeprefix(JOB_LINE_PREFIX)
                 self.say(line)
-                tail = [*tail, line][-process.TAIL :]
+                tail = [*tail, line][-child_process.MAX_ERROR_LINES :]
             code = self.process.wait()
         if code:
-            raise error(code, tail)
+            raise classify_exit(code, tail)
 
     def end(self) -> None:
         """Send SIGTERM, which lets Spark deregister from its cluster; SIGKILL follows."""
         if self.process and self.process.poll() is None:
-            process.send(self.process, signal.SIGTERM)
-            kill_timer = threading.Timer(process.GRACE, process.send, (self.process, signal.SIGKILL))
+            child_process.signal_group(self.process, signal.SIGTERM)
+            kill_timer = threading.Timer(
+                child_process.TERM_GRACE_SECONDS, child_process.signal_group, (self.process, signal.SIGKILL)
+            )
             kill_timer.daemon = True
             kill_timer.start()
 
 
 @contextmanager
 def start_program(
-    spark: Target, step: str, arguments: Sequence[str], settings: Settings, env: Mapping[str, str]
+    spark: SparkConnection, step: str, arguments: Sequence[str], settings: Settings, env: Mapping[str, str]
 ) -> Iterator[subprocess.Popen[str]]:
     """Run the program of `step` under spark-submit, with the driver in it, for no longer than this block."""
     target = replace(spark, conf=jvm.class_path(settings) | spark.conf)  # of this machine: the driver will run here
-    with properties(redaction.secret(target.conf)) as hidden:
-        program_line = command.arguments(target, settings, step, arguments)
-        line = [command.spark_submit(), *hidden.arguments, *program_line]
-        with process.start_group(line, settings, env, hidden.inherited) as child:
+    with hidden_properties(redaction.secret(target.conf)) as hidden:
+        program_line = spark_submit.build_client_arguments(target, settings, step, arguments)
+        line = [spark_submit.find_spark_submit(), *hidden.arguments, *program_line]
+        with child_process.start_group(line, settings, env, hidden.inherited) as child:
             yield child
 
 
@@ -136,12 +141,12 @@ def _find_checkpoint(settings: Settings, name: str, epoch: int) -> Checkpoint | 
     return StateTable(settings.state).view(name).checkpoint(epoch)
 
 
-def connections_of(checkpoint: Checkpoint | None) -> set[str]:
+def list_connections(checkpoint: Checkpoint | None) -> set[str]:
     """Return the ids of the connections that its pipeline names."""
     return Pipeline.from_json(checkpoint.definition).connections if checkpoint else set()
 
 
-def error(code: int, tail: list[str]) -> Exception:
+def classify_exit(code: int, tail: list[str]) -> Exception:
     """Return the error of a job that ended with that code, and these last lines."""
     if code < 0 or code > 128:
         number = -code if code < 0 else code - 128  # Popen has a signal as -9, a shell and a JVM as 128 + 9
@@ -152,3 +157,26 @@ def error(code: int, tail: list[str]) -> Exception:
         )
     kind = {1: NotCommitted, 2: InvalidPipeline, 4: ActionNeeded}.get(code, OutcomeUnknown)
     return kind("the stage job failed.", "\n".join(tail))
+
+
+def find_tables(spark: SparkConnection, names: Iterable[str]) -> Mapping[str, Found]:
+    """Return where these tables are now, by name.
+
+    Raises:
+        InvalidPipeline, NotCommitted: see `spark.catalog.find`.
+    """
+    settings = Settings.from_env()
+    if spark.remote:
+        return catalog.find(LiveServices(replace(settings, spark_remote=spark.remote)).spark(), names)
+    env = jvm.environment(settings.jars, records=0)
+    with start_program(SparkConnection("local[1]", conf=spark.conf), "tables", sorted(names), settings, env) as job:
+        lines = job.communicate()[0].splitlines()
+    answers = [line.removeprefix(JOB_LINE_PREFIX) for line in lines if line.startswith(JOB_LINE_PREFIX)]
+    if job.returncode == 0 and answers:
+        return {name: Found(**table) for name, table in json.loads(answers[-1]).items()}
+    kind = InvalidPipeline if job.returncode == InvalidPipeline.exit_code else NotCommitted
+    raise kind(
+        f"it is not known where these tables are: {', '.join(sorted(names))}.",
+        "\n".join(child_process.select_last_lines(lines)),
+        "Nothing was planned.",
+    )

@@ -1,0 +1,115 @@
+"""spark-submit: its command line, and the run that hands a driver over to a cluster.
+
+Secret settings are not on the command line: arguments are there for everyone to see.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from onceonly import redaction
+from onceonly.errors import NotCommitted, OnceonlyError, OutcomeUnknown
+from onceonly.runtime import child_process
+from onceonly.runtime.child_process import hidden_properties
+from onceonly.runtime.cluster import Cluster, DriverJob
+from onceonly.runtime.jobs import program
+from onceonly.runtime.spark_connection import SparkConnection
+from onceonly.settings import Settings
+from onceonly.spark import jvm
+from onceonly.spark.conf import conf
+from onceonly.spark.conf import conf as session_conf
+from onceonly.spark.home import spark_home
+
+
+def find_spark_submit() -> str:
+    return str(spark_home() / "bin" / "spark-submit")
+
+
+def build_client_arguments(
+    spark: SparkConnection, settings: Settings, step: str, program_arguments: Sequence[str]
+) -> list[str]:
+    """Return the arguments for the program of `step` on that master; the driver is spark-submit's own process."""
+    deploy_mode = {"spark.submit.deployMode": "client"}  # whatever a spark-defaults.conf says
+    return build_arguments(
+        spark.master, conf(settings) | spark.conf | deploy_mode, str(program(step)), program_arguments
+    )
+
+
+def build_arguments(master: str, conf: Mapping[str, str], program: str, program_arguments: Sequence[str]) -> list[str]:
+    """Return the arguments, without the secrets among the settings: see `hidden_properties`."""
+    composed = ["--master", master]
+    for key, value in redaction.public(conf).items():
+        composed += ["--conf", f"{key}={value}"]
+    return [*composed, program, *program_arguments]
+
+
+@dataclass
+class SparkSubmit:
+    """The launcher of `Cluster.submit`: see there."""
+
+    child: subprocess.Popen[str] | None = None
+    ended: bool = False
+
+    def run(
+        self,
+        job: DriverJob,
+        conf: Mapping[str, str],
+        program: str,
+        more: Sequence[str] = (),
+        inherited: Sequence[int] = (),
+    ) -> tuple[int, list[str]]:
+        """See `Launcher.run`."""
+        job_conf = {**session_conf(job.settings), **conf}
+        job_conf |= {"spark.submit.deployMode": "cluster", "spark.app.name": job.title}
+        arguments = build_arguments(job.spark.master, job_conf, program, [*job.arguments, *more])
+        env = jvm.environment(job.settings.jars, records=0)
+        with hidden_properties(redaction.secret(job_conf)) as hidden:
+            line = [find_spark_submit(), *hidden.arguments, *arguments]
+            with child_process.start_group(line, job.settings, env, [*hidden.inherited, *inherited]) as self.child:
+                if self.ended:  # before there was a process to kill
+                    self.end()
+                lines = self.child.communicate()[0].splitlines()
+                return self.child.returncode, child_process.select_last_lines(lines)
+
+    def end(self) -> None:
+        """Kill immediately: there is nothing to deregister."""
+        self.ended = True
+        if self.child:
+            child_process.signal_group(self.child, signal.SIGKILL)
+
+
+def require_submitted(cluster: Cluster, job: DriverJob, code: int, lines: Sequence[str]) -> str:
+    """Return the application that spark-submit has started. What it does not vouch for is ended.
+
+    Args:
+        code: the exit code of spark-submit.
+        lines: its last lines.
+    Raises:
+        NotCommitted: nothing is running.
+        OutcomeUnknown: something may be running.
+    """
+    output = "\n".join(lines)
+    try:
+        applications = cluster.list_submitted(job)
+        if applications and not code:
+            return applications[0]
+        for application in applications:
+            cluster.end(application)
+    except OnceonlyError as error:
+        raise OutcomeUnknown(
+            f"it is not known whether the driver of {job.name} was started.",
+            f"{output}\n{error}",
+            "The next try looks for it first.",
+        ) from error
+    if not code:
+        raise OutcomeUnknown(
+            f"the driver of {job.name} was submitted, but the cluster does not know it.", output, "Try again."
+        )
+    raise NotCommitted(
+        f"the driver of {job.name} was not submitted: spark-submit ended with {code}.",
+        output,
+        "Nothing of it is running.",
+    )
