@@ -18,7 +18,7 @@ from onceonly.runtime import pipeline_file
 from onceonly.settings import Settings
 
 if TYPE_CHECKING:
-    from onceonly.sources.infer import Inferred
+    from onceonly.sources.json_inference import InferredColumns
 
 SAMPLE = 10_000
 
@@ -73,23 +73,25 @@ def _source(pipeline: Pipeline, topic: str | None) -> KafkaSource:
     )
 
 
-def _infer_columns(source: KafkaSource, settings: Settings, records: int) -> Inferred:
+def _infer_columns(source: KafkaSource, settings: Settings, records: int) -> InferredColumns:
     """Return the columns of a sample of the topic's last records.
 
     Raises:
         InvalidPipeline: there are none, or Spark cannot distinguish them.
     """
-    from onceonly.sources import infer, sample
+    from onceonly.sources import json_inference
 
     parts = environment.open_services(settings)
-    inferred = infer.infer(sample.values(source.topic, parts.kafka(source.connection, source.bootstrap), records))
+    inferred = json_inference.infer_columns(
+        json_inference.read_last_values(source.topic, parts.kafka(source.connection, source.bootstrap), records)
+    )
     if not inferred.fields:
         raise InvalidPipeline(
             f"topic '{source.topic}' shows no columns.",
             f"Of {count(inferred.values, 'value')} none is a JSON object with a field.",
             "Write records to it first, or correct the pipeline's topic and format. Nothing was written.",
         )
-    alike = infer.alike(inferred.fields)
+    alike = json_inference.list_case_clashes(inferred.fields)
     if alike:
         raise InvalidPipeline(
             f"topic '{source.topic}' has fields that Spark cannot distinguish.",

@@ -22,14 +22,14 @@ from onceonly.errors import NotCommitted, SourceLost
 from onceonly.pipeline.tables import DeltaSource
 from onceonly.sources import delta_folders
 from onceonly.sources import delta_rules as rules
-from onceonly.sources.at_rest import AtRest
 from onceonly.sources.delta_log import NO_DATE, File, TableLog, Version, list_active_files
+from onceonly.sources.stored_source import StoredSource
 from onceonly.storage.paths import spark_uri
 
 IN_COMMIT_TIMES = "delta.enableInCommitTimestamps"
 
 
-class DeltaReader(AtRest):
+class DeltaReader(StoredSource):
     """The `Source` of a `DeltaSource`; plans by the table's log, reads with Spark.
 
     Args:

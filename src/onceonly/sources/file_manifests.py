@@ -1,4 +1,4 @@
-"""The manifests of a folder that a FileSink publishes to, as a reader of ranges of decisions needs them.
+"""Manifests of a folder that a FileSink publishes to, and the rules that it has to follow to be read as a source.
 
 Only what a manifest names is read, whatever else lies in the folder; and a manifest names nothing that could not be a
 file of its checkpoint.
@@ -8,28 +8,32 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from onceonly.checkpoint.model import Transaction
-from onceonly.checkpoint.offsets import TopicRange
+from onceonly.checkpoint.offsets import START_OVER, TopicRange
+from onceonly.counts import count
+from onceonly.errors import InvalidPipeline, SourceLost
+from onceonly.pipeline.tables import FileSource
+from onceonly.spark.file_formats import as_read
 from onceonly.storage import confined
 from onceonly.storage.confined import MANIFESTS
 from onceonly.storage.interface import AT_ONCE, FileSystem
 from onceonly.storage.listing import every
 
-DIGEST = 32  # hexadecimal digits
+DIGEST_DIGITS = 32  # hexadecimal digits
 
 
-class Damaged(Exception):
+class DamagedManifest(Exception):
     """A file with the name of a manifest is none. The text has its name, and why."""
 
 
 @dataclass(frozen=True)
-class File:
+class ManifestFile:
     path: str  # relative to the folder
     bytes: int
 
@@ -56,7 +60,7 @@ class Manifest:
     at: datetime | None
     format: str
     schema: Mapping[str, Any] | None
-    files: tuple[File, ...]
+    files: tuple[ManifestFile, ...]
     replaces: tuple[str, ...]
     digest: str
 
@@ -65,13 +69,13 @@ class Manifest:
         return confined.stream(self.txn)
 
 
-def read(file_system: FileSystem, folder: str) -> list[Manifest]:
+def read_manifests(file_system: FileSystem, folder: str) -> list[Manifest]:
     """Read all manifests of the folder, in the order of their decisions.
 
     They are there to stay: what is read may not be lost in a power failure afterwards.
 
     Raises:
-        Damaged: something there has the name of a manifest, and is none.
+        DamagedManifest: something there has the name of a manifest, and is none.
     """
     manifest_folder = f"{folder}/{MANIFESTS}"
 
@@ -110,7 +114,7 @@ def compute_mark(manifests: Iterable[Manifest], range_: TopicRange) -> str:
     return f"{_digest(select_range(in_force, range_))}-{_digest(up_to_end)}"
 
 
-def list_missing_files(file_system: FileSystem, folder: str, files: Iterable[File]) -> list[str]:
+def list_missing_files(file_system: FileSystem, folder: str, files: Iterable[ManifestFile]) -> list[str]:
     """Return the paths of files that are not there, or have another size."""
     files = list(files)
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -126,14 +130,14 @@ def _read_text(file_system: FileSystem, path: str, name: str) -> str:
     try:
         return file_system.read(path)
     except (IsADirectoryError, UnicodeDecodeError) as error:
-        raise Damaged(f"{name} ({type(error).__name__})") from error
+        raise DamagedManifest(f"{name} ({type(error).__name__})") from error
 
 
 def _parse(name: str, text: str) -> Manifest:
     try:
         return _parse_manifest(name, text, json.loads(text))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Damaged(f"{name} ({type(error).__name__}: {str(error)[:80]})") from error
+        raise DamagedManifest(f"{name} ({type(error).__name__}: {str(error)[:80]})") from error
 
 
 def _parse_manifest(name: str, text: str, fields: Mapping[str, Any]) -> Manifest:
@@ -163,14 +167,225 @@ def _parse_schema(schema: Any) -> Mapping[str, Any] | None:
     return dict(schema)
 
 
-def _parse_file(fields: Mapping[str, Any], stem: str) -> File:
+def _parse_file(fields: Mapping[str, Any], stem: str) -> ManifestFile:
     """Return the file that a manifest names. Raises ValueError: it is not one of the manifest's checkpoint."""
     path = fields["path"]
     if not confined.is_published(path) or not path.rpartition("/")[2].startswith(f"{stem}-"):
         raise ValueError(f"it names {str(path)[:80]!r}")
-    return File(path, int(fields["bytes"]))
+    return ManifestFile(path, int(fields["bytes"]))
 
 
 def _digest(manifests: Iterable[Manifest]) -> str:
     digests = sorted(manifest.digest for manifest in manifests)
-    return hashlib.sha256("\n".join(digests).encode()).hexdigest()[:DIGEST]
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()[:DIGEST_DIGITS]
+
+
+RESTORE = f"Restore the folder, or {START_OVER}. Nothing was written."
+
+
+class NothingPublished(InvalidPipeline):
+    """Nothing was published to that folder."""
+
+
+def require_one_writer(config: FileSource, manifests: Sequence[Manifest]) -> str:
+    """Return the stream whose decisions the offsets are.
+
+    Raises:
+        InvalidPipeline: several pipelines, sinks or state tables write there, each with decisions of its own.
+    """
+    transactions = {manifest.stream: manifest.txn for manifest in manifests}
+    if len(transactions) > 1:
+        writers = map(_describe_writer, transactions.values())
+        raise InvalidPipeline(
+            f"folder '{config.topic}' cannot be a source.",
+            f"It has files of {' and of '.join(writers)}. Each counts its own decisions, so they have no common order.",
+            "Let each write to a separate folder, and read both. Nothing was written.",
+        )
+    (stream,) = transactions
+    return stream
+
+
+def _describe_writer(txn: Transaction) -> str:
+    return f"sink '{txn.sink}' of pipeline '{txn.pipeline}' (state table {txn.state_id[:8]})"
+
+
+def check_range(config: FileSource, range_: TopicRange, every: Sequence[Manifest], covered: Sequence[Manifest]) -> None:
+    """Refuse a range that cannot be read as what was added to the folder.
+
+    Args:
+        every: the manifests of the range; covered: those of them that are in force.
+    Raises:
+        InvalidPipeline
+    """
+    if range_.starts[0] > 0 and not range_.folders:
+        for manifest in every:
+            if manifest.replaces:
+                raise _refuse_replacement(config, range_, manifest)
+    manifests_with_files = [manifest for manifest in covered if manifest.files]
+    for manifest in manifests_with_files:
+        if manifest.schema is None:
+            raise _refuse_missing_types(config, range_, manifest)
+    _check_types(config, manifests_with_files)
+
+
+def _check_types(config: FileSource, manifests: Sequence[Manifest]) -> None:
+    """Refuse a column that has two types. Raises InvalidPipeline."""
+    first_uses: dict[str, tuple[Manifest, str]] = {}
+    for manifest in manifests:
+        for column, column_type in find_column_types(manifest).items():
+            first_manifest, first_type = first_uses.setdefault(column, (manifest, column_type))
+            if first_type != column_type:
+                raise _refuse_two_types(config, column, (first_manifest, first_type), (manifest, column_type))
+
+
+def find_column_types(manifest: Manifest) -> dict[str, str]:
+    """Return the type of each column as JSON: what it is once it was read."""
+    schema = as_read(manifest.format, manifest.schema or {"fields": []})
+    return {field["name"]: json.dumps(field["type"], sort_keys=True) for field in schema["fields"]}
+
+
+def _refuse_replacement(config: FileSource, range_: TopicRange, manifest: Manifest) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"folder '{config.topic}': decision {manifest.decision} does not only add files.",
+        f"'{manifest.txn.pipeline}' has taken back {count(len(manifest.replaces), 'checkpoint')} by it, such as "
+        f"{manifest.replaces[0].removesuffix('.manifest')}: it processed an interval again, or went back.",
+        f"{_describe_skip(config, range_, manifest)} Intervals follow those of their writer with "
+        f"after=['{manifest.txn.pipeline}']. Nothing was written.",
+    )
+
+
+def _describe_skip(config: FileSource, range_: TopicRange, manifest: Manifest) -> str:
+    """Tell how to continue behind a decision. A skip leaves out all that is unread: what comes before is read first."""
+    unread_count, next_decision = manifest.decision - range_.starts[0], manifest.decision + 1
+    if unread_count:
+        first_step = f"Read what comes before it: FileSource(max_decisions={unread_count}). Then leave it out"
+    else:
+        first_step = f"Leave it out (if the pipeline has not run yet, by FileSource(start={next_decision}))"
+    return (
+        f"{first_step} on purpose: onceonly skip PIPELINE --topic {config.topic} --partition 0 --to {next_decision} "
+        "--reason …."
+    )
+
+
+def _refuse_missing_types(config: FileSource, range_: TopicRange, manifest: Manifest) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"folder '{config.topic}': the files of decision {manifest.decision} cannot be read.",
+        f"The manifest {manifest.name} does not have their columns' types. Types inferred from files and folder names "
+        "could differ each time.",
+        f"{_describe_skip(config, range_, manifest)} Nothing was written.",
+    )
+
+
+def _refuse_two_types(
+    config: FileSource, column: str, first: tuple[Manifest, str], second: tuple[Manifest, str]
+) -> InvalidPipeline:
+    uses = " and ".join(f"{type_json} at decision {manifest.decision}" for manifest, type_json in (first, second))
+    return InvalidPipeline(
+        f"folder '{config.topic}': column '{column}' has two types in one range.",
+        f"It is {uses.replace(chr(34), '')}: the pipeline that writes it has changed.",
+        "Read them in different checkpoints: FileSource(max_decisions=1) until that decision is passed. "
+        "Nothing was written.",
+    )
+
+
+def refuse_missing_time(config: FileSource, manifest: Manifest) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"folder '{config.topic}' cannot be read by times.",
+        f"The manifest {manifest.name} of decision {manifest.decision} has none.",
+        "Read it in chained mode, and begin by a decision: FileSource(start=DECISION). Nothing was written.",
+    )
+
+
+def refuse_unknown_columns(config: FileSource) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"folder '{config.topic}': its columns are not known.",
+        "No manifest in it names them: they list no files, or an older version wrote them.",
+        "Run the pipeline that writes it. Nothing was written.",
+    )
+
+
+# --- what is lost
+
+
+def refuse_other_writer(range_: TopicRange) -> SourceLost:
+    return SourceLost(
+        f"{range_.called} is not the one that was pinned.",
+        f"It has no manifest of {range_.topic_id} any more, its writer: it was emptied or replaced.",
+        RESTORE,
+    )
+
+
+def refuse_changed_manifests(range_: TopicRange, later_replacements: Sequence[Manifest]) -> SourceLost:
+    """Return the error of a range whose manifests are not those that were pinned.
+
+    Args:
+        later_replacements: manifests that replace others, and are later than the range.
+    """
+    if later_replacements:
+        replacement = later_replacements[0]
+        return SourceLost(
+            f"{range_.called}: files of the decisions {_format_decisions(range_)} were taken back.",
+            f"They are pinned, and '{replacement.txn.pipeline}' has processed an interval again, or went back, by "
+            f"decision {replacement.decision}.",
+            "Abort the checkpoint and run it again: the next plan reads what is still in force, or says what to leave "
+            "out. An interval with after is planned again by itself. Nothing was written.",
+        )
+    return SourceLost(
+        f"{range_.called}: the manifests of the decisions {_format_decisions(range_)} are not those that were pinned.",
+        "The folder was restored from a copy, or somebody has changed what is in it.",
+        RESTORE,
+    )
+
+
+def refuse_rewritten_history(range_: TopicRange) -> SourceLost:
+    return SourceLost(
+        f"{range_.called} has another history than the one that was read.",
+        f"The manifests of what was published up to decision {range_.ends[0] - 1} are not the same any more: the "
+        "folder was restored from a copy, or somebody has changed what is in it.",
+        RESTORE,
+    )
+
+
+def refuse_missing_files(range_: TopicRange, paths: Sequence[str]) -> SourceLost:
+    return SourceLost(
+        f"{range_.called}: files of the decisions {_format_decisions(range_)} no longer exist, or have another size.",
+        f"{count(len(paths), 'file')} of them, such as {paths[0]}: somebody has removed or changed them.",
+        RESTORE,
+    )
+
+
+def refuse_damaged_manifest(config: FileSource, folder: str, error: DamagedManifest) -> SourceLost:
+    return SourceLost(
+        f"folder '{config.topic}' cannot be read.",
+        f"A file in {folder} has the name of a manifest but is not one: {error}.",
+        "Restore it. If it is not Onceonly's, move it elsewhere. Nothing was written.",
+    )
+
+
+def _format_decisions(range_: TopicRange) -> str:
+    """Format the range's decisions for people, such as "3 to 7, 9"."""
+    spans = []
+    for start, end in range_.partitions.values():
+        has_several = end > start + 1
+        spans.append(f"{start} to {end - 1}" if has_several else f"{start}")
+    return ", ".join(spans)
+
+
+# --- what is not there
+
+
+def refuse_empty_folder(config: FileSource, uri: str) -> NothingPublished:
+    return NothingPublished(
+        f"nothing was published to folder '{config.topic}'.",
+        f"There is no manifest of a FileSink at {uri}.",
+        "Correct FileSource(path=…): a relative path is below ONCEONLY_HOME. Or first run the pipeline that writes "
+        "it. Nothing was written.",
+    )
+
+
+def refuse_unsupported_storage(config: FileSource, uri: str) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"folder '{config.topic}' cannot be read from {uri}.",
+        "A FileSink publishes to local and mounted file systems, to HDFS and to object stores.",
+        "Correct FileSource(path=…). Nothing was written.",
+    )

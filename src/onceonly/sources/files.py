@@ -20,16 +20,15 @@ from onceonly.checkpoint.offsets import FILES, NO_OFFSETS, Offsets, TopicLog, To
 from onceonly.errors import NotCommitted
 from onceonly.pipeline.tables import FileSource
 from onceonly.sources import file_manifests
-from onceonly.sources import file_rules as rules
-from onceonly.sources.at_rest import AtRest
-from onceonly.sources.file_manifests import File, Manifest
+from onceonly.sources.file_manifests import Manifest, ManifestFile
+from onceonly.sources.stored_source import StoredSource
 from onceonly.spark.file_formats import Schema
 from onceonly.storage import places
 from onceonly.storage.interface import FileSystem
 from onceonly.storage.paths import spark_uri
 
 
-class FileReader(AtRest):
+class FileReader(StoredSource):
     """The `Source` of a `FileSource`; plans by the manifests in the folder, reads with Spark.
 
     Args:
@@ -43,14 +42,14 @@ class FileReader(AtRest):
     def check(self) -> list[str]:
         log = self.log()
         newest = self._manifests()[-1]
-        rules.check(self._config, _range_of_decision(log, newest.decision), [], [newest])
+        file_manifests.check_range(self._config, _range_of_decision(log, newest.decision), [], [newest])
         written = f"written by sink '{newest.txn.sink}' of '{newest.txn.pipeline}'"
         return [f"{log.called} is there, at decision {newest.decision}: {self._uri}, {written}, read by its manifests"]
 
     def log(self) -> TopicLog:
         """Return the log from 0, which comes before every decision, to the newest one."""
         manifests = self._manifests()
-        stream = rules.require_one_writer(self._config, manifests)
+        stream = file_manifests.require_one_writer(self._config, manifests)
         return TopicLog(self._config.topic, stream, {0: (0, manifests[-1].decision + 1)}, FILES)
 
     def offsets_at(
@@ -65,7 +64,7 @@ class FileReader(AtRest):
         """Yield each decision and its time, lazily: only a manifest that the search reaches needs a time."""
         for manifest in manifests:
             if manifest.at is None:
-                raise rules.refuse_missing_time(self._config, manifest)
+                raise file_manifests.refuse_missing_time(self._config, manifest)
             yield manifest.decision, manifest.at
 
     # --- what was pinned
@@ -74,7 +73,7 @@ class FileReader(AtRest):
         """See `ChecksRanges`. The mark is a digest of the range's manifests, and of all up to its end."""
         manifests = self._read_pinned_stream(range_)
         covered = file_manifests.select_range(file_manifests.select_in_force(manifests), range_)
-        rules.check(self._config, range_, file_manifests.select_range(manifests, range_), covered)
+        file_manifests.check_range(self._config, range_, file_manifests.select_range(manifests, range_), covered)
         return _add_mark(range_, previous, manifests)
 
     def recognised(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
@@ -84,13 +83,13 @@ class FileReader(AtRest):
     def verify(self, ranges: tuple[TopicRange, ...]) -> None:
         """Check that every pinned file is still there. Raises SourceLost if not."""
         for range_ in ranges:
-            files: list[File] = []
+            files: list[ManifestFile] = []
             for manifest in self._read_pinned_manifests(range_):
                 files += manifest.files
             with self._translate_storage_errors():
                 missing_paths = file_manifests.list_missing_files(*self._place, files)
                 if missing_paths:
-                    raise rules.refuse_missing_files(range_, missing_paths)
+                    raise file_manifests.refuse_missing_files(range_, missing_paths)
 
     def _read_pinned_manifests(self, range_: TopicRange) -> list[Manifest]:
         """Read the manifests in force that the range covers. Raises SourceLost: they are not those that were pinned."""
@@ -98,7 +97,7 @@ class FileReader(AtRest):
         if range_.mark is not None:
             mark = file_manifests.compute_mark(manifests, range_)
             if _digest_of_range(range_.mark) != _digest_of_range(mark):
-                raise rules.refuse_changed_manifests(range_, _list_later_replacements(manifests, range_))
+                raise file_manifests.refuse_changed_manifests(range_, _list_later_replacements(manifests, range_))
         return file_manifests.select_range(file_manifests.select_in_force(manifests), range_)
 
     def _read_pinned_stream(self, range_: TopicRange) -> list[Manifest]:
@@ -109,11 +108,11 @@ class FileReader(AtRest):
         """
         try:
             manifests = self._manifests()
-        except rules.NoFiles as error:
-            raise rules.refuse_other_writer(range_) from error
+        except file_manifests.NothingPublished as error:
+            raise file_manifests.refuse_other_writer(range_) from error
         stream = [manifest for manifest in manifests if manifest.stream == range_.topic_id]
         if not stream:
-            raise rules.refuse_other_writer(range_)
+            raise file_manifests.refuse_other_writer(range_)
         return stream
 
     # --- reading
@@ -147,14 +146,14 @@ class FileReader(AtRest):
             if manifest.schema and (columns is None or manifest.decision < range_end):
                 columns = manifest.format, manifest.schema
         if columns is None:
-            raise rules.refuse_unknown_columns(self._config)
+            raise file_manifests.refuse_unknown_columns(self._config)
         return columns
 
     @cached_property
     def _place(self) -> tuple[FileSystem, str]:
         place = places.of(self._uri, self._webhdfs)
         if place is None:
-            raise rules.refuse_unsupported_storage(self._config, self._uri)
+            raise file_manifests.refuse_unsupported_storage(self._config, self._uri)
         return place
 
     def _manifests(self) -> list[Manifest]:
@@ -167,11 +166,11 @@ class FileReader(AtRest):
         file_system, folder = self._place
         try:
             with self._translate_storage_errors():
-                manifests = file_manifests.read(file_system, folder)
-        except file_manifests.Damaged as error:
-            raise rules.refuse_damaged_manifest(self._config, folder, error) from error
+                manifests = file_manifests.read_manifests(file_system, folder)
+        except file_manifests.DamagedManifest as error:
+            raise file_manifests.refuse_damaged_manifest(self._config, folder, error) from error
         if not manifests:
-            raise rules.refuse_empty_folder(self._config, self._uri)
+            raise file_manifests.refuse_empty_folder(self._config, self._uri)
         return manifests
 
     @contextmanager
@@ -210,7 +209,7 @@ def _check_history(manifests: Sequence[Manifest], previous: TopicRange) -> None:
         return
     mark = file_manifests.compute_mark(manifests, previous)
     if _digest_of_history(previous.mark) != _digest_of_history(mark):
-        raise rules.refuse_rewritten_history(previous)
+        raise file_manifests.refuse_rewritten_history(previous)
 
 
 def _list_later_replacements(manifests: Sequence[Manifest], range_: TopicRange) -> list[Manifest]:

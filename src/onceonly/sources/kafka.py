@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
-from time import monotonic, sleep
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from onceonly.checkpoint.boundary_search import BoundarySearch, FirstRecord
+from onceonly.checkpoint.boundary_search import FirstRecord
 from onceonly.checkpoint.interfaces import OpenTransaction
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import NO_OFFSETS, START_OVER, Offsets, TopicLog, TopicRange, check_held, range_of
@@ -21,11 +20,12 @@ from onceonly.json_values.columns import BadColumns, columns
 from onceonly.kafka import avro, java
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.registry.client import Registry
-from onceonly.kafka.topic import EARLIEST, EPOCH, LATEST, MILLISECOND, TIMEOUT, NoTopic, TopicClient
+from onceonly.kafka.topic import TIMEOUT, NoTopic, TopicClient
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.sources import open_transactions, registered
+from onceonly.sources import registered_values
 from onceonly.sources.consumer_group import Group, OffsetMetadata
-from onceonly.sources.registered import Registered
+from onceonly.sources.kafka_log import KafkaLog
+from onceonly.sources.registered_values import RegisteredPart
 from onceonly.sources.topic_marks import TopicMarks
 
 if TYPE_CHECKING:
@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 
     from onceonly.spark.decode import Malformed
 
-ANY_TIME = -(2**63)  # in milliseconds; producers may write any number
 WHY = "_onceonly_why_value"
-MARKER_SECONDS = 1.0  # within which the markers of a transaction usually follow its end
 
 
 class KafkaReader:
@@ -85,97 +83,31 @@ class KafkaReader:
         """Return the names of all topics that the brokers show to this client."""
         return self._topic.names()
 
+    @cached_property
+    def _log(self) -> KafkaLog:
+        return KafkaLog(self._config.topic, self._topic, self._kafka)
+
     def log(self) -> TopicLog:
-        """Return the log start, last stable offset and high watermark of every partition, by four requests."""
-        topic_id, partitions = self._topic.describe()
-        starts = self._topic.offsets(partitions, EARLIEST)
-        written, stable = self._read_ends(partitions)  # in this order: what arrives in between seems to wait for nobody
-        extent = {partition: (starts[partition].offset, stable[partition]) for partition in partitions}
-        return TopicLog(self._config.topic, topic_id, extent, written=written)
+        """Return the log start, last stable offset and high watermark of every partition."""
+        return self._log.read_extent()
 
     def has_records(self, range_: TopicRange) -> bool:
         """See `FindsRecords`."""
-        with closing(self._reader_of(range_.topic)._topic.records(dict(range_.partitions))) as records:
-            return next(records, None) is not None
+        return self._reader_of(range_.topic)._log.has_records(range_)
 
     def first_offsets(self, range_: TopicRange) -> Offsets:
         """See `FindsRecords`."""
-        starts = {p: start for p, (start, end) in range_.partitions.items() if start < end}
-        first_records = self._reader_of(range_.topic)._topic.first_seen(starts, ANY_TIME)
-        offsets = dict(range_.ends)
-        for partition, record in first_records.items():
-            offsets[partition] = min(record.offset, offsets[partition])
-        return offsets
+        return self._reader_of(range_.topic)._log.find_first_offsets(range_)
 
     def await_transactions(self, log: TopicLog) -> tuple[TopicLog, list[OpenTransaction]]:
         """See `ShowsTransactions`."""
-        limit = monotonic() + MARKER_SECONDS
-        while log.held and monotonic() < limit:
-            sleep(MARKER_SECONDS / 10)
-            previous_log, log = log, self.log()
-            if log.partitions != previous_log.partitions:
-                return log, []
-        return log, open_transactions.find(self._kafka, log) if log.held else []
+        return self._log.await_transactions(log)
 
     def offsets_at(
         self, time: datetime, latest: datetime | None = None, floor: Offsets = NO_OFFSETS
     ) -> Mapping[int, FirstRecord]:
-        """Find, per partition, the first record at or after `time` that a read_committed reader sees, else the LSO.
-
-        A broker can only name the first record at or after a time. Where that one is dated after `latest`, what follows
-        it is read, from `floor` on if that comes later: the boundary will not lie before.
-
-        Args:
-            time: aware.
-        Raises:
-            InvalidPipeline: what follows is more than can be read in a reasonable time.
-        """
-        first = _ask_until_decided(lambda: self._offsets_at(_millis(time)))
-        if latest is None:
-            return first
-        starts = {}
-        for partition, record in first.items():
-            if _is_ahead(record, latest):
-                starts[partition] = max(record.offset, floor.get(partition, 0))
-        if not starts:
-            return first
-        return {**first, **_ask_until_decided(lambda: self._pass_over(starts, time, latest))}
-
-    def _offsets_at(self, millis: int) -> dict[int, FirstRecord]:
-        """Find records as `offsets_at`, without retries.
-
-        The broker's result may be an aborted record, or a commit marker (with the broker's time, so found for any time
-        up to now): the search only starts there. The LSO is read before, so that a record which arrives meanwhile is
-        never below a boundary that it belongs above. The end of the log is read before the LSO, so that such a record
-        is not taken for one that an open transaction hides.
-        """
-        _, partitions = self._topic.describe()
-        ends, stable = self._read_ends(partitions)
-        hints = self._topic.offsets(partitions, millis)
-        starts = {p: hint.offset for p, hint in hints.items() if hint.offset >= 0}
-        records = self._topic.first_seen(starts, millis)
-        first: dict[int, FirstRecord] = {}
-        for partition in partitions:
-            end = FirstRecord(stable[partition], None, held=stable[partition] < ends[partition])
-            first[partition] = records.get(partition) or end
-        return first
-
-    def _pass_over(self, starts: Offsets, time: datetime, latest: datetime) -> dict[int, FirstRecord]:
-        """Find, from `starts` on, the first record in [time, latest], else the LSO. The ends are read first."""
-        ends, stable = self._read_ends(list(starts))
-        searches = {p: BoundarySearch(time, latest, stable[p]) for p in starts}
-        records = self._topic.search(starts, searches)
-        first: dict[int, FirstRecord] = {}
-        for partition, search in searches.items():
-            is_hidden = stable[partition] < ends[partition]
-            first[partition] = records.get(partition) or search.nothing(held=is_hidden)
-        return first
-
-    def _read_ends(self, partitions: list[int]) -> tuple[dict[int, int], dict[int, int]]:
-        """Read the ends of the log, and then the last stable offsets."""
-        ends = self._topic.offsets(partitions, LATEST, committed=False)
-        stable = self._topic.offsets(partitions, LATEST)
-        return {p: ends[p].offset for p in partitions}, {p: stable[p].offset for p in partitions}
+        """Find, per partition, the first record at or after `time`: see `KafkaLog.find_offsets`."""
+        return self._log.find_offsets(time, latest, floor)
 
     # --- what was pinned
 
@@ -265,7 +197,7 @@ class KafkaReader:
         schema = self._read_schema()
         return [("value", partial(decode_plain_avro, schema=schema))] if schema else []
 
-    def _make_registry_decode(self, part: Registered) -> Any:
+    def _make_registry_decode(self, part: RegisteredPart) -> Any:
         return lambda rows, why: part.judge(rows, why, self._pins[part.part])
 
     def undecoded(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
@@ -331,9 +263,9 @@ class KafkaReader:
     # --- schemas of a registry
 
     @cached_property
-    def _registered_parts(self) -> list[Registered]:
+    def _registered_parts(self) -> list[RegisteredPart]:
         self._check_schema()
-        return registered.parts_of(self._config, self._registry, self._read_schema())
+        return registered_values.list_registered_parts(self._config, self._registry, self._read_schema())
 
     def schemas(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Mapping[str, Any]:
         """Return the schemas that the records name, by part, to be pinned."""
@@ -457,22 +389,3 @@ class KafkaReader:
             f"Correct the file, or KafkaSource(schema=…), which is relative to {self._root}. Nothing was written.",
             code="schema-unusable",
         )
-
-
-def _ask_until_decided(ask: Callable[[], dict[int, FirstRecord]]) -> dict[int, FirstRecord]:
-    """Ask again for a moment if an open transaction hides records: its markers may be about to be written."""
-    limit = monotonic() + MARKER_SECONDS
-    while True:
-        records = ask()
-        if monotonic() > limit or not any(record.held for record in records.values()):
-            return records
-        sleep(MARKER_SECONDS / 10)
-
-
-def _is_ahead(record: FirstRecord, latest: datetime) -> bool:
-    return record.at is not None and record.at > latest
-
-
-def _millis(time: datetime) -> int:
-    """Return the milliseconds since 1970, rounded up: Kafka's first millisecond at or after `time`."""
-    return max(0, -((EPOCH - time) // MILLISECOND))

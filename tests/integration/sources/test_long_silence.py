@@ -23,7 +23,7 @@ from onceonly.kafka import topic as topics
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.patient_consumer import PatientConsumer
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.sources import sample
+from onceonly.sources import json_inference
 from onceonly.sources.kafka import KafkaReader
 
 pytestmark = pytest.mark.integration
@@ -85,20 +85,20 @@ def aborted(own: FarBroker) -> str:
 @pytest.fixture
 def slow(own: FarBroker, monkeypatch: pytest.MonkeyPatch) -> KafkaConnection:
     """A connection that takes longer than the time-out to fetch all of it."""
-    for module in (topics, sample):
+    for module in (topics, json_inference):
         monkeypatch.setattr(module, "PatientConsumer", lambda settings, _: PatientConsumer(settings, TIMEOUT_SECONDS))
     return KafkaConnection.plaintext(own.far)
 
 
 def look_up_a_time(topic: str, kafka: KafkaConnection) -> int:
     reader = KafkaReader(KafkaSource(topic), kafka, Path("."))
-    return reader._offsets_at(int((datetime.now(UTC) - timedelta(hours=1)).timestamp() * 1000))[0].offset
+    return reader._log._offsets_at(int((datetime.now(UTC) - timedelta(hours=1)).timestamp() * 1000))[0].offset
 
 
 def pass_over_a_time(topic: str, kafka: KafkaConnection) -> int:
     reader = KafkaReader(KafkaSource(topic), kafka, Path("."))
     ahead = datetime.now(UTC) + timedelta(hours=1)
-    return reader._pass_over({0: 0}, datetime(2013, 1, 1, tzinfo=UTC), ahead)[0].offset
+    return reader._log._pass_over({0: 0}, datetime(2013, 1, 1, tzinfo=UTC), ahead)[0].offset
 
 
 def read_few_records(topic: str, kafka: KafkaConnection) -> int:
@@ -108,7 +108,7 @@ def read_few_records(topic: str, kafka: KafkaConnection) -> int:
 
 
 def take_a_sample(topic: str, kafka: KafkaConnection) -> int:
-    assert list(sample.values(topic, kafka, ABORTED + 3)) == [b"seen"]
+    assert list(json_inference.read_last_values(topic, kafka, ABORTED + 3)) == [b"seen"]
     return ABORTED + 1
 
 

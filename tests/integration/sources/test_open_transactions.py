@@ -129,6 +129,6 @@ def test_transaction_that_ends_within_a_moment_is_waited_for(
     def forbidden(*_: Any) -> Any:
         raise AssertionError("nobody is asked for it")
 
-    monkeypatch.setattr("onceonly.sources.open_transactions.find", forbidden)
+    monkeypatch.setattr("onceonly.sources.kafka_log.find_open_transactions", forbidden)
     now, open_ = reader.await_transactions(log)
     assert (now.partitions[0], open_) == ((0, 2), [])

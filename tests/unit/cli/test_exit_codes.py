@@ -24,7 +24,7 @@ from onceonly.dev.services import Endpoints, Services
 from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.runtime import live_services, spark_stage, transforms
 from onceonly.settings import Settings
-from onceonly.sources import sample
+from onceonly.sources import json_inference
 from onceonly.spark import check as spark_check
 from onceonly.spark import jars
 from onceonly.testing.fakes import FakeSink, FakeSource
@@ -137,7 +137,7 @@ def values(*found: bytes, error: Exception | None = None) -> Provoke:
         yield from found
 
     def provoke(here: Here) -> list[Any]:
-        here.patch.setattr(sample, "values", sampled)
+        here.patch.setattr(json_inference, "read_last_values", sampled)
         return runs("orders")(here)
 
     return provoke

@@ -15,7 +15,7 @@ from onceonly.kafka.transaction_holders import Holder
 from onceonly.kafka.transactions import Described
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import lag
-from onceonly.sources.open_transactions import _is_overdue
+from onceonly.sources.kafka_log import _is_overdue
 from onceonly.views.summary import Lag, Summary
 
 

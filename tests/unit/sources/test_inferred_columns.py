@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from onceonly.sources.infer import alike, infer
+from onceonly.sources.json_inference import infer_columns, list_case_clashes
 
 
 def of(*values: Any) -> str:
-    return infer(json.dumps(value).encode() for value in values).ddl
+    return infer_columns(json.dumps(value).encode() for value in values).ddl
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,9 @@ def test_types_that_take_every_value(values: list[Any], ddl: str) -> None:
 
 
 def test_what_leaves_a_choice_is_told() -> None:
-    found = infer([b'{"a": 1, "b": null}', b'{"a": "x", "b": null}', b'{"a": [1]}', None, b"no", b"[1]", b'{"c": NaN}'])
+    found = infer_columns(
+        [b'{"a": 1, "b": null}', b'{"a": "x", "b": null}', b'{"a": [1]}', None, b"no", b"[1]", b'{"c": NaN}']
+    )
     assert found.ddl == "a STRING, b STRING"
     assert (found.values, found.broken) == (6, 3)
     assert found.notes == [
@@ -42,7 +44,7 @@ def test_what_leaves_a_choice_is_told() -> None:
 
 
 def test_names_that_are_one_for_spark() -> None:
-    assert alike(infer([b'{"id": 1, "Id": 2, "x": {"a": 1, "A": 1}}']).fields) == [
+    assert list_case_clashes(infer_columns([b'{"id": 1, "Id": 2, "x": {"a": 1, "A": 1}}']).fields) == [
         "value.id",
         "value.Id",
         "value.x.a",

@@ -16,7 +16,7 @@ from onceonly.kafka.registry import protobuf
 from onceonly.kafka.registry.client import Registry, Schema
 from onceonly.kafka.registry.connection import RegistryConnection
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.sources.registered import Registered, parts_of
+from onceonly.sources.registered_values import RegisteredPart, list_registered_parts
 from onceonly.spark import arrow
 
 ORDER = file(message("Order", field(1, "id", "int32")))
@@ -28,9 +28,9 @@ def server() -> Iterator[FakeRegistry]:
         yield running
 
 
-def values(server: FakeRegistry, file: str | None = None, **source: Any) -> Registered:
+def values(server: FakeRegistry, file: str | None = None, **source: Any) -> RegisteredPart:
     registry = Registry(RegistryConnection.parse({"url": server.url}, "shop"))
-    (part,) = parts_of(KafkaSource(**{"format": "protobuf", "registry": "shop", **source}), registry, file)
+    (part,) = list_registered_parts(KafkaSource(**{"format": "protobuf", "registry": "shop", **source}), registry, file)
     return part
 
 

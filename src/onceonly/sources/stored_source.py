@@ -11,7 +11,7 @@ from onceonly.checkpoint.sink import Trace
 from onceonly.errors import SourceLost
 
 
-class AtRest(ABC):
+class StoredSource(ABC):
     """A source without consumer groups: what was read is in the state table and the targets."""
 
     @abstractmethod

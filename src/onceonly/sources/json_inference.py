@@ -1,30 +1,35 @@
-"""The columns of JSON values, as Spark's DDL, inferred from a sample."""
+"""The columns of JSON values, as DDL of Spark, inferred from the last records of a topic."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
 from onceonly.counts import count
+from onceonly.errors import NotCommitted
 from onceonly.json_values.columns import columns
 from onceonly.json_values.reader import reader
+from onceonly.kafka.connection import KafkaConnection
+from onceonly.kafka.patient_consumer import PatientConsumer
+from onceonly.kafka.topic import EARLIEST, LATEST, TIMEOUT, TopicClient
 
-PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-LARGE, LARGEST = 2**63, 10**38
-WIDER = {
+PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+BIGINT_LIMIT, DECIMAL_LIMIT = 2**63, 10**38
+WIDER_TYPES = {
     frozenset({"BIGINT", "DOUBLE"}): "DOUBLE",
     frozenset({"BIGINT", "DECIMAL(38,0)"}): "DECIMAL(38,0)",
     frozenset({"DECIMAL(38,0)", "DOUBLE"}): "DOUBLE",
 }
-NOTHING, TEXT = "", "STRING"  # NOTHING: only nulls were seen
+NULL_KIND, TEXT_KIND = "", "STRING"  # NULL_KIND: only nulls were seen
 Kind = str | list[Any] | dict[str, Any]  # a type's name; the kind of an array's elements; kinds by field
 
 
 @dataclass
-class Inferred:
+class InferredColumns:
     """The columns that a sample shows.
 
     Args:
@@ -42,9 +47,9 @@ class Inferred:
         return ", ".join(f"{_quote_name(name)} {_format_ddl(kind)}" for name, kind in self.fields.items())
 
 
-def infer(values: Iterable[bytes | None]) -> Inferred:
+def infer_columns(values: Iterable[bytes | None]) -> InferredColumns:
     """Infer the columns that take every value, or most of them: a note says so. Tombstones say nothing."""
-    inferred = Inferred()
+    inferred = InferredColumns()
     objects = []
     for value in values:
         if value is None:
@@ -62,7 +67,7 @@ def infer(values: Iterable[bytes | None]) -> Inferred:
     return inferred
 
 
-def _note_bad_values(inferred: Inferred, objects: list[bytes]) -> list[str]:
+def _note_bad_values(inferred: InferredColumns, objects: list[bytes]) -> list[str]:
     """Return a note of the values that the columns do not take: values of different types have none that fits all."""
     if not inferred.fields:
         return []
@@ -88,7 +93,7 @@ def _refuse_constant(word: str) -> None:
 def _kind_of(value: Any) -> Any:
     match value:
         case None:
-            return NOTHING
+            return NULL_KIND
         case bool():
             return "BOOLEAN"
         case int():
@@ -98,37 +103,37 @@ def _kind_of(value: Any) -> Any:
         case dict():
             return {name: _kind_of(field_value) for name, field_value in value.items()}
         case list():
-            kind: Any = NOTHING
+            kind: Any = NULL_KIND
             for element in value:
                 kind = _merge_kinds(kind, _kind_of(element), "", [])
             return [kind]
         case _:
-            return TEXT
+            return TEXT_KIND
 
 
 def _kind_of_integer(value: int) -> str:
-    if -LARGE <= value < LARGE:
+    if -BIGINT_LIMIT <= value < BIGINT_LIMIT:
         return "BIGINT"
-    return "DECIMAL(38,0)" if abs(value) < LARGEST else TEXT
+    return "DECIMAL(38,0)" if abs(value) < DECIMAL_LIMIT else TEXT_KIND
 
 
 def _merge_kinds(one: Any, other: Any, at: str, notes: list[str]) -> Any:
     """Return a kind that takes the values of both; STRING and a note where none does."""
-    if one in (NOTHING, other) or other == NOTHING:
+    if one in (NULL_KIND, other) or other == NULL_KIND:
         return one or other
     if isinstance(one, dict) and isinstance(other, dict):
         fields = {}
         for name in dict.fromkeys([*one, *other]):  # in the order in which they were first seen
-            fields[name] = _merge_kinds(one.get(name, NOTHING), other.get(name, NOTHING), f"{at}.{name}", notes)
+            fields[name] = _merge_kinds(one.get(name, NULL_KIND), other.get(name, NULL_KIND), f"{at}.{name}", notes)
         return fields
     if isinstance(one, list) and isinstance(other, list):
         return [_merge_kinds(one[0], other[0], f"{at}[]", notes)]
     if isinstance(one, str) and isinstance(other, str):
-        wider = WIDER.get(frozenset({one, other}))
+        wider = WIDER_TYPES.get(frozenset({one, other}))
         if wider:
             return wider
     notes.append(f"{at}: values of different types, taken for STRING")
-    return TEXT
+    return TEXT_KIND
 
 
 def _list_null_paths(kind: Any, at: str) -> list[str]:
@@ -149,19 +154,59 @@ def _format_ddl(kind: Any) -> str:
     if isinstance(kind, Mapping) and kind:
         fields = [f"{_quote_name(name)}: {_format_ddl(field_kind)}" for name, field_kind in kind.items()]
         return f"STRUCT<{', '.join(fields)}>"
-    return str(kind or TEXT)
+    return str(kind or TEXT_KIND)
 
 
 def _quote_name(name: str) -> str:
-    return name if PLAIN.fullmatch(name) else "`" + name.replace("`", "``") + "`"
+    return name if PLAIN_NAME.fullmatch(name) else "`" + name.replace("`", "``") + "`"
 
 
-def alike(fields: Mapping[str, Any], at: str = "value") -> list[str]:
+def list_case_clashes(fields: Mapping[str, Any], at: str = "value") -> list[str]:
     """Return the names that differ in case alone, which are one column for Spark."""
     lower_names = [name.lower() for name in fields]
     paths = [f"{at}.{name}" for name in fields if lower_names.count(name.lower()) > 1]
     for name, kind in fields.items():
         inner = kind[0] if isinstance(kind, list) else kind
         if isinstance(inner, dict):
-            paths += alike(inner, f"{at}.{name}")
+            paths += list_case_clashes(inner, f"{at}.{name}")
     return paths
+
+
+def read_last_values(topic: str, kafka: KafkaConnection, most: int) -> Iterator[bytes | None]:
+    """Yield the values of at most about `most` committed records, the last ones of each partition.
+
+    Raises:
+        InvalidPipeline: no such topic, or the brokers refuse the credentials.
+        NotCommitted: the brokers do not answer.
+    """
+    from confluent_kafka import KafkaError, TopicPartition
+
+    client = TopicClient(topic, kafka)
+    _, partitions = client.describe()
+    starts, ends = client.offsets(partitions, EARLIEST), client.offsets(partitions, LATEST)
+    share = -(-most // len(partitions))  # rounded up
+    first_offsets = {p: max(starts[p].offset, ends[p].offset - share) for p in partitions}
+    unfinished = {p for p in partitions if first_offsets[p] < ends[p].offset}
+    settings = {"group.id": "onceonly", "enable.auto.commit": False, "enable.partition.eof": True}  # never joined
+    settings = {**client.client_config(), **settings, "isolation.level": "read_committed"}
+    with closing(PatientConsumer(settings, TIMEOUT)) as reader:
+        reader.consumer.assign([TopicPartition(topic, p, first_offsets[p]) for p in unfinished])
+        while unfinished:
+            message = reader.poll()
+            if message is None:
+                raise NotCommitted(
+                    f"topic '{topic}': no record, no progress and no end of the log within {TIMEOUT:.0f} s.",
+                    f"The Kafka broker at {kafka.describe()} did not answer.",
+                    "This is safe to retry. Nothing was written.",
+                )
+            partition = int(message.partition() or 0)
+            error = message.error()
+            if error and error.code() != KafkaError._PARTITION_EOF:
+                raise NotCommitted(
+                    f"topic '{topic}': {error.str()}.", "", "This is safe to retry. Nothing was written."
+                )
+            offset = ends[partition].offset if error else int(message.offset() or 0)
+            if offset < ends[partition].offset:
+                yield message.value()
+            if offset >= ends[partition].offset - 1:
+                unfinished.discard(partition)

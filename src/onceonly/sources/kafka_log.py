@@ -1,0 +1,191 @@
+"""The log of one topic, as a read_committed reader sees it: its extent, offsets by time, and open transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from time import monotonic, sleep
+
+from onceonly.checkpoint.boundary_search import BoundarySearch, FirstRecord
+from onceonly.checkpoint.interfaces import OpenTransaction
+from onceonly.checkpoint.offsets import NO_OFFSETS, Offsets, TopicLog, TopicRange
+from onceonly.errors import InvalidPipeline
+from onceonly.kafka import kafkapython
+from onceonly.kafka.connection import KafkaConnection
+from onceonly.kafka.topic import EARLIEST, EPOCH, LATEST, MILLISECOND, TopicClient
+from onceonly.kafka.transaction_holders import Holder, find_holders
+from onceonly.kafka.transactions import OPEN, Transactions
+
+ANY_TIME_MILLIS = -(2**63)  # producers may write any number
+MARKER_SECONDS = 1.0  # within which the markers of a transaction usually follow its end
+TRANSACTION_CLEANUP = timedelta(minutes=1)  # brokers look for transactions past their time-out every ten seconds
+
+
+class KafkaLog:
+    """The log of one topic.
+
+    Args:
+        topic: its name in ranges, or the pattern of all topics that are read as one.
+        client: of that topic.
+        kafka: how to reach the brokers.
+    """
+
+    def __init__(self, topic: str, client: TopicClient, kafka: KafkaConnection) -> None:
+        self._topic, self._client, self._kafka = topic, client, kafka
+
+    def read_extent(self) -> TopicLog:
+        """Return the log start, last stable offset and high watermark of every partition, by four requests."""
+        topic_id, partitions = self._client.describe()
+        starts = self._client.offsets(partitions, EARLIEST)
+        written, stable = self._read_ends(partitions)  # in this order: what arrives in between seems to wait for nobody
+        extent = {partition: (starts[partition].offset, stable[partition]) for partition in partitions}
+        return TopicLog(self._topic, topic_id, extent, written=written)
+
+    def has_records(self, range_: TopicRange) -> bool:
+        """Return whether the range has a committed record."""
+        with closing(self._client.records(dict(range_.partitions))) as records:
+            return next(records, None) is not None
+
+    def find_first_offsets(self, range_: TopicRange) -> Offsets:
+        """Return the offset of the range's first committed record, by partition; its end, where there is none."""
+        starts = {p: start for p, (start, end) in range_.partitions.items() if start < end}
+        first_records = self._client.first_seen(starts, ANY_TIME_MILLIS)
+        offsets = dict(range_.ends)
+        for partition, record in first_records.items():
+            offsets[partition] = min(record.offset, offsets[partition])
+        return offsets
+
+    def await_transactions(self, log: TopicLog) -> tuple[TopicLog, list[OpenTransaction]]:
+        """Wait a moment for the markers of ended transactions; return the log then, and what is open in it.
+
+        See `ShowsTransactions`.
+        """
+        limit = monotonic() + MARKER_SECONDS
+        while log.held and monotonic() < limit:
+            sleep(MARKER_SECONDS / 10)
+            previous_log, log = log, self.read_extent()
+            if log.partitions != previous_log.partitions:
+                return log, []
+        return log, find_open_transactions(self._kafka, log) if log.held else []
+
+    def find_offsets(
+        self, time: datetime, latest: datetime | None = None, floor: Offsets = NO_OFFSETS
+    ) -> Mapping[int, FirstRecord]:
+        """Find, per partition, the first record at or after `time` that a read_committed reader sees, else the LSO.
+
+        A broker can only name the first record at or after a time. Where that one is dated after `latest`, what follows
+        it is read, from `floor` on if that comes later: the boundary will not lie before.
+
+        Args:
+            time: aware.
+        Raises:
+            InvalidPipeline: what follows is more than can be read in a reasonable time.
+        """
+        first = _ask_until_decided(lambda: self._offsets_at(_millis(time)))
+        if latest is None:
+            return first
+        starts = {}
+        for partition, record in first.items():
+            if _is_ahead(record, latest):
+                starts[partition] = max(record.offset, floor.get(partition, 0))
+        if not starts:
+            return first
+        return {**first, **_ask_until_decided(lambda: self._pass_over(starts, time, latest))}
+
+    def _offsets_at(self, millis: int) -> dict[int, FirstRecord]:
+        """Find records as `find_offsets`, without retries.
+
+        The broker's result may be an aborted record, or a commit marker (with the broker's time, so found for any time
+        up to now): the search only starts there. The LSO is read before, so that a record which arrives meanwhile is
+        never below a boundary that it belongs above. The end of the log is read before the LSO, so that such a record
+        is not taken for one that an open transaction hides.
+        """
+        _, partitions = self._client.describe()
+        ends, stable = self._read_ends(partitions)
+        hints = self._client.offsets(partitions, millis)
+        starts = {p: hint.offset for p, hint in hints.items() if hint.offset >= 0}
+        records = self._client.first_seen(starts, millis)
+        first: dict[int, FirstRecord] = {}
+        for partition in partitions:
+            end = FirstRecord(stable[partition], None, held=stable[partition] < ends[partition])
+            first[partition] = records.get(partition) or end
+        return first
+
+    def _pass_over(self, starts: Offsets, time: datetime, latest: datetime) -> dict[int, FirstRecord]:
+        """Find, from `starts` on, the first record in [time, latest], else the LSO. The ends are read first."""
+        ends, stable = self._read_ends(list(starts))
+        searches = {p: BoundarySearch(time, latest, stable[p]) for p in starts}
+        records = self._client.search(starts, searches)
+        first: dict[int, FirstRecord] = {}
+        for partition, search in searches.items():
+            is_hidden = stable[partition] < ends[partition]
+            first[partition] = records.get(partition) or search.nothing(held=is_hidden)
+        return first
+
+    def _read_ends(self, partitions: list[int]) -> tuple[dict[int, int], dict[int, int]]:
+        """Read the ends of the log, and then the last stable offsets."""
+        ends = self._client.offsets(partitions, LATEST, committed=False)
+        stable = self._client.offsets(partitions, LATEST)
+        return {p: ends[p].offset for p in partitions}, {p: stable[p].offset for p in partitions}
+
+
+def _ask_until_decided(ask: Callable[[], dict[int, FirstRecord]]) -> dict[int, FirstRecord]:
+    """Ask again for a moment if an open transaction hides records: its markers may be about to be written."""
+    limit = monotonic() + MARKER_SECONDS
+    while True:
+        records = ask()
+        if monotonic() > limit or not any(record.held for record in records.values()):
+            return records
+        sleep(MARKER_SECONDS / 10)
+
+
+def _is_ahead(record: FirstRecord, latest: datetime) -> bool:
+    return record.at is not None and record.at > latest
+
+
+def _millis(time: datetime) -> int:
+    """Return the milliseconds since 1970, rounded up: Kafka's first millisecond at or after `time`."""
+    return max(0, -((EPOCH - time) // MILLISECOND))
+
+
+def find_open_transactions(kafka: KafkaConnection, log: TopicLog) -> list[OpenTransaction]:
+    """Find the transactions behind which records lie in `log`, one for each such partition.
+
+    Where the brokers do not say whose it is, others' records count as hidden.
+
+    Raises:
+        NotCommitted: the brokers do not answer.
+    """
+    stable = {partition: log.partitions[partition][1] for partition in log.held}
+    try:
+        with Transactions(kafkapython.arguments(kafka)) as transactions:
+            holders = find_holders(transactions, (log.topic, log.topic_id), stable)
+    except InvalidPipeline:  # this connection, or its user, cannot ask
+        return [OpenTransaction(partition, stable[partition], count, True) for partition, count in log.held.items()]
+    now = datetime.now(UTC)
+    return [_to_transaction(log, partition, holder, now) for partition, holder in sorted(holders.items())]
+
+
+def _to_transaction(log: TopicLog, partition: int, holder: Holder, now: datetime) -> OpenTransaction:
+    transactional_id = f" (transactional id '{holder.id}')" if holder.id else ""
+    return OpenTransaction(
+        partition,
+        holder.offset,
+        log.held[partition],
+        holder.hides_others,
+        _is_overdue(holder, now),
+        holder.transaction.started_at if holder.transaction else None,
+        f"producer {holder.producer_id}, epoch {holder.epoch}{transactional_id}",
+    )
+
+
+def _is_overdue(holder: Holder, now: datetime) -> bool:
+    """Return whether its coordinator has ended it, without this partition, or should have done so."""
+    transaction = holder.transaction
+    if transaction is None:
+        return False  # not known: as long as it hides nothing of others, nobody misses anything
+    if transaction.state not in OPEN:
+        return True
+    limit = timedelta(seconds=transaction.timeout) + TRANSACTION_CLEANUP
+    return transaction.started_at is not None and transaction.started_at + limit < now
