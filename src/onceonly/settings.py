@@ -106,6 +106,16 @@ class Settings:
             google_connection=env.get("ONCEONLY_GOOGLE_CONNECTION") or None,
         )
 
+    @property
+    def store_connections(self) -> dict[str, str]:
+        """The Airflow connections by which object stores are reached, by the variable that names each."""
+        conn_ids = {
+            "ONCEONLY_AWS_CONNECTION": self.aws_connection,
+            "ONCEONLY_AZURE_CONNECTION": self.azure_connection,
+            "ONCEONLY_GOOGLE_CONNECTION": self.google_connection,
+        }
+        return {variable: conn_id for variable, conn_id in conn_ids.items() if conn_id}
+
     def environment(self) -> dict[str, str]:
         """Return the same settings, as variables, for a process on another machine, where all paths have to be valid.
 

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from onceonly.checkpoint.model import Handle, Transaction
+from onceonly.checkpoint.transaction_names import manifest_path
 from onceonly.sinks.files.handle import staging_of
-from onceonly.storage.confined import OwnPath, manifest_of
 from onceonly.storage.interface import FileSystem
+from onceonly.storage.own_paths import OwnPath
 from onceonly.testing.contract import Break
 from onceonly.testing.targets import Undo
 
@@ -64,7 +65,7 @@ def take_manifest(target: Any, handle: Handle, txn: Transaction) -> Undo:
 
 def remove_last_manifest(target: Any, handle: Handle, txn: Transaction) -> Undo:
     """As in a target that was restored from an older copy."""
-    on, path = storage(target), OwnPath(handle["target"], manifest_of(first_of(txn)))
+    on, path = storage(target), OwnPath(handle["target"], manifest_path(first_of(txn)))
     text = on.read(path.path)
     on.remove(path)
     return lambda: on.write(path.path, text)
@@ -72,7 +73,7 @@ def remove_last_manifest(target: Any, handle: Handle, txn: Transaction) -> Undo:
 
 def change_last_manifest(target: Any, handle: Handle, txn: Transaction) -> Undo:
     """As in another target, to which a checkpoint of the same numbers was published."""
-    on, path = storage(target), OwnPath(handle["target"], manifest_of(first_of(txn)))
+    on, path = storage(target), OwnPath(handle["target"], manifest_path(first_of(txn)))
     text = on.read(path.path)
     write(target, path, text.replace('"rows": 1', '"rows": 2'))
 

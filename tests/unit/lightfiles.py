@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from onceonly.checkpoint.model import Handle, Transaction
+from onceonly.checkpoint.transaction_names import manifest_path
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import FileSink
 from onceonly.sinks.files import stage
 from onceonly.sinks.files.handle import staging_of
 from onceonly.sinks.files.sink import FileWriter
-from onceonly.storage.confined import manifest_of
 from onceonly.storage.local import LocalFiles
 from onceonly.testing.fakes import FakeParts
 
@@ -43,7 +43,7 @@ class LightFiles(FileWriter):
         files = stage.describe(self.config, txn, LocalFiles(), str(self.folder), str(folder), len(lines))
         return {
             **{"kind": "files", "target": str(self.folder), "format": "json", "txn": txn.name},
-            **{"folder": str(folder), "manifest": manifest_of(txn), "rows": len(lines), "bytes": 1},
+            **{"folder": str(folder), "manifest": manifest_path(txn), "rows": len(lines), "bytes": 1},
             "files": [file.to_json() for file in files],
             "partition_by": [],
             "schema": schema_of(given[0]) if given else SCHEMA,

@@ -39,7 +39,7 @@ def use_stores() -> None:
         connection = _require_connection(conn_id)
         return connection.extra_dejson, connection.login, connection.password
 
-    logins.take_up(Settings.from_env(), find)
+    logins.use_connections(Settings.from_env().store_connections, find)
 
 
 def _require_connection(conn_id: str) -> Any:

@@ -62,8 +62,8 @@ COMMANDS = Commands(  # where each is; the everyday ones first
 def main(ctx: click.Context, traceback: bool) -> None:
     ctx.meta["onceonly.traceback"] = traceback
     settings = Settings.from_env()
-    if settings.aws_connection or settings.azure_connection or settings.google_connection:
+    if settings.store_connections:
         from onceonly.kafka import lookup
         from onceonly.storage import logins
 
-        logins.take_up(settings, lookup.of_store)
+        logins.use_connections(settings.store_connections, lookup.of_store)

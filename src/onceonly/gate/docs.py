@@ -12,7 +12,7 @@ from html import escape
 from typing import Any
 
 from onceonly.gate.bounds import Check
-from onceonly.storage.folders import file_system
+from onceonly.storage.folders import arrow_file_system
 from onceonly.storage.paths import local_path
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # the page contains values of bad rows: no script may run
@@ -60,12 +60,12 @@ def delete(index: str) -> None:
     """Delete the folder whose index has that address."""
     folder, _, name = index.rpartition("/")
     assert name == "index.html"
-    files, path = file_system(folder)
+    files, path = arrow_file_system(folder)
     files.delete_dir(path)
 
 
 def _write(address: str, page: str) -> None:
-    files, path = file_system(address)
+    files, path = arrow_file_system(address)
     files.create_dir(path.rpartition("/")[0], recursive=True)
     with files.open_output_stream(path, metadata=METADATA) as out:
         out.write(page.encode())

@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from onceonly.errors import InvalidPipeline
+from onceonly.names import check_name
 from onceonly.pipeline.catalogs import Found
 from onceonly.pipeline.checks import DOTTED, invalid
 from onceonly.pipeline.dead_letters import check_max_bad
 from onceonly.pipeline.gate import Gate
-from onceonly.pipeline.names import check_name
 from onceonly.pipeline.registry import build, check_sink, sink_class, sink_from_json, sink_json
 from onceonly.pipeline.sink_config import SinkConfig
 from onceonly.pipeline.source_config import EARLIEST

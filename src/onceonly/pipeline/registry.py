@@ -13,7 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline.names import check_name
+from onceonly.names import check_name
 from onceonly.pipeline.shapes import problem
 from onceonly.pipeline.sink_config import SinkConfig
 from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink

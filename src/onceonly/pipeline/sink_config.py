@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from onceonly.names import check_name
 from onceonly.pipeline.gate import Gate
-from onceonly.pipeline.names import check_name
 
 
 @dataclass(frozen=True)

@@ -197,7 +197,7 @@ class Submission:
             self.settings,
             {
                 **lookup.handed_over(list_connections(self.checkpoint), self.connections),
-                **logins.taken_up(self.settings),
+                **logins.export_variables(self.settings.store_connections),
             },
         )
         return self._driver(self._cluster.submit(self._job, self.launcher), report.uri), self._job.tag

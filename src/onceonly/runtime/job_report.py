@@ -18,7 +18,7 @@ import pyarrow.fs as pafs
 
 from onceonly.errors import InvalidPipeline
 from onceonly.statetable.table import StateTable
-from onceonly.storage.folders import file_system
+from onceonly.storage.folders import arrow_file_system
 
 MAX_SILENCE = timedelta(hours=6)  # since the last line of a report
 DRIVER_SUFFIX = ".driver"  # suffix of the file that names the driver
@@ -55,7 +55,7 @@ class Report:
         """
         report = cls(f"{_folder(state)}/{job}")
         try:
-            file_system(report.uri)
+            arrow_file_system(report.uri)
         except (ValueError, NotImplementedError) as error:
             raise InvalidPipeline(
                 f"a driver on the cluster cannot write its report beside the state table at {state}.",
@@ -74,7 +74,7 @@ class Report:
 
     def read(self) -> Received:
         """Return all complete lines so far."""
-        files, path = file_system(self.uri)
+        files, path = arrow_file_system(self.uri)
         try:
             with files.open_input_file(path) as file:
                 *lines, _ = file.read().decode(errors="replace").split("\n")
@@ -93,7 +93,7 @@ class Report:
 
     def note_end(self) -> None:
         """Record that somebody has asked for the driver's end: no later try waits for it."""
-        files, path = file_system(self.uri)
+        files, path = arrow_file_system(self.uri)
         driver = _read_driver(files, f"{path}{DRIVER_SUFFIX}")
         if driver:
             with suppress(OSError):  # at worst, the next try waits for a driver that is ending
@@ -104,7 +104,7 @@ class Report:
 
     def is_followed(self) -> bool:
         """Return whether a later driver was submitted for the same step of the checkpoint, by the task's next try."""
-        files, path = file_system(self.uri)
+        files, path = arrow_file_system(self.uri)
         folder, _, name = path.rpartition("/")
         submitted_at = _read_driver(files, f"{path}{DRIVER_SUFFIX}").get("at")
         infos = files.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
@@ -149,7 +149,7 @@ def list_drivers(state: StateTable) -> list[NamedDriver]:
 def _read_named_driver(state: str, name: str) -> NamedDriver | None:
     """Return what a driver's file records; None if its name or the driver's id is not of the form that jobs write."""
     job = JOB_NAME.fullmatch(name)
-    files, folder = file_system(_folder(state))
+    files, folder = arrow_file_system(_folder(state))
     if job is None:
         return None
     driver = _read_driver(files, f"{folder}/{name}")
@@ -187,7 +187,7 @@ def _list_silent_reports(state: str) -> list[str]:
 def _list_files(state: str) -> list[pafs.FileInfo]:
     """Return the files of jobs beside that state table, by name."""
     try:
-        files, path = file_system(_folder(state))
+        files, path = arrow_file_system(_folder(state))
         infos = files.get_file_info(pafs.FileSelector(path, allow_not_found=True))
     except (OSError, ValueError, NotImplementedError):  # the last two: pyarrow does not support the storage
         return []
@@ -216,13 +216,13 @@ def _folder(state: str) -> str:
 
 
 def _write(uri: str, text: str) -> None:
-    files, path = file_system(uri)
+    files, path = arrow_file_system(uri)
     files.create_dir(path.rpartition("/")[0], recursive=True)
     with files.open_output_stream(path) as out:
         out.write(text.encode())
 
 
 def _delete(uri: str) -> None:
-    files, path = file_system(uri)
+    files, path = arrow_file_system(uri)
     with suppress(FileNotFoundError):
         files.delete_file(path)

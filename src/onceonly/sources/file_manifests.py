@@ -16,14 +16,14 @@ from typing import Any
 
 from onceonly.checkpoint.model import Transaction
 from onceonly.checkpoint.offsets import START_OVER, TopicRange
+from onceonly.checkpoint.transaction_names import file_stem, manifest_path, parse_transaction, stream_name
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline, SourceLost
 from onceonly.pipeline.tables import FileSource
 from onceonly.spark.file_formats import as_read
-from onceonly.storage import confined
-from onceonly.storage.confined import MANIFESTS
-from onceonly.storage.interface import AT_ONCE, FileSystem
-from onceonly.storage.listing import every
+from onceonly.storage.file_systems import read_listed
+from onceonly.storage.interface import MAX_PARALLEL_REQUESTS, FileSystem
+from onceonly.storage.own_paths import MANIFESTS, is_published
 
 DIGEST_DIGITS = 32  # hexadecimal digits
 
@@ -66,7 +66,7 @@ class Manifest:
 
     @property
     def stream(self) -> str:
-        return confined.stream(self.txn)
+        return stream_name(self.txn)
 
 
 def read_manifests(file_system: FileSystem, folder: str) -> list[Manifest]:
@@ -85,7 +85,7 @@ def read_manifests(file_system: FileSystem, folder: str) -> list[Manifest]:
     def read_manifest(name: str) -> Manifest:
         return _parse(name, _read_text(file_system, f"{manifest_folder}/{name}", name))
 
-    manifests = every(list_names, read_manifest)
+    manifests = read_listed(list_names, read_manifest)
     if manifests:
         file_system.sync_names(manifest_folder)
     return sorted(manifests.values(), key=lambda manifest: (manifest.decision, manifest.name))
@@ -117,13 +117,13 @@ def compute_mark(manifests: Iterable[Manifest], range_: TopicRange) -> str:
 def list_missing_files(file_system: FileSystem, folder: str, files: Iterable[ManifestFile]) -> list[str]:
     """Return the paths of files that are not there, or have another size."""
     files = list(files)
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(MAX_PARALLEL_REQUESTS) as pool:
         sizes = pool.map(file_system.size, [f"{folder}/{file.path}" for file in files])
         return [file.path for file, size in zip(files, sizes, strict=True) if size != file.bytes]
 
 
 def _select_published(names: Iterable[str]) -> list[str]:
-    return [name for name in names if confined.is_published(f"{MANIFESTS}/{name}")]
+    return [name for name in names if is_published(f"{MANIFESTS}/{name}")]
 
 
 def _read_text(file_system: FileSystem, path: str, name: str) -> str:
@@ -141,8 +141,8 @@ def _parse(name: str, text: str) -> Manifest:
 
 
 def _parse_manifest(name: str, text: str, fields: Mapping[str, Any]) -> Manifest:
-    txn = confined.parsed(fields["txn"])
-    if txn is None or confined.manifest_of(txn) != f"{MANIFESTS}/{name}":
+    txn = parse_transaction(fields["txn"])
+    if txn is None or manifest_path(txn) != f"{MANIFESTS}/{name}":
         raise ValueError(f"it is that of {str(fields['txn'])[:80]}")
     at = datetime.fromisoformat(fields["at"]).astimezone(UTC) if "at" in fields else None
     return Manifest(
@@ -152,7 +152,7 @@ def _parse_manifest(name: str, text: str, fields: Mapping[str, Any]) -> Manifest
         at,
         str(fields["format"]),
         _parse_schema(fields.get("schema")),
-        tuple(_parse_file(file, confined.stem(txn)) for file in fields["files"]),
+        tuple(_parse_file(file, file_stem(txn)) for file in fields["files"]),
         tuple(map(str, fields.get("replaces", ()))),
         hashlib.sha256(f"{name}\n{text}".encode()).hexdigest(),
     )
@@ -170,7 +170,7 @@ def _parse_schema(schema: Any) -> Mapping[str, Any] | None:
 def _parse_file(fields: Mapping[str, Any], stem: str) -> ManifestFile:
     """Return the file that a manifest names. Raises ValueError: it is not one of the manifest's checkpoint."""
     path = fields["path"]
-    if not confined.is_published(path) or not path.rpartition("/")[2].startswith(f"{stem}-"):
+    if not is_published(path) or not path.rpartition("/")[2].startswith(f"{stem}-"):
         raise ValueError(f"it names {str(path)[:80]!r}")
     return ManifestFile(path, int(fields["bytes"]))
 

@@ -23,7 +23,7 @@ from onceonly.sources import file_manifests
 from onceonly.sources.file_manifests import Manifest, ManifestFile
 from onceonly.sources.stored_source import StoredSource
 from onceonly.spark.file_formats import Schema
-from onceonly.storage import places
+from onceonly.storage.file_systems import open_file_system
 from onceonly.storage.interface import FileSystem
 from onceonly.storage.paths import spark_uri
 
@@ -151,7 +151,7 @@ class FileReader(StoredSource):
 
     @cached_property
     def _place(self) -> tuple[FileSystem, str]:
-        place = places.of(self._uri, self._webhdfs)
+        place = open_file_system(self._uri, self._webhdfs)
         if place is None:
             raise file_manifests.refuse_unsupported_storage(self._config, self._uri)
         return place

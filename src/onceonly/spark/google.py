@@ -10,7 +10,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from onceonly.storage.google_names import SCHEMES, key_file
+from onceonly.storage.logins import find_google_key_file
+from onceonly.storage.paths import GOOGLE_SCHEMES as SCHEMES
 
 __all__ = ["COMMITTERS", "DISPLAY_NAME", "FOLDER", "MISSING_JAR_ERRORS", "SCHEMES", "settings"]
 
@@ -40,7 +41,7 @@ def settings(base: Path, env: Mapping[str, str] = os.environ) -> dict[str, str]:
     """
     if not any((base / FOLDER).glob("*.jar")):
         return {}
-    file = key_file(env)
+    file = find_google_key_file(env)
     login = {"auth.type": "APPLICATION_DEFAULT"}
     if file:
         login = {"auth.type": "SERVICE_ACCOUNT_JSON_KEYFILE", "auth.service.account.json.keyfile": str(file)}

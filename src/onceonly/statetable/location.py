@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from onceonly.errors import InvalidPipeline, NotCommitted
-from onceonly.pipeline.names import NAME
+from onceonly.names import NAME
 from onceonly.statetable.local_log import LocalLog
 from onceonly.statetable.log import Log
 from onceonly.storage.durability import require_writable
@@ -241,7 +241,7 @@ def _check_storage(uri: str) -> None:
     from onceonly.storage import arbitration
 
     try:
-        arbitration.check(uri)
+        arbitration.require_put_if_absent(uri)
     except OSError as error:
         raise _cannot_open(uri, error) from error
 

@@ -29,7 +29,7 @@ from onceonly.statetable.log import (
     parse_entry,
 )
 from onceonly.storage import delta_names
-from onceonly.storage.objects import Found, Objects
+from onceonly.storage.objects import ListedObject, Objects
 
 MAX_PARSED_ENTRIES = 256  # entries that are kept in memory
 LOOK_FRESH_SECONDS = 0.25  # a row is written after a look at the log that is not older
@@ -155,7 +155,7 @@ class StoreLog:
         self._remember_listing(listing)
         return True
 
-    def _remember_listing(self, listing: list[Found]) -> None:
+    def _remember_listing(self, listing: list[ListedObject]) -> None:
         """Remember the newest version of a listing, its tag, and the last log checkpoint.
 
         Raises:

@@ -22,38 +22,38 @@ from azure.core.credentials import AzureNamedKeyCredential
 from azure.identity import DefaultAzureCredential
 from azure.storage.blob import BlobServiceClient
 
-from onceonly.storage.azure_names import KEY, TOKEN, Place, is_emulated
-from onceonly.storage.copies import Unmet
-from onceonly.storage.interface import AT_ONCE
-from onceonly.storage.object_files import MARK, Found
+from onceonly.storage.interface import MAX_PARALLEL_REQUESTS
+from onceonly.storage.logins import AZURE_KEY, AZURE_TOKEN
+from onceonly.storage.object_files import MARK_KEY, StoredObject, UnmetCondition
+from onceonly.storage.paths import AzureFolder, is_azure_emulated
 
-A_FOLDER = "hdi_isfolder"  # in the metadata of what marks a folder
-KEYS = (KEY, "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_MASTER_KEY")
-TOKENS = (TOKEN, "AZURE_STORAGE_SAS_KEY")
-TAKEN = ("BlobAlreadyExists", "TargetConditionNotMet", "UnauthorizedBlobOverwrite")
-MISSING = ("BlobNotFound", "ContainerNotFound", "SourceConditionNotMet", "CannotVerifyCopySource")
+FOLDER_KEY = "hdi_isfolder"  # of the metadata of what marks a folder
+KEY_VARIABLES = (AZURE_KEY, "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_MASTER_KEY")
+TOKEN_VARIABLES = (AZURE_TOKEN, "AZURE_STORAGE_SAS_KEY")
+TAKEN_CODES = ("BlobAlreadyExists", "TargetConditionNotMet", "UnauthorizedBlobOverwrite")
+MISSING_CODES = ("BlobNotFound", "ContainerNotFound", "SourceConditionNotMet", "CannotVerifyCopySource")
 CONNECT_TIMEOUT_SECONDS, RESPONSE_TIMEOUT_SECONDS = 10.0, 60.0
 MAX_REQUEST_TRIES = 4  # until one is answered
-FAILED = ("failed", "aborted")  # copies, of which an empty object stays
+FAILED_STATES = ("failed", "aborted")  # copies, of which an empty object stays
 COPY_POLL_SECONDS = 0.2  # between two looks at a copy that the store makes later
-UNMET = "ConditionNotMet"
-UNSIGNED = "AzureSigningError"  # the key is not in base64
+UNMET_CODE = "ConditionNotMet"
+SIGNING_ERROR = "AzureSigningError"  # the key is not in base64
 T = TypeVar("T")
 
 
 class Container:
-    """The container of a place. Nothing is asked before the first request."""
+    """The container of a folder. Nothing is asked before the first request."""
 
     server = "AZURE_STORAGE_ACCOUNT_NAME, or AZURE_STORAGE_ENDPOINT"
 
-    def __init__(self, place: Place) -> None:
-        self.name, self.root, self._account = place.container, place.root, place
+    def __init__(self, folder: AzureFolder) -> None:
+        self.name, self.root, self._folder = folder.container, folder.root, folder
 
     @property
     def endpoint(self) -> str:
-        return _address(self._account, os.environ)
+        return _address(self._folder, os.environ)
 
-    def find(self, uri: str) -> Found | None:
+    def find(self, uri: str) -> StoredObject | None:
         """Return the object; None: there is none, or it marks a folder.
 
         Raises:
@@ -64,13 +64,13 @@ class Container:
         except FileNotFoundError:
             return None
         metadata: Mapping[str, str] = properties.metadata or {}
-        if metadata.get(A_FOLDER):
+        if metadata.get(FOLDER_KEY):
             return None
         if properties.copy.status == "pending":
             raise OSError(f"{uri} is still being copied")
         # What a failed copy has left has the mark, and not the content.
-        mark = "" if properties.copy.status in FAILED else metadata.get(MARK, "")
-        return Found(int(properties.size), str(properties.etag), mark)
+        mark = "" if properties.copy.status in FAILED_STATES else metadata.get(MARK_KEY, "")
+        return StoredObject(int(properties.size), str(properties.etag), mark)
 
     def get(self, uri: str) -> bytes:
         return bytes(self._ask(uri, lambda: self._blob(uri).download_blob().readall()))
@@ -78,8 +78,8 @@ class Container:
     def put(self, uri: str, content: bytes) -> None:
         self._ask(uri, lambda: self._blob(uri).upload_blob(content, overwrite=True))
 
-    def copy(self, old: str, source: Found, new: str, mark: str) -> None:
-        """See `copies.CopyingStore`. A copy that the store makes later is waited for.
+    def copy(self, old: str, source: StoredObject, new: str, mark: str) -> None:
+        """Copy an object, and wait for a copy that the store makes later.
 
         The name is taken as soon as it has begun. What a copy that failed leaves there is removed, now or by the next.
         """
@@ -96,12 +96,13 @@ class Container:
             self._remove_failed(new)
             raise OSError(f"{new}: the store did not copy it ({status})")
 
-    def _begin_copy(self, old: str, source: Found, new: str, mark: str) -> dict[str, Any]:
+    def _begin_copy(self, old: str, source: StoredObject, new: str, mark: str) -> dict[str, Any]:
         """Ask the store for a copy, under both conditions, and return its answer: `copy_id` and `copy_status`."""
         old_blob, new_blob = self._blob(old), self._blob(new)
         conditions = {"source_etag": source.etag, "source_match_condition": MatchConditions.IfNotModified}
         conditions |= {"match_condition": MatchConditions.IfMissing}
-        answer = self._ask(new, lambda: new_blob.start_copy_from_url(old_blob.url, metadata={MARK: mark}, **conditions))
+        metadata = {MARK_KEY: mark}
+        answer = self._ask(new, lambda: new_blob.start_copy_from_url(old_blob.url, metadata=metadata, **conditions))
         return dict(answer)
 
     def _await_copy(self, new: str, copy_id: Any) -> Any:
@@ -117,9 +118,9 @@ class Container:
 
     def _remove_failed(self, uri: str) -> bool:
         """Remove what a failed copy of ours has left, and no other object; whether the name is free."""
-        with suppress(FileNotFoundError, Unmet):
+        with suppress(FileNotFoundError, UnmetCondition):
             properties = self._ask(uri, lambda: self._blob(uri).get_blob_properties())
-            if properties.copy.status not in FAILED or MARK not in (properties.metadata or {}):
+            if properties.copy.status not in FAILED_STATES or MARK_KEY not in (properties.metadata or {}):
                 return False
             conditions = {"etag": properties.etag, "match_condition": MatchConditions.IfNotModified}
             self._ask(uri, lambda: self._blob(uri).delete_blob(**conditions))
@@ -131,7 +132,7 @@ class Container:
             folder, lambda: self._container.list_blobs(name_starts_with=prefix, include=["metadata"])
         )
         for blob in blobs:
-            slash = "/" if (blob.metadata or {}).get(A_FOLDER) else ""
+            slash = "/" if (blob.metadata or {}).get(FOLDER_KEY) else ""
             yield blob.name.removeprefix(prefix) + slash
 
     def entries(self, folder: str, most: int | None = None) -> list[str]:
@@ -146,7 +147,7 @@ class Container:
         """Delete these objects, as far as they exist. What marks a folder goes after all that is in it."""
         objects = [uri for uri in uris if not uri.endswith("/")]
         markers = [uri for uri in uris if uri.endswith("/")]
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        with ThreadPoolExecutor(MAX_PARALLEL_REQUESTS) as pool:
             list(pool.map(self._delete, objects))
         for uri in sorted(markers, reverse=True):
             self._delete(uri.rstrip("/"))
@@ -173,7 +174,7 @@ class Container:
     @property
     def _container(self) -> Any:
         variables = frozenset(item for item in os.environ.items() if item[0].startswith(("AZURE_", "AZURITE_")))
-        return _client(os.getpid(), self._account, variables).get_container_client(self.name)
+        return _client(os.getpid(), self._folder, variables).get_container_client(self.name)
 
     def _ask(self, uri: str, request: Callable[[], T]) -> T:
         try:
@@ -187,31 +188,31 @@ class Container:
 
 
 @lru_cache(maxsize=4)
-def _client(process: int, place: Place, environment: frozenset[tuple[str, str]]) -> BlobServiceClient:
+def _client(process: int, folder: AzureFolder, environment: frozenset[tuple[str, str]]) -> BlobServiceClient:
     """Make a client for these variables. `process`: connections are not shared with a child."""
     variables = dict(environment)
     return BlobServiceClient(
-        _address(place, variables),
-        _credential(place, variables),
+        _address(folder, variables),
+        _credential(folder, variables),
         connection_timeout=CONNECT_TIMEOUT_SECONDS,
         read_timeout=RESPONSE_TIMEOUT_SECONDS,
         retry_total=MAX_REQUEST_TRIES - 1,
     )
 
 
-def _address(place: Place, variables: Mapping[str, str]) -> str:
+def _address(folder: AzureFolder, variables: Mapping[str, str]) -> str:
     """Return the address of the store's server."""
-    if is_emulated(variables):
-        return f"{variables.get('AZURITE_BLOB_STORAGE_URL', 'http://127.0.0.1:10000')}/{place.account}"
-    return variables.get("AZURE_STORAGE_ENDPOINT") or f"https://{place.host.replace('.dfs.', '.blob.', 1)}"
+    if is_azure_emulated(variables):
+        return f"{variables.get('AZURITE_BLOB_STORAGE_URL', 'http://127.0.0.1:10000')}/{folder.account}"
+    return variables.get("AZURE_STORAGE_ENDPOINT") or f"https://{folder.host.replace('.dfs.', '.blob.', 1)}"
 
 
-def _credential(place: Place, variables: Mapping[str, str]) -> Any:
+def _credential(folder: AzureFolder, variables: Mapping[str, str]) -> Any:
     """Return the account's key, else a SAS token, else Azure's usual chain."""
-    for name in KEYS:
+    for name in KEY_VARIABLES:
         if key := variables.get(name):
-            return AzureNamedKeyCredential(place.account, key)
-    for name in TOKENS:
+            return AzureNamedKeyCredential(folder.account, key)
+    for name in TOKEN_VARIABLES:
         if token := variables.get(name):
             return token
     return DefaultAzureCredential()
@@ -220,11 +221,11 @@ def _credential(place: Place, variables: Mapping[str, str]) -> Any:
 def _translate_error(error: azure.HttpResponseError, uri: str) -> OSError:
     """Return what the store has answered, as the error that a local file system would raise."""
     code, status = _code(error), error.status_code
-    if code == UNMET:
-        return Unmet(f"{uri}: {code}")
-    if code in TAKEN:
+    if code == UNMET_CODE:
+        return UnmetCondition(f"{uri}: {code}")
+    if code in TAKEN_CODES:
         return FileExistsError(f"{uri}: {code}")
-    if code in MISSING or status == 404:
+    if code in MISSING_CODES or status == 404:
         return FileNotFoundError(f"{uri}: {code}")
     if status in (401, 403):
         return PermissionError(f"{uri}: {code}")
@@ -240,4 +241,4 @@ def _code(error: Any) -> str:
     if code:
         return str(code)
     name = type(error).__name__
-    return f"{KEY} is not a key" if name == UNSIGNED else name
+    return f"{AZURE_KEY} is not a key" if name == SIGNING_ERROR else name

@@ -9,34 +9,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from onceonly.storage import objects, trial
-from onceonly.storage.confined import OwnPath
+from onceonly.storage import arbitration
+from onceonly.storage.folders import arrow_file_system
 from onceonly.storage.interface import Fingerprint, Ready, Upload
-from onceonly.storage.object_files import FOLDER, NONCE, Found, ObjectFiles, Store
-
-
-class Unmet(OSError):
-    """A condition of a copy was not met; which one, the answer does not say."""
-
-
-class CopyingStore(Store, Protocol):
-    server: str  # in errors: what names the server
-
-    def copy(self, old: str, source: Found, new: str, mark: str) -> None:
-        """Copy an object whole, with that mark in place of its metadata; on the store's side.
-
-        Args:
-            source: the object as it was seen; another one is not copied.
-        Raises:
-            FileExistsError: the name is taken. It may be by this very copy, whose first answer was lost.
-            FileNotFoundError: the object no longer exists, or is another one.
-            Unmet: one of both.
-        """
+from onceonly.storage.object_files import FOLDER_MARKER, NONCE, CopyingStore, ObjectFiles, StoredObject, UnmetCondition
+from onceonly.storage.own_paths import OwnPath
 
 
 class CopiedFiles(ObjectFiles):
@@ -47,7 +28,7 @@ class CopiedFiles(ObjectFiles):
         self._copying_store, self.server = store, store.server
 
     def try_out(self, target: str) -> None:
-        def begin(old: str, source: Found, new: str, mark: str) -> Callable[[], bool]:
+        def begin(old: str, source: StoredObject, new: str, mark: str) -> Callable[[], bool]:
             def copy() -> bool:
                 try:
                     self._copy_once(old, source, new, mark)
@@ -57,7 +38,7 @@ class CopiedFiles(ObjectFiles):
 
             return copy
 
-        trial.check(self._store, target, begin)
+        arbitration.require_one_publisher(self._store, target, begin)
 
     def ready(self, staged: str, final: str) -> Ready:
         source = self._store.find(staged)
@@ -83,13 +64,13 @@ class CopiedFiles(ObjectFiles):
         self.write(new.path, text)
         try:
             source = self._store.find(new.path)
-            if source is None or not self.exists(f"{folder.path}/{FOLDER}"):
+            if source is None or not self.exists(f"{folder.path}/{FOLDER_MARKER}"):
                 raise FileNotFoundError(folder.path)
             self._copy(new.path, source, path, nonce)
         finally:
             self.remove(new)
 
-    def _copy(self, old: str, source: Found, new: str, nonce: str) -> None:
+    def _copy(self, old: str, source: StoredObject, new: str, nonce: str) -> None:
         """Copy an object. A name that is taken is no error if its object has the nonce: it is of this very copy."""
         try:
             self._copy_once(old, source, new, nonce)
@@ -98,14 +79,14 @@ class CopiedFiles(ObjectFiles):
             if published is None or published.mark != nonce:
                 raise
 
-    def _copy_once(self, old: str, source: Found, new: str, mark: str) -> None:
+    def _copy_once(self, old: str, source: StoredObject, new: str, mark: str) -> None:
         """Copy an object, and find out which condition was not met, if the store does not say.
 
         If the object is still the same one, the name was taken; it may be free again by now.
         """
         try:
             self._copying_store.copy(old, source, new, mark)
-        except Unmet as error:
+        except UnmetCondition as error:
             current = self._store.find(old)
             if current and current.etag == source.etag:
                 raise FileExistsError(new) from error
@@ -113,7 +94,7 @@ class CopiedFiles(ObjectFiles):
 
     def delete(self, folder: OwnPath) -> None:
         """Delete a folder. The sign goes first: whoever writes something there later looks for it afterwards."""
-        self.remove(folder.below(FOLDER))
+        self.remove(folder.below(FOLDER_MARKER))
         super().delete(folder)
         self._store.unlink([f"{folder.path}/"])  # what Spark marks the folder itself by
 
@@ -121,7 +102,7 @@ class CopiedFiles(ObjectFiles):
         self, folder: str, format: ds.FileFormat, schema: pa.Schema | None = None, by: pa.Schema | None = None
     ) -> pa.RecordBatchReader:
         hive = ds.partitioning(by, flavor="hive")
-        files, path = objects.arrow(folder)
+        files, path = arrow_file_system(folder)
         # To pyarrow's own list, what marks a folder is a file.
         names = [f"{path}/{name}" for name in self.visible(folder)]
         if schema and not names:

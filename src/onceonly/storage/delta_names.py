@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from onceonly.storage.objects import PAGE, Found, Objects
+from onceonly.storage.objects import PAGE, ListedObject, Objects
 
 LOG = "_delta_log"
 ENTRY = re.compile(r"(\d{20})\.json")
@@ -35,7 +35,7 @@ def checkpoint_of(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def recent(files: Objects) -> list[Found]:
+def recent(files: Objects) -> list[ListedObject]:
     """Return what the log of a table has since its last log checkpoint, and that; perhaps more.
 
     One request, where the log has less than a page; else the last log checkpoint tells where to begin.

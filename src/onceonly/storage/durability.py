@@ -17,7 +17,7 @@ from pathlib import Path
 
 from onceonly.errors import NotCommitted
 
-AT_ONCE = 8
+MAX_PARALLEL_SYNCS = 8
 ENTRY = re.compile(r"(\d{20})\.(json|checkpoint.*)")  # in a Delta log: a commit, or the state after one
 
 
@@ -62,7 +62,7 @@ def tree_to_disk(folder: Path) -> None:
     """Sync everything below a folder, the folder, and its parents."""
     from concurrent.futures import ThreadPoolExecutor  # here, so that `onceonly status` starts fast
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(MAX_PARALLEL_SYNCS) as pool:
         list(pool.map(_sync_existing, _files_below(folder)))
     for root, _, _ in os.walk(folder):
         _sync_existing(Path(root))
@@ -80,7 +80,7 @@ def files_to_disk(paths: Iterable[Path]) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     files = list(paths)
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(MAX_PARALLEL_SYNCS) as pool:
         list(pool.map(_sync_existing, files))
     folders = {path.parent for path in files}
     for folder in sorted(folder for folder in folders if folder.exists()):

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pyarrow.fs as pafs
 
-from onceonly.checkpoint.model import Transaction
-from onceonly.storage import azure_names, google_names, objects
-from onceonly.storage.confined import HIDDEN, OwnPath
+from onceonly.storage import objects
 from onceonly.storage.durability import to_disk
-from onceonly.storage.paths import local_path
-
-S3 = ("s3", "s3a")
+from onceonly.storage.own_paths import HIDDEN, OwnPath
+from onceonly.storage.paths import AZURE_SCHEMES, GOOGLE_SCHEMES, S3_SCHEMES, local_path, split_google_uri
 
 
 class Folders:
@@ -29,7 +25,7 @@ class Folders:
         return f"{self.uri}/{name}"
 
     def has(self, name: str) -> bool:
-        files, path = file_system(self.path(name))
+        files, path = arrow_file_system(self.path(name))
         return bool(files.get_file_info(path).type is not pafs.FileType.NotFound)
 
     def delete(self, name: str) -> None:
@@ -48,7 +44,7 @@ class Folders:
             return _create_durably(local, text)
         if self.has(name):
             return False
-        files, path = file_system(self.path(name))
+        files, path = arrow_file_system(self.path(name))
         with files.open_output_stream(path) as out:
             out.write(text.encode())
         return True
@@ -64,7 +60,7 @@ class Folders:
         probe = OwnPath(self.uri, f"{folder}/{name}")
         if is_marked_store(self.uri):
             return objects.literal(self.path(folder)).unlink([name])
-        files, path = file_system(probe.path)
+        files, path = arrow_file_system(probe.path)
         files.delete_file(path)
 
     def exists(self) -> bool:
@@ -80,25 +76,21 @@ class Folders:
         if is_marked_store(self.uri):
             sizes = {obj.path: obj.size for obj in objects.literal(self.path(name)).below()}
         else:
-            files, path = file_system(self.path(name))
+            files, path = arrow_file_system(self.path(name))
             infos = files.get_file_info(pafs.FileSelector(path, allow_not_found=True, recursive=True))
             sizes = {info.path.removeprefix(f"{path}/"): info.size for info in infos if info.is_file}
         return {path: size for path, size in sizes.items() if size and not _is_hidden(path)}
 
     def text(self, name: str) -> str:
-        files, path = file_system(self.path(name))
+        files, path = arrow_file_system(self.path(name))
         with files.open_input_stream(path) as stream:
             return str(stream.read().decode())
-
-    def holding(self, prefix: str) -> list[Transaction]:
-        """Return the transactions with that `Transaction.prefix` that have a folder."""
-        return named(self.names(), prefix)
 
     def names(self) -> list[str]:
         """Return the names of all folders in it, and of files where that costs nothing; empty if it does not exist."""
         if is_marked_store(self.uri):
             return objects.literal(self.uri).folders("")
-        files, path = file_system(self.uri)
+        files, path = arrow_file_system(self.uri)
         infos = files.get_file_info(pafs.FileSelector(path, allow_not_found=True))
         return [info.base_name for info in infos]
 
@@ -107,25 +99,16 @@ def _is_hidden(path: str) -> bool:
     return any(part.startswith(HIDDEN) for part in path.split("/"))
 
 
-def named(folders: Iterable[str], prefix: str) -> list[Transaction]:
-    """Return the transactions with that `Transaction.prefix` among the names of folders, in order."""
-    transactions = []
-    for name in sorted(folders):
-        if name.startswith(f"{prefix}-") and (txn := Transaction.parse(name)):
-            transactions.append(txn)
-    return transactions
-
-
 def delete(own: OwnPath) -> None:
     """Delete a folder with all its content, if it exists. Another process may delete it at the same time.
 
     Nothing in its path is an escape.
     """
-    if _scheme(own.root) in google_names.SCHEMES:
+    if _scheme(own.root) in GOOGLE_SCHEMES:
         return _delete_on_google(own)
     if is_marked_store(own.root):
         return objects.literal(own.path).clear()
-    files, root = file_system(own.root)
+    files, root = arrow_file_system(own.root)
     path = f"{root}/{own.name}"
     while files.get_file_info(path).type is not pafs.FileType.NotFound:
         with suppress(FileNotFoundError):  # another process deletes it as well
@@ -136,13 +119,13 @@ def _delete_on_google(own: OwnPath) -> None:
     """Delete by Google's own client: what marks a folder there ends with a slash, and obstore cannot name it."""
     with objects.require_client(own.root):
         from onceonly.storage.google_client import Bucket
-    bucket_name, path = google_names.parse(own.path)
+    bucket_name, path = split_google_uri(own.path)
     bucket = Bucket(bucket_name)
     while names := list(bucket.list_names(f"{bucket.root}/{path}")):
         bucket.unlink([f"{bucket.root}/{path}/{name}" for name in names])
 
 
-def file_system(uri: str) -> tuple[pafs.FileSystem, str]:
+def arrow_file_system(uri: str) -> tuple[pafs.FileSystem, str]:
     """Return the file system of a path or URI, and the path in it.
 
     The path is taken as Spark takes it: nothing is an escape.
@@ -151,8 +134,8 @@ def file_system(uri: str) -> tuple[pafs.FileSystem, str]:
     if local is not None:
         return pafs.LocalFileSystem(), str(local)
     if is_marked_store(uri):
-        return objects.arrow(uri)  # pyarrow itself does not read the variables that delta-rs reads
-    if _scheme(uri) in S3:
+        return objects.open_arrow(uri)  # pyarrow itself does not read the variables that delta-rs reads
+    if _scheme(uri) in S3_SCHEMES:
         bucket, _, path = uri.partition("://")[2].rstrip("/").partition("/")
         return pafs.FileSystem.from_uri(f"s3://{bucket}")[0], f"{bucket}/{path}"
     files_and_path: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(uri)
@@ -161,7 +144,7 @@ def file_system(uri: str) -> tuple[pafs.FileSystem, str]:
 
 def is_marked_store(uri: str) -> bool:
     """Whether folders may be marked there by objects, which pyarrow takes for files."""
-    return _scheme(uri) in (*azure_names.SCHEMES, *google_names.SCHEMES)
+    return _scheme(uri) in (*AZURE_SCHEMES, *GOOGLE_SCHEMES)
 
 
 def _scheme(uri: str) -> str:

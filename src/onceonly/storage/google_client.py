@@ -23,10 +23,9 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud.storage import Client  # type: ignore[import-untyped]
 from google.cloud.storage.exceptions import DataCorruption  # type: ignore[import-untyped]
 
-from onceonly.storage.copies import Unmet
-from onceonly.storage.google_names import key_file
-from onceonly.storage.interface import AT_ONCE
-from onceonly.storage.object_files import MARK, Found
+from onceonly.storage.interface import MAX_PARALLEL_REQUESTS
+from onceonly.storage.logins import find_google_key_file
+from onceonly.storage.object_files import MARK_KEY, StoredObject, UnmetCondition
 
 TIMEOUT_SECONDS = (10.0, 60.0)  # to connect, and for a response
 T = TypeVar("T")
@@ -42,13 +41,13 @@ class Bucket:
 
     @property
     def endpoint(self) -> str:
-        return _find_server(key_file(os.environ)) or "https://storage.googleapis.com"
+        return _find_server(find_google_key_file(os.environ)) or "https://storage.googleapis.com"
 
-    def find(self, uri: str) -> Found | None:
+    def find(self, uri: str) -> StoredObject | None:
         blob = self._ask(uri, lambda: self._bucket.get_blob(self._key(uri), timeout=TIMEOUT_SECONDS))
         if not blob:
             return None
-        return Found(int(blob.size), str(blob.generation), (blob.metadata or {}).get(MARK, ""))
+        return StoredObject(int(blob.size), str(blob.generation), (blob.metadata or {}).get(MARK_KEY, ""))
 
     def get(self, uri: str) -> bytes:
         return bytes(self._ask(uri, lambda: self._blob(uri).download_as_bytes(timeout=TIMEOUT_SECONDS)))
@@ -56,10 +55,10 @@ class Bucket:
     def put(self, uri: str, content: bytes) -> None:
         self._ask(uri, lambda: self._blob(uri).upload_from_string(content, timeout=TIMEOUT_SECONDS))
 
-    def copy(self, old: str, source: Found, new: str, mark: str) -> None:
-        """See `copies.CopyingStore`. A large object takes several requests; its name appears with the last one."""
+    def copy(self, old: str, source: StoredObject, new: str, mark: str) -> None:
+        """Copy an object. A large one takes several requests, and its name appears with the last one."""
         old_blob, new_blob = self._blob(old), self._blob(new)
-        new_blob.metadata, new_blob.content_type = {MARK: mark}, "application/octet-stream"
+        new_blob.metadata, new_blob.content_type = {MARK_KEY: mark}, "application/octet-stream"
         conditions = {"if_generation_match": 0, "if_source_generation_match": int(source.etag)}
 
         def copy_part(token: str | None) -> str | None:
@@ -91,7 +90,7 @@ class Bucket:
         return sorted(names - {""})
 
     def unlink(self, uris: Sequence[str]) -> None:
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        with ThreadPoolExecutor(MAX_PARALLEL_REQUESTS) as pool:
             list(pool.map(self._delete, uris))
 
     def _delete(self, uri: str) -> None:
@@ -127,7 +126,7 @@ class Bucket:
         except google.NotFound as error:
             raise FileNotFoundError(f"{uri}: not found") from error
         except google.PreconditionFailed as error:
-            raise Unmet(uri) from error
+            raise UnmetCondition(uri) from error
         except login.TransportError as error:
             raise ConnectionError(f"{self.root}: the server that logs in does not answer") from error
         except (google.Forbidden, google.Unauthorized, login.GoogleAuthError) as error:
@@ -143,7 +142,7 @@ class Bucket:
 @lru_cache(maxsize=1)
 def _client(process: int, environment: frozenset[tuple[str, str]]) -> Client:
     """Make a client for these variables. `process`: connections are not shared with a child."""
-    file = key_file(dict(environment))
+    file = find_google_key_file(dict(environment))
     server = _find_server(file)
     options = {"api_endpoint": server} if server else None
     if file is None:

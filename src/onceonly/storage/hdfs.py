@@ -16,18 +16,18 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 
 from onceonly.errors import NotCommitted
-from onceonly.storage.confined import MANIFESTS, OwnPath
 from onceonly.storage.interface import (
     FileSystem,
     Fingerprint,
     Move,
     Ready,
-    Unsuitable,
+    UnsuitableTarget,
     is_hidden,
     parent,
     parents,
     probe_in,
 )
+from onceonly.storage.own_paths import MANIFESTS, OwnPath
 from onceonly.storage.webhdfs import CONNECT_TIMEOUT_SECONDS, Cluster, Unreachable
 
 LASTING = ("QuotaExceededException", "PathComponentTooLongException", "MaxDirectoryItemsExceededException")
@@ -44,7 +44,7 @@ class HdfsFiles(FileSystem):
         """Refuse a target that cannot take files.
 
         Raises:
-            Unsuitable: a person has to act.
+            UnsuitableTarget: a person has to act.
             NotCommitted: no response within seconds, or not from a NameNode.
         """
         cluster = self._cluster
@@ -52,13 +52,13 @@ class HdfsFiles(FileSystem):
             cluster.request("get", "GETFILESTATUS", "/", seconds=CONNECT_TIMEOUT_SECONDS)
             nearest = self._nearest(target)
             if not self._is_folder(nearest):
-                raise Unsuitable(f"{nearest} is not a folder.", "Choose another path.")
+                raise UnsuitableTarget(f"{nearest} is not a folder.", "Choose another path.")
             cluster.request("get", "CHECKACCESS", cluster.path(nearest), fsaction="-wx")
             if self.exists(f"{target}/_delta_log"):
-                raise Unsuitable(f"{target} is a Delta table.", "Use a DeltaSink, or another folder.")
+                raise UnsuitableTarget(f"{target} is a Delta table.", "Use a DeltaSink, or another folder.")
         except PermissionError as error:
             todo = f"Grant it to the user '{cluster.user}', or set HADOOP_USER_NAME. Kerberos is not supported."
-            raise Unsuitable(f"{error}.", todo) from error
+            raise UnsuitableTarget(f"{error}.", todo) from error
         except OSError as error:
             raise NotCommitted(
                 f"{target} cannot be reached.",
@@ -82,7 +82,7 @@ class HdfsFiles(FileSystem):
         except (PermissionError, Unreachable):
             raise
         except OSError as error:
-            raise Unsuitable(
+            raise UnsuitableTarget(
                 f"{self._cluster.address} cannot rename a file atomically ({error}).",
                 "Use the NameNode's own address, or a DeltaSink.",
             ) from error
@@ -119,12 +119,12 @@ class HdfsFiles(FileSystem):
                 with suppress(OSError):  # an abort removes what is left
                     self.remove(probe)
 
-    def refusal(self, error: OSError) -> Unsuitable | None:
+    def refusal(self, error: OSError) -> UnsuitableTarget | None:
         if isinstance(error, PermissionError):
             todo = f"Grant it to the user '{self._cluster.user}', or set HADOOP_USER_NAME."
-            return Unsuitable(f"{error}.", todo, "target-not-writable")
+            return UnsuitableTarget(f"{error}.", todo, "target-not-writable")
         if any(word in str(error) for word in LASTING):
-            return Unsuitable(f"{error}.", "Raise the quota, make space, or use shorter names.", "target-full")
+            return UnsuitableTarget(f"{error}.", "Raise the quota, make space, or use shorter names.", "target-full")
         return None
 
     def check_staged(self, old: OwnPath, ready: Ready) -> None:
@@ -132,7 +132,7 @@ class HdfsFiles(FileSystem):
             super().check_staged(old, ready)
             self._checked[old.path] = self._version(old.path)
         except PermissionError as error:
-            raise Unsuitable(f"{error}.", "Let Spark write as the same user.", "files-of-another-user") from error
+            raise UnsuitableTarget(f"{error}.", "Let Spark write as the same user.", "files-of-another-user") from error
 
     def _version(self, path: str) -> tuple[Any, ...]:
         """Return what changes with the content of a file, and not with its name."""

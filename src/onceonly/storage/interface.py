@@ -9,12 +9,12 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from onceonly.storage.confined import HIDDEN, OwnPath
+from onceonly.storage.own_paths import HIDDEN, OwnPath
 
-AT_ONCE = 8  # requests, or syncs of files, in parallel
+MAX_PARALLEL_REQUESTS = 8  # requests, or syncs of files, in parallel
 
 
-class Unsuitable(Exception):
+class UnsuitableTarget(Exception):
     """No files can be published there until a person acts: the reason, what to do, and a stable word for it."""
 
     def __init__(self, why: str, todo: str, code: str = "target-unsuitable") -> None:
@@ -67,15 +67,23 @@ class FileSystem(Protocol):
     """Paths are absolute: local ones, or URIs. Errors are OSErrors, as a local file system raises them."""
 
     def check(self, target: str) -> None:
-        """Refuse a target that cannot take files; writes nothing. Raises Unsuitable; NotCommitted: no response."""
+        """Refuse a target that cannot take files; writes nothing.
+
+        Raises:
+            UnsuitableTarget: a person has to act.
+            NotCommitted: no response.
+        """
 
     def same(self, one: str, other: str) -> bool:
         """Whether two paths are the same folder."""
 
     def probe(self, folder: OwnPath, target: str) -> None:
-        """Create the staging folder, and test that a file can be moved from it into the target. Raises Unsuitable.
+        """Create the staging folder, and test that a file can be moved from it into the target.
 
         If the target does not exist yet, the test stays in the staging folder, beside which it will be created.
+
+        Raises:
+            UnsuitableTarget: no file can be moved there.
         """
 
     def begin(self, folder: OwnPath) -> None:
@@ -106,14 +114,14 @@ class FileSystem(Protocol):
 
         Raises:
             FileNotFoundError: it is missing, or is another file.
-            Unsuitable: this process can neither move nor read it.
+            UnsuitableTarget: this process can neither move nor read it.
         """
         if self.fingerprint(old.path) != ready.print:
             raise FileNotFoundError(f"{old.path} is not the file that was staged")
         self.check_movable(old)
 
     def check_movable(self, old: OwnPath) -> None:
-        """Check that this process can move a file that another one has written. Raises Unsuitable."""
+        """Check that this process can move a file that another one has written. Raises UnsuitableTarget."""
         return
 
     def check_names(self, folder: OwnPath, files: Collection[Move], target: str, text: str) -> None:
@@ -126,18 +134,18 @@ class FileSystem(Protocol):
             files: that are going to be moved, to folders that may not exist yet. They are not created.
             text: of a file that `create` will write.
         Raises:
-            Unsuitable: this process cannot create files there.
+            UnsuitableTarget: this process cannot create files there.
         """
 
     def check_removal(self, path: str) -> None:
-        """Check that this process can remove a published file. Raises Unsuitable."""
+        """Check that this process can remove a published file. Raises UnsuitableTarget."""
         return
 
     def remove_probes(self, folder: OwnPath, target: str) -> None:
         """Remove what `probe` and `check_names` have left in the target for that transaction."""
         self.remove(probe_in(target, "", folder))
 
-    def refusal(self, error: OSError) -> Unsuitable | None:
+    def refusal(self, error: OSError) -> UnsuitableTarget | None:
         """Return the reason of an error that no repetition helps against; None: one may help."""
         return None
 

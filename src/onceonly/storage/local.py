@@ -17,19 +17,19 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from onceonly.storage import folders
-from onceonly.storage.confined import MANIFESTS, OwnPath
 from onceonly.storage.durability import to_disk, tree_to_disk
 from onceonly.storage.interface import (
     FileSystem,
     Fingerprint,
     Move,
     Ready,
-    Unsuitable,
+    UnsuitableTarget,
     is_hidden,
     parent,
     parents,
     probe_in,
 )
+from onceonly.storage.own_paths import MANIFESTS, OwnPath
 
 MOUNTS = Path("/proc/self/mountinfo")
 TRIES = 20  # attempts to create a folder or a name that another process removes or creates
@@ -54,26 +54,26 @@ class LocalFiles(FileSystem):
         """Refuse a target that cannot take files.
 
         Raises:
-            Unsuitable: also the root of a file system: rows are staged beside it, on another file system.
+            UnsuitableTarget: also the root of a file system: rows are staged beside it, on another file system.
         """
         place = Path(target)
         nearest = next(path for path in (place, *place.parents) if path.exists())
         if not nearest.is_dir():
-            raise Unsuitable(f"{nearest} is not a folder.", "Choose another path.")
+            raise UnsuitableTarget(f"{nearest} is not a folder.", "Choose another path.")
         if not os.access(nearest, os.W_OK | os.X_OK, effective_ids=True):
             why = f"this process has no write permission in {nearest}."
-            raise Unsuitable(why, "Grant it, or choose another path.", "target-not-writable")
+            raise UnsuitableTarget(why, "Grant it, or choose another path.", "target-not-writable")
         if (place / "_delta_log").exists():
-            raise Unsuitable(f"{target} is a Delta table.", "Use a DeltaSink, or another folder.")
+            raise UnsuitableTarget(f"{target} is a Delta table.", "Use a DeltaSink, or another folder.")
         if place.exists() and place.stat().st_dev != place.parent.stat().st_dev:
-            raise Unsuitable(
+            raise UnsuitableTarget(
                 f"{target} is the root of a file system, and rows are staged beside it, on another one.",
                 "Choose a folder below it, so that a hard link can publish a staged file.",
             )
         above = os.path.realpath(place.parent)
         mounts = {f"{above}/{place.name}", f"{above}/.{place.name}.staged"} & _mount_points()
         if mounts:
-            raise Unsuitable(
+            raise UnsuitableTarget(
                 f"{mounts.pop()} is a mount point: no hard link can go from the staging folder to the published one.",
                 "Mount the folder above it, or choose a folder below it.",
             )
@@ -149,9 +149,9 @@ class LocalFiles(FileSystem):
         self.remove(name)
 
     def _check_new_target(self, target: str) -> None:
-        """Check that a target that does not exist yet can be created. Raises Unsuitable."""
+        """Check that a target that does not exist yet can be created. Raises UnsuitableTarget."""
         if not os.access(parent(target), os.W_OK | os.X_OK, effective_ids=True):
-            raise Unsuitable(
+            raise UnsuitableTarget(
                 f"this process has no write permission in {parent(target)}.", "Grant it.", "target-not-writable"
             )
 
@@ -177,7 +177,7 @@ class LocalFiles(FileSystem):
             with suppress(NotADirectoryError):
                 self.remove(probe_in(target, place, folder))
 
-    def refusal(self, error: OSError) -> Unsuitable | None:
+    def refusal(self, error: OSError) -> UnsuitableTarget | None:
         path = str(error.filename2 or error.filename or "the target")
         if error.errno in PERMISSIONS:
             is_link = error.filename2 is not None and os.access(parent(path), os.W_OK | os.X_OK, effective_ids=True)
@@ -186,7 +186,7 @@ class LocalFiles(FileSystem):
             return _no_link(str(error.filename), path, error)
         if error.errno in LASTING:
             why, todo, code = LASTING[error.errno]
-            return Unsuitable(f"{path}: {why} ({error.strerror}).", todo, code)
+            return UnsuitableTarget(f"{path}: {why} ({error.strerror}).", todo, code)
         return None
 
     def move(self, old: OwnPath, new: str, ready: Ready | None = None) -> None:
@@ -300,13 +300,13 @@ def _user(uid: int) -> str:
         return str(uid)
 
 
-def _other_user(path: str) -> Unsuitable:
+def _other_user(path: str) -> UnsuitableTarget:
     try:
         file, folder = os.stat(path), os.stat(parent(path))
         owners = f"user {_user(file.st_uid)} (mode {stat.S_IMODE(file.st_mode):04o}), its folder to {_owner(folder)}"
     except PermissionError:
         owners = "another user"
-    return Unsuitable(
+    return UnsuitableTarget(
         f"{path} belongs to {owners}. This process runs as user {_user(os.geteuid())}, which may not read, link or "
         "remove it. Linux links only files that one owns or may write (fs.protected_hardlinks).",
         "Run Spark's executors and Onceonly as one user; or put both users into one group and let Spark write for it: "
@@ -315,20 +315,20 @@ def _other_user(path: str) -> Unsuitable:
     )
 
 
-def _not_writable(place: str) -> Unsuitable:
-    return Unsuitable(
+def _not_writable(place: str) -> UnsuitableTarget:
+    return UnsuitableTarget(
         f"user {_user(os.geteuid())} may not create or remove files in {place}.", "Grant it.", "target-not-writable"
     )
 
 
-def _no_link(folder: str, target: str, error: OSError) -> Unsuitable:
+def _no_link(folder: str, target: str, error: OSError) -> UnsuitableTarget:
     if error.errno == errno.EXDEV:
-        return Unsuitable(
+        return UnsuitableTarget(
             f"{target} is on another file system or mount than its staging folder {folder} ({error.strerror}).",
             "Mount the folder above it, or choose a folder below the mount point.",
             "target-on-another-device",
         )
-    return Unsuitable(
+    return UnsuitableTarget(
         f"the file system of {target} has no hard links ({error.strerror}).",
         "Use one with hard links, or a DeltaSink.",
     )

@@ -4,23 +4,26 @@ for path in onceonly.storage.manifests.files("lake/delays"): ...
 onceonly.storage.manifests.dataset("lake/delays").to_table()
 
 An hdfs:// folder is read over HTTP, as the sink writes it (`onceonly.storage.webhdfs`), and one of an object store
-by the client that publishes there (`onceonly.storage.places`).
+by the client that publishes there (`onceonly.storage.file_systems`).
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from onceonly.settings import Settings
-from onceonly.storage.confined import MANIFESTS as FOLDER
-from onceonly.storage.listing import every
+from onceonly.storage.file_systems import open_file_system, read_listed
+from onceonly.storage.folders import arrow_file_system
+from onceonly.storage.own_paths import MANIFESTS
 
 if TYPE_CHECKING:
     from onceonly.storage.interface import FileSystem
     from onceonly.storage.webhdfs import Cluster
+
+WEBHDFS_ADDRESS = "ONCEONLY_WEBHDFS"  # the variable with the address of the NameNode
 
 
 def files(folder: str | Path) -> list[Any]:
@@ -57,9 +60,7 @@ def dataset(folder: str | Path) -> Any:
         cluster, root = on_hdfs
         return cluster.dataset([cluster.path(uri) for uri in uris], cluster.path(root), format)
     if on_store := _find_on_store(folder):
-        from onceonly.storage import places
-
-        fs, base = places.arrow(on_store[1])
+        fs, base = arrow_file_system(on_store[1])
         paths = [uri.partition("://")[2] for uri in uris]
         return ds.dataset(paths, format=format, filesystem=fs, partitioning="hive", partition_base_dir=base)
     return ds.dataset(uris, format=format, partitioning="hive", partition_base_dir=str(folder))
@@ -67,7 +68,7 @@ def dataset(folder: str | Path) -> Any:
 
 def _read_manifests(names: Callable[[], Iterable[str]], read: Callable[[str], str | bytes]) -> dict[str, Any]:
     """Return the content of every manifest by its name. `names` lists them, and `read` reads one."""
-    return every(names, lambda name: json.loads(read(name)))
+    return read_listed(names, lambda name: json.loads(read(name)))
 
 
 def _current_paths(manifests: Mapping[str, Any]) -> list[str]:
@@ -86,7 +87,7 @@ def _read_from_disk(folder: Path) -> dict[str, Any]:
     """Return the manifests of a local folder. Raises FileNotFoundError: there is no such folder."""
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a folder")
-    place = folder / FOLDER
+    place = folder / MANIFESTS
     return _read_manifests(
         lambda: [path.name for path in place.glob("*.manifest")], lambda name: (place / name).read_text()
     )
@@ -98,7 +99,7 @@ def _find_on_hdfs(folder: str | Path) -> tuple[Cluster, str] | None:
         return None
     from onceonly.storage.webhdfs import Cluster, split
 
-    cluster = Cluster(str(folder), Settings.from_env().webhdfs)
+    cluster = Cluster(str(folder), os.environ.get(WEBHDFS_ADDRESS) or None)
     return cluster, cluster.root + split(str(folder))[1]
 
 
@@ -107,7 +108,7 @@ def _read_from_hdfs(cluster: Cluster, root: str) -> dict[str, Any]:
     fs = cluster.fs
     if fs.info(cluster.path(root))["type"] != "directory":
         raise FileNotFoundError(f"{root} is not a folder")
-    place = cluster.path(f"{root}/{FOLDER}")
+    place = cluster.path(f"{root}/{MANIFESTS}")
 
     def names() -> list[str]:
         try:
@@ -123,16 +124,14 @@ def _find_on_store(folder: str | Path) -> tuple[FileSystem, str] | None:
     """Return the file system and the URI of a folder on an object store; None for another folder."""
     if "://" not in str(folder) or str(folder).startswith("file:"):
         return None
-    from onceonly.storage import places
-
-    return places.of(str(folder))
+    return open_file_system(str(folder))
 
 
 def _read_from_store(file_system: FileSystem, root: str) -> dict[str, Any]:
     """Return the manifests of a folder on an object store. Raises FileNotFoundError: there is no such folder."""
     if not file_system.names(root):
         raise FileNotFoundError(f"{root} is not a folder")
-    place = f"{root}/{FOLDER}"
+    place = f"{root}/{MANIFESTS}"
     return _read_manifests(
         lambda: [name for name in file_system.names(place) if name.endswith(".manifest")],
         lambda name: file_system.read(f"{place}/{name}"),

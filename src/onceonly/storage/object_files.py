@@ -1,7 +1,7 @@
 """Files on an object store: what does not depend on how it gives a file its final name.
 
-There are no folders. That of a transaction exists as long as a small object in it (`FOLDER`), which is its sign. What a
-store has acknowledged is durable, so nothing is synced.
+There are no folders. That of a transaction exists as long as a small object in it (`FOLDER_MARKER`), which is its sign.
+What a store has acknowledged is durable, so nothing is synced.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from io import UnsupportedOperation
 from typing import NamedTuple, Protocol
 
 from onceonly.errors import NotCommitted
-from onceonly.storage.confined import OwnPath
-from onceonly.storage.interface import FileSystem, Fingerprint, Move, Ready, Unsuitable, is_hidden, probe_in
+from onceonly.storage.interface import FileSystem, Fingerprint, Move, Ready, UnsuitableTarget, is_hidden, probe_in
+from onceonly.storage.own_paths import OwnPath
 
-FOLDER = ".folder"  # in the folder of a transaction
+FOLDER_MARKER = ".folder"  # the object that is the sign of a transaction's folder
 NONCE = "nonce"  # in a fingerprint: what the object's metadata has to say
-MARK = "onceonly"  # in an object's metadata: which file it is
+MARK_KEY = "onceonly"  # of an object's metadata: the value says which file it is
 
 
-class Found(NamedTuple):
+class StoredObject(NamedTuple):
     """An object: its size, its version, and the mark in its metadata; empty if it has none."""
 
     bytes: int
@@ -42,7 +42,7 @@ class Store(Protocol):
     @property
     def endpoint(self) -> str: ...
 
-    def find(self, uri: str) -> Found | None: ...
+    def find(self, uri: str) -> StoredObject | None: ...
 
     def get(self, uri: str) -> bytes: ...
 
@@ -62,6 +62,25 @@ class Store(Protocol):
         """Delete these objects, as far as they exist."""
 
 
+class UnmetCondition(OSError):
+    """A condition of a copy was not met; which one, the answer does not say."""
+
+
+class CopyingStore(Store, Protocol):
+    server: str  # in errors: what names the server
+
+    def copy(self, old: str, source: StoredObject, new: str, mark: str) -> None:
+        """Copy an object whole, with that mark in place of its metadata; on the store's side.
+
+        Args:
+            source: the object as it was seen; another one is not copied.
+        Raises:
+            FileExistsError: the name is taken. It may be by this very copy, whose first answer was lost.
+            FileNotFoundError: the object no longer exists, or is another one.
+            UnmetCondition: one of both.
+        """
+
+
 class ObjectFiles(FileSystem):
     """Files of one store. Whoever extends it says how a file is moved."""
 
@@ -74,23 +93,23 @@ class ObjectFiles(FileSystem):
         """Refuse a target that cannot take files.
 
         Raises:
-            Unsuitable: also a store that gives one name to two files; that is tried once.
+            UnsuitableTarget: also a store that gives one name to two files; that is tried once.
             NotCommitted: no response.
         """
         try:
             if self._store.entries(f"{target}/_delta_log", most=2):  # the first one may be what marks the folder
-                raise Unsuitable(f"{target} is a Delta table.", "Use a DeltaSink, or another folder.")
+                raise UnsuitableTarget(f"{target} is a Delta table.", "Use a DeltaSink, or another folder.")
             if self.exists(target):
-                raise Unsuitable(f"{target} is not a folder.", "Choose another path.")
+                raise UnsuitableTarget(f"{target} is not a folder.", "Choose another path.")
             self.try_out(target)
         except PermissionError as error:
             todo = "Allow this login to list, read, write and delete there (docs/object-stores.md)."
-            raise Unsuitable(f"{error}.", todo) from error
+            raise UnsuitableTarget(f"{error}.", todo) from error
         except FileNotFoundError as error:
-            raise Unsuitable(f"{error}.", "Create the bucket, or correct the path.") from error
+            raise UnsuitableTarget(f"{error}.", "Create the bucket, or correct the path.") from error
         except UnsupportedOperation as error:
             todo = "Use a store with conditional writes (docs/object-stores.md), a disk, or HDFS."
-            raise Unsuitable(f"The store does not know a request: {error}.", todo) from error
+            raise UnsuitableTarget(f"The store does not know a request: {error}.", todo) from error
         except OSError as error:
             raise NotCommitted(
                 f"{target} cannot be reached.",
@@ -102,7 +121,7 @@ class ObjectFiles(FileSystem):
         """Try whether the store honours conditions.
 
         Raises:
-            Unsuitable: two processes could publish other files under one name.
+            UnsuitableTarget: two processes could publish other files under one name.
         """
 
     def same(self, one: str, other: str) -> bool:
@@ -113,10 +132,10 @@ class ObjectFiles(FileSystem):
         self.begin(folder)
 
     def begin(self, folder: OwnPath) -> None:
-        self._store.put(f"{folder.path}/{FOLDER}", b"")
+        self._store.put(f"{folder.path}/{FOLDER_MARKER}", b"")
 
     def has_begun(self, folder: OwnPath) -> bool:
-        return self.exists(f"{folder.path}/{FOLDER}")
+        return self.exists(f"{folder.path}/{FOLDER_MARKER}")
 
     def check_staged(self, old: OwnPath, ready: Ready) -> None:
         """Check that the staged object has the version of which its upload or its copy is made.
@@ -139,11 +158,11 @@ class ObjectFiles(FileSystem):
                 raise refusal from error
             raise
 
-    def refusal(self, error: OSError) -> Unsuitable | None:
+    def refusal(self, error: OSError) -> UnsuitableTarget | None:
         if not isinstance(error, PermissionError):
             return None
         todo = "Allow this login to list, read, write and delete there (docs/object-stores.md)."
-        return Unsuitable(f"{error}.", todo, "target-not-writable")
+        return UnsuitableTarget(f"{error}.", todo, "target-not-writable")
 
     def rename_folder(self, old: OwnPath, new: OwnPath) -> None:
         """Rename file by file: repeating it continues where it ended."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
 from onceonly.errors import InvalidPipeline
-from onceonly.storage import aws
+from onceonly.storage.logins import profile_arguments
 from onceonly.storage.paths import local_path
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ VARIABLE_PREFIXES = ("AWS_", "AZURE_", "AZURITE_", "GOOGLE_")
 
 
 @dataclass(frozen=True)
-class Found:
+class ListedObject:
     """An object of a listing.
 
     Args:
@@ -53,7 +53,7 @@ class Found:
         return self.path.rpartition("/")[2]
 
 
-def arrow(uri: str) -> tuple[pafs.FileSystem, str]:
+def open_arrow(uri: str) -> tuple[pafs.FileSystem, str]:
     """Return pyarrow's file system of a store, by the same client, and the path of that URI there."""
     scheme, _, path = uri.partition("://")
     return _arrow(scheme, _settings()), path.rstrip("/")
@@ -84,18 +84,18 @@ class Objects:
         self.uri, self._root = uri.rstrip("/"), str(local or unquote(parts.path)).strip("/")
         self._bucket = "file:///" if local else f"{parts.scheme}://{parts.netloc}"
 
-    def below(self, folder: str = "", after: str = "") -> list[Found]:
+    def below(self, folder: str = "", after: str = "") -> list[ListedObject]:
         """Return all objects in a folder, at any depth, in the order of their names.
 
         Args:
             after: only those behind that path.
         """
-        objects: list[Found] = []
+        objects: list[ListedObject] = []
         for page in self.pages(folder, after):
             objects += page
         return sorted(objects, key=lambda obj: obj.path)
 
-    def pages(self, folder: str = "", after: str = "") -> Iterator[list[Found]]:
+    def pages(self, folder: str = "", after: str = "") -> Iterator[list[ListedObject]]:
         """Yield the same as `below`, by single requests.
 
         Each is in order, as stores list their objects; a local folder, in tests, does not.
@@ -109,7 +109,7 @@ class Objects:
                 objects = []
                 for meta in page:
                     changed = meta["last_modified"].timestamp()
-                    objects.append(Found(meta["path"][start:], meta["size"], _tag(meta), changed))
+                    objects.append(ListedObject(meta["path"][start:], meta["size"], _tag(meta), changed))
                 yield sorted(objects, key=lambda obj: obj.path)
 
     def folders(self, folder: str) -> list[str]:
@@ -311,7 +311,7 @@ def _store(bucket: str, settings: tuple[tuple[str, str], ...]) -> ObjectStore:
     with require_client(bucket):
         from obstore.store import from_url
     if bucket.startswith(("s3://", "s3a://")):
-        return from_url(bucket, **aws.provider(dict(settings)))
+        return from_url(bucket, **profile_arguments(dict(settings)))
     return from_url(bucket)
 
 

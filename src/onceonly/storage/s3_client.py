@@ -2,7 +2,7 @@
 
 Credentials come from the usual chain: environment, profile, machine. They are never stored, and no error shows them.
 
-FileNotFoundError: no such object or bucket, or another object than the one to copy. Ended: no such upload.
+FileNotFoundError: no such object or bucket, or another object than the one to copy. EndedUpload: no such upload.
 FileExistsError: the name is not free. PermissionError: it is not allowed, or there are no credentials.
 UnsupportedOperation: the store knows no such request. Any other OSError: the effect is not known.
 """
@@ -10,25 +10,21 @@ UnsupportedOperation: the store knows no such request. Any other OSError: the ef
 from __future__ import annotations
 
 import os
-import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from io import UnsupportedOperation
 from typing import Any
-from urllib.parse import urlsplit
 
 from botocore import exceptions as aws
 from botocore import session
 from botocore.config import Config
 
-from onceonly.errors import InvalidPipeline
-from onceonly.storage.interface import AT_ONCE
-from onceonly.storage.object_files import MARK, Found
+from onceonly.storage.interface import MAX_PARALLEL_REQUESTS
+from onceonly.storage.object_files import MARK_KEY, StoredObject
 
-SCHEMES = ("s3", "s3a")
 CONNECT_TIMEOUT_SECONDS, RESPONSE_TIMEOUT_SECONDS = 10.0, 60.0
 MAX_REQUEST_TRIES = 4  # until one is answered
-PAGE = 1000  # keys that one request deletes, and uploads that one lists
+MAX_KEYS = 1000  # that one request deletes, and uploads that one lists
 ENDED_CODES = ("NoSuchUpload", "InvalidPart", "InvalidPartOrder")
 MISSING_CODES = ("NoSuchKey", "NoSuchBucket")  # a 404 without them may be of a proxy whose server is down
 MISSING_HEAD_CODES = ("404",)  # all that the answer to a HEAD tells
@@ -54,7 +50,7 @@ LOGIN_ERRORS = (
 )
 
 
-class Ended(OSError):
+class EndedUpload(OSError):
     """The store does not know the upload, or not as it was: it expired, or another process completed or ended it."""
 
 
@@ -88,12 +84,13 @@ class Bucket:
         except aws.BotoCoreError as error:
             raise ConnectionError(f"{self.root} does not answer ({type(error).__name__})") from error
 
-    def find(self, uri: str) -> Found | None:
+    def find(self, uri: str) -> StoredObject | None:
         try:
             answer = self.ask("head_object", Key=self.key(uri))
         except FileNotFoundError:
             return None
-        return Found(int(answer["ContentLength"]), str(answer["ETag"]), str(answer["Metadata"].get(MARK, "")))
+        mark = str(answer["Metadata"].get(MARK_KEY, ""))
+        return StoredObject(int(answer["ContentLength"]), str(answer["ETag"]), mark)
 
     def get(self, uri: str) -> bytes:
         answer = self.ask("get_object", Key=self.key(uri))
@@ -134,7 +131,7 @@ class Bucket:
         prefix = f"{self.key(folder)}/"
         more: dict[str, str] = {}
         while True:
-            page = self.ask("list_multipart_uploads", Prefix=prefix, MaxUploads=PAGE, **more)
+            page = self.ask("list_multipart_uploads", Prefix=prefix, MaxUploads=MAX_KEYS, **more)
             uploads = [(str(upload["Key"]), str(upload["UploadId"])) for upload in page.get("Uploads", ())]
             for key, id in uploads:
                 yield key.removeprefix(prefix), id
@@ -150,8 +147,8 @@ class Bucket:
         if len(uris) == 1:
             self.ask("delete_object", Key=self.key(uris[0]))
             return
-        for start in range(0, len(uris), PAGE):
-            keys = [{"Key": self.key(uri)} for uri in uris[start : start + PAGE]]
+        for start in range(0, len(uris), MAX_KEYS):
+            keys = [{"Key": self.key(uri)} for uri in uris[start : start + MAX_KEYS]]
             answer = self.ask("delete_objects", Delete={"Objects": keys, "Quiet": True})
             errors = answer.get("Errors")
             if errors:
@@ -191,29 +188,12 @@ def _client(process: int, environment: frozenset[tuple[str, str]]) -> Any:
         connect_timeout=CONNECT_TIMEOUT_SECONDS,
         read_timeout=RESPONSE_TIMEOUT_SECONDS,
         retries={"mode": "standard", "total_max_attempts": MAX_REQUEST_TRIES},
-        max_pool_connections=2 * AT_ONCE,
+        max_pool_connections=2 * MAX_PARALLEL_REQUESTS,
         request_checksum_calculation="when_required",  # other servers do not know the newer checksums
         response_checksum_validation="when_required",
     )
     region = variables.get("AWS_REGION") or variables.get("AWS_DEFAULT_REGION")
     return session.get_session().create_client("s3", region_name=region, config=config)
-
-
-def split(uri: str) -> tuple[str, str]:
-    """Return (bucket, path) of an s3:// URI. The path is taken literally: '%', '#' and '?' have no special meaning.
-
-    Raises:
-        InvalidPipeline: no bucket, a login before it, or no folder in it.
-    """
-    bucket, _, path = uri.partition("://")[2].partition("/")
-    clean = posixpath.normpath("/" + path.lstrip("/")).strip("/")
-    if not bucket or "@" in bucket or not clean:
-        raise InvalidPipeline(
-            f"'{urlsplit(uri).scheme}://…/{path}' cannot be used.",
-            "It must name a bucket and a folder, without a login.",
-            "Write it as in s3://lake/delays. Nothing was written.",
-        )
-    return bucket, clean
 
 
 def _translate_error(error: Any, operation: str, arguments: Mapping[str, Any], uri: str) -> OSError:
@@ -231,7 +211,8 @@ def _error_kinds(operation: str, arguments: Mapping[str, Any]) -> list[tuple[tup
 
     What some of them mean depends on the condition that the request had.
     """
-    kinds: list[tuple[tuple[str, ...], type[OSError]]] = [(ENDED_CODES, Ended), (MISSING_CODES, FileNotFoundError)]
+    kinds: list[tuple[tuple[str, ...], type[OSError]]] = []
+    kinds += [(ENDED_CODES, EndedUpload), (MISSING_CODES, FileNotFoundError)]
     if operation == "head_object":
         kinds.append((MISSING_HEAD_CODES, FileNotFoundError))
     if "IfNoneMatch" in arguments:

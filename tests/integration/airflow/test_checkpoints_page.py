@@ -30,6 +30,7 @@ from person import Person
 
 from onceonly.checkpoint.model import Checkpoint, Event, State
 from onceonly.checkpoint.offsets import Interval
+from onceonly.checkpoint.transaction_names import file_stem, manifest_path
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline.definition import Pipeline
@@ -40,7 +41,6 @@ from onceonly.sinks.files.handle import staging_of
 from onceonly.sinks.files.moves import StagedFile
 from onceonly.statetable import location
 from onceonly.statetable.table import StateTable
-from onceonly.storage.confined import manifest_of, stem
 from onceonly.storage.local import LocalFiles
 from onceonly.testing.fakes import FakeParts
 
@@ -453,12 +453,12 @@ def staged(site: Site, name: str, gate: dict[str, Any] | None = None) -> tuple[P
     past.plan(1, NOW - 60 * SECOND, airflow_owner(name, "deleted"), {0: (0, 1)})
     past.claim(1, NOW - 59 * SECOND)
     txn = past.known(1).transaction("out")
-    target, file = site.home / "lake" / name, f"{stem(txn)}-00000.jsonl"
+    target, file = site.home / "lake" / name, f"{file_stem(txn)}-00000.jsonl"
     folder = Path(staging_of(str(target)), txn.name, "data")
     folder.mkdir(parents=True)
     (folder / file).write_text("a row\n")
     files = [StagedFile(file, file, LocalFiles().fingerprint(str(folder / file))).to_json()]
-    places = {"target": str(target), "folder": str(folder), "manifest": manifest_of(txn), "txn": txn.name}
+    places = {"target": str(target), "folder": str(folder), "manifest": manifest_path(txn), "txn": txn.name}
     plain = {"kind": "files", "format": "json", "rows": 1, "bytes": 5}
     past.stage(1, NOW - 58 * SECOND, {"out": {**plain, "files": files, **places}})
     past.write()

@@ -12,11 +12,12 @@ import pytest
 from unit.lightfiles import schema_of
 
 from onceonly.checkpoint.model import Handle, Transaction
+from onceonly.checkpoint.transaction_names import manifest_path
 from onceonly.pipeline.sinks import FileSink
 from onceonly.sinks.files import stage
 from onceonly.sinks.files.handle import staging_of
 from onceonly.sinks.files.sink import FileWriter
-from onceonly.storage.confined import OwnPath, manifest_of
+from onceonly.storage.own_paths import OwnPath
 
 pytest.importorskip("botocore", reason="pip install 'onceonly[stores]'")
 
@@ -42,7 +43,7 @@ class LightStoreFiles(FileWriter):
         found = stage.describe(self.config, txn, self._file_system, self._target, data, len(given))
         return {
             **{"kind": "files", "target": self._target, "format": "json", "txn": txn.name},
-            **{"folder": data, "manifest": manifest_of(txn), "rows": len(given), "bytes": 1},
+            **{"folder": data, "manifest": manifest_path(txn), "rows": len(given), "bytes": 1},
             "files": [file.to_json() for file in found],
             "partition_by": [],
             "schema": schema_of(given[0] if given else {"n": 0}),

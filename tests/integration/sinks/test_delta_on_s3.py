@@ -84,7 +84,7 @@ def test_few_rows_of_spark_are_staged_without_its_file_systems(uri: str, spark: 
 def test_a_store_that_ignores_conditions_gets_no_table(
     uri: str, between: Proxy, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arbitration, "_arbitrates", set())
+    monkeypatch.setattr(arbitration, "_stores_that_passed", set())
     sink = DeltaWriter(DeltaSink("lake", uri), uri, no_spark)
     rows = spark.createDataFrame([(1,)], "n INT")
     between.let(Always(Fault.UNCONDITIONAL))

@@ -19,12 +19,12 @@ import pytest
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
+from onceonly.checkpoint.transaction_names import manifest_path
 from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.pipeline.sinks import FileSink
 from onceonly.sinks.files import stage
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.storage import manifests
-from onceonly.storage.confined import manifest_of
 from onceonly.storage.local import LocalFiles
 from onceonly.testing.fakes import FakeReceipts
 
@@ -288,7 +288,7 @@ def staged_by_hand(lake: Lake, count: int) -> Handle:
     files = stage.describe(config, transaction(), LocalFiles(), str(lake.folder), str(folder), count)
     return {
         **{"kind": "files", "target": str(lake.folder), "format": "json", "txn": transaction().name},
-        **{"folder": str(folder), "manifest": manifest_of(transaction()), "rows": count, "bytes": 1},
+        **{"folder": str(folder), "manifest": manifest_path(transaction()), "rows": count, "bytes": 1},
         "files": [file.to_json() for file in files],
     }
 

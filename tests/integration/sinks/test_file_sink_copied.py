@@ -17,13 +17,14 @@ from integration.services.store_server import StoreServer
 from integration.services.stores import SERVERS, running
 
 from onceonly.checkpoint.model import Handle
+from onceonly.checkpoint.transaction_names import manifest_path
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, OutcomeUnknown
 from onceonly.sinks.files.handle import staging_of
 from onceonly.sinks.files.sink import FileWriter
-from onceonly.storage import manifests, trial
-from onceonly.storage.confined import OwnPath, manifest_of
-from onceonly.storage.copies import CopiedFiles, Unmet
-from onceonly.storage.object_files import FOLDER
+from onceonly.storage import arbitration, manifests
+from onceonly.storage.copies import CopiedFiles
+from onceonly.storage.object_files import FOLDER_MARKER, UnmetCondition
+from onceonly.storage.own_paths import OwnPath
 from onceonly.testing.fakes import FakeReceipts
 
 pytestmark = pytest.mark.integration
@@ -79,7 +80,7 @@ def test_who_wakes_up_after_its_rows_were_replaced_publishes_nothing(lake: Lake,
     with pytest.raises((CannotPublish, OutcomeUnknown)):
         hanging(lake, others, of).commit(handle, 1, FakeReceipts(Path("unused")))
     assert lake.numbers() == lake.listed() == [3, 4]
-    assert manifest_of(transaction(1)) not in str(lake.shown.keys(lake.name))
+    assert manifest_path(transaction(1)) not in str(lake.shown.keys(lake.name))
 
 
 @pytest.mark.parametrize("of", [".jsonl", ".manifest"])
@@ -162,7 +163,7 @@ def test_a_folder_that_is_removed_while_a_manifest_is_written_takes_it_along(lak
     list_names = on._store.list_names  # type: ignore[attr-defined]
 
     def listing(path: str) -> Any:
-        seen.append(on.exists(f"{path}/{FOLDER}"))
+        seen.append(on.exists(f"{path}/{FOLDER_MARKER}"))
         return list_names(path)
 
     on._store.list_names = listing  # type: ignore[attr-defined]
@@ -172,7 +173,7 @@ def test_a_folder_that_is_removed_while_a_manifest_is_written_takes_it_along(lak
 
 def test_a_store_that_gives_one_name_to_two_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a client whose condition the store does not see."""
-    monkeypatch.setattr(trial, "_passed_buckets", set())
+    monkeypatch.setattr(arbitration, "_buckets_that_passed", set())
     sink = lake.sink
     store = sink._file_system._store  # type: ignore[attr-defined]
     copy = store.copy
@@ -182,7 +183,7 @@ def test_a_store_that_gives_one_name_to_two_is_refused(lake: Lake, monkeypatch: 
             store.unlink([new])
             try:
                 return copy(old, found, new, mark)
-            except (FileExistsError, Unmet):  # another writer came between; Google does not say which condition it was
+            except (FileExistsError, UnmetCondition):  # another writer came between; Google does not say which it was
                 continue
 
     store.copy = unconditional

@@ -24,12 +24,12 @@ from patience import PATIENCE
 from requests.adapters import HTTPAdapter
 
 from onceonly.checkpoint.model import Handle, Transaction
+from onceonly.checkpoint.transaction_names import manifest_path
 from onceonly.errors import CannotPublish, InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.pipeline.sinks import FileSink
 from onceonly.sinks.files import gate_view, stage
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.storage import manifests
-from onceonly.storage.confined import manifest_of
 from onceonly.storage.webhdfs import Cluster
 from onceonly.testing.fakes import FakeReceipts
 
@@ -99,7 +99,7 @@ def staged_by_hand(lake: Lake, count: int) -> Handle:
     files = stage.describe(sink.config, transaction(), sink._file_system, lake.folder, folder, count)
     return {
         **{"kind": "files", "target": lake.folder, "format": "json", "txn": transaction().name},
-        **{"folder": folder, "manifest": manifest_of(transaction()), "rows": count, "bytes": 1},
+        **{"folder": folder, "manifest": manifest_path(transaction()), "rows": count, "bytes": 1},
         "files": [file.to_json() for file in files],
     }
 

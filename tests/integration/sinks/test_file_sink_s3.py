@@ -16,15 +16,16 @@ from integration.projects.store_lake import StoreLake, transaction
 from integration.services.s3 import BINARY, BUCKET, MISSING, S3
 
 from onceonly.checkpoint.sink import Publication
+from onceonly.checkpoint.transaction_names import manifest_path
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.pipeline.tables import FileSource
 from onceonly.sinks.files import moves
 from onceonly.sinks.files.handle import staging_of
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.sources.files import FileReader
-from onceonly.storage import manifests, s3_client, s3_uploads, trial
-from onceonly.storage.confined import OwnPath, manifest_of
+from onceonly.storage import arbitration, manifests, s3, s3_client
 from onceonly.storage.interface import Ready
+from onceonly.storage.own_paths import OwnPath
 from onceonly.storage.s3 import S3Files
 from onceonly.storage.s3_client import Bucket
 from onceonly.testing.fakes import FakeReceipts
@@ -88,7 +89,7 @@ def test_a_staged_copy_that_was_changed_is_not_published(lake: Lake) -> None:
 
 
 def test_a_file_of_many_parts_and_an_empty_one_arrive_whole(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3_uploads, "PART", 5 * MB)
+    monkeypatch.setattr(s3, "PART_BYTES", 5 * MB)
     folder, on = OwnPath(staging_of(lake.uri), transaction().name), lake.files
     for name, text in (("big", "0123456789abcdef" * (13 * MB // 16)), ("empty", "")):
         staged, final = folder.below(f"data/{name}"), f"{lake.uri}/{name}"
@@ -211,7 +212,7 @@ def test_who_wakes_up_after_its_rows_were_replaced_publishes_nothing(lake: Lake,
     with pytest.raises((CannotPublish, OutcomeUnknown)):
         late(lake, others, of).commit(handle, 1, FakeReceipts(Path("unused")))
     assert lake.numbers() == lake.listed() == [3, 4]
-    assert manifest_of(transaction(1)) not in str(lake.store.keys(lake.name))
+    assert manifest_path(transaction(1)) not in str(lake.store.keys(lake.name))
 
 
 def test_of_two_that_make_an_expired_upload_again_one_publishes(lake: Lake) -> None:
@@ -339,7 +340,7 @@ def test_all_uploads_are_ended_however_many_there_are(lake: Lake, monkeypatch: p
 def test_a_store_that_completes_two_uploads_of_one_name_is_refused(
     lake: Lake, between: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trial, "_passed_buckets", set())
+    monkeypatch.setattr(arbitration, "_buckets_that_passed", set())
     between.let(Always(Fault.UNCONDITIONAL))
     with pytest.raises(InvalidPipeline, match="of them were told that they succeeded"):
         lake.sink.check()
@@ -354,7 +355,7 @@ def test_a_store_that_completes_two_uploads_of_one_name_is_refused(
 def test_a_store_that_does_not_know_the_condition_is_refused_by_what_it_says(
     lake: Lake, between: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trial, "_passed_buckets", set())
+    monkeypatch.setattr(arbitration, "_buckets_that_passed", set())
     between.let(Always(Fault.UNKNOWN))
     with pytest.raises(InvalidPipeline, match="does not know a request: complete_multipart_upload"):
         lake.sink.check()
@@ -362,7 +363,7 @@ def test_a_store_that_does_not_know_the_condition_is_refused_by_what_it_says(
 
 def test_a_store_whose_uploads_nobody_can_end_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some servers list uploads by their whole name only, not by a folder: giving up would end none."""
-    monkeypatch.setattr(trial, "_passed_buckets", set())
+    monkeypatch.setattr(arbitration, "_buckets_that_passed", set())
     with monkeypatch.context() as patched:
         patched.setattr(Bucket, "uploads", lambda bucket, folder: iter(()))
         with pytest.raises(InvalidPipeline, match="was aborted there, and still succeeded"):

@@ -17,7 +17,8 @@ from onceonly.pipeline.sinks import FileSink
 from onceonly.pipeline.tables import FileSource
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.sources.files import FileReader
-from onceonly.storage import manifests, places
+from onceonly.storage import manifests
+from onceonly.storage.folders import arrow_file_system
 from onceonly.storage.paths import spark_uri
 from onceonly.testing.fakes import FakeReceipts
 
@@ -56,7 +57,7 @@ def test_rows_of_each_format_arrive_as_they_were(
     assert [key for key in shown.keys(f"{name}/.lake") if not key.endswith("/.tried")] == []
     assert shown.uploads(f"{name}/") == []
     if format == "parquet":  # by readers that are not ours
-        files, path = places.arrow(uri)
+        files, path = arrow_file_system(uri)
         plain = ds.dataset(path, filesystem=files, partitioning="hive").to_table()
         assert sorted(plain["n"].to_pylist()) == list(range(ROWS))
         assert spark_there.read.parquet(spark_uri(uri)).count() == ROWS

@@ -244,7 +244,7 @@ def test_a_table_of_an_earlier_version_is_tried_before_it_is_planned_on(uri, tab
     monkeypatch.setattr(location, "_arbitration_property", lambda uri: {})
     StateTable.make(f"{uri}-b")
     location.check_writable(f"{uri}-b")
-    monkeypatch.setattr("onceonly.storage.arbitration._arbitrates", set())
+    monkeypatch.setattr("onceonly.storage.arbitration._stores_that_passed", set())
     between.let(Always(Fault.UNCONDITIONAL))
     with pytest.raises(InvalidPipeline, match="cannot hold the state table"):
         location.check_writable(f"{uri}-b")

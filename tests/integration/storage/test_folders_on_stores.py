@@ -15,7 +15,7 @@ from integration.services.stores import MOST, running
 from onceonly.checkpoint.model import Transaction
 from onceonly.errors import InvalidPipeline
 from onceonly.sinks.kafka import spool
-from onceonly.storage.folders import Folders, file_system
+from onceonly.storage.folders import Folders, arrow_file_system
 from onceonly.storage.objects import Objects
 
 pytestmark = pytest.mark.integration
@@ -68,7 +68,7 @@ def test_what_is_not_answered_is_no_missing_file(
     store: StoreServer, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folders = Folders(root)
-    files, path = file_system(folders.path("mark"))
+    files, path = arrow_file_system(folders.path("mark"))
     with files.open_output_stream(path) as out:
         out.write(b"here")
     with proxy(store) as between:

@@ -70,7 +70,7 @@ def main() -> None:
 
     spark = session(Settings.from_env(), {"spark.master": "local[2]"}, records=0)  # as for few: it starts sooner
     spark.range(1).collect()
-    arbitration.check(sys.argv[2])  # or the first stage would do it
+    arbitration.require_put_if_absent(sys.argv[2])  # or the first stage would do it
     print("ready", flush=True)
     sys.stdin.readline()
     settle(Path(sys.argv[1]), sys.argv[2], spark)

@@ -20,7 +20,7 @@ from onceonly.checkpoint.model import (
 )
 from onceonly.checkpoint.offsets import TopicRange
 from onceonly.errors import InvalidPipeline, OnceonlyError, OutcomeUnknown
-from onceonly.pipeline.names import check_name
+from onceonly.names import check_name
 
 RANGE = TopicRange("flights", "id-1", {0: (3, 8)})
 PLAN = {"definition": {"name": "flights"}, "ranges": [RANGE.to_json()]}

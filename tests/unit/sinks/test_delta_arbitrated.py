@@ -22,8 +22,8 @@ URI = "s3://lake/flights"
 def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was tried, of stores on which all win."""
     found = list[str]()
-    monkeypatch.setattr(arbitration, "_arbitrates", set())
-    monkeypatch.setattr(arbitration, "_most_winners", lambda trial: found.append(trial) or 8)
+    monkeypatch.setattr(arbitration, "_stores_that_passed", set())
+    monkeypatch.setattr(arbitration, "_count_winners", lambda trial: found.append(trial) or 8)
     return found
 
 
@@ -71,8 +71,8 @@ def test_settings_by_which_the_last_writer_wins_are_refused(
 
 
 def test_what_a_killed_trial_has_left_is_no_other_table(tmp_path: Path) -> None:
-    (tmp_path / f"{arbitration.TRIAL}a" / "0.json").parent.mkdir()
-    (tmp_path / f"{arbitration.TRIAL}a" / "0.json").write_text("1")
+    (tmp_path / f"{arbitration.TRIAL_PREFIX}a" / "0.json").parent.mkdir()
+    (tmp_path / f"{arbitration.TRIAL_PREFIX}a" / "0.json").write_text("1")
     stage.refuse_foreign_folder("lake", str(tmp_path))
 
 

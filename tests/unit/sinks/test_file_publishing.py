@@ -23,14 +23,15 @@ from patience import PATIENCE
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.sink import Trace
+from onceonly.checkpoint.transaction_names import manifest_path
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, OutcomeUnknown, StateBehind
 from onceonly.pipeline.sinks import FileSink
 from onceonly.sinks.files import moves, stage
 from onceonly.sinks.files.handle import staging_of
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.storage import manifests
-from onceonly.storage.confined import OwnPath, manifest_of
 from onceonly.storage.local import LocalFiles
+from onceonly.storage.own_paths import OwnPath
 from onceonly.testing.fakes import FakeReceipts
 
 STATE = "0123456789abcdef0123456789abcdef"
@@ -59,7 +60,7 @@ class Lake:
         files = stage.describe(self.sink.config, txn, LocalFiles(), str(self.folder), str(folder), count)
         return {
             **{"kind": "files", "target": str(self.folder), "format": "json", "txn": txn.name},
-            **{"folder": str(folder), "manifest": manifest_of(txn), "rows": count, "bytes": 1},
+            **{"folder": str(folder), "manifest": manifest_path(txn), "rows": count, "bytes": 1},
             "files": [file.to_json() for file in files],
             **more,
         }
@@ -83,7 +84,7 @@ class Lake:
 
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    monkeypatch.setattr(moves, "AT_ONCE", 1)
+    monkeypatch.setattr(moves, "MAX_PARALLEL_REQUESTS", 1)
     return Lake(tmp_path / "lake")
 
 
@@ -442,7 +443,7 @@ def of_another_sink(handle: dict[str, Any]) -> None:
     other = Transaction.parse(transaction().name.replace("lake", "other"))
     assert other is not None
     folder = f"{staging_of(handle['target'])}/{other.name}/data"
-    handle.update(txn=other.name, manifest=manifest_of(other), folder=folder, files=[])
+    handle.update(txn=other.name, manifest=manifest_path(other), folder=folder, files=[])
 
 
 def forged_old(**changes: Any) -> Callable[[dict[str, Any]], None]:
@@ -539,9 +540,9 @@ MOUNTED = """
 import os, subprocess, sys
 from onceonly.errors import InvalidPipeline
 from onceonly import FileSink
-from onceonly.storage.confined import OwnPath
+from onceonly.storage.own_paths import OwnPath
 from onceonly.sinks.files.sink import FileWriter
-from onceonly.storage.interface import Unsuitable
+from onceonly.storage.interface import UnsuitableTarget
 from onceonly.storage.local import LocalFiles
 
 above, name = sys.argv[1:]
@@ -555,7 +556,7 @@ except InvalidPipeline as refused:
     print(refused.why)
 try:
     LocalFiles().probe(OwnPath(f"{above}/.lake.staged", name), f"{above}/lake")
-except Unsuitable as unfit:
+except UnsuitableTarget as unfit:
     print(unfit.why)
 """
 

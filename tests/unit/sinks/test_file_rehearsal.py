@@ -30,8 +30,8 @@ from onceonly.errors import (
 )
 from onceonly.sinks.files.handle import staging_of
 from onceonly.storage import local
-from onceonly.storage.confined import MANIFESTS, OwnPath
 from onceonly.storage.local import LocalFiles
+from onceonly.storage.own_paths import MANIFESTS, OwnPath
 from onceonly.testing.fakes import FakeReceipts
 
 STATE = "0123456789abcdef0123456789abcdef"

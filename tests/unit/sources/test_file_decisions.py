@@ -18,8 +18,8 @@ from unit.versions import NOON
 from onceonly.errors import InvalidPipeline, SourceLost
 from onceonly.pipeline.tables import FileSource
 from onceonly.sources.files import FileReader
-from onceonly.storage.confined import OwnPath
 from onceonly.storage.local import LocalFiles
+from onceonly.storage.own_paths import OwnPath
 
 
 @pytest.fixture

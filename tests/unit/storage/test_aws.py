@@ -14,10 +14,11 @@ from onceonly.airflow.base import OnceonlyOperator
 from onceonly.cli import main
 from onceonly.errors import InvalidPipeline
 from onceonly.kafka import lookup
-from onceonly.storage import aws, executors
+from onceonly.settings import Settings
+from onceonly.storage.logins import AWS, AWS_KEYS, executor_variables, export_variables
 
 SECRET = "5ecr/et+key="
-KEYS = {aws.KEY: "AKIA", aws.SECRET: SECRET}
+KEYS = {AWS.KEY: "AKIA", AWS.SECRET: SECRET}
 EXTRA = {"region_name": "eu-west-1", "endpoint_url": "http://minio:9000"}
 TAKEN_UP = {
     "AWS_ACCESS_KEY_ID": "AKIA",
@@ -36,7 +37,7 @@ FORMS = [
 @pytest.fixture(autouse=True)
 def no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test takes up is forgotten after it."""
-    for name in (*aws.VARIABLES.values(), "AWS_ALLOW_HTTP"):
+    for name in (*AWS.VARIABLES.values(), "AWS_ALLOW_HTTP"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
 
@@ -45,9 +46,9 @@ def no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_connection_is_read_as_airflow_reads_it(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", text)
     monkeypatch.setenv("ONCEONLY_AWS_CONNECTION", "lake")
-    assert aws.variables("lake", aws.settings_of(*lookup.of_store("lake", "", "aws"))) == TAKEN_UP
+    assert AWS.to_variables("lake", AWS.merge_settings(*lookup.of_store("lake", "", "aws"))) == TAKEN_UP
     taken: list[Any] = []
-    monkeypatch.setattr(aws, "take_up", lambda name, settings: taken.append(aws.variables(name, settings)))
+    monkeypatch.setattr(AWS, "use_connection", lambda name, settings: taken.append(AWS.to_variables(name, settings)))
     OnceonlyOperator(task_id="any").pre_execute({})
     connections.use_stores()
     assert taken == [TAKEN_UP, TAKEN_UP]
@@ -55,23 +56,23 @@ def test_a_connection_is_read_as_airflow_reads_it(text: str, monkeypatch: pytest
 
 def test_keys_of_a_connection_take_the_place_of_all_others() -> None:
     env = {"AWS_PROFILE": "dev", "AWS_SESSION_TOKEN": "old", "AWS_REGION": "us-east-1", "HOME": "/root"}
-    aws.take_up("lake", {**EXTRA, **KEYS}, env)
+    AWS.use_connection("lake", {**EXTRA, **KEYS}, env)
     assert env == {**TAKEN_UP, "HOME": "/root"}
 
 
 def test_without_keys_the_usual_chain_counts() -> None:
     env = {"AWS_PROFILE": "dev"}
-    aws.take_up("lake", {"region_name": "eu-west-1"}, env)
+    AWS.use_connection("lake", {"region_name": "eu-west-1"}, env)
     assert env == {"AWS_PROFILE": "dev", "AWS_REGION": "eu-west-1"}
 
 
 @pytest.mark.parametrize("endpoint", ["http://127.0.0.1:9000", "https://s3.example.com"])
 def test_beside_an_endpoint_the_chain_has_to_be_asked_for(endpoint: str) -> None:
     """delta-rs would take keys of the environment or none."""
-    found = aws.variables("lake", {"endpoint_url": endpoint, aws.PROFILE: "dev"})
+    found = AWS.to_variables("lake", {"endpoint_url": endpoint, AWS.PROFILE: "dev"})
     assert found["AWS_FORCE_CREDENTIAL_LOAD"] == "true"
     assert ("AWS_ALLOW_HTTP" in found) == endpoint.startswith("http:")
-    assert "AWS_FORCE_CREDENTIAL_LOAD" not in aws.variables("lake", {"endpoint_url": endpoint, **KEYS})
+    assert "AWS_FORCE_CREDENTIAL_LOAD" not in AWS.to_variables("lake", {"endpoint_url": endpoint, **KEYS})
 
 
 def test_without_a_connection_nothing_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,15 +85,15 @@ def test_without_a_connection_nothing_is_looked_up(monkeypatch: pytest.MonkeyPat
     ("settings", "why"),
     [
         ({**KEYS, "role_arn": "arn:aws:iam::1:role/lake"}, "names a role"),
-        ({aws.KEY: "AKIA"}, "only one of"),
-        ({aws.SECRET: SECRET}, "only one of"),
-        ({**KEYS, aws.PROFILE: "dev"}, "give only one of them"),
+        ({AWS.KEY: "AKIA"}, "only one of"),
+        ({AWS.SECRET: SECRET}, "only one of"),
+        ({**KEYS, AWS.PROFILE: "dev"}, "give only one of them"),
     ],
 )
 def test_what_cannot_be_used_is_refused_without_its_secret(settings: dict[str, str], why: str) -> None:
     env: dict[str, str] = {"AWS_PROFILE": "dev"}
     with pytest.raises(InvalidPipeline, match=why) as refused:
-        aws.take_up("lake", settings, env)
+        AWS.use_connection("lake", settings, env)
     assert len(str(refused.value).splitlines()) == 3
     assert SECRET not in str(refused.value)
     assert env == {"AWS_PROFILE": "dev"}
@@ -114,19 +115,23 @@ def test_a_command_uses_its_connection(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", FORMS[0])
     monkeypatch.setenv("ONCEONLY_HOME", str(tmp_path))
     taken: list[Any] = []
-    monkeypatch.setattr(aws, "take_up", lambda name, settings: taken.append((name, aws.variables(name, settings))))
+
+    def use_connection(conn_id: str, settings: Any) -> None:
+        taken.append((conn_id, AWS.to_variables(conn_id, settings)))
+
+    monkeypatch.setattr(AWS, "use_connection", use_connection)
     assert CliRunner().invoke(main, ["status"]).exit_code == 0
     assert taken == [("lake", TAKEN_UP)]
 
 
-REACHED = {**{name: "…" for name in aws.KEYS}, "AWS_ENDPOINT_URL": "http://here"}
+REACHED = {**{name: "…" for name in AWS_KEYS}, "AWS_ENDPOINT_URL": "http://here"}
 
 
 def test_an_executor_is_handed_keys_for_what_is_on_s3_alone() -> None:
     env = {**REACHED, "HOME": "/root"}
-    assert executors.environment("s3://lake/spool", env) == REACHED
-    assert executors.environment("/lake/spool", env) == {}
-    assert executors.environment("s3://lake/spool", {"AWS_PROFILE": "dev"}) == {}
+    assert executor_variables("s3://lake/spool", env) == REACHED
+    assert executor_variables("/lake/spool", env) == {}
+    assert executor_variables("s3://lake/spool", {"AWS_PROFILE": "dev"}) == {}
 
 
 def test_an_executor_is_handed_keys_for_what_is_on_azure_and_the_path_of_google_s() -> None:
@@ -135,18 +140,17 @@ def test_an_executor_is_handed_keys_for_what_is_on_azure_and_the_path_of_google_
         "AZURE_STORAGE_ACCOUNT_KEY": "hidden",
         "GOOGLE_SERVICE_ACCOUNT": "/key",
     }
-    assert executors.environment("gs://lake/spool", env) == {
-        "GOOGLE_SERVICE_ACCOUNT": env.pop("GOOGLE_SERVICE_ACCOUNT")
-    }
-    assert executors.environment("az://lake/spool", env) == env
+    assert executor_variables("gs://lake/spool", env) == {"GOOGLE_SERVICE_ACCOUNT": env.pop("GOOGLE_SERVICE_ACCOUNT")}
+    assert executor_variables("az://lake/spool", env) == env
 
 
 def test_a_worker_drops_the_credentials_of_other_work() -> None:
     worker = {"AWS_PROFILE": "dev", "AWS_SESSION_TOKEN": "old", "HOME": "/root"}
-    aws.adopt(REACHED, worker)
+    AWS.use_variables(REACHED, worker)
     assert worker == {**REACHED, "HOME": "/root"}
 
 
 def test_a_driver_elsewhere_is_given_what_the_connection_has_set() -> None:
-    assert aws.taken_up("lake", {**REACHED, "HOME": "/root"}) == REACHED
-    assert aws.taken_up(None, REACHED) == {}
+    conn_ids = Settings.from_env({"ONCEONLY_AWS_CONNECTION": "lake"}).store_connections
+    assert export_variables(conn_ids, {**REACHED, "HOME": "/root"}) == REACHED
+    assert export_variables(Settings.from_env({}).store_connections, REACHED) == {}

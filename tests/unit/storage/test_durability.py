@@ -15,6 +15,7 @@ from deltalake import DeltaTable, Schema, write_deltalake
 
 from onceonly.checkpoint.model import Event, Row, Transaction
 from onceonly.checkpoint.offsets import Interval, TopicRange
+from onceonly.checkpoint.transaction_names import manifest_path
 from onceonly.errors import NotCommitted, OutcomeUnknown
 from onceonly.pipeline.sinks import DeltaSink, FileSink
 from onceonly.sinks.delta import log as deltalog
@@ -32,7 +33,7 @@ from onceonly.statetable.local_log import LocalLog
 from onceonly.statetable.log import Commit
 from onceonly.statetable.table import Lost, StateTable
 from onceonly.statetable.view import View
-from onceonly.storage import confined, durability
+from onceonly.storage import durability
 from onceonly.storage.durability import Log
 from onceonly.storage.local import LocalFiles
 
@@ -639,7 +640,7 @@ def staged_files(sink: FileWriter, folder: Path) -> dict:
     (data / "part-0.jsonl").write_text("{}\n")
     described = filestage.describe(sink.config, TXN, LocalFiles(), str(folder), str(data), 1)
     known = {"kind": "files", "target": str(folder), "format": "json", "txn": TXN.name, "folder": str(data)}
-    found = {"manifest": confined.manifest_of(TXN), "rows": 1, "bytes": 3, "files": [f.to_json() for f in described]}
+    found = {"manifest": manifest_path(TXN), "rows": 1, "bytes": 3, "files": [f.to_json() for f in described]}
     return known | found
 
 

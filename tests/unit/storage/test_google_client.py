@@ -8,7 +8,7 @@ import pytest
 
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.sinks import FileSink
-from onceonly.storage.google_names import FILES
+from onceonly.storage.logins import GOOGLE_KEY_FILES
 
 pytest.importorskip("google.cloud.storage", reason="pip install 'onceonly[google]'")
 
@@ -23,9 +23,9 @@ def test_a_key_file_that_cannot_be_used_is_no_missing_object(
     file = tmp_path / "key.json"
     if content is not None:
         file.write_text(content)
-    for name in FILES:
+    for name in GOOGLE_KEY_FILES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv(FILES[0], str(file))
+    monkeypatch.setenv(GOOGLE_KEY_FILES[0], str(file))
     bucket = Bucket("lake")
     for ask in (bucket.find, bucket.get, lambda uri: bucket.unlink([uri]), lambda uri: list(bucket.list_names(uri))):
         with pytest.raises(PermissionError):

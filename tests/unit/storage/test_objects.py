@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from onceonly.errors import InvalidPipeline
-from onceonly.storage import aws, objects
+from onceonly.storage import objects
+from onceonly.storage.logins import profile_arguments
 from onceonly.storage.objects import WRITTEN, Objects
 
 
@@ -94,7 +95,7 @@ def test_on_google_the_client_that_deletes_folders_is_asked_for_at_once(monkeypa
     monkeypatch.setitem(sys.modules, "google.cloud.storage", None)
     monkeypatch.setenv("GOOGLE_OF_THIS_TEST", "no client is kept for it")
     with pytest.raises(InvalidPipeline, match=r"(?s)gs://.*'google.cloud.storage'.*onceonly\[google\]"):
-        objects.arrow("gs://lake/state")
+        objects.open_arrow("gs://lake/state")
 
 
 # ---- credentials: the order is that of delta-rs
@@ -109,7 +110,7 @@ def test_without_a_profile_that_counts_the_client_finds_credentials_itself(
     env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert aws.provider(env) == {}
+    assert profile_arguments(env) == {}
 
 
 @pytest.mark.parametrize("env", [{}, {"AWS_ENDPOINT_URL": "http://here", "AWS_FORCE_CREDENTIAL_LOAD": "true"}])
@@ -117,7 +118,7 @@ def test_a_profile_needs_what_reads_profiles(env: dict[str, str], monkeypatch: p
     monkeypatch.setitem(sys.modules, "boto3", None)
     monkeypatch.delitem(sys.modules, "obstore.auth.boto3", raising=False)
     with pytest.raises(InvalidPipeline, match="profile cannot be read") as refused:
-        aws.provider({**PROFILE, **env})
+        profile_arguments({**PROFILE, **env})
     assert len(str(refused.value).splitlines()) == 3
 
 
@@ -126,4 +127,4 @@ def test_the_profile_named_default_counts_as_well(tmp_path: Path, monkeypatch: p
     monkeypatch.setitem(sys.modules, "boto3", None)
     monkeypatch.delitem(sys.modules, "obstore.auth.boto3", raising=False)
     with pytest.raises(InvalidPipeline, match="profile cannot be read"):
-        aws.provider({"AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "credentials")})
+        profile_arguments({"AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "credentials")})

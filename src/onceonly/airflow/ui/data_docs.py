@@ -15,7 +15,7 @@ from typing import Any
 from fastapi import HTTPException, Response
 
 from onceonly.settings import Settings
-from onceonly.storage.folders import file_system
+from onceonly.storage.folders import arrow_file_system
 from onceonly.storage.paths import local_path
 
 INDEX = "index.html"
@@ -58,7 +58,7 @@ def find_folder(docs: object, root: str, begin: str) -> str | None:
 
 def _read(root: str, name: str) -> bytes:
     """Return the bytes of a file below the root; 404 for one that links lead out of it, is too large or deleted."""
-    files, folder = file_system(root)
+    files, folder = arrow_file_system(root)
     path = f"{folder.rstrip('/')}/{name}"
     if local_path(root) and not Path(path).resolve().is_relative_to(Path(folder).resolve()):
         raise HTTPException(404, "There is no such page of Data Docs.")

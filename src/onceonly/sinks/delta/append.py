@@ -22,7 +22,7 @@ from onceonly.checkpoint.sink import Publication
 from onceonly.errors import OutcomeUnknown
 from onceonly.sinks.delta import arbitrated, errors, evidence, head, history, log, rehearsal, schema, statistics
 from onceonly.sinks.delta.look import Look
-from onceonly.storage.objects import Found, Objects
+from onceonly.storage.objects import ListedObject, Objects
 
 MAX_COMMIT_ATTEMPTS = 20  # conflicts with other writers, before an error is raised
 INTERVAL = 100  # commits between log checkpoints: delta-rs's default
@@ -46,7 +46,7 @@ class Prepared:
     last: Publication | None
     target: Look
     adds: list[dict[str, Any]]
-    staged: list[Found]
+    staged: list[ListedObject]
     looked_at: float
 
     def is_for(self, handle: Handle, decision: int, last: Publication | None) -> bool:
@@ -170,12 +170,12 @@ def _is_plain(target: Look, handle: Handle) -> bool:
     )
 
 
-def _is_old(target: Look, staged: list[Found]) -> bool:
+def _is_old(target: Look, staged: list[ListedObject]) -> bool:
     """Return whether a VACUUM may have some of them on its list. Such files are copied, by another way to publish."""
     return rehearsal.are_old(target, (file.changed for file in staged if file.path.endswith(".parquet")))
 
 
-def _find_adds(files: Objects, handle: Handle, staged: list[Found], target: Look) -> list[dict[str, Any]] | None:
+def _find_adds(files: Objects, handle: Handle, staged: list[ListedObject], target: Look) -> list[dict[str, Any]] | None:
     """Find the actions that add the staged files to the target; None: some of them are no longer there.
 
     Args:

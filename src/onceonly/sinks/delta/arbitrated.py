@@ -40,7 +40,7 @@ def require(sink: str, uri: str, table: Table | None) -> None:
             why,
             f"Unset it, or let delta-rs use a lock ({LOCKED}). Nothing was written.",
         )
-    arbitration.check(uri, f"the table of sink '{sink}'")
+    arbitration.require_put_if_absent(uri, f"the table of sink '{sink}'")
 
 
 def _was_published_to(table: Table | None) -> bool:

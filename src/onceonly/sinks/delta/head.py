@@ -25,7 +25,7 @@ from onceonly.errors import OutcomeUnknown
 from onceonly.sinks.delta import log
 from onceonly.sinks.delta.look import Look
 from onceonly.storage import delta_names
-from onceonly.storage.objects import Found, Objects
+from onceonly.storage.objects import ListedObject, Objects
 from onceonly.storage.paths import local_path
 
 ENTRY = re.compile(r"(\d{20})\.json")
@@ -88,7 +88,7 @@ class Stored:
     def __init__(self, uri: str, complete: bool = False) -> None:
         self.uri, self.files = uri, Objects(uri)
         objects = self.files.below(log.LOG) if complete else delta_names.recent(self.files)
-        self.objects_by_name: dict[str, Found] = {file.name: file for file in objects}
+        self.objects_by_name: dict[str, ListedObject] = {file.name: file for file in objects}
 
     def lines(self, path: str) -> Iterator[bytes]:
         file = self.objects_by_name[path.rpartition("/")[2]]

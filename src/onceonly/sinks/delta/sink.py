@@ -58,8 +58,8 @@ from onceonly.sinks.delta import (
     through_spark,
 )
 from onceonly.sinks.staging import handles
+from onceonly.sinks.staging.handles import check_folder
 from onceonly.spark.strict_reading import strict_reader
-from onceonly.storage import confined
 from onceonly.storage.paths import local_path, spark_uri
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
     def rehearse(self, handle: Handle, decision: int, last: Publication | None = None) -> Handle:
         """Go through the commit, see `Sink.rehearse`; what is tried is in `rehearsal.py`."""
         for own_handle in (handle, *taken_out(handle)):
-            confined.check_folder(self.name, own_handle["folder"], log.STAGED)
+            check_folder(self.name, own_handle["folder"], log.STAGED)
         self._rehearsed_snapshot = self._prepared = None
         if not local_path(self.uri):
             self._prepared = append.rehearse(self.name, self.uri, handle, decision, last)
@@ -200,7 +200,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
             OutcomeUnknown: the log could not be written or read back. It is safe to call again.
         """
         for own_handle in (handle, *taken_out(handle)):
-            confined.check_folder(self.name, own_handle["folder"], log.STAGED)
+            check_folder(self.name, own_handle["folder"], log.STAGED)
         prepared, self._prepared = self._prepared, None
         if prepared and not prepared.is_for(handle, decision, last):
             prepared = None

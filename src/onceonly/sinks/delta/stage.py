@@ -19,7 +19,7 @@ from onceonly.sinks.delta.errors import first_line
 from onceonly.sinks.staging.row_types import nullable
 from onceonly.spark import few
 from onceonly.spark.temporary_conf import PARQUET_TIMES, temporary_conf
-from onceonly.storage.arbitration import TRIAL
+from onceonly.storage.arbitration import TRIAL_PREFIX
 from onceonly.storage.paths import local_path, spark_uri
 
 MANAGED = "catalog-managed"  # as delta-rs says it of a table that it does not open
@@ -111,7 +111,7 @@ def refuse_foreign_folder(sink: str, uri: str) -> None:
     foreign = []
     for info in log.entries(uri):
         name = info.base_name
-        if name and name != "_delta_log" and not name.startswith((log.STAGED, TRIAL)):
+        if name and name != "_delta_log" and not name.startswith((log.STAGED, TRIAL_PREFIX)):
             foreign.append(name)
     if foreign:
         raise InvalidPipeline(

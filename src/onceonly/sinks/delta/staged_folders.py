@@ -18,8 +18,8 @@ from onceonly.checkpoint.model import Transaction
 from onceonly.sinks.delta import log, references
 from onceonly.sinks.delta.log import LOG, STAGED
 from onceonly.storage import folders
-from onceonly.storage.confined import OwnPath
 from onceonly.storage.objects import Objects
+from onceonly.storage.own_paths import OwnPath
 from onceonly.storage.paths import local_path
 
 MARK = "_settled"

@@ -19,8 +19,7 @@ from onceonly.errors import CannotPublish, InvalidPipeline, NotCommitted, Outcom
 from onceonly.sinks.delta import lock, log, schema
 from onceonly.spark.strict_reading import require_rows, strict_reader
 from onceonly.spark.temporary_conf import PARQUET_TIMES, temporary_conf
-from onceonly.storage import azure_names
-from onceonly.storage.paths import spark_uri
+from onceonly.storage.paths import AZURE_LONG_SCHEMES, spark_uri
 
 Session = Callable[[], Any]
 LOG_STORE, ANY_STORE = "spark.delta.logStore.{}.impl", "spark.delta.logStore.class"
@@ -150,7 +149,7 @@ def _append(rows: Any, uri: str, app_id: str, version: int, merge: bool = False)
 def _why_unsafe(uri: str, spark: Session) -> str | None:
     """Say why publishing through Spark is not safe there; None if it is."""
     scheme = _scheme(uri)
-    if scheme != "s3a" and scheme not in azure_names.LONG:
+    if scheme != "s3a" and scheme not in AZURE_LONG_SCHEMES:
         return None
     conf = spark().conf
     log_store = conf.get(LOG_STORE.format(scheme), None) or conf.get(ANY_STORE, None)

@@ -16,7 +16,7 @@ from onceonly.errors import (
 from onceonly.sinks.files.handle import FileHandle
 from onceonly.sinks.files.moves import FileMissing, NameTaken
 from onceonly.sinks.files.rehearsal import ReplacedMissing, TargetMissing
-from onceonly.storage.interface import Unsuitable
+from onceonly.storage.interface import UnsuitableTarget
 
 UNDECIDED = "Nothing was decided or published, and what is staged is kept."
 
@@ -39,14 +39,14 @@ def explain_failed_rehearsal(handle: FileHandle, error: Exception, target: str) 
         case ReplacedMissing():
             why = f"The files that it replaces have no manifest any more: {error} does not exist."
             return ActionNeeded(what, why, f"Restore it, or abort. {then_recover}", "replaced-files-missing")
-        case Unsuitable():
+        case UnsuitableTarget():
             return ActionNeeded(what, error.why, f"{error.todo} {then_recover}", error.code)
     why = f"{type(error).__name__}: {error}"
     what = f"sink '{handle.txn.sink}': whether its files can be published to {target} is not known."
     return NotCommitted(what, why, f"Try again: onceonly recover {handle.txn.pipeline}. {UNDECIDED}", "no-answer")
 
 
-def refuse_unsuitable_target(handle: FileHandle, unfit: Unsuitable, target: str) -> CannotPublish:
+def refuse_unsuitable_target(handle: FileHandle, unfit: UnsuitableTarget, target: str) -> CannotPublish:
     """Return why a target that was decided on cannot be published to."""
     return CannotPublish(
         f"sink '{handle.txn.sink}': its files cannot be published to {target}.",

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from onceonly.checkpoint.model import Handle, Transaction, taken_out
+from onceonly.checkpoint.transaction_names import file_stem, manifest_path, parse_transaction
 from onceonly.sinks.files.moves import StagedFile
-from onceonly.storage import confined
-from onceonly.storage.confined import MANIFESTS, manifest_of, stem
+from onceonly.sinks.staging.handles import damaged_handle
+from onceonly.storage.own_paths import MANIFESTS, is_plain, is_published
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class FileHandle:
 
     @property
     def manifest(self) -> str:
-        return manifest_of(self.txn)
+        return manifest_path(self.txn)
 
 
 class _InvalidHandle(Exception):
@@ -50,9 +51,9 @@ def parse(sink: str, handle: Handle) -> FileHandle:
     try:
         return _parse(sink, handle)
     except _InvalidHandle as why:
-        raise confined.damaged(sink, f"{why}.") from None
+        raise damaged_handle(sink, f"{why}.") from None
     except (KeyError, TypeError, ValueError) as error:
-        raise confined.damaged(sink, f"{type(error).__name__}: {error}.") from error
+        raise damaged_handle(sink, f"{type(error).__name__}: {error}.") from error
 
 
 def staging_of(target: str) -> str:
@@ -62,11 +63,11 @@ def staging_of(target: str) -> str:
 
 
 def _parse(sink: str, handle: Handle) -> FileHandle:
-    txn = confined.parsed(handle["txn"])
+    txn = parse_transaction(handle["txn"])
     if txn is None or txn.sink != sink:
         raise _InvalidHandle(f"Its transaction is {handle['txn']!r}")
     derived_paths = {
-        "manifest": manifest_of(txn),
+        "manifest": manifest_path(txn),
         "folder": f"{staging_of(handle['target'])}/{txn.name}/data",
     }
     for key, path in derived_paths.items():
@@ -74,8 +75,8 @@ def _parse(sink: str, handle: Handle) -> FileHandle:
             raise _InvalidHandle(f"Its {key} is {handle[key]!r}, not {path!r}")
     files = tuple(StagedFile.from_json(file) for file in handle["files"])
     for file in files:
-        _check_final_name(file.final, stem(txn))
-        if not confined.is_plain(file.staged):
+        _check_final_name(file.final, file_stem(txn))
+        if not is_plain(file.staged):
             raise _InvalidHandle(f"Its file {file.staged!r} is not in the staged folder")
     replaced = tuple(_parse_replaced(old, txn) for old in taken_out(handle))
     schema = handle.get("schema")
@@ -87,7 +88,7 @@ def _parse_replaced(old: Mapping[str, Any], txn: Transaction) -> Published:
     manifest, files = old["manifest"], tuple(file["final"] for file in old["files"])
     folder, _, name = str(manifest).rpartition("/")
     old_stem = name.removesuffix(".manifest")
-    is_manifest = folder == MANIFESTS and confined.is_published(manifest)
+    is_manifest = folder == MANIFESTS and is_published(manifest)
     if not is_manifest or old_stem.split("-")[:2] != [txn.pipeline, txn.sink]:
         raise _InvalidHandle(f"It replaces {manifest!r}")
     for file in files:
@@ -98,5 +99,5 @@ def _parse_replaced(old: Mapping[str, Any], txn: Transaction) -> Published:
 def _check_final_name(final: object, file_stem: str) -> None:
     """Refuse a path in the target that the sink would not have given to a file of a transaction with this stem."""
     name = str(final).rpartition("/")[2]
-    if not confined.is_published(final) or not name.startswith(f"{file_stem}-"):
+    if not is_published(final) or not name.startswith(f"{file_stem}-"):
         raise _InvalidHandle(f"Its file {final!r} is not named after {file_stem}")

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from onceonly.checkpoint.sink import Answer, History, Publication
+from onceonly.checkpoint.transaction_names import manifest_path, parse_transaction
 from onceonly.sinks.files import manifest, moves
-from onceonly.storage import confined
-from onceonly.storage.confined import MANIFESTS
 from onceonly.storage.interface import FileSystem
+from onceonly.storage.own_paths import MANIFESTS, is_published
 
 MAX_HISTORY_MANIFESTS = 64  # manifests that are read for the last decision that a folder shows
 
@@ -70,9 +70,9 @@ def proof_now(file_system: FileSystem, target: str, last: Publication) -> Public
     if not published:
         return Publication(0, 0, {"target": target})
     newest = max(published, key=lambda content: int(content["decision"]))
-    txn = confined.parsed(newest["txn"])
+    txn = parse_transaction(newest["txn"])
     assert txn is not None  # `read_ours` has checked it
-    return Publication(txn.epoch, int(newest["decision"]), proof(target, confined.manifest_of(txn), newest))
+    return Publication(txn.epoch, int(newest["decision"]), proof(target, manifest_path(txn), newest))
 
 
 def _exists(file_system: FileSystem, target: str) -> bool:
@@ -107,7 +107,7 @@ def _list_stream(file_system: FileSystem, target: str, path: str) -> list[str]:
     pipeline, sink, _, state = path.rpartition("/")[2].split("-")
     stream = []
     for name in file_system.names(f"{target}/{MANIFESTS}"):
-        if not confined.is_published(f"{MANIFESTS}/{name}"):
+        if not is_published(f"{MANIFESTS}/{name}"):
             continue
         parts = name.split("-")
         if parts[:2] == [pipeline, sink] and parts[3] == state:

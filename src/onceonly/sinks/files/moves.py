@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from onceonly.storage import confined
-from onceonly.storage.confined import OwnPath
-from onceonly.storage.interface import AT_ONCE, FileSystem, Fingerprint, Ready, Upload, parent, parents
+from onceonly.checkpoint.transaction_names import manifest_path, parse_transaction
+from onceonly.storage.interface import MAX_PARALLEL_REQUESTS, FileSystem, Fingerprint, Ready, Upload, parent, parents
+from onceonly.storage.own_paths import OwnPath
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def _change_names(
     folders = parents(f"{target}/{file.final}" for file in files)
     for folder in folders:
         file_system.make_folder(folder, target)
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(MAX_PARALLEL_REQUESTS) as pool:
         changes = [pool.submit(change, file) for file in files]
     for future in changes:
         future.result()
@@ -186,7 +186,7 @@ def read_manifest(file_system: FileSystem, path: str) -> Mapping[str, Any] | Non
         return None
     except (ValueError, IsADirectoryError):
         content = None
-    txn = confined.parsed(content.get("txn")) if isinstance(content, dict) else None
-    if txn is None or not path.endswith(f"/{confined.manifest_of(txn)}"):
+    txn = parse_transaction(content.get("txn")) if isinstance(content, dict) else None
+    if txn is None or not path.endswith(f"/{manifest_path(txn)}"):
         raise NameTaken(path)
     return dict(content)

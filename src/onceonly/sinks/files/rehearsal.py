@@ -10,8 +10,8 @@ from typing import Any
 from onceonly.sinks.files import manifest, moves
 from onceonly.sinks.files.handle import FileHandle, Published
 from onceonly.sinks.files.moves import FileMissing, NameTaken, StagedFile
-from onceonly.storage.confined import OwnPath
-from onceonly.storage.interface import AT_ONCE, FileSystem, Move, Ready, Unsuitable
+from onceonly.storage.interface import MAX_PARALLEL_REQUESTS, FileSystem, Move, Ready, UnsuitableTarget
+from onceonly.storage.own_paths import OwnPath
 
 
 class TargetMissing(Exception):
@@ -22,7 +22,7 @@ class ReplacedMissing(Exception):
     """What is to be replaced has no manifest any more."""
 
 
-REFUSALS = (FileMissing, NameTaken, ReplacedMissing, TargetMissing, Unsuitable)
+REFUSALS = (FileMissing, NameTaken, ReplacedMissing, TargetMissing, UnsuitableTarget)
 
 
 def rehearse(
@@ -35,7 +35,7 @@ def rehearse(
         content: of the manifest that the commit will write.
     Raises:
         FileMissing: what was staged is not there as it was; staging it again helps.
-        TargetMissing, ReplacedMissing, NameTaken, Unsuitable: a person has to act.
+        TargetMissing, ReplacedMissing, NameTaken, UnsuitableTarget: a person has to act.
         NotCommitted, OSError: no answer.
     """
     if not handle.rewinds and not file_system.has_begun(staged):
@@ -59,7 +59,7 @@ def is_there(file_system: FileSystem, folder: str) -> bool:
 
 def _check_each_file(files: tuple[StagedFile, ...], check: Callable[[StagedFile], None]) -> None:
     """Check all files in parallel, then raise the error of the first one that has one."""
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(MAX_PARALLEL_REQUESTS) as pool:
         checks = [pool.submit(check, file) for file in files]
     for future in checks:
         future.result()
@@ -91,5 +91,5 @@ def _check_replaced(file_system: FileSystem, publication: Published, target: str
 
 
 def _check_removals(file_system: FileSystem, paths: list[str], target: str) -> None:
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(MAX_PARALLEL_REQUESTS) as pool:
         list(pool.map(lambda path: file_system.check_removal(f"{target}/{path}"), paths))

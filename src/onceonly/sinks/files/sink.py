@@ -28,6 +28,7 @@ from onceonly.checkpoint.sink import (
     Traced,
     Versioned,
 )
+from onceonly.checkpoint.transaction_names import file_stem, list_transactions, manifest_path, stream_name
 from onceonly.counts import count
 from onceonly.errors import OutcomeUnknown
 from onceonly.pipeline.sinks import FileSink
@@ -39,10 +40,9 @@ from onceonly.sinks.files.manifest import Manifest
 from onceonly.sinks.files.moves import FileMissing, NameTaken
 from onceonly.sinks.staging import handles, row_types
 from onceonly.sinks.staging import history as histories
-from onceonly.storage import confined
-from onceonly.storage.confined import OwnPath, manifest_of, stem
-from onceonly.storage.folders import named
+from onceonly.sinks.staging.handles import refuse_before_decision
 from onceonly.storage.interface import FileSystem, parent
+from onceonly.storage.own_paths import OwnPath
 
 GIVEN_UP = "given-up"  # the new name of `data` in a staged folder that must not be published any more
 
@@ -78,7 +78,7 @@ class FileWriter(Sink, KeepsCopies, Traced, ProvesHistory, Replaceable, Versione
             "format": self.config.format,
             "txn": txn.name,
             "folder": folder,
-            "manifest": manifest_of(txn),
+            "manifest": manifest_path(txn),
             "schema": row_types.of(rows),
             "partition_by": list(self.config.partition_by),
             "rows": rows_staged,
@@ -216,7 +216,7 @@ class FileWriter(Sink, KeepsCopies, Traced, ProvesHistory, Replaceable, Versione
         """Prevent further moves, and move back all files that the manifest does not list. The rows are kept."""
         staged, published = self._staged_folder(file_handle), manifest.list_paths(content)
         self._file_system.rename_folder(staged.below("data"), staged.below(GIVEN_UP))
-        self._file_system.end_uploads(self._target, stem(file_handle.txn))
+        self._file_system.end_uploads(self._target, file_stem(file_handle.txn))
         unpublished = [file for file in file_handle.files if file.final not in published]
         moves.move_back(self._file_system, unpublished, staged.below(GIVEN_UP), self._target)
         if file_handle.rewinds:
@@ -228,14 +228,14 @@ class FileWriter(Sink, KeepsCopies, Traced, ProvesHistory, Replaceable, Versione
     def landed(self, handle: Handle, decision: int) -> Landed:
         """Return where the rows are. Readers go by the decisions of manifests, each with the rows of one checkpoint."""
         file_handle = self._parse_handle(handle)
-        return Landed(confined.stream(file_handle.txn), decision, file_handle.manifest, len(file_handle.files))
+        return Landed(stream_name(file_handle.txn), decision, file_handle.manifest, len(file_handle.files))
 
     def check_replace(self, old: Handle) -> None:
         """Refuse a handle whose manifest no longer exists.
 
         The old files are removed after the new manifest was written.
         """
-        with confined.refused_early():
+        with refuse_before_decision():
             file_handle = self._parse_handle(old)
         if not self._is_published(file_handle):
             raise errors.refuse_replacement(self.name, old)
@@ -249,7 +249,7 @@ class FileWriter(Sink, KeepsCopies, Traced, ProvesHistory, Replaceable, Versione
             "format": self.config.format,
             "txn": txn.name,
             "folder": f"{self._staging_folder}/{txn.name}/data",
-            "manifest": manifest_of(txn),
+            "manifest": manifest_path(txn),
             **{"rows": 0, "bytes": 0, "files": []},
             "retracts": [{"manifest": old["manifest"], "files": old["files"]} for old in olds],
         }
@@ -282,7 +282,7 @@ class FileWriter(Sink, KeepsCopies, Traced, ProvesHistory, Replaceable, Versione
         """
         self.release(txn)
         self._file_system.end_uploads(f"{self._staging_folder}/{txn.name}", "")  # of Spark
-        self._file_system.end_uploads(self._target, stem(txn))
+        self._file_system.end_uploads(self._target, file_stem(txn))
 
     def release(self, txn: Transaction) -> None:
         folder = OwnPath(self._staging_folder, txn.name)
@@ -291,7 +291,7 @@ class FileWriter(Sink, KeepsCopies, Traced, ProvesHistory, Replaceable, Versione
         self._file_system.remove_empty(self._staging_folder)  # unless others are staged there
 
     def leftovers(self, prefix: str) -> list[Transaction]:
-        return named(self._file_system.names(self._staging_folder), prefix)
+        return list_transactions(self._file_system.names(self._staging_folder), prefix)
 
     def staged(self, handle: Handle) -> Any:
         return gate_view.batches(self._file_system, self._with_own_folder(handle))

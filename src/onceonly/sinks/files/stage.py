@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from onceonly.checkpoint.model import Transaction
+from onceonly.checkpoint.transaction_names import file_stem
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.pipeline.sinks import FileSink
@@ -17,9 +18,9 @@ from onceonly.sinks.files.moves import StagedFile
 from onceonly.sinks.staging import spark_files
 from onceonly.sinks.staging.row_types import refuse_duplicates
 from onceonly.spark.file_formats import OPTIONS
-from onceonly.storage import places
-from onceonly.storage.confined import OwnPath, stem
-from onceonly.storage.interface import AT_ONCE, FileSystem, Unsuitable, is_hidden
+from onceonly.storage.file_systems import open_file_system
+from onceonly.storage.interface import MAX_PARALLEL_REQUESTS, FileSystem, UnsuitableTarget, is_hidden
+from onceonly.storage.own_paths import OwnPath
 
 SUFFIX = {"parquet": ".parquet", "json": ".jsonl", "csv": ".csv", "avro": ".avro"}
 
@@ -32,7 +33,7 @@ def file_system_of(sink: str, uri: str, webhdfs: str | None = None) -> tuple[Fil
     Raises:
         InvalidPipeline: on that file system, files cannot be moved in one step.
     """
-    location = places.of(uri, webhdfs)
+    location = open_file_system(uri, webhdfs)
     if location:
         return location
     raise InvalidPipeline(
@@ -102,7 +103,7 @@ def describe(
         return StagedFile(staged, final, *file_system.ready(f"{folder}/{staged}", f"{target}/{final}"))
 
     data = OwnPath(staging_of(target), txn.name).below("data")
-    with _refuse_unsuitable(config), ThreadPoolExecutor(AT_ONCE) as pool:
+    with _refuse_unsuitable(config), ThreadPoolExecutor(MAX_PARALLEL_REQUESTS) as pool:
         return list(pool.map(prepare, files, finals))
 
 
@@ -111,7 +112,7 @@ def _final_paths(config: FileSink, txn: Transaction, staged: list[str]) -> list[
     finals = []
     for number, path in enumerate(staged):
         folder, slash, _ = path.rpartition("/")
-        finals.append(f"{folder}{slash}{stem(txn)}-{number:05d}{SUFFIX[config.format]}")
+        finals.append(f"{folder}{slash}{file_stem(txn)}-{number:05d}{SUFFIX[config.format]}")
     return finals
 
 
@@ -153,7 +154,7 @@ def _refuse_unsuitable(config: FileSink) -> Iterator[None]:
     """Turn a file system's refusal into an error of the pipeline."""
     try:
         yield
-    except Unsuitable as unfit:
+    except UnsuitableTarget as unfit:
         raise _refuse(config, unfit.why, unfit.todo, unfit.code) from unfit.__cause__
 
 

@@ -35,6 +35,7 @@ from onceonly.checkpoint.sink import (
     ShowsEvidence,
     Sink,
 )
+from onceonly.checkpoint.transaction_names import list_transactions
 from onceonly.errors import NotCommitted, OnceonlyError, OutcomeUnknown
 from onceonly.kafka import kafkapython
 from onceonly.kafka.connection import KafkaConnection
@@ -65,7 +66,8 @@ from onceonly.sinks.kafka.stage import Job
 from onceonly.sinks.kafka.transactional_ids import Ids
 from onceonly.sinks.staging import handles
 from onceonly.sinks.staging import history as histories
-from onceonly.storage import confined, executors
+from onceonly.sinks.staging.handles import check_file, check_folder
+from onceonly.storage import logins
 from onceonly.storage.folders import Folders
 
 MAX_REFUSALS_SHOWN = 4  # partitions, in an error
@@ -165,7 +167,7 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, Pool
         spool = None if is_published_at_once else self._spool.path(txn.name)
         ids = Ids(self.config.id_prefix, txn, self._slot(txn)) if is_staged_in_kafka else None
         identify = self._connection if ids and ids.slot is not None else None
-        storage = executors.environment(spool) if spool else {}
+        storage = logins.executor_variables(spool) if spool else {}
         return Job(target, spool, ids, is_staged_in_kafka or is_published_at_once, identify, storage)
 
     # ---- rehearse
@@ -332,8 +334,8 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, Pool
 
     def _read_spooled(self, handle: Handle, part: Part) -> Iterator[Any]:
         """Yield the rows of a part from its spool file. Raises CannotPublish: the file does not exist any more."""
-        confined.check_folder(self.name, handle["txn"])
-        confined.check_file(self.name, part.spool)
+        check_folder(self.name, handle["txn"])
+        check_file(self.name, part.spool)
         try:
             yield from kafkaspool.read(self._spool.path(handle["txn"]), part.spool)
         except FileNotFoundError as error:
@@ -363,7 +365,7 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, Pool
                 self._fence_open(transactions, txn, keep=set())
 
     def leftovers(self, prefix: str) -> list[Transaction]:
-        txns = set(self._spool.holding(prefix))
+        txns = set(list_transactions(self._spool.names(), prefix))
         if self.config.guarantee == "exactly-once":
             with self._transactions() as transactions:
                 for id in transactions.open(transactional_ids.unique_ids_pattern(prefix)):
@@ -425,10 +427,10 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, Pool
 
     def _with_own_folder(self, handle: Handle) -> Handle:
         """Return the handle with the spool that would be published, even if the handle names another one."""
-        confined.check_folder(self.name, handle["txn"])
+        check_folder(self.name, handle["txn"])
         for part in parts_of(handle):
             if part.spool or handle["guarantee"] != "none":  # without a guarantee, nothing is kept
-                confined.check_file(self.name, part.spool)
+                check_file(self.name, part.spool)
         return {**handle, "folder": self._spool.path(handle["txn"])}
 
     @property

@@ -16,7 +16,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from onceonly.storage.durability import to_disk, way_to_disk
-from onceonly.storage.folders import file_system
+from onceonly.storage.folders import arrow_file_system
 
 ROW_GROUP = 16 << 20  # bytes of rows that are collected before they are written
 READ_ROWS = 4096  # per batch; fewer if a row group is small
@@ -45,7 +45,7 @@ class SpoolFile:
     def __init__(self, folder: str, part: int) -> None:
         self.name = f"{part}-{uuid.uuid4().hex[:12]}.parquet"
         self._buffered_bytes = 0
-        self._files, path = file_system(folder)
+        self._files, path = arrow_file_system(folder)
         self._files.create_dir(path, recursive=True)
         self._path = f"{path}/{self.name}"
         self._writer = pq.ParquetWriter(self._path, SCHEMA, filesystem=self._files, **WRITER_OPTIONS)
@@ -76,14 +76,14 @@ def read(folder: str, name: str) -> Iterator[pa.RecordBatch]:
     Raises:
         FileNotFoundError: the file no longer exists.
     """
-    files, path = file_system(folder)
+    files, path = arrow_file_system(folder)
     with files.open_input_file(f"{path}/{name}") as source, pq.ParquetFile(source) as parquet:
         yield from parquet.iter_batches(READ_ROWS)
 
 
 def read_bytes(folder: str, name: str) -> None:
     """Read one file without looking at its content. Raises OSError: the storage does not give it."""
-    files, path = file_system(folder)
+    files, path = arrow_file_system(folder)
     with files.open_input_file(f"{path}/{name}") as source:
         while source.read(ROW_GROUP):
             pass

@@ -28,7 +28,7 @@ from onceonly.sinks.kafka.spool import SCHEMA, SpoolFile
 from onceonly.sinks.kafka.transactional_ids import Ids
 from onceonly.spark import few
 from onceonly.spark.file_formats import MICROS
-from onceonly.storage import aws
+from onceonly.storage import logins
 
 HEADERS = "array<struct<key:string,value:binary>>"
 TYPES = {
@@ -118,7 +118,7 @@ def _make_task(job: Job) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Rec
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        aws.adopt(job.storage)  # this worker may have done other work before
+        logins.AWS.use_variables(job.storage)  # this worker may have done other work before
         part, attempt_job = 0, job
         if context:
             part = context.partitionId()

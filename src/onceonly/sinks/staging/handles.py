@@ -6,13 +6,15 @@ row would cause an obscure error. Unknown keys are allowed: a newer version may 
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import wraps
 from typing import Annotated, Any, Literal, NotRequired, TypedDict, TypeVar
 
 from onceonly.checkpoint.sink import Sink
 from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.pipeline.shapes import Below, Count, Like, problem
+from onceonly.storage.own_paths import is_plain, is_transaction
 
 PART = "[0-9A-Za-z_]+"
 TXN = Annotated[str, Like(f"{PART}(-{PART}){{2}}-[0-9]+-[0-9]+-{PART}")]
@@ -184,6 +186,38 @@ def check_new_handle(sink: str, shape: Any, handle: Any) -> None:
             f"In the handle that it returned, {why}.",
             "Return plain JSON that matches the sink's handle_shape (docs/add-a-sink.md). Nothing was published.",
         )
+
+
+def check_folder(sink: str, folder: object, prefix: str = "") -> None:
+    """Refuse a handle whose folder is not that of a transaction, after this prefix of the name."""
+    if not isinstance(folder, str) or not folder.startswith(prefix) or not is_transaction(folder.removeprefix(prefix)):
+        raise damaged_handle(sink, f"Its folder is {folder!r}.")
+
+
+def check_file(sink: str, name: object) -> None:
+    """Refuse a handle that names a file outside of its own folder."""
+    if not is_plain(name) or "/" in str(name):
+        raise damaged_handle(sink, f"It names the file {name!r}.")
+
+
+def damaged_handle(sink: str, why: str) -> CannotPublish:
+    """Return the error that a handle holds a value that this sink does not write."""
+    return CannotPublish(
+        f"sink '{sink}': the handle in the state table is damaged or forged.",
+        f"{why} This sink does not write such a value.",
+        "Nothing was touched. Find out who can write to the state table, restore an earlier copy of it "
+        "(docs/operations.md), then: onceonly recover",
+        "handle-damaged",
+    )
+
+
+@contextmanager
+def refuse_before_decision() -> Iterator[None]:
+    """Raise InvalidPipeline for CannotPublish: before the decision, what would stop a commit is an invalid input."""
+    try:
+        yield
+    except CannotPublish as error:
+        raise InvalidPipeline(error.what, error.why, error.todo, error.code) from error
 
 
 def guarded(sink: S, kind: str) -> S:

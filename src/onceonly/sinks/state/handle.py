@@ -9,16 +9,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from onceonly.checkpoint.model import Handle, Transaction
-from onceonly.storage import confined
+from onceonly.checkpoint.transaction_names import parse_transaction
+from onceonly.sinks.staging.handles import damaged_handle
 
 KINDS = ("changes", "merged")
 
 
 def transaction(sink: str, name: object) -> Transaction:
     """Return the transaction of that name. Raises CannotPublish if it is not one of this sink."""
-    txn = confined.parsed(name)
+    txn = parse_transaction(name)
     if txn is None or txn.sink != sink:
-        raise confined.damaged(sink, f"It names {name!r}.")
+        raise damaged_handle(sink, f"It names {name!r}.")
     return txn
 
 
@@ -26,7 +27,7 @@ def run(sink: str, data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the run. Raises CannotPublish if its folder, relative to the root, is not that of a run of this sink."""
     above, _, kind = str(data["folder"]).rpartition("/")
     if kind not in KINDS:
-        raise confined.damaged(sink, f"It names the run {data['folder']!r}.")
+        raise damaged_handle(sink, f"It names the run {data['folder']!r}.")
     return {**data, "folder": f"{transaction(sink, above).name}/{kind}"}
 
 
@@ -46,9 +47,9 @@ def transactions_to_delete(sink: str, handle: Handle) -> list[Transaction]:
     if handle["txn"]:
         needed.append(transaction(sink, handle["txn"]))
     if set(needed) & set(to_delete):
-        raise confined.damaged(sink, "It names the same run as a part of the state and as one to delete.")
+        raise damaged_handle(sink, "It names the same run as a part of the state and as one to delete.")
     if len({txn.pipeline for txn in needed + to_delete}) > 1:
-        raise confined.damaged(sink, "It names runs of several pipelines.")
+        raise damaged_handle(sink, "It names runs of several pipelines.")
     return to_delete
 
 

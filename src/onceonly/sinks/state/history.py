@@ -10,11 +10,12 @@ from typing import Any
 
 from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.checkpoint.sink import Answer, History, Publication
+from onceonly.checkpoint.transaction_names import list_transactions
 from onceonly.sinks.state import handle as staterun
-from onceonly.storage import confined
 from onceonly.storage.folders import Folders
-from onceonly.storage.interface import AT_ONCE
+from onceonly.storage.interface import MAX_PARALLEL_REQUESTS
 from onceonly.storage.local import LocalFiles
+from onceonly.storage.own_paths import is_transaction
 from onceonly.storage.paths import local_path
 
 DONE = "_published"  # marks the folder of a published transaction
@@ -37,7 +38,7 @@ def changed_runs(folders: Folders, runs: Iterable[Run]) -> list[Run]:
         return bool(content(folders, run["folder"])["listing"] != run["listing"])
 
     all_runs = list(runs)
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(MAX_PARALLEL_REQUESTS) as pool:
         answers = pool.map(is_changed, all_runs)
         return [run for run, changed in zip(all_runs, answers, strict=True) if changed]
 
@@ -92,7 +93,7 @@ def list_published(folders: Folders, txns: Iterable[Transaction]) -> list[tuple[
 
 def _list_newest_published(folders: Folders, prefix: str) -> list[tuple[int, Transaction]]:
     """List the published transactions of the newest epochs: a pipeline with state decides them in order."""
-    txns = [txn for txn in folders.holding(prefix) if confined.is_transaction(txn.name)]
+    txns = [txn for txn in list_transactions(folders.names(), prefix) if is_transaction(txn.name)]
     return list_published(folders, sorted(txns, key=lambda txn: txn.epoch)[-MAX_TRANSACTIONS_READ:])
 
 

@@ -28,17 +28,18 @@ from onceonly.checkpoint.sink import (
     Traced,
     cannot_take_back,
 )
+from onceonly.checkpoint.transaction_names import list_transactions, parse_transaction
 from onceonly.counts import count
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, OutcomeUnknown, StateBehind
 from onceonly.pipeline.sinks import StateSink
 from onceonly.sinks.context import Context
 from onceonly.sinks.staging import handles, spark_files
 from onceonly.sinks.staging import history as histories
+from onceonly.sinks.staging.handles import refuse_before_decision
 from onceonly.sinks.state import handle as staterun
 from onceonly.sinks.state import history, rehearsal
 from onceonly.sinks.state.history import DONE
 from onceonly.spark.strict_reading import require_rows, strict_reader
-from onceonly.storage import confined
 from onceonly.storage.folders import Folders
 from onceonly.storage.local import LocalFiles
 from onceonly.storage.paths import local_path
@@ -239,7 +240,7 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
 
         It shows that the state table assigns numbers a second time.
         """
-        for other in self._folders.holding(txn.prefix):
+        for other in list_transactions(self._folders.names(), txn.prefix):
             if other.epoch == txn.epoch and other != txn and self._is_marked(other, DONE):
                 raise StateBehind(
                     f"sink '{self.name}': another transaction has already published epoch {txn.epoch}.",
@@ -292,7 +293,7 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
         """
         by_table: dict[str, list[Transaction]] = {}
         for name in self._folders.names():
-            txn = confined.parsed(name)
+            txn = parse_transaction(name)
             if txn and (txn.pipeline, txn.sink) == (pipeline, self.name):
                 by_table.setdefault(txn.state_id, []).append(txn)
         traces = []
@@ -337,7 +338,7 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
         return handle
 
     def _runs(self, handle: Handle | None, which: str = "runs") -> list[dict[str, Any]]:
-        with confined.refused_early():
+        with refuse_before_decision():
             return staterun.runs(self.name, handle, which)
 
     def discard(self, txn: Transaction, handle: Handle | None) -> None:
@@ -347,7 +348,7 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
 
     def leftovers(self, prefix: str) -> list[Transaction]:
         """List the transactions whose folder is there, and not marked as published."""
-        return [txn for txn in self._folders.holding(prefix) if not self._is_marked(txn, DONE)]
+        return [txn for txn in list_transactions(self._folders.names(), prefix) if not self._is_marked(txn, DONE)]
 
     # ---- runs
 

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from onceonly.checkpoint.model import Transaction
+from onceonly.checkpoint.transaction_names import file_stem, manifest_path, parse_transaction
 from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.sinks.delta import staged_folders
-from onceonly.storage import confined
-from onceonly.storage.confined import OwnPath
+from onceonly.sinks.staging.handles import check_file, check_folder
+from onceonly.storage import own_paths
 from onceonly.storage.folders import Folders
+from onceonly.storage.own_paths import OwnPath
 
 TXN = Transaction("0123456789abcdef0123456789abcdef", "flights", "lake", 7, 1, "0a1b2c3d4e5f")
 STEM = "flights-lake-000007-01234567"
@@ -58,8 +60,8 @@ FOREIGN = [
 
 def test_names_of_ours_are_known() -> None:
     assert [OwnPath("/lake/", name).path for name in OWN] == [f"/lake/{name}" for name in OWN]
-    assert confined.parsed(TXN.name) == TXN
-    assert (confined.stem(TXN), confined.manifest_of(TXN)) == (STEM, f"_onceonly/{STEM}.manifest")
+    assert parse_transaction(TXN.name) == TXN
+    assert (file_stem(TXN), manifest_path(TXN)) == (STEM, f"_onceonly/{STEM}.manifest")
 
 
 @pytest.mark.parametrize("name", FOREIGN)
@@ -89,14 +91,14 @@ def test_a_name_is_no_escape_in_a_uri(tmp_path: Path) -> None:
 
 
 def test_a_delta_handle_names_a_staged_folder_and_a_kafka_handle_a_file_of_its_own() -> None:
-    confined.check_folder("lake", f"staged-{TXN.name}", "staged-")
-    confined.check_file("lake", "0-0a1b2c.parquet")
+    check_folder("lake", f"staged-{TXN.name}", "staged-")
+    check_file("lake", "0-0a1b2c.parquet")
     for folder in (TXN.name, "staged-", "day=2013-01-01", f"staged-{TXN.name}/..", None):
         with pytest.raises(CannotPublish, match="damaged or forged"):
-            confined.check_folder("lake", folder, "staged-")
+            check_folder("lake", folder, "staged-")
     for file in ("../x.parquet", "/x.parquet", "", "a/b", None):
         with pytest.raises(CannotPublish, match="damaged or forged"):
-            confined.check_file("lake", file)
+            check_file("lake", file)
 
 
 # ---- every deletion in the sources
@@ -127,8 +129,8 @@ OTHERWISE = {
     "dev/services/embedded.py down",
     "storage/durability.py write",  # a draft of its own
     "storage/objects.py clear",  # of a folder that is given by OwnPath
-    "storage/trial.py _run_trial",  # of a trial that has just been made
-    "storage/trial.py _check_ended",
+    "storage/arbitration.py _try_publishers",  # of a trial that has just been made
+    "storage/arbitration.py _check_ended",
     "storage/arbitration.py _remove_trial",  # of a trial that has just been made
     "statetable/row_files.py remove",  # a row's file of its own, which no entry of the log has come to name
     "statetable/files.py list_obsolete",  # asks for names
@@ -146,7 +148,7 @@ OTHERWISE = {
 
 def deletions() -> Iterator[tuple[str, str]]:
     """ "file function" of each call that deletes, and the function's source."""
-    root = Path(confined.__file__).parents[1]
+    root = Path(own_paths.__file__).parents[1]
     for file in sorted(root.rglob("*.py")):
         source = file.read_text()
         tree = ast.parse(source)
