@@ -328,7 +328,7 @@ def test_what_one_attempt_clears_up_costs_another_no_row(lake: Lake) -> None:
 def test_all_uploads_are_ended_however_many_there_are(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(9):
         lake.store.client.create_multipart_upload(Bucket=BUCKET, Key=f"{lake.name}/lake/part=1/{number // 2}")
-    monkeypatch.setattr(s3_client, "PAGE", 3)
+    monkeypatch.setattr(s3_client, "MAX_KEYS", 3)
     assert len(set(Bucket(BUCKET).uploads(lake.uri))) == 9
     lake.files.end_uploads(lake.uri, "")
     assert lake.store.uploads(lake.name) == []

@@ -304,7 +304,7 @@ def test_what_is_done_is_done_although_its_report_cannot_be_read(world, monkeypa
     def broken(*_):
         raise OSError("slow down")
 
-    monkeypatch.setattr(job_report, "file_system", broken)
+    monkeypatch.setattr(job_report, "arrow_file_system", broken)
     known = driver.Driver("http://master:6066", "driver-1", "s3://lake/_jobs/one")
     work.Work("flights", 1, RUN)._require(True, known, "is staged", "FINISHED")
     with pytest.raises(NotCommitted, match="left no report"):
