@@ -81,12 +81,14 @@ def open_(uri: str) -> Opened:
             "It records what was published so far. Its volume may not be mounted, or ONCEONLY_STATE (or ONCEONLY_HOME) "
             "may name another place.",
             "Correct that. If there has never been a state table: onceonly state init. Nothing was written.",
+            code="state-table-missing",
         )
     if ID not in properties:
         raise InvalidPipeline(
             f"{uri} cannot be the state table.",
             "It is a Delta table that Onceonly did not create.",
             "Set ONCEONLY_STATE to an empty folder. Nothing was written.",
+            code="state-table-foreign",
         )
     _check_format(uri, properties.get(FORMAT_KEY, "none"))
     if properties[PLACE] != place(uri):
@@ -96,6 +98,7 @@ def open_(uri: str) -> Opened:
             "take each other's output for their own.",
             "If the original no longer exists: onceonly state relocate. To use the copy as well: onceonly state fork, "
             "and give its pipelines new targets, else both publish the next rows. Nothing was written.",
+            code="state-table-copied",
         )
     return Opened(properties[ID])
 
@@ -187,7 +190,7 @@ def _check_format(uri: str, table_format: str) -> None:
             f"the state table at {uri} has another format.",
             f"Its format is {table_format}, and this version of Onceonly reads and writes format {FORMAT} only.",
             "Install the version that wrote it, or let ONCEONLY_STATE name another folder. Nothing was written.",
-            "state-table-format",
+            code="state-table-format",
         )
 
 
@@ -218,6 +221,7 @@ def check_atomic(uri: str) -> None:
             f"{uri} cannot hold the state table.",
             unsafe or f"Every decision needs put-if-absent, which '{scheme}://' is not known to support.",
             "Use a local or network file system, S3 with conditional put, GCS or Azure. Nothing was written.",
+            code="store-not-arbitrating",
         )
 
 
@@ -283,7 +287,12 @@ def _open_delta_table(uri: str) -> DeltaTable | None:
 
 def _cannot_open(uri: str, error: Exception) -> NotCommitted:
     why = f"{type(error).__name__}: {error}"
-    return NotCommitted(f"the state table at {uri} cannot be opened.", why, "Check the storage and its credentials.")
+    return NotCommitted(
+        f"the state table at {uri} cannot be opened.",
+        why,
+        "Check the storage and its credentials.",
+        code="store-unreachable",
+    )
 
 
 def _create_table(uri: str) -> None:
@@ -295,7 +304,10 @@ def _create_table(uri: str) -> None:
         log_of(uri).create({**CONFIGURATION, **identity})
     except OSError as error:
         raise NotCommitted(
-            f"the state table at {uri} cannot be created.", str(error), "Check the storage and its credentials."
+            f"the state table at {uri} cannot be created.",
+            str(error),
+            "Check the storage and its credentials.",
+            code="store-unreachable",
         ) from error
 
 

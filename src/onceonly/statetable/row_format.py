@@ -237,7 +237,7 @@ def check_format(row_format: int) -> None:
             "the state table was written by another version of Onceonly.",
             f"It holds rows of format {row_format}, and this version reads and writes format {FORMAT} only.",
             "Install the version that wrote them. Nothing was written.",
-            "state-row-format",
+            code="state-row-format",
         )
 
 

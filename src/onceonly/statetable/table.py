@@ -238,12 +238,14 @@ class StateTable:
                 f"the state table at {self.uri} no longer exists.",
                 "It did when this process started. Its volume may be unmounted, or its folder deleted.",
                 "Nothing was deleted. Mount or restore it, then: onceonly recover",
+                code="state-table-replaced",
             ) from error
         if opened.id != self.id:
             raise OutcomeUnknown(
                 f"the state table at {self.uri} is not the one with which this process started.",
                 f"Its identity was {self.id} and is now {opened.id}: it was replaced or forked.",
                 "Restore the table, or start the process again if that was intended. Nothing was written to it.",
+                code="state-table-replaced",
             )
         self._looked = time.monotonic()
 
@@ -325,6 +327,7 @@ class StateTable:
                 f"the state table at {self.uri} may not survive a power failure.",
                 f"Its log could not be written to disk: {error}",
                 "Nothing was done that depends on it. Repair the disk, then: onceonly recover",
+                code="row-not-durable",
             ) from error
 
 
@@ -397,4 +400,5 @@ def _unknown_outcome(row: Row, uri: str, error: Exception | None) -> OutcomeUnkn
         f"{row.pipeline} epoch {row.epoch}: whether '{row.event.value}' was recorded is not known.",
         f"The state table at {uri} did not accept the row, or cannot be read back{why}.",
         "Nothing was deleted. When the table's storage is available again: onceonly recover " + row.pipeline,
+        code="row-unknown",
     )

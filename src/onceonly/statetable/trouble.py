@@ -11,6 +11,7 @@ def damage_error(pipeline: str, uri: str, why: str) -> OutcomeUnknown:
         f"{pipeline}: the state table at {uri} is damaged.",
         why,
         "Nothing was changed. Restore that folder from a backup before running this pipeline.",
+        code="state-table-damaged",
     )
 
 
@@ -21,4 +22,5 @@ def read_error(pipeline: str, uri: str, error: Exception) -> OutcomeUnknown:
         f"{pipeline}: the state table at {uri} cannot be read.",
         f"{type(error).__name__}: {why}",
         "Nothing was written. Check its storage. If files are missing, restore them, then: onceonly recover",
+        code="state-table-unreadable",
     )

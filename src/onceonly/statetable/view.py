@@ -74,6 +74,7 @@ class View:
                 f"{self.pipeline} has no epoch {epoch}.",
                 f"The last one planned is {self.head.epoch or 'none'}.",
                 f"See what there is: onceonly status {self.pipeline if self.head.epoch else ''}".rstrip(),
+                code="no-such-epoch",
             )
         return checkpoint
 

@@ -63,7 +63,7 @@ def require_put_if_absent(uri: str, what: str = "the state table") -> None:
             f"{WRITERS} writers created one file there at the same time, and {winners} of them were told that they "
             "succeeded. So what one process has recorded there, another could replace.",
             "Use a store with put-if-absent (docs/object-stores.md), or a local or network disk. Nothing was written.",
-            "store-not-arbitrating",
+            code="store-not-arbitrating",
         )
     _stores_that_passed.add(store)
 
@@ -192,7 +192,7 @@ def _check_ended(store: Store, finish_late: Callable[[], bool], new: str) -> Non
             "A pending write was aborted there, and still succeeded afterwards. Perhaps the store does not list "
             "uploads by prefix. So a process that hangs could publish files that were given up or replaced.",
             "Use a store that lists open uploads by a prefix (docs/files.md), a disk, or HDFS.",
-            "store-not-arbitrating",
+            code="store-not-arbitrating",
         )
 
 
@@ -218,7 +218,7 @@ def _race_publishers(store: Store, source: str, new: str, begin: BeginPublishing
         f"was free, and {len(winners)} of them were told that they succeeded. So two processes could publish different "
         "files under one name.",
         "Use a store with conditional writes (docs/object-stores.md), a disk, or HDFS.",
-        "store-not-arbitrating",
+        code="store-not-arbitrating",
     )
 
 

@@ -35,6 +35,7 @@ def require_writable(folder: Path) -> None:
         f"{folder} cannot be written to.",
         f"{place} is mounted read-only." if os.statvfs(place).f_flag & os.ST_RDONLY else denied,
         "Make it writable, or set ONCEONLY_HOME or ONCEONLY_STATE to another folder. Nothing was written.",
+        code="folder-not-writable",
     )
 
 

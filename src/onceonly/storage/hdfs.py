@@ -58,12 +58,13 @@ class HdfsFiles(FileSystem):
                 raise UnsuitableTarget(f"{target} is a Delta table.", "Use a DeltaSink, or another folder.")
         except PermissionError as error:
             todo = f"Grant it to the user '{cluster.user}', or set HADOOP_USER_NAME. Kerberos is not supported."
-            raise UnsuitableTarget(f"{error}.", todo) from error
+            raise UnsuitableTarget(f"{error}.", todo, code="target-not-writable") from error
         except OSError as error:
             raise NotCommitted(
                 f"{target} cannot be reached.",
                 f"{error}. The address used for the NameNode is {cluster.address}.",
                 "Start it, or set ONCEONLY_WEBHDFS=http://namenode:9870 to its address. Nothing was written.",
+                code="store-unreachable",
             ) from error
 
     def same(self, one: str, other: str) -> bool:
@@ -122,9 +123,11 @@ class HdfsFiles(FileSystem):
     def refusal(self, error: OSError) -> UnsuitableTarget | None:
         if isinstance(error, PermissionError):
             todo = f"Grant it to the user '{self._cluster.user}', or set HADOOP_USER_NAME."
-            return UnsuitableTarget(f"{error}.", todo, "target-not-writable")
+            return UnsuitableTarget(f"{error}.", todo, code="target-not-writable")
         if any(word in str(error) for word in LASTING):
-            return UnsuitableTarget(f"{error}.", "Raise the quota, make space, or use shorter names.", "target-full")
+            return UnsuitableTarget(
+                f"{error}.", "Raise the quota, make space, or use shorter names.", code="target-full"
+            )
         return None
 
     def check_staged(self, old: OwnPath, ready: Ready) -> None:
@@ -132,7 +135,9 @@ class HdfsFiles(FileSystem):
             super().check_staged(old, ready)
             self._checked[old.path] = self._version(old.path)
         except PermissionError as error:
-            raise UnsuitableTarget(f"{error}.", "Let Spark write as the same user.", "files-of-another-user") from error
+            raise UnsuitableTarget(
+                f"{error}.", "Let Spark write as the same user.", code="files-of-another-user"
+            ) from error
 
     def _version(self, path: str) -> tuple[Any, ...]:
         """Return what changes with the content of a file, and not with its name."""

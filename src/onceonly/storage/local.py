@@ -62,7 +62,7 @@ class LocalFiles(FileSystem):
             raise UnsuitableTarget(f"{nearest} is not a folder.", "Choose another path.")
         if not os.access(nearest, os.W_OK | os.X_OK, effective_ids=True):
             why = f"this process has no write permission in {nearest}."
-            raise UnsuitableTarget(why, "Grant it, or choose another path.", "target-not-writable")
+            raise UnsuitableTarget(why, "Grant it, or choose another path.", code="target-not-writable")
         if (place / "_delta_log").exists():
             raise UnsuitableTarget(f"{target} is a Delta table.", "Use a DeltaSink, or another folder.")
         if place.exists() and place.stat().st_dev != place.parent.stat().st_dev:
@@ -152,7 +152,7 @@ class LocalFiles(FileSystem):
         """Check that a target that does not exist yet can be created. Raises UnsuitableTarget."""
         if not os.access(parent(target), os.W_OK | os.X_OK, effective_ids=True):
             raise UnsuitableTarget(
-                f"this process has no write permission in {parent(target)}.", "Grant it.", "target-not-writable"
+                f"this process has no write permission in {parent(target)}.", "Grant it.", code="target-not-writable"
             )
 
     def check_removal(self, path: str) -> None:
@@ -311,13 +311,15 @@ def _other_user(path: str) -> UnsuitableTarget:
         "remove it. Linux links only files that one owns or may write (fs.protected_hardlinks).",
         "Run Spark's executors and Onceonly as one user; or put both users into one group and let Spark write for it: "
         "umask 002, spark.hadoop.fs.permissions.umask-mode=002. What is staged already needs chown to that user.",
-        "files-of-another-user",
+        code="files-of-another-user",
     )
 
 
 def _not_writable(place: str) -> UnsuitableTarget:
     return UnsuitableTarget(
-        f"user {_user(os.geteuid())} may not create or remove files in {place}.", "Grant it.", "target-not-writable"
+        f"user {_user(os.geteuid())} may not create or remove files in {place}.",
+        "Grant it.",
+        code="target-not-writable",
     )
 
 
@@ -326,7 +328,7 @@ def _no_link(folder: str, target: str, error: OSError) -> UnsuitableTarget:
         return UnsuitableTarget(
             f"{target} is on another file system or mount than its staging folder {folder} ({error.strerror}).",
             "Mount the folder above it, or choose a folder below the mount point.",
-            "target-on-another-device",
+            code="target-on-another-device",
         )
     return UnsuitableTarget(
         f"the file system of {target} has no hard links ({error.strerror}).",

@@ -107,7 +107,7 @@ class AwsLogin(StoreLogin):
                 obstacle,
                 "Give it both keys (login and password), or a profile, or neither (docs/object-stores.md). Nothing was "
                 "written.",
-                "connection-unusable",
+                code="connection-unusable",
             )
         variables: dict[str, str] = {}
         for name, value in settings.items():
@@ -157,7 +157,7 @@ class AzureLogin(StoreLogin):
                 obstacle,
                 "Give it the account as login, and its key as password, or a sas_token, or neither "
                 "(docs/object-stores.md). Nothing was written.",
-                "connection-unusable",
+                code="connection-unusable",
             )
         values = {
             AZURE_ACCOUNT: settings[self.LOGIN],
@@ -200,7 +200,7 @@ class GoogleLogin(StoreLogin):
                 f"It has {', '.join(unsupported)}, which only Airflow's own client can use.",
                 f"Set its {self.PATH} to a key file, or use the machine's identity (docs/object-stores.md). "
                 "Nothing was written.",
-                "connection-unusable",
+                code="connection-unusable",
             )
         path = settings.get(self.PATH)
         return {GOOGLE_KEY_FILES[0]: str(path)} if path else {}
@@ -287,7 +287,7 @@ def profile_arguments(env: Mapping[str, str]) -> dict[str, Any]:
             f"the AWS profile cannot be read: '{error.name}' is not installed.",
             "There is a profile in ~/.aws, or AWS_PROFILE names one.",
             "pip install 'onceonly[stores]', or give both keys in the environment. Nothing was written.",
-            "package-missing",
+            code="package-missing",
         ) from error
     return {"credential_provider": Boto3CredentialProvider()}
 

@@ -104,17 +104,22 @@ class ObjectFiles(FileSystem):
             self.try_out(target)
         except PermissionError as error:
             todo = "Allow this login to list, read, write and delete there (docs/object-stores.md)."
-            raise UnsuitableTarget(f"{error}.", todo) from error
+            raise UnsuitableTarget(f"{error}.", todo, code="target-not-writable") from error
         except FileNotFoundError as error:
-            raise UnsuitableTarget(f"{error}.", "Create the bucket, or correct the path.") from error
+            raise UnsuitableTarget(
+                f"{error}.", "Create the bucket, or correct the path.", code="bucket-missing"
+            ) from error
         except UnsupportedOperation as error:
             todo = "Use a store with conditional writes (docs/object-stores.md), a disk, or HDFS."
-            raise UnsuitableTarget(f"The store does not know a request: {error}.", todo) from error
+            raise UnsuitableTarget(
+                f"The store does not know a request: {error}.", todo, code="store-not-arbitrating"
+            ) from error
         except OSError as error:
             raise NotCommitted(
                 f"{target} cannot be reached.",
                 f"{error}.",
                 f"Start the server, or correct {self.server}. Nothing was published.",
+                code="store-unreachable",
             ) from error
 
     def try_out(self, target: str) -> None:
@@ -162,7 +167,7 @@ class ObjectFiles(FileSystem):
         if not isinstance(error, PermissionError):
             return None
         todo = "Allow this login to list, read, write and delete there (docs/object-stores.md)."
-        return UnsuitableTarget(f"{error}.", todo, "target-not-writable")
+        return UnsuitableTarget(f"{error}.", todo, code="target-not-writable")
 
     def rename_folder(self, old: OwnPath, new: OwnPath) -> None:
         """Rename file by file: repeating it continues where it ended."""

@@ -80,6 +80,7 @@ class Objects:
                 f"'{parts.scheme}://…{parts.path}' cannot be used.",
                 "A '#' or '?' follows in the path. delta-rs ignores the rest, so it would use another folder.",
                 "Rename the folder. Nothing was written.",
+                code="uri-invalid",
             )
         self.uri, self._root = uri.rstrip("/"), str(local or unquote(parts.path)).strip("/")
         self._bucket = "file:///" if local else f"{parts.scheme}://{parts.netloc}"
@@ -332,6 +333,7 @@ def require_client(uri: str) -> Iterator[None]:
             f"{uri} cannot be reached: '{error.name}' is not installed.",
             "Object stores need another client in addition to delta-rs.",
             f"pip install 'onceonly[{'google' if on_google else 'stores'}]'. Nothing was written.",
+            code="package-missing",
         ) from error
 
 

@@ -40,7 +40,7 @@ class OwnPath:
                 f"'{self.name}' below '{self.root}' is not deleted.",
                 "It does not have the name of an Onceonly transaction, or is outside of the folder.",
                 "Check whether a handle in the state table was damaged or forged. Nothing was deleted.",
-                "handle-damaged",
+                code="handle-damaged",
             )
 
     @property

@@ -66,7 +66,7 @@ def _split_bucket(uri: str, scheme: str, example: str) -> tuple[str, str]:
             f"'{scheme}://…/{path}' cannot be used.",
             "It must name a bucket and a folder, without a login.",
             f"Write it as in {example}. Nothing was written.",
-            "uri-invalid",
+            code="uri-invalid",
         )
     return bucket, clean_path
 
@@ -101,7 +101,7 @@ class AzureFolder(NamedTuple):
                 f"'{urlsplit(uri).scheme}://…/{path}' cannot be used.",
                 "It must name a container and a folder, without a login.",
                 f"Write it as in az://lake/delays, or abfss://lake@account.{AZURE_HOST}/delays. Nothing was written.",
-                "uri-invalid",
+                code="uri-invalid",
             )
         return cls(container, host, clean_path)
 
@@ -132,5 +132,5 @@ def _azure_host(uri: str, env: Mapping[str, str]) -> str:
         f"{uri} cannot be reached.",
         "It names no Azure Storage account.",
         f"Set {AZURE_ACCOUNT}, or write abfss://CONTAINER@ACCOUNT.{AZURE_HOST}/PATH. Nothing was written.",
-        "uri-invalid",
+        code="uri-invalid",
     )

@@ -135,6 +135,7 @@ def _user() -> str:
             "the user name for HDFS is not known.",
             f"User id {os.getuid()} has no name on this machine.",
             "Set HADOOP_USER_NAME. Nothing was written.",
+            code="hdfs-user-unknown",
         ) from error
 
 
@@ -153,6 +154,7 @@ def split(uri: str) -> tuple[str, str]:
             f"'{SCHEME}…/{path}' cannot be used.",
             "It must name a NameNode and a folder below the root, without a user.",
             "Write it as in hdfs://namenode:8020/lake/delays. Nothing was written.",
+            code="uri-invalid",
         )
     return authority, clean
 
@@ -172,6 +174,7 @@ def _parse_address(address: str) -> SplitResult:
             "the address of WebHDFS cannot be used.",
             "It must have the form http(s)://host:port, without a user, password or path.",
             "Set ONCEONLY_WEBHDFS=http://namenode:9870. Nothing was written.",
+            code="uri-invalid",
         )
     return parts
 

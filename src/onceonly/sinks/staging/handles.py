@@ -207,7 +207,7 @@ def damaged_handle(sink: str, why: str) -> CannotPublish:
         f"{why} This sink does not write such a value.",
         "Nothing was touched. Find out who can write to the state table, restore an earlier copy of it "
         "(docs/operations.md), then: onceonly recover",
-        "handle-damaged",
+        code="handle-damaged",
     )
 
 
