@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onceonly.airflow.assets import assets_of, inlets, outlets
-    from onceonly.airflow.commit import CommitOperator
+    from onceonly.airflow.commit import CommitOperator, GateOperator
     from onceonly.airflow.dags import checkpoint_dag, recovery_dag
-    from onceonly.airflow.gate import GateOperator
-    from onceonly.airflow.notifier import WebhookNotifier
+    from onceonly.airflow.notices import WebhookNotifier
     from onceonly.airflow.operators import (
         AbortOperator,
         AnnounceOperator,
@@ -29,11 +28,11 @@ _MODULES = {
     "AbortOperator": "operators",
     "AnnounceOperator": "operators",
     "CommitOperator": "commit",
-    "GateOperator": "gate",
+    "GateOperator": "commit",
     "PlanOperator": "operators",
     "RecoverOperator": "operators",
     "StageOperator": "operators",
-    "WebhookNotifier": "notifier",
+    "WebhookNotifier": "notices",
     "assets_of": "assets",
     "checkpoint_dag": "dags",
     "inlets": "assets",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, BaseOperatorLink
 
-from onceonly.airflow import installation, notices
+from onceonly.airflow import notices, runs
 from onceonly.airflow.links import CheckpointLink
 from onceonly.airflow.versions import AirflowFailException
 from onceonly.checkpoint.model import Checkpoint, Event, Row
@@ -35,23 +35,23 @@ class OnceonlyOperator(BaseOperator):
 
         Airflow calls it before each try, and when the task comes back from the triggerer.
         """
-        from onceonly.airflow.connections import use_stores
+        from onceonly.airflow.connections import log_in_to_stores
 
         with task_outcome():
-            use_stores()
+            log_in_to_stores()
 
-    def parts(self) -> LiveServices:
-        """Return the parts of a coordinator, whose connections Airflow looks up."""
-        from onceonly.airflow.connections import from_airflow
+    def services(self) -> LiveServices:
+        """Return the services of a coordinator, whose connections Airflow looks up."""
+        from onceonly.airflow.connections import read_extra
         from onceonly.runtime.live_services import LiveServices
 
-        return LiveServices(connections=from_airflow)
+        return LiveServices(connections=read_extra)
 
     def coordinator(self) -> Coordinator:
         """Return a coordinator that logs, counts and reports each transition which this task records."""
         from onceonly.runtime.live_services import open_coordinator
 
-        return open_coordinator(self.parts(), log=self._log_transition)
+        return open_coordinator(self.services(), log=self._log_transition)
 
     def _log_transition(self, checkpoint: Checkpoint, row: Row) -> None:
         """Log, count and report that `row` has made `checkpoint` what it is."""
@@ -92,9 +92,9 @@ class OnceonlyOperator(BaseOperator):
         """Keep the lineage that `collect` returns: OpenLineage's provider asks for it when the task has ended."""
         from onceonly.airflow import lineage, stats
 
-        with stats.harmless():
+        with stats.log_errors():
             if lineage.is_enabled():
-                self.reported_lineage = collect(OnceonlyOperator.parts(self), *checkpoints)
+                self.reported_lineage = collect(OnceonlyOperator.services(self), *checkpoints)
             else:
                 self.reported_lineage = None
 
@@ -102,7 +102,7 @@ class OnceonlyOperator(BaseOperator):
         """Return what this task reports, as OpenLineage's provider asks for it."""
         from onceonly.airflow import lineage
 
-        return lineage.facets(self.reported_lineage or lineage.Lineage())
+        return lineage.make_facets(self.reported_lineage or lineage.Lineage())
 
 
 class CheckpointOperator(OnceonlyOperator):
@@ -142,14 +142,14 @@ class CheckpointOperator(OnceonlyOperator):
 def owner_of(context: Any) -> str:
     """Return the owner key of the task's run: that of its plan task, whatever the installation's id is by now."""
     owner: str | None = context["ti"].xcom_pull(task_ids=PLAN_TASK, key=OWNER)
-    return owner or run_here(context)
+    return owner or make_owner(context)
 
 
-def run_here(context: Any) -> str:
+def make_owner(context: Any) -> str:
     """Return the owner key of the task's run in this Airflow."""
     from onceonly.runtime.owners import airflow_owner
 
-    return airflow_owner(context["ti"].dag_id, context["run_id"], installation.of_task())
+    return airflow_owner(context["ti"].dag_id, context["run_id"], runs.read_installation())
 
 
 @contextmanager

@@ -1,8 +1,12 @@
-"""Connections inside a task: Airflow looks them up, in its secrets backends, the environment or its database."""
+"""Connections inside a task: Airflow looks them up, in its secrets backends, the environment or its database.
+
+Spark for a gate or recovery is that of such a connection: a Connect server, or a session of the task's own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow.sdk import BaseHook
@@ -12,13 +16,15 @@ from onceonly import redaction
 from onceonly.airflow.versions import AirflowNotFoundException
 from onceonly.errors import InvalidPipeline
 from onceonly.kafka import lookup
-from onceonly.runtime import spark_connection
+from onceonly.runtime import client_job, spark_connection
+from onceonly.runtime.live_services import LiveServices
 from onceonly.runtime.spark_connection import SparkConnection, parse_connection
 from onceonly.settings import Settings
+from onceonly.spark.conf import stay_here
 from onceonly.storage import logins
 
 
-def from_airflow(conn_id: str) -> Mapping[str, Any]:
+def read_extra(conn_id: str) -> Mapping[str, Any]:
     """Return the extra of a connection, which Airflow masks in its logs from now on.
 
     Raises:
@@ -28,7 +34,7 @@ def from_airflow(conn_id: str) -> Mapping[str, Any]:
     return extra
 
 
-def use_stores() -> None:
+def log_in_to_stores() -> None:
     """Let this process reach object stores by the connections that the settings name, if they name any.
 
     Raises:
@@ -49,7 +55,7 @@ def _require_connection(conn_id: str) -> Any:
         raise lookup.missing(conn_id, "Airflow has no connection of that name.") from error
 
 
-def spark(conn_id: str) -> SparkConnection:
+def read_spark_connection(conn_id: str) -> SparkConnection:
     """Return where Spark is, as that connection says; Airflow masks its secrets in its logs from now on.
 
     Raises:
@@ -80,3 +86,52 @@ def spark(conn_id: str) -> SparkConnection:
     for value in redaction.secret(target.conf).values():
         mask_secret(value)
     return target
+
+
+@dataclass
+class GateServices(LiveServices):
+    """Services whose Spark is that of an Airflow connection."""
+
+    target: SparkConnection = field(default_factory=SparkConnection)
+    session_opened: bool = False
+
+    def spark(self, records: int | None = None) -> Any:
+        from onceonly.spark.session import session
+
+        if not self.target.remote:
+            stay_here()
+        self.session_opened = True
+        return session(self.settings, {"spark.master": self.target.master} | self.target.conf, records)
+
+    def end(self) -> None:
+        """End what a Connect server does for this process; a session of the process's own ends with it."""
+        if self.session_opened and self.target.remote:
+            client_job.interrupt(self)
+
+
+def open_gate_services(plain: LiveServices, conn_id: str) -> GateServices:
+    """Return the same services on the Spark of that connection.
+
+    Raises:
+        InvalidPipeline: there is no such connection.
+    """
+    target = read_spark_connection(conn_id)
+    return GateServices(replace(plain.settings, spark_remote=target.remote), plain.connections, target)
+
+
+@dataclass
+class RecoveryServices(LiveServices):
+    """Services for recovery, which looks the connection up when it needs Spark: as a rule it does not."""
+
+    conn_id: str = "spark"
+    gate_services: GateServices | None = None
+
+    def spark(self, records: int | None = None) -> Any:
+        if self.gate_services is None:
+            self.gate_services = open_gate_services(LiveServices(self.settings, self.connections), self.conn_id)
+        return self.gate_services.spark(records)
+
+    def end(self) -> None:
+        """End what Spark does for this process, if it was needed."""
+        if self.gate_services:
+            self.gate_services.end()

@@ -18,8 +18,7 @@ from typing import Any
 from airflow.sdk import DAG, Asset, TriggerRule
 
 from onceonly.airflow.assets import outlets
-from onceonly.airflow.commit import CommitOperator
-from onceonly.airflow.gate import GateOperator
+from onceonly.airflow.commit import CommitOperator, GateOperator
 from onceonly.airflow.notices import Notifier
 from onceonly.airflow.operators import (
     AbortOperator,

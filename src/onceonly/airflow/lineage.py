@@ -46,7 +46,7 @@ def is_enabled() -> bool:
     return not conf.is_disabled()
 
 
-def collect_lineage(parts: LiveServices, *checkpoints: Checkpoint) -> Lineage:
+def collect_lineage(services: LiveServices, *checkpoints: Checkpoint) -> Lineage:
     """Return what they have read and, once it is published, written.
 
     Checkpoints of several pipelines: their inputs are left out, else each would seem to go into every output.
@@ -56,45 +56,45 @@ def collect_lineage(parts: LiveServices, *checkpoints: Checkpoint) -> Lineage:
     outputs: list[datasets.OutputDataset] = []
     for checkpoint in checkpoints:
         if len(pipelines) == 1:
-            inputs += datasets.list_inputs(parts, checkpoint)
-        outputs += datasets.list_outputs(parts, checkpoint)
+            inputs += datasets.list_inputs(services, checkpoint)
+        outputs += datasets.list_outputs(services, checkpoint)
     return Lineage(inputs, outputs, [_checkpoint_facet(checkpoint) for checkpoint in checkpoints])
 
 
-def collect_gate_lineage(parts: LiveServices, *checkpoints: Checkpoint) -> Lineage:
+def collect_gate_lineage(services: LiveServices, *checkpoints: Checkpoint) -> Lineage:
     """Return what their gates found in the rows staged for each of their outputs; of aborted ones, what does not come.
 
     In the event these outputs are inputs: an output would say that something was written.
     """
     gate_checks: list[tuple[datasets.Dataset, Sequence[Mapping[str, Any]]]] = []
     for checkpoint in checkpoints:
-        gate_checks += _read_checks(parts, checkpoint)
-    return Lineage(gate_checks=gate_checks, checkpoints=collect_abort_lineage(parts, *checkpoints).checkpoints)
+        gate_checks += _read_checks(services, checkpoint)
+    return Lineage(gate_checks=gate_checks, checkpoints=collect_abort_lineage(services, *checkpoints).checkpoints)
 
 
 def _read_checks(
-    parts: LiveServices, checkpoint: Checkpoint
+    services: LiveServices, checkpoint: Checkpoint
 ) -> Iterator[tuple[datasets.Dataset, Sequence[Mapping[str, Any]]]]:
     """Yield each output that the gate has examined, with its checks."""
     sinks = (checkpoint.verdict or {}).get("sinks", {})
-    for output in datasets.list_intended_outputs(parts, checkpoint):
+    for output in datasets.list_intended_outputs(services, checkpoint):
         if output.sink in sinks:
             yield output, redaction.hide_credentials(sinks[output.sink]["checks"])
 
 
-def collect_abort_lineage(parts: LiveServices, *checkpoints: Checkpoint) -> Lineage:
+def collect_abort_lineage(services: LiveServices, *checkpoints: Checkpoint) -> Lineage:
     """Return what the aborted ones of them do not bring. An output would say that something was written."""
     facets = []
     for checkpoint in checkpoints:
         facet = _checkpoint_facet(checkpoint)
         if checkpoint.state is State.ABORTED:
-            facet["unpublished"] = _unpublished_outputs(parts, checkpoint)
+            facet["unpublished"] = _unpublished_outputs(services, checkpoint)
         facets.append(facet)
     return Lineage(checkpoints=facets)
 
 
-def _unpublished_outputs(parts: LiveServices, checkpoint: Checkpoint) -> list[dict[str, str]]:
-    outputs = datasets.list_intended_outputs(parts, checkpoint)
+def _unpublished_outputs(services: LiveServices, checkpoint: Checkpoint) -> list[dict[str, str]]:
+    outputs = datasets.list_intended_outputs(services, checkpoint)
     return [{"namespace": output.namespace, "name": output.name} for output in outputs]
 
 
@@ -105,7 +105,7 @@ def _checkpoint_facet(checkpoint: Checkpoint) -> dict[str, Any]:
     return {key: checkpoint_json[key] for key in keys}
 
 
-def facets(lineage: Lineage) -> Any:
+def make_facets(lineage: Lineage) -> Any:
     """Return the provider's `OperatorLineage`."""
     from airflow.providers.openlineage.extractors import OperatorLineage
     from openlineage.client.generated.base import RunFacet
@@ -167,7 +167,7 @@ def _output(written: datasets.OutputDataset) -> Any:
     )
 
 
-def with_parent(conf: Mapping[str, str], context: Any) -> dict[str, str]:
+def add_parent_run(conf: Mapping[str, str], context: Any) -> dict[str, str]:
     """Return Spark's settings, and that this task's run is the parent of what Spark itself tells.
 
     Where Airflow's own `[openlineage] spark_inject_parent_job_info` asks for it.

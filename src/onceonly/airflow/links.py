@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from onceonly.checkpoint.model import Checkpoint
 
 
-def page_of(pipeline: str, epoch: int | None = None) -> str:
+def checkpoint_page(pipeline: str, epoch: int | None = None) -> str:
     """Return the address of a checkpoint's page, or of its pipeline's."""
     base_url = conf.get("api", "base_url", fallback="/").rstrip("/")
     page = f"{base_url}/onceonly/pipelines/{pipeline}"
@@ -27,7 +27,7 @@ def docs_page(checkpoint: Checkpoint) -> str:
     stored = str((checkpoint.verdict and checkpoint.verdict["docs"]) or "")
     if not stored or stored.startswith(("https://", "http://")):
         return stored
-    return f"{page_of(checkpoint.pipeline, checkpoint.epoch)}/docs/{checkpoint.attempt}/index.html"
+    return f"{checkpoint_page(checkpoint.pipeline, checkpoint.epoch)}/docs/{checkpoint.attempt}/index.html"
 
 
 class CheckpointLink(BaseOperatorLink):
@@ -36,7 +36,7 @@ class CheckpointLink(BaseOperatorLink):
     name = "Checkpoint"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        return page_of(getattr(operator.pipeline, "name", operator.pipeline), operator.worked_on)
+        return checkpoint_page(getattr(operator.pipeline, "name", operator.pipeline), operator.worked_on)
 
 
 class DocsLink(BaseOperatorLink):

@@ -1,4 +1,7 @@
-"""Notices to people: why a run's checkpoint was aborted, that one is held, that an approval has ended."""
+"""Notices to people: why a run's checkpoint was aborted, that one is held, that an approval has ended.
+
+`WebhookNotifier` needs no provider: it posts to the incoming webhook of a chat (Slack, Mattermost, Google Chat …).
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,14 @@ from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import BaseHook, BaseNotifier
 from airflow.sdk._shared.secrets_masker import redact
+from airflow.sdk.log import mask_secret
 
 from onceonly import redaction
-from onceonly.airflow.links import page_of
+from onceonly.airflow.links import checkpoint_page
 from onceonly.checkpoint.model import Event
+from onceonly.errors import NotCommitted
 from onceonly.views import descriptions
 
 if TYPE_CHECKING:
@@ -19,6 +25,7 @@ if TYPE_CHECKING:
 
 ERROR = "onceonly_error"  # key of an XCom: what a task of this run failed with, for the abort task
 UNKNOWN = "an earlier task of the run failed in Airflow; which one is not known, because Airflow's API did not answer"
+WEBHOOK_TIMEOUT_SECONDS = 10.0
 MAX_ERROR_CHARACTERS = 1_000
 NO_ERROR = "it was marked failed or killed, or it timed out"
 Notifier = Callable[[Any], Any]  # an Airflow notifier, or any function of a task's context
@@ -36,7 +43,7 @@ def leave_error(context: Any, error: BaseException) -> None:
         context["ti"].xcom_push(key=ERROR, value=text[:MAX_ERROR_CHARACTERS])
 
 
-def why_aborted(context: Any, task_ids: Sequence[str]) -> str:
+def explain_abort(context: Any, task_ids: Sequence[str]) -> str:
     """Say what the abort task records: which of these tasks failed, and with what error.
 
     The abort itself does not depend on an answer from Airflow's API.
@@ -64,7 +71,7 @@ def is_due(checkpoint: Checkpoint, row: Row) -> bool:
     return row.event is Event.ABORTING and "unfit" in row.body and checkpoint.approved is not None
 
 
-def about(checkpoint: Checkpoint) -> dict[str, Any]:
+def make_notice(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return what a notifier gets as `held` in its context, beside what Airflow has there.
 
     Of an approval that has ended: there is nothing to decide, so it has no checks, and no commands.
@@ -82,7 +89,7 @@ def about(checkpoint: Checkpoint) -> dict[str, Any]:
         "epoch": checkpoint.epoch,
         "text": descriptions.describe_needed_action(checkpoint),
         "checks": checks,
-        "page": page_of(checkpoint.pipeline, checkpoint.epoch),
+        "page": checkpoint_page(checkpoint.pipeline, checkpoint.epoch),
         "approve": approve,
         "abort": abort,
     }
@@ -101,13 +108,13 @@ def write_message(context: Any) -> str:
     pipeline = getattr(task, "pipeline", None)
     if pipeline:
         name, epoch = getattr(pipeline, "name", pipeline), getattr(task, "worked_on", None)
-        lines.append(page_of(name, epoch))
+        lines.append(checkpoint_page(name, epoch))
     return "\n".join(lines)
 
 
 def notify(notifiers: Sequence[Notifier], context: Any, checkpoint: Checkpoint) -> Iterator[str]:
     """Call each notifier, and yield for the log what failed. Nothing depends on who listens."""
-    context_with_notice = {**context, "held": about(checkpoint)}
+    context_with_notice = {**context, "held": make_notice(checkpoint)}
     for notifier in notifiers:
         try:
             copy(notifier)(context_with_notice)  # one of Airflow's keeps the text that it has rendered
@@ -121,3 +128,58 @@ def as_list(notifiers: Notifier | Sequence[Notifier] | None) -> list[Notifier]:
     if notifiers is None:
         return []
     return list(notifiers) if isinstance(notifiers, Sequence) else [notifiers]
+
+
+class WebhookNotifier(BaseNotifier):
+    """Reports what a checkpoint waits for, or why a task failed, with what to do and the address of its page.
+
+    For `on_held`, and as a task's `on_failure_callback`: a stage that failed, a gate that refused, a sink in doubt.
+
+    Args:
+        conn_id: an Airflow connection. Its host is the webhook's address (https://…); a password is its last part.
+        text: a template that replaces the default message.
+    """
+
+    template_fields = ("text",)
+
+    def __init__(self, conn_id: str, text: str = "") -> None:
+        super().__init__()
+        self.conn_id, self.text = conn_id, text
+
+    def notify(self, context: Any) -> None:
+        """Post the message.
+
+        Raises:
+            NotCommitted: nobody was notified. Its text does not show the address: who knows it can post.
+        """
+        import requests
+
+        from onceonly.runtime.cluster_api import leave_login_out
+
+        url = webhook_address(self.conn_id)
+        try:
+            body = {"text": self.text or write_message(context)}
+            answer = requests.post(
+                url, json=body, auth=leave_login_out, timeout=WEBHOOK_TIMEOUT_SECONDS, allow_redirects=False
+            )
+        except requests.RequestException as error:
+            raise self._failure(type(error).__name__) from None
+        if not answer.ok or answer.is_redirect:
+            raise self._failure(f"it answered {answer.status_code}")
+
+    def _failure(self, why: str) -> NotCommitted:
+        return NotCommitted(f"nobody was notified through the connection '{self.conn_id}'.", why)
+
+
+def webhook_address(conn_id: str) -> str:
+    """Return the address of the webhook, which no log shows from now on."""
+    connection: Any = BaseHook.get_connection(conn_id)
+    host = connection.host or ""
+    if "://" not in host:
+        port = f":{connection.port}" if connection.port else ""
+        host = f"{connection.schema or 'https'}://{host}{port}"
+    url = host
+    if connection.password:
+        url = f"{host.rstrip('/')}/{connection.password.lstrip('/')}"
+    mask_secret(url)
+    return url

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from airflow.sdk import BaseOperatorLink
 
 from onceonly.airflow import notices
-from onceonly.airflow.base import OWNER, CheckpointOperator, OnceonlyOperator, owner_of, run_here, task_outcome
+from onceonly.airflow.base import OWNER, CheckpointOperator, OnceonlyOperator, make_owner, owner_of, task_outcome
 from onceonly.airflow.links import CheckpointLink
 from onceonly.airflow.notices import Notifier
-from onceonly.airflow.runs import alive_in, instance_of, refuse_second_dag
+from onceonly.airflow.runs import check_single_dag, find_instance, make_alive_check
 from onceonly.airflow.versions import AirflowFailException, AirflowSkipException
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import Interval
@@ -58,12 +58,12 @@ class PlanOperator(OnceonlyOperator):
     def execute(self, context: Any) -> int:
         interval = _interval(context) if self.pipeline.mode == "interval" else None
         with task_outcome():
-            coordinator, owner, instance = self.planner(), run_here(context), instance_of(context)
+            coordinator, owner, instance = self.planner(), make_owner(context), find_instance(context)
             context["ti"].xcom_push(key=OWNER, value=owner)  # before anything is planned for it
             self._check(context, coordinator)
             request = self._request(context, f"{owner}, {instance}" if instance else owner)
             pipeline = self._locate_tables()
-            planned = coordinator.plan(pipeline, owner, alive_in(context), interval, request, instance)
+            planned = coordinator.plan(pipeline, owner, make_alive_check(context), interval, request, instance)
         checkpoint = planned.checkpoint
         for note in planned.notes:
             self.log.warning("%s: %s", self.pipeline.name, note)
@@ -90,17 +90,17 @@ class PlanOperator(OnceonlyOperator):
         """Return the coordinator that plans."""
         from onceonly.runtime.live_services import open_planner
 
-        return open_planner(self.parts(), log=self._log_transition)
+        return open_planner(self.services(), log=self._log_transition)
 
     def _check(self, context: Any, coordinator: Coordinator) -> None:
         """Refuse what this run would trip over later, while nothing is planned yet."""
         from onceonly.airflow import connections
 
         for conn_id in self.pipeline.connections:
-            connections.from_airflow(conn_id)
+            connections.read_extra(conn_id)
         if self.spark_conn_id:
-            connections.spark(self.spark_conn_id)
-        refuse_second_dag(context, coordinator.state.view(self.pipeline.name).latest)
+            connections.read_spark_connection(self.spark_conn_id)
+        check_single_dag(context, coordinator.state.view(self.pipeline.name).latest)
 
     def _locate_tables(self) -> Pipeline:
         """Return the pipeline on the tables that its names mean now."""
@@ -110,7 +110,9 @@ class PlanOperator(OnceonlyOperator):
         names = self.pipeline.named_tables
         if not names:
             return self.pipeline
-        return self.pipeline.located(client_job.find_tables(connections.spark(self.spark_conn_id or "spark"), names))
+        return self.pipeline.located(
+            client_job.find_tables(connections.read_spark_connection(self.spark_conn_id or "spark"), names)
+        )
 
     def _request(self, context: Any, run: str) -> str | None:
         """Return a name for the wish to reprocess; None: there is no such wish.
@@ -171,16 +173,14 @@ class SparkOperator(CheckpointOperator):
         from onceonly.runtime import client_job
         from onceonly.settings import Settings
 
-        started, spark = time.time(), connections.spark(self.spark_conn_id)
-        with stats.harmless():
-            spark = replace(spark, conf=lineage.with_parent(spark.conf, context))
+        started, spark = time.time(), connections.read_spark_connection(self.spark_conn_id)
+        with stats.log_errors():
+            spark = replace(spark, conf=lineage.add_parent_run(spark.conf, context))
         if spark.cluster is None:
-            job = self._job = client_job.make_stage_job(
-                spark, self._say, self._log_transition, connections.from_airflow
-            )
+            job = self._job = client_job.make_stage_job(spark, self._say, self._log_transition, connections.read_extra)
             job.run(work.pipeline, work.epoch, work.owner)
             return
-        submission = work.stage(spark, Settings.from_env(), connections.from_airflow)
+        submission = work.stage(spark, Settings.from_env(), connections.read_extra)
         if submission:
             self.wait_for(submission, started, then)
 
@@ -228,7 +228,7 @@ class StageOperator(SparkOperator):
         from onceonly.airflow import lineage, stats
         from onceonly.settings import Settings
 
-        with stats.harmless():
+        with stats.log_errors():
             if stats.is_enabled() or lineage.is_enabled():
                 checkpoint = work.now(Settings.from_env())
                 stats.count_staged(checkpoint)
@@ -246,7 +246,7 @@ class AbortOperator(CheckpointOperator):
         epoch = self.planned_epoch(context)
         if epoch is None:
             raise AirflowSkipException(f"{self.pipeline}: nothing was planned, so there is nothing to abort")
-        why = notices.why_aborted(context, sorted(self.upstream_task_ids))
+        why = notices.explain_abort(context, sorted(self.upstream_task_ids))
         try:
             done = self.coordinator().abort(self.pipeline, epoch, why, owner_of(context))
         except Fenced as fenced:
@@ -279,88 +279,64 @@ class RecoverOperator(OnceonlyOperator):
         self.spark_conn_id, self.on_held = spark_conn_id, notices.as_list(on_held)
         self._noticed: list[Checkpoint] = []  # held, or their approval has ended: people are told
         self._committed: list[Checkpoint] = []
-        self._parts: RunningWork | None = None
+        self._errors: list[Exception] = []
+        self._spark_work: RunningWork | None = None
 
-    def parts(self) -> LiveServices:
-        from onceonly.airflow.gatesession import RecoveryParts
+    def services(self) -> LiveServices:
+        from onceonly.airflow.connections import RecoveryServices
 
-        plain = super().parts()
-        parts = RecoveryParts(plain.settings, plain.connections, self.spark_conn_id)
-        self._parts = parts  # on_kill ends what it asks of Spark
-        return parts
+        plain = super().services()
+        services = RecoveryServices(plain.settings, plain.connections, self.spark_conn_id)
+        self._spark_work = services  # on_kill ends what it asks of Spark
+        return services
 
     def on_kill(self) -> None:
         """End what Spark does for this task."""
-        if self._parts:
-            self._parts.end()
+        if self._spark_work:
+            self._spark_work.end()
 
     def execute(self, context: Any) -> dict[str, Any]:
         """Settle pipeline by pipeline, then clean up, then raise the first error.
 
         Returns by pipeline the states of the epochs that it has settled.
         """
-        from onceonly.airflow import stats
-        from onceonly.runtime import job_report
-
+        self._errors = []
         coordinator = self.coordinator()
-        settled: dict[str, dict[int, str]] = {}
-        errors: list[Exception] = []
-        for name in coordinator.state.pipelines():
-            states = self._recover_pipeline(context, coordinator, name, errors)
-            if states:
-                settled[name] = states
-        self._end_unawaited_drivers(context, coordinator, errors)
-        job_report.sweep_reports(coordinator.state)
-        with stats.harmless():
-            stats.measure(coordinator.state, OnceonlyOperator.parts(self))
-        if errors:
-            raise errors[0]
+        settled = self._settle_pipelines(context, coordinator)
+        self._stop_orphaned_drivers(context, coordinator)
+        self._sweep_reports(coordinator)
+        self._measure_pipelines(coordinator)
+        if self._errors:
+            raise self._errors[0]
         return settled
 
-    def _recover_pipeline(
-        self, context: Any, coordinator: Coordinator, name: str, errors: list[Exception]
-    ) -> dict[int, str]:
-        """Recover one pipeline, and tell people of it; add to `errors` what fails.
+    def _settle_pipelines(self, context: Any, coordinator: Coordinator) -> dict[str, dict[int, str]]:
+        """Return by pipeline, where anything is settled, the states of its epochs."""
+        settled = {}
+        for name in coordinator.state.pipelines():
+            states = self._recover_pipeline(context, coordinator, name)
+            self._push_committed(context)
+            self._notify(context)
+            self._warn_of_unsettled(coordinator, name)
+            if states:
+                settled[name] = states
+        return settled
 
-        Returns by epoch the states of what is settled.
-        """
+    def _recover_pipeline(self, context: Any, coordinator: Coordinator, name: str) -> dict[int, str]:
+        """Recover one pipeline, and return by epoch the states of what is settled."""
         states = {}
         try:
-            for checkpoint in coordinator.recover(name, alive_in(context)):
+            for checkpoint in coordinator.recover(name, make_alive_check(context)):
                 if checkpoint.state.settled:
                     states[checkpoint.epoch] = checkpoint.state.value
         except Exception as error:
-            self._log_error(error, errors)
-        committed = [(checkpoint.pipeline, checkpoint.epoch) for checkpoint in self._committed]
-        context["ti"].xcom_push(key=COMMITTED, value=committed)  # pipeline by pipeline: it may be killed
-        self._notify(context)
-        try:
-            self._warn(coordinator.state.view(name).open)
-        except Exception as error:  # its rows cannot be read: those of other pipelines may be sound
-            self._log_error(error, errors)
+            self._keep_error(error)
         return states
 
-    def _end_unawaited_drivers(self, context: Any, coordinator: Coordinator, errors: list[Exception]) -> None:
-        """End the drivers on clusters that no task waits for; add to `errors` what fails."""
-        from onceonly.airflow import unawaited
-
-        try:
-            for line in unawaited.end_drivers(coordinator.state, alive_in(context), _cluster_of):
-                self.log.warning("%s", line)
-        except Exception as error:
-            self._log_error(error, errors)
-
-    def _log_error(self, error: Exception, errors: list[Exception]) -> None:
-        """Log an error and keep it: only the first one fails the task."""
-        self.log.error("%s", error)
-        errors.append(error)
-
-    def _log_transition(self, checkpoint: Checkpoint, row: Row) -> None:
-        super()._log_transition(checkpoint, row)
-        if row.event is Event.COMMITTED:
-            self._committed.append(checkpoint)
-        if notices.is_due(checkpoint, row):
-            self._noticed.append(checkpoint)
+    def _push_committed(self, context: Any) -> None:
+        """Leave for `AnnounceOperator` what is committed so far: after each pipeline, as this task may be killed."""
+        committed = [(checkpoint.pipeline, checkpoint.epoch) for checkpoint in self._committed]
+        context["ti"].xcom_push(key=COMMITTED, value=committed)
 
     def _notify(self, context: Any) -> None:
         """Notify people of what has happened here: once, and not in every later run."""
@@ -368,16 +344,56 @@ class RecoverOperator(OnceonlyOperator):
             for failure in notices.notify(self.on_held, context, self._noticed.pop()):
                 self.log.warning("%s", failure)
 
-    def _warn(self, unsettled: Sequence[Checkpoint]) -> None:
+    def _warn_of_unsettled(self, coordinator: Coordinator, name: str) -> None:
         """Log what is left as it is: held, refused, or about to time out."""
-        from onceonly.views import summary
+        from onceonly.views.summary import list_timeout_warnings
 
+        try:
+            unsettled = coordinator.state.view(name).open
+        except Exception as error:  # its rows cannot be read: those of other pipelines may be sound
+            self._keep_error(error)
+            return
         for checkpoint in unsettled:
-            waits = descriptions.describe_needed_action(checkpoint)
-            if waits:
-                self.log.warning("%s", waits)
-            for warning in summary.list_timeout_warnings(checkpoint, datetime.now(UTC)):
+            action = descriptions.describe_needed_action(checkpoint)
+            if action:
+                self.log.warning("%s", action)
+            for warning in list_timeout_warnings(checkpoint, datetime.now(UTC)):
                 self.log.warning("%s", warning)
+
+    def _stop_orphaned_drivers(self, context: Any, coordinator: Coordinator) -> None:
+        """Stop the drivers on clusters that no task waits for."""
+        from onceonly.airflow import orphaned_drivers
+
+        try:
+            for line in orphaned_drivers.stop_all(coordinator.state, make_alive_check(context), _cluster_of):
+                self.log.warning("%s", line)
+        except Exception as error:
+            self._keep_error(error)
+
+    def _sweep_reports(self, coordinator: Coordinator) -> None:
+        """Delete the reports of Spark jobs that have long ended."""
+        from onceonly.runtime import job_report
+
+        job_report.sweep_reports(coordinator.state)
+
+    def _measure_pipelines(self, coordinator: Coordinator) -> None:
+        """Set Airflow's gauges of all pipelines, on which nothing depends."""
+        from onceonly.airflow import stats
+
+        with stats.log_errors():
+            stats.measure_pipelines(coordinator.state, OnceonlyOperator.services(self))
+
+    def _keep_error(self, error: Exception) -> None:
+        """Log an error and keep it: only the first one fails the task, after everything was tried."""
+        self.log.error("%s", error)
+        self._errors.append(error)
+
+    def _log_transition(self, checkpoint: Checkpoint, row: Row) -> None:
+        super()._log_transition(checkpoint, row)
+        if row.event is Event.COMMITTED:
+            self._committed.append(checkpoint)
+        if notices.is_due(checkpoint, row):
+            self._noticed.append(checkpoint)
 
 
 class AnnounceOperator(OnceonlyOperator):
@@ -415,7 +431,7 @@ def _cluster_of(conn_id: str) -> str | None:
     """Return the address of the cluster that a connection names; None: drivers do not run on it."""
     from onceonly.airflow import connections
 
-    return connections.spark(conn_id).cluster
+    return connections.read_spark_connection(conn_id).cluster
 
 
 def _interval(context: Any) -> Interval:

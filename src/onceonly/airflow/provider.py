@@ -21,7 +21,7 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [
             {
                 "integration-name": NAME,
-                "python-modules": ["onceonly.airflow.operators", "onceonly.airflow.gate", "onceonly.airflow.commit"],
+                "python-modules": ["onceonly.airflow.operators", "onceonly.airflow.commit"],
             }
         ],
         "triggers": [{"integration-name": NAME, "python-modules": ["onceonly.airflow.triggers"]}],

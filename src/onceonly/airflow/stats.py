@@ -30,21 +30,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 # What a task's own process records of a checkpoint. The stage task counts CLAIMED and STAGED: see `count_staged`.
-COUNTED_AS_THEMSELVES = (
-    Event.PLANNED,
-    Event.REWOUND,
-    Event.EMPTY,
-    Event.VERDICT,
-    Event.APPROVED,
-    Event.COMMITTING,
-    Event.IN_DOUBT,
-    Event.PUBLISHED,
-    Event.GIVEN_UP,
-    Event.COMMITTED,
-    Event.ABORTED,
-)
-COUNTERS = {event: event.value for event in COUNTED_AS_THEMSELVES}
-COUNTERS[Event.REPLACED] = "republished"  # its transaction was lost: the rows are written again
+COUNTERS = {
+    Event.PLANNED: "planned",
+    Event.REWOUND: "rewound",
+    Event.EMPTY: "empty",
+    Event.VERDICT: "verdict",
+    Event.APPROVED: "approved",
+    Event.COMMITTING: "committing",
+    Event.IN_DOUBT: "in_doubt",
+    Event.REPLACED: "republished",  # its transaction was lost: the rows are written again
+    Event.PUBLISHED: "published",
+    Event.GIVEN_UP: "given_up",
+    Event.COMMITTED: "committed",
+    Event.ABORTED: "aborted",
+}
 MAX_CONCURRENT_SOURCES = 4  # that are asked
 LAG_TIMEOUT_SECONDS = 20.0  # for their answers; each is asked again by the next run
 
@@ -58,7 +57,7 @@ def is_enabled() -> bool:
 
 
 @contextmanager
-def harmless() -> Iterator[None]:
+def log_errors() -> Iterator[None]:
     """Log any error within: nothing that is only told to others makes a task fail."""
     try:
         yield
@@ -98,7 +97,7 @@ def count_verdict(checkpoint: Checkpoint) -> None:
         _send(stats().incr, "verdict", 1, tags)
 
 
-def measure(state: StateTable, parts: LiveServices) -> None:
+def measure_pipelines(state: StateTable, services: LiveServices) -> None:
     """Set the gauges of all pipelines. Those whose sources do not answer in time have none of their lag."""
     from onceonly.views import metrics
     from onceonly.views.summary import read_summaries
@@ -106,18 +105,18 @@ def measure(state: StateTable, parts: LiveServices) -> None:
     if not is_enabled():
         return
     by_name, damaged = read_summaries(state, state.pipelines())
-    lags, now = _measure_lags(parts, by_name.values()), datetime.now(UTC)
+    lags, now = _measure_lags(services, by_name.values()), datetime.now(UTC)
     for sample in metrics.list_samples(by_name.values(), damaged, now, lags):
         if sample.metric.kind is not Kind.COUNTER:
             _send(stats().gauge, _gauge_name(sample.metric), _gauge_value(sample, now), sample.labels)
 
 
-def _measure_lags(parts: LiveServices, summaries: Iterable[Summary]) -> dict[str, Lag]:
+def _measure_lags(services: LiveServices, summaries: Iterable[Summary]) -> dict[str, Lag]:
     """Return by name the lags of those pipelines whose sources answer in time."""
     from onceonly.runtime.lag import measure_lag
 
     pool = ThreadPoolExecutor(MAX_CONCURRENT_SOURCES)
-    futures = {summary.name: pool.submit(partial(measure_lag, parts, summary)) for summary in summaries}
+    futures = {summary.name: pool.submit(partial(measure_lag, services, summary)) for summary in summaries}
     wait(futures.values(), timeout=LAG_TIMEOUT_SECONDS)
     pool.shutdown(wait=False, cancel_futures=True)
     lags = {}
@@ -151,7 +150,7 @@ def _gauge_value(sample: Sample, now: datetime) -> float:
 
 def _send(report: Callable[..., None], name: str, value: object, tags: Mapping[str, str]) -> None:
     """Send a value by one of the calls of Airflow's `Stats`; plain StatsD has no tags, so their values end the name."""
-    with harmless():
+    with log_errors():
         if _is_on(STATSD) and not _is_on(TAGGED) and not _is_on(DATADOG):
             report(".".join(("onceonly", name, *tags.values())), value)
         else:

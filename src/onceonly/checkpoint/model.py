@@ -470,12 +470,18 @@ def _apply_verdict(checkpoint: Checkpoint, row: Row) -> dict[str, Any]:
 
 
 def _apply_to_sink(checkpoint: Checkpoint, row: Row) -> dict[str, Any]:
-    if row.event is Event.REPLACED:
-        handles = {**checkpoint.handles, row.sink or "": row.body["handle"]}
-        return {"handles": handles, "in_doubt": _without(checkpoint.in_doubt, row.sink)}
-    field_name = row.event.value  # also the field's name
-    entries = {**getattr(checkpoint, field_name), row.sink or "": dict(row.body)}
-    return {"in_doubt": _without(checkpoint.in_doubt, row.sink), field_name: entries}
+    sink, body = row.sink or "", dict(row.body)
+    changes: dict[str, Any] = {"in_doubt": _without(checkpoint.in_doubt, row.sink)}
+    match row.event:
+        case Event.IN_DOUBT:
+            changes["in_doubt"] = {**checkpoint.in_doubt, sink: body}
+        case Event.REPLACED:
+            changes["handles"] = {**checkpoint.handles, sink: row.body["handle"]}
+        case Event.PUBLISHED:
+            changes["published"] = {**checkpoint.published, sink: body}
+        case Event.GIVEN_UP:
+            changes["given_up"] = {**checkpoint.given_up, sink: body}
+    return changes
 
 
 def _apply_to_target(checkpoint: Checkpoint, row: Row) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def airflow_owner(dag_id: str, run_id: str, installation: str = "") -> str:
     """Return the owner key of a DAG run.
 
     Args:
-        installation: which of several Airflows runs it (`airflow/installation.py`).
+        installation: which of several Airflows runs it (`airflow/runs.py`).
     """
     kind = f"airflow@{installation}" if installation else "airflow"
     return f"{kind}:{dag_id}:{run_id}"

@@ -73,7 +73,7 @@ def test_a_run_whose_drivers_are_on_the_cluster(world: World, cluster: Cluster, 
     assert "sink 'numbers': 8 rows, examined on Spark" in ran["log"]
     assert world.project.published() == Counter(range(8))
     assert world.reports() == []
-    assert WORK.stage(connections.spark("spark"), Settings.from_env(), connections.from_airflow) is None
+    assert WORK.stage(connections.read_spark_connection("spark"), Settings.from_env(), connections.read_extra) is None
 
 
 @pytest.mark.heavy
@@ -143,7 +143,7 @@ def test_a_master_that_is_gone_ends_neither_the_job_nor_the_wait(
 
 def test_a_master_that_takes_no_drivers_is_named(world: World) -> None:
     world.plan()
-    nobody = replace(connections.spark("spark"), cluster=f"http://127.0.0.1:{free_port()}")
+    nobody = replace(connections.read_spark_connection("spark"), cluster=f"http://127.0.0.1:{free_port()}")
     with pytest.raises(NotCommitted, match=r"does not answer at http.*\n.*\n.*rest-port"):
         submit(nobody)
     assert world.now.attempt == 0
@@ -154,4 +154,4 @@ def test_a_deploy_mode_that_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch
     text = cluster.connection().replace(cluster.address, host)
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", text)
     with pytest.raises(InvalidPipeline, match="'cluster'"):
-        connections.spark("spark")
+        connections.read_spark_connection("spark")

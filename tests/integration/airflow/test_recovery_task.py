@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 from unit.world import World
 
-from onceonly.airflow import installation
+from onceonly.airflow import runs
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.errors import CannotPublish, InDoubt, InvalidPipeline, OutcomeUnknown
@@ -36,7 +36,7 @@ class Events(dict[Any, Any]):
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(installation, "of_task", lambda: "")  # that of owners who name none
+    monkeypatch.setattr(runs, "read_installation", lambda: "")  # that of owners who name none
     return World(tmp_path, sinks=[DeltaSink("lake", "lake/flights")])
 
 
@@ -156,12 +156,12 @@ def test_doubt_fails_the_task_with_the_command_to_give(
 def test_every_error_is_logged_and_the_first_one_fails_the_task(
     world: World, recovery: Recovery, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from onceonly.airflow import unawaited
+    from onceonly.airflow import orphaned_drivers
 
     def broken(*_: Any) -> Any:
         raise OSError("the folder of jobs is gone")
 
-    monkeypatch.setattr(unawaited, "end_drivers", broken)
+    monkeypatch.setattr(orphaned_drivers, "stop_all", broken)
     staged(world)
     world.lake.fail("commit", "doubt")
     with pytest.raises(InDoubt):
@@ -198,7 +198,7 @@ def test_recovery_asks_the_spark_of_its_connection(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("SPARK_REMOTE", "sc://here")
     recover: Any = recovery_dag(schedule=None, spark_conn_id="elsewhere").get_task("recover")
     recover.on_kill()
-    parts = recover.parts()
+    parts = recover.services()
     with pytest.raises(InvalidPipeline, match="connection 'elsewhere' does not exist"):
         parts.spark()
     recover.on_kill()
@@ -208,7 +208,7 @@ def test_recovery_asks_the_spark_of_its_connection(monkeypatch: pytest.MonkeyPat
     assert ([remote for remote, _ in asked], len(interrupted)) == (["sc://there"], 1)
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", json.dumps({"conn_type": "spark", "host": "spark://m", "port": 7077}))
     named_by_default: Any = recovery_dag(schedule=None).get_task("recover")
-    named_by_default.parts().spark()
+    named_by_default.services().spark()
     assert asked[-1] == (None, {"spark.master": "spark://m:7077"})
 
 

@@ -140,7 +140,9 @@ def test_client_mode(world: World, yarn: Yarn, monkeypatch: pytest.MonkeyPatch) 
     world.plan()
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", yarn.connection(conf=HADOOP, **{"deploy-mode": "client"}))
     told: list[str] = []
-    job = client_job.make_stage_job(connections.spark("spark"), told.append, lambda *_: None, connections.from_airflow)
+    job = client_job.make_stage_job(
+        connections.read_spark_connection("spark"), told.append, lambda *_: None, connections.read_extra
+    )
     job.run(NAME, 1, WORK.owner)
     assert any("sink numbers: 8 rows" in line for line in told), told
     world.through.commit(NAME, 1)
@@ -183,7 +185,7 @@ def test_no_application_goes_on_of_a_driver_that_is_ended(world: World, yarn: Ya
 @pytest.mark.heavy
 def test_a_submission_that_is_killed_leaves_no_application(world: World, yarn: Yarn) -> None:
     world.plan("slow")
-    made = WORK.stage(connections.spark("spark"), Settings.from_env(), connections.from_airflow)
+    made = WORK.stage(connections.read_spark_connection("spark"), Settings.from_env(), connections.read_extra)
     assert made is not None
     killed = threading.Thread(target=lambda: (until(lambda: made.launcher.child, "it has begun", PATIENCE), made.end()))
     killed.start()

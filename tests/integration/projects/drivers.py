@@ -20,7 +20,7 @@ from integration.projects.project import Project, make_project, produce
 from integration.services.standalone import ROOT
 from patience import PATIENCE
 
-from onceonly.airflow import connections, triggers, unawaited
+from onceonly.airflow import connections, orphaned_drivers, triggers
 from onceonly.airflow.triggers import DriverTrigger
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.coordinator.coordinator import Coordinator
@@ -74,7 +74,7 @@ class World:
         assert self.through.plan(planned, OWNER, owners.is_never_alive).fresh
 
     def submit(self, anew: bool = False) -> Driver:
-        return submit(connections.spark("spark"), anew)
+        return submit(connections.read_spark_connection("spark"), anew)
 
     def require_staged(self, submitted: Driver, state: str) -> None:
         WORK.require_staged(submitted, Settings.from_env(), state)
@@ -129,7 +129,7 @@ def make_world(
 
 def submit(spark: SparkConnection, anew: bool = False) -> Driver:
     """As a task does. `anew`: as one that looks for no driver of another try, as if both looked at the same time."""
-    found = WORK.stage(spark, Settings.from_env(), connections.from_airflow)
+    found = WORK.stage(spark, Settings.from_env(), connections.read_extra)
     assert found is not None
     if anew:
         found._find_running = lambda: iter(())  # type: ignore[method-assign]
@@ -166,7 +166,11 @@ def fired_in_an_outage(world: World, waits: DriverTrigger, capsys: pytest.Captur
 
 def ended_by_recovery(world: World) -> bool:
     state = world.through.state
-    list(unawaited.end_drivers(state, owners.is_never_alive, lambda conn_id: connections.spark(conn_id).cluster))
+    list(
+        orphaned_drivers.stop_all(
+            state, owners.is_never_alive, lambda conn_id: connections.read_spark_connection(conn_id).cluster
+        )
+    )
     return not job_report.list_drivers(state)
 
 

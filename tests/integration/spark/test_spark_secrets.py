@@ -38,9 +38,9 @@ from pyspark.sql import SparkSession
 look(SparkSession.builder.getOrCreate())
 """
 GATE = f"""{LOOK}
-from onceonly.airflow import gatesession
+from onceonly.airflow import connections
 from onceonly.runtime.live_services import LiveServices
-look(gatesession.parts(LiveServices(), "spark").spark())
+look(connections.open_gate_services(LiveServices(), "spark").spark())
 """
 CLIENT = """
 from onceonly.settings import Settings
@@ -80,7 +80,7 @@ def run(script: Path, env: dict[str, str]) -> str:
 
 def test_spark_submit_is_given_the_secrets_and_shows_none(home: Path) -> None:
     told: list[str] = []
-    spark = connections.spark("spark")
+    spark = connections.read_spark_connection("spark")
     client_job.make_stage_job(spark, told.append, lambda checkpoint, row: None, lookup.from_environment).run(
         "a_pipeline", 1, "a run"
     )

@@ -19,7 +19,7 @@ from integration.projects.project import Project, make_project, produce
 from patience import PATIENCE
 
 from onceonly.airflow import GateOperator, StageOperator, connections
-from onceonly.airflow.gatesession import GateParts
+from onceonly.airflow.connections import GateServices
 from onceonly.checkpoint.model import State
 from onceonly.dev.demo.wait import until
 from onceonly.errors import NotCommitted
@@ -90,7 +90,7 @@ def tells(line: str) -> bool:
 
 def test_a_gate_on_spark_connect_is_interrupted(project: Project, tmp_path: Path) -> None:
     at_work = tmp_path / "at-work"
-    parts = GateParts(project.settings, target=SparkConnection(remote=project.spark))
+    parts = GateServices(project.settings, target=SparkConnection(remote=project.spark))
     parts.end()  # nothing was asked of Spark yet
 
     def slow(batches: Any) -> Any:
@@ -209,7 +209,7 @@ def test_on_kill_of_the_task_ends_the_job_that_it_has_begun(monkeypatch: pytest.
     ended: list[str] = []
     operator = StageOperator(task_id="stage", pipeline="numbers", epoch=1)
     job = SimpleNamespace(run=lambda *_: operator.on_kill(), end=lambda: ended.append("by on_kill"))
-    monkeypatch.setattr(connections, "spark", lambda _: SparkConnection())
+    monkeypatch.setattr(connections, "read_spark_connection", lambda _: SparkConnection())
     monkeypatch.setattr(client_job, "make_stage_job", lambda *_: job)
     operator.on_kill()  # before it has begun there is nothing to end
     operator.execute({"ti": SimpleNamespace(dag_id="numbers", xcom_pull=lambda **_: "an owner"), "run_id": "a run"})
@@ -233,7 +233,7 @@ def test_on_kill_of_the_gate_interrupts_the_session_that_it_uses(monkeypatch: py
         operator.on_kill()
         return SimpleNamespace(pipeline="numbers", epoch=1, gate=None, verdict=None, held=False)
 
-    monkeypatch.setattr(connections, "spark", lambda _: SparkConnection(remote="sc://somewhere"))
+    monkeypatch.setattr(connections, "read_spark_connection", lambda _: SparkConnection(remote="sc://somewhere"))
     monkeypatch.setattr(client_job, "interrupt", interrupted.append)
     monkeypatch.setattr(session, "session", lambda *_: "a session")
     monkeypatch.setattr(

@@ -2,10 +2,10 @@
 
 import pytest
 
-from onceonly.airflow import installation
+from onceonly.airflow import runs
 
 
 @pytest.fixture(autouse=True)
 def no_installation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installation, "of_task", lambda: "")
-    monkeypatch.setattr(installation, "of_server", lambda: "")
+    monkeypatch.setattr(runs, "read_installation", lambda: "")
+    monkeypatch.setattr(runs, "read_installation_on_server", lambda: "")

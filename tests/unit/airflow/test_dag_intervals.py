@@ -139,8 +139,8 @@ def test_plan_warns_in_its_log_of_what_no_run_has_covered(
     world = World(tmp_path, mode="interval")
     monkeypatch.setattr(PlanOperator, "planner", lambda self: world.coordinator)
     monkeypatch.setattr(PlanOperator, "_check", lambda *arguments: None)
-    monkeypatch.setattr(operators, "alive_in", lambda context: world.alive)
-    monkeypatch.setattr(operators, "instance_of", lambda context: None)
+    monkeypatch.setattr(operators, "make_alive_check", lambda context: world.alive)
+    monkeypatch.setattr(operators, "find_instance", lambda context: None)
 
     def warned(start: int) -> bool:
         interval, run = minutes(start, start + 1), f"run of {start}"

@@ -13,12 +13,12 @@ from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse, GetVariable, PutVariable, VariableResult
 from unit.world import World
 
-from onceonly.airflow import base, installation, runs
+from onceonly.airflow import base, runs
 from onceonly.checkpoint.model import State
 from onceonly.errors import Busy, InvalidPipeline
 from onceonly.runtime import owners
 
-READ, READ_VARIABLE = installation.of_task, installation._read_variable
+READ, READ_VARIABLE = runs.read_installation, runs._read_installation_variable
 
 
 class Airflow:
@@ -49,23 +49,23 @@ def at(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Enter one of several Airflows."""
 
     def enter(airflow: Airflow) -> Airflow:
-        monkeypatch.setattr(installation, "of_task", lambda: airflow.name)
+        monkeypatch.setattr(runs, "read_installation", lambda: airflow.name)
         return airflow
 
     return enter
 
 
 def plan(world: World, airflow: Airflow, context: Any) -> Any:
-    owner = base.run_here(context)
+    owner = base.make_owner(context)
     airflow.runs["flights", context["run_id"]] = "running"
-    return world.coordinator.plan(world.pipeline, owner, runs.alive_in(context)).checkpoint
+    return world.coordinator.plan(world.pipeline, owner, runs.make_alive_check(context)).checkpoint
 
 
 def test_a_live_run_of_the_other_airflow_is_left_alone(tmp_path: Path, at: Any) -> None:
     world, blue, green = World(tmp_path), Airflow("blue"), Airflow("green")
     plan(world, at(blue), blue.context())
     at(green)
-    assert world.coordinator.recover("flights", runs.alive_in(green.context()))[0].state is State.PLANNED
+    assert world.coordinator.recover("flights", runs.make_alive_check(green.context()))[0].state is State.PLANNED
 
 
 def test_runs_of_one_name_in_two_airflows_are_two_runs(tmp_path: Path, at: Any) -> None:
@@ -73,7 +73,7 @@ def test_runs_of_one_name_in_two_airflows_are_two_runs(tmp_path: Path, at: Any) 
     plan(world, at(blue), blue.context())
     with pytest.raises(Busy):
         plan(world, at(green), green.context())
-    assert world.now().owners == (base.run_here(at(blue).context()),)
+    assert world.now().owners == (base.make_owner(at(blue).context()),)
 
 
 def test_a_run_of_the_other_airflow_ends_by_its_heartbeat(
@@ -84,7 +84,7 @@ def test_a_run_of_the_other_airflow_ends_by_its_heartbeat(
     at(green)
     later = SimpleNamespace(now=lambda zone: datetime.now(zone) + owners.LEASE + timedelta(seconds=1))
     monkeypatch.setattr(owners, "datetime", later)
-    (settled,) = world.coordinator.recover("flights", runs.alive_in(green.context()))
+    (settled,) = world.coordinator.recover("flights", runs.make_alive_check(green.context()))
     assert settled.state is State.ABORTED
 
 
@@ -92,20 +92,20 @@ def test_an_own_run_that_has_ended_is_settled_at_once(tmp_path: Path, at: Any) -
     world, blue = World(tmp_path), Airflow("blue")
     plan(world, at(blue), blue.context())
     blue.runs["flights", "scheduled__2026-01-01"] = "failed"
-    assert world.coordinator.recover("flights", runs.alive_in(blue.context()))[0].state is State.ABORTED
+    assert world.coordinator.recover("flights", runs.make_alive_check(blue.context()))[0].state is State.ABORTED
 
 
 def test_an_own_run_that_was_deleted_has_ended(tmp_path: Path, at: Any) -> None:
     world, blue = World(tmp_path), Airflow("blue")
     plan(world, at(blue), blue.context())
     blue.runs.clear()
-    assert world.coordinator.recover("flights", runs.alive_in(blue.context()))[0].state is State.ABORTED
+    assert world.coordinator.recover("flights", runs.make_alive_check(blue.context()))[0].state is State.ABORTED
 
 
 def test_all_tasks_of_a_run_go_by_its_plan(at: Any) -> None:
     """The id was made twice at once, or deleted meanwhile."""
     context = at(Airflow("first")).context()
-    context["ti"].xcom_push(base.OWNER, base.run_here(context))
+    context["ti"].xcom_push(base.OWNER, base.make_owner(context))
     at(Airflow("second"))
     assert base.owner_of(context) == "airflow@first:flights:scheduled__2026-01-01"
 
@@ -116,10 +116,10 @@ def test_a_dag_of_the_other_airflow_is_no_second_dag(at: Any, tmp_path: Path) ->
     plan(world, at(blue), blue.context())
     context = at(green).context(dag_id="flights_copy")
     context["ti"].get_dag = lambda dag_id: SimpleNamespace(is_paused=False)
-    runs.refuse_second_dag(context, world.now())
+    runs.check_single_dag(context, world.now())
     at(blue)
     with pytest.raises(InvalidPipeline, match="two DAGs have a pipeline of this name"):
-        runs.refuse_second_dag(context, world.now())
+        runs.check_single_dag(context, world.now())
 
 
 @pytest.mark.parametrize("installed", ["", "3f9c2a1b7d5e"])
@@ -157,7 +157,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Any:
     def connect(**given: Any) -> Api:
         made = Api(**given)
         monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", made, raising=False)
-        monkeypatch.setattr(installation, "of_task", READ)
+        monkeypatch.setattr(runs, "read_installation", READ)
         return made
 
     return connect
@@ -165,14 +165,14 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_the_first_task_makes_the_id_and_all_others_read_it(api: Any) -> None:
     made = api()
-    first = installation.of_task()
-    assert installation.of_task() == first and made.made == [first]
+    first = runs.read_installation()
+    assert runs.read_installation() == first and made.made == [first]
 
 
 def test_no_answer_makes_no_id(api: Any) -> None:
     silent = api(value="blue", error=ErrorType.API_SERVER_ERROR)
     with pytest.raises(AirflowRuntimeError):
-        installation.of_task()
+        runs.read_installation()
     assert silent.made == []
 
 
@@ -180,12 +180,12 @@ def test_no_answer_makes_no_id(api: Any) -> None:
 def test_an_id_that_cannot_be_used_is_refused(api: Any, value: str) -> None:
     api(value=value)
     with pytest.raises(InvalidPipeline) as refused:
-        installation.of_task()
+        runs.read_installation()
     assert refused.value.code == "installation-invalid"
 
 
 def test_the_id_may_be_set_by_hand(monkeypatch: pytest.MonkeyPatch, api: Any) -> None:
     stored = api()
     monkeypatch.setenv("AIRFLOW_VAR_ONCEONLY_INSTALLATION", "production")
-    assert installation.of_task() == "production"
+    assert runs.read_installation() == "production"
     assert stored.made == []

@@ -75,7 +75,7 @@ def test_the_abort_records_which_task_failed_and_with_what(tmp_path, monkeypatch
 def test_an_abort_needs_no_reason_of_a_task(run, reason):
     from onceonly.airflow import notices
 
-    assert notices.why_aborted(run, ["stage", "gate"]) == reason
+    assert notices.explain_abort(run, ["stage", "gate"]) == reason
 
 
 def test_what_is_left_for_the_abort_holds_no_secret():
@@ -167,7 +167,7 @@ def test_the_notice_and_the_error_name_the_same_checks(world, monkeypatch):
     from onceonly.coordinator import gate
 
     held = world.coordinator.gate("flights", 1, "run")
-    checks = notices.about(held)["checks"]
+    checks = notices.make_notice(held)["checks"]
     assert checks == ["sink 'lake': a fake check (critical)"]
     with pytest.raises(Exception, match="the gate failed") as failed:
         gate.require(held)
@@ -182,8 +182,8 @@ def test_recovery_notifies_once_of_what_its_gate_holds(world, monkeypatch):
     task = operators.RecoverOperator(task_id="recover", on_held=lambda context: held.append(context["held"]))
     through = type(world.coordinator)(world.state, world.parts, task._log_transition)
     monkeypatch.setattr(operators.RecoverOperator, "coordinator", lambda self: through)
-    monkeypatch.setattr(operators, "alive_in", lambda context: lambda checkpoint: False)
-    monkeypatch.setattr("onceonly.airflow.unawaited.end_drivers", lambda *_: [])
+    monkeypatch.setattr(operators, "make_alive_check", lambda context: lambda checkpoint: False)
+    monkeypatch.setattr("onceonly.airflow.orphaned_drivers.stop_all", lambda *_: [])
     monkeypatch.setattr(job_report, "sweep_reports", lambda state: [])
     for _ in range(2):
         task.execute(context({}))

@@ -173,7 +173,7 @@ def test_nobody_answers_and_the_error_still_keeps_the_address(monkeypatch: pytes
 def test_the_address_is_the_host_and_its_last_part_the_password(
     monkeypatch: pytest.MonkeyPatch, host: str, password: str | None, url: str
 ) -> None:
-    from onceonly.airflow.notifier import address
+    from onceonly.airflow.notices import webhook_address
 
     connects(monkeypatch, host, password)
-    assert address("chat") == url
+    assert webhook_address("chat") == url

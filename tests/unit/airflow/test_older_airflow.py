@@ -55,7 +55,7 @@ def test_another_name_is_unknown() -> None:
 
 
 def test_without_a_store_nothing_tells_a_run_from_one_that_was_deleted() -> None:
-    assert runs.instance_of({"ti": SimpleNamespace(try_number=1)}) is None
+    assert runs.find_instance({"ti": SimpleNamespace(try_number=1)}) is None
 
 
 @pytest.mark.parametrize("at_work", [0, 2])

@@ -62,7 +62,7 @@ def test_without_the_provider_or_a_transport_nothing_is_put_together(monkeypatch
 
     monkeypatch.setattr(lineage, "find_spec", lambda name: None)
     assert not lineage.is_enabled()
-    assert lineage.with_parent({"spark.a": "1"}, {}) == {"spark.a": "1"}
+    assert lineage.add_parent_run({"spark.a": "1"}, {}) == {"spark.a": "1"}
     task = CommitOperator(task_id="commit", pipeline="flights")
     monkeypatch.setattr(lineage, "collect_lineage", lambda *_: pytest.fail("asked"))
     task._report_lineage()
@@ -91,7 +91,7 @@ def test_the_provider_gets_offsets_counts_and_columns() -> None:
 
     read = InputDataset("kafka://one:9092", "flights", TopicRange("flights", "id-1", {1: (0, 6), 0: (2, 4)}))
     written = OutputDataset("file", "/lake/flights", "lake", 7, 900, 2, (("day", "date"),))
-    told = lineage.facets(lineage.Lineage([read], [written], [{"pipeline": "flights", "epoch": 3}]))
+    told = lineage.make_facets(lineage.Lineage([read], [written], [{"pipeline": "flights", "epoch": 3}]))
     (source,), (table,) = (
         [Serde.to_dict(each) for each in told.inputs],
         [Serde.to_dict(each) for each in told.outputs],
@@ -106,7 +106,7 @@ def test_the_provider_gets_offsets_counts_and_columns() -> None:
     assert Serde.to_dict(told.run_facets["onceonly_checkpoints"])["checkpoints"] == [
         {"pipeline": "flights", "epoch": 3}
     ]
-    assert not lineage.facets(lineage.Lineage()).outputs
+    assert not lineage.make_facets(lineage.Lineage()).outputs
 
 
 # ---- the stage, wherever its driver ran
@@ -122,7 +122,7 @@ def staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     world.plan("airflow:flights:a run")
     world.stage()
     monkeypatch.setattr(lineage, "is_enabled", lambda: True)
-    monkeypatch.setattr(operators.OnceonlyOperator, "parts", lambda self: parts(tmp_path))
+    monkeypatch.setattr(operators.OnceonlyOperator, "services", lambda self: parts(tmp_path))
     monkeypatch.setattr(driver_submission.Work, "now", lambda self, settings: world.now(self.epoch))
     return world
 
@@ -157,11 +157,13 @@ def test_the_stage_names_its_run_to_spark(staged: World, monkeypatch: pytest.Mon
         given.append(spark.conf)
         return SimpleNamespace(run=lambda *_: None)
 
-    monkeypatch.setattr(connections, "spark", lambda conn_id: SparkConnection(cluster=rest, conf={"spark.a": "1"}))
+    monkeypatch.setattr(
+        connections, "read_spark_connection", lambda conn_id: SparkConnection(cluster=rest, conf={"spark.a": "1"})
+    )
     monkeypatch.setattr(client_job, "make_stage_job", started)
     monkeypatch.setattr(driver_submission.Work, "stage", lambda self, spark, *_: given.append(spark.conf))
     named = {"spark.openlineage.parentRunId": "an id"}
-    monkeypatch.setattr(lineage, "with_parent", lambda conf, context: {**conf, **named})
+    monkeypatch.setattr(lineage, "add_parent_run", lambda conf, context: {**conf, **named})
     StageOperator(task_id="stage", pipeline="flights", epoch=1).execute(context())
     assert given == [{"spark.a": "1", **named}]
 
@@ -177,11 +179,11 @@ def test_a_parent_that_cannot_be_named_starts_the_stage_all_the_same(
         raise KeyError("no such run")
 
     given: list[dict[str, str]] = []
-    monkeypatch.setattr(connections, "spark", lambda conn_id: SparkConnection(conf={"spark.a": "1"}))
+    monkeypatch.setattr(connections, "read_spark_connection", lambda conn_id: SparkConnection(conf={"spark.a": "1"}))
     monkeypatch.setattr(
         client_job, "make_stage_job", lambda spark, *_: SimpleNamespace(run=lambda *_: given.append(spark.conf))
     )
-    monkeypatch.setattr(lineage, "with_parent", broken)
+    monkeypatch.setattr(lineage, "add_parent_run", broken)
     StageOperator(task_id="stage", pipeline="flights", epoch=1).execute(context())
     assert given == [{"spark.a": "1"}]
 
@@ -231,7 +233,7 @@ def test_the_parent_of_sparks_own_events_is_the_task_where_airflow_asks_for_it(
     )
     ti.task = SimpleNamespace(dag_id="flights", task_id="stage")
     ti.get_template_context = lambda: {"dag_run": run, "task": ti.task}
-    found = lineage.with_parent({"spark.a": "1"}, {"ti": ti})
+    found = lineage.add_parent_run({"spark.a": "1"}, {"ti": ti})
     assert found.pop("spark.a") == "1"
     assert bool(found) == asked
     if asked:
@@ -264,7 +266,7 @@ def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from onceonly.airflow import lineage, operators
 
     monkeypatch.setattr(lineage, "is_enabled", lambda: True)
-    monkeypatch.setattr(operators.OnceonlyOperator, "parts", lambda self: parts(tmp_path))
+    monkeypatch.setattr(operators.OnceonlyOperator, "services", lambda self: parts(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -312,7 +314,7 @@ def test_a_check_of_a_column_names_it(tmp_path: Path) -> None:
     seen = {"outcome": "warning", "sinks": {"lake": {"rows": 11, "checks": checks}}}
     made = lineage.collect_gate_lineage(parts(tmp_path), replace(world.stage(), verdict=seen))
     pytest.importorskip("airflow.providers.openlineage")
-    assertions = lineage.facets(made).inputs[0].inputFacets["dataQualityAssertions"].assertions
+    assertions = lineage.make_facets(made).inputs[0].inputFacets["dataQualityAssertions"].assertions
     assert [(each.assertion, each.success, each.column, each.severity) for each in assertions] == [
         ("carrier is not null", False, "carrier", "warn"),
         ("at least 9 rows", True, None, "error"),
@@ -334,7 +336,7 @@ def test_a_client_that_knows_no_severity_gets_none(tmp_path: Path, monkeypatch: 
     world.plan()
     checks = [{"what": "at least 9 rows", "ok": True, "severity": "critical", "observed": "11"}]
     seen = {"outcome": "passed", "sinks": {"lake": {"rows": 11, "checks": checks}}}
-    told = lineage.facets(lineage.collect_gate_lineage(parts(tmp_path), replace(world.stage(), verdict=seen)))
+    told = lineage.make_facets(lineage.collect_gate_lineage(parts(tmp_path), replace(world.stage(), verdict=seen)))
     (made,) = told.inputs[0].inputFacets["dataQualityAssertions"].assertions
     assert vars(made) == {"assertion": "at least 9 rows", "success": True, "column": None}
 
@@ -358,7 +360,7 @@ def asking(task: Any, world: World, monkeypatch: pytest.MonkeyPatch) -> Any:
     through = Coordinator(world.state, world.parts, task._log_transition)
     for name in ("coordinator", "planner"):
         monkeypatch.setattr(task, name, lambda: through, raising=False)
-    monkeypatch.setattr(operators, "alive_in", lambda context: lambda checkpoint: False)
+    monkeypatch.setattr(operators, "make_alive_check", lambda context: lambda checkpoint: False)
     return task
 
 
@@ -426,7 +428,7 @@ def test_a_plan_that_settles_what_was_left_tells_the_checks_of_its_gate(
     left_staged(world, "flights")
     world.put(9)
     monkeypatch.setattr(PlanOperator, "_check", lambda *_: None)
-    monkeypatch.setattr(operators, "instance_of", lambda context: None)
+    monkeypatch.setattr(operators, "find_instance", lambda context: None)
     with DAG("flights", schedule=None):
         task = PlanOperator(task_id="plan", pipeline=world.pipeline, reprocess=False)
     assert asking(task, world, monkeypatch).execute(context()) == 2
@@ -449,7 +451,7 @@ def test_an_abort_tells_which_outputs_did_not_come(tmp_path: Path, monkeypatch: 
     world = World(tmp_path, sinks=sinks)
     world.plan("airflow:flights:a run")
     monkeypatch.setattr(AbortOperator, "coordinator", lambda self: world.coordinator)
-    monkeypatch.setattr(notices, "why_aborted", lambda *_: "told to")
+    monkeypatch.setattr(notices, "explain_abort", lambda *_: "told to")
     with DAG("flights", schedule=None):
         task = AbortOperator(task_id="abort", pipeline="flights", epoch=1)
     task.execute(context())
@@ -484,5 +486,5 @@ def test_no_event_shows_the_password_of_an_address(tmp_path: Path, what: str) ->
         handles={"lake": {**staged.handles["lake"], "uri": secret}},
         verdict={"outcome": "passed", "sinks": {"lake": {"rows": 1, "checks": checks}}},
     )
-    event = Serde.to_json(lineage.facets(getattr(lineage, what)(parts(tmp_path), done)))
+    event = Serde.to_json(lineage.make_facets(getattr(lineage, what)(parts(tmp_path), done)))
     assert "lake/flights" in event and "hunter2" not in event

@@ -111,10 +111,10 @@ def test_plain_statsd_has_the_tags_in_the_name(tmp_path: Path, sent: Sent, monke
     world = World(tmp_path)
     counting(world).plan(world.pipeline, "run-1", world.alive)
     assert sent.counters == [("onceonly.planned.flights", 1, None)]
-    stats.measure(world.state, world.parts)
+    stats.measure_pipelines(world.state, world.parts)
     assert sent.gauges["onceonly.checkpoints.flights.planned",] == 1
     monkeypatch.setenv("AIRFLOW__METRICS__STATSD_INFLUXDB_ENABLED", "True")
-    stats.measure(world.state, world.parts)
+    stats.measure_pipelines(world.state, world.parts)
     assert sent.gauges["onceonly.checkpoints", "flights", "planned"] == 1
 
 
@@ -126,7 +126,7 @@ def test_gauges_have_every_pipeline_with_its_lag_and_its_age(tmp_path: Path, sen
     world.put(8, 9)
     other = Durable(tmp_path, name="orders", sinks=[DeltaSink("lake", "orders")])
     other.plan("run-1")
-    stats.measure(world.state, world.parts)
+    stats.measure_pipelines(world.state, world.parts)
     assert sent.gauges["onceonly.lag_records", "flights"] == 7
     assert sent.gauges["onceonly.lag_records", "orders"] == 12  # nothing of it is committed
     assert sent.gauges["onceonly.checkpoints", "orders", "planned"] == 1
@@ -147,7 +147,7 @@ def test_a_source_that_does_not_answer_in_time_leaves_out_its_lag(
     world.run("run-1")
     monkeypatch.setattr(lag, "measure_lag", lambda *_: silence.wait(PATIENCE))
     monkeypatch.setattr(stats, "LAG_TIMEOUT_SECONDS", 0.01)
-    stats.measure(world.state, world.parts)
+    stats.measure_pipelines(world.state, world.parts)
     silence.set()
     assert ("onceonly.published_until_age", "flights") in sent.gauges
     assert ("onceonly.lag_records", "flights") not in sent.gauges
@@ -162,7 +162,7 @@ def test_nothing_is_asked_or_sent_where_metrics_are_off(
     world = World(tmp_path)
     counting(world).plan(world.pipeline, "run-1", world.alive)
     stats.count_staged(world.stage())
-    stats.measure(SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
+    stats.measure_pipelines(SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
     assert not sent.counters and not sent.gauges
 
 
@@ -193,11 +193,11 @@ def test_recovery_sets_gauges_after_all_is_settled_and_their_error_is_not_its(
     task = operators.RecoverOperator(task_id="recover")
     through = Coordinator(world.state, world.parts, task._log_transition)
     monkeypatch.setattr(task, "coordinator", lambda: through)
-    monkeypatch.setattr(operators.OnceonlyOperator, "parts", lambda self: world.parts)
+    monkeypatch.setattr(operators.OnceonlyOperator, "services", lambda self: world.parts)
     ti = SimpleNamespace(get_dagrun_state=lambda *_: "failed", xcom_push=lambda **_: None)
     monkeypatch.setattr("onceonly.runtime.job_report.sweep_reports", lambda state: None)
     monkeypatch.setattr("onceonly.runtime.job_report.list_drivers", lambda state: [])
-    monkeypatch.setattr("onceonly.airflow.unawaited.list_drivers", lambda state: [])
+    monkeypatch.setattr("onceonly.airflow.orphaned_drivers.list_drivers", lambda state: [])
     assert task.execute({"ti": ti}) == {"flights": {1: "committed"}}
     assert sent.gauges["onceonly.checkpoints", "flights", "staged"] == 0
     assert sent.counted("onceonly.committed") == [(1, {"pipeline": "flights"})]
@@ -205,7 +205,7 @@ def test_recovery_sets_gauges_after_all_is_settled_and_their_error_is_not_its(
     def broken(*_: Any) -> None:
         raise OSError("no state table")
 
-    monkeypatch.setattr(stats, "measure", broken)
+    monkeypatch.setattr(stats, "measure_pipelines", broken)
     assert task.execute({"ti": ti}) == {}
 
 
@@ -225,7 +225,7 @@ through.plan(world.pipeline, "run", world.alive)
 stats.count_staged(through.stage("flights", 1, world.parts.produce))
 through.commit("flights", 1)
 world.put(7)
-stats.measure(world.state, world.parts)
+stats.measure_pipelines(world.state, world.parts)
 """
 
 

@@ -51,7 +51,7 @@ def checkpoint(epoch: int, planned: datetime, ended: datetime, **columns: Any) -
 
 
 def test_nobody_waits_for_a_service_that_does_not_answer() -> None:
-    from onceonly.airflow.ui.answers import Answers
+    from onceonly.airflow.ui.live import Answers
 
     asked: Answers[str, int] = Answers()
     silence = threading.Event()
@@ -66,12 +66,12 @@ def test_nobody_waits_for_a_service_that_does_not_answer() -> None:
 
 
 def test_an_answer_stands_for_a_while_and_the_last_one_until_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    from onceonly.airflow.ui import answers
+    from onceonly.airflow.ui import live
 
-    asked: answers.Answers[str, int] = answers.Answers()
+    asked: live.Answers[str, int] = live.Answers()
     assert asked.ask({"lag": lambda: 1}, PATIENCE) == {"lag": 1}
     assert asked.ask({"lag": lambda: 2}, PATIENCE) == {"lag": 1}
-    monkeypatch.setattr(answers, "ANSWER_TTL_SECONDS", -1.0)
+    monkeypatch.setattr(live, "ANSWER_TTL_SECONDS", -1.0)
     assert asked.ask({"lag": lambda: 3}, PATIENCE) == {"lag": 3}
     silence = threading.Event()
     assert asked.ask({"lag": lambda: 4 if silence.wait(PATIENCE) else 5}, 0.01) == {"lag": 3}
@@ -79,13 +79,13 @@ def test_an_answer_stands_for_a_while_and_the_last_one_until_the_next(monkeypatc
 
 
 def test_an_error_is_not_told_again_once_there_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    from onceonly.airflow.ui import answers
+    from onceonly.airflow.ui import live
 
     def down() -> int:
         raise ConnectionError("the broker is down")
 
-    asked: answers.Answers[str, int] = answers.Answers()
-    monkeypatch.setattr(answers, "ANSWER_TTL_SECONDS", -1.0)
+    asked: live.Answers[str, int] = live.Answers()
+    monkeypatch.setattr(live, "ANSWER_TTL_SECONDS", -1.0)
     for _ in range(2):
         with pytest.raises(ConnectionError):
             asked.ask({"lag": down}, 60)
@@ -233,9 +233,9 @@ def damaged(recent: Any) -> Any:
 @pytest.fixture
 def password() -> str:
     """Of a Kafka connection that this process has looked up."""
-    from onceonly.airflow.ui import masking
+    from onceonly.airflow.ui import pages
 
-    masking.remember({"sasl.username": "reader", "sasl.password": "Kn0wn-t0-few", "ssl.key.pem": "----- a key"})
+    pages.mask_secrets({"sasl.username": "reader", "sasl.password": "Kn0wn-t0-few", "ssl.key.pem": "----- a key"})
     return "Kn0wn-t0-few"
 
 

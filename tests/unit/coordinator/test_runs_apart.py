@@ -122,7 +122,7 @@ class Store(UserDict):
 def told(store: Store, try_number: int = 1, run: str = "a run") -> str | None:
     runs = pytest.importorskip("onceonly.airflow.runs")
     task = SimpleNamespace(try_number=try_number, id=f"{run}'s try {try_number}")
-    return runs.instance_of({"task_state_store": store, "ti": task})
+    return runs.find_instance({"task_state_store": store, "ti": task})
 
 
 def test_tries_of_one_run_are_told_the_same_and_another_run_another():
@@ -160,7 +160,7 @@ def test_a_run_that_was_made_again_asks_to_process_its_interval_again_once_more(
     operator = operators.PlanOperator(task_id="plan", pipeline=world.pipeline, reprocess=True)
     monkeypatch.setattr(operator, "planner", lambda: world.coordinator)
     monkeypatch.setattr(operator, "_check", lambda *_: None)
-    monkeypatch.setattr("onceonly.airflow.installation.of_task", lambda: "this")
+    monkeypatch.setattr("onceonly.airflow.runs.read_installation", lambda: "this")
 
     def plan(store: Store, try_number: int, run: str) -> int:
         task = SimpleNamespace(

@@ -309,8 +309,8 @@ def test_a_connection_that_is_not_there_or_not_readable(text: str) -> None:
 
 def test_inside_a_task_airflow_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", written(SASL)[0])
-    assert in_airflow.from_airflow("kafka_default") == SASL
-    handed_over = lookup.handed_over({"kafka_default"}, in_airflow.from_airflow)
+    assert in_airflow.read_extra("kafka_default") == SASL
+    handed_over = lookup.handed_over({"kafka_default"}, in_airflow.read_extra)
     assert handed_over == lookup.to_environment("kafka_default", SASL)
 
 

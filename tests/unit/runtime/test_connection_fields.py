@@ -47,13 +47,13 @@ def connect(host: str | None, extra: dict[str, Any], port: int | None = None, **
 def test_a_master_as_the_provider_reads_it(monkeypatch: pytest.MonkeyPatch, uri: str, master: str) -> None:
     """Of a connection that is given as a URI, the type is the scheme of its master."""
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", uri)
-    assert connections.spark("spark").master == master
+    assert connections.read_spark_connection("spark").master == master
 
 
 def test_the_fields_of_a_connect_server(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"conn_type": "spark_connect", "host": "there", "port": 15002, "login": "etl", "password": "hush"}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", json.dumps({**given, "extra": {"use_ssl": True}}))
-    assert connections.spark("spark").remote == "sc://there:15002/;user_id=etl;use_ssl=true;token=hush"
+    assert connections.read_spark_connection("spark").remote == "sc://there:15002/;user_id=etl;use_ssl=true;token=hush"
     assert connect("there", {"use_ssl": False}, kind="sc").remote == "sc://there"
 
 
@@ -167,5 +167,5 @@ def test_a_keytab_is_masked_in_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(
         "AIRFLOW_CONN_SPARK", json.dumps({"conn_type": "spark", "host": "yarn", "extra": {"keytab": ENCODED}})
     )
-    connections.spark("spark")
+    connections.read_spark_connection("spark")
     assert masked == [ENCODED]

@@ -50,7 +50,7 @@ def test_a_connection_is_read_as_airflow_reads_it(text: str, monkeypatch: pytest
     taken: list[Any] = []
     monkeypatch.setattr(AWS, "use_connection", lambda name, settings: taken.append(AWS.to_variables(name, settings)))
     OnceonlyOperator(task_id="any").pre_execute({})
-    connections.use_stores()
+    connections.log_in_to_stores()
     assert taken == [TAKEN_UP, TAKEN_UP]
 
 
@@ -78,7 +78,7 @@ def test_beside_an_endpoint_the_chain_has_to_be_asked_for(endpoint: str) -> None
 def test_without_a_connection_nothing_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ONCEONLY_AWS_CONNECTION", raising=False)
     monkeypatch.setattr(connections, "_require_connection", lambda conn_id: pytest.fail(conn_id))
-    connections.use_stores()
+    connections.log_in_to_stores()
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         monkeypatch.setenv(
             "AIRFLOW_CONN_SPARK", json.dumps({"conn_type": "spark", "host": host, "extra": extra} | more)
         )
-        return connections.spark("spark")
+        return connections.read_spark_connection("spark")
 
     return connect
 

@@ -61,7 +61,7 @@ def test_a_connection_is_read_as_airflow_reads_it(
 
     monkeypatch.setattr(login, "use_connection", use_connection)
     OnceonlyOperator(task_id="any").pre_execute({})
-    connections.use_stores()
+    connections.log_in_to_stores()
     assert CliRunner().invoke(main, ["status"]).exit_code == 0
     assert taken == [expected] * 3
 

@@ -12,7 +12,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field, StringConstraints
 from sqlalchemy import select
 
-from onceonly.airflow import installation
+from onceonly.airflow import runs
 from onceonly.airflow.ui import live
 from onceonly.airflow.ui.access import EditorDep, Viewer
 from onceonly.checkpoint.model import Checkpoint
@@ -94,7 +94,7 @@ def alive(checkpoint: Checkpoint) -> bool:
     heartbeat.
     """
     run = owners.parse_airflow_run(checkpoint.owner)
-    if run is None or owners.installation_of(checkpoint.owner) != installation.of_server():
+    if run is None or owners.installation_of(checkpoint.owner) != runs.read_installation_on_server():
         return owners.is_alive(checkpoint)
     with create_session() as session:
         state = session.scalar(select(DagRun.state).where(DagRun.dag_id == run[0], DagRun.run_id == run[1]))

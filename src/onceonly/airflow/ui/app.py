@@ -15,7 +15,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from onceonly.airflow.ui import actions, charts, data_docs, live, masking, page_data, pages
+from onceonly.airflow.ui import actions, charts, data_docs, live, pages
 from onceonly.airflow.ui.access import ReaderDep, Viewer, ViewerDep
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.counts import count
@@ -35,7 +35,7 @@ ASSETS = {"onceonly.css": "text/css", "onceonly.js": "text/javascript", "frame.j
 
 app = FastAPI(title="Onceonly", dependencies=[Depends(get_user)], openapi_url=None, docs_url=None, redoc_url=None)
 app.include_router(actions.router)
-_summaries = page_data.Summaries()
+_summaries = pages.Summaries()
 
 
 @app.middleware("http")
@@ -56,7 +56,7 @@ def render_onceonly_error(request: Request, error: OnceonlyError) -> Response:
     body = {"what": error.what, "why": error.why, "todo": error.todo}
     if error.code:
         body["code"] = error.code
-    return JSONResponse(masking.mask(body), status)
+    return JSONResponse(pages.mask(body), status)
 
 
 @app.exception_handler(StarletteHTTPException)
@@ -96,7 +96,7 @@ def asset(name: str) -> Response:
 def pipelines(request: Request, viewer: ViewerDep) -> HTMLResponse:
     """Show the pipelines that the user may read, one in each line."""
     summaries, damaged = _read_summaries(viewer)
-    errors = [masking.mask(str(error)) for error in damaged]
+    errors = [pages.mask(str(error)) for error in damaged]
     return pages.render(request, "pipelines.html", pipelines=summaries, damaged=errors, pending=summary.list_pending)
 
 
@@ -131,7 +131,7 @@ def run(request: Request, dag_id: str, run_id: str, viewer: ViewerDep) -> Respon
     checkpoints = []
     for name in viewer.pipelines():
         if dag_id in viewer.dags(name):
-            checkpoints += page_data.planned_by(viewer.state, name, dag_id, run_id)
+            checkpoints += pages.list_planned_by(viewer.state, name, dag_id, run_id)
     if len(checkpoints) == 1:
         page = f"{request.scope['root_path']}/pipelines/{checkpoints[0].pipeline}/{checkpoints[0].epoch}"
         return RedirectResponse(page, 303)
@@ -149,7 +149,7 @@ def one_pipeline(request: Request, pipeline: str, viewer: ReaderDep, page: int =
     if damaged:
         raise damaged[0]
     (pipeline_summary,) = summaries
-    checkpoint_page = page_data.page(viewer.state, pipeline, pipeline_summary.latest.epoch, page)
+    checkpoint_page = pages.read_page(viewer.state, pipeline, pipeline_summary.latest.epoch, page)
     drawings = _draw_charts(checkpoint_page)
     return pages.render(
         request,
@@ -159,7 +159,7 @@ def one_pipeline(request: Request, pipeline: str, viewer: ReaderDep, page: int =
         later=provenance.find_superseded(viewer.state, checkpoint_page.checkpoints),
         charts=drawings,
         pending=summary.list_pending,
-        duration=page_data.duration,
+        duration=pages.compute_duration,
         may_act=viewer.may("PUT", pipeline),
     )
 
@@ -167,7 +167,7 @@ def one_pipeline(request: Request, pipeline: str, viewer: ReaderDep, page: int =
 @app.get("/pipelines/{pipeline}/targets")
 def targets(pipeline: str, viewer: ReaderDep) -> dict[str, Any]:
     """Return {"lines"}: whether its targets lack what was published to them; null while they have not answered."""
-    return {"lines": masking.mask(live.targets(viewer.state, pipeline))}
+    return {"lines": pages.mask(live.targets(viewer.state, pipeline))}
 
 
 @app.get("/pipelines/{pipeline}/{epoch}")
@@ -179,9 +179,9 @@ def one_checkpoint(request: Request, pipeline: str, epoch: int, viewer: ReaderDe
         "checkpoint.html",
         cp=checkpoint,
         later=provenance.find_superseded(viewer.state, [checkpoint]).get(epoch),
-        timeline=page_data.timeline(viewer.state, checkpoint),
+        timeline=pages.read_timeline(viewer.state, checkpoint),
         pending=summary.list_pending((checkpoint,), datetime.now(UTC)),
-        duration=page_data.duration(checkpoint),
+        duration=pages.compute_duration(checkpoint),
         may_act=viewer.may("PUT", pipeline),
     )
 
@@ -191,7 +191,7 @@ def evidence(pipeline: str, epoch: int, sink: str, viewer: ReaderDep) -> dict[st
     """Return {"lines"}: what the sink shows of the checkpoint; null while it has not answered."""
     _require_checkpoint(viewer, pipeline, epoch)
     lines = live.evidence(pipeline, epoch, sink)
-    return {"lines": masking.mask(lines)}
+    return {"lines": pages.mask(lines)}
 
 
 @app.get("/pipelines/{pipeline}/{epoch}/docs/{attempt}/{page}")
@@ -218,7 +218,7 @@ def _require_checkpoint(viewer: Viewer, pipeline: str, epoch: int) -> Checkpoint
     return checkpoints[0]
 
 
-def _draw_charts(page: page_data.Page) -> list[charts.Chart]:
+def _draw_charts(page: pages.Page) -> list[charts.Chart]:
     """Return the charts of a page; without that of the lag where too few of its checkpoints are committed."""
     drawings = [charts.rows(page.checkpoints), charts.durations(page.checkpoints)]
     freshness = charts.freshness(page.checkpoints, _end_of_line(page))
@@ -227,7 +227,7 @@ def _draw_charts(page: page_data.Page) -> list[charts.Chart]:
     return drawings
 
 
-def _end_of_line(page: page_data.Page) -> datetime:
+def _end_of_line(page: pages.Page) -> datetime:
     """Return where a line over time ends: that of the newest page continues to now, an older one's ends with it."""
     if page.number == 1:
         return datetime.now(UTC)
@@ -239,7 +239,7 @@ def _describe_lag(lag: Lag | None) -> dict[str, str]:
     if lag is None:
         return {"state": "asked", "text": "no answer yet", "why": ""}
     if lag.error is not None:
-        return {"state": "unknown", "text": "no answer from the source", "why": masking.mask(lag.error)}
+        return {"state": "unknown", "text": "no answer from the source", "why": pages.mask(lag.error)}
     if not lag.records and not lag.versions and not lag.gaps:
         return {"state": "even", "text": "up to date", "why": ""}
     parts = []

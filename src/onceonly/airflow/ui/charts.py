@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import ceil, log10
 
-from onceonly.airflow.ui import page_data
+from onceonly.airflow.ui import pages
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.counts import count
 from onceonly.views import formatting
@@ -67,7 +67,7 @@ def durations(checkpoints: Sequence[Checkpoint]) -> Chart:
     """Return the time of each checkpoint from plan to end as bars. `checkpoints`: newest first."""
 
     def seconds(checkpoint: Checkpoint) -> float | None:
-        duration = page_data.duration(checkpoint)
+        duration = pages.compute_duration(checkpoint)
         return duration.total_seconds() if duration is not None else None
 
     return _bars("Time from plan to end", "", checkpoints, seconds, _span, _round_seconds)

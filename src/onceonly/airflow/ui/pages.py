@@ -1,33 +1,148 @@
-"""Templates, and how values are written in them. All is escaped: autoescape is on, and no template says "safe"."""
+"""The pages: what they show out of the state table, what is masked in it, and how it is written.
+
+No page reads more than it needs. All is escaped: autoescape is on, and no template says "safe". What pages and answers
+show passes the filter of Airflow's logs, and ours for addresses.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
+from airflow._shared.secrets_masker import mask_secret, redact
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
-from onceonly.airflow import installation
-from onceonly.airflow.ui import masking
-from onceonly.checkpoint.model import Checkpoint
+from onceonly import redaction
+from onceonly.airflow import runs
+from onceonly.checkpoint.model import Checkpoint, Event
 from onceonly.checkpoint.offsets import Interval
-from onceonly.runtime.owners import installation_of, parse_airflow_run
-from onceonly.views import descriptions, formatting, queries
+from onceonly.errors import OutcomeUnknown
+from onceonly.kafka import connection
+from onceonly.runtime.owners import airflow_owner, installation_of, parse_airflow_run
+from onceonly.statetable.table import StateTable
+from onceonly.views import descriptions, formatting, queries, summary
+from onceonly.views.summary import Summary
+
+CHECKPOINTS_PER_PAGE = 50
+
+
+def mask(data: Any) -> Any:
+    """Return JSON without the secrets of this process's connections and the passwords in addresses.
+
+    Texts are masked, also in lists and dicts; other values are returned as they are, also HTML that a macro has made.
+    """
+    if isinstance(data, dict):
+        return {key: mask(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [mask(value) for value in data]
+    if isinstance(data, Markup) or not isinstance(data, str):  # markup is of a macro, whose parts were looked at
+        return data
+    return redaction.hide_credentials(redact(data))
+
+
+def mask_secrets(settings: Mapping[str, Any]) -> None:
+    """Mask a Kafka connection's secrets from now on, also those whose names say nothing to Airflow."""
+    for key, value in settings.items():
+        if connection.SECRET.search(key):
+            mask_secret(value)
+
 
 _templates = Environment(
     loader=PackageLoader("onceonly.airflow.ui"),
     autoescape=True,
     undefined=StrictUndefined,
-    finalize=masking.mask,
+    finalize=mask,
     trim_blocks=True,
     lstrip_blocks=True,
 )
+
+
+class Summaries:
+    """A cache of summaries, which are read again only when the pipeline has a new row."""
+
+    def __init__(self) -> None:
+        # by state table and pipeline: the last row of it that was read, and the summary up to there
+        self._cache: dict[tuple[str, str], tuple[int, Summary]] = {}
+
+    def get(self, state: StateTable, versions: Mapping[str, int]) -> tuple[list[Summary], list[OutcomeUnknown]]:
+        """Return the summaries in the order of `versions`, and why other pipelines of it cannot be read.
+
+        Args:
+            versions: by pipeline, the sequence number of its last row; 0: it could not be read, and is tried again.
+        """
+        outdated = []
+        for name, last_row in versions.items():
+            cached_row = self._cache.get((state.id, name), (0,))[0]
+            if cached_row != last_row or not last_row:
+                outdated.append(name)
+        by_name, damaged = summary.read_summaries(state, outdated)
+        for name, fresh in by_name.items():
+            self._cache[state.id, name] = versions[name], fresh
+        summaries = [self._cache[state.id, name][1] for name in versions if name not in damaged]
+        return summaries, list(damaged.values())
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some checkpoints of a pipeline, newest first."""
+
+    number: int
+    pages: int
+    checkpoints: list[Checkpoint]
+
+
+def read_page(state: StateTable, pipeline: str, epochs: int, number: int) -> Page:
+    """Return a page of a pipeline with that many epochs.
+
+    Page 1 holds the last epochs; a number too high is the last page.
+    """
+    pages = max(1, -(-epochs // CHECKPOINTS_PER_PAGE))
+    number = min(max(1, number), pages)
+    last = epochs - (number - 1) * CHECKPOINTS_PER_PAGE
+    first = last - CHECKPOINTS_PER_PAGE + 1
+    return Page(number, pages, queries.list_checkpoints(state, pipeline, first, last))
+
+
+def list_planned_by(state: StateTable, pipeline: str, dag_id: str, run_id: str) -> list[Checkpoint]:
+    """Return the checkpoints that a DAG run of this Airflow has planned."""
+    return state.view(pipeline).planned_by(airflow_owner(dag_id, run_id, runs.read_installation_on_server()))
+
+
+def compute_duration(checkpoint: Checkpoint) -> timedelta | None:
+    """Return the time from its plan to its end; None while it has not ended."""
+    if not checkpoint.state.settled:
+        return None
+    return checkpoint.updated_at - checkpoint.planned_at
+
+
+def read_timeline(state: StateTable, checkpoint: Checkpoint) -> list[dict[str, Any]]:
+    """Return the events of `queries.timeline` with what the page shows beside them.
+
+    That is "time", "after": the time since the event before, None of the first one, and "kind": how it looks.
+    """
+    events = []
+    previous: datetime | None = None
+    for event in queries.timeline(state, checkpoint):
+        time = datetime.fromisoformat(event["at"])
+        after = time - previous if previous else None
+        events.append({**event, "time": time, "after": after, "kind": _kind(event)})
+        previous = time
+    return events
+
+
+def _kind(event: Mapping[str, Any]) -> str:
+    """Return the style of an event: a verdict looks like its outcome, as one that failed is not green."""
+    if event["event"] == Event.VERDICT.value:
+        return str(event["detail"]["outcome"])
+    return str(event["event"])
 
 
 def render(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
@@ -49,7 +164,7 @@ def seconds(length: timedelta | None) -> str:
 
 def pretty(data: Any) -> str:
     """Return data as indented JSON, without secrets."""
-    return json.dumps(masking.mask(data), indent=2, default=str)
+    return json.dumps(mask(data), indent=2, default=str)
 
 
 def words(detail: Mapping[str, Any]) -> str:
@@ -72,7 +187,7 @@ def words(detail: Mapping[str, Any]) -> str:
 def run_path(owner: str) -> str | None:
     """Return where Airflow shows the run that owns a checkpoint; None if it is no run of this Airflow."""
     run = parse_airflow_run(owner)
-    if run is None or installation_of(owner) != installation.of_server():
+    if run is None or installation_of(owner) != runs.read_installation_on_server():
         return None
     return f"/dags/{quote(run[0], safe='')}/runs/{quote(run[1], safe='')}"
 
@@ -82,7 +197,7 @@ def owner(key: str) -> str:
     run = parse_airflow_run(key)
     if run is None:
         return formatting.owner(key)
-    if installation_of(key) != installation.of_server():
+    if installation_of(key) != runs.read_installation_on_server():
         return f"{run[1]} (Airflow {installation_of(key)})"
     return run[1]
 

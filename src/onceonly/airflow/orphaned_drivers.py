@@ -13,7 +13,7 @@ from onceonly.statetable.table import StateTable
 ClusterOf = Callable[[str], str | None]  # by the id of a connection: the address of the cluster that it names
 
 
-def end_drivers(state: StateTable, alive: Alive, cluster_of: ClusterOf) -> Iterator[str]:
+def stop_all(state: StateTable, alive: Alive, cluster_of: ClusterOf) -> Iterator[str]:
     """Have them ended, and yield for people what was done.
 
     They are fenced as it is: this gives back what they occupy.
@@ -21,7 +21,7 @@ def end_drivers(state: StateTable, alive: Alive, cluster_of: ClusterOf) -> Itera
     """
     for note in list_drivers(state):
         if not _is_awaited(state, note, alive):
-            yield _end_driver(note, cluster_of)
+            yield _stop(note, cluster_of)
 
 
 def _is_awaited(state: StateTable, note: NamedDriver, alive: Alive) -> bool:
@@ -34,7 +34,7 @@ def _is_awaited(state: StateTable, note: NamedDriver, alive: Alive) -> bool:
     return alive(checkpoint)
 
 
-def _end_driver(note: NamedDriver, cluster_of: ClusterOf) -> str:
+def _stop(note: NamedDriver, cluster_of: ClusterOf) -> str:
     """Have a driver ended, forget it once it has, and return for people what was done."""
     driver = Driver(note.driver["master"], note.driver["driver"], note.driver["report"])
     name = f"{driver.driver} of {note.pipeline} epoch {note.epoch}, which no task waits for"
