@@ -139,6 +139,7 @@ def _check_columns(pipeline: Pipeline, chosen: Any) -> None:
             f"Their columns are {', '.join(chosen.columns)}.",
             f"Select {', '.join(CHOSEN)}: which record, and why. The record itself is taken from the topic. "
             "Nothing was staged.",
+            code="dead-letters-invalid",
         )
 
 
@@ -148,6 +149,7 @@ def _no_record(pipeline: Pipeline, lost: Any) -> InvalidPipeline:
         f"the transform '{pipeline.transform}' named a record that cannot become a dead letter.",
         f"It named {where}, which was not read in this checkpoint, or could not be decoded.",
         "Select topic, partition and offset of the batch as they are. Nothing was staged.",
+        code="dead-letters-invalid",
     )
 
 
@@ -157,4 +159,5 @@ def _too_many(checkpoint: Checkpoint, bad: int, records: int, max_bad: MaxBad, f
         f"The pipeline allows max_bad={max_bad}.{first}",
         "Fix the producer, the schema or the transform and run it again: it uses the same offsets. Or raise max_bad. "
         "Nothing was published.",
+        code="too-many-bad-records",
     )

@@ -154,9 +154,10 @@ def classify_exit(code: int, tail: list[str]) -> Exception:
             f"the stage job was killed by signal {number}.",
             "Nothing is published by staging.",
             "The next attempt, or recovery, removes what it left.",
+            code="job-killed",
         )
     kind = {1: NotCommitted, 2: InvalidPipeline, 4: ActionNeeded}.get(code, OutcomeUnknown)
-    return kind("the stage job failed.", "\n".join(tail))
+    return kind("the stage job failed.", "\n".join(tail), code="job-failed")
 
 
 def find_tables(spark: SparkConnection, names: Iterable[str]) -> Mapping[str, Found]:
@@ -179,4 +180,5 @@ def find_tables(spark: SparkConnection, names: Iterable[str]) -> Mapping[str, Fo
         f"it is not known where these tables are: {', '.join(sorted(names))}.",
         "\n".join(child_process.select_last_lines(lines)),
         "Nothing was planned.",
+        code="job-failed",
     )

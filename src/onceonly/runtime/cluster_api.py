@@ -32,8 +32,8 @@ def send_request(
         )
     except OSError as error:  # requests' own are among them; and a file of keys or authorities that is missing
         if not _was_never_sent(error):
-            raise OutcomeUnknown(f"{who} did not answer {method} {url}.", f"{error!r}") from error
-        raise NotCommitted(f"{who} does not answer at {url}.", f"{error}", todo) from error
+            raise OutcomeUnknown(f"{who} did not answer {method} {url}.", f"{error!r}", code="no-answer") from error
+        raise NotCommitted(f"{who} does not answer at {url}.", f"{error}", todo, code="cluster-unreachable") from error
 
 
 def _was_never_sent(error: Exception) -> bool:

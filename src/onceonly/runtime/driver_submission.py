@@ -82,7 +82,11 @@ class Work:
         """
         checkpoint = self.now(settings)
         if checkpoint.owner != self.owner:
-            raise Fenced(f"{self} no longer belongs to this run.", f"'{checkpoint.owner}' has taken it over.")
+            raise Fenced(
+                f"{self} no longer belongs to this run.",
+                f"'{checkpoint.owner}' has taken it over.",
+                code="ownership-lost",
+            )
         is_staged = checkpoint.state in STAGED_STATES
         self._require(is_staged, driver, f"is {checkpoint.state.value}, not staged", state)
 
@@ -108,6 +112,7 @@ class Work:
             f"the job of {self} left no report: {driver.driver} is {state}.",
             "\n".join([f"The checkpoint {why_not}.", *_tail(driver)]),
             f"The driver's log says why: {driver.where()}. The next try starts again.",
+            code="driver-without-report",
         )
 
 

@@ -61,6 +61,7 @@ class Report:
                 f"a driver on the cluster cannot write its report beside the state table at {state}.",
                 f"{error}",
                 "Use deploy mode 'client', or a state table at a path or s3://, gs://, abfss://. Nothing was started.",
+                code="report-not-writable",
             ) from error
         return report
 

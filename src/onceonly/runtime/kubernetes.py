@@ -100,6 +100,7 @@ class Kubernetes:
                 str(content.get("message") or answer.text[:200]),
                 "The service account, or the user of KUBECONFIG, must be allowed to get, list and delete pods "
                 f"(and get pods/log) in the namespace {self.namespace}.",
+                code="cluster-refused",
             )
         return content
 

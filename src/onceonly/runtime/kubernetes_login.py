@@ -51,6 +51,7 @@ def _read_options(context: str, files: ExitStack) -> dict[str, Any]:
             "this process could not log in to Kubernetes.",
             str(error) if isinstance(error, OSError) else type(error).__name__,  # others may show what is in the file
             f"Look at {SERVICE_ACCOUNT}, or at the file that KUBECONFIG names.",
+            code="cluster-login-failed",
         ) from None
 
 
@@ -65,6 +66,7 @@ def _read_config() -> Mapping[str, Any]:
             "this process cannot log in to Kubernetes.",
             f"It does not run in a pod with a service account, and KUBECONFIG cannot be read: {error}",
             "Set KUBECONFIG to the file that kubectl uses, where tasks and triggers run. Nothing was written.",
+            code="cluster-login-failed",
         ) from error
     return dict(yaml.safe_load(text) or {})
 
@@ -157,6 +159,7 @@ def _run_command(command: Mapping[str, Any]) -> dict[str, str]:
             f"{command.get('command')} returned no token for Kubernetes.",
             str(getattr(error, "stderr", "") or type(error).__name__),  # what it printed may be the token
             "Run it by hand with the arguments in KUBECONFIG, as the user of tasks and triggers.",
+            code="cluster-login-failed",
         ) from None
 
 

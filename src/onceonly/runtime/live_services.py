@@ -103,7 +103,7 @@ class LiveServices:
             settings = self.connections(connection)
         except InvalidPipeline as error:
             todo = "Add it; its extra needs 'url' (docs/schema-registry.md). Nothing was written."
-            raise InvalidPipeline(error.what, error.why, todo) from error
+            raise InvalidPipeline(error.what, error.why, todo, code=error.code) from error
         return Registry(RegistryConnection.parse(settings, connection))
 
     def spark(self, records: int | None = None) -> Any:

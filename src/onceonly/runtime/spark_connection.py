@@ -103,6 +103,7 @@ def _cluster(conn_id: str, master: str, extra: Mapping[str, Any], conf: Mapping[
         f"the Airflow connection '{conn_id}' has deploy mode {mode!r} for {redaction.CREDENTIALS.sub('://', master)}.",
         "A driver runs where the task does ('client'), or on one standalone master, YARN or Kubernetes ('cluster').",
         "Set 'deploy-mode' in its extra to client, or its host to spark://…, yarn or k8s://…. Nothing was written.",
+        code="spark-connection-invalid",
     )
 
 
@@ -113,12 +114,14 @@ def _rest_server(conn_id: str, master_url: SplitResult, extra: Mapping[str, Any]
         raise InvalidPipeline(
             f"the Airflow connection '{conn_id}' has rest-scheme {scheme!r}.",
             todo="Set it to http or https. Nothing was written.",
+            code="spark-connection-invalid",
         )
     if decode_keytab(str(extra.get(KEYTAB_FIELD) or "")):
         raise InvalidPipeline(
             f"the Airflow connection '{conn_id}' holds a keytab.",
             "Its deploy mode is 'cluster', and a standalone master sends no files to the driver.",
             "Give a path on Spark's workers instead, or set 'deploy-mode' to client. Nothing was written.",
+            code="keytab-unusable",
         )
     return f"{scheme}://{master_url.hostname}:{extra.get('rest-port') or REST_PORT}"
 
@@ -136,6 +139,7 @@ def _resource_managers(conn_id: str, extra: Mapping[str, Any]) -> str:
             "The task finds and ends its driver at that address.",
             f'Add it to the extra: "{MANAGER_FIELD}": "http://host:8088" (of several, separate them by commas). '
             "Nothing was written.",
+            code="spark-connection-invalid",
         )
     return ",".join(addresses)
 
@@ -155,6 +159,7 @@ def _refuse_stored_secrets(conn_id: str, conf: Mapping[str, str], cluster: str) 
             f"the Airflow connection '{conn_id}' has secrets in its conf: {', '.join(secrets)}.",
             "Its deploy mode is 'cluster': the cluster would store them where others can see them.",
             todo,
+            code="secret-visible",
         )
 
 
@@ -167,6 +172,7 @@ def _refuse_visible_secrets(conn_id: str, conf: Mapping[str, str], master: str) 
             f"the Airflow connection '{conn_id}' has secrets in its conf: {', '.join(jvm_arguments)}.",
             "They are arguments of a Java process, which every user of its machine can see.",
             "Write them to a file with mode 600, and give '@' and its path instead. Nothing was written.",
+            code="secret-visible",
         )
     variables = []
     for key in conf:
@@ -178,6 +184,7 @@ def _refuse_visible_secrets(conn_id: str, conf: Mapping[str, str], master: str) 
             f"the Airflow connection '{conn_id}' has secrets in its conf: {', '.join(sorted(variables))}.",
             "They become environment variables of a container, which the cluster shows to others.",
             todo,
+            code="secret-visible",
         )
 
 
@@ -229,6 +236,7 @@ def parse_settings(conn_id: str, extra: Mapping[str, Any]) -> dict[str, str]:
         raise InvalidPipeline(
             f"the Airflow connection '{conn_id}' has a 'conf' that is not a JSON object.",
             todo='Write {"spark.executor.memory": "2g", …}. Nothing was written.',
+            code="spark-connection-invalid",
         )
     place_settings = sorted(set(conf) & set(PLACE_SETTINGS))
     if place_settings:
@@ -236,6 +244,7 @@ def parse_settings(conn_id: str, extra: Mapping[str, Any]) -> dict[str, str]:
             f"the Airflow connection '{conn_id}' has {', '.join(place_settings)} in its 'conf'.",
             "The connection's host and 'deploy-mode' say where Spark runs, and these settings would override them.",
             "Use the fields in place of the settings. Nothing was written.",
+            code="spark-connection-invalid",
         )
     of_fields = {setting: str(extra[name]) for name, setting in SETTINGS_BY_FIELD.items() if extra.get(name)}
     if extra.get(KEYTAB_FIELD):
@@ -251,12 +260,14 @@ def refuse_unknown_fields(conn_id: str, extra: Mapping[str, Any]) -> None:
             f"the Airflow connection '{conn_id}' has unknown fields: {', '.join(unknown_fields)}.",
             f"Known fields: {', '.join(sorted(KNOWN_FIELDS))}.",
             "Correct or remove them; Spark settings belong in 'conf'. Nothing was written.",
+            code="spark-connection-invalid",
         )
     if extra.get(BINARY_FIELD) not in (None, "", SPARK_SUBMIT):
         raise InvalidPipeline(
             f"the Airflow connection '{conn_id}' has {BINARY_FIELD} {str(extra[BINARY_FIELD])!r}.",
             f"Onceonly always runs the {SPARK_SUBMIT} of the installed PySpark.",
             f"Remove '{BINARY_FIELD}', and install the cluster's version of pyspark. Nothing was written.",
+            code="spark-connection-invalid",
         )
 
 
@@ -267,6 +278,7 @@ def refuse_login(conn_id: str, *addresses: str | None) -> None:
             f"the Airflow connection '{conn_id}' has a login in an address of a cluster.",
             "Process arguments and logs would show it, and nothing would use it.",
             "Remove what is before the '@' (docs/connections.md). Nothing was written.",
+            code="secret-visible",
         )
 
 
@@ -289,6 +301,7 @@ def locate_keytab(conn_id: str, field: str) -> str:
         f"the Airflow connection '{conn_id}' has a keytab that cannot be used.",
         "It is neither the content of a keytab in base64 nor an absolute path.",
         "Use the output of `base64 etl.keytab`, or the path of the file on Airflow's workers. Nothing was written.",
+        code="keytab-unusable",
     )
 
 

@@ -245,6 +245,7 @@ def _check_same_definition(definition: Mapping[str, Any], claimed: Checkpoint) -
             f"{claimed.pipeline} epoch {claimed.epoch} could not be staged.",
             "It was planned again meanwhile, with another definition.",
             "Retry the stage: it takes the new one. Nothing was written.",
+            code="definition-changed",
         )
 
 

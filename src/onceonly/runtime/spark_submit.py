@@ -103,13 +103,18 @@ def require_submitted(cluster: Cluster, job: DriverJob, code: int, lines: Sequen
             f"it is not known whether the driver of {job.name} was started.",
             f"{output}\n{error}",
             "The next try looks for it first.",
+            code="submission-unknown",
         ) from error
     if not code:
         raise OutcomeUnknown(
-            f"the driver of {job.name} was submitted, but the cluster does not know it.", output, "Try again."
+            f"the driver of {job.name} was submitted, but the cluster does not know it.",
+            output,
+            "Try again.",
+            code="submission-unknown",
         )
     raise NotCommitted(
         f"the driver of {job.name} was not submitted: spark-submit ended with {code}.",
         output,
         "Nothing of it is running.",
+        code="submission-failed",
     )

@@ -37,7 +37,10 @@ class Standalone:
         if not answer.get("success") or "submissionId" not in answer:
             why = str(answer.get("message", answer))
             raise NotCommitted(
-                f"Spark's master at {self.rest} did not accept the driver of {job.name}.", why, "Nothing was started."
+                f"Spark's master at {self.rest} did not accept the driver of {job.name}.",
+                why,
+                "Nothing was started.",
+                code="cluster-refused",
             )
         return str(answer["submissionId"])
 
@@ -54,11 +57,15 @@ class Standalone:
         answer = _ask(self.rest, "GET", f"status/{application}")
         if answer.get("action") != "SubmissionStatusResponse":
             raise NotCommitted(
-                f"Spark's master at {self.rest} did not answer with the status of {application}.", f"{answer}"
+                f"Spark's master at {self.rest} did not answer with the status of {application}.",
+                f"{answer}",
+                code="cluster-refused",
             )
         if not answer.get("success") and answer.get("message"):  # about itself: it is recovering, or on standby
             raise NotCommitted(
-                f"Spark's master at {self.rest} cannot report the status of {application}.", answer["message"]
+                f"Spark's master at {self.rest} cannot report the status of {application}.",
+                answer["message"],
+                code="cluster-refused",
             )
         state = answer.get("driverState")
         if not state:
@@ -110,5 +117,7 @@ def _ask(rest: str, method: str, path: str, body: Mapping[str, Any] | None = Non
     response = cluster_api.send_request("Spark's master", method, f"{rest}/v1/submissions/{path}", TODO, body)
     answer = cluster_api.parse_object(response)
     if answer is None:
-        raise OutcomeUnknown(f"the server at {rest} is not a Spark master.", response.text[:200])
+        raise OutcomeUnknown(
+            f"the server at {rest} is not a Spark master.", response.text[:200], code="cluster-refused"
+        )
     return answer

@@ -47,12 +47,14 @@ def load(dotted: str, settings: Settings) -> Callable[..., Any]:
             f"the transform '{dotted}' cannot be imported.",
             f"{type(error).__name__}: {error}{_describe_line(error, settings.project)}",
             f"{_how_to_import(error, settings.project)} Nothing was written.",
+            code="transform-not-importable",
         ) from error
     if not callable(function):
         raise InvalidPipeline(
             f"the transform '{dotted}' is not a function.",
             f"It is of type {type(function).__name__}.",
             "Name a function of one DataFrame. Nothing was written.",
+            code="transform-not-function",
         )
     return function  # type: ignore[no-any-return]
 
@@ -122,6 +124,7 @@ def _foreign(dotted: str, module: str, spec: ModuleSpec, settings: Settings) -> 
         "who can write to the state table can name a function.",
         f"Move it there, or set ONCEONLY_TRANSFORMS to its package (here: {module.split('.')[0]}) for every process. "
         "Nothing was written.",
+        code="transform-foreign",
     )
 
 
@@ -137,6 +140,7 @@ def outputs(pipeline: Pipeline, result: Any) -> Mapping[str, Any]:
                 f"the transform '{pipeline.transform}' returned no state changes.",
                 f"It returned {type(result).__name__}.",
                 f"With a StateSink ('{state.name}') the transform must return (outputs, changes). Nothing was staged.",
+                code="transform-result-invalid",
             )
         result, changes = result[0], {state.name: result[1]}
     if isinstance(result, Mapping):
@@ -149,6 +153,7 @@ def outputs(pipeline: Pipeline, result: Any) -> Mapping[str, Any]:
                 f"the transform '{pipeline.transform}' returned no DataFrame for '{name}'.",
                 f"It returned {type(rows).__name__}.",
                 "Return a DataFrame, or a dict of DataFrames by sink name. Nothing was staged.",
+                code="transform-result-invalid",
             )
     return rows_by_sink
 

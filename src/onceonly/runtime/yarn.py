@@ -78,7 +78,10 @@ class Yarn:
         )  # 202: it will be
         if not is_ended and not _is_unknown_application(answer):
             raise NotCommitted(
-                f"YARN did not end {application}.", _why(answer), "Only its user, or an administrator, can do that."
+                f"YARN did not end {application}.",
+                _why(answer),
+                "Only its user, or an administrator, can do that.",
+                code="cluster-refused",
             )
 
     def describe_log(self, application: str) -> str:
@@ -102,14 +105,18 @@ class Yarn:
             return {}
         app = (cluster_api.parse_object(answer) or {}).get("app")
         if not isinstance(app, dict) or "state" not in app:
-            raise NotCommitted(f"YARN did not report the status of {application}.", _why(answer))
+            raise NotCommitted(
+                f"YARN did not report the status of {application}.", _why(answer), code="cluster-refused"
+            )
         return app
 
     def _applications(self, **which: str) -> list[dict[str, Any]]:
         answer = self._ask("GET", "apps", params=which)
         content = cluster_api.parse_object(answer) or {}
         if answer.status_code != 200 or "apps" not in content:
-            raise NotCommitted(f"YARN did not list the applications with the tag of {which}.", _why(answer))
+            raise NotCommitted(
+                f"YARN did not list the applications with the tag of {which}.", _why(answer), code="cluster-refused"
+            )
         return list((content["apps"] or {}).get("app") or [])
 
     def _ask(
@@ -138,7 +145,10 @@ class Yarn:
         if bad_answer is not None:
             return bad_answer
         raise last_error or OutcomeUnknown(
-            "no ResourceManager of YARN is active.", f"These were asked: {', '.join(self.managers)}.", TODO
+            "no ResourceManager of YARN is active.",
+            f"These were asked: {', '.join(self.managers)}.",
+            TODO,
+            code="cluster-unreachable",
         )
 
 
@@ -204,6 +214,7 @@ def _user() -> str:
             "who this process is to YARN is not known.",
             f"User id {os.getuid()} has no name on this machine.",
             "Set HADOOP_USER_NAME where tasks and triggers run, or add the user to /etc/passwd.",
+            code="cluster-login-failed",
         ) from error
 
 
@@ -225,6 +236,7 @@ def _login_refused(manager: str) -> NotCommitted:
         f"YARN's ResourceManager at {manager} refuses this process.",
         why,
         "Install requests-kerberos where tasks and triggers run, and keep a ticket there (airflow kerberos).",
+        code="cluster-login-failed",
     )
 
 

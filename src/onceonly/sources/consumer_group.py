@@ -150,6 +150,7 @@ class Group:
                 what.format(group=f"consumer group '{self.name}'"),
                 error.args[0].str(),
                 "This stops no checkpoint. Check that no other consumer uses the group, and grant Read on it.",
+                code="group-inaccessible",
             ) from error
 
 

@@ -200,6 +200,7 @@ def require_one_writer(config: FileSource, manifests: Sequence[Manifest]) -> str
             f"folder '{config.topic}' cannot be a source.",
             f"It has files of {' and of '.join(writers)}. Each counts its own decisions, so they have no common order.",
             "Let each write to a separate folder, and read both. Nothing was written.",
+            code="folder-with-several-writers",
         )
     (stream,) = transactions
     return stream
@@ -251,6 +252,7 @@ def _refuse_replacement(config: FileSource, range_: TopicRange, manifest: Manife
         f"{manifest.replaces[0].removesuffix('.manifest')}: it processed an interval again, or went back.",
         f"{_describe_skip(config, range_, manifest)} Intervals follow those of their writer with "
         f"after=['{manifest.txn.pipeline}']. Nothing was written.",
+        code="not-append-only",
     )
 
 
@@ -273,6 +275,7 @@ def _refuse_missing_types(config: FileSource, range_: TopicRange, manifest: Mani
         f"The manifest {manifest.name} does not have their columns' types. Types inferred from files and folder names "
         "could differ each time.",
         f"{_describe_skip(config, range_, manifest)} Nothing was written.",
+        code="columns-unknown",
     )
 
 
@@ -285,6 +288,7 @@ def _refuse_two_types(
         f"It is {uses.replace(chr(34), '')}: the pipeline that writes it has changed.",
         "Read them in different checkpoints: FileSource(max_decisions=1) until that decision is passed. "
         "Nothing was written.",
+        code="column-type-changed",
     )
 
 
@@ -293,6 +297,7 @@ def refuse_missing_time(config: FileSource, manifest: Manifest) -> InvalidPipeli
         f"folder '{config.topic}' cannot be read by times.",
         f"The manifest {manifest.name} of decision {manifest.decision} has none.",
         "Read it in chained mode, and begin by a decision: FileSource(start=DECISION). Nothing was written.",
+        code="decision-without-time",
     )
 
 
@@ -301,6 +306,7 @@ def refuse_unknown_columns(config: FileSource) -> InvalidPipeline:
         f"folder '{config.topic}': its columns are not known.",
         "No manifest in it names them: they list no files, or an older version wrote them.",
         "Run the pipeline that writes it. Nothing was written.",
+        code="columns-unknown",
     )
 
 
@@ -312,6 +318,7 @@ def refuse_other_writer(range_: TopicRange) -> SourceLost:
         f"{range_.called} is not the one that was pinned.",
         f"It has no manifest of {range_.topic_id} any more, its writer: it was emptied or replaced.",
         RESTORE,
+        code="source-replaced",
     )
 
 
@@ -329,11 +336,13 @@ def refuse_changed_manifests(range_: TopicRange, later_replacements: Sequence[Ma
             f"decision {replacement.decision}.",
             "Abort the checkpoint and run it again: the next plan reads what is still in force, or says what to leave "
             "out. An interval with after is planned again by itself. Nothing was written.",
+            code="source-retracted",
         )
     return SourceLost(
         f"{range_.called}: the manifests of the decisions {_format_decisions(range_)} are not those that were pinned.",
         "The folder was restored from a copy, or somebody has changed what is in it.",
         RESTORE,
+        code="source-replaced",
     )
 
 
@@ -343,6 +352,7 @@ def refuse_rewritten_history(range_: TopicRange) -> SourceLost:
         f"The manifests of what was published up to decision {range_.ends[0] - 1} are not the same any more: the "
         "folder was restored from a copy, or somebody has changed what is in it.",
         RESTORE,
+        code="source-replaced",
     )
 
 
@@ -351,6 +361,7 @@ def refuse_missing_files(range_: TopicRange, paths: Sequence[str]) -> SourceLost
         f"{range_.called}: files of the decisions {_format_decisions(range_)} no longer exist, or have another size.",
         f"{count(len(paths), 'file')} of them, such as {paths[0]}: somebody has removed or changed them.",
         RESTORE,
+        code="source-files-missing",
     )
 
 
@@ -359,6 +370,7 @@ def refuse_damaged_manifest(config: FileSource, folder: str, error: DamagedManif
         f"folder '{config.topic}' cannot be read.",
         f"A file in {folder} has the name of a manifest but is not one: {error}.",
         "Restore it. If it is not Onceonly's, move it elsewhere. Nothing was written.",
+        code="manifest-damaged",
     )
 
 
@@ -380,6 +392,7 @@ def refuse_empty_folder(config: FileSource, uri: str) -> NothingPublished:
         f"There is no manifest of a FileSink at {uri}.",
         "Correct FileSource(path=…): a relative path is below ONCEONLY_HOME. Or first run the pipeline that writes "
         "it. Nothing was written.",
+        code="nothing-published",
     )
 
 
@@ -388,4 +401,5 @@ def refuse_unsupported_storage(config: FileSource, uri: str) -> InvalidPipeline:
         f"folder '{config.topic}' cannot be read from {uri}.",
         "A FileSink publishes to local and mounted file systems, to HDFS and to object stores.",
         "Correct FileSource(path=…). Nothing was written.",
+        code="storage-unsupported",
     )

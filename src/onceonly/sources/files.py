@@ -183,6 +183,7 @@ class FileReader(StoredSource):
                 f"folder '{self._config.topic}' cannot be read.",
                 f"{type(error).__name__}: {error}",
                 f"Fix the storage of {self._uri}, then retry. Nothing was written.",
+                code="store-unreachable",
             ) from error
 
 

@@ -198,12 +198,16 @@ def read_last_values(topic: str, kafka: KafkaConnection, most: int) -> Iterator[
                     f"topic '{topic}': no record, no progress and no end of the log within {TIMEOUT:.0f} s.",
                     f"The Kafka broker at {kafka.describe()} did not answer.",
                     "This is safe to retry. Nothing was written.",
+                    code="no-answer",
                 )
             partition = int(message.partition() or 0)
             error = message.error()
             if error and error.code() != KafkaError._PARTITION_EOF:
                 raise NotCommitted(
-                    f"topic '{topic}': {error.str()}.", "", "This is safe to retry. Nothing was written."
+                    f"topic '{topic}': {error.str()}.",
+                    "",
+                    "This is safe to retry. Nothing was written.",
+                    code="no-answer",
                 )
             offset = ends[partition].offset if error else int(message.offset() or 0)
             if offset < ends[partition].offset:

@@ -143,6 +143,7 @@ class KafkaReader:
                 error.what,
                 "A checkpoint has pinned a range of it, and it was deleted since.",
                 f"Restore the topic, or {START_OVER}. Nothing was written.",
+                code="topic-deleted",
             ) from error
 
     def report(self, done: Checkpoint, state_id: str) -> None:

@@ -49,6 +49,7 @@ class PartSchemas:
                 f"topic '{self.topic}' has no schema with which to read each {self.part}.",
                 f"The registry {self.registry.connection.describe()} has no subject '{self.subject}'.",
                 "Correct KafkaSource(subject=…), or give the reader's schema as a file. Nothing was written.",
+                code="subject-missing",
             )
         schema = latest.schema
         self._check_kind(schema)
@@ -102,6 +103,7 @@ class PartSchemas:
                 f"The registry {self.registry.connection.describe()} has {'another' if schema else 'none'} of that id: "
                 "it is another registry, or was restored.",
                 "Correct the connection or the registry and retry. Nothing was written.",
+                code="registry-changed",
             )
         return schema
 
@@ -118,6 +120,7 @@ class PartSchemas:
                 f"each {self.part} of topic '{self.topic}' cannot be read as {self.format}.",
                 f"Its schema {schema.id} is {schema.kind}.",
                 "Correct the format in KafkaSource, or read it raw. Nothing was written.",
+                code="format-differs",
             )
 
 
@@ -410,6 +413,7 @@ class RegisteredPart(PartSchemas):
             f"{position}: the schema of the {self.part} is not known.",
             f"The registry {self.registry.connection.describe()} has no schema with its id {id}.",
             "Register it there, correct the connection, or read the topic with format='raw'. Nothing was written.",
+            code="schema-unknown",
         )
 
     def _refuse_too_many_ids(self, most: int) -> InvalidPipeline:
@@ -417,6 +421,7 @@ class RegisteredPart(PartSchemas):
             f"topic '{self.topic}' cannot be read with a schema registry.",
             f"Each {self.part} would name one of more than {count(most, 'schema')}, so it is something else.",
             "Correct the format in KafkaSource, or remove registry=…. Nothing was written.",
+            code="format-differs",
         )
 
 
