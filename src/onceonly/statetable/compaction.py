@@ -17,11 +17,12 @@ from typing import Any
 from deltalake import DeltaTable
 
 from onceonly.checkpoint.model import Row
+from onceonly.delta import log_files
 from onceonly.statetable import files, row_files, row_format, store_compaction
 from onceonly.statetable.local_log import ENTRIES_BEFORE_CHECKPOINT, LocalLog
 from onceonly.statetable.log import MERGE, Action, Commit, Log, Taken, now_millis
 from onceonly.statetable.query import Query
-from onceonly.storage import delta_names, durability
+from onceonly.storage import durability
 from onceonly.storage.objects import Objects
 from onceonly.storage.paths import local_path
 
@@ -119,7 +120,10 @@ def _create_checkpoint(log: LocalLog, version: int) -> None:
         for name in files.list_obsolete(table):
             (log.table / name).unlink(missing_ok=True)
         table.create_checkpoint()
-        for name in (delta_names.checkpoint(version), delta_names.LAST):  # in this order: the second names the first
+        for name in (
+            log_files.checkpoint_path(version),
+            log_files.LAST_CHECKPOINT,
+        ):  # in this order: the second names the first
             durability.write(log.table / name, (Path(scratch) / name).read_bytes())
 
 

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from onceonly.delta.log_files import ENTRY_NAME_LENGTH, LOG_FOLDER, entry_name
 from onceonly.statetable.log import CONFIGURATION, NONE, Commit, Damaged, Entry, Taken, creation, parse_entry
 from onceonly.storage.durability import to_disk, way_to_disk
 
 File = tuple[int, int, int]  # by which it is recognised: its number on the disk, when it was written, and its size
-ENTRY_NAME_LENGTH = len(f"{0:020}.json")
 MAX_PARSED_ENTRIES = 256  # entries that are kept in memory
 ENTRIES_BEFORE_CHECKPOINT = 256  # that are never removed, and so may be read
 
@@ -25,7 +25,7 @@ class LocalLog:
     """The log of a table on a local or mounted disk. See `Log`."""
 
     def __init__(self, table: Path) -> None:
-        self.table, self.folder = table, table / "_delta_log"
+        self.table, self.folder = table, table / LOG_FOLDER
         self._prefix = f"{self.folder}{os.sep}"
         self._synced: tuple[int, File | None] | None = None  # the last entry whose name is known to be on disk
         self._newest = NONE  # the version that this object has read or written last
@@ -109,7 +109,7 @@ class LocalLog:
         return Path(self._path(version))
 
     def _path(self, version: int) -> str:
-        return f"{self._prefix}{version:020}.json"  # as text: a Path for each of thousands of entries takes time
+        return self._prefix + entry_name(version)  # as text: a Path for each of thousands of entries takes time
 
     def create(self, configuration: Mapping[str, str] = CONFIGURATION) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

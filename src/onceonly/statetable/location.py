@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from onceonly.delta.log_files import LOG_FOLDER, entry_name
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.names import NAME
 from onceonly.statetable.local_log import LocalLog
@@ -119,7 +120,7 @@ def configuration(uri: str) -> Mapping[str, str] | None:
         raise _cannot_open(uri, NotADirectoryError(str(local)))
     entries = _local_entries(local) if local else _stored_entries(uri)
     properties = _properties_in_log(entries, uri)
-    if properties is not None or (local and not (local / "_delta_log").is_dir()):
+    if properties is not None or (local and not (local / LOG_FOLDER).is_dir()):
         return properties
     table = _open_delta_table(uri)  # none of the entries has them, but a log checkpoint may
     return table.metadata().configuration if table else None
@@ -146,7 +147,7 @@ def _properties_in_log(entries: Iterator[str], uri: str) -> Mapping[str, str] | 
 
 def _local_entries(table: Path) -> Iterator[str]:
     """Yield the texts of the log's entries, newest first; each is read when it is asked for."""
-    for entry in sorted((table / "_delta_log").glob("*.json"), reverse=True):
+    for entry in sorted((table / LOG_FOLDER).glob("*.json"), reverse=True):
         yield entry.read_text(encoding="utf-8")
 
 
@@ -171,8 +172,8 @@ def pipelines(uri: str) -> list[str]:
 
 def _local_table_names(table: Path) -> list[str]:
     names = []
-    for log in (table / PIPELINES).glob("*/_delta_log"):
-        has_row = (log / f"{1:020}.json").exists() or any(log.glob("*.checkpoint.*"))
+    for log in (table / PIPELINES).glob(f"*/{LOG_FOLDER}"):
+        has_row = (log / entry_name(1)).exists() or any(log.glob("*.checkpoint.*"))
         if has_row:
             names.append(log.parent.name)
     return names

@@ -14,12 +14,12 @@ from deltalake import DeltaTable, QueryBuilder
 
 from onceonly.checkpoint.model import Row
 from onceonly.checkpoint.offsets import Interval
+from onceonly.delta import log_files
 from onceonly.errors import OnceonlyError
 from onceonly.statetable import row_format
 from onceonly.statetable.arrow_format import SCHEMA
 from onceonly.statetable.log import Damaged
 from onceonly.statetable.trouble import damage_error, read_error
-from onceonly.storage import delta_names
 from onceonly.storage.objects import WRITTEN, Objects
 from onceonly.storage.paths import local_path
 
@@ -118,11 +118,11 @@ class Query:
         """
         if self._version is None or local_path(self.uri):
             return None
-        files, path = Objects(self.uri), delta_names.checkpoint(self._version)
+        files, path = Objects(self.uri), log_files.checkpoint_path(self._version)
         scratch = TemporaryDirectory(prefix="onceonly-", ignore_cleanup_errors=True)
         weakref.finalize(self, scratch.cleanup)
         copy = Path(scratch.name)
-        (copy / delta_names.LOG).mkdir()
+        (copy / log_files.LOG_FOLDER).mkdir()
         try:
             (copy / path).write_bytes(files.read(path, rows_up_to(self._last) if self._last else None))
         except FileNotFoundError:

@@ -18,12 +18,12 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from onceonly.checkpoint.model import Row
+from onceonly.delta import log_files
 from onceonly.statetable import files, row_files, row_format
 from onceonly.statetable.arrow_format import SCHEMA
 from onceonly.statetable.log import MERGE, NONE, Action, Commit, Entry, now_millis
 from onceonly.statetable.query import rows_up_to
 from onceonly.statetable.store_log import StoreLog
-from onceonly.storage import delta_names
 from onceonly.storage.objects import WRITTEN
 
 
@@ -68,14 +68,14 @@ def _since_merge(all_entries: Iterable[Entry]) -> list[Entry]:
 
 def _copy_log(log: StoreLog, entries: Sequence[Entry], newest: int, scratch: Path) -> None:
     """Copy the log from its last log checkpoint on; the entries since the last merge name no files in the copy."""
-    (scratch / delta_names.LOG).mkdir()
+    (scratch / log_files.LOG_FOLDER).mkdir()
     if log.checkpoint != NONE:
-        checkpoint = delta_names.checkpoint(log.checkpoint)
+        checkpoint = log_files.checkpoint_path(log.checkpoint)
         (scratch / checkpoint).write_bytes(log.files.read(checkpoint))
     # Not version 0, which creates the table: its protocol and schema have to be in the copy.
     unmerged = {entry.version: entry for entry in entries if not entry.merges and entry.version}
     for version in range(log.checkpoint + 1, newest + 1):
-        path = delta_names.entry(version)
+        path = log_files.entry_path(version)
         if version in unmerged:
             content = Commit("WRITE", [], unmerged[version].row).lines().encode()
         else:
@@ -114,7 +114,7 @@ def _make_checkpoint(log: StoreLog, version: int, scratch: Path, last: Row) -> N
 
     What it forgets is deleted before it is written: so if this process dies, the next one deletes it.
     """
-    path = delta_names.entry(version)
+    path = log_files.entry_path(version)
     (scratch / path).write_bytes(log.files.read(path, WRITTEN))
     table = DeltaTable(str(scratch))
     try:
@@ -126,8 +126,8 @@ def _make_checkpoint(log: StoreLog, version: int, scratch: Path, last: Row) -> N
 
 def _write_checkpoint(log: StoreLog, version: int, scratch: Path, last: Row) -> None:
     """Write the log checkpoint of that version to the store, and then the file that names it."""
-    path = delta_names.checkpoint(version)
+    path = log_files.checkpoint_path(version)
     content = (scratch / path).read_bytes()
     log.files.write(path, content)
-    log.files.write(delta_names.LAST, (scratch / delta_names.LAST).read_bytes())
+    log.files.write(log_files.LAST_CHECKPOINT, (scratch / log_files.LAST_CHECKPOINT).read_bytes())
     log.files.keep(path, rows_up_to(last.id), content)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 
+from onceonly.delta import log_files
 from onceonly.statetable import before
 from onceonly.statetable.log import (
     CONFIGURATION,
@@ -28,7 +29,6 @@ from onceonly.statetable.log import (
     creation,
     parse_entry,
 )
-from onceonly.storage import delta_names
 from onceonly.storage.objects import ListedObject, Objects
 
 MAX_PARSED_ENTRIES = 256  # entries that are kept in memory
@@ -103,7 +103,7 @@ class StoreLog:
         self._check_continues(version - 1, after)
         try:
             text = commit.lines(before.pack(version, self._memory.entries))
-            tag = self.files.create(delta_names.entry(version), text.encode())
+            tag = self.files.create(log_files.entry_path(version), text.encode())
         except FileExistsError as error:  # also where a first answer was lost
             raise Taken from error
         memory = self._memory
@@ -142,13 +142,13 @@ class StoreLog:
         if not has_looked or not memory.tag or not self._catch_up():
             memory.forget()
             memory.is_other = has_looked
-            self._remember_listing(delta_names.recent(self.files))
+            self._remember_listing(log_files.list_recent(self.files))
 
     def _catch_up(self) -> bool:
         """List the newest entry that is known and those behind it, in one request; False: it is another log."""
         memory = self._memory
-        newest_path = delta_names.entry(memory.newest)
-        listing = self.files.below(delta_names.LOG, after=delta_names.entry(memory.newest - 1))
+        newest_path = log_files.entry_path(memory.newest)
+        listing = self.files.below(log_files.LOG_FOLDER, after=log_files.entry_path(memory.newest - 1))
         newest_file = next((file for file in listing if file.path == newest_path), None)
         if newest_file is None or newest_file.tag != memory.tag:
             return False
@@ -164,12 +164,12 @@ class StoreLog:
         memory = self._memory
         versions = []
         for file in listing:
-            version = delta_names.version_of(file.name)
+            version = log_files.find_entry_version(file.name)
             if version is not None:
                 versions.append(version)
                 memory.newest, memory.tag = version, file.tag or ""
-            checkpoint = delta_names.checkpoint_of(file.name)
-            if checkpoint is not None and file.path == delta_names.checkpoint(checkpoint):
+            checkpoint = log_files.find_checkpoint_version(file.name)
+            if checkpoint is not None and file.path == log_files.checkpoint_path(checkpoint):
                 memory.checkpoint = max(memory.checkpoint, checkpoint)
         if versions and versions != list(range(versions[0], memory.newest + 1)):
             raise Damaged(f"Only {len(versions)} of the versions {versions[0]} to {memory.newest} are there.")
@@ -191,7 +191,7 @@ class StoreLog:
 
     def actions(self, version: int) -> list[Action]:
         """Return the actions of one entry."""
-        return [json.loads(line) for line in self.files.read(delta_names.entry(version)).splitlines()]
+        return [json.loads(line) for line in self.files.read(log_files.entry_path(version)).splitlines()]
 
     def _fetch(self, version: int) -> list[Entry]:
         """Return that entry, and those before it that are packed into it, oldest first.
@@ -200,7 +200,7 @@ class StoreLog:
             FileNotFoundError: it is missing.
             Damaged: it cannot be parsed.
         """
-        path = delta_names.entry(version)
+        path = log_files.entry_path(version)
         try:
             lines = self.files.read(path).decode().splitlines()
             earlier = sorted(before.unpack(version, lines), key=lambda entry: entry.version)
@@ -225,7 +225,7 @@ def read_texts(uri: str) -> Iterator[str]:
         OSError: the storage does not answer.
     """
     files = Objects(uri)
-    for file in reversed(files.below(delta_names.LOG)):
-        if delta_names.version_of(file.name) is not None:
+    for file in reversed(files.below(log_files.LOG_FOLDER)):
+        if log_files.find_entry_version(file.name) is not None:
             with suppress(FileNotFoundError):
                 yield files.read(file.path, file.tag).decode()

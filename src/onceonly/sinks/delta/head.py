@@ -21,10 +21,10 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 
+from onceonly.delta import log_files
 from onceonly.errors import OutcomeUnknown
 from onceonly.sinks.delta import log
 from onceonly.sinks.delta.look import Look
-from onceonly.storage import delta_names
 from onceonly.storage.objects import ListedObject, Objects
 from onceonly.storage.paths import local_path
 
@@ -87,7 +87,7 @@ class Stored:
 
     def __init__(self, uri: str, complete: bool = False) -> None:
         self.uri, self.files = uri, Objects(uri)
-        objects = self.files.below(log.LOG) if complete else delta_names.recent(self.files)
+        objects = self.files.below(log.LOG) if complete else log_files.list_recent(self.files)
         self.objects_by_name: dict[str, ListedObject] = {file.name: file for file in objects}
 
     def lines(self, path: str) -> Iterator[bytes]:

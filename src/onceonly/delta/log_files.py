@@ -1,0 +1,115 @@
+"""The names of the files in the log of a Delta table, and the actions in an entry.
+
+Source: Delta protocol, "Delta Log Entries", "Checkpoints", "Last Checkpoint File".
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from onceonly.storage.objects import PAGE, ListedObject, Objects
+
+LOG_FOLDER = "_delta_log"
+LAST_CHECKPOINT = f"{LOG_FOLDER}/_last_checkpoint"
+ENTRY_NAME = re.compile(r"(\d{20})\.json")
+# Of one file, of one of several parts (whose number is the last group), or of format V2 (with a UUID).
+CHECKPOINT_NAME = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10})|\.[0-9a-f-]{36})?\.(?:parquet|json)")
+ENTRY_NAME_LENGTH = len(f"{0:020}.json")
+NO_VERSION = -1  # the newest version of a log without files
+
+
+def entry_name(version: int) -> str:
+    """Return the name of the log entry of a version."""
+    return f"{version:020}.json"
+
+
+def entry_path(version: int) -> str:
+    """Return the path of the log entry of a version. Below 0: a path before all of them."""
+    return f"{LOG_FOLDER}/{entry_name(version)}" if version >= 0 else f"{LOG_FOLDER}/"
+
+
+def checkpoint_path(version: int) -> str:
+    """Return the path of a log checkpoint of one file, as delta-rs writes them."""
+    return f"{LOG_FOLDER}/{version:020}.checkpoint.parquet"
+
+
+def find_entry_version(name: str) -> int | None:
+    """Return the version of a log entry with this name; None: it is none."""
+    match = ENTRY_NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def find_checkpoint_version(name: str) -> int | None:
+    """Return the version of a log checkpoint, or of a part of one, with this name; None: it is none."""
+    match = CHECKPOINT_NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def find_last_checkpoint(names: Iterable[str]) -> tuple[int, list[str]]:
+    """Return (version, files) of the last log checkpoint of which every file is there; NO_VERSION: there is none."""
+    groups: dict[tuple[int, int], list[str]] = defaultdict(list)
+    for name in names:
+        match = CHECKPOINT_NAME.fullmatch(name)
+        if match:
+            groups[int(match[1]), int(match[2] or 1)].append(name)
+    complete: dict[int, list[str]] = {}
+    for (version, number_of_parts), group in groups.items():
+        if len(group) >= number_of_parts:
+            complete[version] = sorted(group)
+    last = max(complete, default=NO_VERSION)
+    return last, complete.get(last, [])
+
+
+def find_newest_version(names: Iterable[str]) -> int:
+    """Return the newest version of a log with these files; NO_VERSION where there is none."""
+    names = list(names)
+    newest, _ = find_last_checkpoint(names)
+    for name in names:
+        version = find_entry_version(name)
+        if version is not None:
+            newest = max(newest, version)
+    return newest
+
+
+def parse_actions(lines: Iterable[str] | Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """Yield the actions of a log entry, one a line: each is an object with its kind as the only key.
+
+    Raises:
+        ValueError: a line cannot be parsed.
+    """
+    for line in lines:
+        if line.strip():
+            yield json.loads(line)
+
+
+def list_recent(files: Objects) -> list[ListedObject]:
+    """Return what the log of a table has since its last log checkpoint, and that; perhaps more.
+
+    One request, where the log has less than a page; else the last log checkpoint tells where to begin.
+    """
+    pages = files.pages(LOG_FOLDER)
+    first_page = next(pages, [])
+    if len(first_page) < PAGE:
+        return first_page
+    last_checkpoint = _read_last_checkpoint(files)
+    if last_checkpoint is not None:
+        later = files.below(LOG_FOLDER, after=entry_path(last_checkpoint - 1))
+        if any(find_checkpoint_version(obj.name) == last_checkpoint for obj in later):
+            return later
+    # No log checkpoint is named, or the named one is missing, or of another log than this: list the rest.
+    objects = list(first_page)
+    for page in pages:
+        objects += page
+    return objects
+
+
+def _read_last_checkpoint(files: Objects) -> int | None:
+    """Return the version that the log names as that of its last log checkpoint; None: it names none."""
+    try:
+        return int(json.loads(files.read(LAST_CHECKPOINT))["version"])
+    except (FileNotFoundError, ValueError, KeyError):
+        return None
