@@ -69,6 +69,7 @@ def read_spark_connection(conn_id: str) -> SparkConnection:
             "Tasks reach Spark through it (spark_conn_id=…).",
             f"airflow connections add {conn_id} --conn-type spark --conn-host 'local[*]' (or spark://…, yarn, k8s://…, "
             "sc://…). Nothing was written.",
+            code="connection-missing",
         ) from error
     extra = connection.extra_dejson
     keytab_value = str(extra.get("keytab") or "")

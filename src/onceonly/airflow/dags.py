@@ -80,6 +80,7 @@ def checkpoint_dag(
             f"{pipeline.name}: partition_keys is for pipelines in interval mode.",
             "The key of an event is the start of its interval.",
             "Remove it, or set Pipeline(mode='interval').",
+            code="option-invalid",
         )
     if schedule is not None:
         pipeline.check_commits(min(_seconds_between(schedule), MAX_COMMIT_SECONDS))
@@ -168,6 +169,7 @@ def _check_start(pipeline: Pipeline, timetable: Any, arguments: Mapping[str, Any
             f"{pipeline.name}: its DAG has a schedule and no start_date.",
             "A pipeline in interval mode catches up: every interval from start_date on has its run.",
             "Pass start_date=…, or catchup=False: then intervals are left out while the scheduler is down.",
+            code="start-date-missing",
         )
 
 
@@ -202,4 +204,5 @@ def _timetable(pipeline: Pipeline, schedule: Any, arguments: Mapping[str, Any]) 
         "A pipeline in interval mode takes its window from the run's data interval, and that would be empty.",
         "Use a cron string, a timedelta, CronDataIntervalTimetable, or CronTriggerTimetable(…, interval=…). "
         "Nothing was written.",
+        code="schedule-without-interval",
     )

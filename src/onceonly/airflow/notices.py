@@ -168,7 +168,9 @@ class WebhookNotifier(BaseNotifier):
             raise self._failure(f"it answered {answer.status_code}")
 
     def _failure(self, why: str) -> NotCommitted:
-        return NotCommitted(f"nobody was notified through the connection '{self.conn_id}'.", why)
+        return NotCommitted(
+            f"nobody was notified through the connection '{self.conn_id}'.", why, code="notification-failed"
+        )
 
 
 def webhook_address(conn_id: str) -> str:

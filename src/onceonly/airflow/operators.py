@@ -127,6 +127,7 @@ class PlanOperator(OnceonlyOperator):
             raise InvalidPipeline(
                 f"reprocess is {self.reprocess!r}.",
                 todo="Set it to true or false in the run's conf. Nothing was written.",
+                code="option-invalid",
             )
         if word == "false":
             return None

@@ -59,4 +59,5 @@ def _require_same_cluster(conn_id: str, cluster: str, cluster_of: ClusterOf) -> 
         raise NotCommitted(
             f"{cluster} is not the cluster of the Airflow connection '{conn_id}'.",
             todo="If the connection has changed, end the driver on its old cluster.",
+            code="connection-changed",
         )

@@ -88,7 +88,7 @@ def _require_valid_installation(value: Any) -> str:
         f"the Airflow variable '{INSTALLATION_VARIABLE}' cannot be used.",
         f"It names this Airflow in the state table: 1 to 64 letters, digits, - and _. It is {str(value)[:100]!r}.",
         "Correct it, or delete it: the next plan makes another one. Nothing was written.",
-        "installation-invalid",
+        code="installation-invalid",
     )
 
 
@@ -143,6 +143,7 @@ def check_single_dag(context: Any, latest: Checkpoint | None) -> None:
         f"Epoch {latest.epoch} was planned by '{run[0]}', which exists and is not paused.",
         f"Give one of the pipelines another name (and other targets); if the DAG was renamed, pause '{run[0]}'. "
         "Nothing was written.",
+        code="pipeline-of-two-dags",
     )
 
 

@@ -111,6 +111,7 @@ def _check_upstream(pipeline: Pipeline, parts: LiveServices, settings: Settings)
             f"{pipeline.name}: it is after {', '.join(map(repr, pipeline.after))}, which has not run.",
             f"There is no state table at {settings.state} yet.",
             "Run that pipeline first, with the same state table, or correct after. Nothing was written.",
+            code="upstream-missing",
         )
     return barrier.check(state, parts, pipeline)
 

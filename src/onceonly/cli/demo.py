@@ -68,7 +68,11 @@ def _period(month: str | None, until: str | None, all_: bool) -> Interval:
     from onceonly.dev.demo import flights
 
     if sum((bool(month), bool(until), all_)) > 1:
-        raise InvalidPipeline("--month, --until and --all exclude each other.", todo="Give one. Nothing was written.")
+        raise InvalidPipeline(
+            "--month, --until and --all exclude each other.",
+            todo="Give one. Nothing was written.",
+            code="option-invalid",
+        )
     if all_:
         return flights.YEAR
     if until:

@@ -70,6 +70,7 @@ def _source(pipeline: Pipeline, topic: str | None) -> KafkaSource:
         f"pipeline '{pipeline.name}' does not read {what} as JSON.",
         f"It reads as JSON, without a registry: {', '.join(json_sources) or 'none'}.",
         "Pass --topic, or set KafkaSource(format='json', schema='….ddl'). Nothing was written.",
+        code="topic-not-json",
     )
 
 
@@ -87,9 +88,10 @@ def _infer_columns(source: KafkaSource, settings: Settings, records: int) -> Inf
     )
     if not inferred.fields:
         raise InvalidPipeline(
-            f"topic '{source.topic}' shows no columns.",
+            f"no columns found in topic '{source.topic}'.",
             f"Of {count(inferred.values, 'value')} none is a JSON object with a field.",
             "Write records to it first, or correct the pipeline's topic and format. Nothing was written.",
+            code="no-columns-found",
         )
     alike = json_inference.list_case_clashes(inferred.fields)
     if alike:
@@ -97,6 +99,7 @@ def _infer_columns(source: KafkaSource, settings: Settings, records: int) -> Inf
             f"topic '{source.topic}' has fields that Spark cannot distinguish.",
             f"They differ only in case: {', '.join(alike)}.",
             "Read it with format='raw' and parse it in the transform. Nothing was written.",
+            code="fields-ambiguous",
         )
     return inferred
 
@@ -107,6 +110,7 @@ def _refuse_existing(path: Path) -> None:
             f"{path} exists.",
             "A schema that runs depend on is not replaced.",
             "Move it away first. Nothing was written.",
+            code="file-exists",
         )
 
 
@@ -118,4 +122,6 @@ def _write(path: Path, ddl: str) -> None:
     except FileExistsError:
         _refuse_existing(path)
     except OSError as error:
-        raise NotCommitted(f"{path} cannot be written.", f"{error}.", "Make its folder writable and repeat.") from error
+        raise NotCommitted(
+            f"{path} cannot be written.", f"{error}.", "Make its folder writable and repeat.", code="file-not-writable"
+        ) from error

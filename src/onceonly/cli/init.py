@@ -58,6 +58,7 @@ def _refuse_existing(project: Path, files: dict[str, str]) -> None:
             f"{project} already has {', '.join(existing)}.",
             "A project is written beside what is there, and replaces nothing.",
             "Name another folder, or move these files. Nothing was written.",
+            code="file-exists",
         )
 
 
@@ -70,5 +71,8 @@ def _write(project: Path, files: dict[str, str]) -> None:
                 file.write(text)
         except OSError as error:
             raise NotCommitted(
-                f"{path} cannot be written.", f"{error}", "Name a folder that this user can write to."
+                f"{path} cannot be written.",
+                f"{error}",
+                "Name a folder that this user can write to.",
+                code="file-not-writable",
             ) from error

@@ -60,6 +60,7 @@ def _require_last_committed(state: StateTable, pipeline: str) -> Checkpoint:
     raise InvalidPipeline(
         f"{pipeline} has no committed checkpoint.",
         todo=f"See what there is: onceonly status {pipeline}",
+        code="nothing-committed",
     )
 
 

@@ -51,7 +51,7 @@ def confirm(seen: int | None, number: int, question: str, name: str, look: str, 
         return Seen(seen)
     if as_json or not is_interactive():
         error = missing(name, look)
-        raise InvalidPipeline(error.what, error.why, f"{error.todo} It is {number} now.", error.code)
+        raise InvalidPipeline(error.what, error.why, f"{error.todo} It is {number} now.", code=error.code)
     click.confirm(f"{question} (as of row {number})", abort=True)
     return Seen(number)
 
@@ -191,6 +191,7 @@ def _one_of(sinks: dict[str, str | None]) -> tuple[str, str]:
             "pass exactly one of --committed, --aborted and --give-up.",
             f"{len(passed)} of them are given; each names its sink.",
             "Such as: onceonly resolve PIPELINE EPOCH --give-up SINK --reason …. Nothing was changed.",
+            code="option-invalid",
         )
     return passed[0]
 

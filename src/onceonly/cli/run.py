@@ -263,7 +263,10 @@ def _time(text: str) -> datetime:
         time = datetime.fromisoformat(text)
     except ValueError as error:
         raise InvalidPipeline(
-            f"'{text}' is not a time.", str(error), "Write 2013-01-01 or 2013-01-01T06:00+01:00. Nothing was written."
+            f"'{text}' is not a time.",
+            str(error),
+            "Write 2013-01-01 or 2013-01-01T06:00+01:00. Nothing was written.",
+            code="option-invalid",
         ) from error
     if time.tzinfo is None:
         time = time.replace(tzinfo=UTC)

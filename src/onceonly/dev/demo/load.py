@@ -115,6 +115,7 @@ class _Sender:
                 f"loading topic '{self._topic}' was interrupted.",
                 f"A delivery failed: {self._failures[0]}.",
                 "Delivered records stay. Load the same period again: it continues at the end of the topic.",
+                code="demo-load-interrupted",
             )
 
 
@@ -142,6 +143,7 @@ def _create_topic(bootstrap: str, topic: str) -> None:
             f"{failure.args[0].str()}.",
             f"Create it with {PARTITIONS} partitions and retention.ms=-1, or get the Create permission. "
             "Nothing was written.",
+            code="topic-not-created",
         ) from failure
 
 
@@ -158,6 +160,7 @@ def _check_config(bootstrap: str, topic: str) -> None:
             f"topic '{topic}' would delete the flights, or change their time.",
             f"It has {_format_config(config)}, and the records have times in 2013.",
             f"Set {_format_config(TOPIC_CONFIG)}, or load with --topic another-name. Nothing was written.",
+            code="demo-topic-unsuitable",
         )
 
 
@@ -192,6 +195,7 @@ def _count_present(
                 f"Partition {partition} has {counts[partition]:,} of {expected:,}, and {why}.",
                 "Flights are loaded in order of time: load a later period, or another topic (--topic). "
                 "Nothing was written.",
+                code="demo-topic-unsuitable",
             )
     return counts
 

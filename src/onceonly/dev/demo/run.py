@@ -80,6 +80,7 @@ def lock_folder(home: Path) -> Iterator[None]:
                 f"a demo is already running in {home}.",
                 "A second one would delete its broker and its Airflow.",
                 "Stop it with Ctrl-C, or use another folder for this one: ONCEONLY_HOME=…. Nothing was started.",
+                code="demo-running",
             ) from None
         yield
 
@@ -230,6 +231,7 @@ class Demo:
                 f"run {run} of {dag} ended as {state}.",
                 f"Tasks: {self.airflow.task_states(dag, run)}",
                 f"Task logs: {self.airflow.folder / 'logs'}",
+                code="demo-failed",
             )
 
     def _final_state(self, dag: str, run: str) -> str | None:

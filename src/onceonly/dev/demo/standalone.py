@@ -108,7 +108,10 @@ class Standalone:
     def _require_running(self) -> None:
         if self._daemon.running() is None:
             raise NotCommitted(
-                "Airflow exited while starting.", self._daemon.tail(), f"Read its log: {self._daemon.log}"
+                "Airflow exited while starting.",
+                self._daemon.tail(),
+                f"Read its log: {self._daemon.log}",
+                code="demo-failed",
             )
 
     def healthy(self) -> bool:
@@ -123,7 +126,7 @@ class Standalone:
         """Call the public API, and return the decoded response; None if it is empty."""
         response = self._request(method, path, body)
         if not response.ok:
-            raise NotCommitted(f"Airflow refused {method} {path}.", response.text[:500])
+            raise NotCommitted(f"Airflow refused {method} {path}.", response.text[:500], code="demo-failed")
         return response.json() if response.content else None
 
     def _request(self, method: str, path: str, body: Any = None) -> requests.Response:
@@ -147,4 +150,4 @@ def free_port(wanted: int) -> int:
             except OSError:
                 continue
             return int(probe.getsockname()[1])
-    raise NotCommitted("no free port on 127.0.0.1.")
+    raise NotCommitted("no free port on 127.0.0.1.", code="port-in-use")

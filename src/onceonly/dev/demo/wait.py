@@ -27,4 +27,4 @@ def until(
         if meanwhile:
             meanwhile()
         time.sleep(every)
-    raise NotCommitted(f"timed out waiting until {what}.", f"It took more than {seconds:.0f} s.")
+    raise NotCommitted(f"timed out waiting until {what}.", f"It took more than {seconds:.0f} s.", code="demo-failed")

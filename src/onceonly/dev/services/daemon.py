@@ -23,6 +23,7 @@ except ModuleNotFoundError as missing:
         "the embedded services cannot be used.",
         "psutil is not installed in this environment.",
         "Install it: pip install 'onceonly[services]'. Nothing was started.",
+        code="package-missing",
     ) from missing
 
 TOKEN = "ONCEONLY_SERVICE_TOKEN"
@@ -93,6 +94,7 @@ class Daemon:
                     f"{self.folder.name} cannot be stopped.",
                     f"The processes {pids} did not end {EXIT_SECONDS:.0f} s after SIGKILL.",
                     "See what blocks them, such as a hanging file system, and stop it again.",
+                    code="service-not-stopped",
                 )
             _end(survivors, psutil.Process.kill)
         self._record.unlink()

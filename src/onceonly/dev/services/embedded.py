@@ -101,7 +101,10 @@ class Services:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ServiceFailed(
-                f"{folder} cannot be created.", f"{error}.", "Set ONCEONLY_HOME to another folder. Nothing was started."
+                f"{folder} cannot be created.",
+                f"{error}.",
+                "Set ONCEONLY_HOME to another folder. Nothing was started.",
+                code="folder-not-writable",
             ) from error
         with (folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

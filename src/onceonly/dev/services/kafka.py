@@ -87,6 +87,7 @@ class KafkaBroker(Service):
                 "kafka did not start: its storage cannot be formatted.",
                 (process.stdout + process.stderr).strip(),
                 f"Fix the cause, or move {self.folder} elsewhere to start with an empty broker.",
+                code="service-not-started",
             )
 
     def _read_cluster_id(self) -> str | None:

@@ -24,6 +24,7 @@ def java() -> str:
             "Java is not installed.",
             "There is no java in JAVA_HOME, or, where that is not set, on PATH.",
             "Kafka and Spark need Java 17 or newer: install it, or set JAVA_HOME to it.",
+            code="java-missing",
         )
     return command
 
@@ -42,6 +43,7 @@ def jars(kind: str, home: Path) -> Path:
             f"There are no jars in {folder}.",
             "The embedded services need them.",
             "Run `onceonly jars fetch` (in a checkout: `make setup`), or set ONCEONLY_JARS to a folder with them.",
+            code="jar-missing",
         )
     return folder
 

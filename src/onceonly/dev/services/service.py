@@ -78,7 +78,7 @@ class Service(ABC):
             time.sleep(0.1)
         why = f"it was not ready after {self.seconds_to_start:.0f} s" if running else "its process has exited"
         log = f"Read the whole log: {self.daemon.log}"
-        raise ServiceFailed(f"{self.name} did not start: {why}.", self.daemon.tail(), log)
+        raise ServiceFailed(f"{self.name} did not start: {why}.", self.daemon.tail(), log, code="service-not-started")
 
     def _requested_port(self) -> int | None:
         """Return the port of the constructor, else that of the environment variable; None: neither is set."""
@@ -112,6 +112,7 @@ class Service(ABC):
                 f"{self.name} cannot start on port {port}.",
                 "Another process listens on it.",
                 f"Stop that process, or choose another port: --port or {self.port_variable} (0: any free one).",
+                code="port-in-use",
             )
         return port
 
@@ -121,4 +122,5 @@ class Service(ABC):
                 f"{self.name} cannot start on port {self._requested_port()}.",
                 f"It is already running on port {port}.",
                 "Stop it first (onceonly services down), or do not set the port.",
+                code="port-in-use",
             )
