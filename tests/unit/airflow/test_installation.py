@@ -11,6 +11,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse, GetVariable, PutVariable, VariableResult
+from codes import raises
 from unit.world import World
 
 from onceonly.airflow import base, runs
@@ -118,7 +119,7 @@ def test_a_dag_of_the_other_airflow_is_no_second_dag(at: Any, tmp_path: Path) ->
     context["ti"].get_dag = lambda dag_id: SimpleNamespace(is_paused=False)
     runs.check_single_dag(context, world.now())
     at(blue)
-    with pytest.raises(InvalidPipeline, match="two DAGs have a pipeline of this name"):
+    with raises(InvalidPipeline, "pipeline-of-two-dags"):
         runs.check_single_dag(context, world.now())
 
 

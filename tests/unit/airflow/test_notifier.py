@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from codes import raises
 from unit.world import World
 
 from onceonly.errors import InDoubt, NotCommitted
@@ -139,8 +140,9 @@ def test_an_answer_that_is_no_yes_is_an_error_without_the_address(chat: Chat, st
     from onceonly.airflow import WebhookNotifier
 
     chat.answers = status
-    with pytest.raises(NotCommitted, match=f"it answered {status}") as refused:
+    with raises(NotCommitted, "notification-failed") as refused:
         WebhookNotifier("chat").notify(failed(NotCommitted("no rows.")))
+    assert str(status) in refused.value.why
     assert SECRET not in repr(refused.value) and "B000" not in str(refused.value)
     assert len(chat.posted) == 1  # it is sent nowhere else
 
@@ -153,7 +155,7 @@ def test_nobody_answers_and_the_error_still_keeps_the_address(monkeypatch: pytes
     from onceonly.airflow import WebhookNotifier
 
     connects(monkeypatch, "http://127.0.0.1:1/services", SECRET)
-    with pytest.raises(NotCommitted, match="ConnectionError") as refused:
+    with raises(NotCommitted, "notification-failed") as refused:
         WebhookNotifier("chat").notify(failed(NotCommitted("no rows.")))
     assert SECRET not in "".join(traceback.format_exception(refused.value))
     with pytest.raises(NotCommitted) as refused:

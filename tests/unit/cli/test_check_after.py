@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from codes import raises
 from unit.chain import Chain
 
 from onceonly.cli import check
@@ -22,8 +23,8 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 def test_a_state_table_that_is_not_made_yet_knows_no_pipeline(tmp_path: Path, settings: Settings) -> None:
     chain, parts = Chain(tmp_path), Any
-    with pytest.raises(InvalidPipeline, match="it is after 'first', which has not run") as refused:
+    with raises(InvalidPipeline, "upstream-missing") as refused:
         check._check_upstream(chain.second, parts, settings)  # type: ignore[arg-type]
-    assert "Run that pipeline first" in refused.value.todo
+    assert "'first'" in refused.value.what
     assert check._check_upstream(chain.first, parts, settings) == []  # type: ignore[arg-type]
     assert not settings.home.exists()

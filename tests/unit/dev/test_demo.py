@@ -5,6 +5,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from codes import raises
 
 from onceonly.dev.demo import run as demo
 from onceonly.dev.services.daemon import Daemon
@@ -14,7 +15,7 @@ from onceonly.errors import NotCommitted
 def test_a_second_demo_in_the_same_place_is_refused(tmp_path: Path) -> None:
     with (
         demo.lock_folder(tmp_path / "demo"),
-        pytest.raises(NotCommitted, match="a demo is already running"),
+        raises(NotCommitted, "demo-running"),
         demo.lock_folder(tmp_path / "demo"),
     ):
         pass
@@ -24,7 +25,7 @@ def test_a_second_demo_in_the_same_place_is_refused(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written_to_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.access", lambda *_, **__: False)
-    with pytest.raises(NotCommitted, match="cannot be written to"), demo.lock_folder(tmp_path / "home" / "demo"):
+    with raises(NotCommitted, "folder-not-writable"), demo.lock_folder(tmp_path / "home" / "demo"):
         pass
     assert not (tmp_path / "home").exists()
 

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from codes import raises
 from fastavro import parse_schema, schemaless_reader
 
 from onceonly.checkpoint.offsets import Interval
@@ -72,13 +73,13 @@ def test_carriers_are_spread_over_the_partitions(year: pa.Table) -> None:
 
 @pytest.mark.parametrize("text", ["2013-13", "January", "2014-02", "2012-12", ""])
 def test_a_month_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(InvalidPipeline, match="--month 2013-01"):
+    with raises(InvalidPipeline, "option-invalid"):
         flights.month(text)
 
 
 @pytest.mark.parametrize("text", ["2013-02-30", "tomorrow", "2012-12-31"])
 def test_a_day_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(InvalidPipeline, match="--until 2013-01-31"):
+    with raises(InvalidPipeline, "option-invalid"):
         flights.until(text)
 
 
@@ -91,5 +92,5 @@ def test_a_month_ends_where_the_next_begins() -> None:
 
 
 def test_away_from_the_project_it_says_where_to_go(tmp_path: Path) -> None:
-    with pytest.raises(InvalidPipeline, match="ONCEONLY_PROJECT"):
+    with raises(InvalidPipeline, "demo-outside-checkout"):
         flights.read_schema(tmp_path)
