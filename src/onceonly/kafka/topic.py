@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
-from onceonly.checkpoint.boundary_search import TOO_FAR, BoundarySearch, FirstRecord
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.kafka.connection import DENIED, KafkaConnection
 from onceonly.kafka.patient_consumer import PatientConsumer
@@ -21,13 +20,18 @@ MOVING = (
     *("NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "OFFSET_NOT_AVAILABLE"),
     *("FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH"),
 )
-EPOCH, MILLISECOND = datetime.fromtimestamp(0, UTC), timedelta(milliseconds=1)
-LAST = datetime.max.replace(tzinfo=UTC)
-LAST_MILLIS = (LAST - EPOCH) // MILLISECOND
-MAX_SEARCH_SECONDS = 600.0  # for a boundary behind records that are dated ahead: some 10^8 records
 EARLIEST, LATEST = -2, -1  # in place of a time
 REFUSED = "SASL authentication error"  # librdkafka's text for an error of the broker, not of a token endpoint
 T = TypeVar("T")
+RecordSearch = Callable[[int, int], T | None]  # of a record's offset and time, in milliseconds since 1970
+
+
+class SearchTooLong(Exception):
+    """A search was given up: at this offset of this partition, it had found nothing."""
+
+    def __init__(self, partition: int, offset: int) -> None:
+        super().__init__(partition, offset)
+        self.partition, self.offset = partition, offset
 
 
 class TopicClient:
@@ -37,7 +41,7 @@ class TopicClient:
     """
 
     def __init__(self, topic: str, kafka: KafkaConnection) -> None:
-        self._topic, self._kafka = topic, kafka
+        self.topic, self._kafka = topic, kafka
         self._connection_errors: list[Any] = []
 
     @cached_property
@@ -72,9 +76,9 @@ class TopicClient:
         """Return the topic's id and partitions."""
         from confluent_kafka import TopicCollection
 
-        topics = TopicCollection([self._topic])
+        topics = TopicCollection([self.topic])
         description = self._request(
-            lambda: self.admin.describe_topics(topics, request_timeout=TIMEOUT)[self._topic].result()
+            lambda: self.admin.describe_topics(topics, request_timeout=TIMEOUT)[self.topic].result()
         )
         return str(description.topic_id), sorted(partition.id for partition in description.partitions)
 
@@ -89,7 +93,7 @@ class TopicClient:
 
         offsets: Any = admin.OffsetSpec  # type: ignore[attr-defined]
         spec = {EARLIEST: offsets.earliest, LATEST: offsets.latest}.get(at, lambda: offsets.for_timestamp(at))()
-        specs = {TopicPartition(self._topic, partition): spec for partition in partitions}
+        specs = {TopicPartition(self.topic, partition): spec for partition in partitions}
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
 
         def list_offsets() -> dict[int, Any]:
@@ -98,25 +102,24 @@ class TopicClient:
 
         return self._request(list_offsets)
 
-    def first_seen(self, starts: Mapping[int, int], millis: int) -> dict[int, FirstRecord]:
-        """Find the first committed record at or after `millis`, by partition; left out where there is none.
+    def find_records(
+        self, starts: Mapping[int, int], searches: Mapping[int, RecordSearch[T]], max_seconds: float = math.inf
+    ) -> dict[int, T]:
+        """Find one committed record in each partition; a partition without such a record is left out.
 
         Args:
             starts: the offset to read from, by partition.
-        """
-        if not starts:
-            return {}
-        with self._reading(starts) as reader:
-            return self._read_first_records(reader, dict(starts), millis)
-
-    def search(self, starts: Mapping[int, int], searches: Mapping[int, BoundarySearch]) -> dict[int, FirstRecord]:
-        """Read from `starts` on, give each committed record to its partition's search, and return what they found.
-
+            searches: by partition: called with the offset and the time (ms since 1970) of each record from the start
+                on, in the log's order, until it returns something, which is the result.
+            max_seconds: give up after this time.
         Raises:
-            InvalidPipeline: not all was read within MAX_SEARCH_SECONDS.
+            SearchTooLong: not all was read within `max_seconds`.
+            NotCommitted: the brokers do not answer.
         """
-        first_records: dict[int, FirstRecord] = {}
-        waiting, deadline = dict(starts), monotonic() + MAX_SEARCH_SECONDS
+        results: dict[int, T] = {}
+        if not starts:
+            return results
+        waiting, deadline = dict(starts), monotonic() + max_seconds
         with self._reading(starts) as reader:
             while waiting:
                 message = self._await_message(reader)
@@ -127,23 +130,12 @@ class TopicClient:
                     self._stop_reading(reader, waiting, partition)
                     continue
                 if monotonic() > deadline:
-                    raise self._too_far(partition, starts[partition], message.offset())
-                first = searches[partition].look_at(message.offset(), _utc(message.timestamp()[1]))
-                if first:
-                    first_records[partition] = first
+                    raise SearchTooLong(partition, message.offset())
+                result = searches[partition](message.offset(), message.timestamp()[1])
+                if result is not None:
+                    results[partition] = result
                     self._stop_reading(reader, waiting, partition)
-        return first_records
-
-    def _too_far(self, partition: int, start: int, reached: int) -> InvalidPipeline:
-        return InvalidPipeline(
-            f"topic '{self._topic}' partition {partition}: where an interval ends was not found within "
-            f"{MAX_SEARCH_SECONDS:.0f} s.",
-            "A record is dated so far in the future that the broker cannot tell. So the records behind it are read, "
-            f"and those at {start} to {reached} are all dated before the interval's end, or in the future too.",
-            "Run shorter intervals until the pipeline has caught up: each search begins where its interval begins. "
-            "Nothing was written.",
-            code=TOO_FAR,
-        )
+        return results
 
     def records(self, partitions: Mapping[int, tuple[int, int]]) -> Generator[Any, None, None]:
         """Yield the committed records from start to end of each partition, as confluent-kafka's messages.
@@ -179,7 +171,7 @@ class TopicClient:
             "queued.max.messages.kbytes": 16384,
         }
         with closing(PatientConsumer(settings, TIMEOUT)) as reader:
-            positions = [TopicPartition(self._topic, partition, offset) for partition, offset in starts.items()]
+            positions = [TopicPartition(self.topic, partition, offset) for partition, offset in starts.items()]
             reader.consumer.assign(positions)
             yield reader
 
@@ -193,23 +185,7 @@ class TopicClient:
         from confluent_kafka import TopicPartition
 
         waiting.pop(partition, None)  # what was fetched before the pause comes still
-        reader.consumer.pause([TopicPartition(self._topic, partition)])
-
-    def _read_first_records(
-        self, reader: PatientConsumer, waiting: dict[int, int], millis: int
-    ) -> dict[int, FirstRecord]:
-        first_records: dict[int, FirstRecord] = {}
-        while waiting:
-            message = self._await_message(reader)
-            partition, at_end = message.partition(), self._is_at_end(message)
-            if partition not in waiting:
-                continue
-            if at_end:
-                self._stop_reading(reader, waiting, partition)
-            elif message.timestamp()[1] >= millis:
-                first_records[partition] = FirstRecord(message.offset(), _utc(message.timestamp()[1]))
-                self._stop_reading(reader, waiting, partition)
-        return first_records
+        reader.consumer.pause([TopicPartition(self.topic, partition)])
 
     def _is_at_end(self, message: Any) -> bool:
         """Return whether the message only tells that its partition ends here. Raises another error that it tells."""
@@ -250,12 +226,12 @@ class TopicClient:
     def _no_topic(self) -> NoTopic:
         """Return the error for a topic that does not exist, with similar names."""
         topics = self._request(lambda: self.admin.list_topics(timeout=TIMEOUT)).topics
-        similar = difflib.get_close_matches(self._topic, [name for name in topics if not name.startswith("__")])
+        similar = difflib.get_close_matches(self.topic, [name for name in topics if not name.startswith("__")])
         names = "No name is similar"
         if similar:
             names = "Similar names: " + ", ".join(f"'{name}'" for name in similar)
         return NoTopic(
-            f"topic '{self._topic}' does not exist on {self._kafka.bootstrap}.",
+            f"topic '{self.topic}' does not exist on {self._kafka.bootstrap}.",
             f"{names}. Onceonly never creates a topic.",
             "Create the topic, or correct its name in the pipeline. Nothing was written.",
         )
@@ -270,14 +246,14 @@ class TopicClient:
         if reason != why:
             why = f"{why}: {reason}"
         return NotCommitted(
-            f"topic '{self._topic}': the Kafka broker at {self._kafka.describe()} did not answer.",
+            f"topic '{self.topic}': the Kafka broker at {self._kafka.describe()} did not answer.",
             f"{why}.",
             "Check that it is running and reachable from here. This is safe to retry. Nothing was written.",
         )
 
     def _access_denied(self, reason: str) -> InvalidPipeline:
         return InvalidPipeline(
-            f"topic '{self._topic}': the Kafka broker at {self._kafka.describe()} does not allow this.",
+            f"topic '{self.topic}': the Kafka broker at {self._kafka.describe()} does not allow this.",
             f"{reason}.",
             "Grant the client Describe and Read (sources) or Write (sinks) on the topic. Nothing was written.",
         )
@@ -293,7 +269,7 @@ class TopicClient:
     def _credentials_refused(self, reason: str) -> InvalidPipeline:
         """Return the error for refused credentials. They are not retried: somebody must correct them."""
         return InvalidPipeline(
-            f"topic '{self._topic}': the Kafka broker at {self._kafka.describe()} refuses the credentials.",
+            f"topic '{self.topic}': the Kafka broker at {self._kafka.describe()} refuses the credentials.",
             f"{reason}.",
             "Correct mechanism, user or password in the connection, or add the user on the broker. "
             "Nothing was written.",
@@ -302,11 +278,3 @@ class TopicClient:
 
 class NoTopic(InvalidPipeline):
     """The error for a topic that does not exist: the user's mistake, unless a checkpoint has pinned a range of it."""
-
-
-def _utc(millis: int) -> datetime:
-    """Return a record's time, at most the last one that Python knows.
-
-    A producer that counts in microseconds dates records after the last year that Python knows.
-    """
-    return EPOCH + millis * MILLISECOND if millis <= LAST_MILLIS else LAST

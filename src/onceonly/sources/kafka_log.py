@@ -7,17 +7,20 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from time import monotonic, sleep
 
-from onceonly.checkpoint.boundary_search import BoundarySearch, FirstRecord
+from onceonly.checkpoint.boundary_search import TOO_FAR, BoundarySearch, FirstRecord
 from onceonly.checkpoint.interfaces import OpenTransaction
 from onceonly.checkpoint.offsets import NO_OFFSETS, Offsets, TopicLog, TopicRange
 from onceonly.errors import InvalidPipeline
 from onceonly.kafka import kafkapython
 from onceonly.kafka.connection import KafkaConnection
-from onceonly.kafka.topic import EARLIEST, EPOCH, LATEST, MILLISECOND, TopicClient
+from onceonly.kafka.topic import EARLIEST, LATEST, RecordSearch, SearchTooLong, TopicClient
 from onceonly.kafka.transaction_holders import Holder, find_holders
 from onceonly.kafka.transactions import OPEN, Transactions
 
-ANY_TIME_MILLIS = -(2**63)  # producers may write any number
+EPOCH, MILLISECOND = datetime.fromtimestamp(0, UTC), timedelta(milliseconds=1)
+LAST_TIME = datetime.max.replace(tzinfo=UTC)
+LAST_MILLIS = (LAST_TIME - EPOCH) // MILLISECOND
+MAX_SEARCH_SECONDS = 600.0  # for a boundary behind records that are dated ahead: some 10^8 records
 MARKER_SECONDS = 1.0  # within which the markers of a transaction usually follow its end
 TRANSACTION_CLEANUP = timedelta(minutes=1)  # brokers look for transactions past their time-out every ten seconds
 
@@ -50,10 +53,10 @@ class KafkaLog:
     def find_first_offsets(self, range_: TopicRange) -> Offsets:
         """Return the offset of the range's first committed record, by partition; its end, where there is none."""
         starts = {p: start for p, (start, end) in range_.partitions.items() if start < end}
-        first_records = self._client.first_seen(starts, ANY_TIME_MILLIS)
+        first_offsets = self._client.find_records(starts, dict.fromkeys(starts, _take_offset))
         offsets = dict(range_.ends)
-        for partition, record in first_records.items():
-            offsets[partition] = min(record.offset, offsets[partition])
+        for partition, offset in first_offsets.items():
+            offsets[partition] = min(offset, offsets[partition])
         return offsets
 
     def await_transactions(self, log: TopicLog) -> tuple[TopicLog, list[OpenTransaction]]:
@@ -105,7 +108,7 @@ class KafkaLog:
         ends, stable = self._read_ends(partitions)
         hints = self._client.offsets(partitions, millis)
         starts = {p: hint.offset for p, hint in hints.items() if hint.offset >= 0}
-        records = self._client.first_seen(starts, millis)
+        records = self._client.find_records(starts, dict.fromkeys(starts, _first_from(millis)))
         first: dict[int, FirstRecord] = {}
         for partition in partitions:
             end = FirstRecord(stable[partition], None, held=stable[partition] < ends[partition])
@@ -116,18 +119,60 @@ class KafkaLog:
         """Find, from `starts` on, the first record in [time, latest], else the LSO. The ends are read first."""
         ends, stable = self._read_ends(list(starts))
         searches = {p: BoundarySearch(time, latest, stable[p]) for p in starts}
-        records = self._client.search(starts, searches)
+        record_searches = {p: _search_of(search) for p, search in searches.items()}
+        try:
+            records = self._client.find_records(starts, record_searches, MAX_SEARCH_SECONDS)
+        except SearchTooLong as error:
+            raise self._refuse_long_search(error, starts[error.partition]) from None
         first: dict[int, FirstRecord] = {}
         for partition, search in searches.items():
             is_hidden = stable[partition] < ends[partition]
             first[partition] = records.get(partition) or search.nothing(held=is_hidden)
         return first
 
+    def _refuse_long_search(self, error: SearchTooLong, start: int) -> InvalidPipeline:
+        return InvalidPipeline(
+            f"topic '{self._client.topic}' partition {error.partition}: where an interval ends was not found within "
+            f"{MAX_SEARCH_SECONDS:.0f} s.",
+            "A record is dated so far in the future that the broker cannot tell. So the records behind it are read, "
+            f"and those at {start} to {error.offset} are all dated before the interval's end, or in the future too.",
+            "Run shorter intervals until the pipeline has caught up: each search begins where its interval begins. "
+            "Nothing was written.",
+            code=TOO_FAR,
+        )
+
     def _read_ends(self, partitions: list[int]) -> tuple[dict[int, int], dict[int, int]]:
         """Read the ends of the log, and then the last stable offsets."""
         ends = self._client.offsets(partitions, LATEST, committed=False)
         stable = self._client.offsets(partitions, LATEST)
         return {p: ends[p].offset for p in partitions}, {p: stable[p].offset for p in partitions}
+
+
+def _take_offset(offset: int, millis: int) -> int:
+    """Return the offset of whichever record comes first."""
+    return offset
+
+
+def _first_from(time_millis: int) -> RecordSearch[FirstRecord]:
+    """Return a search for the first record at or after a time."""
+
+    def look_at(offset: int, millis: int) -> FirstRecord | None:
+        return FirstRecord(offset, _to_time(millis)) if millis >= time_millis else None
+
+    return look_at
+
+
+def _search_of(search: BoundarySearch) -> RecordSearch[FirstRecord]:
+    """Return the search as the client takes it, with times in milliseconds."""
+    return lambda offset, millis: search.look_at(offset, _to_time(millis))
+
+
+def _to_time(millis: int) -> datetime:
+    """Return a record's time, at most the last one that Python knows.
+
+    A producer that counts in microseconds dates records after the last year that Python knows.
+    """
+    return EPOCH + millis * MILLISECOND if millis <= LAST_MILLIS else LAST_TIME
 
 
 def _ask_until_decided(ask: Callable[[], dict[int, FirstRecord]]) -> dict[int, FirstRecord]:

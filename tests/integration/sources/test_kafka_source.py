@@ -342,7 +342,7 @@ def test_record_dated_ahead_is_passed_over(topic: Topic, reader: KafkaReader) ->
 
 
 def test_search_that_is_too_long_ends(topic: Topic, reader: KafkaReader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onceonly.kafka.topic.MAX_SEARCH_SECONDS", 0.0)
+    monkeypatch.setattr("onceonly.sources.kafka_log.MAX_SEARCH_SECONDS", 0.0)
     topic.produce("far", "a", "b", seconds=[10 * 86400, 3, 5])
     with pytest.raises(InvalidPipeline) as refused:
         reader.offsets_at(moment(4), moment(3600))
