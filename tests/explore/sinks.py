@@ -10,7 +10,7 @@ from typing import Any
 from explore import targets
 from explore.steps import BEFORE, EITHER, NEVER, Steps
 from explore.targets import Entry
-from onceonly.checkpoint.model import Handle, Outcome, Transaction, taken_out
+from onceonly.checkpoint.model import Handle, Outcome, Transaction, replaced_handles
 from onceonly.checkpoint.sink import (
     Answer,
     History,
@@ -211,7 +211,7 @@ def _short(name: str) -> str:
 
 
 def _instead(handle: Handle) -> tuple[str, ...]:
-    return tuple(old["txn"] for old in taken_out(handle))
+    return tuple(old["txn"] for old in replaced_handles(handle))
 
 
 class LakeSink(Proven, TakesBack):
@@ -373,7 +373,7 @@ class FolderSink(Proven, TakesBack, KeepsCopies):
         return self._outcome(handle, already=not made)
 
     def _remove_replaced(self, handle: Handle) -> None:
-        for old in taken_out(handle):
+        for old in replaced_handles(handle):
             self.target.moved.pop(old["txn"], None)
             self.target.manifests.pop(old["manifest"], None)
 

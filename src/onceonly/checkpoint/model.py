@@ -360,7 +360,7 @@ def fold(rows: Iterable[Row]) -> dict[int, Checkpoint]:
     return checkpoints
 
 
-def taken_out(handle: Handle) -> list[Handle]:
+def replaced_handles(handle: Handle) -> list[Handle]:
     """Return the handles whose rows are removed when this one is published: those that it replaces or takes back."""
     return [handle["replaces"]] if "replaces" in handle else list(handle.get("retracts", []))
 

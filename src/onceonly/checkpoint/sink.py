@@ -314,7 +314,7 @@ class Versioned(ABC):
     """Its target has versions, by which other pipelines read it."""
 
     @abstractmethod
-    def landed(self, handle: Handle, decision: int) -> Landed:
+    def locate_rows(self, handle: Handle, decision: int) -> Landed:
         """Return where the rows of a published handle are. Changes nothing.
 
         Raises:

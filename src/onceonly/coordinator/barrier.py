@@ -252,7 +252,7 @@ class _Upstream:
                 f"{self._reader.name}: sink '{sink}' of '{self.name}' has no versions.",
                 todo="Remove it from after. Nothing was written.",
             )
-        return writer.landed(checkpoint.handles[sink], checkpoint.decision or 0)
+        return writer.locate_rows(checkpoint.handles[sink], checkpoint.decision or 0)
 
     def _check_within(self, interval: Interval, checkpoints: list[Checkpoint]) -> None:
         for checkpoint in checkpoints:

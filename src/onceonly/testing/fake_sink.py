@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from onceonly.checkpoint.model import Handle, Outcome, Transaction, taken_out
+from onceonly.checkpoint.model import Handle, Outcome, Transaction, replaced_handles
 from onceonly.checkpoint.sink import (
     Answer,
     History,
@@ -205,7 +205,7 @@ class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable, Resolvable
             rows = self._check_rows(handle)
         except StageAgain as error:
             raise self._refusal(error.why) from error
-        replaced = {old["txn"] for old in taken_out(handle)}
+        replaced = {old["txn"] for old in replaced_handles(handle)}
         entries = [entry for entry in self.entries() if entry["txn"] not in replaced]
         entry = {"app_id": handle["app_id"], "decision": decision, "txn": handle["txn"], "rows": rows}
         self._write_last(handle, decision, handle["txn"], [*entries, entry])

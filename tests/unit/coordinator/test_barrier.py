@@ -157,7 +157,7 @@ def test_the_entry_that_published_it_has_expired(chain: Chain) -> None:
 @pytest.mark.parametrize(("change", "why"), [({"version": 2}, "ends before"), ({"table_id": "x"}, "is not the one")])
 def test_a_table_that_was_restored_or_made_again_meanwhile(chain: Chain, change: dict[str, Any], why: str) -> None:
     done = chain.run(chain.first)
-    found = chain.parts.sink(chain.first, "lake").landed(done.handles["lake"], 1)
+    found = chain.parts.sink(chain.first, "lake").locate_rows(done.handles["lake"], 1)
     assert found.version == 1
     pins = Pins(chain.second, chain.parts.sources(chain.second)["lake"], chain.second.sources[0])
     with pytest.raises(SourceLost, match=why):
@@ -371,7 +371,7 @@ def test_an_interval_that_cuts_another_in_two(days: Chain) -> None:
 def test_an_interval_of_changes(days: Chain) -> None:
     sink = days.parts.sink(days.first, "lake")
     handle = {**days.now("first", 1).handles["lake"], "merge": {"keys": ["n"], "order_by": ["n"]}}
-    assert not sink.landed(handle, 1).whole
+    assert not sink.locate_rows(handle, 1).whole
 
 
 def test_a_check_tells_how_far_a_table_may_be_read(chain: Chain) -> None:

@@ -160,7 +160,7 @@ def _look(uri: str, handle: Handle) -> Look | None:
 
 def _is_plain(target: Look, handle: Handle) -> bool:
     """Return whether files are added to a table as it was when they were staged, and nothing else is done."""
-    if "merge" in handle or "where" in handle or model.taken_out(handle):
+    if "merge" in handle or "where" in handle or model.replaced_handles(handle):
         return False
     return (
         handle["publish"] == "delta-rs"

@@ -65,7 +65,7 @@ def find_replaced_files(
     Raises:
         CannotPublish: they are not what they were.
     """
-    olds = model.taken_out(handle)
+    olds = model.replaced_handles(handle)
     if not olds and "where" not in handle:
         return {}
     replaced: dict[str, int] = {}
@@ -118,7 +118,7 @@ def _replaced_files(target: DeltaTable, handle: Handle, adds: list[dict[str, Any
     """Return path -> size of the files of replaced handles, and of the partitions or the condition to replace."""
     files = log.active_files(target)
     replaced: dict[str, int] = {}
-    for old in model.taken_out(handle):
+    for old in model.replaced_handles(handle):
         replaced |= log.in_folder(files, old["folder"])
     where = handle.get("where")
     if where is not None:

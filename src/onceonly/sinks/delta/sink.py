@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from onceonly.checkpoint.model import Handle, Outcome, Transaction, taken_out
+from onceonly.checkpoint.model import Handle, Outcome, Transaction, replaced_handles
 from onceonly.checkpoint.sink import (
     History,
     Inspectable,
@@ -160,7 +160,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
 
     def rehearse(self, handle: Handle, decision: int, last: Publication | None = None) -> Handle:
         """Go through the commit, see `Sink.rehearse`; what is tried is in `rehearsal.py`."""
-        for own_handle in (handle, *taken_out(handle)):
+        for own_handle in (handle, *replaced_handles(handle)):
             check_folder(self.name, own_handle["folder"], log.STAGED)
         self._rehearsed_snapshot = self._prepared = None
         if not local_path(self.uri):
@@ -199,7 +199,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
             Fenced: it was given up.
             OutcomeUnknown: the log could not be written or read back. It is safe to call again.
         """
-        for own_handle in (handle, *taken_out(handle)):
+        for own_handle in (handle, *replaced_handles(handle)):
             check_folder(self.name, own_handle["folder"], log.STAGED)
         prepared, self._prepared = self._prepared, None
         if prepared and not prepared.is_for(handle, decision, last):
@@ -362,7 +362,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
     def proof_now(self, last: Publication) -> Publication | None:
         return history.proof_now(self.uri, last)
 
-    def landed(self, handle: Handle, decision: int) -> Landed:
+    def locate_rows(self, handle: Handle, decision: int) -> Landed:
         txn_version = evidence.version(decision, handle["folder"])
         version = history.published_version(self.uri, handle["app_id"], txn_version)
         return Landed(handle["table_id"], version, handle["folder"], handle["files"], "merge" not in handle)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from onceonly.checkpoint.model import Handle, Transaction, taken_out
+from onceonly.checkpoint.model import Handle, Transaction, replaced_handles
 from onceonly.checkpoint.transaction_names import file_stem, manifest_path, parse_transaction
 from onceonly.sinks.files.moves import StagedFile
 from onceonly.sinks.staging.handles import damaged_handle
@@ -78,7 +78,7 @@ def _parse(sink: str, handle: Handle) -> FileHandle:
         _check_final_name(file.final, file_stem(txn))
         if not is_plain(file.staged):
             raise _InvalidHandle(f"Its file {file.staged!r} is not in the staged folder")
-    replaced = tuple(_parse_replaced(old, txn) for old in taken_out(handle))
+    replaced = tuple(_parse_replaced(old, txn) for old in replaced_handles(handle))
     schema = handle.get("schema")
     return FileHandle(txn, str(handle["format"]), int(handle["rows"]), files, replaced, "retracts" in handle, schema)
 

@@ -225,7 +225,7 @@ class FileWriter(Sink, KeepsCopies, Traced, ProvesHistory, Replaceable, Versione
     def traces(self, pipeline: str) -> list[Trace]:
         return manifest.traces(self._file_system, self._target, pipeline, self.name)
 
-    def landed(self, handle: Handle, decision: int) -> Landed:
+    def locate_rows(self, handle: Handle, decision: int) -> Landed:
         """Return where the rows are. Readers go by the decisions of manifests, each with the rows of one checkpoint."""
         file_handle = self._parse_handle(handle)
         return Landed(stream_name(file_handle.txn), decision, file_handle.manifest, len(file_handle.files))

@@ -21,7 +21,7 @@ TXN = Annotated[str, Like(f"{PART}(-{PART}){{2}}-[0-9]+-[0-9]+-{PART}")]
 STAGED = Annotated[str, Like(f"staged-{PART}(-{PART}){{2}}-[0-9]+-[0-9]+-{PART}")]
 METHODS_WITH_HANDLE = (  # not `discard`, which has to work with a damaged one, too
     *("rehearse", "commit", "fence", "check_replace", "retraction", "needs"),
-    *("staged", "staged_frame", "evidence", "resolved", "read", "landed"),
+    *("staged", "staged_frame", "evidence", "resolved", "read", "locate_rows"),
 )
 S = TypeVar("S", bound=Sink)
 
