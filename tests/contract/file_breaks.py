@@ -47,7 +47,7 @@ def empty_file(target: Any, handle: Handle, txn: Transaction) -> None:
 
 def replace_file(target: Any, handle: Handle, txn: Transaction) -> None:
     """By another one of the same size."""
-    size = storage(target).size(staged_file(handle).path) or 0
+    size = storage(target).find_size(staged_file(handle).path) or 0
     write(target, staged_file(handle), "x" * size)
 
 

@@ -80,7 +80,7 @@ def read_manifests(file_system: FileSystem, folder: str) -> list[Manifest]:
     manifest_folder = f"{folder}/{MANIFESTS}"
 
     def list_names() -> list[str]:
-        return _select_published(file_system.names(manifest_folder))
+        return _select_published(file_system.list_names(manifest_folder))
 
     def read_manifest(name: str) -> Manifest:
         return _parse(name, _read_text(file_system, f"{manifest_folder}/{name}", name))
@@ -118,7 +118,7 @@ def list_missing_files(file_system: FileSystem, folder: str, files: Iterable[Man
     """Return the paths of files that are not there, or have another size."""
     files = list(files)
     with ThreadPoolExecutor(MAX_PARALLEL_REQUESTS) as pool:
-        sizes = pool.map(file_system.size, [f"{folder}/{file.path}" for file in files])
+        sizes = pool.map(file_system.find_size, [f"{folder}/{file.path}" for file in files])
         return [file.path for file, size in zip(files, sizes, strict=True) if size != file.bytes]
 
 

@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from onceonly.errors import NotCommitted
 from onceonly.spark import java
 from onceonly.spark.home import spark_home
-from onceonly.storage.durability import to_disk
+from onceonly.storage.durability import sync
 
 PATTERN = "spark-*.jsa"
 LOCK = "preparing.lock"
@@ -60,7 +60,7 @@ def make(jars: Path) -> bool:
         with TemporaryDirectory(prefix="preparing-", dir=jars) as folder:
             draft = Path(folder) / "draft.jsa"
             _train(jars, draft)
-            to_disk(draft)
+            sync(draft)
             archive = draft.replace(jars.absolute() / f"spark-{key}-{draft.stat().st_size}.jsa")
         _delete_others(archive)
         return True

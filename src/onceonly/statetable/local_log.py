@@ -14,7 +14,7 @@ from pathlib import Path
 
 from onceonly.delta.log_files import ENTRY_NAME_LENGTH, LOG_FOLDER, entry_name
 from onceonly.statetable.log import CONFIGURATION, NONE, Commit, Damaged, Entry, Taken, creation, parse_entry
-from onceonly.storage.durability import to_disk, way_to_disk
+from onceonly.storage.durability import sync, sync_with_parents
 
 File = tuple[int, int, int]  # by which it is recognised: its number on the disk, when it was written, and its size
 MAX_PARSED_ENTRIES = 256  # entries that are kept in memory
@@ -113,7 +113,7 @@ class LocalLog:
 
     def create(self, configuration: Mapping[str, str] = CONFIGURATION) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        way_to_disk(self.folder)
+        sync_with_parents(self.folder)
         with suppress(Taken):
             self.commit(0, creation(configuration), None)
 
@@ -122,7 +122,7 @@ class LocalLog:
         draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         try:
             draft.write_text(commit.lines(), encoding="utf-8")
-            to_disk(draft)
+            sync(draft)
             self._check_after(after)
             os.link(draft, path)  # fails where the name exists: this is the compare-and-set
         except FileExistsError:
@@ -176,5 +176,5 @@ class LocalLog:
         if self._synced is None or self._synced[0] >= version:  # else the names of the folders are on disk
             folders += [self.table, *self.table.parents[:2]]
         for folder in folders:
-            to_disk(folder)
+            sync(folder)
         self._synced = newest

@@ -182,7 +182,7 @@ def _local_table_names(table: Path) -> list[str]:
 def _stored_table_names(uri: str) -> list[str]:
     from onceonly.storage.objects import Objects
 
-    return Objects(uri).folders(PIPELINES)
+    return Objects(uri).list_folders(PIPELINES)
 
 
 def _check_format(uri: str, table_format: str) -> None:

@@ -130,4 +130,4 @@ def _write_checkpoint(log: StoreLog, version: int, scratch: Path, last: Row) -> 
     content = (scratch / path).read_bytes()
     log.files.write(path, content)
     log.files.write(log_files.LAST_CHECKPOINT, (scratch / log_files.LAST_CHECKPOINT).read_bytes())
-    log.files.keep(path, rows_up_to(last.id), content)
+    log.files.remember(path, rows_up_to(last.id), content)

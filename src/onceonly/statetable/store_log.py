@@ -148,7 +148,7 @@ class StoreLog:
         """List the newest entry that is known and those behind it, in one request; False: it is another log."""
         memory = self._memory
         newest_path = log_files.entry_path(memory.newest)
-        listing = self.files.below(log_files.LOG_FOLDER, after=log_files.entry_path(memory.newest - 1))
+        listing = self.files.list_objects(log_files.LOG_FOLDER, after=log_files.entry_path(memory.newest - 1))
         newest_file = next((file for file in listing if file.path == newest_path), None)
         if newest_file is None or newest_file.tag != memory.tag:
             return False
@@ -225,7 +225,7 @@ def read_texts(uri: str) -> Iterator[str]:
         OSError: the storage does not answer.
     """
     files = Objects(uri)
-    for file in reversed(files.below(log_files.LOG_FOLDER)):
+    for file in reversed(files.list_objects(log_files.LOG_FOLDER)):
         if log_files.find_entry_version(file.name) is not None:
             with suppress(FileNotFoundError):
                 yield files.read(file.path, file.tag).decode()

@@ -135,7 +135,7 @@ class Container:
             slash = "/" if (blob.metadata or {}).get(FOLDER_KEY) else ""
             yield blob.name.removeprefix(prefix) + slash
 
-    def entries(self, folder: str, most: int | None = None) -> list[str]:
+    def list_entries(self, folder: str, most: int | None = None) -> list[str]:
         prefix = f"{self._key(folder)}/"
         pages = self._container.walk_blobs(name_starts_with=prefix, delimiter="/", results_per_page=most)
         names: set[str] = set()

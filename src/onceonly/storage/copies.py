@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 
 from onceonly.storage import arbitration
 from onceonly.storage.folders import arrow_file_system
-from onceonly.storage.interface import Fingerprint, Ready, Upload
+from onceonly.storage.interface import Fingerprint, PreparedFile, Upload
 from onceonly.storage.object_files import FOLDER_MARKER, NONCE, CopyingStore, ObjectFiles, StoredObject, UnmetCondition
 from onceonly.storage.own_paths import OwnPath
 
@@ -40,19 +40,19 @@ class CopiedFiles(ObjectFiles):
 
         arbitration.require_one_publisher(self._store, target, begin)
 
-    def ready(self, staged: str, final: str) -> Ready:
+    def prepare(self, staged: str, final: str) -> PreparedFile:
         source = self._store.find(staged)
         if source is None:
             raise FileNotFoundError(staged)
-        return Ready(Fingerprint(source.bytes, NONCE, uuid.uuid4().hex), Upload("", source.etag, ()))
+        return PreparedFile(Fingerprint(source.bytes, NONCE, uuid.uuid4().hex), Upload("", source.etag, ()))
 
-    def move(self, old: OwnPath, new: str, ready: Ready | None = None) -> None:
+    def move(self, old: OwnPath, new: str, ready: PreparedFile | None = None) -> None:
         """Copy the file to its final name. The old object stays."""
         source = self._store.find(old.path)
         staged_etag = ready.upload.source if ready and ready.upload else None
         if source is None or (staged_etag and source.etag != staged_etag):
             raise FileNotFoundError(old.path)
-        self._copy(old.path, source, new, ready.print.digest if ready else uuid.uuid4().hex)
+        self._copy(old.path, source, new, ready.fingerprint.digest if ready else uuid.uuid4().hex)
 
     def create(self, path: str, text: str, folder: OwnPath) -> None:
         """Create a file by a copy.
@@ -60,7 +60,7 @@ class CopiedFiles(ObjectFiles):
         What is copied is written before the sign is looked for, and is removed with the folder.
         """
         nonce = uuid.uuid4().hex
-        new = folder.below(f".new-{nonce}")
+        new = folder.join(f".new-{nonce}")
         self.write(new.path, text)
         try:
             source = self._store.find(new.path)
@@ -94,17 +94,17 @@ class CopiedFiles(ObjectFiles):
 
     def delete(self, folder: OwnPath) -> None:
         """Delete a folder. The sign goes first: whoever writes something there later looks for it afterwards."""
-        self.remove(folder.below(FOLDER_MARKER))
+        self.remove(folder.join(FOLDER_MARKER))
         super().delete(folder)
         self._store.unlink([f"{folder.path}/"])  # what Spark marks the folder itself by
 
-    def rows(
+    def read_rows(
         self, folder: str, format: ds.FileFormat, schema: pa.Schema | None = None, by: pa.Schema | None = None
     ) -> pa.RecordBatchReader:
         hive = ds.partitioning(by, flavor="hive")
         files, path = arrow_file_system(folder)
         # To pyarrow's own list, what marks a folder is a file.
-        names = [f"{path}/{name}" for name in self.visible(folder)]
+        names = [f"{path}/{name}" for name in self.list_visible(folder)]
         if schema and not names:
             return pa.RecordBatchReader.from_batches(schema, [])
         return ds.dataset(names, schema, format, files, hive, path).scanner().to_reader()

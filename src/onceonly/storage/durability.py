@@ -39,7 +39,7 @@ def require_writable(folder: Path) -> None:
     )
 
 
-def to_disk(path: Path) -> None:
+def sync(path: Path) -> None:
     """Sync (fsync) a file or a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -51,15 +51,15 @@ def to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def way_to_disk(folder: Path) -> None:
+def sync_with_parents(folder: Path) -> None:
     """Sync a folder and all its parents: any of them may be new."""
-    to_disk(folder)
+    sync(folder)
     for place in folder.absolute().parents:
         with suppress(PermissionError):  # a folder of another user
-            to_disk(place)
+            sync(place)
 
 
-def tree_to_disk(folder: Path) -> None:
+def sync_tree(folder: Path) -> None:
     """Sync everything below a folder, the folder, and its parents."""
     from concurrent.futures import ThreadPoolExecutor  # here, so that `onceonly status` starts fast
 
@@ -67,7 +67,7 @@ def tree_to_disk(folder: Path) -> None:
         list(pool.map(_sync_existing, _files_below(folder)))
     for root, _, _ in os.walk(folder):
         _sync_existing(Path(root))
-    way_to_disk(folder.parent)
+    sync_with_parents(folder.parent)
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
@@ -76,7 +76,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
             yield Path(root) / name
 
 
-def files_to_disk(paths: Iterable[Path]) -> None:
+def sync_files(paths: Iterable[Path]) -> None:
     """Sync these files and their folders, up to the root. A file that is missing was removed by its owner since."""
     from concurrent.futures import ThreadPoolExecutor
 
@@ -85,7 +85,7 @@ def files_to_disk(paths: Iterable[Path]) -> None:
         list(pool.map(_sync_existing, files))
     folders = {path.parent for path in files}
     for folder in sorted(folder for folder in folders if folder.exists()):
-        way_to_disk(folder)
+        sync_with_parents(folder)
 
 
 def write(path: Path, content: bytes) -> None:
@@ -93,11 +93,11 @@ def write(path: Path, content: bytes) -> None:
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         draft.write_bytes(content)
-        to_disk(draft)
+        sync(draft)
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
-    to_disk(path.parent)
+    sync(path.parent)
 
 
 class Log:
@@ -122,9 +122,9 @@ class Log:
         for name in new_names:
             _sync_existing(self.folder / name)  # a missing one was cleaned up, and a later log checkpoint is on disk
         if new_names and synced < 0:
-            way_to_disk(self.folder)  # not known to this process: any parent may be new, too
+            sync_with_parents(self.folder)  # not known to this process: any parent may be new, too
         elif new_names:
-            to_disk(self.folder)
+            sync(self.folder)
         self._synced_version = newest
 
     def tail(self) -> list[str]:
@@ -144,7 +144,7 @@ class Log:
 
 def _sync_existing(path: Path) -> None:
     with suppress(FileNotFoundError):
-        to_disk(path)
+        sync(path)
 
 
 def version_of(name: str) -> int:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pyarrow.fs as pafs
 
 from onceonly.storage import objects
-from onceonly.storage.durability import to_disk
+from onceonly.storage.durability import sync
 from onceonly.storage.own_paths import HIDDEN, OwnPath
 from onceonly.storage.paths import AZURE_SCHEMES, GOOGLE_SCHEMES, S3_SCHEMES, local_path, split_google_uri
 
@@ -32,7 +32,7 @@ class Folders:
         """Delete the folder with all its content, if it exists. Raises InvalidPipeline: not a transaction's name."""
         delete(OwnPath(self.uri, name))
 
-    def mark(self, name: str, text: str) -> bool:
+    def create_mark(self, name: str, text: str) -> bool:
         """Create a small file, durably; False: it exists already.
 
         On an object store the check comes first, so two processes may both see that they created it.
@@ -56,7 +56,7 @@ class Folders:
             OSError: `mark` would fail, too.
         """
         name = f".probe-{uuid.uuid4().hex}"
-        self.mark(f"{folder}/{name}", "")
+        self.create_mark(f"{folder}/{name}", "")
         probe = OwnPath(self.uri, f"{folder}/{name}")
         if is_marked_store(self.uri):
             return objects.literal(self.path(folder)).unlink([name])
@@ -68,28 +68,28 @@ class Folders:
         local = local_path(self.uri)
         return local.is_dir() if local else True
 
-    def files(self, name: str) -> dict[str, int]:
+    def list_files(self, name: str) -> dict[str, int]:
         """Return the sizes in bytes of the files below a folder that readers see, by path.
 
         Empty if the folder does not exist.
         """
         if is_marked_store(self.uri):
-            sizes = {obj.path: obj.size for obj in objects.literal(self.path(name)).below()}
+            sizes = {obj.path: obj.size for obj in objects.literal(self.path(name)).list_objects()}
         else:
             files, path = arrow_file_system(self.path(name))
             infos = files.get_file_info(pafs.FileSelector(path, allow_not_found=True, recursive=True))
             sizes = {info.path.removeprefix(f"{path}/"): info.size for info in infos if info.is_file}
         return {path: size for path, size in sizes.items() if size and not _is_hidden(path)}
 
-    def text(self, name: str) -> str:
+    def read_text(self, name: str) -> str:
         files, path = arrow_file_system(self.path(name))
         with files.open_input_stream(path) as stream:
             return str(stream.read().decode())
 
-    def names(self) -> list[str]:
+    def list_names(self) -> list[str]:
         """Return the names of all folders in it, and of files where that costs nothing; empty if it does not exist."""
         if is_marked_store(self.uri):
-            return objects.literal(self.uri).folders("")
+            return objects.literal(self.uri).list_folders("")
         files, path = arrow_file_system(self.uri)
         infos = files.get_file_info(pafs.FileSelector(path, allow_not_found=True))
         return [info.base_name for info in infos]
@@ -158,6 +158,6 @@ def _create_durably(path: Path, text: str) -> bool:
             file.write(text)
     except FileExistsError:
         return False
-    to_disk(path)
-    to_disk(path.parent)
+    sync(path)
+    sync(path.parent)
     return True

@@ -76,7 +76,7 @@ class Bucket:
             for blob in page:
                 yield blob.name.removeprefix(prefix)
 
-    def entries(self, folder: str, most: int | None = None) -> list[str]:
+    def list_entries(self, folder: str, most: int | None = None) -> list[str]:
         prefix = f"{self._key(folder)}/"
         blobs = self._client.list_blobs(
             self.name, prefix=prefix, delimiter="/", max_results=most, timeout=TIMEOUT_SECONDS

@@ -19,8 +19,8 @@ from onceonly.errors import NotCommitted
 from onceonly.storage.interface import (
     FileSystem,
     Fingerprint,
-    Move,
-    Ready,
+    PlannedMove,
+    PreparedFile,
     UnsuitableTarget,
     is_hidden,
     parent,
@@ -67,12 +67,12 @@ class HdfsFiles(FileSystem):
                 code="store-unreachable",
             ) from error
 
-    def same(self, one: str, other: str) -> bool:
+    def is_same_folder(self, one: str, other: str) -> bool:
         return one == other
 
     def probe(self, folder: OwnPath, target: str) -> None:
         """Also check that a rename refuses an existing name: a gateway in front of HDFS might overwrite it."""
-        first, second = (folder.below(f".{uuid.uuid4().hex}") for _ in range(2))
+        first, second = (folder.join(f".{uuid.uuid4().hex}") for _ in range(2))
         third = probe_in(target, "", folder)
         try:
             for probe in (first, second):
@@ -97,9 +97,9 @@ class HdfsFiles(FileSystem):
             self._cluster.rename(first.path, second.path)
             raise OSError("its rename overwrites an existing file")
 
-    def check_names(self, folder: OwnPath, files: Collection[Move], target: str, text: str) -> None:
+    def check_names(self, folder: OwnPath, files: Collection[PlannedMove], target: str, text: str) -> None:
         """Rename a file into the target and remove it there. For folders in it, ask for the permission."""
-        source, name = folder.below(f".{uuid.uuid4().hex}"), probe_in(target, "", folder)
+        source, name = folder.join(f".{uuid.uuid4().hex}"), probe_in(target, "", folder)
         final_folders = parents([*(file.final for file in files), f"{target}/{MANIFESTS}/manifest"])
         staged_folders = parents(file.staged for file in files)
         written_folders = {self._nearest(place) for place in final_folders} | set(staged_folders)
@@ -112,7 +112,7 @@ class HdfsFiles(FileSystem):
                 with suppress(FileExistsError):  # another process tries it, too
                     self._cluster.rename(source.path, name.path)
         except OSError as error:
-            if refusal := self.refusal(error):
+            if refusal := self.find_refusal(error):
                 raise refusal from error
             raise
         finally:
@@ -120,7 +120,7 @@ class HdfsFiles(FileSystem):
                 with suppress(OSError):  # an abort removes what is left
                     self.remove(probe)
 
-    def refusal(self, error: OSError) -> UnsuitableTarget | None:
+    def find_refusal(self, error: OSError) -> UnsuitableTarget | None:
         if isinstance(error, PermissionError):
             todo = f"Grant it to the user '{self._cluster.user}', or set HADOOP_USER_NAME."
             return UnsuitableTarget(f"{error}.", todo, code="target-not-writable")
@@ -130,7 +130,7 @@ class HdfsFiles(FileSystem):
             )
         return None
 
-    def check_staged(self, old: OwnPath, ready: Ready) -> None:
+    def check_staged(self, old: OwnPath, ready: PreparedFile) -> None:
         try:
             super().check_staged(old, ready)
             self._checked[old.path] = self._version(old.path)
@@ -144,10 +144,10 @@ class HdfsFiles(FileSystem):
         info = self._info(path)
         return info["fileId"], info["size"], info["modificationTime"]
 
-    def move(self, old: OwnPath, new: str, ready: Ready | None = None) -> None:
+    def move(self, old: OwnPath, new: str, ready: PreparedFile | None = None) -> None:
         """Rename the file. A staged one that was not checked since it was changed last is checked here."""
         is_checked = not ready or self._checked.get(old.path) == self._version(old.path)
-        if ready and not is_checked and self.fingerprint(old.path) != ready.print:
+        if ready and not is_checked and self.read_fingerprint(old.path) != ready.fingerprint:
             raise FileNotFoundError(f"{old.path} is not the file that was staged")
         try:
             self._cluster.rename(old.path, new)
@@ -160,7 +160,7 @@ class HdfsFiles(FileSystem):
         with suppress(FileNotFoundError, FileExistsError):
             self._cluster.rename(old.path, new.path)
 
-    def fingerprint(self, path: str) -> Fingerprint:
+    def read_fingerprint(self, path: str) -> Fingerprint:
         """Return HDFS's own checksum, which a rename does not change: a checksum of the checksums of the parts."""
         info = self._info(path)
         if info["type"] == "directory":
@@ -175,7 +175,7 @@ class HdfsFiles(FileSystem):
             return False
         return True
 
-    def size(self, path: str) -> int | None:
+    def find_size(self, path: str) -> int | None:
         try:
             info = self._info(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -197,7 +197,7 @@ class HdfsFiles(FileSystem):
     def make_durable(self, folder: str) -> None:
         return
 
-    def visible(self, folder: str) -> Iterator[str]:
+    def list_visible(self, folder: str) -> Iterator[str]:
         folders: list[str] = []
         for info in self._list(folder):
             name = info["pathSuffix"]
@@ -208,10 +208,10 @@ class HdfsFiles(FileSystem):
             elif info["type"] == "directory":
                 folders.append(name)
         for name in folders:
-            for path in self.visible(f"{folder}/{name}"):
+            for path in self.list_visible(f"{folder}/{name}"):
                 yield f"{name}/{path}"
 
-    def names(self, folder: str) -> list[str]:
+    def list_names(self, folder: str) -> list[str]:
         try:
             return [info["pathSuffix"] for info in self._list(folder)]
         except FileNotFoundError:
@@ -227,10 +227,10 @@ class HdfsFiles(FileSystem):
     def delete(self, folder: OwnPath) -> None:
         self._fs.rm(self._cluster.path(folder.path), recursive=True)
 
-    def rows(
+    def read_rows(
         self, folder: str, format: ds.FileFormat, schema: pa.Schema | None = None, by: pa.Schema | None = None
     ) -> pa.RecordBatchReader:
-        """See `FileSystem.rows`.
+        """Return the rows of a folder.
 
         Not by the scanner's own reader, which is created while the GIL is held: see `Cluster.dataset`.
         """

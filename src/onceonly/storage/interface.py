@@ -44,19 +44,19 @@ class Upload(NamedTuple):
     parts: tuple[str, ...]
 
 
-class Ready(NamedTuple):
+class PreparedFile(NamedTuple):
     """A staged file that can be published.
 
     Args:
-        print: by which it is known under its final name.
+        fingerprint: by which it is known under its final name.
         upload: what has been prepared for that; None: nothing has to be.
     """
 
-    print: Fingerprint
+    fingerprint: Fingerprint
     upload: Upload | None = None
 
 
-class Move(NamedTuple):
+class PlannedMove(NamedTuple):
     """A move that is going to be made: the path of the staged file, and its final one."""
 
     staged: str
@@ -74,7 +74,7 @@ class FileSystem(Protocol):
             NotCommitted: no response.
         """
 
-    def same(self, one: str, other: str) -> bool:
+    def is_same_folder(self, one: str, other: str) -> bool:
         """Whether two paths are the same folder."""
 
     def probe(self, folder: OwnPath, target: str) -> None:
@@ -95,11 +95,11 @@ class FileSystem(Protocol):
         """Whether a transaction's folder exists; only then can its manifest be written."""
         return self.exists(folder.path)
 
-    def ready(self, staged: str, final: str) -> Ready:
+    def prepare(self, staged: str, final: str) -> PreparedFile:
         """Prepare a staged file for its final name. Readers see nothing of it."""
-        return Ready(self.fingerprint(staged))
+        return PreparedFile(self.read_fingerprint(staged))
 
-    def move(self, old: OwnPath, new: str, ready: Ready | None = None) -> None:
+    def move(self, old: OwnPath, new: str, ready: PreparedFile | None = None) -> None:
         """Give a file its final name, atomically. A copy may keep the old one.
 
         Args:
@@ -109,14 +109,14 @@ class FileSystem(Protocol):
             FileNotFoundError: there is no such file, or no folder for the name.
         """
 
-    def check_staged(self, old: OwnPath, ready: Ready) -> None:
+    def check_staged(self, old: OwnPath, ready: PreparedFile) -> None:
         """Check that a staged file is the one that was staged, and that this process can move it.
 
         Raises:
             FileNotFoundError: it is missing, or is another file.
             UnsuitableTarget: this process can neither move nor read it.
         """
-        if self.fingerprint(old.path) != ready.print:
+        if self.read_fingerprint(old.path) != ready.fingerprint:
             raise FileNotFoundError(f"{old.path} is not the file that was staged")
         self.check_movable(old)
 
@@ -124,7 +124,7 @@ class FileSystem(Protocol):
         """Check that this process can move a file that another one has written. Raises UnsuitableTarget."""
         return
 
-    def check_names(self, folder: OwnPath, files: Collection[Move], target: str, text: str) -> None:
+    def check_names(self, folder: OwnPath, files: Collection[PlannedMove], target: str, text: str) -> None:
         """Try to create a file where `create` and `move` will, in each folder of the target, and remove it.
 
         What a killed process leaves of it is invisible to readers, and `remove_probes` removes it.
@@ -145,7 +145,7 @@ class FileSystem(Protocol):
         """Remove what `probe` and `check_names` have left in the target for that transaction."""
         self.remove(probe_in(target, "", folder))
 
-    def refusal(self, error: OSError) -> UnsuitableTarget | None:
+    def find_refusal(self, error: OSError) -> UnsuitableTarget | None:
         """Return the reason of an error that no repetition helps against; None: one may help."""
         return None
 
@@ -158,7 +158,7 @@ class FileSystem(Protocol):
         """
         if not self.exists(folder.path):
             raise FileNotFoundError(folder.path)
-        new = folder.below(f".new-{uuid.uuid4().hex}")
+        new = folder.join(f".new-{uuid.uuid4().hex}")
         self.write(new.path, text)
         try:
             self.move(new, path)
@@ -178,12 +178,12 @@ class FileSystem(Protocol):
         Nothing happens if the old one is missing or the new one exists.
         """
 
-    def fingerprint(self, path: str) -> Fingerprint:
+    def read_fingerprint(self, path: str) -> Fingerprint:
         """Return the fingerprint of a file. Raises IsADirectoryError for a folder."""
 
     def exists(self, path: str) -> bool: ...
 
-    def size(self, path: str) -> int | None:
+    def find_size(self, path: str) -> int | None:
         """Return the size of a file in bytes; None if there is none."""
 
     def read(self, path: str) -> str: ...
@@ -203,10 +203,10 @@ class FileSystem(Protocol):
     def make_durable(self, folder: str) -> None:
         """Make every file below the folder, and every name, durable."""
 
-    def visible(self, folder: str) -> Iterator[str]:
+    def list_visible(self, folder: str) -> Iterator[str]:
         """Yield the files below that a reader would see, in order, relative to the folder."""
 
-    def names(self, folder: str) -> list[str]:
+    def list_names(self, folder: str) -> list[str]:
         """Return the names in the folder; empty if it does not exist."""
 
     def remove(self, file: OwnPath) -> None:
@@ -218,7 +218,7 @@ class FileSystem(Protocol):
     def delete(self, folder: OwnPath) -> None:
         """Delete a folder with all its content, if it exists. Another process may delete it at the same time."""
 
-    def rows(
+    def read_rows(
         self, folder: str, format: ds.FileFormat, schema: pa.Schema | None = None, by: pa.Schema | None = None
     ) -> pa.RecordBatchReader:
         """Return the rows of the files below that a reader would see. Partition folders become columns.

@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from onceonly.storage import folders
-from onceonly.storage.durability import to_disk, tree_to_disk
+from onceonly.storage.durability import sync, sync_tree
 from onceonly.storage.interface import (
     FileSystem,
     Fingerprint,
-    Move,
-    Ready,
+    PlannedMove,
+    PreparedFile,
     UnsuitableTarget,
     is_hidden,
     parent,
@@ -78,7 +78,7 @@ class LocalFiles(FileSystem):
                 "Mount the folder above it, or choose a folder below it.",
             )
 
-    def same(self, one: str, other: str) -> bool:
+    def is_same_folder(self, one: str, other: str) -> bool:
         """Compare device and inode, so through any mount or link."""
         with suppress(FileNotFoundError):
             return one == other or os.path.samefile(one, other)
@@ -88,8 +88,8 @@ class LocalFiles(FileSystem):
 
     def probe(self, folder: OwnPath, target: str) -> None:
         """Try a hard link: a bind mount has the same device number on both sides, and no hard link can cross it."""
-        probe = folder.below(".probe")
-        name = OwnPath(target, f".{folder.name}") if os.path.isdir(target) else folder.below(".name")
+        probe = folder.join(".probe")
+        name = OwnPath(target, f".{folder.name}") if os.path.isdir(target) else folder.join(".name")
         try:
             _make_folders(folder.path)
             Path(probe.path).touch()
@@ -100,7 +100,7 @@ class LocalFiles(FileSystem):
             self.remove(name)
             self.remove(probe)
 
-    def check_staged(self, old: OwnPath, ready: Ready) -> None:
+    def check_staged(self, old: OwnPath, ready: PreparedFile) -> None:
         try:
             super().check_staged(old, ready)
             self._checked[old.path] = _version(old.path)
@@ -117,14 +117,14 @@ class LocalFiles(FileSystem):
             os.link(old.path, probe.path)
             self.remove(probe)
         except OSError as error:
-            refusal = _other_user(old.path) if error.errno in PERMISSIONS else self.refusal(error)
+            refusal = _other_user(old.path) if error.errno in PERMISSIONS else self.find_refusal(error)
             if refusal:
                 raise refusal from error
             raise
 
-    def check_names(self, folder: OwnPath, files: Collection[Move], target: str, text: str) -> None:
+    def check_names(self, folder: OwnPath, files: Collection[PlannedMove], target: str, text: str) -> None:
         """Link a file to a name in each of the folders, or in the nearest parent that exists, and remove it."""
-        probe = folder.below(f"{PROBE}{uuid.uuid4().hex}")
+        probe = folder.join(f"{PROBE}{uuid.uuid4().hex}")
         try:
             self.write(probe.path, text)
             if not os.path.isdir(target):
@@ -133,7 +133,7 @@ class LocalFiles(FileSystem):
             for place in sorted({_nearest(place) for place in places}):
                 self._try_name(probe, probe_in(target, place.removeprefix(target).strip("/"), folder))
         except OSError as error:
-            if refusal := self.refusal(error):
+            if refusal := self.find_refusal(error):
                 raise refusal from error
             raise
         finally:
@@ -177,7 +177,7 @@ class LocalFiles(FileSystem):
             with suppress(NotADirectoryError):
                 self.remove(probe_in(target, place, folder))
 
-    def refusal(self, error: OSError) -> UnsuitableTarget | None:
+    def find_refusal(self, error: OSError) -> UnsuitableTarget | None:
         path = str(error.filename2 or error.filename or "the target")
         if error.errno in PERMISSIONS:
             is_link = error.filename2 is not None and os.access(parent(path), os.W_OK | os.X_OK, effective_ids=True)
@@ -189,13 +189,13 @@ class LocalFiles(FileSystem):
             return UnsuitableTarget(f"{path}: {why} ({error.strerror}).", todo, code)
         return None
 
-    def move(self, old: OwnPath, new: str, ready: Ready | None = None) -> None:
+    def move(self, old: OwnPath, new: str, ready: PreparedFile | None = None) -> None:
         """Move by two steps: for a moment the file has both names.
 
         A staged file that was not checked since it was changed last is checked here.
         """
         is_checked = not ready or self._checked.get(old.path) == _version(old.path)
-        if ready and not is_checked and self.fingerprint(old.path) != ready.print:
+        if ready and not is_checked and self.read_fingerprint(old.path) != ready.fingerprint:
             raise FileNotFoundError(f"{old.path} is not the file that was staged")
         os.link(old.path, new)
         self.remove(old)
@@ -204,9 +204,9 @@ class LocalFiles(FileSystem):
         if not os.path.exists(new.path):
             with suppress(FileNotFoundError):
                 os.rename(old.path, new.path)
-                to_disk(Path(new.path).parent)
+                sync(Path(new.path).parent)
 
-    def fingerprint(self, path: str) -> Fingerprint:
+    def read_fingerprint(self, path: str) -> Fingerprint:
         with Path(path).open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             return Fingerprint(os.fstat(file.fileno()).st_size, "sha256", digest)
@@ -214,7 +214,7 @@ class LocalFiles(FileSystem):
     def exists(self, path: str) -> bool:
         return Path(path).exists()
 
-    def size(self, path: str) -> int | None:
+    def find_size(self, path: str) -> int | None:
         place = Path(path)
         return place.stat().st_size if place.is_file() else None
 
@@ -223,7 +223,7 @@ class LocalFiles(FileSystem):
 
     def write(self, path: str, text: str) -> None:
         Path(path).write_text(text)
-        to_disk(Path(path))
+        sync(Path(path))
 
     def make_folder(self, folder: str, root: str) -> None:
         place, end = Path(folder), Path(root).parent
@@ -235,22 +235,22 @@ class LocalFiles(FileSystem):
         while place != end:
             place = place.parent
             with suppress(PermissionError):  # a parent of the target may be another user's
-                to_disk(place)
+                sync(place)
 
     def sync_names(self, folder: str) -> None:
-        to_disk(Path(folder))
+        sync(Path(folder))
 
     def make_durable(self, folder: str) -> None:
-        tree_to_disk(Path(folder))
+        sync_tree(Path(folder))
 
-    def visible(self, folder: str) -> Iterator[str]:
+    def list_visible(self, folder: str) -> Iterator[str]:
         for root, places, names in os.walk(folder):
             places[:] = sorted(name for name in places if not is_hidden(name))  # `os.walk` descends into these only
             for name in sorted(names):
                 if not is_hidden(name):
                     yield str((Path(root) / name).relative_to(folder))
 
-    def names(self, folder: str) -> list[str]:
+    def list_names(self, folder: str) -> list[str]:
         return os.listdir(folder) if os.path.isdir(folder) else []
 
     def remove(self, file: OwnPath) -> None:
@@ -263,7 +263,7 @@ class LocalFiles(FileSystem):
     def delete(self, folder: OwnPath) -> None:
         folders.delete(folder)
 
-    def rows(
+    def read_rows(
         self, folder: str, format: ds.FileFormat, schema: pa.Schema | None = None, by: pa.Schema | None = None
     ) -> pa.RecordBatchReader:
         hive = ds.partitioning(by, flavor="hive")

@@ -129,10 +129,10 @@ def _find_on_store(folder: str | Path) -> tuple[FileSystem, str] | None:
 
 def _read_from_store(file_system: FileSystem, root: str) -> dict[str, Any]:
     """Return the manifests of a folder on an object store. Raises FileNotFoundError: there is no such folder."""
-    if not file_system.names(root):
+    if not file_system.list_names(root):
         raise FileNotFoundError(f"{root} is not a folder")
     place = f"{root}/{MANIFESTS}"
     return _read_manifests(
-        lambda: [name for name in file_system.names(place) if name.endswith(".manifest")],
+        lambda: [name for name in file_system.list_names(place) if name.endswith(".manifest")],
         lambda name: file_system.read(f"{place}/{name}"),
     )

@@ -13,7 +13,15 @@ from io import UnsupportedOperation
 from typing import NamedTuple, Protocol
 
 from onceonly.errors import NotCommitted
-from onceonly.storage.interface import FileSystem, Fingerprint, Move, Ready, UnsuitableTarget, is_hidden, probe_in
+from onceonly.storage.interface import (
+    FileSystem,
+    Fingerprint,
+    PlannedMove,
+    PreparedFile,
+    UnsuitableTarget,
+    is_hidden,
+    probe_in,
+)
 from onceonly.storage.own_paths import OwnPath
 
 FOLDER_MARKER = ".folder"  # the object that is the sign of a transaction's folder
@@ -51,7 +59,7 @@ class Store(Protocol):
     def list_names(self, folder: str) -> Iterator[str]:
         """Yield the names of all objects below a folder, relative to it; of what marks one, with a slash at the end."""
 
-    def entries(self, folder: str, most: int | None = None) -> list[str]:
+    def list_entries(self, folder: str, most: int | None = None) -> list[str]:
         """Return the names in a folder: of objects and of folders.
 
         Args:
@@ -97,7 +105,7 @@ class ObjectFiles(FileSystem):
             NotCommitted: no response.
         """
         try:
-            if self._store.entries(f"{target}/_delta_log", most=2):  # the first one may be what marks the folder
+            if self._store.list_entries(f"{target}/_delta_log", most=2):  # the first one may be what marks the folder
                 raise UnsuitableTarget(f"{target} is a Delta table.", "Use a DeltaSink, or another folder.")
             if self.exists(target):
                 raise UnsuitableTarget(f"{target} is not a folder.", "Choose another path.")
@@ -129,7 +137,7 @@ class ObjectFiles(FileSystem):
             UnsuitableTarget: two processes could publish other files under one name.
         """
 
-    def same(self, one: str, other: str) -> bool:
+    def is_same_folder(self, one: str, other: str) -> bool:
         return one == other
 
     def probe(self, folder: OwnPath, target: str) -> None:
@@ -142,28 +150,28 @@ class ObjectFiles(FileSystem):
     def has_begun(self, folder: OwnPath) -> bool:
         return self.exists(f"{folder.path}/{FOLDER_MARKER}")
 
-    def check_staged(self, old: OwnPath, ready: Ready) -> None:
+    def check_staged(self, old: OwnPath, ready: PreparedFile) -> None:
         """Check that the staged object has the version of which its upload or its copy is made.
 
         It has to be there even if its upload is complete but for the last step: uploads expire.
         """
         staged = self._store.find(old.path)
         version = ready.upload.source if ready.upload else ""
-        if staged is None or staged.bytes != ready.print.bytes or (version and staged.etag != version):
+        if staged is None or staged.bytes != ready.fingerprint.bytes or (version and staged.etag != version):
             raise FileNotFoundError(f"{old.path} is not the object that was staged")
 
-    def check_names(self, folder: OwnPath, files: Collection[Move], target: str, text: str) -> None:
+    def check_names(self, folder: OwnPath, files: Collection[PlannedMove], target: str, text: str) -> None:
         """Write a small object into the staged folder and into the target, and remove both."""
         try:
-            for probe in (folder.below(f".{uuid.uuid4().hex}"), probe_in(target, "", folder)):
+            for probe in (folder.join(f".{uuid.uuid4().hex}"), probe_in(target, "", folder)):
                 self.write(probe.path, text)
                 self.remove(probe)
         except OSError as error:
-            if refusal := self.refusal(error):
+            if refusal := self.find_refusal(error):
                 raise refusal from error
             raise
 
-    def refusal(self, error: OSError) -> UnsuitableTarget | None:
+    def find_refusal(self, error: OSError) -> UnsuitableTarget | None:
         if not isinstance(error, PermissionError):
             return None
         todo = "Allow this login to list, read, write and delete there (docs/object-stores.md)."
@@ -173,7 +181,7 @@ class ObjectFiles(FileSystem):
         """Rename file by file: repeating it continues where it ended."""
         for name in list(self._store.list_names(old.path)):
             if name and not name.endswith("/"):
-                self._finish_move(old.below(name), new.below(name))
+                self._finish_move(old.join(name), new.join(name))
 
     def _finish_move(self, old: OwnPath, new: OwnPath) -> None:
         """Move a file, or finish a move that a process began before it died.
@@ -188,7 +196,7 @@ class ObjectFiles(FileSystem):
             if self.exists(old.path):
                 raise
 
-    def fingerprint(self, path: str) -> Fingerprint:
+    def read_fingerprint(self, path: str) -> Fingerprint:
         obj = self._store.find(path)
         if obj is None:
             raise FileNotFoundError(path)
@@ -197,7 +205,7 @@ class ObjectFiles(FileSystem):
     def exists(self, path: str) -> bool:
         return self._store.find(path) is not None
 
-    def size(self, path: str) -> int | None:
+    def find_size(self, path: str) -> int | None:
         obj = self._store.find(path)
         return obj.bytes if obj else None
 
@@ -216,13 +224,13 @@ class ObjectFiles(FileSystem):
     def make_durable(self, folder: str) -> None:
         return
 
-    def visible(self, folder: str) -> Iterator[str]:
+    def list_visible(self, folder: str) -> Iterator[str]:
         for name in self._store.list_names(folder):
             if name and not name.endswith("/") and not any(map(is_hidden, name.split("/"))):
                 yield name
 
-    def names(self, folder: str) -> list[str]:
-        return self._store.entries(folder)
+    def list_names(self, folder: str) -> list[str]:
+        return self._store.list_entries(folder)
 
     def remove(self, file: OwnPath) -> None:
         self._store.unlink([file.path])

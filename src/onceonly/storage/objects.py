@@ -85,18 +85,18 @@ class Objects:
         self.uri, self._root = uri.rstrip("/"), str(local or unquote(parts.path)).strip("/")
         self._bucket = "file:///" if local else f"{parts.scheme}://{parts.netloc}"
 
-    def below(self, folder: str = "", after: str = "") -> list[ListedObject]:
+    def list_objects(self, folder: str = "", after: str = "") -> list[ListedObject]:
         """Return all objects in a folder, at any depth, in the order of their names.
 
         Args:
             after: only those behind that path.
         """
         objects: list[ListedObject] = []
-        for page in self.pages(folder, after):
+        for page in self.list_pages(folder, after):
             objects += page
         return sorted(objects, key=lambda obj: obj.path)
 
-    def pages(self, folder: str = "", after: str = "") -> Iterator[list[ListedObject]]:
+    def list_pages(self, folder: str = "", after: str = "") -> Iterator[list[ListedObject]]:
         """Yield the same as `below`, by single requests.
 
         Each is in order, as stores list their objects; a local folder, in tests, does not.
@@ -113,7 +113,7 @@ class Objects:
                     objects.append(ListedObject(meta["path"][start:], meta["size"], _tag(meta), changed))
                 yield sorted(objects, key=lambda obj: obj.path)
 
-    def folders(self, folder: str) -> list[str]:
+    def list_folders(self, folder: str) -> list[str]:
         """Return the names of the folders in a folder."""
         import obstore
 
@@ -136,7 +136,7 @@ class Objects:
         with _translate_errors():
             answer = obstore.get(self._store, self._path(path))
             content, current_tag = bytes(answer.bytes()), _tag(answer.meta)
-        self.keep(path, current_tag, content)
+        self.remember(path, current_tag, content)
         return content
 
     def create(self, path: str, content: bytes) -> str | None:
@@ -162,10 +162,10 @@ class Objects:
 
     def clear(self) -> None:
         """Delete everything below the URI; what marks a folder, an empty object, after all that is in it."""
-        objects = self.below()
+        objects = self.list_objects()
         while paths := [obj.path for obj in objects if obj.size]:
             self.unlink(paths)
-            objects = self.below()
+            objects = self.list_objects()
         for marker in sorted([obj.path for obj in objects], reverse=True):
             self._unmark(self._path(marker))
         self._unmark(self._root)
@@ -192,8 +192,8 @@ class Objects:
         with _translate_errors():
             parts = mode == "overwrite" and len(content) > MAX_SINGLE_PUT_BYTES
             tag = _tag(obstore.put(self._store, self._path(path), content, mode=mode, use_multipart=parts))
-        self.keep(path, tag, content)
-        self.keep(path, WRITTEN, content)
+        self.remember(path, tag, content)
+        self.remember(path, WRITTEN, content)
         return tag
 
     def _path(self, path: str) -> str:
@@ -206,7 +206,7 @@ class Objects:
     def _key(self, path: str, tag: str) -> Key:
         return self._bucket, _settings(), self._path(path), tag
 
-    def keep(self, path: str, tag: str | None, content: bytes) -> None:
+    def remember(self, path: str, tag: str | None, content: bytes) -> None:
         """Keep a small object in memory, for `read` by that tag.
 
         Args:

@@ -47,7 +47,7 @@ class OwnPath:
     def path(self) -> str:
         return f"{self.root.rstrip('/')}/{self.name}"
 
-    def below(self, path: str) -> OwnPath:
+    def join(self, path: str) -> OwnPath:
         """Return a path below this one. Raises InvalidPipeline: it leaves this one."""
         return OwnPath(self.root, f"{self.name}/{path}")
 

@@ -21,7 +21,7 @@ import pyarrow.dataset as ds
 
 from onceonly.storage import arbitration
 from onceonly.storage.folders import arrow_file_system
-from onceonly.storage.interface import MAX_PARALLEL_REQUESTS, Fingerprint, Ready, Upload
+from onceonly.storage.interface import MAX_PARALLEL_REQUESTS, Fingerprint, PreparedFile, Upload
 from onceonly.storage.object_files import FOLDER_MARKER, MARK_KEY, NONCE, ObjectFiles, StoredObject
 from onceonly.storage.own_paths import OwnPath
 from onceonly.storage.s3_client import Bucket, EndedUpload
@@ -49,17 +49,17 @@ class S3Files(ObjectFiles):
 
         arbitration.require_one_publisher(self._bucket, target, begin, lambda folder: self._uploads.end(folder, ""))
 
-    def ready(self, staged: str, final: str) -> Ready:
+    def prepare(self, staged: str, final: str) -> PreparedFile:
         nonce = uuid.uuid4().hex
         source = self._bucket.find(staged)
         if source is None:
             raise FileNotFoundError(staged)
         upload = _begin_upload(lambda: self._uploads.begin_copy(staged, source, final, nonce))
-        return Ready(Fingerprint(source.bytes, NONCE, nonce), upload)
+        return PreparedFile(Fingerprint(source.bytes, NONCE, nonce), upload)
 
-    def move(self, old: OwnPath, new: str, ready: Ready | None = None) -> None:
+    def move(self, old: OwnPath, new: str, ready: PreparedFile | None = None) -> None:
         """Complete the upload that was prepared for the name, or another one. The old object stays."""
-        nonce = ready.print.digest if ready else uuid.uuid4().hex
+        nonce = ready.fingerprint.digest if ready else uuid.uuid4().hex
         upload = ready.upload if ready else None
         if upload is None and self.exists(new):
             raise FileExistsError(new)
@@ -107,7 +107,7 @@ class S3Files(ObjectFiles):
     def end_uploads(self, target: str, stem: str) -> None:
         self._uploads.end(target, stem)
 
-    def rows(
+    def read_rows(
         self, folder: str, format: ds.FileFormat, schema: pa.Schema | None = None, by: pa.Schema | None = None
     ) -> pa.RecordBatchReader:
         hive = ds.partitioning(by, flavor="hive")

@@ -109,7 +109,7 @@ class Bucket:
             for content in page.get("Contents", ()):
                 yield content["Key"].removeprefix(prefix)
 
-    def entries(self, folder: str, most: int | None = None) -> list[str]:
+    def list_entries(self, folder: str, most: int | None = None) -> list[str]:
         """Return the names in a folder: of objects and of folders."""
         prefix = f"{self.key(folder)}/"
         limit = {"MaxKeys": most} if most else {}

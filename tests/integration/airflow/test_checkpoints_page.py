@@ -457,7 +457,7 @@ def staged(site: Site, name: str, gate: dict[str, Any] | None = None) -> tuple[P
     folder = Path(staging_of(str(target)), txn.name, "data")
     folder.mkdir(parents=True)
     (folder / file).write_text("a row\n")
-    files = [StagedFile(file, file, LocalFiles().fingerprint(str(folder / file))).to_json()]
+    files = [StagedFile(file, file, LocalFiles().read_fingerprint(str(folder / file))).to_json()]
     places = {"target": str(target), "folder": str(folder), "manifest": manifest_path(txn), "txn": txn.name}
     plain = {"kind": "files", "format": "json", "rows": 1, "bytes": 5}
     past.stage(1, NOW - 58 * SECOND, {"out": {**plain, "files": files, **places}})

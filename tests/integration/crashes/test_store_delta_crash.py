@@ -58,7 +58,7 @@ def check_truth(world: World) -> None:
     assert through.state.view("flights").open == []
     through.sweep("flights")
     assert world.kind.at(world.lake).leftovers(f"{through.state.id}-flights") == []
-    inner = [each.path for each in Objects(world.lake).below() if "/_delta_log/" in each.path]
+    inner = [each.path for each in Objects(world.lake).list_objects() if "/_delta_log/" in each.path]
     assert inner == [], "the log of a staged folder"
     DeltaTable(world.lake).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
     assert world.kind.shown(world.lake) == world.kind.truth

@@ -34,7 +34,7 @@ class LightStoreFiles(FileWriter):
         stage.check(self.config, self._file_system, self._target)
         folder = OwnPath(staging_of(self._target), txn.name)
         self._file_system.probe(folder, self._target)
-        data = folder.below("data").path
+        data = folder.join("data").path
         files = min(self.files, len(given))
         for number in range(files):
             lines = "".join(f"{json.dumps(row)}\n" for row in given[number::files])

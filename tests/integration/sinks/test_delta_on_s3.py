@@ -91,7 +91,7 @@ def test_a_store_that_ignores_conditions_gets_no_table(
     for refused in (sink.check, lambda: sink.stage(transaction(), rows)):
         with pytest.raises(InvalidPipeline, match="were told that they succeeded"):
             refused()
-    assert Objects(uri).below() == []
+    assert Objects(uri).list_objects() == []
     between.let(Rule())
     with few.reading(10):
         handle = sink.stage(transaction(), rows)

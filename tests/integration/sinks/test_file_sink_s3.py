@@ -24,7 +24,7 @@ from onceonly.sinks.files.handle import staging_of
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.sources.files import FileReader
 from onceonly.storage import arbitration, manifests, s3, s3_client
-from onceonly.storage.interface import Ready
+from onceonly.storage.interface import PreparedFile
 from onceonly.storage.own_paths import OwnPath
 from onceonly.storage.s3 import S3Files
 from onceonly.storage.s3_client import Bucket
@@ -92,14 +92,14 @@ def test_a_file_of_many_parts_and_an_empty_one_arrive_whole(lake: Lake, monkeypa
     monkeypatch.setattr(s3, "PART_BYTES", 5 * MB)
     folder, on = OwnPath(staging_of(lake.uri), transaction().name), lake.files
     for name, text in (("big", "0123456789abcdef" * (13 * MB // 16)), ("empty", "")):
-        staged, final = folder.below(f"data/{name}"), f"{lake.uri}/{name}"
+        staged, final = folder.join(f"data/{name}"), f"{lake.uri}/{name}"
         on.write(staged.path, text)
-        ready = on.ready(staged.path, final)
+        ready = on.prepare(staged.path, final)
         assert len(ready.upload.parts) == (3 if text else 1)  # type: ignore[union-attr]
-        assert on.size(final) is None
+        assert on.find_size(final) is None
         on.move(staged, final, ready)
         on.move(staged, final, ready)  # it is there, and it is this one
-        assert on.read(final) == text and on.fingerprint(final) == ready.print
+        assert on.read(final) == text and on.read_fingerprint(final) == ready.fingerprint
         with pytest.raises(FileExistsError):
             on.move(staged, final)
 
@@ -158,7 +158,7 @@ def test_a_file_that_is_changed_while_it_is_set_aside_is_not_lost(lake: Lake) ->
     staged = OwnPath(staging_of(lake.uri), transaction().name)
     uri = f"{handle['folder']}/{handle['files'][0]['staged']}"
     with pytest.raises(OSError):
-        S3Files(Changing(uri)).rename_folder(staged.below("data"), staged.below("given-up"))
+        S3Files(Changing(uri)).rename_folder(staged.join("data"), staged.join("given-up"))
     assert lake.files.read(uri) == "another's"
 
 
@@ -166,9 +166,9 @@ def test_a_file_of_another_is_not_taken_back(lake: Lake) -> None:
     handle = lake.stage(1, 1)
     file = moves.StagedFile.from_json(handle["files"][0])
     staged = OwnPath(staging_of(lake.uri), transaction().name)
-    moves.move(lake.files, [file], staged.below("data"), lake.uri)
+    moves.move(lake.files, [file], staged.join("data"), lake.uri)
     final = f"{lake.uri}/{file.final}"
-    moves.move_back(S3Files(Changing(final)), [file], staged.below("kept"), lake.uri)
+    moves.move_back(S3Files(Changing(final)), [file], staged.join("kept"), lake.uri)
     assert lake.files.read(final) == "another's"
 
 
@@ -231,10 +231,10 @@ def test_who_wakes_up_after_it_was_given_up_publishes_nothing(lake: Lake, expire
     if expired:
         lake.store.abort_all(f"{lake.name}/")
     file = moves.StagedFile.from_json(handle["files"][0])
-    staged = OwnPath(staging_of(lake.uri), transaction().name).below(f"data/{file.staged}")
+    staged = OwnPath(staging_of(lake.uri), transaction().name).join(f"data/{file.staged}")
     on = S3Files(Late(lambda: lake.sink.fence(handle, 1)))
     with pytest.raises(FileNotFoundError):
-        on.move(staged, f"{lake.uri}/{file.final}", Ready(file.print, file.upload))
+        on.move(staged, f"{lake.uri}/{file.final}", PreparedFile(file.print, file.upload))
     assert lake.numbers() == []
     with pytest.raises(Fenced, match="given up"):
         lake.commit(handle)
@@ -245,7 +245,7 @@ def test_who_wakes_up_after_it_was_given_up_publishes_nothing(lake: Lake, expire
 def test_what_was_published_before_it_was_given_up_is_taken_back(lake: Lake) -> None:
     handle = lake.stage(1, 1, 2)
     file = moves.StagedFile.from_json(handle["files"][0])
-    staged = OwnPath(staging_of(lake.uri), transaction().name).below("data")
+    staged = OwnPath(staging_of(lake.uri), transaction().name).join("data")
     moves.move(lake.files, [file], staged, lake.uri)
     assert len(lake.numbers()) == 1
     assert lake.sink.fence(handle, 1) is None and lake.sink.fence(handle, 1) is None

@@ -148,5 +148,5 @@ def test_a_folder_on_hdfs(tmp_path: Path, spark: Any, hdfs: Hdfs) -> None:
     pinned = lake.range(1, 2)
     place = lake.reader._place[0]
     (file,) = (file for manifest in lake.reader._read_pinned_manifests(pinned) for file in manifest.files)
-    assert place.size(f"{lake.uri}/{file.path}") == file.bytes
-    assert (place.size(lake.uri), place.size(f"{lake.uri}/none")) == (None, None)
+    assert place.find_size(f"{lake.uri}/{file.path}") == file.bytes
+    assert (place.find_size(lake.uri), place.find_size(f"{lake.uri}/none")) == (None, None)

@@ -13,6 +13,7 @@ from integration.services.store_server import StoreServer
 from integration.services.stores import MOST, running
 
 from onceonly.checkpoint.model import Transaction
+from onceonly.checkpoint.transaction_names import list_transactions
 from onceonly.errors import InvalidPipeline
 from onceonly.sinks.kafka import spool
 from onceonly.storage.folders import Folders, arrow_file_system
@@ -50,11 +51,11 @@ def test_a_folder_is_the_one_that_its_path_names_and_no_other(store: StoreServer
     file.close()
     assert f"{here}/{name}/{TXN.name}/{file.name}" in shown.keys(here)
     assert [row["timestamp"] for b in spool.read(folders.path(TXN.name), file.name) for row in b.to_pylist()] == [7]
-    assert not folders.has(f"{TXN.name}/_published") and folders.mark(f"{TXN.name}/_published", "{}")
-    assert folders.has(f"{TXN.name}/_published") and folders.text(f"{TXN.name}/_published") == "{}"
-    assert folders.holding(TXN.prefix) == [TXN]
+    assert not folders.has(f"{TXN.name}/_published") and folders.create_mark(f"{TXN.name}/_published", "{}")
+    assert folders.has(f"{TXN.name}/_published") and folders.read_text(f"{TXN.name}/_published") == "{}"
+    assert list_transactions(folders.list_names(), TXN.prefix) == [TXN]
     folders.delete(TXN.name)
-    assert not folders.has(TXN.name) and folders.holding(TXN.prefix) == []
+    assert not folders.has(TXN.name) and list_transactions(folders.list_names(), TXN.prefix) == []
     assert [key for key in shown.keys(here) if key.rpartition("/")[2] == "kept"] == sorted(beside)
 
 
@@ -75,14 +76,14 @@ def test_what_is_not_answered_is_no_missing_file(
         for name, value in between.environment.items():
             monkeypatch.setenv(name, value)
         between.let(Always(Fault.DENIED))
-        for ask in (folders.has, folders.text, lambda name: list(spool.read(root, name))):
+        for ask in (folders.has, folders.read_text, lambda name: list(spool.read(root, name))):
             with pytest.raises(OSError) as told:
                 ask("mark")
             assert not isinstance(told.value, FileNotFoundError)
         with pytest.raises(OSError):
-            folders.names()
+            folders.list_names()
     for name, value in store.environment.items():
         monkeypatch.setenv(name, value)
-    assert folders.text("mark") == "here"
+    assert folders.read_text("mark") == "here"
     with pytest.raises(FileNotFoundError):
-        folders.text("missing")
+        folders.read_text("missing")

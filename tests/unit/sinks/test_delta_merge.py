@@ -354,13 +354,13 @@ def test_a_full_vacuum_deletes_copies_that_were_not_committed(
 def test_copies_are_on_disk_before_the_entry_that_names_them(lake: LightMerge, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(lake, 1, change(1, 1), change(2, 1))
     handle, events = lake.stage(transaction(2), [change(1, 2)]), []
-    synced, committed = durability.tree_to_disk, entry.commit
+    synced, committed = durability.sync_tree, entry.commit
 
-    def tree_to_disk(folder: Path) -> None:
+    def sync_tree(folder: Path) -> None:
         synced(folder)
         events.append("disk" if log.COPIES in folder.name and any(folder.glob("*.parquet")) else "other")
 
-    monkeypatch.setattr(durability, "tree_to_disk", tree_to_disk)
+    monkeypatch.setattr(durability, "sync_tree", sync_tree)
     monkeypatch.setattr(entry, "commit", lambda *given, **more: events.append("entry") or committed(*given, **more))
     commit(lake, handle, 2)
     assert events == ["disk", "entry"]

@@ -172,7 +172,7 @@ def test_commit_publishes_no_changed_file(
 def test_rehearsed_files_are_read_once(published: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     handle, sink = published.stage(2), published.sink
     sink.rehearse(handle, 2, published.last)
-    monkeypatch.setattr(LocalFiles, "fingerprint", None)
+    monkeypatch.setattr(LocalFiles, "read_fingerprint", None)
     sink.commit(handle, 2, FakeReceipts(Path("unused")), published.last)
     assert published.sink.values() == [1, 2]
 

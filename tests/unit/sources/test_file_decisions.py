@@ -156,16 +156,16 @@ def test_a_manifest_that_is_none_stops_it(folder: Folder, forge: Callable[[Folde
 
 def test_what_is_published_amid_a_listing_is_not_passed_over(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     """A listing has gone past the place of decision 4 when that is published, and then comes to that of 5."""
-    listing = LocalFiles.names
+    listing = LocalFiles.list_names
 
     def overtaken(self: LocalFiles, path: str) -> list[str]:
-        monkeypatch.setattr(LocalFiles, "names", listing)
-        before = self.names(path)
+        monkeypatch.setattr(LocalFiles, "list_names", listing)
+        before = self.list_names(path)
         folder.publish(4, 4)
         folder.publish(5, 5)
         return [*before, folder.manifest(5).name]
 
-    monkeypatch.setattr(LocalFiles, "names", overtaken)
+    monkeypatch.setattr(LocalFiles, "list_names", overtaken)
     assert [manifest.decision for manifest in folder.reader()._manifests()] == [1, 2, 3, 4, 5]
 
 
@@ -401,7 +401,7 @@ def test_storage_that_does_not_answer_is_said(folder: Folder, monkeypatch: pytes
     def broken(self: LocalFiles, path: str) -> Iterable[str]:
         raise OSError("the disk is away")
 
-    monkeypatch.setattr(LocalFiles, "names", broken)
+    monkeypatch.setattr(LocalFiles, "list_names", broken)
     with pytest.raises(Exception, match="folder 'orders' cannot be read") as failed:
         folder.pin()
     assert type(failed.value).__name__ == "NotCommitted"

@@ -168,7 +168,7 @@ def test_rows_that_are_nowhere_are_left_to_delta_rs(stored: StateTable, monkeypa
 def an_hour_passes(uri: str) -> None:
     """Since all that the log of that table tells of."""
     log, ago = Objects(f"{uri}/_delta_log"), 3600 * 1000
-    for name in [each.path for each in log.below()]:
+    for name in [each.path for each in log.list_objects()]:
         if name.endswith(".parquet"):
             table = pq.read_table(pa.BufferReader(log.read(name)))
             removes = [

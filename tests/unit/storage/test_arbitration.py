@@ -38,7 +38,7 @@ class Memory:
     def list_names(self, folder: str) -> Iterator[str]:
         return iter([uri.removeprefix(f"{folder}/") for uri in self.objects if uri.startswith(f"{folder}/")])
 
-    def entries(self, folder: str, most: int | None = None) -> list[str]:
+    def list_entries(self, folder: str, most: int | None = None) -> list[str]:
         return list(self.list_names(folder))
 
     def unlink(self, uris: Sequence[str]) -> None:

@@ -207,10 +207,10 @@ def test_a_folder_that_has_no_fsync_is_passed_over(tmp_path, monkeypatch):
         raise OSError(errno.EINVAL, "Invalid argument")
 
     monkeypatch.setattr(os, "fsync", refuse)
-    durability.to_disk(tmp_path)
+    durability.sync(tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="Invalid argument"):
-        durability.to_disk(tmp_path / "file")
+        durability.sync(tmp_path / "file")
 
 
 # ---- what stands in the log

@@ -28,21 +28,21 @@ def test_an_object_is_created_once(files: Objects) -> None:
 def test_objects_are_listed_in_order_with_what_is_below_a_folder(files: Objects) -> None:
     for name in ("log/2.json", "log/1.json", "log/a/3.json", "logs/4.json"):
         files.write(name, name.encode())
-    assert [(each.path, each.size) for each in files.below("log")] == [
+    assert [(each.path, each.size) for each in files.list_objects("log")] == [
         ("log/1.json", 10),
         ("log/2.json", 10),
         ("log/a/3.json", 12),
     ]
-    assert [each.path for each in files.below("log", after="log/1.json")] == ["log/2.json", "log/a/3.json"]
-    assert sorted(files.folders("")) == ["log", "logs"]
+    assert [each.path for each in files.list_objects("log", after="log/1.json")] == ["log/2.json", "log/a/3.json"]
+    assert sorted(files.list_folders("")) == ["log", "logs"]
 
 
 def test_by_its_tag_an_object_is_read_once_and_another_content_again(files: Objects, tmp_path: Path) -> None:
     files.write("one", b"old")
-    (old,) = files.below()
+    (old,) = files.list_objects()
     assert files.read("one", old.tag) == b"old"
     Objects(files.uri).write("one", b"newer")
-    (new,) = files.below()
+    (new,) = files.list_objects()
     assert new.tag != old.tag
     assert [files.read("one", tag) for tag in (new.tag, None, WRITTEN)] == [b"newer"] * 3
     (tmp_path / "store" / "one").unlink()
@@ -64,7 +64,7 @@ def test_objects_are_removed_whether_they_are_there_or_not(files: Objects) -> No
     files.write("one", b"1")
     files.unlink(["one", "two"])
     files.unlink([])
-    assert files.below() == []
+    assert files.list_objects() == []
 
 
 def test_one_that_is_missing_does_not_keep_the_others(files: Objects) -> None:
@@ -72,7 +72,7 @@ def test_one_that_is_missing_does_not_keep_the_others(files: Objects) -> None:
     for name in names[::2]:
         files.write(name, b"a")
     files.unlink(names)
-    assert files.below() == []
+    assert files.list_objects() == []
 
 
 def test_marks_go_after_what_is_in_the_folders_and_those_that_cannot_go_do_not_hold_it_up(
@@ -84,11 +84,11 @@ def test_marks_go_after_what_is_in_the_folders_and_those_that_cannot_go_do_not_h
     monkeypatch.setattr(Objects, "_unmark", lambda self, path: gone.append(path))
     folder = Objects(f"{files.uri}/txn")
     folder.clear()
-    assert [each.path for each in folder.below()] == ["run/_SUCCESS", "run/b/mark"]
+    assert [each.path for each in folder.list_objects()] == ["run/_SUCCESS", "run/b/mark"]
     assert [path.rpartition("/txn")[2] for path in gone] == ["/run/b/mark", "/run/_SUCCESS", ""]
     monkeypatch.undo()
     folder.clear()
-    assert folder.below() == []
+    assert folder.list_objects() == []
 
 
 def test_on_google_the_client_that_deletes_folders_is_asked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

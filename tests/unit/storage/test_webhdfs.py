@@ -115,7 +115,7 @@ def test_a_checksum_goes_by_the_name_of_its_algorithm() -> None:
 
 def test_checksums_by_two_algorithms_are_no_evidence() -> None:
     class Other(LocalFiles):
-        def fingerprint(self, path: str) -> Fingerprint:
+        def read_fingerprint(self, path: str) -> Fingerprint:
             return Fingerprint(3, "COMPOSITE-CRC32C", "00ff")
 
     file = StagedFile("part-0", "final-0", Fingerprint(3, "MD5-of-0MD5-of-512CRC32C", "00ff"))

@@ -78,7 +78,7 @@ def rehearse(sink: str, uri: str, handle: Handle, decision: int, last: Publicati
     if not _is_plain(target, handle):
         return None
     files = Objects(uri)
-    staged = files.below(log.rows_folder(handle))
+    staged = files.list_objects(log.rows_folder(handle))
     adds = _find_adds(files, handle, staged, target)
     if adds is None or _is_old(target, staged):
         return None
@@ -117,7 +117,7 @@ def _publish(
     files = Objects(uri)
     for _ in range(MAX_COMMIT_ATTEMPTS):
         # What a rehearsal has prepared is good for one put. If that is refused, the target has to be read.
-        if prepared and prepared.staged == files.below(log.rows_folder(handle)):
+        if prepared and prepared.staged == files.list_objects(log.rows_folder(handle)):
             target, adds, prepared = prepared.target, prepared.adds, None
         else:
             prepared = None
@@ -132,7 +132,7 @@ def _publish(
             history.require(sink, uri, last, handle["table_id"], target.transaction_version)
             if not _is_plain(target, handle):
                 return None
-            staged = files.below(log.rows_folder(handle))
+            staged = files.list_objects(log.rows_folder(handle))
             staged_adds = _find_adds(files, handle, staged, target)
             if staged_adds is None or _is_old(target, staged):
                 return None

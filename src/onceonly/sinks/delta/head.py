@@ -87,7 +87,7 @@ class Stored:
 
     def __init__(self, uri: str, complete: bool = False) -> None:
         self.uri, self.files = uri, Objects(uri)
-        objects = self.files.below(log.LOG) if complete else log_files.list_recent(self.files)
+        objects = self.files.list_objects(log.LOG) if complete else log_files.list_recent(self.files)
         self.objects_by_name: dict[str, ListedObject] = {file.name: file for file in objects}
 
     def lines(self, path: str) -> Iterator[bytes]:

@@ -388,7 +388,7 @@ def keep(target_uri: str, folder: str | None = None) -> None:
     """
     local = local_path(target_uri)
     if local and folder:
-        durability.tree_to_disk(local / folder)
+        durability.sync_tree(local / folder)
     if local:
         durability.Log(local).keep()
 

@@ -69,4 +69,4 @@ def _sync(uri: str, adds: list[dict[str, Any]]) -> None:
     if root is None:
         return
     paths = [unquote(add["path"]) for add in adds if not urlsplit(add["path"]).scheme]
-    durability.files_to_disk([root / path for path in paths])
+    durability.sync_files([root / path for path in paths])

@@ -64,7 +64,7 @@ def _settle_stored(files: Objects, own: OwnPath) -> None:
 
     An empty object marks a folder, as Spark does on Azure and Google.
     """
-    paths = [file.path for file in files.below(own.name) if file.size]
+    paths = [file.path for file in files.list_objects(own.name) if file.size]
     contents = _names(paths, own.name)
     logs = [path for path in paths if f"/{LOG}/" in path]
     if not contents - {MARK, LOG}:

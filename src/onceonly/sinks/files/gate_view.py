@@ -27,7 +27,7 @@ def batches(file_system: FileSystem, handle: Handle) -> pa.RecordBatchReader | N
     if handle["format"] == "avro":
         return None
     if "schema" not in handle:
-        return file_system.rows(handle["folder"], _format(handle["format"]))
+        return file_system.read_rows(handle["folder"], _format(handle["format"]))
     try:
         schema = row_types.arrow(file_formats.as_read(handle["format"], handle["schema"]))
         return _read_typed(file_system, handle, schema)
@@ -60,7 +60,7 @@ def _read_typed(file_system: FileSystem, handle: Handle, schema: pa.Schema) -> p
         stored, read = _text_schema([LINE]), _json_reader(handle["schema"])
     largest = max((file["bytes"] for file in handle.get("files", ())), default=0)
     stored_schema = pa.schema([*stored, *partition_schema])
-    rows = file_system.rows(handle["folder"], _format(format, largest), stored_schema, partition_schema)
+    rows = file_system.read_rows(handle["folder"], _format(format, largest), stored_schema, partition_schema)
     return pa.RecordBatchReader.from_batches(schema, row_text.batches(rows, schema, file_schema, read))
 
 

@@ -36,7 +36,7 @@ def _answer_for(file_system: FileSystem, target: str, last: Publication, is_same
     """Return the answer to `compare`. A target with another path that shows nothing is taken for another folder."""
     if is_same:
         return History(Answer.SAME)
-    if not file_system.same(str(last.proof["target"]), target):
+    if not file_system.is_same_folder(str(last.proof["target"]), target):
         return History(Answer.ELSEWHERE, f"it was published to {last.proof['target']}, and this is {target}")
     return _describe_loss(file_system, target, last)
 
@@ -77,7 +77,7 @@ def proof_now(file_system: FileSystem, target: str, last: Publication) -> Public
 
 def _exists(file_system: FileSystem, target: str) -> bool:
     """Return whether the folder exists. An object store has none: there, it does as soon as something is in it."""
-    return file_system.exists(target) or bool(file_system.names(target))
+    return file_system.exists(target) or bool(file_system.list_names(target))
 
 
 def _is_replaced(file_system: FileSystem, target: str, path: str) -> bool:
@@ -106,7 +106,7 @@ def _list_stream(file_system: FileSystem, target: str, path: str) -> list[str]:
     """Return the names of all manifests of that pipeline, sink and state table, by epoch."""
     pipeline, sink, _, state = path.rpartition("/")[2].split("-")
     stream = []
-    for name in file_system.names(f"{target}/{MANIFESTS}"):
+    for name in file_system.list_names(f"{target}/{MANIFESTS}"):
         if not is_published(f"{MANIFESTS}/{name}"):
             continue
         parts = name.split("-")

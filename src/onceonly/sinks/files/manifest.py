@@ -50,7 +50,7 @@ def traces(file_system: FileSystem, target: str, pipeline: str, sink: str) -> li
     Reading a few is enough: only intervals that run in parallel are decided in another order than that of their epochs.
     """
     names_by_table: dict[str, list[str]] = {}
-    for name in file_system.names(f"{target}/{MANIFESTS}"):
+    for name in file_system.list_names(f"{target}/{MANIFESTS}"):
         if is_published(f"{MANIFESTS}/{name}") and name.split("-")[:2] == [pipeline, sink]:
             names_by_table.setdefault(name.split("-")[3], []).append(name)
     traces_by_table = []

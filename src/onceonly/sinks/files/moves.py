@@ -15,7 +15,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from onceonly.checkpoint.transaction_names import manifest_path, parse_transaction
-from onceonly.storage.interface import MAX_PARALLEL_REQUESTS, FileSystem, Fingerprint, Ready, Upload, parent, parents
+from onceonly.storage.interface import (
+    MAX_PARALLEL_REQUESTS,
+    FileSystem,
+    Fingerprint,
+    PreparedFile,
+    Upload,
+    parent,
+    parents,
+)
 from onceonly.storage.own_paths import OwnPath
 
 
@@ -100,9 +108,9 @@ def _move(file_system: FileSystem, file: StagedFile, folder: OwnPath, target: st
         NameTaken: the final name belongs to another file.
         FileMissing: the file is in neither place.
     """
-    staged, final = folder.below(file.staged), f"{target}/{file.final}"
+    staged, final = folder.join(file.staged), f"{target}/{file.final}"
     try:
-        file_system.move(staged, final, Ready(file.print, file.upload))
+        file_system.move(staged, final, PreparedFile(file.print, file.upload))
     except FileExistsError:
         check_same(file_system, file, final)
         file_system.remove(staged)
@@ -116,9 +124,9 @@ def _move(file_system: FileSystem, file: StagedFile, folder: OwnPath, target: st
 
 def _move_back(file_system: FileSystem, file: StagedFile, folder: OwnPath, target: str) -> None:
     """Move one file back into `folder`, unless the file with its final name is another one."""
-    final, staged = OwnPath(target, file.final), folder.below(file.staged).path
+    final, staged = OwnPath(target, file.final), folder.join(file.staged).path
     with suppress(FileNotFoundError, IsADirectoryError):  # not moved yet, moved back by another process, or a folder
-        if file_system.fingerprint(final.path) != file.print:
+        if file_system.read_fingerprint(final.path) != file.print:
             return
         file_system.make_folder(parent(staged), folder.path)
         with suppress(FileExistsError):  # a process was killed within a move: it has both names
@@ -130,7 +138,7 @@ def _move_back(file_system: FileSystem, file: StagedFile, folder: OwnPath, targe
 def check_same(file_system: FileSystem, file: StagedFile, final: str) -> None:
     """Raise NameTaken unless the file at the final name is this one."""
     try:
-        final_print = file_system.fingerprint(final)
+        final_print = file_system.read_fingerprint(final)
     except IsADirectoryError:
         raise NameTaken(f"the folder {final}") from None
     if final_print == file.print:

@@ -10,7 +10,7 @@ from typing import Any
 from onceonly.sinks.files import manifest, moves
 from onceonly.sinks.files.handle import FileHandle, Published
 from onceonly.sinks.files.moves import FileMissing, NameTaken, StagedFile
-from onceonly.storage.interface import MAX_PARALLEL_REQUESTS, FileSystem, Move, Ready, UnsuitableTarget
+from onceonly.storage.interface import MAX_PARALLEL_REQUESTS, FileSystem, PlannedMove, PreparedFile, UnsuitableTarget
 from onceonly.storage.own_paths import OwnPath
 
 
@@ -43,10 +43,10 @@ def rehearse(
             raise TargetMissing(f"{target} and {staged.root}")
         raise FileMissing(f"{staged.path} does not exist")
     file_system.check(target)
-    data = staged.below("data")
+    data = staged.join("data")
     _check_each_file(handle.files, lambda file: _check_file(file_system, file, data, target))
     if not handle.rewinds:  # a rewind stages nothing, and its commit creates the folder
-        names = [Move(data.below(file.staged).path, f"{target}/{file.final}") for file in handle.files]
+        names = [PlannedMove(data.join(file.staged).path, f"{target}/{file.final}") for file in handle.files]
         file_system.check_names(staged, names, target, moves.text(content))
     for publication in handle.replaced:
         _check_replaced(file_system, publication, target)
@@ -54,7 +54,7 @@ def rehearse(
 
 def is_there(file_system: FileSystem, folder: str) -> bool:
     """Return whether a folder exists. An object store has none: there, one exists as long as something is in it."""
-    return file_system.exists(folder) or bool(file_system.names(folder))
+    return file_system.exists(folder) or bool(file_system.list_names(folder))
 
 
 def _check_each_file(files: tuple[StagedFile, ...], check: Callable[[StagedFile], None]) -> None:
@@ -75,9 +75,9 @@ def _check_file(file_system: FileSystem, file: StagedFile, data: OwnPath, target
     with suppress(FileNotFoundError):
         moves.check_same(file_system, file, f"{target}/{file.final}")
         return
-    staged = data.below(file.staged)
+    staged = data.join(file.staged)
     try:
-        file_system.check_staged(staged, Ready(file.print, file.upload))
+        file_system.check_staged(staged, PreparedFile(file.print, file.upload))
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise FileMissing(f"{staged.path} does not exist, or is not the file that was staged") from error
 

@@ -140,7 +140,7 @@ class FileWriter(Sink, KeepsCopies, Traced, ProvesHistory, Replaceable, Versione
         try:
             if file_handle.rewinds:  # nothing was staged for it
                 self._file_system.begin(staged)
-            moves.move(self._file_system, file_handle.files, staged.below("data"), self._target)
+            moves.move(self._file_system, file_handle.files, staged.join("data"), self._target)
             existing = self._write_manifest(file_handle, content)
         except (NameTaken, FileMissing, OSError):
             existing = self._read_publication(file_handle)
@@ -215,10 +215,10 @@ class FileWriter(Sink, KeepsCopies, Traced, ProvesHistory, Replaceable, Versione
     def _take_back(self, file_handle: FileHandle, content: Manifest) -> None:
         """Prevent further moves, and move back all files that the manifest does not list. The rows are kept."""
         staged, published = self._staged_folder(file_handle), manifest.list_paths(content)
-        self._file_system.rename_folder(staged.below("data"), staged.below(GIVEN_UP))
+        self._file_system.rename_folder(staged.join("data"), staged.join(GIVEN_UP))
         self._file_system.end_uploads(self._target, file_stem(file_handle.txn))
         unpublished = [file for file in file_handle.files if file.final not in published]
-        moves.move_back(self._file_system, unpublished, staged.below(GIVEN_UP), self._target)
+        moves.move_back(self._file_system, unpublished, staged.join(GIVEN_UP), self._target)
         if file_handle.rewinds:
             self.discard(file_handle.txn, None)
 
@@ -291,7 +291,7 @@ class FileWriter(Sink, KeepsCopies, Traced, ProvesHistory, Replaceable, Versione
         self._file_system.remove_empty(self._staging_folder)  # unless others are staged there
 
     def leftovers(self, prefix: str) -> list[Transaction]:
-        return list_transactions(self._file_system.names(self._staging_folder), prefix)
+        return list_transactions(self._file_system.list_names(self._staging_folder), prefix)
 
     def staged(self, handle: Handle) -> Any:
         return gate_view.batches(self._file_system, self._with_own_folder(handle))
@@ -301,7 +301,7 @@ class FileWriter(Sink, KeepsCopies, Traced, ProvesHistory, Replaceable, Versione
 
     def _with_own_folder(self, handle: Handle) -> Handle:
         """Return the handle with the folder that would be published, even if the handle names another one."""
-        return {**handle, "folder": self._staged_folder(self._parse_handle(handle)).below("data").path}
+        return {**handle, "folder": self._staged_folder(self._parse_handle(handle)).join("data").path}
 
     def evidence(self, handle: Handle) -> list[str]:
         """Describe the manifest; without one, how many files were moved, and how many wait."""
@@ -313,7 +313,7 @@ class FileWriter(Sink, KeepsCopies, Traced, ProvesHistory, Replaceable, Versione
         if content:
             outcome = "it was given up" if manifest.is_given_up(content) else "every file was moved"
             return [f"the manifest {file_handle.manifest} of {content['txn']} exists: {outcome}"]
-        target, folder = self._target, self._staged_folder(file_handle).below("data").path
+        target, folder = self._target, self._staged_folder(file_handle).join("data").path
         moved = sum(self._file_system.exists(f"{target}/{file.final}") for file in file_handle.files)
         waiting = sum(self._file_system.exists(f"{folder}/{file.staged}") for file in file_handle.files)
         locations = f"{count(moved, 'file')} in {target}, {count(waiting, 'file')} in {folder}"
@@ -345,7 +345,7 @@ class FileWriter(Sink, KeepsCopies, Traced, ProvesHistory, Replaceable, Versione
             CannotPublish: the handle is not valid, or has another target.
         """
         file_handle = filehandle.parse(self.name, handle)
-        if not self._file_system.same(handle["target"], self._target):
+        if not self._file_system.is_same_folder(handle["target"], self._target):
             raise errors.refuse_other_target(self.name, handle, self._target)
         return file_handle
 
@@ -404,10 +404,10 @@ class FileWriter(Sink, KeepsCopies, Traced, ProvesHistory, Replaceable, Versione
         if owner is not None and owner != file_handle.txn:
             raise errors.refuse_older_state(file_handle, owner, path)
         if manifest.is_given_up(content):
-            raise errors.refuse_given_up(file_handle, path, self._staged_folder(file_handle).below(GIVEN_UP).path)
+            raise errors.refuse_given_up(file_handle, path, self._staged_folder(file_handle).join(GIVEN_UP).path)
 
     def _explain_failure(self, file_handle: FileHandle, error: Exception) -> Exception:
-        unfit = self._file_system.refusal(error) if isinstance(error, OSError) else None
+        unfit = self._file_system.find_refusal(error) if isinstance(error, OSError) else None
         if unfit:
             return errors.refuse_unsuitable_target(file_handle, unfit, self._target)
         return errors.explain_failure(file_handle, error, self._target, self._staged_folder(file_handle).path)

@@ -72,7 +72,7 @@ def write(config: FileSink, txn: Transaction, file_system: FileSystem, target: s
     folder = OwnPath(staging_of(target), txn.name)
     with _refuse_unsuitable(config):
         file_system.probe(folder, target)
-    data, options = folder.below("data").path, OPTIONS.get(config.format, {})
+    data, options = folder.join("data").path, OPTIONS.get(config.format, {})
     return data, spark_files.write(rows, data, config.format, options, config.partition_by)
 
 
@@ -88,7 +88,7 @@ def describe(
     if not rows:  # Spark writes a file that has only a schema
         return []
     file_system.make_durable(folder)
-    files = list(file_system.visible(folder))
+    files = list(file_system.list_visible(folder))
     if not files:
         raise NotCommitted(
             f"sink '{config.name}': Spark wrote {count(rows, 'row')} to {folder}, but no file is there.",
@@ -99,10 +99,10 @@ def describe(
     finals = _final_paths(config, txn, files)
 
     def prepare(staged: str, final: str) -> StagedFile:
-        file_system.check_movable(data.below(staged))
-        return StagedFile(staged, final, *file_system.ready(f"{folder}/{staged}", f"{target}/{final}"))
+        file_system.check_movable(data.join(staged))
+        return StagedFile(staged, final, *file_system.prepare(f"{folder}/{staged}", f"{target}/{final}"))
 
-    data = OwnPath(staging_of(target), txn.name).below("data")
+    data = OwnPath(staging_of(target), txn.name).join("data")
     with _refuse_unsuitable(config), ThreadPoolExecutor(MAX_PARALLEL_REQUESTS) as pool:
         return list(pool.map(prepare, files, finals))
 

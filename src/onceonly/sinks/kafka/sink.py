@@ -365,7 +365,7 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, Pool
                 self._fence_open(transactions, txn, keep=set())
 
     def leftovers(self, prefix: str) -> list[Transaction]:
-        txns = set(list_transactions(self._spool.names(), prefix))
+        txns = set(list_transactions(self._spool.list_names(), prefix))
         if self.config.guarantee == "exactly-once":
             with self._transactions() as transactions:
                 for id in transactions.open(transactional_ids.unique_ids_pattern(prefix)):

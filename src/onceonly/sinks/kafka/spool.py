@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from onceonly.storage.durability import to_disk, way_to_disk
+from onceonly.storage.durability import sync, sync_with_parents
 from onceonly.storage.folders import arrow_file_system
 
 ROW_GROUP = 16 << 20  # bytes of rows that are collected before they are written
@@ -61,8 +61,8 @@ class SpoolFile:
         self._flush()
         self._writer.close()
         if isinstance(self._files, pafs.LocalFileSystem):
-            to_disk(Path(self._path))  # its content and name have to survive a power failure, as its handle will
-            way_to_disk(Path(self._path).parent)
+            sync(Path(self._path))  # its content and name have to survive a power failure, as its handle will
+            sync_with_parents(Path(self._path).parent)
 
     def _flush(self) -> None:
         if self._batches:

@@ -25,7 +25,7 @@ Run = Mapping[str, Any]
 
 def content(folders: Folders, name: str) -> dict[str, Any]:
     """Return what a run is recognised by: how many files it has, their bytes, and a digest of names and sizes."""
-    sizes = folders.files(name)
+    sizes = folders.list_files(name)
     lines = "".join(f"{path} {size}\n" for path, size in sorted(sizes.items()))
     digest = hashlib.sha256(lines.encode()).hexdigest()
     return {"files": len(sizes), "bytes": sum(sizes.values()), "listing": digest}
@@ -93,13 +93,13 @@ def list_published(folders: Folders, txns: Iterable[Transaction]) -> list[tuple[
 
 def _list_newest_published(folders: Folders, prefix: str) -> list[tuple[int, Transaction]]:
     """List the published transactions of the newest epochs: a pipeline with state decides them in order."""
-    txns = [txn for txn in list_transactions(folders.names(), prefix) if is_transaction(txn.name)]
+    txns = [txn for txn in list_transactions(folders.list_names(), prefix) if is_transaction(txn.name)]
     return list_published(folders, sorted(txns, key=lambda txn: txn.epoch)[-MAX_TRANSACTIONS_READ:])
 
 
 def _read_decision(folders: Folders, txn: Transaction) -> int:
     """Read the decision in the mark; 0 if the mark is empty."""
-    text = folders.text(f"{txn.name}/{DONE}")
+    text = folders.read_text(f"{txn.name}/{DONE}")
     return int(json.loads(text)["decision"]) if text else 0
 
 
@@ -107,5 +107,5 @@ def _is_same(one: str, other: str) -> bool:
     """Return whether two locations are the same folder."""
     first, second = local_path(one), local_path(other)
     if first and second:
-        return LocalFiles().same(str(first), str(second))
+        return LocalFiles().is_same_folder(str(first), str(second))
     return one == other

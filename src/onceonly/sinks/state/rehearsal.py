@@ -30,7 +30,7 @@ def rehearse(folders: Folders, sink: str, txn: Transaction, handle: Handle, forg
         NotCommitted: no answer.
     """
     with explain_errors(folders, sink, txn.pipeline):
-        if not folders.names():
+        if not folders.list_names():
             why = f"{folders.uri} is missing or empty. Perhaps its volume is not mounted."
             raise _action(sink, txn.pipeline, why, "Mount it.", "target-missing")
         _check_runs(folders, sink, txn, handle)
@@ -81,7 +81,7 @@ def explain_errors(folders: Folders, sink: str, pipeline: str) -> Iterator[None]
     try:
         yield
     except OSError as error:
-        unfit = LocalFiles().refusal(error) if local_path(folders.uri) else None
+        unfit = LocalFiles().find_refusal(error) if local_path(folders.uri) else None
         if unfit:
             raise _action(sink, pipeline, unfit.why, unfit.todo, unfit.code) from error
         if isinstance(error, PermissionError):

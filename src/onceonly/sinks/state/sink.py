@@ -224,7 +224,7 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
         self._refuse_behind(txn)
         if changed := history.changed_runs(self._folders, staterun.runs(self.name, handle)):
             raise self._run_missing(self._folders.path(changed[0]["folder"]), "Restore it and recover.")
-        return not self._folders.mark(f"{txn.name}/{DONE}", json.dumps({"decision": decision}))
+        return not self._folders.create_mark(f"{txn.name}/{DONE}", json.dumps({"decision": decision}))
 
     def _refuse_given_up(self, txn: Transaction) -> None:
         if self._is_marked(txn, GIVEN_UP):
@@ -240,7 +240,7 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
 
         It shows that the state table assigns numbers a second time.
         """
-        for other in list_transactions(self._folders.names(), txn.prefix):
+        for other in list_transactions(self._folders.list_names(), txn.prefix):
             if other.epoch == txn.epoch and other != txn and self._is_marked(other, DONE):
                 raise StateBehind(
                     f"sink '{self.name}': another transaction has already published epoch {txn.epoch}.",
@@ -274,7 +274,7 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
             )
         try:
             if not self._is_marked(txn, DONE) and self._folders.has(txn.name):
-                self._folders.mark(f"{txn.name}/{GIVEN_UP}", json.dumps({"decision": decision}))
+                self._folders.create_mark(f"{txn.name}/{GIVEN_UP}", json.dumps({"decision": decision}))
             published = self._is_marked(txn, DONE)
         except OSError as error:
             raise OutcomeUnknown(
@@ -292,7 +292,7 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
         The last decisions are in the last epochs: a pipeline with state decides its epochs in order.
         """
         by_table: dict[str, list[Transaction]] = {}
-        for name in self._folders.names():
+        for name in self._folders.list_names():
             txn = parse_transaction(name)
             if txn and (txn.pipeline, txn.sink) == (pipeline, self.name):
                 by_table.setdefault(txn.state_id, []).append(txn)
@@ -348,7 +348,7 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
 
     def leftovers(self, prefix: str) -> list[Transaction]:
         """List the transactions whose folder is there, and not marked as published."""
-        return [txn for txn in list_transactions(self._folders.names(), prefix) if not self._is_marked(txn, DONE)]
+        return [txn for txn in list_transactions(self._folders.list_names(), prefix) if not self._is_marked(txn, DONE)]
 
     # ---- runs
 
