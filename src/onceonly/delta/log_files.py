@@ -91,13 +91,13 @@ def list_recent(files: Objects) -> list[ListedObject]:
 
     One request, where the log has less than a page; else the last log checkpoint tells where to begin.
     """
-    pages = files.pages(LOG_FOLDER)
+    pages = files.list_pages(LOG_FOLDER)
     first_page = next(pages, [])
     if len(first_page) < PAGE:
         return first_page
     last_checkpoint = _read_last_checkpoint(files)
     if last_checkpoint is not None:
-        later = files.below(LOG_FOLDER, after=entry_path(last_checkpoint - 1))
+        later = files.list_objects(LOG_FOLDER, after=entry_path(last_checkpoint - 1))
         if any(find_checkpoint_version(obj.name) == last_checkpoint for obj in later):
             return later
     # No log checkpoint is named, or the named one is missing, or of another log than this: list the rest.
