@@ -13,7 +13,7 @@ from benchmarks.results import Result, Row
 from onceonly.dev.demo import flights
 from onceonly.dev.demo.load import load
 from onceonly.dev.demo.standalone import Standalone, free_port
-from onceonly.dev.demo.wait import until
+from onceonly.dev.demo.wait import wait_until
 from onceonly.dev.services import Services
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
@@ -59,9 +59,9 @@ def _standalone(folder: Path) -> Iterator[Standalone]:
     services.up()
     StateTable.make(settings.state)
     try:
-        load(settings, "flights", flights.month("2013-01"))
+        load(settings, "flights", flights.month_period("2013-01"))
         airflow.start({})
-        until(lambda: airflow.unpause(DAG), "Airflow has parsed the DAG", 120)
+        wait_until(lambda: airflow.unpause(DAG), "Airflow has parsed the DAG", 120)
         yield airflow
     finally:
         airflow.stop()
@@ -70,7 +70,9 @@ def _standalone(folder: Path) -> Iterator[Standalone]:
 
 def _run(airflow: Standalone) -> Run:
     path = f"/dags/{DAG}/dagRuns/{airflow.trigger(DAG)}"
-    state = until(lambda: s if (s := airflow.call("GET", path)["state"]) in ("success", "failed") else None, "end", 300)
+    state = wait_until(
+        lambda: s if (s := airflow.call("GET", path)["state"]) in ("success", "failed") else None, "end", 300
+    )
     if state != "success":
         raise RuntimeError(f"{path} ended as {state}; logs: {airflow.folder / 'logs'}")
     run = airflow.call("GET", path)

@@ -20,7 +20,7 @@ from integration.services import standalone
 from matrix import smoke
 from onceonly.checkpoint.model import State
 from onceonly.dev.demo.standalone import USER, Standalone, free_port
-from onceonly.dev.demo.wait import until
+from onceonly.dev.demo.wait import wait_until
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
 
@@ -76,7 +76,7 @@ def airflow(settings: Settings) -> Iterator[Standalone]:
             connection = {"AIRFLOW_CONN_SPARK": cluster.connection(), "AIRFLOW__CORE__DAGS_FOLDER": str(dags)}
             running.start({**connection, "ONCEONLY_NOTIFY": "matrix.smoke:at_event"})
             for dag in (smoke.NAME, RECOVERY):
-                until(lambda dag=dag: running.unpause(dag), f"Airflow has parsed DAG {dag}", LIMIT)  # type: ignore[misc]
+                wait_until(lambda dag=dag: running.unpause(dag), f"Airflow has parsed DAG {dag}", LIMIT)  # type: ignore[misc]
             yield running
         finally:
             running.stop()
@@ -97,7 +97,7 @@ def finish(running: Standalone, dag: str) -> tuple[dict[str, set[str]], dict[str
             seen.setdefault(task, set()).add(state)
         return running.run_state(dag, run) in ("success", "failed")
 
-    until(ended, f"a run of {dag} has ended", LIMIT, every=1)
+    wait_until(ended, f"a run of {dag} has ended", LIMIT, every=1)
     tasks: list[dict[str, Any]] = running.call("GET", f"/dags/{dag}/dagRuns/{run}/taskInstances")["task_instances"]
     tries = {task["task_id"]: task["try_number"] for task in tasks}
     last = {task["task_id"]: task["state"] for task in tasks}

@@ -21,7 +21,7 @@ from onceonly.checkpoint.model import Checkpoint
 from onceonly.dev.demo import flights
 from onceonly.dev.demo.load import load
 from onceonly.dev.demo.standalone import Standalone, free_port
-from onceonly.dev.demo.wait import until
+from onceonly.dev.demo.wait import wait_until
 from onceonly.dev.services import Services
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
@@ -85,7 +85,7 @@ class Airflow(Standalone):
 
     def unpause_parsed(self, dag: str) -> None:
         """As soon as Airflow knows it."""
-        until(lambda: self.unpause(dag), f"Airflow has parsed DAG {dag}", 300)
+        wait_until(lambda: self.unpause(dag), f"Airflow has parsed DAG {dag}", 300)
 
     def cli(self, *arguments: str) -> str:
         """What `airflow …` prints."""
@@ -156,7 +156,7 @@ def world(extra: Mapping[str, str] | None = None) -> Iterator[World]:
         try:
             endpoints = services.up(spark=True)
             StateTable.make(settings.state)
-            loaded = load(settings, "flights", flights.month("2013-01"))
+            loaded = load(settings, "flights", flights.month_period("2013-01"))
             say(f"broker, Spark Connect, {loaded.loaded:,} flights of January")
             say(f"Airflow's database: {'PostgreSQL' if database else 'SQLite'}")
             airflow = Airflow(

@@ -12,7 +12,7 @@ from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval
 from onceonly.dev.demo import flights
 from onceonly.dev.demo.proof import prove, truth_by_day
-from onceonly.dev.demo.wait import until
+from onceonly.dev.demo.wait import wait_until
 from trials.airflow import World, say, world
 
 KILL_AT = (5, 15)  # days committed
@@ -23,12 +23,14 @@ def backfill() -> bool:
     with world() as at:
         create(at)
         for count in KILL_AT:
-            until(lambda count=count: len(committed(at)) >= count, f"{count} days are committed", LIMIT)
+            wait_until(lambda count=count: len(committed(at)) >= count, f"{count} days are committed", LIMIT)
             at.airflow.kill("scheduler")
             running = [cp.epoch for cp in at.checkpoints() if not cp.state.settled]
             say(f"  {len(committed(at))} days committed, epochs {running} on their way")
             at.airflow.replace("scheduler")
-        until(lambda: len(states(at)) == 31 and set(states(at).values()) == {"success"}, "all 31 runs succeeded", LIMIT)
+        wait_until(
+            lambda: len(states(at)) == 31 and set(states(at).values()) == {"success"}, "all 31 runs succeeded", LIMIT
+        )
         say(f"runs: {dict(Counter(states(at).values()))}")
         return verdict(at)
 
@@ -58,15 +60,17 @@ def committed(at: World) -> list[Checkpoint]:
 
 
 def january(checkpoint: Checkpoint) -> bool:
-    month = flights.month("2013-01")
+    month = flights.month_period("2013-01")
     return checkpoint.interval is not None and month.start <= checkpoint.interval.start < month.end
 
 
 def verdict(at: World) -> bool:
     """Whole rows against the CSV; rows per day; the pinned offsets side by side."""
-    proof = prove(at.table, flights.month("2013-01"))
-    say(f"rows: {proof.truth:,} in the CSV, {proof.missing} missing, {proof.extra} too many of {proof.found:,}")
-    truth = truth_by_day(flights.month("2013-01"))
+    proof = prove(at.table, flights.month_period("2013-01"))
+    say(
+        f"rows: {proof.expected_rows:,} in the CSV, {proof.missing} missing, {proof.extra} too many of {proof.actual_rows:,}"
+    )
+    truth = truth_by_day(flights.month_period("2013-01"))
     found = Counter(str(day) for day in DeltaTable(str(at.table)).to_pyarrow_table(columns=["day"])["day"].to_pylist())
     wrong = {day: (truth.get(day), found.get(day)) for day in truth.keys() | found.keys() if truth[day] != found[day]}
     say(f"days: {len(truth) - len(wrong)} of {len(truth)} equal the CSV {wrong or ''}")

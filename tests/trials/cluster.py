@@ -27,7 +27,7 @@ from onceonly.dev.demo.load import LATE_TOPIC, load
 from onceonly.dev.demo.proof import prove, prove_late
 from onceonly.dev.demo.run import LATE_SCHEMA, MONTH, PIPELINE, RECOVERY, Demo
 from onceonly.dev.demo.standalone import Standalone, free_port
-from onceonly.dev.demo.wait import until
+from onceonly.dev.demo.wait import wait_until
 from onceonly.dev.services import Services
 from onceonly.settings import Settings
 from onceonly.sinks.delta.log import STAGED
@@ -55,24 +55,26 @@ class OnCluster(Demo):
             broker = self.services.up().bootstrap
             location.make(self.settings.state)
         with self._step(f"flights of {MONTH} to topic 'flights' on {broker}"):
-            load(self.settings, "flights", flights.month(MONTH))
+            load(self.settings, "flights", flights.month_period(MONTH))
         with self._step("YARN: a ResourceManager and a NodeManager"):
             self.cluster.up()
         with self._step(f"Airflow at {self.airflow.url}"):
             self.airflow.start(self._environment())
             for dag in (PIPELINE, RECOVERY):
-                until(lambda dag=dag: self.airflow.unpause(dag), f"Airflow has parsed DAG {dag}", 120)  # type: ignore[misc]
+                wait_until(lambda dag=dag: self.airflow.unpause(dag), f"Airflow has parsed DAG {dag}", 120)  # type: ignore[misc]
 
     def holds(self) -> bool:
         """Print the checkpoints and the proof; returns whether the table and the topic equal the CSV."""
         self.console.print(self._checkpoints())
-        month, schema = flights.month(MONTH), self.settings.project / LATE_SCHEMA
+        month, schema = flights.month_period(MONTH), self.settings.project / LATE_SCHEMA
         found = {
             self.server.uri(TABLE): prove(self.server.uri(TABLE), month),
             LATE_TOPIC: prove_late(self.settings.brokers(None), LATE_TOPIC, schema, month),
         }
         for place, proof in found.items():
-            self.console.print(f"{place}: {proof.truth:,} in the CSV, {proof.missing} missing, {proof.extra} extra")
+            self.console.print(
+                f"{place}: {proof.expected_rows:,} in the CSV, {proof.missing} missing, {proof.extra} extra"
+            )
         return all(proof.holds for proof in found.values())
 
     def _find_staging_checkpoint(self) -> Checkpoint | None:

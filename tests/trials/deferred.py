@@ -13,7 +13,7 @@ from integration.services import standalone
 from integration.services.standalone import Cluster
 
 from onceonly.checkpoint.model import Event
-from onceonly.dev.demo.wait import until
+from onceonly.dev.demo.wait import wait_until
 from trials.airflow import DAG
 from trials.hold import waiting
 from trials.interventions import LIMIT, Day, intervene
@@ -46,10 +46,10 @@ def take_over(day: Day) -> str:
         first.suspend()
         try:
             day.at.airflow.replace("triggerer")
-            until(lambda: _triggerer(day) not in (held_by, None), "another has taken over", LIMIT)
+            wait_until(lambda: _triggerer(day) not in (held_by, None), "another has taken over", LIMIT)
         finally:
             first.resume()
-        until(lambda: "through another triggerer" in _logs(day), "the first one has let go", LIMIT)
+        wait_until(lambda: "through another triggerer" in _logs(day), "the first one has let go", LIMIT)
         assert psutil.pid_exists(driver), "the driver was ended, and its task still waits"
     day.finish()
     return "another triggerer took over from one whose heartbeats were late: the driver goes on"
@@ -80,7 +80,7 @@ def mark_run_failed(day: Day) -> str:
     with day.hold(Event.CLAIMED) as file:
         driver = _trigger(day, file)
         day.mark_run("failed")
-        until(lambda: day.tasks()["stage"] == "failed", "the stage was failed", LIMIT)
+        wait_until(lambda: day.tasks()["stage"] == "failed", "the stage was failed", LIMIT)
         _gone(driver)
     tasks = day.tasks()
     day.recovered()
@@ -112,7 +112,7 @@ def _trigger(day: Day, file: Path) -> int:
     """A run whose stage is deferred and claimed; returns the pid of its driver."""
     day.trigger()
     driver = waiting(file)
-    until(lambda: day.tasks()["stage"] == "deferred", "the stage is deferred", LIMIT)
+    wait_until(lambda: day.tasks()["stage"] == "deferred", "the stage is deferred", LIMIT)
     return driver
 
 
@@ -129,4 +129,4 @@ def _logs(day: Day) -> str:
 
 
 def _gone(driver: int) -> None:
-    until(lambda: not psutil.pid_exists(driver), "the driver is gone", LIMIT)
+    wait_until(lambda: not psutil.pid_exists(driver), "the driver is gone", LIMIT)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from onceonly.checkpoint.model import Checkpoint, Event, Row
-from onceonly.dev.demo.wait import until
+from onceonly.dev.demo.wait import wait_until
 from onceonly.settings import Settings
 
 
@@ -35,7 +35,7 @@ def held(home: Path, event: Event) -> Iterator[Path]:
 
 def waiting(file: Path) -> int:
     """The pid of the process that waits."""
-    return until(lambda: int(file.read_text() or 0), f"a task waits at {file.name}", 300)
+    return wait_until(lambda: int(file.read_text() or 0), f"a task waits at {file.name}", 300)
 
 
 def _file(home: Path, event: Event) -> Path:

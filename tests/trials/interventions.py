@@ -16,7 +16,7 @@ from onceonly.checkpoint.model import Event
 from onceonly.checkpoint.offsets import Interval
 from onceonly.dev.demo import flights
 from onceonly.dev.demo.proof import truth_by_day
-from onceonly.dev.demo.wait import until
+from onceonly.dev.demo.wait import wait_until
 from onceonly.statetable.table import StateTable
 from trials.airflow import DAG, RECOVERY, World, date, say, world
 from trials.hold import held, waiting
@@ -46,7 +46,9 @@ class Day:
 
     def ended(self) -> str:
         """The state in which the run ends."""
-        return until(lambda: self.state() if self.state() in ("success", "failed") else None, "the run ended", LIMIT)
+        return wait_until(
+            lambda: self.state() if self.state() in ("success", "failed") else None, "the run ended", LIMIT
+        )
 
     def finish(self) -> None:
         assert self.ended() == "success", self.tasks()
@@ -67,7 +69,7 @@ class Day:
         """A run of the recovery DAG."""
         run = self.at.airflow.trigger(RECOVERY)
         done = ("success", "failed")
-        state = until(
+        state = wait_until(
             lambda: found if (found := self.at.airflow.run_state(RECOVERY, run)) in done else None, "recovery", LIMIT
         )
         assert state == "success"
@@ -112,7 +114,7 @@ def clear_amid_stage(day: Day) -> str:
         day.trigger()
         waiting(file)
         day.clear("stage")
-        until(lambda: day.tasks()["stage"] != "running", "stage was cleared", LIMIT)
+        wait_until(lambda: day.tasks()["stage"] != "running", "stage was cleared", LIMIT)
     day.finish()
     return "stage cleared while it was staging"
 
@@ -134,7 +136,7 @@ def mark_stage_success(day: Day) -> str:
         day.trigger()
         waiting(file)
         day.mark("stage", "success")
-        until(lambda: day.tasks()["commit"] in ("up_for_retry", "failed"), "commit refused", LIMIT)
+        wait_until(lambda: day.tasks()["commit"] in ("up_for_retry", "failed"), "commit refused", LIMIT)
     tasks, events = day.tasks(), day.events()
     day.clear("stage")
     day.finish()
@@ -157,7 +159,7 @@ def mark_run_failed(day: Day) -> str:
         day.trigger()
         waiting(file)
         day.mark_run("failed")
-        until(lambda: day.tasks()["stage"] == "failed", "the stage was failed", LIMIT)
+        wait_until(lambda: day.tasks()["stage"] == "failed", "the stage was failed", LIMIT)
     tasks = day.tasks()
     day.recovered()
     events = day.events()
@@ -171,7 +173,7 @@ def mark_run_success(day: Day) -> str:
         day.trigger()
         waiting(file)
         day.mark_run("success")
-        until(lambda: day.tasks()["stage"] != "running", "the stage was ended", LIMIT)
+        wait_until(lambda: day.tasks()["stage"] != "running", "the stage was ended", LIMIT)
     tasks = day.tasks()
     day.recovered()
     events = day.events()
@@ -185,7 +187,7 @@ def delete_run(day: Day) -> str:
         day.trigger()
         waiting(file)
         day.mark_run("failed")  # a running one is not deleted
-        until(lambda: day.tasks()["stage"] != "running", "the stage was ended", LIMIT)
+        wait_until(lambda: day.tasks()["stage"] != "running", "the stage was ended", LIMIT)
         day.at.airflow.call("DELETE", f"/dags/{DAG}/dagRuns/{day.run}")
         events = day.events()
     day.recovered()
@@ -197,7 +199,7 @@ def pause(day: Day) -> str:
         day.trigger()
         waiting(file)
         day.at.airflow.call("PATCH", f"/dags/{DAG}", {"is_paused": True})
-    until(lambda: day.tasks()["stage"] == "success", "the stage is done", LIMIT)
+    wait_until(lambda: day.tasks()["stage"] == "success", "the stage is done", LIMIT)
     tasks = day.tasks()
     day.at.airflow.unpause(DAG)
     day.finish()
@@ -234,7 +236,7 @@ def kill(part: str) -> Callable[[Day], str]:
             day.at.airflow.kill(part)
             day.at.airflow.replace(part)
         if part == "api-server":
-            until(day.at.airflow.healthy, "the api-server is back", LIMIT)
+            wait_until(day.at.airflow.healthy, "the api-server is back", LIMIT)
         day.finish()
         return f"{part} killed while staging, and another one started"
 
@@ -259,7 +261,7 @@ def intervene(dos: Sequence[Callable[[Day], str]], extra: Mapping[str, str] | No
         for number, do in enumerate(dos, 1):
             day = Day(at, number)
             words = do(day)
-            until(day.settled, f"day {number} is settled", LIMIT)
+            wait_until(day.settled, f"day {number} is settled", LIMIT)
             truth, found = counts(at, number)
             results.append(truth == found)
             say(f"{words}\n          state table: {' '.join(day.events())}\n          table: {found} of {truth} rows")
@@ -269,6 +271,6 @@ def intervene(dos: Sequence[Callable[[Day], str]], extra: Mapping[str, str] | No
 def counts(at: World, number: int) -> tuple[int, int]:
     start = datetime(2013, 1, number, tzinfo=UTC)
     truth = truth_by_day(Interval(start, start + timedelta(1)))[date(number)]
-    assert flights.month("2013-01").start <= start
+    assert flights.month_period("2013-01").start <= start
     days = DeltaTable(str(at.table)).to_pyarrow_table(columns=["day"])["day"].to_pylist()
     return truth, Counter(str(day) for day in days)[date(number)]

@@ -19,7 +19,7 @@ from integration.readers.kafka_reader import create_topic
 
 from onceonly.checkpoint.model import State
 from onceonly.checkpoint.offsets import Interval
-from onceonly.dev.demo.wait import until
+from onceonly.dev.demo.wait import wait_until
 from onceonly.statetable.table import StateTable
 from trials.airflow import World, say, world
 from trials.overlap import bundles
@@ -37,12 +37,12 @@ def outage() -> bool:
         _produce(found, start)
         for each in (at, other):
             each.airflow.unpause_parsed(each.dag)
-        until(lambda: _covered(at) and _covered(other), "both pipelines have covered a minute", LIMIT)
+        wait_until(lambda: _covered(at) and _covered(other), "both pipelines have covered a minute", LIMIT)
         with _scheduler_away(at, other) as before:
             back = before + (AWAY + 1) * MINUTE
-            until(lambda: datetime.now(UTC) > back, f"{AWAY} more intervals are over", LIMIT)
-        until(lambda: _covered(at)[-1:] > [back] and not _gaps(at), "what was missed is committed", LIMIT)
-        until(lambda: _gaps(other), "a later minute is covered where nothing catches up", LIMIT)
+            wait_until(lambda: datetime.now(UTC) > back, f"{AWAY} more intervals are over", LIMIT)
+        wait_until(lambda: _covered(at)[-1:] > [back] and not _gaps(at), "what was missed is committed", LIMIT)
+        wait_until(lambda: _gaps(other), "a later minute is covered where nothing catches up", LIMIT)
         return _every_minute_once(at, start) and _shown(other)
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from onceonly.dev.demo import flights
 from onceonly.dev.demo.proof import prove, truth_by_day
-from onceonly.dev.demo.wait import until
+from onceonly.dev.demo.wait import wait_until
 from trials.airflow import World, say, world
 from trials.backfill import LIMIT, committed, create, over, states, verdict
 
-MONTH = flights.month("2013-01")
+MONTH = flights.month_period("2013-01")
 
 
 def overlap() -> bool:
@@ -21,14 +21,16 @@ def overlap() -> bool:
     with world(bundles()) as found:
         at = replace(found, dag="overlap_daily")
         at.airflow.unpause_parsed(at.dag)
-        until(lambda: len(committed(at)) >= 3, "the schedule has three days", LIMIT)
+        wait_until(lambda: len(committed(at)) >= 3, "the schedule has three days", LIMIT)
         create(at)
         say(f"  {len(committed(at))} days committed; the second backfill: {_second(at)}")
-        until(lambda: len(states(at)) == 31 and set(states(at).values()) == {"success"}, "all 31 runs succeeded", LIMIT)
+        wait_until(
+            lambda: len(states(at)) == 31 and set(states(at).values()) == {"success"}, "all 31 runs succeeded", LIMIT
+        )
         say(f"runs: {dict(Counter(name.split('__')[0] for name in states(at)))}")
-        until(lambda: over(at), "the first backfill is over", LIMIT)
+        wait_until(lambda: over(at), "the first backfill is over", LIMIT)
         create(at, "--reprocess-behavior", "completed")
-        until(lambda: over(at), "the backfill of what is there is over", LIMIT)
+        wait_until(lambda: over(at), "the backfill of what is there is over", LIMIT)
         say(f"runs: {dict(Counter(name.split('__')[0] for name in states(at)))}, {len(at.checkpoints())} checkpoints")
         return len(at.checkpoints()) == 31 and verdict(at)
 
@@ -39,12 +41,14 @@ def catch_up() -> bool:
         at = replace(found, dag="overlap_capped")
         at.airflow.unpause_parsed("flights_by_day")
         at.airflow.unpause_parsed(at.dag)
-        until(lambda: _counts(at) == truth_by_day(MONTH), "the DAG behind it counts as the CSV does", LIMIT)
+        wait_until(lambda: _counts(at) == truth_by_day(MONTH), "the DAG behind it counts as the CSV does", LIMIT)
         rows = [sum(range_.span for range_ in cp.ranges) for cp in at.checkpoints()]
         say(f"{at.dag}: {dict(_ended(at, at.dag))}, offsets of the checkpoints: {rows}")
         say(f"flights_by_day: {dict(_ended(at, 'flights_by_day'))}, its last run counts every day as the CSV does")
         proof = prove(at.settings.locate("lake/flights"), MONTH)
-        say(f"rows: {proof.truth:,} in the CSV, {proof.missing} missing, {proof.extra} too many of {proof.found:,}")
+        say(
+            f"rows: {proof.expected_rows:,} in the CSV, {proof.missing} missing, {proof.extra} too many of {proof.actual_rows:,}"
+        )
         return proof.holds and max(rows) <= 3_000
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onceonly.checkpoint.model import Event
-from onceonly.dev.demo.wait import until
+from onceonly.dev.demo.wait import wait_until
 from trials.airflow import DAG, World, date, say, world
 from trials.backfill import over
 from trials.interventions import LIMIT, Day, counts
@@ -42,7 +42,7 @@ def _failed_day(at: World) -> int:
     day = Day(at, 3)
     with day.hold(Event.CLAIMED):
         day.trigger()
-        until(lambda: at.of_day(3) and at.of_day(3)[0].claims, "day 3 is being staged", LIMIT)
+        wait_until(lambda: at.of_day(3) and at.of_day(3)[0].claims, "day 3 is being staged", LIMIT)
         day.mark("stage", "failed")
         assert day.ended() == "failed"
     before = at.of_day(3)[-1].state.value
@@ -57,7 +57,7 @@ def _failed_day(at: World) -> int:
 def _backfill(at: World, last: int, behaviour: str, *more: str) -> None:
     window = ["--from-date", date(1), "--to-date", date(last)]
     at.airflow.cli("backfill", "create", "--dag-id", DAG, *window, "--reprocess-behavior", behaviour, *more)
-    until(lambda: over(at), "the backfill is over", LIMIT)
+    wait_until(lambda: over(at), "the backfill is over", LIMIT)
 
 
 def _runs(at: World) -> list[str]:

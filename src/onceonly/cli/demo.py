@@ -76,8 +76,8 @@ def _period(month: str | None, until: str | None, all_: bool) -> Interval:
     if all_:
         return flights.YEAR
     if until:
-        return flights.until(until)
-    return flights.month(month or "2013-01")
+        return flights.period_until(until)
+    return flights.month_period(month or "2013-01")
 
 
 def _describe_load(loaded: Loaded) -> str:

@@ -14,7 +14,7 @@ from integration.services.airflow_standalone import running
 from patience import PATIENCE
 
 from onceonly.dev.demo.standalone import Standalone
-from onceonly.dev.demo.wait import until
+from onceonly.dev.demo.wait import wait_until
 from onceonly.statetable.table import StateTable
 
 pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(1800)]
@@ -67,7 +67,7 @@ def test_each_publication_starts_the_pipeline_behind_it(project: Project, airflo
     for number in (1, 2):
         produce(project, range(8 * (number - 1), 8 * number))
         airflow.trigger("before")
-        (run,) = until(lambda n=number: ended(airflow)[n - 1 :], f"run {number} behind it has ended", PATIENCE)  # type: ignore[misc]
+        (run,) = wait_until(lambda n=number: ended(airflow)[n - 1 :], f"run {number} behind it has ended", PATIENCE)  # type: ignore[misc]
         assert (run["state"], run["run_type"]) == ("success", "asset_triggered"), tasks(airflow, run)
         assert told(airflow, run) == [("before", number, 8)]
         done = StateTable(project.settings.state).view("behind").require(number)

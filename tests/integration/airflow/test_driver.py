@@ -31,7 +31,7 @@ from patience import PATIENCE
 
 from onceonly.airflow import connections
 from onceonly.checkpoint.model import State
-from onceonly.dev.demo.wait import until
+from onceonly.dev.demo.wait import wait_until
 from onceonly.dev.services.machine import free_port
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.kafka import lookup
@@ -83,7 +83,9 @@ def test_of_two_drivers_for_one_request_the_second_takes_nothing_over(world: Wor
     second = world.submit(anew=True)
     assert world.submit() in (first, second)
     world.until_at_work()
-    over = until(lambda: [each for each in (first, second) if each.open_report().read().code], "one gave way", PATIENCE)
+    over = wait_until(
+        lambda: [each for each in (first, second) if each.open_report().read().code], "one gave way", PATIENCE
+    )
     with pytest.raises(NotCommitted, match="it has changed since this process was started"):
         world.require_staged(over[0], "FAILED")
     world.go_on()

@@ -29,7 +29,7 @@ from integration.services.standalone import CONF
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import State
-from onceonly.dev.demo.wait import until
+from onceonly.dev.demo.wait import wait_until
 from onceonly.errors import NotCommitted, OutcomeUnknown
 from onceonly.kafka import lookup
 
@@ -127,7 +127,7 @@ def test_a_killed_pod_is_followed_by_one_that_a_second_try_finds(
     node.container(lost.driver).kill()
     state = fired(trigger(lost))["state"]
     assert state == "Failed (Error)"
-    until(lambda: not running(api, namespace), "its executors are gone with it", PATIENCE)
+    wait_until(lambda: not running(api, namespace), "its executors are gone with it", PATIENCE)
     with pytest.raises(NotCommitted, match=rf"(?s)left no report: {lost.driver} is Failed.*SparkContext.*kubectl logs"):
         world.require_staged(lost, state)
     (world.project.folder / "at-work").unlink()
@@ -162,7 +162,7 @@ def test_no_pod_goes_on_of_a_driver_that_is_ended(world: World, api: Kubernetes,
     pod = f"/api/v1/namespaces/{namespace}/pods/{submitted.driver}"
     state = ended(world, submitted, how, lambda: api.ask("DELETE", pod))
     assert state == ("TIMED OUT" if how == "too long" else "GONE")
-    until(lambda: not pods(api, namespace) and not pods(api, namespace, "driver"), "its pods are gone", PATIENCE)
+    wait_until(lambda: not pods(api, namespace) and not pods(api, namespace, "driver"), "its pods are gone", PATIENCE)
     nothing_goes_on(world, submitted, state)
 
 

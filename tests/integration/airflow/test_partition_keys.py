@@ -14,7 +14,7 @@ from patience import PATIENCE
 
 from onceonly.checkpoint.model import State
 from onceonly.dev.demo.standalone import Standalone
-from onceonly.dev.demo.wait import until
+from onceonly.dev.demo.wait import wait_until
 from onceonly.statetable.table import StateTable
 
 pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(1800)]
@@ -72,7 +72,7 @@ def airflow(project: Project) -> Iterator[Standalone]:
 
 
 def test_a_run_for_each_committed_interval_and_none_for_an_aborted_one(project: Project, airflow: Standalone) -> None:
-    runs = until(lambda: ended(airflow, "hours", len(ROWS)), "each hour has had its run", 2 * PATIENCE)
+    runs = wait_until(lambda: ended(airflow, "hours", len(ROWS)), "each hour has had its run", 2 * PATIENCE)
     assert [run["state"] for run in runs] == ["success", "failed", "success", "success"]
     view = StateTable(project.settings.state).view("hours")
     outcomes = [[checkpoint.state for checkpoint in view.planned_for(hour(each))] for each in (0, 1, 3)]
@@ -93,7 +93,7 @@ def ended(airflow: Standalone, dag: str, number: int) -> list[dict[str, Any]]:
 
 def answers(airflow: Standalone, number: int) -> list[tuple[str, int]]:
     """Of the DAG that is started by keys: the key of each run, and how many rows it has found for it."""
-    runs = until(lambda: ended(airflow, "by_hour", number), f"{number} keys have had their run", PATIENCE)
+    runs = wait_until(lambda: ended(airflow, "by_hour", number), f"{number} keys have had their run", PATIENCE)
     assert {(run["state"], run["run_type"]) for run in runs} == {("success", "asset_triggered")}, (
         airflow.folder / "logs"
     )

@@ -32,7 +32,7 @@ from patience import PATIENCE
 
 from onceonly.airflow import connections
 from onceonly.checkpoint.model import State
-from onceonly.dev.demo.wait import until
+from onceonly.dev.demo.wait import wait_until
 from onceonly.errors import NotCommitted, OutcomeUnknown
 from onceonly.runtime import client_job
 from onceonly.runtime.driver import Driver
@@ -100,12 +100,12 @@ def test_a_killed_driver_is_followed_by_one_that_a_second_try_finds(
 ) -> None:
     world.plan("slow")
     lost = world.submit()
-    until(lambda: world.now.attempt == 1, "the driver has claimed the checkpoint", PATIENCE)
+    wait_until(lambda: world.now.attempt == 1, "the driver has claimed the checkpoint", PATIENCE)
     assert application(yarn, lost)["queue"] == "root.default"
     master(world).send_signal(signal.SIGKILL)
     state = fired(trigger(lost))["state"]
     assert state == "FAILED"
-    until(lambda: not world.processes(), "nothing of the driver is left", PATIENCE)
+    wait_until(lambda: not world.processes(), "nothing of the driver is left", PATIENCE)
     with pytest.raises(NotCommitted, match=rf"(?s)left no report.*{lost.driver} is FAILED.*yarn logs -applicationId"):
         world.require_staged(lost, state)
 
@@ -187,7 +187,9 @@ def test_a_submission_that_is_killed_leaves_no_application(world: World, yarn: Y
     world.plan("slow")
     made = WORK.stage(connections.read_spark_connection("spark"), Settings.from_env(), connections.read_extra)
     assert made is not None
-    killed = threading.Thread(target=lambda: (until(lambda: made.launcher.child, "it has begun", PATIENCE), made.end()))
+    killed = threading.Thread(
+        target=lambda: (wait_until(lambda: made.launcher.child, "it has begun", PATIENCE), made.end())
+    )
     killed.start()
     with pytest.raises(NotCommitted, match="spark-submit ended with -9"):
         made.run(print)

@@ -16,7 +16,7 @@ from integration.services import kerberos
 from integration.services.yarn import Yarn
 from patience import PATIENCE
 
-from onceonly.dev.demo.wait import until
+from onceonly.dev.demo.wait import wait_until
 from onceonly.errors import NotCommitted
 from onceonly.runtime.cluster import GONE
 
@@ -108,6 +108,6 @@ def test_who_has_a_ticket_and_a_right_may_end_it(
             submitted.end()
     submitted.end()
     assert fired(trigger(submitted))["state"] == "KILLED"
-    until(lambda: not world.processes(), "the driver's processes are gone", PATIENCE)
+    wait_until(lambda: not world.processes(), "the driver's processes are gone", PATIENCE)
     assert submitted.cluster.look("application_1_0001") == GONE
     submitted.cluster.end("application_1_0001")

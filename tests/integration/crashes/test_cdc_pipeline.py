@@ -19,7 +19,7 @@ from integration.readers.kafka_reader import committed
 from integration.services.postgres import postgres, programs
 from patience import PATIENCE
 
-from onceonly.dev.demo.wait import until
+from onceonly.dev.demo.wait import wait_until
 
 pytestmark = [
     pytest.mark.integration,
@@ -100,12 +100,12 @@ def test_the_table_equals_the_one_in_postgresql(project: Project, database: Any,
         with engine(tmp_path, settings):  # killed at the end of the block
             change(cursor, chance, 1000 * (turn + 1))
             if turn == 0:
-                until(lambda: (tmp_path / "offsets").exists(), "Debezium has begun", PATIENCE)
+                wait_until(lambda: (tmp_path / "offsets").exists(), "Debezium has begun", PATIENCE)
             run_until_killed(project, point)
             change(cursor, chance, 1000 * (turn + 1) + 500)
     cursor.execute(f"INSERT INTO customers (id, name) VALUES ({SENTINEL}, 'the last one')")
     with engine(tmp_path, settings):
-        until(lambda: arrived(project), "the last row is in the table", PATIENCE)
+        wait_until(lambda: arrived(project), "the last row is in the table", PATIENCE)
     assert rows(project) == wanted(cursor)
     print(f"sent again: {sent_again(project)} records, {len(wanted(cursor))} rows")
 
@@ -130,4 +130,4 @@ def run_until_killed(project: Project, point: str) -> None:
         assert child.returncode in (0, KILLED), printed
         return child.returncode == KILLED
 
-    until(killed, f"a process was killed {point}", PATIENCE)
+    wait_until(killed, f"a process was killed {point}", PATIENCE)

@@ -18,7 +18,7 @@ from patience import PATIENCE
 
 from onceonly.checkpoint.model import State
 from onceonly.coordinator.coordinator import Coordinator
-from onceonly.dev.demo.wait import until
+from onceonly.dev.demo.wait import wait_until
 from onceonly.errors import OnceonlyError
 from onceonly.statetable.table import StateTable
 from onceonly.storage import manifests
@@ -237,7 +237,7 @@ def test_a_committer_that_is_killed_beside_another_one_costs_no_file(
     between.let(Rule())
     with ThreadPoolExecutor(1) as pool:
         killed = pool.submit(dies, between, mortal_store_files.run, str(world.folder), world.root, number, after)
-        until(lambda: bool(between.seen) or killed.done(), "it has asked for something", PATIENCE, every=0.01)
+        wait_until(lambda: bool(between.seen) or killed.done(), "it has asked for something", PATIENCE, every=0.01)
         commit(world, epoch)
         assert killed.result(), "it had come so far"
     between.let(Rule())

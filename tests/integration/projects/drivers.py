@@ -24,7 +24,7 @@ from onceonly.airflow import connections, orphaned_drivers, triggers
 from onceonly.airflow.triggers import DriverTrigger
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.coordinator.coordinator import Coordinator
-from onceonly.dev.demo.wait import until
+from onceonly.dev.demo.wait import wait_until
 from onceonly.dev.services.service import Service
 from onceonly.errors import NotCommitted
 from onceonly.kafka import lookup
@@ -80,7 +80,7 @@ class World:
         WORK.require_staged(submitted, Settings.from_env(), state)
 
     def until_at_work(self) -> None:
-        until((self.project.folder / "at-work").exists, "the transform is at work", PATIENCE)
+        wait_until((self.project.folder / "at-work").exists, "the transform is at work", PATIENCE)
 
     def go_on(self) -> None:
         (self.project.folder / "go-on").touch()
@@ -180,14 +180,14 @@ def ended(world: World, submitted: Driver, how: str, otherwise: Callable[[], obj
         asyncio.run(trigger(submitted).on_kill())
         assert world.reports() == []
     elif how == "left":
-        until(lambda: ended_by_recovery(world), "recovery has it ended", PATIENCE)
+        wait_until(lambda: ended_by_recovery(world), "recovery has it ended", PATIENCE)
     elif how != "too long":
         otherwise()
     return str(fired(trigger(submitted, time.time() if how == "too long" else None))["state"])
 
 
 def nothing_goes_on(world: World, submitted: Driver, state: str) -> None:
-    until(lambda: not world.processes(), "the driver's processes are gone", PATIENCE)
+    wait_until(lambda: not world.processes(), "the driver's processes are gone", PATIENCE)
     # Its Python process may still tell why, before it follows its JVM.
     with pytest.raises(NotCommitted, match=r"left no report|could not be staged"):
         world.require_staged(submitted, state)

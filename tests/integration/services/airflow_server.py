@@ -16,7 +16,7 @@ import httpx
 from patience import PATIENCE
 
 from onceonly.dev.demo.standalone import free_port
-from onceonly.dev.demo.wait import until
+from onceonly.dev.demo.wait import wait_until
 from onceonly.errors import NotCommitted
 
 ROOT = Path(__file__).parents[3]
@@ -71,7 +71,7 @@ class Server:
             self.port = free_port(0)
             self._serve([*airflow, "api-server", "--host", "127.0.0.1", "--port", str(self.port)], environment)
             try:
-                until(self._answers, "the api-server answers", PATIENCE, self._alive)
+                wait_until(self._answers, "the api-server answers", PATIENCE, self._alive)
                 return
             except NotCommitted as error:
                 if "address already in use" not in str(error):

@@ -13,7 +13,7 @@ from patience import PATIENCE
 
 from onceonly.dev.demo import standalone
 from onceonly.dev.demo.standalone import Standalone
-from onceonly.dev.demo.wait import until
+from onceonly.dev.demo.wait import wait_until
 
 SOURCES = Path(__file__).parents[3] / "src"
 
@@ -27,7 +27,7 @@ def running(project: Project, *dags: str) -> Iterator[Standalone]:
         with patch.object(standalone, "START_SECONDS", PATIENCE):
             airflow.start({**project.env(), **path})
         for dag in dags:
-            until(lambda dag=dag: airflow.unpause(dag), f"Airflow has parsed DAG {dag}", PATIENCE)  # type: ignore[misc]
+            wait_until(lambda dag=dag: airflow.unpause(dag), f"Airflow has parsed DAG {dag}", PATIENCE)  # type: ignore[misc]
         yield airflow
     finally:
         airflow.stop()

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from patience import PATIENCE
 
 from onceonly.dev.demo.standalone import free_port
-from onceonly.dev.demo.wait import until
+from onceonly.dev.demo.wait import wait_until
 
 USER = "postgres"  # the server refuses to run as root
 
@@ -47,7 +47,7 @@ def postgres(*settings: str) -> Iterator[str]:
         server = subprocess.Popen([bin_ / "postgres", "-D", data, *listen, *quick], **run, **_as_nobody_special())
         try:
             ready = [bin_ / "pg_isready", "-h", "127.0.0.1", "-p", str(port)]
-            until(lambda: subprocess.run(ready, **run).returncode == 0, "PostgreSQL is ready", PATIENCE)
+            wait_until(lambda: subprocess.run(ready, **run).returncode == 0, "PostgreSQL is ready", PATIENCE)
             yield f"postgresql+psycopg2://airflow@127.0.0.1:{port}/postgres"
         finally:
             server.send_signal(signal.SIGQUIT)

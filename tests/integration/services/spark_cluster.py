@@ -16,7 +16,7 @@ from integration.services.group import Group
 from integration.services.standalone import CONF, ROOT, Master, Worker
 from patience import PATIENCE
 
-from onceonly.dev.demo.wait import until
+from onceonly.dev.demo.wait import wait_until
 from onceonly.dev.services import machine
 from onceonly.dev.services.service import Service
 from onceonly.dev.services.spark import SparkConnect
@@ -120,7 +120,7 @@ class SparkCluster(Group):
 
     def until_idle(self) -> None:
         """Executors end when there is nothing to do."""
-        until(lambda: not self.executors(), "no executor is left", PATIENCE)
+        wait_until(lambda: not self.executors(), "no executor is left", PATIENCE)
 
 
 def kill_worker(worker: SmallWorker) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from integration.services.group import Group
 from patience import PATIENCE
 
-from onceonly.dev.demo.wait import until
+from onceonly.dev.demo.wait import wait_until
 from onceonly.dev.services import machine
 from onceonly.dev.services.service import Service
 from onceonly.spark.home import spark_home
@@ -128,7 +128,7 @@ class Cluster(Group):
         running = self.master.daemon.running()
         assert running
         os.killpg(running.pid, signal.SIGKILL)
-        until(lambda: machine.is_free(running.port), "the master's port is free", PATIENCE)
+        wait_until(lambda: machine.is_free(running.port), "the master's port is free", PATIENCE)
         another = Master(self.master.home, port=running.port)
         another.launch()
         another.wait()

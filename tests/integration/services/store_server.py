@@ -16,7 +16,7 @@ from typing import ClassVar
 from integration.faults.s3_proxy import Handler
 from patience import PATIENCE
 
-from onceonly.dev.demo.wait import until
+from onceonly.dev.demo.wait import wait_until
 
 BUCKET = "lake"
 KEY = "onceonly-tests"  # of a server that only this test run knows
@@ -65,7 +65,7 @@ class StoreServer:
             self.process = subprocess.Popen(
                 self.command(), stdout=log, stderr=log, env={**os.environ, **self.secrets()}, start_new_session=True
             )
-        until(self._answers, "the store answers", PATIENCE, every=0.05)
+        wait_until(self._answers, "the store answers", PATIENCE, every=0.05)
 
     def kill(self, how: signal.Signals | None = None) -> None:
         if self.process:

@@ -18,7 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import Handle, Transaction
-from onceonly.dev.demo.wait import until
+from onceonly.dev.demo.wait import wait_until
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, StateBehind
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.delta import lock
@@ -172,7 +172,7 @@ def refused(delta: Delta, rows: Any, words: list[str]) -> None:
         delta.writer().discard(transaction(), None)
         return delta.staged() == []
 
-    until(removed, "what it wrote is removed", PATIENCE)
+    wait_until(removed, "what it wrote is removed", PATIENCE)
     assert delta.ns() == []
 
 

@@ -21,7 +21,7 @@ from patience import PATIENCE
 from onceonly.airflow import GateOperator, StageOperator, connections
 from onceonly.airflow.connections import GateServices
 from onceonly.checkpoint.model import State
-from onceonly.dev.demo.wait import until
+from onceonly.dev.demo.wait import wait_until
 from onceonly.errors import NotCommitted
 from onceonly.kafka.lookup import from_environment
 from onceonly.runtime import child_process, client_job, live_services, owners, spark_submit
@@ -70,7 +70,7 @@ def test_a_stage_on_spark_connect_is_interrupted(
     )
 
     def end() -> None:
-        until(lambda: at_work.exists() and any(map(tells, told)), "Spark is at work, and says so", PATIENCE)
+        wait_until(lambda: at_work.exists() and any(map(tells, told)), "Spark is at work, and says so", PATIENCE)
         job.end()
 
     ended = threading.Thread(target=end)
@@ -99,7 +99,7 @@ def test_a_gate_on_spark_connect_is_interrupted(project: Project, tmp_path: Path
             time.sleep(600)
             yield rows
 
-    ended = threading.Thread(target=lambda: (until(at_work.exists, "Spark is at work", PATIENCE), parts.end()))
+    ended = threading.Thread(target=lambda: (wait_until(at_work.exists, "Spark is at work", PATIENCE), parts.end()))
     ended.start()
     with pytest.raises(Exception, match="OPERATION_CANCELED"):
         parts.spark().range(8).mapInPandas(slow, "id BIGINT").collect()
@@ -112,14 +112,14 @@ def test_a_job_of_spark_submit_ends_with_all_its_processes(monkeypatch: pytest.M
     monkeypatch.setattr(client_job, "_find_checkpoint", lambda *_: None)
     told: list[str] = []
     job: Any = client_job.make_stage_job(SparkConnection(), told.append, lambda checkpoint, row: None, from_environment)
-    ended = threading.Thread(target=lambda: (until(lambda: told, "the job has begun", PATIENCE), job.end()))
+    ended = threading.Thread(target=lambda: (wait_until(lambda: told, "the job has begun", PATIENCE), job.end()))
     ended.start()
     started = time.monotonic()
     with pytest.raises(NotCommitted, match="killed by signal 9"):
         job.run("numbers", 1, "run-1")
     ended.join()
     assert time.monotonic() - started < PATIENCE
-    assert until(lambda: all(map(_gone, (job.process.pid, int(told[0])))), "both processes have ended", PATIENCE)
+    assert wait_until(lambda: all(map(_gone, (job.process.pid, int(told[0])))), "both processes have ended", PATIENCE)
 
 
 def in_its_place(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -202,7 +202,7 @@ def test_the_job_does_not_outlive_the_jvm_that_started_it() -> None:
         parent.kill()
         parent.wait()
         pid = int(*(said - {"ready"}))
-        assert until(lambda: _gone(pid), "the job has ended, too", PATIENCE)
+        assert wait_until(lambda: _gone(pid), "the job has ended, too", PATIENCE)
 
 
 def test_on_kill_of_the_task_ends_the_job_that_it_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:

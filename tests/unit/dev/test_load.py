@@ -50,10 +50,10 @@ def test_flights_come_in_order_of_time_and_always_in_the_same(year: pa.Table) ->
 
 @pytest.mark.slow
 def test_periods_are_slices_of_the_year(year: pa.Table) -> None:
-    january, february = (flights.table(SCHEMA, flights.month(text)) for text in ("2013-01", "2013-02"))
+    january, february = (flights.table(SCHEMA, flights.month_period(text)) for text in ("2013-01", "2013-02"))
     assert pa.concat_tables([january, february]).equals(year.slice(0, january.num_rows + february.num_rows))
-    assert flights.table(SCHEMA, flights.until("2013-01-31")).equals(january)
-    assert flights.table(SCHEMA, flights.until("2013-12-31")).num_rows == year.num_rows - 88  # New Year's Eve
+    assert flights.table(SCHEMA, flights.period_until("2013-01-31")).equals(january)
+    assert flights.table(SCHEMA, flights.period_until("2013-12-31")).num_rows == year.num_rows - 88  # New Year's Eve
 
 
 def test_avro_gives_back_what_went_in(year: pa.Table) -> None:
@@ -74,21 +74,23 @@ def test_carriers_are_spread_over_the_partitions(year: pa.Table) -> None:
 @pytest.mark.parametrize("text", ["2013-13", "January", "2014-02", "2012-12", ""])
 def test_a_month_that_is_none_is_refused(text: str) -> None:
     with raises(InvalidPipeline, "option-invalid"):
-        flights.month(text)
+        flights.month_period(text)
 
 
 @pytest.mark.parametrize("text", ["2013-02-30", "tomorrow", "2012-12-31"])
 def test_a_day_that_is_none_is_refused(text: str) -> None:
     with raises(InvalidPipeline, "option-invalid"):
-        flights.until(text)
+        flights.period_until(text)
 
 
 def test_a_month_ends_where_the_next_begins() -> None:
-    ends = [flights.month(f"2013-{month:02}").end for month in range(1, 13)]
-    starts = [flights.month(f"2013-{month:02}").start for month in range(1, 13)]
+    ends = [flights.month_period(f"2013-{month:02}").end for month in range(1, 13)]
+    starts = [flights.month_period(f"2013-{month:02}").start for month in range(1, 13)]
     assert ends[:-1] == starts[1:]
-    assert flights.month("2013-02") == Interval(datetime(2013, 2, 1, tzinfo=UTC), datetime(2013, 3, 1, tzinfo=UTC))
-    assert flights.until("2013-01-01").end - flights.FIRST == timedelta(days=1)
+    assert flights.month_period("2013-02") == Interval(
+        datetime(2013, 2, 1, tzinfo=UTC), datetime(2013, 3, 1, tzinfo=UTC)
+    )
+    assert flights.period_until("2013-01-01").end - flights.FIRST == timedelta(days=1)
 
 
 def test_away_from_the_project_it_says_where_to_go(tmp_path: Path) -> None:

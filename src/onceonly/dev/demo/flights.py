@@ -30,7 +30,7 @@ BATCH = 10_000
 Record = dict[str, Any]
 
 
-def month(text: str) -> Interval:
+def month_period(text: str) -> Interval:
     """Return '2013-02' as an interval."""
     try:
         first = datetime.strptime(text, "%Y-%m").replace(tzinfo=UTC)
@@ -39,7 +39,7 @@ def month(text: str) -> Interval:
     return _clip_to_year(text, Interval(first, first + timedelta(days=monthrange(first.year, first.month)[1])))
 
 
-def until(text: str) -> Interval:
+def period_until(text: str) -> Interval:
     """Return the interval from the first flight to the end of the day '2013-01-31'."""
     try:
         last = date.fromisoformat(text)

@@ -41,18 +41,18 @@ class Proof:
     """A comparison of the flights in the CSV and in a target; exactly-once means `missing == extra == 0`.
 
     Args:
-        truth: number of rows in the CSV.
-        found: number of rows in the target.
+        expected_rows: of the CSV.
+        actual_rows: of the target.
     """
 
-    truth: int
-    found: int
+    expected_rows: int
+    actual_rows: int
     missing: int
     extra: int  # duplicates, or rows that are not in the CSV
 
     @property
     def holds(self) -> bool:
-        return self.missing == self.extra == 0 and self.truth == self.found
+        return self.missing == self.extra == 0 and self.expected_rows == self.actual_rows
 
 
 def prove(table: str | Path, period: Interval) -> Proof:

@@ -27,7 +27,7 @@ from onceonly.dev.demo.hold import hold_file
 from onceonly.dev.demo.load import LATE_TOPIC, load
 from onceonly.dev.demo.proof import Proof, prove, prove_late
 from onceonly.dev.demo.standalone import USER, Standalone, free_port
-from onceonly.dev.demo.wait import until
+from onceonly.dev.demo.wait import wait_until
 from onceonly.dev.services import Services
 from onceonly.dev.services.daemon import Daemon
 from onceonly.errors import NotCommitted
@@ -141,12 +141,12 @@ class Demo:
             ThreadPoolExecutor(2) as pool,
         ):
             spark_start = pool.submit(self.services.up, spark=True)
-            flights_load = pool.submit(load, self.settings, "flights", flights.month(MONTH))
+            flights_load = pool.submit(load, self.settings, "flights", flights.month_period(MONTH))
             self.airflow.start(
                 {"ONCEONLY_NOTIFY": "onceonly.dev.demo.hold:at_decision", "ONCEONLY_TRANSFORMS": "onceonly.dev.demo"}
             )
             for dag in (PIPELINE, RECOVERY):
-                until(lambda dag=dag: self.airflow.unpause(dag), f"Airflow has parsed DAG {dag}", 60)  # type: ignore[misc]
+                wait_until(lambda dag=dag: self.airflow.unpause(dag), f"Airflow has parsed DAG {dag}", 60)  # type: ignore[misc]
             spark_start.result()
             loaded = flights_load.result()
         self.console.print(
@@ -176,7 +176,7 @@ class Demo:
         self.console.print(self._checkpoints())
         table = self.settings.locate("lake/flights")
         broker = self.settings.brokers(None)
-        january = flights.month(MONTH)
+        january = flights.month_period(MONTH)
         in_table = prove(table, january)
         in_topic = prove_late(broker, LATE_TOPIC, self.settings.project / LATE_SCHEMA, january)
         self.console.print(
@@ -194,7 +194,7 @@ class Demo:
     def _kill_stage(self) -> None:
         """Kill a run while it stages, and await its end: Airflow's retry stages again."""
         run = self.airflow.trigger(PIPELINE)
-        checkpoint = until(self._find_staging_checkpoint, "a stage is writing rows", self.limit, every=0.02)
+        checkpoint = wait_until(self._find_staging_checkpoint, "a stage is writing rows", self.limit, every=0.02)
         pid = int(checkpoint.claims[checkpoint.attempt].worker.rsplit(":", 1)[1])
         os.killpg(os.getpgid(pid), signal.SIGKILL)
         self.console.print(f"  killed attempt {checkpoint.attempt} of epoch {checkpoint.epoch} while it was writing")
@@ -214,7 +214,7 @@ class Demo:
         file = hold_file(self.settings.home)
         file.touch()
         run = self.airflow.trigger(PIPELINE)
-        pid = until(lambda: int(file.read_text() or 0), "a commit task has taken its decision", self.limit)
+        pid = wait_until(lambda: int(file.read_text() or 0), "a commit task has taken its decision", self.limit)
         os.killpg(os.getpgid(pid), signal.SIGKILL)
         file.unlink()
         epoch = StateTable(self.settings.state).view(PIPELINE).head.epoch
@@ -225,7 +225,7 @@ class Demo:
 
     def _finish(self, run: str, dag: str = PIPELINE) -> None:
         """Wait for the end of a run. Raises NotCommitted: it did not succeed."""
-        state = until(lambda: self._final_state(dag, run), f"run {run} of {dag} has ended", self.limit)
+        state = wait_until(lambda: self._final_state(dag, run), f"run {run} of {dag} has ended", self.limit)
         if state != "success":
             raise NotCommitted(
                 f"run {run} of {dag} ended as {state}.",
@@ -270,4 +270,4 @@ def _format_cell(cell: object) -> str:
 def _describe(proof: Proof) -> str:
     """Return the proof as the beginning of a line, which the place completes."""
     verdict = "[bold green]exactly once[/]" if proof.holds else "[bold red]NOT exactly once[/]"
-    return f"{verdict}: {proof.truth:,} in the CSV, {proof.missing} missing, {proof.extra} extra of {proof.found:,}"
+    return f"{verdict}: {proof.expected_rows:,} in the CSV, {proof.missing} missing, {proof.extra} extra of {proof.actual_rows:,}"

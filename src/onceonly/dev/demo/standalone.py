@@ -13,7 +13,7 @@ from typing import Any
 
 import requests
 
-from onceonly.dev.demo.wait import until
+from onceonly.dev.demo.wait import wait_until
 from onceonly.dev.services.daemon import Daemon
 from onceonly.errors import NotCommitted
 from onceonly.settings import Settings
@@ -57,7 +57,7 @@ class Standalone:
         self.folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "airflow", "standalone"]
         self._daemon.start(command, self.port, {**self.environment(), **extra})
-        until(self.healthy, "Airflow is up", START_SECONDS, self._require_running)
+        wait_until(self.healthy, "Airflow is up", START_SECONDS, self._require_running)
 
     def stop(self) -> None:
         self._daemon.stop()

@@ -11,7 +11,7 @@ from onceonly.errors import NotCommitted
 T = TypeVar("T")
 
 
-def until(
+def wait_until(
     ready: Callable[[], T | None],
     what: str,
     seconds: float,
