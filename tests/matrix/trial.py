@@ -167,4 +167,4 @@ def judge(settings: Settings, broker: str, out: str) -> dict[str, int]:
         left = known.open(f".*-{StateTable(settings.state).id}-{NAME}-.*")
     if not (table.holds and events.holds and hours.holds) or {**closed, **held} != truth or left:
         raise Failed(f"table {table}, topic {events}, files and state {hours}, transactions left open: {left}")
-    return {"table": table.found, "topic": events.found, "files and state": hours.found}
+    return {"table": table.actual, "topic": events.actual, "files and state": hours.actual}

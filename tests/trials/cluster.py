@@ -72,9 +72,7 @@ class OnCluster(Demo):
             LATE_TOPIC: prove_late(self.settings.brokers(None), LATE_TOPIC, schema, month),
         }
         for place, proof in found.items():
-            self.console.print(
-                f"{place}: {proof.expected_rows:,} in the CSV, {proof.missing} missing, {proof.extra} extra"
-            )
+            self.console.print(f"{place}: {proof.expected:,} in the CSV, {proof.missing} missing, {proof.extra} extra")
         return all(proof.holds for proof in found.values())
 
     def _find_staging_checkpoint(self) -> Checkpoint | None:

@@ -128,6 +128,6 @@ def test_every_sink_equals_the_truth(tmp_path: Path, broker: str, spark_server: 
 def say(faults: list[str], proofs: list[proof.Proof]) -> None:
     """For a long storm (pytest -s): what hit it, and what came of it in the table, the topic, files with state."""
     kills = sum(fault.startswith("dies") for fault in faults)
-    rows = ", ".join(str(each.found) for each in proofs)
+    rows = ", ".join(str(each.actual) for each in proofs)
     lost, doubled = (sum(getattr(each, name) for each in proofs) for name in ("missing", "extra"))
     print(f"faults: {len(faults)} ({kills} kills, {len(faults) - kills} stops), rows: {rows} {lost=} {doubled=}")

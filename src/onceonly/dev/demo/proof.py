@@ -41,18 +41,18 @@ class Proof:
     """A comparison of the flights in the CSV and in a target; exactly-once means `missing == extra == 0`.
 
     Args:
-        expected_rows: of the CSV.
-        actual_rows: of the target.
+        expected: number of rows in the CSV.
+        actual: number of rows in the target.
     """
 
-    expected_rows: int
-    actual_rows: int
+    expected: int
+    actual: int
     missing: int
     extra: int  # duplicates, or rows that are not in the CSV
 
     @property
     def holds(self) -> bool:
-        return self.missing == self.extra == 0 and self.expected_rows == self.actual_rows
+        return self.missing == self.extra == 0 and self.expected == self.actual
 
 
 def prove(table: str | Path, period: Interval) -> Proof:

@@ -270,4 +270,4 @@ def _format_cell(cell: object) -> str:
 def _describe(proof: Proof) -> str:
     """Return the proof as the beginning of a line, which the place completes."""
     verdict = "[bold green]exactly once[/]" if proof.holds else "[bold red]NOT exactly once[/]"
-    return f"{verdict}: {proof.expected_rows:,} in the CSV, {proof.missing} missing, {proof.extra} extra of {proof.actual_rows:,}"
+    return f"{verdict}: {proof.expected:,} in the CSV, {proof.missing} missing, {proof.extra} extra of {proof.actual:,}"
