@@ -25,7 +25,7 @@ WARM = ("warm run", f"warm run{BY_SPARK}")
 SIDES = COLD + WARM
 OPTIMISING = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=4"}
 PROGRAM = "from onceonly.cli import main; main()"
-MANY = "from onceonly.spark import few; few.RECORDS = -1"  # no number of records is few
+MANY = "from onceonly.spark import small_batch; small_batch.MAX_RECORDS = -1"  # no number of records is few
 PIPELINE = """
 from datetime import datetime
 

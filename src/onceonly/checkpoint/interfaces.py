@@ -129,6 +129,17 @@ class ShowsTransactions(Protocol):
 
 
 @runtime_checkable
+class ReadsSmallBatches(Protocol):
+    """A source that can read few records in this process, without Spark's reader."""
+
+    def read_small_batch(self, ranges: tuple[TopicRange, ...]) -> None:
+        """Read the ranges and keep their records, from which the other calls answer about these ranges.
+
+        Where this process cannot read them, or they are large, it keeps nothing: Spark reads them, or says why not.
+        """
+
+
+@runtime_checkable
 class PinsSchemas(Protocol):
     """A source whose records name schemas that are kept elsewhere, where new ones may be registered at any time."""
 

@@ -16,6 +16,7 @@ when the sink is created. Every method has to be idempotent, and safe if several
     ShowsEvidence   shows a person the evidence of an outcome
     Resolvable      its outcome can be in doubt, and can be resolved manually
     KeepsState      what it publishes is read by the next checkpoint
+    StagesSmallBatches  rows of few records are staged by one process, without Spark's workers
 """
 
 from __future__ import annotations
@@ -151,6 +152,18 @@ class Sink(ABC):
     @abstractmethod
     def leftovers(self, prefix: str) -> list[Transaction]:
         """List the transactions with that `Transaction.prefix` that have unpublished output."""
+
+
+class StagesSmallBatches(Sink):
+    """Can stage the rows of a small batch in the process that calls it, without Spark's workers."""
+
+    @abstractmethod
+    def stage(self, txn: Transaction, rows: Any, is_small_batch: bool = False) -> Handle:
+        """Stage the rows, see `Sink.stage`.
+
+        Args:
+            is_small_batch: `rows` is made of so few records that this process may collect it.
+        """
 
 
 class KeepsCopies(ABC):

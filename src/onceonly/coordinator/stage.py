@@ -16,7 +16,7 @@ from typing import Any
 
 from onceonly.checkpoint.interfaces import Parts, Source
 from onceonly.checkpoint.model import Checkpoint, Claim, Event, Handle, Row, State
-from onceonly.checkpoint.sink import Sink
+from onceonly.checkpoint.sink import Sink, StagesSmallBatches
 from onceonly.coordinator import lineage, target_history
 from onceonly.coordinator.id_pool import free_slot
 from onceonly.coordinator.messages import refuse_fenced
@@ -31,10 +31,15 @@ NONE: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Produced:
-    """The input of a stage: rows by sink, and how many records were bad (Checkpoint.bad)."""
+    """The input of a stage: rows by sink, and how many records were bad (Checkpoint.bad).
+
+    Args:
+        is_small_batch: the rows are made of so few records that one process may take them.
+    """
 
     rows: Mapping[str, Any]
     bad: Mapping[str, Any] = field(default_factory=dict)
+    is_small_batch: bool = False
 
 
 # Reads the pinned range and transforms it: a DataFrame per sink
@@ -152,9 +157,8 @@ class Stager:
         produced = produce(checkpoint)
         if not isinstance(produced, Produced):
             produced = Produced(produced)
-        outputs = produced.rows
-        _check_outputs(pipeline, outputs)
-        handles = {name: _stage_sink(sink, checkpoint, outputs[name]) for name, sink in sinks.items()}
+        _check_outputs(pipeline, produced.rows)
+        handles = {name: _stage_sink(sink, checkpoint, produced) for name, sink in sinks.items()}
         for name, old in self._handles_to_replace(checkpoint).items():
             handles[name]["replaces"] = old
         _verify_ranges(sources, checkpoint)  # a topic deleted, or records removed, while they were read
@@ -187,10 +191,13 @@ class Stager:
             raise
 
 
-def _stage_sink(sink: Sink, checkpoint: Checkpoint, rows: Any) -> dict[str, Any]:
+def _stage_sink(sink: Sink, checkpoint: Checkpoint, produced: Produced) -> dict[str, Any]:
     """Stage one sink's rows. An error that nobody classified gets a note with the sink, and stays what it is."""
+    txn, rows = checkpoint.transaction(sink.name), produced.rows[sink.name]
     try:
-        return dict(sink.stage(checkpoint.transaction(sink.name), rows))
+        if produced.is_small_batch and isinstance(sink, StagesSmallBatches):
+            return dict(sink.stage(txn, rows, is_small_batch=True))
+        return dict(sink.stage(txn, rows))
     except Exception as error:
         if not isinstance(error, OnceonlyError):
             error.add_note(f"It happened while the rows of sink '{sink.name}' were written.")

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from datetime import datetime
 from typing import Any
 
-from onceonly.checkpoint.interfaces import Judges, PinsSchemas, Source
+from onceonly.checkpoint.interfaces import Judges, PinsSchemas, ReadsSmallBatches, Source
 from onceonly.checkpoint.model import Checkpoint, Handle
 from onceonly.checkpoint.offsets import KAFKA, Ranges, has_data
 from onceonly.checkpoint.sink import Changes, KeepsState
@@ -19,7 +19,7 @@ from onceonly.runtime import owners, spark_errors, transforms
 from onceonly.runtime.bad_records import BadRecords
 from onceonly.runtime.live_services import LiveServices
 from onceonly.settings import Settings
-from onceonly.spark import few, stores
+from onceonly.spark import small_batch, stores
 from onceonly.spark.progress import Say
 from onceonly.spark.progress import reported as progress
 from onceonly.spark.strict_reading import switch_off_skipping
@@ -97,10 +97,12 @@ class _OutputProducer:
         self._until_end.enter_context(owners.keep_lease(lambda: self._coordinator.renew(checkpoint)))
         record_count = max_records(checkpoint)
         self._spark = self._services.spark(record_count)
-        # A later attempt does not take the short way of few records: whatever ended the first may have been that.
-        self._until_end.enter_context(few.reading(record_count if checkpoint.attempt == 1 else None))
+        # A later attempt leaves small batches to Spark: whatever ended the first may have been their size.
+        is_small_batch = checkpoint.attempt == 1 and small_batch.is_small_batch(record_count)
         if self._say:
             self._until_end.enter_context(progress(self._spark, self._say))
+        if is_small_batch:
+            self._read_small_batch(checkpoint)
         self._pin_schemas(checkpoint)
         batches = {}
         for name, ranges in self._ranges_by_source(checkpoint.ranges).items():
@@ -108,7 +110,14 @@ class _OutputProducer:
         self._bad.check(checkpoint)
         rows = self._transform_batches(checkpoint, batches)
         self._bad.check(checkpoint)  # again, with those that the transform has named
-        return Produced(rows, self._bad.tally())
+        return Produced(rows, self._bad.tally(), is_small_batch)
+
+    def _read_small_batch(self, checkpoint: Checkpoint) -> None:
+        """Let sources that can do so read their records in this process, before anything asks for them."""
+        for name, ranges in self._ranges_by_source(checkpoint.ranges).items():
+            source = self._sources[name]
+            if isinstance(source, ReadsSmallBatches):
+                source.read_small_batch(ranges)
 
     def _transform_batches(self, checkpoint: Checkpoint, batches: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the outputs by sink; of the sink that keeps state, its changes with the handle that they follow."""

@@ -57,7 +57,7 @@ class KafkaReader:
         self._config, self._root = config, root
         self._kafka = KafkaConnection.plaintext(kafka) if isinstance(kafka, str) else kafka
         self._registry, self._pins = registry, pins
-        self._small_batch: tuple[tuple[TopicRange, ...], Any] | None = None
+        self._small_batch: tuple[tuple[TopicRange, ...], pa.Table] | None = None
 
     @cached_property
     def _topic(self) -> TopicClient:
@@ -203,27 +203,27 @@ class KafkaReader:
 
     def undecoded(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
         """See `Judges`."""
-        from onceonly.spark import few
+        from onceonly.spark import small_batch
         from onceonly.spark.read import read_ranges
 
-        table = self._read_small_batch(ranges)
+        table = self._find_small_batch(ranges)
         if table is not None:
-            return few.to_frame(spark, table)
+            return small_batch.to_frame(spark, table)
         return read_ranges(spark, java.options(self._kafka), ranges)
 
     def _read_to_decode(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
-        """Return the records undecoded, unless they are few: this process decodes their JSON.
+        """Return the records undecoded; but of a small batch this process decodes the JSON.
 
         It does so as fast as Spark would start workers.
         """
-        from onceonly.spark import few
+        from onceonly.spark import small_batch
 
-        table, decoders = self._read_small_batch(ranges), self._json_decoders()
+        table, decoders = self._find_small_batch(ranges), self._json_decoders()
         if table is None or not decoders:
             return self.undecoded(spark, ranges)
         for decoder in decoders:
             table = decoder.decode_here(table)
-        return few.to_frame(spark, table, {decoder.column: decoder.column_type for decoder in decoders})
+        return small_batch.to_frame(spark, table, {decoder.column: decoder.column_type for decoder in decoders})
 
     def _json_decoders(self) -> list[Any]:
         """Return the decoders of the parts that are JSON."""
@@ -242,19 +242,20 @@ class KafkaReader:
             return None
         return JsonDecoder(self._parse_columns(text), "value")
 
-    def _read_small_batch(self, ranges: tuple[TopicRange, ...]) -> pa.Table | None:
-        """Read the records if they are few; None: they are not, or Spark has to read them.
+    def read_small_batch(self, ranges: tuple[TopicRange, ...]) -> None:
+        """Read few records in this process, once: their schemas are looked at before they are decoded."""
+        from onceonly.spark import small_batch
 
-        They are read once, although they are looked at for their schemas before they are decoded.
-        """
-        from onceonly.spark import few
+        self._small_batch = None
+        with suppress(NotCommitted):  # nothing is lost by it: Spark reads them, or says why it cannot
+            table = small_batch.to_table(self._iterate_records(ranges))
+            if table is not None:
+                self._small_batch = ranges, table
 
-        if not few.expected():
-            return None
+    def _find_small_batch(self, ranges: tuple[TopicRange, ...]) -> pa.Table | None:
+        """Return the records of these ranges, if this process has read them; None: Spark has to."""
         if self._small_batch is None or self._small_batch[0] != ranges:
-            self._small_batch = ranges, None
-            with suppress(NotCommitted):  # nothing is lost by it: Spark reads them, or says why it cannot
-                self._small_batch = ranges, few.to_table(self._iterate_records(ranges))
+            return None
         return self._small_batch[1]
 
     def _iterate_records(self, ranges: tuple[TopicRange, ...]) -> Iterator[Any]:
@@ -316,21 +317,21 @@ class KafkaReader:
 
     def _find_bad_time(self, ranges: tuple[TopicRange, ...]) -> BadRecord | None:
         """Find a record whose time is too large for Spark, which cannot read it: it becomes no dead letter either."""
-        from onceonly.spark import few
+        from onceonly.spark import small_batch
 
         for record in self._iterate_records(ranges):
-            if not few.is_time(record.timestamp()[1]):
+            if not small_batch.is_representable_time(record.timestamp()[1]):
                 return self._explain_bad_time(record)
         return None
 
     def _explain_bad_time(self, record: Any) -> BadRecord:
-        from onceonly.spark import few
+        from onceonly.spark import small_batch
 
         topic, partition, offset = record.topic(), record.partition(), record.offset()
         return BadRecord(
             f"topic '{topic}' partition {partition} offset {offset}: Spark cannot read the record.",
             f"Its Kafka timestamp is {record.timestamp()[1]} ms since 1970, and a timestamp of Spark holds at most "
-            f"{few.MAX_MILLIS}. A producer that takes nanoseconds for milliseconds writes such times.",
+            f"{small_batch.MAX_TIME_MILLIS}. A producer that takes nanoseconds for milliseconds writes such times.",
             "Correct the producer. To leave the record out: abort the checkpoint, run the pipeline up to it "
             f"(max_records), then onceonly skip PIPELINE --topic {topic} --partition {partition} --to {offset + 1} "
             "--reason …, which leaves out all unread records before that offset. Nothing was published.",

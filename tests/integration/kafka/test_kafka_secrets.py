@@ -23,8 +23,8 @@ from integration.services.stores import SERVERS
 from patience import PATIENCE
 
 from onceonly.dev.services.spark import SparkConnect
-from onceonly.spark import few
 from onceonly.spark.conf import REDACTION
+from onceonly.spark.small_batch import MAX_RECORDS
 
 pytestmark = [pytest.mark.integration]
 TOPIC = "secrets"
@@ -83,7 +83,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
         for created in admin.create_topics([NewTopic(TOPIC, 1, 1), NewTopic(f"{TOPIC}-out", 1, 1)]).values():
             created.result()
         producer = Producer({**settings(running), "log_level": 0})
-        for number in range(few.RECORDS + 1):  # so many that Spark reads them
+        for number in range(MAX_RECORDS + 1):  # so many that Spark reads them
             producer.produce(TOPIC, str(number))
         assert producer.flush(PATIENCE) == 0
         yield running

@@ -18,8 +18,7 @@ from onceonly.pipeline.sinks import DeltaSink, KafkaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import live_services, owners, spark_stage
 from onceonly.sinks.kafka.handle import Part, parts_of
-from onceonly.spark import few
-from onceonly.spark.few import RECORDS
+from onceonly.spark import small_batch
 
 MODE = {"staged": "chained", "late": "interval"}
 
@@ -39,7 +38,7 @@ class Copy:
 
     @property
     def few_records(self) -> int:
-        return RECORDS if self.few else -1
+        return small_batch.MAX_RECORDS if self.few else -1
 
     @property
     def pipeline(self) -> Pipeline:
@@ -81,7 +80,7 @@ class Copy:
 
     def stage(self, number: int = 0) -> Checkpoint:
         epoch = self.plan(number).epoch
-        with patch.object(few, "RECORDS", self.few_records):
+        with patch.object(small_batch, "MAX_RECORDS", self.few_records):
             return spark_stage.stage(self.project.parts, self.through, "copying", epoch, None)
 
     def commit(self, epoch: int = 1) -> Checkpoint:

@@ -200,11 +200,12 @@ def stage_kafka_without_spark() -> None:
     It holds for the rest of the process, so it is never called in that of the tests.
     """
     from onceonly.sinks.kafka import gate_view, stage
-    from onceonly.spark import few
 
     field = {"name": "value", "type": "binary", "nullable": True, "metadata": {}}
     stage.records = lambda config, rows, *_: pa.table({"value": pa.array([str(n).encode() for n in rows], pa.binary())})
-    few.collected = lambda rows: rows  # type: ignore[assignment]
+    run = stage.run
+    stage.run = lambda job, rows, _: run(job, rows, is_small_batch=True)
+    stage.collect_small_batch = lambda rows: rows
     gate_view.staged_schema = lambda *_: {"type": "struct", "fields": [field]}
 
 

@@ -27,7 +27,6 @@ from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.tables import DeltaSource
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sources.delta import DeltaReader
-from onceonly.spark import few
 
 GOLDEN = os.environ.get("ONCEONLY_GOLDEN", "")
 TABLES = sorted(log.parent for log in Path(GOLDEN).rglob("_delta_log")) if GOLDEN else []
@@ -135,8 +134,7 @@ def test_appended_to_without_harm(
     added = counted(row.toArrow())
     try:
         writer.check()
-        with few.reading(1 if in_process else None):
-            handle = writer.rehearse(writer.stage(TXN, row), 1)
+        handle = writer.rehearse(writer.stage(TXN, row, in_process), 1)
     except (OnceonlyError, PySparkException) as refusal:
         print(f"refused: {refusal}")
         record_property(

@@ -13,7 +13,7 @@ from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.delta import plain
 from onceonly.sinks.delta.sink import DeltaWriter
-from onceonly.spark import few
+from onceonly.spark.small_batch import MAX_RECORDS, is_small_batch
 
 pytestmark = pytest.mark.integration
 NEVER: Any = None  # a Delta handle is never replaced
@@ -52,8 +52,7 @@ class Table:
 
     def publish(self, rows: Any, records: int | None = None, epoch: int = 1) -> Handle:
         name = Transaction("11112222", "p", "lake", epoch, 1, f"{epoch:012x}")
-        with few.reading(records):
-            handle = json.loads(json.dumps(self.writer.stage(name, rows)))
+        handle = json.loads(json.dumps(self.writer.stage(name, rows, is_small_batch(records))))
         assert self.writer.commit(handle, epoch, NEVER).already is False
         return handle
 
@@ -164,7 +163,7 @@ def test_what_delta_rs_may_see_otherwise_is_staged_by_spark(spark: Any, tables: 
     assert (ours.engine(), handle["rows"]) == ("Apache-Spark", spark.sql(rows).count())
 
 
-@pytest.mark.parametrize("records", [None, few.RECORDS + 1])
+@pytest.mark.parametrize("records", [None, MAX_RECORDS + 1])
 def test_where_much_may_have_been_read_spark_is_not_asked_for_the_rows(
     spark: Any, tables: tuple[Table, Table], records: int | None
 ) -> None:

@@ -21,7 +21,6 @@ from onceonly.checkpoint.sink import Outcome
 from onceonly.errors import InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.delta.sink import DeltaWriter
-from onceonly.spark import few
 from onceonly.statetable import store_log
 from onceonly.storage import arbitration
 from onceonly.storage.objects import Objects
@@ -73,8 +72,8 @@ def committed(sink: Any, handle: Any, receipts: Any) -> Outcome:
 
 def test_few_rows_of_spark_are_staged_without_its_file_systems(uri: str, spark: Any, tmp_path: Path) -> None:
     sink = DeltaWriter(DeltaSink("lake", uri), uri, no_spark)
-    with few.reading(10):
-        handle = sink.stage(transaction(), spark.createDataFrame([(1, "a"), (2, "b")], "n INT, word STRING"))
+    rows = spark.createDataFrame([(1, "a"), (2, "b")], "n INT, word STRING")
+    handle = sink.stage(transaction(), rows, is_small_batch=True)
     assert not DeltaTable(uri).file_uris()
     sink.commit(handle, 1, FakeReceipts(tmp_path / "receipts"))
     found = DeltaTable(uri).to_pyarrow_table().to_pylist()
@@ -93,8 +92,7 @@ def test_a_store_that_ignores_conditions_gets_no_table(
             refused()
     assert Objects(uri).list_objects() == []
     between.let(Rule())
-    with few.reading(10):
-        handle = sink.stage(transaction(), rows)
+    handle = sink.stage(transaction(), rows, is_small_batch=True)
     sink.commit(handle, 1, FakeReceipts(tmp_path / "receipts"))
     assert DeltaTable(uri).to_pyarrow_table()["n"].to_pylist() == [1]
 

@@ -18,7 +18,6 @@ from onceonly.pipeline.merge import Merge
 from onceonly.pipeline.sinks import PARTITIONS, DeltaSink, FileSink
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sinks.files.sink import FileWriter
-from onceonly.spark import few
 
 pytestmark = pytest.mark.integration
 NEVER: Any = None
@@ -42,8 +41,7 @@ class Lake:
         data = self.spark.createDataFrame(table).coalesce(1)
         if "local" in table.column_names:  # otherwise Spark takes it for a time with a zone
             data = data.withColumn("local", data["local"].cast("timestamp_ntz"))
-        with few.reading(table.num_rows if in_process else None):
-            handle = writer.stage(Transaction("11112222", "p", "lake", epoch, 1, f"{epoch:012x}"), data)
+        handle = writer.stage(Transaction("11112222", "p", "lake", epoch, 1, f"{epoch:012x}"), data, in_process)
         handle = writer.rehearse(json.loads(json.dumps(handle)), epoch)
         assert not writer.commit(handle, epoch, NEVER).already
 

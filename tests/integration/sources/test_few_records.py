@@ -15,7 +15,7 @@ from patience import PATIENCE
 from onceonly.checkpoint.offsets import TopicRange
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.sources.kafka import KafkaReader
-from onceonly.spark import few
+from onceonly.spark import small_batch
 
 pytestmark = pytest.mark.integration
 Range = tuple[TopicRange, ...]
@@ -26,7 +26,7 @@ class Topic:
     """Two partitions; what is produced goes to one of them."""
 
     def __init__(self, broker: str, folder: Path) -> None:
-        self.broker, self.name = broker, new_topic(broker, 2)
+        self.broker, self.name, self.folder = broker, new_topic(broker, 2), folder
         self.reader = KafkaReader(KafkaSource(self.name), broker, folder)
 
     def produce(self, partition: int, *records: dict[str, Any], end: str | None = None) -> None:
@@ -54,9 +54,11 @@ class Topic:
         log = self.reader.log()
         return (TopicRange(log.topic, log.topic_id, log.partitions),)
 
-    def read(self, spark: Any, ranges: Range, records: int | None) -> Any:
-        with few.reading(records):
-            return self.reader.read(spark, ranges)
+    def read(self, spark: Any, ranges: Range, is_small_batch: bool) -> Any:
+        reader = KafkaReader(KafkaSource(self.name), self.broker, self.folder)
+        if is_small_batch:
+            reader.read_small_batch(ranges)
+        return reader.read(spark, ranges)
 
 
 @pytest.fixture
@@ -82,7 +84,7 @@ def test_a_range_is_read_as_spark_reads_it(spark: Any, topic: Topic) -> None:
     (whole,) = topic.all()
     (start, end), (other, _) = whole.partitions[0], whole.partitions[1]
     ranges = (TopicRange(whole.topic, whole.topic_id, {0: (start + 1, end), 1: (other, other + 1)}),)
-    ours, theirs = topic.read(spark, ranges, 9), topic.read(spark, ranges, None)
+    ours, theirs = topic.read(spark, ranges, True), topic.read(spark, ranges, False)
     assert (is_local(ours), is_local(theirs)) == (True, False)
     assert ours.schema == theirs.schema
     assert rows(ours) == rows(theirs)
@@ -91,20 +93,19 @@ def test_a_range_is_read_as_spark_reads_it(spark: Any, topic: Topic) -> None:
 
 def test_a_range_of_nothing_but_markers_is_empty(spark: Any, topic: Topic) -> None:
     topic.produce(0, {"value": b"aborted"}, end="abort")
-    ours = topic.read(spark, topic.all(), 9)
+    ours = topic.read(spark, topic.all(), True)
     assert (is_local(ours), rows(ours)) == (True, [])
 
 
-@pytest.mark.parametrize("records", [None, few.RECORDS + 1])
-def test_many_records_are_read_by_spark(spark: Any, topic: Topic, records: int | None) -> None:
+def test_other_batches_are_read_by_spark(spark: Any, topic: Topic) -> None:
     topic.produce(0, {"value": b"1"})
-    assert not is_local(topic.read(spark, topic.all(), records))
+    assert not is_local(topic.read(spark, topic.all(), False))
 
 
 def test_large_records_are_read_by_spark(spark: Any, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(few, "BYTES", 1000)
+    monkeypatch.setattr(small_batch, "MAX_BYTES", 1000)
     topic.produce(0, {"value": b"x" * 900}, {"value": b"x", "headers": [("h", b"x" * 100)]})
-    ours = topic.read(spark, topic.all(), 2)
+    ours = topic.read(spark, topic.all(), True)
     assert (is_local(ours), len(rows(ours))) == (False, 2)
 
 
@@ -114,4 +115,4 @@ def test_records_that_were_deleted_are_left_to_spark_which_says_so(spark: Any, t
     key = TopicPartition(topic.name, 0, 1)
     admin = AdminClient({"bootstrap.servers": topic.broker})  # has to exist until the response has arrived
     admin.delete_records([key])[key].result(PATIENCE)
-    assert not is_local(topic.read(spark, ranges, 2))
+    assert not is_local(topic.read(spark, ranges, True))

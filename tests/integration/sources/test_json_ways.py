@@ -12,7 +12,7 @@ from onceonly.json_values.columns import columns
 from onceonly.kafka.registry.client import Schema
 from onceonly.kafka.registry.json_schema import rules
 from onceonly.kafka.registry.wire import head_of
-from onceonly.spark import arrow, decode, few, judged, registered
+from onceonly.spark import arrow, decode, judged, registered, small_batch
 from onceonly.spark.json_decoding import JsonDecoder
 
 pytestmark = pytest.mark.integration
@@ -80,12 +80,12 @@ def rows(decoder: JsonDecoder, frame: Any) -> Any:
 
 
 def each_way(decoder: JsonDecoder, records: list[bytes | None], spark: Any, monkeypatch: Any) -> list[Any]:
-    table = few.to_table([Message(number, record) for number, record in enumerate(records)])
+    table = small_batch.to_table([Message(number, record) for number, record in enumerate(records)])
     assert table is not None
-    here = few.to_frame(spark, decoder.decode_here(table), {decoder.column: decoder.column_type})
-    ways = [rows(decoder, here), rows(decoder, few.to_frame(spark, table))]
+    here = small_batch.to_frame(spark, decoder.decode_here(table), {decoder.column: decoder.column_type})
+    ways = [rows(decoder, here), rows(decoder, small_batch.to_frame(spark, table))]
     monkeypatch.setattr(arrow, "is_available", lambda: False)
-    return [*ways, rows(decoder, few.to_frame(spark, table))]
+    return [*ways, rows(decoder, small_batch.to_frame(spark, table))]
 
 
 def test_each_way_has_the_same_rows(spark: Any, monkeypatch: Any) -> None:
@@ -111,9 +111,11 @@ def test_each_way_follows_the_rules_of_a_schema(spark: Any, monkeypatch: Any) ->
 def test_a_failing_query_names_the_record_and_why(spark: Any) -> None:
     decoder = JsonDecoder(columns(DDL), "value")
     for record in BAD:
-        table = few.to_table([Message(number, each) for number, each in enumerate([b"{}", record])])
+        table = small_batch.to_table([Message(number, each) for number, each in enumerate([b"{}", record])])
         with pytest.raises(Exception, match="onceonly") as caught:
-            registered.fail_bad_rows(decoder.decode(few.to_frame(spark, table), "why"), "value", "why").collect()
+            registered.fail_bad_rows(
+                decoder.decode(small_batch.to_frame(spark, table), "why"), "value", "why"
+            ).collect()
         found = decode.find_malformed(caught.value)
         assert found is not None and (found.topic, found.offset, found.part) == ("t", 1, "value")
         assert found.why.startswith(("value.", "The name", "It has")) and found.why.endswith(".")

@@ -38,7 +38,6 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.sources.kafka import KafkaReader
-from onceonly.spark import few
 from onceonly.statetable.table import StateTable
 
 pytestmark = pytest.mark.integration
@@ -564,17 +563,19 @@ def test_a_lost_range_goes_before_a_malformed_record(topic: Topic, tmp_path: Pat
     assert isinstance(source.diagnose(caught.value, spark, ranges), SourceLost)
 
 
-@pytest.mark.parametrize("records", [1, None])
+@pytest.mark.parametrize("is_small_batch", [True, False])
 def test_a_record_whose_time_spark_cannot_read_is_named(
-    broker: str, tmp_path: Path, spark: Any, records: int | None
+    broker: str, tmp_path: Path, spark: Any, is_small_batch: bool
 ) -> None:
     """Nanoseconds that a producer took for milliseconds; of few records and of many."""
     topic = Topic(broker, config={"message.timestamp.after.max.ms": str(2**63 - 1)})
     topic.produce("a")
     topic.produce("b", seconds=[1e15])
     topic.produce("c")
-    with few.reading(records):
-        error = failure(KafkaReader(KafkaSource(topic.name), topic.broker, tmp_path), spark, "timestamp")
+    source = KafkaReader(KafkaSource(topic.name), topic.broker, tmp_path)
+    if is_small_batch:
+        source.read_small_batch(everything(source))
+    error = failure(source, spark, "timestamp")
     assert isinstance(error, BadRecord), error
     assert error.code == "record-time-unreadable"
     assert f"topic '{topic.name}' partition 0 offset 1: " in str(error)

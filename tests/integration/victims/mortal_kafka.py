@@ -35,7 +35,7 @@ from onceonly.sinks.kafka import stage
 from onceonly.sinks.kafka.produce import Output
 from onceonly.sinks.kafka.sink import KafkaWriter
 from onceonly.sinks.kafka.spool import SpoolFile
-from onceonly.spark import few
+from onceonly.spark import small_batch
 from onceonly.storage.folders import Folders
 
 DRIVER: list[tuple[type, str, str]] = [  # class, method, name of the point
@@ -108,7 +108,7 @@ def main() -> None:
             around(*each, reach)
     plain = json.loads(text)
     copy = Copy(Project.found(folder, spark), **plain)
-    few.RECORDS = copy.few_records
+    small_batch.MAX_RECORDS = copy.few_records
     print("ready", flush=True)
     match action:
         case "run":

@@ -10,7 +10,8 @@ from unit.coordinator.test_gating import Gated
 from unit.world import World, values
 
 from onceonly.checkpoint.model import Handle, Outcome, State, Transaction
-from onceonly.checkpoint.sink import KeepsCopies, Publication, Receipts, Revocable, Sink
+from onceonly.checkpoint.sink import KeepsCopies, Publication, Receipts, Revocable, Sink, StagesSmallBatches
+from onceonly.coordinator.stage import Produced
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.testing.fakes import FakeParts, FakeSink
@@ -131,3 +132,38 @@ def test_six_calls_are_enough_for_every_step(tmp_path: Path) -> None:
     world.commit(2)
     with pytest.raises(InvalidPipeline, match="cannot be taken back"):
         Person(world.coordinator).rewind("flights", 1, "ann", "wrong day")
+
+
+class TakesSmall(FakeSink, StagesSmallBatches):
+    """Writes down how it was told to stage."""
+
+    told: list[bool]
+
+    def stage(self, txn: Transaction, rows: list[object], is_small_batch: bool = False) -> Handle:
+        self.told.append(is_small_batch)
+        return super().stage(txn, rows)
+
+
+class SmallParts(FakeParts):
+    """Its tables take small batches, and its other sinks know nothing of them."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.told: list[bool] = []
+
+    def sink(self, pipeline: Pipeline, name: str) -> FakeSink:
+        if name != "lake":
+            return super().sink(pipeline, name)
+        made = TakesSmall(name, self.folder / name)
+        made.told = self.told
+        return made
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+def test_small_batches_are_named_to_sinks_that_take_them(tmp_path: Path, is_small: bool) -> None:
+    world = World(tmp_path)
+    world.parts = parts = SmallParts(tmp_path)
+    world.plan()
+    outputs = parts.produce
+    world.coordinator.stage("flights", 1, lambda checkpoint: Produced(outputs(checkpoint), {}, is_small))
+    assert parts.told == [is_small]

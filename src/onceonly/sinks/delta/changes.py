@@ -71,16 +71,18 @@ def why_not_mergeable(table: log.Table) -> str | None:
     return None
 
 
-def write(config: DeltaSink, staged: str, rows: Any) -> None:
+def write(config: DeltaSink, staged: str, rows: Any, is_small_batch: bool = False) -> None:
     """Write the rows of the sink; of changes, the newest of each key.
 
+    Args:
+        is_small_batch: see `StagesSmallBatches`.
     Raises:
         InvalidPipeline: a change that cannot be merged.
     """
     if config.merge is None:
-        return stage.write(staged, rows)
+        return stage.write(staged, rows, is_small_batch)
     try:
-        stage.write(staged, newest(config.merge, rows))
+        stage.write(staged, newest(config.merge, rows), is_small_batch)
     except Exception as error:
         raise _explain(config, error) from error
 

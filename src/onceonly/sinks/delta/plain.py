@@ -16,7 +16,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from onceonly.sinks.delta import file_statistics, log
-from onceonly.spark import few
+from onceonly.spark.small_batch import collect_small_batch
 from onceonly.storage.objects import WRITTEN, Objects
 from onceonly.storage.paths import local_path
 
@@ -40,7 +40,7 @@ def _write(table: DeltaTable, rows: Any) -> bool:
     names = log.column_names(table)
     if not is_plain(table) or set(names) != set(rows.schema.names):
         return False
-    collected = few.collected(rows)
+    collected = collect_small_batch(rows)
     if collected is None or not _is_valid_text(collected):
         return False
     if collected.num_rows:

@@ -30,7 +30,7 @@ from onceonly.checkpoint.sink import (
     Publication,
     Receipts,
     Replaceable,
-    Sink,
+    StagesSmallBatches,
     Trace,
     Traced,
     Versioned,
@@ -70,7 +70,9 @@ now = time.time  # it advances while the machine is suspended, unlike time.monot
 MAX_COMMIT_ATTEMPTS = 20  # commits that may lose to other writers of the target before an error is raised
 
 
-class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replaceable, Versioned, Inspectable):
+class DeltaWriter(
+    StagesSmallBatches, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replaceable, Versioned, Inspectable
+):
     """Writes to the table of a `DeltaSink`.
 
     Args:
@@ -113,7 +115,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
             return [f"{self.name}: publishes to {self.uri} through Spark (delta-rs does not support {unsupported})"]
         return [f"{self.name}: publishes to {self.uri} through delta-rs, metadata only"]
 
-    def stage(self, txn: Transaction, rows: Any) -> Handle:
+    def stage(self, txn: Transaction, rows: Any, is_small_batch: bool = False) -> Handle:
         """Write `rows` into the nested table of `txn`; the handle names it and what it was made for."""
         schema.check_rows(self.config, rows)
         changes.check_columns(self.config, rows)
@@ -126,7 +128,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
             through_spark.refuse_unsafe(self.name, self.uri, lambda: rows.sparkSession)
         folder = log.STAGED + txn.name
         staged = log.create_staged(target, folder, plain, change.added, change.widened)
-        changes.write(self.config, staged, rows)
+        changes.write(self.config, staged, rows, is_small_batch)
         adds = log.staged_adds(self.uri, folder, 1)
         if not adds:
             stage.require_same_for_spark(self.config, staged, rows.sparkSession)

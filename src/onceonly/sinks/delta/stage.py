@@ -17,7 +17,6 @@ from onceonly.pipeline.sinks import PARTITIONS, DeltaSink
 from onceonly.sinks.delta import arbitrated, head, log, plain
 from onceonly.sinks.delta.errors import first_line
 from onceonly.sinks.staging.row_types import nullable
-from onceonly.spark import few
 from onceonly.spark.temporary_conf import PARQUET_TIMES, temporary_conf
 from onceonly.storage.arbitration import TRIAL_PREFIX
 from onceonly.storage.paths import local_path, spark_uri
@@ -176,12 +175,12 @@ def check_covered(config: DeltaSink, staged_uri: str) -> None:
         )
 
 
-def write(uri: str, rows: Any) -> None:
-    """Write all rows in one Delta commit: with Spark, unless they are few.
+def write(uri: str, rows: Any, is_small_batch: bool = False) -> None:
+    """Write all rows in one Delta commit: with Spark, unless they are few rows of a small batch.
 
     The staged table refuses rows that the target would refuse.
     """
-    if few.expected() and plain.write(uri, rows):
+    if is_small_batch and plain.write(uri, rows):
         return
     with temporary_conf(rows.sparkSession, WRITE_SETTINGS):
         rows.write.format("delta").mode("append").save(spark_uri(uri))

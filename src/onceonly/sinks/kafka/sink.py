@@ -33,7 +33,7 @@ from onceonly.checkpoint.sink import (
     Resolvable,
     Revocable,
     ShowsEvidence,
-    Sink,
+    StagesSmallBatches,
 )
 from onceonly.checkpoint.transaction_names import list_transactions
 from onceonly.errors import NotCommitted, OnceonlyError, OutcomeUnknown
@@ -73,7 +73,9 @@ from onceonly.storage.folders import Folders
 MAX_REFUSALS_SHOWN = 4  # partitions, in an error
 
 
-class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, PoolsIds, ShowsEvidence, Resolvable):
+class KafkaWriter(
+    StagesSmallBatches, KeepsCopies, Revocable, ProvesHistory, Inspectable, PoolsIds, ShowsEvidence, Resolvable
+):
     """Writes to the topics of a `KafkaSink`.
 
     Args:
@@ -113,7 +115,7 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, Pool
 
     # ---- stage
 
-    def stage(self, txn: Transaction, rows: Any) -> Handle:
+    def stage(self, txn: Transaction, rows: Any, is_small_batch: bool = False) -> Handle:
         with self._transactions() as transactions:
             schema = check.schema(self.config, self._root)
             check.refuse(self.config, transactions, self._connection)
@@ -122,7 +124,7 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, Pool
             job = self._job(txn, self._target(transactions))
             opened_at = datetime.now(UTC).isoformat()
             with self._explain_refusals(transactions):
-                receipts = stage.run(job, records)
+                receipts = stage.run(job, records, is_small_batch)
             producers_by_id = {receipt.id: receipt.producer for receipt in receipts if receipt.id}
             txs_by_id = confirm_open(self.config, transactions, producers_by_id)
             log_ends = staged_rows.read_log_ends(transactions, place["topics"], txs_by_id.values())

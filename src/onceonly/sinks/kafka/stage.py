@@ -26,8 +26,8 @@ from onceonly.sinks.kafka.produce import Output, Target
 from onceonly.sinks.kafka.registered import Heads, Part
 from onceonly.sinks.kafka.spool import SCHEMA, SpoolFile
 from onceonly.sinks.kafka.transactional_ids import Ids
-from onceonly.spark import few
 from onceonly.spark.file_formats import MICROS
+from onceonly.spark.small_batch import collect_small_batch
 from onceonly.storage import logins
 
 HEADERS = "array<struct<key:string,value:binary>>"
@@ -93,15 +93,17 @@ def records(config: KafkaSink, rows: Any, schema: str | None, registered: Sequen
     return rows.select(*(columns[name].alias(name) for name in SCHEMA.names if name in rows.columns))
 
 
-def run(job: Job, rows: Any) -> list[Receipt]:
+def run(job: Job, rows: Any, is_small_batch: bool = False) -> list[Receipt]:
     """Stage `rows` (the result of `records`) in one Spark job.
 
+    Args:
+        is_small_batch: they are made of few records. If they are few themselves, this process writes them.
     Raises:
         InvalidPipeline: a row cannot be written, or is not allowed; the message names it.
         NotCommitted: the brokers did not accept the rows.
     """
     try:
-        table = few.collected(rows)
+        table = collect_small_batch(rows) if is_small_batch else None
         if table is not None:
             receipt = _stage_part(job, 0, table.to_batches())
             return [receipt] if receipt else []

@@ -6,18 +6,16 @@ is what such a checkpoint would mostly consist of.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
 
-RECORDS = 10_000  # read by a checkpoint; rows made of them
-BYTES = 16 * 1024 * 1024  # of keys, values and headers
-MAX_MILLIS = (2**63 - 1) // 1000
+MAX_RECORDS = 10_000  # that a checkpoint reads; and rows that a transform makes of them, for one sink
+MAX_BYTES = 16 * 1024 * 1024  # of keys, values and headers
+MAX_TIME_MILLIS = (2**63 - 1) // 1000  # Spark's timestamps have 64 bits of microseconds
 Row = tuple[Any, ...]  # of SCHEMA
-TOO_LARGE = "maxResultSize"  # in the error about rows that are few, and of many megabytes
+RESULT_TOO_LARGE = "maxResultSize"  # in the error about rows that are few, and of many megabytes
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 SCHEMA = pa.schema(
     [
@@ -31,22 +29,10 @@ SCHEMA = pa.schema(
     ]
 )
 
-_expected = ContextVar("few records are being staged", default=False)
 
-
-@contextmanager
-def reading(records: int | None) -> Iterator[None]:
-    """Set, for the block, of how many records at most its rows are made; None: not known."""
-    token = _expected.set(records is not None and records <= RECORDS)
-    try:
-        yield
-    finally:
-        _expected.reset(token)
-
-
-def expected() -> bool:
-    """Return whether few records are being staged."""
-    return _expected.get()
+def is_small_batch(max_records: int | None) -> bool:
+    """Return whether a checkpoint of at most that many records is a small batch; None: their number is not known."""
+    return max_records is not None and max_records <= MAX_RECORDS
 
 
 def to_table(messages: Iterable[Any]) -> pa.Table | None:
@@ -74,17 +60,17 @@ def to_frame(spark: Any, table: pa.Table, decoded: Mapping[str, Any] | None = No
     return spark.createDataFrame(table, row_type).coalesce(1)
 
 
-def collected(rows: Any) -> pa.Table | None:
-    """Collect the rows if they are few; None: a transform made many of them, or much may have been read for them."""
-    if not expected() or not _has_arrow(rows):
+def collect_small_batch(rows: Any) -> pa.Table | None:
+    """Collect the rows that a transform has made of a small batch; None: it made many or large ones of it."""
+    if not _has_arrow(rows):
         return None
     try:
-        table: pa.Table = rows.limit(RECORDS + 1).toArrow()
+        table: pa.Table = rows.limit(MAX_RECORDS + 1).toArrow()
     except Exception as error:
-        if TOO_LARGE in str(error):
+        if RESULT_TOO_LARGE in str(error):
             return None
         raise
-    return table if table.num_rows <= RECORDS else None
+    return table if table.num_rows <= MAX_RECORDS else None
 
 
 def _has_arrow(rows: Any) -> bool:
@@ -102,7 +88,7 @@ def _build_table(messages: Iterable[Any]) -> pa.Table | None:
             return None
         rows.append(row)
         size += _size_of(row)
-        if size > BYTES:
+        if size > MAX_BYTES:
             return None
     rows.sort(key=_position)
     columns = zip(*rows, strict=True) if rows else ([] for _ in SCHEMA)
@@ -119,16 +105,16 @@ def _build_row(message: Any) -> Row | None:
         headers = message.headers()
     except UnicodeDecodeError:
         return None
-    if not kind or not is_time(millis):
+    if not kind or not is_representable_time(millis):
         return None
     header_structs = [{"key": name, "value": value} for name, value in headers or ()]
     position = message.topic(), message.partition(), message.offset()
     return message.key(), message.value(), *position, millis * 1000, header_structs or None
 
 
-def is_time(millis: int) -> bool:
+def is_representable_time(millis: int) -> bool:
     """Return whether a record's time, in milliseconds since 1970, fits Spark's timestamps: 64 bits of microseconds."""
-    return abs(millis) <= MAX_MILLIS
+    return abs(millis) <= MAX_TIME_MILLIS
 
 
 def _size_of(row: Row) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onceonly.spark import few
+from onceonly.spark import small_batch
 
 
 @dataclass
@@ -46,37 +46,36 @@ class Odd(Message):
 
 
 def test_records_are_in_order_whenever_they_came() -> None:
-    table = few._build_table(Message(number) for number in (3, 2, 1, 0))
+    table = small_batch._build_table(Message(number) for number in (3, 2, 1, 0))
     assert table is not None
-    assert (table.schema, table["offset"].to_pylist()) == (few.SCHEMA, [0, 2, 1, 3])
+    assert (table.schema, table["offset"].to_pylist()) == (small_batch.SCHEMA, [0, 2, 1, 3])
 
 
 def test_no_records_are_a_table_without_rows() -> None:
-    table = few._build_table([])
+    table = small_batch._build_table([])
     assert table is not None
-    assert (table.schema, table.num_rows) == (few.SCHEMA, 0)
+    assert (table.schema, table.num_rows) == (small_batch.SCHEMA, 0)
 
 
 @pytest.mark.parametrize(
     "last",
     [
-        Message(1, b"x" * few.BYTES),
-        Message(1, named=[("h", None), ("h", b"x" * few.BYTES)]),
+        Message(1, b"x" * small_batch.MAX_BYTES),
+        Message(1, named=[("h", None), ("h", b"x" * small_batch.MAX_BYTES)]),
         Message(1, time=(0, -1)),
         Odd(1),
     ],
 )
 def test_what_is_large_or_odd_is_left_to_spark(last: Message) -> None:
-    assert few._build_table([Message(0), last]) is None
+    assert small_batch._build_table([Message(0), last]) is None
 
 
 @pytest.mark.parametrize(
-    ("records", "taken"), [(None, False), (0, True), (few.RECORDS, True), (few.RECORDS + 1, False)]
+    ("max_records", "is_small"),
+    [(None, False), (0, True), (small_batch.MAX_RECORDS, True), (small_batch.MAX_RECORDS + 1, False)],
 )
-def test_only_what_is_known_to_be_few_is_expected(records: int | None, taken: bool) -> None:
-    with few.reading(records):
-        assert few.expected() is taken
-    assert not few.expected()
+def test_a_batch_is_small_if_its_records_are_known_to_be_few(max_records: int | None, is_small: bool) -> None:
+    assert small_batch.is_small_batch(max_records) is is_small
 
 
 def test_an_error_about_too_large_rows_leaves_them_to_spark_and_no_other() -> None:
@@ -87,9 +86,8 @@ def test_an_error_about_too_large_rows_leaves_them_to_spark_and_no_other() -> No
         def toArrow(self) -> None:
             raise RuntimeError(said)
 
-    with few.reading(1):
-        said = "is bigger than spark.driver.maxResultSize"
-        assert few.collected(Rows()) is None
-        said = "division by zero"
-        with pytest.raises(RuntimeError, match="division"):
-            few.collected(Rows())
+    said = "is bigger than spark.driver.maxResultSize"
+    assert small_batch.collect_small_batch(Rows()) is None
+    said = "division by zero"
+    with pytest.raises(RuntimeError, match="division"):
+        small_batch.collect_small_batch(Rows())
