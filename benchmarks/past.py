@@ -82,7 +82,7 @@ def _lives(state: StateTable, pipeline: Pipeline, topic_id: str, epochs: int) ->
     for epoch in range(1, epochs + 1):
         for row in _life(state, pipeline, topic_id, epoch, head):
             known: Checkpoint = known.apply(row) if row.event is not Event.PLANNED else first(row)  # noqa: F821
-            head = head.after(row, known)
+            head = head.apply(row, known)
             rows.append(replace(row, head=head.to_json()))
     return rows
 

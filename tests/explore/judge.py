@@ -53,7 +53,7 @@ def _settle(scenario: Scenario, world: World) -> Iterator[str]:
         if error is not None and not isinstance(error, EXPECTED):
             yield f"recovery ends with {error!r}"
             return
-        waiting = [cp for cp in world.checkpoints.values() if not cp.state.settled]
+        waiting = [cp for cp in world.checkpoints.values() if not cp.state.is_settled]
         if not waiting and error is None:
             return
         if world.key() != was:
@@ -75,7 +75,7 @@ def _recover(world: World) -> Exception | None:
 
 def _follow(scenario: Scenario, world: World, waiting: list[Checkpoint], error: Exception | None) -> str | None:
     """Do what a person is told to do; what is wrong with it, else None."""
-    held = next((cp for cp in waiting if cp.held), None)
+    held = next((cp for cp in waiting if cp.is_held), None)
     command = COMMANDS.search(str(error)) if error else None
     if held is None and command is None:
         states = [f"epoch {cp.epoch} is {cp.state.value}" for cp in waiting]

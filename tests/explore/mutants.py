@@ -257,7 +257,7 @@ GUARDS = [
     Mutant(
         "approved what is not held",
         GATE,
-        "            if not now.held:\n                raise _refuse_not_held(now)\n",
+        "            if not now.is_held:\n                raise _refuse_not_held(now)\n",
         "            if now.state is not State.STAGED:\n                raise _refuse_not_held(now)\n",
         "held",
     ),
@@ -285,8 +285,8 @@ GUARDS = [
     Mutant(
         "the pool is ended by an older look",
         ID_POOL,
-        '    open_transactions = live.pooled(f"{state.id}-{pipeline}-{live.name}")\n    if not open_transactions:\n        return []\n    view = state.view(pipeline)  # after the list: what a newer lease has opened since cannot be in it\n',
-        '    view = state.view(pipeline)\n    open_transactions = live.pooled(f"{state.id}-{pipeline}-{live.name}")\n    if not open_transactions:\n        return []\n',
+        '    open_transactions = live.list_pooled(f"{state.id}-{pipeline}-{live.name}")\n    if not open_transactions:\n        return []\n    view = state.view(pipeline)  # after the list: what a newer lease has opened since cannot be in it\n',
+        '    view = state.view(pipeline)\n    open_transactions = live.list_pooled(f"{state.id}-{pipeline}-{live.name}")\n    if not open_transactions:\n        return []\n',
         "pool-intervals",
     ),
     Mutant(

@@ -570,7 +570,7 @@ class TopicSink(MemorySink, KeepsCopies, Revocable, PoolsIds, Resolvable):
             raise self.refusal("Spooled rows are gone.")
         return self.target.staged[name]
 
-    def resolved(self, handle: Handle, committed: bool) -> Handle:
+    def resolve_handle(self, handle: Handle, committed: bool) -> Handle:
         return {**handle, "word": committed} if self._fate(handle["tx"]) == "doubt" else handle
 
     # ---- what is open
@@ -608,7 +608,7 @@ class TopicSink(MemorySink, KeepsCopies, Revocable, PoolsIds, Resolvable):
 
     # ---- the pool
 
-    def pooled(self, prefix: str) -> list[PooledTransaction]:
+    def list_pooled(self, prefix: str) -> list[PooledTransaction]:
         if not self._pool:
             return []
         found = self.step("lists what is open in the pool", lambda: self._open_in_pool())

@@ -30,7 +30,7 @@ class Chain:
     def then(self, row: Row) -> Chain:
         known = self.checkpoints.get(row.epoch)
         checkpoint = known.apply(row) if known else first(row)
-        head = self.head.after(row, checkpoint)
+        head = self.head.apply(row, checkpoint)
         rows = (*self.rows, replace(row, head=head.to_json()))
         return Chain(len(_CHAINS) + 1, rows, head, {**self.checkpoints, row.epoch: checkpoint})
 
@@ -85,7 +85,7 @@ class MemoryView(View):
     def missing(self) -> list[Checkpoint]:
         return [self.checkpoints[epoch] for epoch in sorted(self.checkpoints) if self.checkpoints[epoch].missing]
 
-    def committed(self, most: int | None = None) -> Iterator[Checkpoint]:
+    def iterate_committed(self, most: int | None = None) -> Iterator[Checkpoint]:
         done = [each for each in self.checkpoints.values() if _committed(each)]
         yield from sorted(done, key=lambda each: each.decision or 0, reverse=True)[:most]
 

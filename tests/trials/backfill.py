@@ -25,7 +25,7 @@ def backfill() -> bool:
         for count in KILL_AT:
             wait_until(lambda count=count: len(committed(at)) >= count, f"{count} days are committed", LIMIT)
             at.airflow.kill("scheduler")
-            running = [cp.epoch for cp in at.checkpoints() if not cp.state.settled]
+            running = [cp.epoch for cp in at.checkpoints() if not cp.state.is_settled]
             say(f"  {len(committed(at))} days committed, epochs {running} on their way")
             at.airflow.replace("scheduler")
         wait_until(

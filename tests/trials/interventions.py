@@ -82,7 +82,7 @@ class Day:
 
     def settled(self) -> str:
         known = self.at.of_day(self.number)
-        return known[-1].state.value if known and known[-1].state.settled else ""
+        return known[-1].state.value if known and known[-1].state.is_settled else ""
 
     def hold(self, event: Event) -> Any:
         return held(self.at.settings.home, event)

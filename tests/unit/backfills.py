@@ -38,7 +38,7 @@ def interrupted(
     owner = f"owner of {request}"
     try:
         planned = chain.plan(pipeline, interval, owner, request)
-        if planned and until in ("stage", "run") and not planned.state.settled:
+        if planned and until in ("stage", "run") and not planned.state.is_settled:
             chain.stage(planned)
         if planned and until == "run":
             chain.through.commit(pipeline.name, planned.epoch)

@@ -104,7 +104,7 @@ class Chain:
         """One checkpoint; None: there is nothing to do."""
         owner = f"run-{pipeline.name}-{self.state.view(pipeline.name).head.seq}"
         planned = self.plan(pipeline, interval, owner, again)
-        if planned is None or planned.state.settled:
+        if planned is None or planned.state.is_settled:
             return planned
         self.stage(planned)
         return self.through.commit(planned.pipeline, planned.epoch)

@@ -90,7 +90,7 @@ class Folder:
     def range(self, start: int, end: int, previous: TopicRange | None = None, **options: Any) -> TopicRange:
         """These decisions, as they would be pinned."""
         wanted = TopicRange("orders", STREAM, {0: (start, end)}, FILES)
-        return self.reader(**options).marked(wanted, previous)
+        return self.reader(**options).add_mark(wanted, previous)
 
     def numbers(self, range_: TopicRange) -> list[int]:
         """As Spark would read them."""

@@ -65,7 +65,7 @@ class Table:
     def range(self, start: int, end: int, previous: TopicRange | None = None, **options: Any) -> TopicRange:
         """These versions, as they would be pinned."""
         wanted = TopicRange("orders", str(self.now.metadata().id), {0: (start, end)}, DELTA)
-        return self.reader(**options).marked(wanted, previous)
+        return self.reader(**options).add_mark(wanted, previous)
 
     def entry(self, version: int) -> Path:
         return Path(self.uri, "_delta_log", f"{version:020}.json")

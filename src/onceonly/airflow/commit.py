@@ -104,7 +104,7 @@ class GateOperator(SparkOperator):
             self.docs = docs_page(checkpoint)
             self._log_verdict(checkpoint.verdict)
             self._report_gate_lineage(checkpoint)
-        if checkpoint.held:
+        if checkpoint.is_held:
             for failure in notices.notify(self.on_held, context, checkpoint):
                 self.log.warning("%s", failure)
         try:
@@ -236,7 +236,7 @@ class CommitOperator(GateOperator):
 
     def _log_transition(self, checkpoint: Checkpoint, row: Row) -> None:
         super()._log_transition(checkpoint, row)
-        if notices.is_due(checkpoint, row) and not checkpoint.held:  # `_take_verdict` tells of what is held
+        if notices.is_due(checkpoint, row) and not checkpoint.is_held:  # `_take_verdict` tells of what is held
             self._noticed.append(checkpoint)
 
     def _notify(self, context: Any) -> None:

@@ -67,7 +67,7 @@ def _describe_failure(ti: Any, task_id: str) -> str:
 def is_due(checkpoint: Checkpoint, row: Row) -> bool:
     """Whether people are notified of what `row` has recorded: it is held, or an approval has ended with its attempt."""
     if row.event is Event.VERDICT:
-        return checkpoint.held
+        return checkpoint.is_held
     return row.event is Event.ABORTING and "unfit" in row.body and checkpoint.approved is not None
 
 
@@ -80,7 +80,7 @@ def make_notice(checkpoint: Checkpoint) -> dict[str, Any]:
 
     checks: list[str] = []
     approve = abort = ""
-    if checkpoint.held:
+    if checkpoint.is_held:
         checks = failed_checks(checkpoint.verdict or {})
         arguments = f"{checkpoint.pipeline} {checkpoint.epoch} --reason … --seen {checkpoint.changed_seq}"
         approve, abort = f"onceonly approve {arguments}", f"onceonly abort {arguments}"

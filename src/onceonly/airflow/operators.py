@@ -70,7 +70,7 @@ class PlanOperator(OnceonlyOperator):
         if planned.gap:
             self.log.warning("%s", descriptions.describe_gap(self.pipeline.name, planned.gap))
         if checkpoint is None:
-            why = descriptions.describe_held_offsets(planned.held) if planned.held else "nothing to do"
+            why = descriptions.describe_held_offsets(planned.held_offsets) if planned.held_offsets else "nothing to do"
             raise AirflowSkipException(f"{self.pipeline.name}: no new data, {why}")
         self.worked_on = checkpoint.epoch
         if checkpoint.state is State.COMMITTED:
@@ -328,7 +328,7 @@ class RecoverOperator(OnceonlyOperator):
         states = {}
         try:
             for checkpoint in coordinator.recover(name, make_alive_check(context)):
-                if checkpoint.state.settled:
+                if checkpoint.state.is_settled:
                     states[checkpoint.epoch] = checkpoint.state.value
         except Exception as error:
             self._keep_error(error)

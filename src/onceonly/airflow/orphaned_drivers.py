@@ -29,7 +29,7 @@ def _is_awaited(state: StateTable, note: NamedDriver, alive: Alive) -> bool:
     if Report(note.driver["report"]).is_followed():
         return False
     checkpoint = state.view(note.pipeline).checkpoint(note.epoch)
-    if checkpoint is None or checkpoint.state.settled or checkpoint.owner != note.driver["owner"]:
+    if checkpoint is None or checkpoint.state.is_settled or checkpoint.owner != note.driver["owner"]:
         return False
     return alive(checkpoint)
 

@@ -27,7 +27,7 @@ class Source(Protocol):
     ) -> Mapping[int, FirstRecord]:
         """Return per partition the first committed record at or after `time`; if there is none, the last stable offset.
 
-        The latter is `held` if the log continues after it.
+        The latter is `is_held_up` if the log continues after it.
 
         Args:
             latest: a record that is dated later is passed over, and counted; None: none is.
@@ -64,7 +64,7 @@ class Source(Protocol):
 class ChecksRanges(Protocol):
     """A source that can tell before any work if a range can be read, and recognises it later: a table."""
 
-    def marked(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
+    def add_mark(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
         """Return the range with its mark.
 
         Args:
@@ -79,7 +79,7 @@ class ChecksRanges(Protocol):
 class Recognises(Protocol):
     """A `ChecksRanges` that can mark a range which nobody reads, because a person has left it out."""
 
-    def recognised(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
+    def mark_left_out(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
         """Return the range with its mark, as `marked`, whether the range can be read or not."""
 
 
@@ -100,7 +100,7 @@ class OpenTransaction:
 
     Args:
         offset: where it begins, which is the last stable offset.
-        held: how many offsets lie there.
+        held_offsets: how many offsets lie there.
         hides_others: records of others, which are committed, lie behind it.
         is_overdue: its brokers should have ended it by now.
         since: when it began; None: not known.
@@ -109,7 +109,7 @@ class OpenTransaction:
 
     partition: int
     offset: int
-    held: int
+    held_offsets: int
     hides_others: bool
     is_overdue: bool = False
     since: datetime | None = None
@@ -158,13 +158,13 @@ class PinsSchemas(Protocol):
 class Judges(Protocol):
     """A source that says which of its records cannot be decoded."""
 
-    def judged(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
+    def read_with_errors(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
         """Return exactly the pinned ranges as a DataFrame.
 
         `spark.judged` takes the good and the bad records from it.
         """
 
-    def undecoded(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
+    def read_undecoded(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
         """Return the same records as they are in the log."""
 
 

@@ -34,7 +34,7 @@ class State(Enum):
     ABORTED = "aborted"  # everything was removed; may be planned again
 
     @property
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         return self in (State.COMMITTED, State.ABORTED)
 
 
@@ -275,7 +275,7 @@ class Checkpoint:
         return self.state in (State.ABORTING, State.ABORTED) and self.attempt in self.unfit_attempts
 
     @property
-    def held(self) -> bool:
+    def is_held(self) -> bool:
         """Whether it waits for a person to approve or abort it."""
         return self.state is State.STAGED and self.needs_manual_decision and self.approved is None
 

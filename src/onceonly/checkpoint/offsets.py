@@ -45,7 +45,7 @@ class TopicRange:
     ahead: int = field(default=0, compare=False)
 
     @property
-    def called(self) -> str:
+    def label(self) -> str:
         """The source with its kind: topic 'flights'."""
         return _name_source(self)
 
@@ -116,12 +116,12 @@ class TopicLog:
     written: Offsets = field(default_factory=dict, compare=False)
 
     @property
-    def called(self) -> str:
+    def label(self) -> str:
         """The source with its kind: topic 'flights'."""
         return _name_source(self)
 
     @property
-    def held(self) -> dict[int, int]:
+    def held_offsets(self) -> dict[int, int]:
         """How many offsets lie behind an open transaction, by partition, where there are any."""
         counts = {}
         for partition, (_, stable) in self.partitions.items():
@@ -172,7 +172,7 @@ def same_topic(pinned_id: str, log: TopicLog, since: str) -> None:
     """Refuse a topic that was deleted and created again: its offsets are those of other records."""
     if pinned_id != log.topic_id:
         raise SourceLost(
-            f"{log.called} is not the one for which {since} was pinned.",
+            f"{log.label} is not the one for which {since} was pinned.",
             f"Its id was {pinned_id} and is now {log.topic_id}: it was deleted and created again.",
             restore(log),
         )
@@ -193,7 +193,7 @@ def check_held(range_: TopicRange, log: TopicLog) -> None:
         log_start, _ = log.partitions[partition]
         if start < log_start:
             raise SourceLost(
-                f"{log.called} partition {partition}: offsets {start} to {min(end, log_start) - 1} no longer exist.",
+                f"{log.label} partition {partition}: offsets {start} to {min(end, log_start) - 1} no longer exist.",
                 f"The range [{start}, {end}) has to be read, but the log now starts at {log_start}: records expired "
                 "or were deleted.",
                 f"Restore the records. {_suggest_skip(log, partition, log_start)} Nothing was written.",
@@ -318,7 +318,7 @@ def _refuse_shrunk(previous: TopicRange, log: TopicLog) -> None:
         stable = log.partitions[partition][1]
         if stable < end:
             raise SourceLost(
-                f"{log.called} partition {partition} ends before what was already read.",
+                f"{log.label} partition {partition} ends before what was already read.",
                 f"The last checkpoint ended at {end} and the log now ends at {stable}: records were lost or replaced.",
                 restore(log),
             )
@@ -326,7 +326,7 @@ def _refuse_shrunk(previous: TopicRange, log: TopicLog) -> None:
 
 def _refuse_vanished(log: TopicLog, partition: int) -> SourceLost:
     return SourceLost(
-        f"{log.called} no longer has partition {partition}.",
+        f"{log.label} no longer has partition {partition}.",
         f"It was pinned by an earlier checkpoint; the topic now has partitions {sorted(log.partitions)}.",
         restore(log),
     )

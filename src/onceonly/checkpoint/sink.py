@@ -313,14 +313,14 @@ class Landed:
         version: the one that published it; None: the target's log no longer shows it.
         folder: in which the files with its rows were staged.
         files: how many.
-        whole: whether that version added its rows and nothing else.
+        is_whole_version: whether that version added its rows and nothing else.
     """
 
     table_id: str
     version: int | None
     folder: str
     files: int
-    whole: bool = True
+    is_whole_version: bool = True
 
 
 class Versioned(ABC):
@@ -339,7 +339,7 @@ class Inspectable(ABC):
     """A gate can read exactly the rows that would be published. Its config sets `SinkConfig.inspectable`."""
 
     @abstractmethod
-    def staged(self, handle: Handle) -> Any:
+    def read_staged(self, handle: Handle) -> Any:
         """Return the staged rows as a pyarrow RecordBatchReader, in any order; None if only Spark can read them."""
 
     @abstractmethod
@@ -375,7 +375,7 @@ class PoolsIds(ABC):
     """Uses a pool of ids. Each attempt whose outcome is not recorded leases one slot."""
 
     @abstractmethod
-    def pooled(self, prefix: str) -> list[PooledTransaction]:
+    def list_pooled(self, prefix: str) -> list[PooledTransaction]:
         """List the open transactions with ids from the pool, of any attempt."""
 
     @abstractmethod
@@ -399,7 +399,7 @@ class Resolvable(ABC):
     """Its `commit` may raise InDoubt, if no evidence of the outcome is left."""
 
     @abstractmethod
-    def resolved(self, handle: Handle, committed: bool) -> Handle:
+    def resolve_handle(self, handle: Handle, committed: bool) -> Handle:
         """Return the handle with a manual resolution of what is in doubt. It does not override evidence."""
 
 

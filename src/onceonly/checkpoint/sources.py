@@ -44,7 +44,7 @@ class Sources(Mapping[str, T], Generic[T]):
 
     def _config(self, name: str) -> AnySource:
         for source in self._pipeline.sources:
-            if name == source.called:
+            if name == source.input_name:
                 return source
             if source.reads(name):
                 return source.of(name)

@@ -126,7 +126,7 @@ def _check_targets(pipeline: Pipeline, parts: LiveServices, settings: Settings) 
     state = StateTable(settings.state)  # read again where a target seems to lack something
     view = state.view(pipeline.name)
     notes = target_history.check(state, parts, pipeline, view)
-    published = sorted(set(view.head.published) & {sink.name for sink in pipeline.sinks})
+    published = sorted(set(view.head.last_publications) & {sink.name for sink in pipeline.sinks})
     if notes or not published:
         return notes
     return [f"targets: {', '.join(published)} have what was published to them"]
@@ -169,14 +169,14 @@ def _dated_ahead(pipeline: Pipeline, settings: Settings) -> list[str]:
         next_offsets = last_range.ends if last_range else {}
         log, number = source.log(), count_ahead(source, next_offsets, now)
         if number != 0:
-            lines.append(descriptions.describe_future_records(log.called, number, log.kind))
+            lines.append(descriptions.describe_future_records(log.label, number, log.kind))
     return lines
 
 
 def _describe_topics(source: KafkaSource, brokers: str) -> str:
     """Return what the check has established of a source without a note."""
     decoding = f", decoded by {source.schema}" if source.schema else ""
-    subject = f"topics '{source.called}' are" if source.topic_pattern else f"topic '{source.called}' is"
+    subject = f"topics '{source.input_name}' are" if source.topic_pattern else f"topic '{source.input_name}' is"
     return f"{subject} there on {brokers}{decoding}"
 
 

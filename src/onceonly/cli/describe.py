@@ -101,7 +101,7 @@ def _state_text(checkpoint: Checkpoint, later: Superseded | None) -> Text:
     if later:
         text.append(f", {later}", "dim")
     text.append(descriptions.describe_missing(checkpoint), "red")
-    if checkpoint.waiting and not checkpoint.state.settled and checkpoint.decision:
+    if checkpoint.waiting and not checkpoint.state.is_settled and checkpoint.decision:
         text.append(f", waiting: {', '.join(checkpoint.waiting)}", "yellow")
     return text
 
@@ -138,7 +138,7 @@ def _print_verdict(out: Console, checkpoint: Checkpoint) -> None:
         for check in findings["checks"]:
             table.add_row(sink, Text(check["what"]), _check_result(check), Text(check["observed"]))
     outcome = verdict["outcome"]
-    if checkpoint.held:
+    if checkpoint.is_held:
         outcome = f"{outcome}, held until somebody approves or aborts it"
     _print_section(out, f"Gate: {outcome} (by {formatting.owner(verdict['by'])}; {', '.join(examined)})", table)
     if verdict["docs"]:

@@ -105,11 +105,11 @@ def change_text(change: dict[str, Any]) -> Text:
         change: the JSON of a checkpoint as it is now, and in "was" the state before.
     """
     state = State(change["state"])
-    mark = ("✓ ", "green") if state.settled else ("• ", "yellow")
+    mark = ("✓ ", "green") if state.is_settled else ("• ", "yellow")
     text = Text.assemble(mark, f"{change['pipeline']} epoch {change['epoch']}: {_state_before(change)}")
     if change["was"] != change["state"]:
         text.append(" → ").append(show.label(change["state"]))
-    elif not state.settled:
+    elif not state.is_settled:
         text.append(_why_it_waits(state, change), "yellow")
     if state is State.COMMITTED:
         text.append(f", {formatting.count_rows(change['rows_by_sink'])}")

@@ -125,7 +125,7 @@ class _Run:
             self.checkpoint, self.gap = planned.checkpoint, planned.gap
             for settled in self.settled:
                 words.append(f"epoch {settled.epoch}, left by an earlier run, is {settled.state.value}")
-            result, description = _nothing_to_do(planned.checkpoint, planned.fresh, planned.held)
+            result, description = _nothing_to_do(planned.checkpoint, planned.fresh, planned.held_offsets)
             words.append(description)
         for note in planned.notes:
             self.steps.say(f"{self.pipeline.name}: {note}", "yellow")
@@ -203,7 +203,7 @@ class _Run:
         if not own_checkpoints:
             return "Nothing of this run is open."
         newest = own_checkpoints[-1]
-        if newest.held:
+        if newest.is_held:
             return descriptions.describe_hold(newest)
         recovery = RECOVERY[newest.state]
         return f"Epoch {newest.epoch} is {newest.state.value}: `onceonly recover {newest.pipeline}` {recovery}."
@@ -213,7 +213,7 @@ class _Run:
 
         A checkpoint that its gate holds stays as it is: somebody has to decide, as the error says.
         """
-        if self.checkpoint and self.checkpoint.held:
+        if self.checkpoint and self.checkpoint.is_held:
             return
         try:
             with self.steps.step("abort") as words:

@@ -86,7 +86,7 @@ class _Summary:
     @property
     def unsettled(self) -> list[Checkpoint]:
         """Return the checkpoints that wait, the oldest first."""
-        return [cp for cp in reversed(self.checkpoints) if not cp.state.settled]
+        return [cp for cp in reversed(self.checkpoints) if not cp.state.is_settled]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -97,7 +97,7 @@ class _Summary:
             "rows": queries.total_rows(self.latest),
             "rows_by_sink": queries.rows_by_sink(self.latest),
             "unsettled": [cp.epoch for cp in self.unsettled],
-            "held": [cp.epoch for cp in self.unsettled if cp.held],
+            "held": [cp.epoch for cp in self.unsettled if cp.is_held],
             "refused": [cp.epoch for cp in self.unsettled if cp.refused],
             "stage_again": [cp.epoch for cp in reversed(self.checkpoints) if cp.has_to_be_staged_again],
             "missing": dict(self.missing),
@@ -165,7 +165,7 @@ def _print_advice(out: Console, checkpoints: list[Checkpoint]) -> None:
         advice = descriptions.describe_needed_action(checkpoint)
         if advice:
             out.print(Text(advice, "yellow"))
-        elif not checkpoint.state.settled:
+        elif not checkpoint.state.is_settled:
             recovery_settles = True
     if recovery_settles:
         out.print("Unsettled checkpoints of ended owners are settled by: onceonly recover", style="dim")

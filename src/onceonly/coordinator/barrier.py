@@ -170,7 +170,7 @@ class _Upstream:
 
         All before it are published as well, or given up.
         """
-        return list(self._view.committed(1))
+        return list(self._view.iterate_committed(1))
 
     def find_in_force(self, interval: Interval) -> list[Checkpoint]:
         """Find the checkpoints that are in force for an interval, oldest first.
@@ -206,7 +206,7 @@ class _Upstream:
             return tuple(landed for landed in located if landed)
         if not checkpoints:
             return ()
-        for checkpoint in self._view.committed():
+        for checkpoint in self._view.iterate_committed():
             sink = _find_writing_sink(checkpoint, uri)
             if sink and checkpoint.is_shown_by(sink):
                 return (self._locate_checkpoint(checkpoint, sink),)
@@ -225,7 +225,7 @@ class _Upstream:
         if sink is None or shown_checkpoint is None:
             return None
         landed = self._locate_checkpoint(shown_checkpoint, sink)
-        if not landed.whole:
+        if not landed.is_whole_version:
             raise InvalidPipeline(
                 f"{self._reader.name}: an interval of '{self.name}' cannot be read from sink '{sink}'.",
                 "It merges changes: a version of its table has rows of other intervals, too.",

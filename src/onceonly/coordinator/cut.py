@@ -97,7 +97,7 @@ class Cut:
     @property
     def hides_records(self) -> bool:
         """Whether records lie behind open transactions, as far as `ranges` has looked."""
-        return any(pins.log.held for pins in self._pins.values())
+        return any(pins.log.held_offsets for pins in self._pins.values())
 
     def await_transactions(self) -> int:
         """Wait for a moment where records lie behind open transactions; `ranges` may find some of them afterwards.
@@ -113,7 +113,7 @@ class Cut:
         for pins, transaction in open_transactions:
             if transaction.hides_others or transaction.is_overdue:
                 raise refuse_held_up(self._pipeline.name, pins.log, transaction)
-        return sum(transaction.held for _, transaction in open_transactions)
+        return sum(transaction.held_offsets for _, transaction in open_transactions)
 
     def _topics(self, latest: Checkpoint | None) -> list[str]:
         """List the topics that exist, and those that were read: a vanished one is missed by its own look at the log."""
@@ -168,7 +168,7 @@ class Cut:
         name, read = self._pipeline.name, sorted(range_.topic for range_ in latest.ranges)
         fixed_topics = {source.topic for source in self._pipeline.sources if source.topic_pattern is None}
         if not fixed_topics <= set(read) or any(self._pipeline.source_of(topic) is None for topic in read):
-            names = sorted(source.called for source in self._pipeline.sources)
+            names = sorted(source.input_name for source in self._pipeline.sources)
             raise _refuse_other_pipeline(name, f"read topic {_names(read)} so far and now names {_names(names)}")
         if (latest.interval is None) != (self.interval is None):
             mode = "chained" if latest.interval is None else "interval"
@@ -191,7 +191,7 @@ class Cut:
             was_read = range_.span and latest.skipped is None and latest.forwarded is None
             if was_read and follows_pipeline != bool(range_.folders):
                 by = "the times of its commits" if follows_pipeline else f"the intervals of {so_far}"
-                raise _refuse_other_pipeline(latest.pipeline, f"read {range_.called} by {by} so far")
+                raise _refuse_other_pipeline(latest.pipeline, f"read {range_.label} by {by} so far")
 
 
 def _cap_source(ranges: Ranges, source: SourceConfig) -> Ranges:

@@ -97,11 +97,11 @@ def _check_kind(pipeline: Pipeline, statement: Forward) -> None:
         raise _refuse(pipeline, why, "Restore the newest state table, or give it a new name and new targets.")
     if pipeline.mode == "interval" and (statement.ends or not statement.intervals):
         raise _refuse(pipeline, "It runs by intervals.", "Name those that are published: --interval START END …")
-    topics = {source.called for source in pipeline.sources}
+    topics = {source.input_name for source in pipeline.sources}
     topics_with_ends = set()
     for topic in statement.ends:
         source = pipeline.source_of(topic)
-        topics_with_ends.add(source.called if source else topic)
+        topics_with_ends.add(source.input_name if source else topic)
     if pipeline.mode == "chained" and (statement.intervals or topics_with_ends != topics):
         why = f"It reads {', '.join(sorted(topics))} from where the last checkpoint ended."
         raise _refuse(pipeline, why, "Give the end of each partition: --ends TOPIC:PARTITION=OFFSET …")
@@ -211,7 +211,7 @@ def _range_at(pipeline: Pipeline, source: Source, before: TopicRange | None, end
     if before:
         same_topic(before.topic_id, log, "the last checkpoint")
     if set(ends) != set(log.partitions):
-        why = f"{log.called.capitalize()} has partitions {sorted(log.partitions)}, and you name {sorted(ends)}."
+        why = f"{log.label.capitalize()} has partitions {sorted(log.partitions)}, and you name {sorted(ends)}."
         raise _refuse(pipeline, why, "Name each one; one that was not read yet ends at 0.")
     for partition, end in sorted(ends.items()):
         low, high = before.ends.get(partition, 0) if before else 0, log.partitions[partition][1]

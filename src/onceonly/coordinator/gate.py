@@ -82,7 +82,7 @@ class Gatekeeper:
             now = view.require(epoch)
             if now.approved and now.state is not State.ABORTING:
                 return None
-            if not now.held:
+            if not now.is_held:
                 raise _refuse_not_held(now)
             return view.row(epoch, Event.APPROVED, now.attempt, body=action.body)
 
@@ -106,7 +106,7 @@ def require(checkpoint: Checkpoint) -> None:
             f"Clear the gate task, or, when the run has ended: onceonly recover {checkpoint.pipeline}",
         )
     if checkpoint.verdict["outcome"] == "failed":
-        error_class = GateHeld if checkpoint.held else GateFailed
+        error_class = GateHeld if checkpoint.is_held else GateFailed
         raise error_class(
             f"{name}: the gate failed the staged rows of attempt {checkpoint.attempt}. Nothing was published.",
             _join_failed_checks(checkpoint.verdict),
@@ -175,7 +175,7 @@ def _classify_error(error: Exception, checkpoint: Checkpoint) -> OnceonlyError:
 def _what_to_do(checkpoint: Checkpoint) -> str:
     where = checkpoint.verdict and checkpoint.verdict["docs"]
     look = f"Look: {where}\n" if where else ""
-    if checkpoint.held:
+    if checkpoint.is_held:
         return look + how_to_settle(checkpoint)
     return f"{look}Fix the data, the transform or the suite and run it again: it uses the same offsets."
 

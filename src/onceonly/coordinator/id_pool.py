@@ -47,7 +47,7 @@ def discard_idle(
     """
     if not isinstance(live, PoolsIds):
         return []
-    open_transactions = live.pooled(f"{state.id}-{pipeline}-{live.name}")
+    open_transactions = live.list_pooled(f"{state.id}-{pipeline}-{live.name}")
     if not open_transactions:
         return []
     view = state.view(pipeline)  # after the list: what a newer lease has opened since cannot be in it

@@ -16,7 +16,7 @@ MAX_CHECKPOINTS_NAMED = 8  # in a message, one by one
 def how_to_settle(checkpoint: Checkpoint) -> str:
     """Return the command that ends an unsettled checkpoint whose owner has ended."""
     which = f"{checkpoint.pipeline} {checkpoint.epoch} --reason … --seen {checkpoint.changed_seq}"
-    if checkpoint.held:
+    if checkpoint.is_held:
         return f"Decide: onceonly approve {which}, or: onceonly abort {which}"
     return f"Settle it: onceonly recover {checkpoint.pipeline}"
 
@@ -113,9 +113,9 @@ def refuse_held_up(name: str, log: TopicLog, transaction: OpenTransaction) -> Bu
     where = f"--topic {log.topic} --partition {transaction.partition}"
     return Busy(
         f"{name}: there is nothing that can be read, and records wait.",
-        f"{log.called} partition {transaction.partition}: a transaction{producer} is open from offset "
-        f"{transaction.offset} on{since}{overdue}. Nobody can read the {transaction.held} offsets behind it before it "
-        "ends.",
+        f"{log.label} partition {transaction.partition}: a transaction{producer} is open from offset "
+        f"{transaction.offset} on{since}{overdue}. Nobody can read the {transaction.held_offsets} offsets behind it "
+        "before it ends.",
         "Plan again: the brokers end it after its time-out (15 minutes at most by default). Look at its producer: "
         f"kafka-transactions --bootstrap-server … describe-producers {where} (docs/kafka.md, Open transactions). "
         "Nothing was written.",

@@ -52,7 +52,7 @@ class Pins:
 
     def await_transactions(self) -> list[OpenTransaction]:
         """Wait for a moment for open transactions that hide records, and return those that still do."""
-        if not isinstance(self.source, ShowsTransactions) or not self.log.held:
+        if not isinstance(self.source, ShowsTransactions) or not self.log.held_offsets:
             return []
         self._log, transactions = self.source.await_transactions(self.log)
         return transactions
@@ -88,7 +88,7 @@ class Pins:
         """Return the range that is pinned with what the source adds to it."""
         if not isinstance(self.source, ChecksRanges):
             return range_
-        return self.source.marked(range_, self._find_reference(view))
+        return self.source.add_mark(range_, self._find_reference(view))
 
     def _find_reference(self, view: View) -> TopicRange | None:
         """Find the pinned range by which the source is recognised; None: there is none.
@@ -143,7 +143,7 @@ class Pins:
         (last,) = landed
         if last.version is None:
             raise InvalidPipeline(
-                f"{self.pipeline.name}: it is not known how far {self.log.called} may be read.",
+                f"{self.pipeline.name}: it is not known how far {self.log.label} may be read.",
                 f"Its log does not have the entry of the last checkpoint that was published to it ({last.folder}): "
                 "entries expire (delta.logRetentionDuration), or the table was restored from an older copy.",
                 "Publish another checkpoint to it, or read it without after. Nothing was written.",
@@ -189,8 +189,7 @@ class Pins:
             else:
                 continue
             raise InvalidPipeline(
-                f"{self.pipeline.name}: {self.log.called} cannot be read from partition {partition} {unit} "
-                f"{offset} on.",
+                f"{self.pipeline.name}: {self.log.label} cannot be read from partition {partition} {unit} {offset} on.",
                 f"Its start=… names it, and {why}.",
                 "Correct start. Nothing was written.",
             )
@@ -259,7 +258,7 @@ class Pins:
             self._log = None  # the boundary may be younger than our look at the log
         for partition, (offset, stable) in self._find_short_partitions(pinned).items():
             raise SourceLost(
-                f"{self.log.called} partition {partition} is shorter than what was already pinned.",
+                f"{self.log.label} partition {partition} is shorter than what was already pinned.",
                 f"The boundary {pinned.time:%Y-%m-%dT%H:%M:%SZ} was pinned at {offset} and the log now ends at "
                 f"{stable}: records were lost or replaced.",
                 offsets.restore(self.log),
@@ -281,7 +280,7 @@ class Pins:
         themselves (transaction.max.timeout.ms, 15 minutes).
         """
         for partition, record in sorted(records.items()):
-            if record.held and (after is None or after.get(partition, 0) > record.offset):
+            if record.is_held_up and (after is None or after.get(partition, 0) > record.offset):
                 topic, where = self.log.topic, f"--topic {self.log.topic} --partition {partition}"
                 raise Busy(
                     f"{self.pipeline.name}: the boundary {time:%Y-%m-%dT%H:%M:%SZ} is not decided yet.",
@@ -322,7 +321,7 @@ def count_ahead(source: Source, floor: Offsets, now: datetime) -> int | None:
 
 def mark_left_out(source: Source, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
     """Return a range of which nothing is going to be read, with what the source adds to it."""
-    return source.recognised(range_, previous) if isinstance(source, Recognises) else range_
+    return source.mark_left_out(range_, previous) if isinstance(source, Recognises) else range_
 
 
 def _is_of_new_topic(boundary: Boundary) -> bool:
@@ -331,7 +330,7 @@ def _is_of_new_topic(boundary: Boundary) -> bool:
 
 def _refuse_shrunk_table(log: TopicLog, version: int) -> SourceLost:
     return SourceLost(
-        f"{log.called} ends before what was published to it.",
+        f"{log.label} ends before what was published to it.",
         f"A checkpoint was published by its version {version}: the table was restored from a copy.",
         offsets.restore(log),
     )

@@ -27,14 +27,14 @@ class Planned:
     Args:
         gap: what no interval covers yet, between the one before and this one.
         notes: for people, of the targets.
-        held: with no new data: how many offsets lie behind open transactions of producers.
+        held_offsets: with no new data: how many offsets lie behind open transactions of producers.
     """
 
     checkpoint: Checkpoint | None
     fresh: bool
     gap: Interval | None = None
     notes: tuple[str, ...] = ()
-    held: int = 0
+    held_offsets: int = 0
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Planning:
         gap = view.gap_before(self.cut.interval) if self.cut.interval else None
         row_or_checkpoint = self.row or self.existing
         if row_or_checkpoint is None:
-            return Planned(None, fresh, gap, held=self.held_offsets)
+            return Planned(None, fresh, gap, held_offsets=self.held_offsets)
         return Planned(view.require(row_or_checkpoint.epoch), fresh, gap)
 
     # ---- the checkpoint that is there already
@@ -93,7 +93,7 @@ class Planning:
         """
         if done.state is not State.COMMITTED:
             return False
-        return not done.was_of(self.owner, self.instance) or view.taken_back(done.epoch)
+        return not done.was_of(self.owner, self.instance) or view.is_rewound(done.epoch)
 
     # ---- a new one
 
@@ -132,7 +132,7 @@ class Planning:
             if row and existing.replaces:
                 old = view.require(existing.replaces)
         if old:
-            _check_replaceable(self.pipeline, old, view.in_force(old), self.parts)
+            _check_replaceable(self.pipeline, old, view.handles_in_force(old), self.parts)
         return row
 
     def _is_to_be_replaced(self, view: View, checkpoint: Checkpoint) -> bool:
@@ -185,7 +185,7 @@ class Planning:
             raise Busy(
                 f"{self.pipeline.name}: blocked by unsettled epoch {checkpoint.epoch}.",
                 f"It is {checkpoint.state.value} and belongs to '{checkpoint.owner}', {_why_open(checkpoint)}.",
-                f"{'' if checkpoint.held else 'Retry when it has ended. '}{how_to_settle(checkpoint)}",
+                f"{'' if checkpoint.is_held else 'Retry when it has ended. '}{how_to_settle(checkpoint)}",
             )
         moved = checkpoint.state in (State.ABORTED, State.PLANNED) and self.cut.has_moved(checkpoint)
         is_aborted = checkpoint.state is State.ABORTED
@@ -234,7 +234,7 @@ def _suggest_reprocess(checkpoint: Checkpoint) -> str:
 
 
 def _why_open(checkpoint: Checkpoint) -> str:
-    return "and its gate failed it" if checkpoint.held else "which has not ended or waits to be published"
+    return "and its gate failed it" if checkpoint.is_held else "which has not ended or waits to be published"
 
 
 def _is_replaceable(checkpoint: Checkpoint) -> bool:

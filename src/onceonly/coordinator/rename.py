@@ -31,7 +31,7 @@ def refuse_renamed(state: StateTable, view: View, pipeline: Pipeline, sources: M
         if shared and _reads_same_logs(old, pipeline, latest.ranges, sources):
             raise InvalidPipeline(
                 f"{pipeline.name}: it has no checkpoint yet, and does what '{name}' has done so far.",
-                f"Both read {[source.called for source in pipeline.sources]} through {pipeline.transform} into "
+                f"Both read {[source.input_name for source in pipeline.sources]} through {pipeline.transform} into "
                 f"{', '.join(sorted(shared))}. Was '{name}' renamed? What it published would be published again.",
                 f"Keep name='{name}' (a DAG may be called otherwise: dag_id=…), or name new targets. "
                 "Nothing was written.",

@@ -146,7 +146,7 @@ class Resolver:
         live = self._publisher.sink(doubtful, sink)
         if not isinstance(live, Resolvable):
             raise never_in_doubt(sink)
-        new = dict(live.resolved(old, committed))
+        new = dict(live.resolve_handle(old, committed))
 
         def decide(view: View) -> Row | None:
             now = view.require(epoch)

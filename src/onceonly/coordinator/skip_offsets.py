@@ -61,7 +61,7 @@ def pipeline(view: View, skip: Skip) -> Pipeline:
         names = ", ".join(last_pipeline.after)
         raise _refuse(view, skip, f"It comes after {names}, and reads what that has published.")
     if range_of(latest.ranges, skip.topic) is None:
-        topics = ", ".join(range_.called for range_ in latest.ranges)
+        topics = ", ".join(range_.label for range_ in latest.ranges)
         raise _refuse(view, skip, f"It reads {topics}, and nothing called '{skip.topic}'.")
     return last_pipeline
 

@@ -170,7 +170,7 @@ class Stager:
             return {}
         view = self._transitions.state.view(checkpoint.pipeline)
         handles: dict[str, Handle] = {}
-        for name, handle in view.in_force(view.require(checkpoint.replaces)).items():
+        for name, handle in view.handles_in_force(view.require(checkpoint.replaces)).items():
             handles[name] = {key: value for key, value in handle.items() if key != "replaces"}
         return handles
 

@@ -27,7 +27,7 @@ def check(gate: Gate, checkpoint: Checkpoint, sink: Sink) -> list[Check]:
         checks.append(critical(f"at most {count(max_rows, 'row')}", rows <= max_rows, f"{rows:,}"))
     fresh: Fresh | None = _option_of(gate.fresh, sink.name)
     if fresh and rows:
-        latest = newest(inspectable(sink).staged(handle), sink.name, fresh.column)
+        latest = newest(inspectable(sink).read_staged(handle), sink.name, fresh.column)
         checks.append(_check_freshness(fresh, checkpoint, latest))
     return checks
 

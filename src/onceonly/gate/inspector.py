@@ -108,7 +108,7 @@ class LiveInspector(Inspector):
         """Read the staged rows: in this process if they are few, and on Spark if they are many or only it can."""
         handle, sink = checkpoint.handles[name], inspectable(self._sink(name))
         rows, limit = handle["rows"], self._gate.in_process_rows
-        staged = sink.staged(handle) if rows <= limit else None
+        staged = sink.read_staged(handle) if rows <= limit else None
         if staged is None and not rows:
             return Subject(suite, None, False)
         path = "on Spark" if staged is None else "in process"

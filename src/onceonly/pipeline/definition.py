@@ -68,7 +68,7 @@ class Pipeline:
             object.__setattr__(self, "dead_letters", self.dead_letters.name)
         if not isinstance(self.source, AnySource):
             object.__setattr__(self, "source", tuple(self.source))
-        topics = [source.called for source in self.sources]
+        topics = [source.input_name for source in self.sources]
         if not topics or len(set(topics)) != len(topics):
             raise invalid(
                 f"pipeline '{self.name}'", f"reads the topics {topics}", "Pass at least one topic, and each only once."
@@ -114,14 +114,14 @@ class Pipeline:
         for source in self.sources:
             if source is not pattern and (source.topic_pattern or pattern.reads(source.topic)):
                 raise invalid(
-                    f"topic_pattern '{pattern.called}'",
-                    f"may name topics that '{source.called}' names too",
+                    f"topic_pattern '{pattern.input_name}'",
+                    f"may name topics that '{source.input_name}' names too",
                     "Put all of them into one pattern; in Python, (?!…) leaves a name out.",
                 )
         for topic in self._topics_written():
             if pattern.reads(topic):
                 raise invalid(
-                    f"topic_pattern '{pattern.called}'",
+                    f"topic_pattern '{pattern.input_name}'",
                     f"matches '{topic}', to which the pipeline writes: it would read its own output",
                     "Rename that topic, or leave it out of the pattern, in Python by (?!…).",
                 )
@@ -171,7 +171,7 @@ class Pipeline:
             sink.check_mode(self.mode)
 
     def _check_bad_records(self) -> None:
-        dead_letter_topics = [source.called for source in self.sources if bad_records(source) == DEAD_LETTER]
+        dead_letter_topics = [source.input_name for source in self.sources if bad_records(source) == DEAD_LETTER]
         if self.dead_letters is not None:
             self._check_dead_letters(self.dead_letters)
         elif dead_letter_topics:

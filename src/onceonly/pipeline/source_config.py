@@ -25,7 +25,7 @@ class SourceConfig(Protocol):
         """In place of `topic`: a regular expression of whole names; each topic that matches is read as one."""
 
     @property
-    def called(self) -> str:
+    def input_name(self) -> str:
         """Its name in its pipeline and in the transform's input: the topic, the pattern, or the name of the table."""
 
     def reads(self, topic: str) -> bool:

@@ -97,7 +97,7 @@ class KafkaSource:
         return self.max_records
 
     @property
-    def called(self) -> str:
+    def input_name(self) -> str:
         return self.topic_pattern or self.topic
 
     def reads(self, topic: str) -> bool:

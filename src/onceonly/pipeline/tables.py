@@ -39,7 +39,7 @@ class Stored:
         return folder_uri(self.path)
 
     @property
-    def called(self) -> str:
+    def input_name(self) -> str:
         return self.topic
 
     def reads(self, topic: str) -> bool:

@@ -25,7 +25,7 @@ class BadRecords:
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
-        self._policy = {source.called: bad_records(source) for source in pipeline.sources}
+        self._policy = {source.input_name: bad_records(source) for source in pipeline.sources}
         self._judged_rows: dict[str, Any] = {}  # by topic: a DataFrame of all records, persisted
         self._record_counts: dict[str, int] = {}  # by topic
         self._undecoded_counts: dict[str, int] = {}  # by topic

@@ -201,7 +201,7 @@ def _is_settled(state: StateTable, name: str) -> bool:
     if job is None:
         return False
     checkpoint = state.view(job["pipeline"]).checkpoint(int(job["epoch"]))
-    return checkpoint is None or checkpoint.state.settled
+    return checkpoint is None or checkpoint.state.is_settled
 
 
 def _try_to_delete(state: str, name: str) -> bool:

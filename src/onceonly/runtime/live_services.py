@@ -164,9 +164,9 @@ def check_pipeline(pipeline: Pipeline, services: LiveServices) -> list[str]:
     notes = []
     for source in pipeline.sources:
         if source.topic_pattern:
-            notes.append(f"'{source.called}' matches {_describe_matches(source, list(sources))}")
+            notes.append(f"'{source.input_name}' matches {_describe_matches(source, list(sources))}")
     for source in pipeline.sources:
-        notes += sources[source.called].check()
+        notes += sources[source.input_name].check()
     for sink in pipeline.sinks:
         notes += services.sink(pipeline, sink.name).check()
     if pipeline.gate:

@@ -138,9 +138,9 @@ class _OutputProducer:
         """Decode by the schemas of an earlier attempt; if there are none, record them before a row is decoded."""
         pinning_sources: dict[str, PinsSchemas] = {}
         for source_config in self._pipeline.sources:
-            source = self._sources[source_config.called]
+            source = self._sources[source_config.input_name]
             if isinstance(source, PinsSchemas):
-                pinning_sources[source_config.called] = source
+                pinning_sources[source_config.input_name] = source
         if not checkpoint.schemas:
             checkpoint = self._record_schemas(checkpoint, pinning_sources)
         for name, schemas in checkpoint.schemas.items():
@@ -162,7 +162,7 @@ class _OutputProducer:
         """Return by the name of each source the ranges that it reads."""
         by_source = {}
         for source in self._pipeline.sources:
-            by_source[source.called] = tuple(range_ for range_ in ranges if source.reads(range_.topic))
+            by_source[source.input_name] = tuple(range_ for range_ in ranges if source.reads(range_.topic))
         return by_source
 
     def _select_source(self, name: str) -> Source:
@@ -196,7 +196,7 @@ class _OutputProducer:
     def _read_batch(self, name: str, ranges: Ranges) -> Any:
         source, counts_bad = self._select_source(name), self._pipeline.counts_bad
         if self._bad.judges(name):
-            judged_rows = _require_judge(source).judged(self._spark, ranges)
+            judged_rows = _require_judge(source).read_with_errors(self._spark, ranges)
             return self._bad.select_decoded(name, self._persist(judged_rows))
         batch = source.read(self._spark, ranges)
         if counts_bad or len(self._pipeline.sinks) > 1:
@@ -215,7 +215,7 @@ class _OutputProducer:
         source = self._select_source(name)
         if not isinstance(source, Judges):
             return None
-        return source.undecoded(self._spark, ranges)
+        return source.read_undecoded(self._spark, ranges)
 
     def diagnose(self, error: Exception, ranges: Ranges) -> Exception:
         """Return the error in the terms of the topic that it comes from, where one is found; else as it is."""

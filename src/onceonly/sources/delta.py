@@ -47,7 +47,7 @@ class DeltaReader(StoredSource):
             table = self._log.table(newest)
         rules.check_table(self._config, table)
         how = "by its Change Data Feed" if self._config.changes else "by the files that are added to it"
-        return [f"{log.called} is there, at version {newest}: {self._uri}, read {how}"]
+        return [f"{log.label} is there, at version {newest}: {self._uri}, read {how}"]
 
     def log(self) -> TopicLog:
         """Return the log from version 0, which stands for all that the table had when first read, to the newest one."""
@@ -88,14 +88,14 @@ class DeltaReader(StoredSource):
 
     # --- what was pinned
 
-    def marked(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
+    def add_mark(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
         """See `ChecksRanges`. The mark is a hash of the range's last log entry."""
         with self._translate_errors():
             self._check_mark(previous)
             self._list_files(range_)  # refuses what cannot be read
-            return self.recognised(range_, previous)
+            return self.mark_left_out(range_, previous)
 
-    def recognised(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
+    def mark_left_out(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
         """See `Recognises`. `previous` is compared last: a table that is exchanged meanwhile has one wrong mark."""
         with self._translate_errors():
             range_with_mark = replace(range_, mark=self._log.mark(range_.ends[0] - 1))

@@ -69,7 +69,7 @@ def _list_folder_files(table: DeltaTable, range_: TopicRange, folder: str, file_
     files = [_to_file(add) for add in adds if unquote(add["path"]).startswith(f"{folder}/")]
     if len(files) != file_count:
         raise SourceLost(
-            f"{range_.called}: rows that were published from {folder} can no longer be told from others.",
+            f"{range_.label}: rows that were published from {folder} can no longer be told from others.",
             f"The log no longer has that entry, and the table has {len(files):,} of {count(file_count, 'file')}: they "
             "were rewritten (OPTIMIZE, UPDATE, DELETE), or replaced.",
             "Process the interval again in the pipeline that writes the table, then here. Nothing was written.",

@@ -143,7 +143,7 @@ def check_table_id(range_: TopicRange, table_id: str) -> None:
     """Refuse another table than the pinned one. Raises SourceLost."""
     if table_id != range_.topic_id:
         raise SourceLost(
-            f"{range_.called} is not the one that was pinned.",
+            f"{range_.label} is not the one that was pinned.",
             f"Its id was {range_.topic_id} and is now {table_id}: it was replaced.",
             RESTORE,
         )
@@ -152,7 +152,7 @@ def check_table_id(range_: TopicRange, table_id: str) -> None:
 def refuse_shorter_log(range_: TopicRange, log: TopicLog) -> SourceLost:
     newest = log.partitions[0][1] - 1
     return SourceLost(
-        f"{range_.called} ends before what is pinned.",
+        f"{range_.label} ends before what is pinned.",
         f"Version {range_.ends[0] - 1} is pinned, and the newest one is {newest}: the table was restored from a copy.",
         RESTORE,
     )
@@ -160,7 +160,7 @@ def refuse_shorter_log(range_: TopicRange, log: TopicLog) -> SourceLost:
 
 def refuse_other_history(range_: TopicRange) -> SourceLost:
     return SourceLost(
-        f"{range_.called} has another history than the one that was pinned.",
+        f"{range_.label} has another history than the one that was pinned.",
         f"Version {range_.ends[0] - 1} is not the same commit any more: the table was restored from a copy, and others "
         "have written to it since.",
         RESTORE,
@@ -170,7 +170,7 @@ def refuse_other_history(range_: TopicRange) -> SourceLost:
 def refuse_expired_log(range_: TopicRange, version: int, why: str) -> SourceLost:
     versions = _format_versions(range_)
     return SourceLost(
-        f"{range_.called}: version {version} can no longer be read.",
+        f"{range_.label}: version {version} can no longer be read.",
         f"The versions {versions} have to be read, and the log does not hold all of them any more ({why[:160]}).",
         f"A table that is read has to keep its log for longer (delta.logRetentionDuration). {RESTORE}",
     )
@@ -178,7 +178,7 @@ def refuse_expired_log(range_: TopicRange, version: int, why: str) -> SourceLost
 
 def refuse_missing_files(range_: TopicRange, paths: Sequence[str]) -> SourceLost:
     return SourceLost(
-        f"{range_.called}: files of the versions {_format_versions(range_)} no longer exist.",
+        f"{range_.label}: files of the versions {_format_versions(range_)} no longer exist.",
         f"{count(len(paths), 'file')} of them, such as {paths[0]}: a VACUUM removed them after the table was "
         "rewritten, or somebody else did.",
         RESTORE,

@@ -315,7 +315,7 @@ def refuse_unknown_columns(config: FileSource) -> InvalidPipeline:
 
 def refuse_other_writer(range_: TopicRange) -> SourceLost:
     return SourceLost(
-        f"{range_.called} is not the one that was pinned.",
+        f"{range_.label} is not the one that was pinned.",
         f"It has no manifest of {range_.topic_id} any more, its writer: it was emptied or replaced.",
         RESTORE,
         code="source-replaced",
@@ -331,7 +331,7 @@ def refuse_changed_manifests(range_: TopicRange, later_replacements: Sequence[Ma
     if later_replacements:
         replacement = later_replacements[0]
         return SourceLost(
-            f"{range_.called}: files of the decisions {_format_decisions(range_)} were taken back.",
+            f"{range_.label}: files of the decisions {_format_decisions(range_)} were taken back.",
             f"They are pinned, and '{replacement.txn.pipeline}' has processed an interval again, or went back, by "
             f"decision {replacement.decision}.",
             "Abort the checkpoint and run it again: the next plan reads what is still in force, or says what to leave "
@@ -339,7 +339,7 @@ def refuse_changed_manifests(range_: TopicRange, later_replacements: Sequence[Ma
             code="source-retracted",
         )
     return SourceLost(
-        f"{range_.called}: the manifests of the decisions {_format_decisions(range_)} are not those that were pinned.",
+        f"{range_.label}: the manifests of the decisions {_format_decisions(range_)} are not those that were pinned.",
         "The folder was restored from a copy, or somebody has changed what is in it.",
         RESTORE,
         code="source-replaced",
@@ -348,7 +348,7 @@ def refuse_changed_manifests(range_: TopicRange, later_replacements: Sequence[Ma
 
 def refuse_rewritten_history(range_: TopicRange) -> SourceLost:
     return SourceLost(
-        f"{range_.called} has another history than the one that was read.",
+        f"{range_.label} has another history than the one that was read.",
         f"The manifests of what was published up to decision {range_.ends[0] - 1} are not the same any more: the "
         "folder was restored from a copy, or somebody has changed what is in it.",
         RESTORE,
@@ -358,7 +358,7 @@ def refuse_rewritten_history(range_: TopicRange) -> SourceLost:
 
 def refuse_missing_files(range_: TopicRange, paths: Sequence[str]) -> SourceLost:
     return SourceLost(
-        f"{range_.called}: files of the decisions {_format_decisions(range_)} no longer exist, or have another size.",
+        f"{range_.label}: files of the decisions {_format_decisions(range_)} no longer exist, or have another size.",
         f"{count(len(paths), 'file')} of them, such as {paths[0]}: somebody has removed or changed them.",
         RESTORE,
         code="source-files-missing",

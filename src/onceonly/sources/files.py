@@ -44,7 +44,7 @@ class FileReader(StoredSource):
         newest = self._manifests()[-1]
         file_manifests.check_range(self._config, _range_of_decision(log, newest.decision), [], [newest])
         written = f"written by sink '{newest.txn.sink}' of '{newest.txn.pipeline}'"
-        return [f"{log.called} is there, at decision {newest.decision}: {self._uri}, {written}, read by its manifests"]
+        return [f"{log.label} is there, at decision {newest.decision}: {self._uri}, {written}, read by its manifests"]
 
     def log(self) -> TopicLog:
         """Return the log from 0, which comes before every decision, to the newest one."""
@@ -69,14 +69,14 @@ class FileReader(StoredSource):
 
     # --- what was pinned
 
-    def marked(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
+    def add_mark(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
         """See `ChecksRanges`. The mark is a digest of the range's manifests, and of all up to its end."""
         manifests = self._read_pinned_stream(range_)
         covered = file_manifests.select_range(file_manifests.select_in_force(manifests), range_)
         file_manifests.check_range(self._config, range_, file_manifests.select_range(manifests, range_), covered)
         return _add_mark(range_, previous, manifests)
 
-    def recognised(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
+    def mark_left_out(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
         """See `Recognises`."""
         return _add_mark(range_, previous, self._read_pinned_stream(range_))
 

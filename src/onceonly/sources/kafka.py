@@ -62,7 +62,7 @@ class KafkaReader:
     @cached_property
     def _topic(self) -> TopicClient:
         java.options(self._kafka)  # refuse a connection that Spark cannot use before anything is pinned
-        return TopicClient(self._config.called, self._kafka)
+        return TopicClient(self._config.input_name, self._kafka)
 
     def check(self) -> list[str]:
         """Check that the pipeline can read the topic, and return notes.
@@ -115,11 +115,11 @@ class KafkaReader:
     def _marks(self) -> TopicMarks:
         return TopicMarks(self._kafka)
 
-    def marked(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
+    def add_mark(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
         """See `ChecksRanges`, and `topic_marks` for the mark."""
         return self._marks.mark_next(range_, previous)
 
-    def recognised(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
+    def mark_left_out(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
         """See `Recognises`. Where a person leaves out what a replaced log holds, there is nothing to compare."""
         return self._marks.mark(range_, previous)
 
@@ -179,7 +179,7 @@ class KafkaReader:
             return framing.fail_bad_rows(decoder.decode(rows, WHY), decoder.part, WHY).select(*reading.COLUMNS)
         return decode(rows, self._config.format, self._read_schema())
 
-    def judged(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
+    def read_with_errors(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
         """See `Judges`."""
         from onceonly.spark import judged
 
@@ -201,7 +201,7 @@ class KafkaReader:
     def _make_registry_decode(self, part: RegisteredPart) -> Any:
         return lambda rows, why: part.judge(rows, why, self._pins[part.part])
 
-    def undecoded(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
+    def read_undecoded(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
         """See `Judges`."""
         from onceonly.spark import small_batch
         from onceonly.spark.read import read_ranges
@@ -220,7 +220,7 @@ class KafkaReader:
 
         table, decoders = self._find_small_batch(ranges), self._json_decoders()
         if table is None or not decoders:
-            return self.undecoded(spark, ranges)
+            return self.read_undecoded(spark, ranges)
         for decoder in decoders:
             table = decoder.decode_here(table)
         return small_batch.to_frame(spark, table, {decoder.column: decoder.column_type for decoder in decoders})
@@ -271,7 +271,7 @@ class KafkaReader:
 
     def schemas(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Mapping[str, Any]:
         """Return the schemas that the records name, by part, to be pinned."""
-        return {part.part: part.pins(self.undecoded(spark, ranges)) for part in self._registered_parts}
+        return {part.part: part.pins(self.read_undecoded(spark, ranges)) for part in self._registered_parts}
 
     def pinned_to(self, schemas: Mapping[str, Any]) -> KafkaReader:
         """Return a reader that decodes by these schemas. It takes over a small batch that was read."""
@@ -305,7 +305,7 @@ class KafkaReader:
         if malformed is None:
             return None
         if self._registered_parts:
-            return self._explain_bad_part(malformed, self.undecoded(spark, ranges))
+            return self._explain_bad_part(malformed, self.read_undecoded(spark, ranges))
         return BadRecord(
             f"topic '{malformed.topic}' partition {malformed.partition} offset {malformed.offset}: the record cannot "
             f"be decoded as {self._config.format} with '{self._config.schema}'.",

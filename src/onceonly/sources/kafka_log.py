@@ -65,12 +65,12 @@ class KafkaLog:
         See `ShowsTransactions`.
         """
         limit = monotonic() + MARKER_SECONDS
-        while log.held and monotonic() < limit:
+        while log.held_offsets and monotonic() < limit:
             sleep(MARKER_SECONDS / 10)
             previous_log, log = log, self.read_extent()
             if log.partitions != previous_log.partitions:
                 return log, []
-        return log, find_open_transactions(self._kafka, log) if log.held else []
+        return log, find_open_transactions(self._kafka, log) if log.held_offsets else []
 
     def find_offsets(
         self, time: datetime, latest: datetime | None = None, floor: Offsets = NO_OFFSETS
@@ -111,7 +111,7 @@ class KafkaLog:
         records = self._client.find_records(starts, dict.fromkeys(starts, _first_from(millis)))
         first: dict[int, FirstRecord] = {}
         for partition in partitions:
-            end = FirstRecord(stable[partition], None, held=stable[partition] < ends[partition])
+            end = FirstRecord(stable[partition], None, is_held_up=stable[partition] < ends[partition])
             first[partition] = records.get(partition) or end
         return first
 
@@ -127,7 +127,7 @@ class KafkaLog:
         first: dict[int, FirstRecord] = {}
         for partition, search in searches.items():
             is_hidden = stable[partition] < ends[partition]
-            first[partition] = records.get(partition) or search.nothing(held=is_hidden)
+            first[partition] = records.get(partition) or search.nothing(is_held_up=is_hidden)
         return first
 
     def _refuse_long_search(self, error: SearchTooLong, start: int) -> InvalidPipeline:
@@ -180,7 +180,7 @@ def _ask_until_decided(ask: Callable[[], dict[int, FirstRecord]]) -> dict[int, F
     limit = monotonic() + MARKER_SECONDS
     while True:
         records = ask()
-        if monotonic() > limit or not any(record.held for record in records.values()):
+        if monotonic() > limit or not any(record.is_held_up for record in records.values()):
             return records
         sleep(MARKER_SECONDS / 10)
 
@@ -202,12 +202,14 @@ def find_open_transactions(kafka: KafkaConnection, log: TopicLog) -> list[OpenTr
     Raises:
         NotCommitted: the brokers do not answer.
     """
-    stable = {partition: log.partitions[partition][1] for partition in log.held}
+    stable = {partition: log.partitions[partition][1] for partition in log.held_offsets}
     try:
         with Transactions(kafkapython.arguments(kafka)) as transactions:
             holders = find_holders(transactions, (log.topic, log.topic_id), stable)
     except InvalidPipeline:  # this connection, or its user, cannot ask
-        return [OpenTransaction(partition, stable[partition], count, True) for partition, count in log.held.items()]
+        return [
+            OpenTransaction(partition, stable[partition], count, True) for partition, count in log.held_offsets.items()
+        ]
     now = datetime.now(UTC)
     return [_to_transaction(log, partition, holder, now) for partition, holder in sorted(holders.items())]
 
@@ -217,7 +219,7 @@ def _to_transaction(log: TopicLog, partition: int, holder: Holder, now: datetime
     return OpenTransaction(
         partition,
         holder.offset,
-        log.held[partition],
+        log.held_offsets[partition],
         holder.hides_others,
         _is_overdue(holder, now),
         holder.transaction.started_at if holder.transaction else None,

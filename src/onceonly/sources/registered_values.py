@@ -139,8 +139,10 @@ def list_registered_parts(config: KafkaSource, registry: Registry | None, file: 
     lenient = config.on_bad_record != FAIL
     key_subject = _usual_subject(config.topic, KEY)
     value_subject = config.subject or _usual_subject(config.topic, VALUE)
-    key = RegisteredPart(config.called, KEY, config.key_format, key_subject, registry, None, None, lenient)
-    value = RegisteredPart(config.called, VALUE, config.format, value_subject, registry, file, config.message, lenient)
+    key = RegisteredPart(config.input_name, KEY, config.key_format, key_subject, registry, None, None, lenient)
+    value = RegisteredPart(
+        config.input_name, VALUE, config.format, value_subject, registry, file, config.message, lenient
+    )
     return [part for part in (key, value) if part.format != "raw"]
 
 

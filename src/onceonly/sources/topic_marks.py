@@ -64,7 +64,7 @@ class TopicMarks:
         range_to_compare = previous if compare and _parse(previous) else None
         if not unmarked_ends and not range_to_compare:
             return range_with_mark
-        with self._open_client(f"{range_.called}: it is not noticed should a broker lose its end") as client:
+        with self._open_client(f"{range_.label}: it is not noticed should a broker lose its end") as client:
             if client:
                 end_batches = log_ends.read_end_batches(client, _topic_of(range_), unmarked_ends)
                 batches.update({partition: batch for partition, batch in end_batches.items() if batch})
@@ -151,7 +151,7 @@ def _refuse_replaced_log(range_: TopicRange, partition: int, mark: Batch, replac
     if cut is not None and cut < end:
         evidence += f" The log was cut off at offset {cut}, and has grown again: what was written since was never read."
     return SourceLost(
-        f"{range_.called} partition {partition}: a broker has lost records before offset {end}, and others took "
+        f"{range_.label} partition {partition}: a broker has lost records before offset {end}, and others took "
         "their place.",
         f"A checkpoint was pinned up to offset {end}, where a record batch ended that began at {mark.base_offset}, of "
         f"leader epoch {mark.epoch}.{evidence}",
@@ -164,7 +164,7 @@ def _warn_of_unknown(range_: TopicRange, partitions: Sequence[int]) -> None:
     numbers = ", ".join(map(str, sorted(partitions)[:MAX_PARTITIONS_SHOWN]))
     ellipsis = ", …" if len(partitions) > MAX_PARTITIONS_SHOWN else ""
     _warn(
-        f"{range_.called}: whether its log is still the one that was read is not known",
+        f"{range_.label}: whether its log is still the one that was read is not known",
         f"Of partition {numbers}{ellipsis}, the records that were read last no longer exist (retention or "
         "compaction), nor does their leader epoch. The pipeline continues.",
     )

@@ -53,7 +53,7 @@ class Head:
     unfit: tuple[int, ...] = ()  # epochs that have to be staged again, and that nobody has taken up
 
     @property
-    def published(self) -> Mapping[str, Publication]:
+    def last_publications(self) -> Mapping[str, Publication]:
         """The last publication of each sink that has one."""
         last_publications = {}
         for sink in self.publications:
@@ -67,10 +67,10 @@ class Head:
         publications = self.publications.get(sink, ())
         return tuple(publication for publication in publications if not publication.absent)
 
-    def after(self, row: Row, checkpoint: Checkpoint) -> Head:
+    def apply(self, row: Row, checkpoint: Checkpoint) -> Head:
         """Return the head once `row` has led to `checkpoint`."""
         open_ = {epoch: seq for epoch, seq in self.open.items() if epoch != row.epoch}
-        if not checkpoint.state.settled:
+        if not checkpoint.state.is_settled:
             open_[row.epoch] = checkpoint.first_seq
         return Head(
             seq=row.seq,
@@ -111,7 +111,7 @@ class Head:
 
     def _unfit_after(self, checkpoint: Checkpoint) -> tuple[int, ...]:
         epochs = tuple(epoch for epoch in self.unfit if epoch != checkpoint.epoch)
-        if checkpoint.has_to_be_staged_again and checkpoint.state.settled:
+        if checkpoint.has_to_be_staged_again and checkpoint.state.is_settled:
             return (*epochs, checkpoint.epoch)
         return epochs
 

@@ -106,7 +106,7 @@ class StateTable:
         """
         previous = view.checkpoint(row.epoch)
         checkpoint = previous.apply(row) if previous else first(row)
-        head = view.head.after(row, checkpoint)
+        head = view.head.apply(row, checkpoint)
         entry = self._write(view.rows, replace(row, head=head.to_json()))
         return View(view.pipeline, view.rows.with_entry(entry), head, {**view.checkpoints, row.epoch: checkpoint})
 

@@ -78,7 +78,7 @@ class View:
             )
         return checkpoint
 
-    def in_force(self, checkpoint: Checkpoint) -> dict[str, Handle]:
+    def handles_in_force(self, checkpoint: Checkpoint) -> dict[str, Handle]:
         """Return by sink the handle whose rows it shows.
 
         Where the checkpoint was given up or is missing, the handles of the one that it replaces are in force.
@@ -86,7 +86,7 @@ class View:
         own = {name: handle for name, handle in checkpoint.handles.items() if checkpoint.is_shown_by(name)}
         if checkpoint.replaces is None or not (checkpoint.given_up or checkpoint.missing):
             return own
-        return {**self.in_force(self.require(checkpoint.replaces)), **own}
+        return {**self.handles_in_force(self.require(checkpoint.replaces)), **own}
 
     def row(self, epoch: int, event: Event, attempt: int, **columns: Any) -> Row:
         """Return the pipeline's next row: it can be written only while the pipeline is as this view shows it."""
@@ -111,7 +111,7 @@ class View:
         epochs = {epoch for pinned, epoch in pins if pinned.overlaps(interval)}
         return self._checkpoints_of(sorted(epochs))
 
-    def committed(self, most: int | None = None) -> Iterator[Checkpoint]:
+    def iterate_committed(self, most: int | None = None) -> Iterator[Checkpoint]:
         """Yield the checkpoints that were decided and are committed, the last decision first."""
         committed = set(self.rows.values(of_event(Event.COMMITTED), "decision", "epoch"))
         for _, epoch in sorted(committed, reverse=True)[:most]:
@@ -126,7 +126,7 @@ class View:
         """Return the checkpoints that a target has lost, by manual resolution, oldest first."""
         return self._checkpoints(of_event(Event.MISSING)) if self.head.missing else []
 
-    def taken_back(self, epoch: int) -> bool:
+    def is_rewound(self, epoch: int) -> bool:
         """Return whether a rewind has removed what that checkpoint published. Once true, it stays true."""
         rewinds = self._rewinds(epoch)
         return any(rewind.rewinds_to is not None and rewind.rewinds_to < epoch for rewind in rewinds)

@@ -84,7 +84,7 @@ class SinkContract(RehearsalContract):
         handle, sink = stage(self.txn(), *some), target.sink()
         if not isinstance(sink, Inspectable):
             pytest.skip("a gate cannot read it")
-        rows = sink.staged(handle).read_all()
+        rows = sink.read_staged(handle).read_all()
         assert numbers(rows.to_pandas()) == list(some) if some else rows.num_rows == 0
         if session is not None and some:
             assert numbers(sink.staged_frame(handle, session).toPandas()) == list(some)
@@ -95,7 +95,7 @@ class SinkContract(RehearsalContract):
         if isinstance(sink, Revocable):
             sink.revoke(self.txn())
         if isinstance(sink, Inspectable):
-            assert numbers(sink.staged(handle).read_all().to_pandas()) == [1, 2, 3]
+            assert numbers(sink.read_staged(handle).read_all().to_pandas()) == [1, 2, 3]
         assert target.published() == []
         target.sink().discard(self.txn(), handle)
         assert target.traces(self.txn()) == []

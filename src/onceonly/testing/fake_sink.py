@@ -166,7 +166,7 @@ class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable, Resolvable
         txn = Transaction.parse(name or "")
         return Publication(txn.epoch if txn else 0, at, {"target": str(self.folder), "txn": name})
 
-    def staged(self, handle: Handle) -> Any:
+    def read_staged(self, handle: Handle) -> Any:
         import pyarrow as pa
 
         return pa.Table.from_pylist(read_json(self._rows_file(handle), [])).to_reader()
@@ -174,7 +174,7 @@ class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable, Resolvable
     def staged_frame(self, handle: Handle, spark: Any) -> Any:
         return spark.createDataFrame(read_json(self._rows_file(handle), []))
 
-    def resolved(self, handle: Handle, committed: bool) -> Handle:
+    def resolve_handle(self, handle: Handle, committed: bool) -> Handle:
         return {**handle, "judged": committed}
 
     def check_replace(self, old: Handle) -> None:

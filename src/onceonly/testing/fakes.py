@@ -106,7 +106,7 @@ class FakeSource:
     def await_transactions(self, log: TopicLog) -> tuple[TopicLog, list[OpenTransaction]]:
         topic, now = self._topic(), self.log()
         transactions = []
-        for partition, hidden in now.held.items():  # how many records are behind the last stable offset
+        for partition, hidden in now.held_offsets.items():  # how many records are behind the last stable offset
             partition_log = topic["partitions"][str(partition)]
             hides_others, overdue = hidden > partition_log.get("own", 1), partition_log.get("overdue", False)
             transaction = OpenTransaction(
@@ -142,12 +142,12 @@ class FakeSource:
             offsets.check_held(range_, self.log())
             self._check_mark(range_)
 
-    def marked(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
+    def add_mark(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
         if previous:
             self._check_mark(previous)
-        return self.recognised(range_, previous)
+        return self.mark_left_out(range_, previous)
 
-    def recognised(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
+    def mark_left_out(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
         """Mark a range by the leader epochs before its ends, by partition, as JSON.
 
         A partition without new records keeps the epoch of the previous range.
@@ -170,7 +170,7 @@ class FakeSource:
             log, end = topic["partitions"].get(partition), range_.ends[int(partition)]
             if topic["id"] == range_.topic_id and log and epoch != _leader_epoch(log, end - 1):
                 raise SourceLost(
-                    f"{range_.called} partition {partition}: the records before {end} were replaced by others.",
+                    f"{range_.label} partition {partition}: the records before {end} were replaced by others.",
                     todo="Restore the topic.",
                     code=offsets.LOG_REPLACED,
                 )
@@ -279,7 +279,7 @@ class FakeParts:
         return FakeSink(name, self.folder / (getattr(pipeline.sink(name), "path", None) or name))
 
     def sources(self, pipeline: Pipeline) -> Mapping[str, FakeSource]:
-        return Sources(pipeline, lambda source: FakeSource(source.called, self.folder), lambda _: self._topics())
+        return Sources(pipeline, lambda source: FakeSource(source.input_name, self.folder), lambda _: self._topics())
 
     def _topics(self) -> list[str]:
         return [path.name.removesuffix(SUFFIX) for path in self.folder.glob(f"*{SUFFIX}")]
@@ -329,4 +329,4 @@ def _search(log: Mapping[str, Any], time: datetime, latest: datetime | None, sta
         record = log["records"][offset]
         if record and (first := partition.look_at(offset, datetime.fromisoformat(record[0]))):
             return first
-    return partition.nothing(held=_stable_offset(log) < len(log["records"]))
+    return partition.nothing(is_held_up=_stable_offset(log) < len(log["records"]))

@@ -48,7 +48,7 @@ def list_actions(checkpoint: Checkpoint) -> list[str]:
     name = f"{checkpoint.pipeline} {checkpoint.epoch}"
     seen = f"--seen {checkpoint.changed_seq}"
     commands = []
-    if checkpoint.held:
+    if checkpoint.is_held:
         commands.append(f"onceonly approve {name} --reason … {seen}")
     if checkpoint.refused:
         commands.append(f"onceonly recover {checkpoint.pipeline}")
@@ -107,7 +107,7 @@ def describe_approval(checkpoint: Checkpoint) -> str:
 
 def describe_needed_action(checkpoint: Checkpoint) -> str:
     """Say what a checkpoint needs people for, without secrets; empty if it does not need them."""
-    if checkpoint.held:
+    if checkpoint.is_held:
         text = describe_hold(checkpoint)
     else:
         text = describe_refusal(checkpoint) or describe_stage_again(checkpoint)
@@ -179,7 +179,7 @@ def describe_dated_ahead(checkpoint: Checkpoint) -> str:
     texts = []
     for range_ in checkpoint.ranges:
         if range_.ahead:
-            texts.append(describe_future_records(range_.called, range_.ahead, range_.kind))
+            texts.append(describe_future_records(range_.label, range_.ahead, range_.kind))
     return ", ".join(texts)
 
 
@@ -347,7 +347,7 @@ def describe_transition(checkpoint: Checkpoint, row: Row) -> Iterator[str]:
     yield f"{checkpoint.pipeline} epoch {checkpoint.epoch}: {_describe_event(checkpoint, row)}"
     if row.event is Event.STAGED:
         yield from _describe_staged_sinks(checkpoint)
-    if row.event is Event.VERDICT and checkpoint.held:
+    if row.event is Event.VERDICT and checkpoint.is_held:
         yield describe_hold(checkpoint)
 
 

@@ -70,7 +70,7 @@ def state(checkpoint: Checkpoint) -> str:
 
     That is the recorded one; HELD or REFUSED where the checkpoint is staged and waits for a person.
     """
-    if checkpoint.held:
+    if checkpoint.is_held:
         return HELD
     if checkpoint.refused:
         return REFUSED

@@ -120,7 +120,7 @@ def _list_upstream(state: StateTable, view: View, checkpoint: Checkpoint, name: 
     last_decision = upstream_view.require(epochs[-1]).decision or 0
     read_decision = _decision_read_before(view, upstream_view, checkpoint)
     newest_first = []  # as the view has them: those that were read before come last
-    for upstream in upstream_view.committed():
+    for upstream in upstream_view.iterate_committed():
         decision = upstream.decision or 0
         if decision <= read_decision:
             break

@@ -52,10 +52,10 @@ def _summarize(state: StateTable, pipeline: str, recent: list[Checkpoint], gaps:
     all_committed = [checkpoint for checkpoint in recent if checkpoint.state is State.COMMITTED]
     committed = max(all_committed, key=data_end, default=None)
     if committed is None and latest.epoch > MAX_RECENT:  # else all that there are were looked at
-        committed = next(state.view(pipeline).committed(1), None)
+        committed = next(state.view(pipeline).iterate_committed(1), None)
     unsettled, unfit = [], []
     for checkpoint in reversed(recent):
-        if not checkpoint.state.settled:
+        if not checkpoint.state.is_settled:
             unsettled.append(checkpoint)
         elif checkpoint.has_to_be_staged_again:
             unfit.append(checkpoint)
@@ -146,7 +146,7 @@ def list_timeout_warnings(checkpoint: Checkpoint, now: datetime) -> Iterator[str
 
 def _ending_commands(checkpoint: Checkpoint) -> str:
     """Return the commands that end its transactions: a person decides on a held one, which recovery leaves as it is."""
-    if checkpoint.held:
+    if checkpoint.is_held:
         return descriptions.how_to_decide(checkpoint.pipeline, checkpoint.epoch, checkpoint.changed_seq)
     return f"onceonly recover {checkpoint.pipeline}"
 

@@ -27,7 +27,7 @@ OF_BOTH = [
     "published row",
     "committed row",
 ]
-OF_SECOND = [*OF_BOTH, "marked", "verify", "read"]
+OF_SECOND = [*OF_BOTH, "add_mark", "verify", "read"]
 POINTS = [
     *(f"first {side} {step}" for step in OF_BOTH for side in ("before", "after")),
     *(f"second {side} {step}" for step in OF_SECOND for side in ("before", "after")),
@@ -35,7 +35,7 @@ POINTS = [
 SAMPLE = [
     *("first after planned row", "first before stage", "first after staged row", "first after committing row"),
     *("first before manifest", "first after commit", "first before published row", "first before committed row"),
-    *("second after marked", "second after planned row", "second after verify", "second before read"),
+    *("second after add_mark", "second after planned row", "second after verify", "second before read"),
     *("second after stage", "second before staged row", "second after committing row", "second after manifest"),
     *("second before commit", "second after published row", "second before committed row"),
 ]

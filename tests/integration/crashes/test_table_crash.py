@@ -13,10 +13,10 @@ from integration.projects.project import Project, make_project, produce
 
 pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.timeout(seconds(900))]
 
-STEPS = ["marked", "planned row", "read", "stage", "staged row", "committing row", "commit", "published row"]
+STEPS = ["add_mark", "planned row", "read", "stage", "staged row", "committing row", "commit", "published row"]
 POINTS = [f"{side} {step}" for step in [*STEPS, "committed row"] for side in ("before", "after")]
 SAMPLE = [
-    *("after marked", "after planned row", "before read", "after stage", "before staged row", "after committing row"),
+    *("after add_mark", "after planned row", "before read", "after stage", "before staged row", "after committing row"),
     *("before commit", "after published row", "before committed row"),
 ]
 KILLED = -9

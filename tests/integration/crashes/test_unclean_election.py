@@ -58,11 +58,11 @@ class Topic:
 
     def all_read(self) -> TopicRange:
         reader = self.reader
-        return reader.marked(beginning(reader.log(), {}), None)
+        return reader.add_mark(beginning(reader.log(), {}), None)
 
     def next(self, previous: TopicRange) -> TopicRange:
         reader = self.reader
-        return reader.marked(chain(previous, reader.log()), previous)
+        return reader.add_mark(chain(previous, reader.log()), previous)
 
     def elect_uncleanly(self) -> None:
         partition, admin = TopicPartition(self.name, 0), self.cluster.admin  # until it has answered

@@ -164,7 +164,7 @@ def test_the_gate_sees_what_is_staged(kind: str, format: str, place: Place) -> N
         rows = [nothing, *some, nothing]
         expected, staged = place.kafka(format, rows) if kind == "kafka" else place.table(kind, format, rows)
         handle, sink = staged
-        here = sink.staged(handle)
+        here = sink.read_staged(handle)
         assert (here is None) == ((kind, format) == ("files", "avro"))
         if here is not None:
             assert seen(here.read_all()) == expected
@@ -272,7 +272,7 @@ def test_a_map_shows_each_field_of_any_row(place: Place) -> None:
     handle = place.stage(sink, rows)
     about = {"topic": sink.config.topic, "partition": None, "key": None, "timestamp": None}
     expected = sorted(shown(about | none | (each or {})) for each in maps)
-    assert seen(sink.staged(handle).read_all()) == expected
+    assert seen(sink.read_staged(handle).read_all()) == expected
     assert seen(sink.staged_frame(handle, place.spark).toArrow()) == expected
 
 
@@ -280,7 +280,7 @@ def test_types_that_only_spark_has_are_looked_at_there(place: Place) -> None:
     path = str(place.folder / "files")
     sink = FileWriter(FileSink("lake", path, format="csv"), path)
     handle = place.stage(sink, place.spark.sql("SELECT INTERVAL '1 02' DAY TO HOUR AS span, 1 AS n"))
-    assert sink.staged(handle) is None
+    assert sink.read_staged(handle) is None
     assert sink.staged_frame(handle, place.spark).where("span IS NOT NULL").count() == 1
 
 
@@ -333,5 +333,5 @@ def test_text_that_is_none_is_shown_in_files_and_tables(spark: Any, tmp_path: Pa
         [FileWriter(FileSink("lake", files), files), DeltaWriter(DeltaSink("lake", lake), lake, pytest.fail)]
     ):
         txn = Transaction("0123456789ab", "flights", "lake", number + 1, 1, f"nonce{number}")
-        found = sink.staged(json.loads(json.dumps(sink.stage(txn, rows)))).read_all()
+        found = sink.read_staged(json.loads(json.dumps(sink.stage(txn, rows)))).read_all()
         assert found.to_pylist() == [{"text": "caf\ufffd", "texts": ["\ufffd"]}]

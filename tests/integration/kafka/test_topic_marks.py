@@ -51,10 +51,10 @@ class Topic:
             assert producer.flush(PATIENCE) == 0
 
     def all_read(self) -> TopicRange:
-        return self.reader.marked(beginning(self.reader.log(), {}), None)
+        return self.reader.add_mark(beginning(self.reader.log(), {}), None)
 
     def next(self, previous: TopicRange) -> TopicRange:
-        return self.reader.marked(chain(previous, self.reader.log()), previous)
+        return self.reader.add_mark(chain(previous, self.reader.log()), previous)
 
     def configure(self, **settings: str) -> None:
         resource = ConfigResource(ResourceType.TOPIC, self.name)
@@ -111,7 +111,7 @@ def test_log_that_was_cut_and_grew_again_is_recognised(own: KafkaBroker) -> None
     with pytest.raises(SourceLost) as error:
         topic.reader.verify((read,))
     assert error.value.code == LOG_REPLACED
-    accepted = topic.reader.recognised(TopicRange(topic.name, read.topic_id, {0: (200, 250)}), read)
+    accepted = topic.reader.mark_left_out(TopicRange(topic.name, read.topic_id, {0: (200, 250)}), read)
     assert topic.next(accepted).partitions == {0: (250, 250)}
 
 
@@ -148,7 +148,7 @@ def test_retention_of_the_end_lets_it_go_on(broker: str) -> None:
         topic.next(read)
     assert error.value.code != LOG_REPLACED
     skipped = TopicRange(topic.name, read.topic_id, {0: (15, 15)})
-    assert topic.reader.marked(skipped, read).partitions == {0: (15, 15)}
+    assert topic.reader.add_mark(skipped, read).partitions == {0: (15, 15)}
 
 
 def test_compaction_of_the_end_lets_it_go_on(own: KafkaBroker) -> None:

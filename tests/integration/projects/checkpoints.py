@@ -14,7 +14,7 @@ def run_next(parts: Any, pipeline: Pipeline, interval: Any = None, reprocess: st
     """Plan, stage and commit, whoever was at it before; None: there is nothing left to do."""
     through, owner = live_services.open_coordinator(parts), f"{owners.process_owner()} {os.urandom(4).hex()}"
     planned = through.plan(pipeline, owner, owners.is_never_alive, interval, reprocess).checkpoint
-    if planned is None or planned.state.settled:
+    if planned is None or planned.state.is_settled:
         return None
     spark_stage.stage(parts, through, pipeline.name, planned.epoch, owner)
     return through.commit(pipeline.name, planned.epoch)

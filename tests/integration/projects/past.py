@@ -37,7 +37,7 @@ class Past:
         decision = columns.pop("decision", known.decision if known else None)
         row = Row(self.pipeline.name, self._head.seq + 1, epoch, event, attempt, at=at, decision=decision, **columns)
         self._known[epoch] = now = known.apply(row) if known else first(row)
-        self._head = self._head.after(row, now)
+        self._head = self._head.apply(row, now)
         self._rows.append(replace(row, head=self._head.to_json()))
 
     def plan(

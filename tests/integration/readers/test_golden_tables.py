@@ -98,7 +98,7 @@ def test_read_equal_or_refused(spark: Any, table: Path, record_property: Any) ->
     try:
         reader.check()
         log = reader.log()
-        range_ = reader.marked(TopicRange(log.topic, log.topic_id, log.partitions, kind=log.kind), None)
+        range_ = reader.add_mark(TopicRange(log.topic, log.topic_id, log.partitions, kind=log.kind), None)
         reader.verify((range_,))
         found = counted(reader.read(spark, (range_,)).toArrow())
     except OnceonlyError as refusal:

@@ -146,6 +146,6 @@ def test_a_table_on_a_store_is_a_source(uri: str, spark_there: Any, changes: boo
     assert "version 2" in reader.check()[0]
     source = reader.log()
     for start, end, truth in ((0, 2, range(20)), (1, 3, range(10, 30)), (0, 3, range(30))):
-        range_ = reader.marked(TopicRange(source.topic, source.topic_id, {0: (start, end)}, "delta"), None)
+        range_ = reader.add_mark(TopicRange(source.topic, source.topic_id, {0: (start, end)}, "delta"), None)
         reader.verify((range_,))
         assert sorted(row["n"] for row in reader.read(spark_there, (range_,)).collect()) == list(truth)

@@ -100,13 +100,13 @@ def test_each_format_can_be_looked_at_while_it_is_staged(lake: Lake, kind: str) 
     handle = lake.stage(frame, format=kind, partition_by=["place"])
     sink = lake.sink(format=kind, partition_by=["place"])
     if kind != "avro":
-        seen = sink.staged(handle).read_all().select(["n", "text", "place"])
+        seen = sink.read_staged(handle).read_all().select(["n", "text", "place"])
         assert sorted(tuple(row.values()) for row in seen.to_pylist()) == rows
     on_spark = sink.staged_frame(handle, lake.spark).selectExpr("CAST(n AS INT)", "text", "place").collect()
     assert sorted(map(tuple, on_spark)) == rows
     if kind != "avro":
         nothing = lake.stage(frame.where("n > 3"), epoch=2, format=kind, partition_by=["place"])
-        assert sink.staged(nothing).read_all().num_rows == 0
+        assert sink.read_staged(nothing).read_all().num_rows == 0
 
 
 def test_names_say_whose_they_are_and_folders_which_partition(lake: Lake) -> None:

@@ -156,7 +156,7 @@ def test_each_format_is_looked_at_while_staged_and_read_back(lake: Lake, spark: 
     handle, sink = lake.stage(frame, format=kind, partition_by=["place"]), lake.sink(format=kind)
     assert lake.beside() == [".lake.staged"]
     if kind != "avro":
-        seen = sink.staged(handle).read_all().select(["n", "text", "place"])
+        seen = sink.read_staged(handle).read_all().select(["n", "text", "place"])
         assert sorted(tuple(row.values()) for row in seen.to_pylist()) == rows
     on_spark = sink.staged_frame(handle, spark).selectExpr("CAST(n AS INT)", "text", "place").collect()
     assert sorted(map(tuple, on_spark)) == rows

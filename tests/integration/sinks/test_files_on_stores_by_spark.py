@@ -47,7 +47,7 @@ def test_rows_of_each_format_arrive_as_they_were(
     handle = json.loads(json.dumps(sink.stage(transaction(), rows)))
     assert handle["rows"] == ROWS and len(handle["files"]) >= 4
     assert [key for key in shown.keys(f"{name}/") if "/.lake.staged/" not in key] == []
-    staged = sink.staged(handle)
+    staged = sink.read_staged(handle)
     assert format == "avro" if staged is None else sorted(staged.read_all()["n"].to_pylist()) == list(range(ROWS))
     assert sorted(sink.staged_frame(handle, spark_there).collect(), key=lambda row: row["n"]) == truth
 
@@ -64,6 +64,6 @@ def test_rows_of_each_format_arrive_as_they_were(
         assert manifests.dataset(uri).to_table().num_rows == ROWS
 
     reader = FileReader(FileSource(uri, name="lake"), uri)
-    range_ = reader.marked(TopicRange("lake", reader.log().topic_id, {0: (0, 2)}, FILES), None)
+    range_ = reader.add_mark(TopicRange("lake", reader.log().topic_id, {0: (0, 2)}, FILES), None)
     reader.verify((range_,))
     assert sorted(reader.read(spark_there, (range_,)).collect(), key=lambda row: row["n"]) == truth

@@ -145,7 +145,7 @@ def files_of(format: str) -> Callable[[Any, Path], Case]:
         sink.commit(sink.stage(txn("lake"), rows(spark)), 1, FakeReceipts(folder.with_name("receipts")))
         reader = FileReader(FileSource(lake, name="orders"), lake)
         wanted = TopicRange("orders", f"{'5e1f' * 8}-flights-lake", {0: (1, 2)}, FILES)
-        return Case(folder, frames(reader, spark, reader.marked(wanted, None)))
+        return Case(folder, frames(reader, spark, reader.add_mark(wanted, None)))
 
     files.__name__ = f"files_of_{format}"
     return files

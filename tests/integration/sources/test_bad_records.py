@@ -113,7 +113,7 @@ def test_a_gate_looks_at_dead_letters_and_a_topic_that_is_missing_refuses_all(ga
     gate = Gate(max_rows={"dead": 1}, suites={"dead": "dead.expectations.json"}, on_fail="hold")
     staged = stage(garbage, garbage.pipeline(gate=gate))
     held = through(garbage.project).gate("orders", staged.epoch, "run-1")
-    assert held.held and held.verdict
+    assert held.is_held and held.verdict
     found = [(check["ok"], check["observed"]) for check in held.verdict["sinks"]["dead"]["checks"]]
     assert found[:2] == [(False, "2"), (False, "1 of 2 rows")]
     assert garbage.table("orders") == garbage.table("dead") == []

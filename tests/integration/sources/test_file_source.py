@@ -56,7 +56,7 @@ class Lake:
         return FileReader(FileSource(self.uri, name="orders"), self.uri, self.webhdfs)
 
     def range(self, start: int, end: int) -> TopicRange:
-        return self.reader.marked(TopicRange("orders", f"{STATE}-flights-lake", {0: (start, end)}, FILES), None)
+        return self.reader.add_mark(TopicRange("orders", f"{STATE}-flights-lake", {0: (start, end)}, FILES), None)
 
     def frame(self, range_: TopicRange) -> Any:
         self.reader.verify((range_,))

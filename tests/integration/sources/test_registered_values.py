@@ -447,7 +447,7 @@ def test_what_is_written_is_read_by_others(shop: Shop) -> None:
     shop.through.plan(pipeline, "cli", is_never_alive)
     handle = shop.stage().handles["late"]
     writer: Any = shop.parts.sink(pipeline, "late")
-    assert sorted(row["id"] or 0 for row in writer.staged(handle).read_all().to_pylist()) == [0, 1, 2]
+    assert sorted(row["id"] or 0 for row in writer.read_staged(handle).read_all().to_pylist()) == [0, 1, 2]
     assert sorted(row["id"] or 0 for row in writer.staged_frame(handle, shop.parts.spark()).collect()) == [0, 1, 2]
     shop.through.commit("orders", 1)
     context = SerializationContext(to, MessageField.VALUE)
@@ -553,10 +553,10 @@ def test_every_format_is_read_back_by_confluents_deserializers(shop: Shop) -> No
     shop.through.plan(pipeline, "cli", is_never_alive)
     handles = shop.stage().handles
     writer: Any = shop.parts.sink(pipeline, "json")
-    assert [row["tags"] for row in writer.staged(handles["json"]).read_all().to_pylist()] == [["a", "b"]] * 2
+    assert [row["tags"] for row in writer.read_staged(handles["json"]).read_all().to_pylist()] == [["a", "b"]] * 2
     assert [row["id"] for row in writer.staged_frame(handles["json"], shop.parts.spark()).collect()] == [1, 2]
     proto: Any = shop.parts.sink(pipeline, "protobuf")
-    in_process = proto.staged(handles["protobuf"]).read_all()
+    in_process = proto.read_staged(handles["protobuf"]).read_all()
     on_spark = proto.staged_frame(handles["protobuf"], shop.parts.spark()).toArrow()
     seen_by_gate = [sorted(rows.select(proto.columns()).to_pylist(), key=str) for rows in (in_process, on_spark)]
     assert seen_by_gate[0] == seen_by_gate[1]

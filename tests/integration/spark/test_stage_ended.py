@@ -231,7 +231,7 @@ def test_on_kill_of_the_gate_interrupts_the_session_that_it_uses(monkeypatch: py
         parts.spark()
         asked.append(parts)
         operator.on_kill()
-        return SimpleNamespace(pipeline="numbers", epoch=1, gate=None, verdict=None, held=False)
+        return SimpleNamespace(pipeline="numbers", epoch=1, gate=None, verdict=None, is_held=False)
 
     monkeypatch.setattr(connections, "read_spark_connection", lambda _: SparkConnection(remote="sc://somewhere"))
     monkeypatch.setattr(client_job, "interrupt", interrupted.append)

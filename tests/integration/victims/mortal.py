@@ -50,7 +50,7 @@ def once(project: Project, mode: str, interval: Any, alive: Alive) -> bool:
     through = live_services.open_coordinator(parts)
     owner = f"{owners.process_owner()} {next(RUN)}" if alive is owners.is_never_alive else owners.process_owner()
     planned = through.plan(pipeline, owner, alive, interval).checkpoint
-    if planned is None or planned.state.settled:
+    if planned is None or planned.state.is_settled:
         return False
     spark_stage.stage(parts, through, pipeline.name, planned.epoch, owner)
     if pipeline.gate:

@@ -53,7 +53,7 @@ def main() -> None:
     around_rows(reach)
     for method in ("stage", "commit"):
         around(FileWriter, method, method, reach)
-    for method in ("marked", "read", "verify"):
+    for method in ("add_mark", "read", "verify"):
         around(FileReader, method, method, reach)
     around(moves, "write_manifest", "manifest", reach)  # type: ignore[arg-type]
     project = Project.found(*sys.argv[1:3])

@@ -65,7 +65,7 @@ def main() -> None:
 def one(parts: LiveServices, plan: Pipeline) -> str | None:
     through, owner = live_services.open_coordinator(parts), f"{owners.process_owner()} {os.urandom(4).hex()}"
     planned = through.plan(plan, owner, owners.is_never_alive).checkpoint
-    if planned is None or planned.state.settled:
+    if planned is None or planned.state.is_settled:
         return None
     spark_stage.stage(parts, through, plan.name, planned.epoch, owner)
     through.gate(plan.name, planned.epoch, owner)

@@ -75,7 +75,7 @@ def ran(through: Coordinator, pipeline: Pipeline) -> bool:
     """Settle what others have left, and do the next checkpoint; whether there was one."""
     owner = f"run {os.getpid()} {os.urandom(4).hex()}"
     planned = through.plan(pipeline, owner, lambda checkpoint: False).checkpoint
-    if planned is None or planned.state.settled:
+    if planned is None or planned.state.is_settled:
         return False
     through.stage("flights", planned.epoch, through.parts.produce, owner)  # type: ignore[attr-defined]
     through.commit("flights", planned.epoch)

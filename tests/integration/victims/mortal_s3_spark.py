@@ -51,7 +51,7 @@ def run(folder: Path, root: str, spark: Any, sinks: tuple[str, ...] = mortal_s3.
     """Settle what others have left, and do the next checkpoint; whether there was one."""
     through, owner = coordinator(folder, root, spark), f"run {os.getpid()} {os.urandom(4).hex()}"
     planned = through.plan(mortal_s3.flights(*sinks), owner, lambda checkpoint: False).checkpoint
-    if planned is None or planned.state.settled:
+    if planned is None or planned.state.is_settled:
         return False
     through.stage("flights", planned.epoch, through.parts.produce, owner)  # type: ignore[attr-defined]
     through.commit("flights", planned.epoch)

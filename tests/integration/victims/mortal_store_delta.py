@@ -202,7 +202,7 @@ def stage(through: Coordinator, pipeline: Pipeline, interval: Interval | None, r
     """0: there is nothing to do."""
     owner = f"run {os.getpid()} {os.urandom(4).hex()}"
     planned = through.plan(pipeline, owner, lambda checkpoint: False, interval, request).checkpoint
-    if planned is None or planned.state.settled:
+    if planned is None or planned.state.is_settled:
         return 0
     through.stage("flights", planned.epoch, through.parts.produce, owner)  # type: ignore[attr-defined]
     return planned.epoch

@@ -43,7 +43,7 @@ def main() -> None:
     for place, method in (
         (DeltaWriter, "stage"),
         (DeltaWriter, "commit"),
-        (DeltaReader, "marked"),
+        (DeltaReader, "add_mark"),
         (DeltaReader, "read"),
     ):
         around(place, method, method, reach)

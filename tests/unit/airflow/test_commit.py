@@ -225,7 +225,7 @@ def test_hold_of_the_next_attempt_is_notified(make):
     run.before_stage.append(lambda: run.world.parts.inspector(run.world.pipeline).find("critical"))
     with pytest.raises(AirflowFailException, match="the gate failed"):
         run.commit()
-    assert run.world.now().held
+    assert run.world.now().is_held
     assert [bool(told["approve"]) for told in run.told] == [False, True]
     Person(run.world.coordinator).approve("flights", 1, "ann", "fine, too")
     run.commit()

@@ -189,7 +189,7 @@ def test_recovery_notifies_once_of_what_its_gate_holds(world, monkeypatch):
         task.execute(context({}))
     assert [(each["pipeline"], each["epoch"]) for each in held] == [("flights", 1)]
     assert held[0]["checks"]
-    assert world.now(1).held
+    assert world.now(1).is_held
 
 
 def test_the_factories_hand_notifiers_over():

@@ -138,7 +138,7 @@ def test_rows_are_counted_only_when_every_handle_says_them():
 
 
 def test_only_committed_and_aborted_are_settled():
-    assert {state for state in State if state.settled} == {State.COMMITTED, State.ABORTED}
+    assert {state for state in State if state.is_settled} == {State.COMMITTED, State.ABORTED}
 
 
 def test_a_transaction_is_found_again_from_its_name():

@@ -73,7 +73,7 @@ def test_without_a_terminal_the_number_is_needed(held: World) -> None:
     refused = onceonly(*APPROVE, "--json")
     assert (refused.exit_code, json.loads(refused.stdout)["code"]) == (2, "seen-missing")
     assert "onceonly describe flights 1" in json.loads(refused.stdout)["todo"]
-    assert held.now().held
+    assert held.now().is_held
 
 
 def test_describe_shows_the_command_to_copy(held: World) -> None:
@@ -94,7 +94,7 @@ def test_the_number_is_in_every_json(held: World) -> None:
 @pytest.mark.usefixtures("terminal")
 def test_a_terminal_shows_and_asks(held: World) -> None:
     refused = onceonly(*APPROVE, answer="n\n")
-    assert (refused.exit_code, held.now().held) == (1, True)
+    assert (refused.exit_code, held.now().is_held) == (1, True)
     assert "Gate: failed" in refused.stdout
     assert f"(as of row {held.now().changed_seq}) [y/N]" in refused.stdout
     assert onceonly(*APPROVE, answer="y\n").exit_code == 0

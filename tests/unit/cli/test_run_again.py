@@ -73,7 +73,7 @@ def test_gate_may_hold_the_next_attempt(world: World, monkeypatch: pytest.Monkey
     monkeypatch.setattr(world.parts, "produce", produce)
     result = run("held")
     assert result.exit_code == 4, result.output
-    assert (world.now().held, world.now().attempt) == (True, 2)
+    assert (world.now().is_held, world.now().attempt) == (True, 2)
     assert values(world.lake) == []
 
 

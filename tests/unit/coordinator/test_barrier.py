@@ -371,7 +371,7 @@ def test_an_interval_that_cuts_another_in_two(days: Chain) -> None:
 def test_an_interval_of_changes(days: Chain) -> None:
     sink = days.parts.sink(days.first, "lake")
     handle = {**days.now("first", 1).handles["lake"], "merge": {"keys": ["n"], "order_by": ["n"]}}
-    assert not sink.locate_rows(handle, 1).whole
+    assert not sink.locate_rows(handle, 1).is_whole_version
 
 
 def test_a_check_tells_how_far_a_table_may_be_read(chain: Chain) -> None:

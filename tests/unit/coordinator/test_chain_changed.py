@@ -96,14 +96,14 @@ def test_only_the_checkpoint_that_is_looked_for_is_read(tmp_path: Path, monkeypa
         chain.put(number)
         chain.run(chain.first)
     kind: Any = type(chain.state.view("first"))
-    inner, taken = kind.committed, []
+    inner, taken = kind.iterate_committed, []
 
-    def committed(self: Any, most: int | None = None) -> Iterator[Checkpoint]:
+    def iterate_committed(self: Any, most: int | None = None) -> Iterator[Checkpoint]:
         for known in inner(self, most):
             taken.append(known.epoch)
             yield known
 
-    monkeypatch.setattr(kind, "committed", committed)
+    monkeypatch.setattr(kind, "iterate_committed", iterate_committed)
     chain.run(chain.second)
     assert set(taken) == {3}
     assert chain.rows("out") == more(range(3))

@@ -749,7 +749,7 @@ def test_what_was_judged_is_recorded_only_while_it_is_in_doubt(world, monkeypatc
     staged_and_decided(world, *["doubt"] * 3)
     with pytest.raises(InDoubt):
         world.commit()
-    judged, asked = FakeSink.resolved, []
+    judged, asked = FakeSink.resolve_handle, []
 
     def after_another(self, handle, committed):
         asked.append(committed)
@@ -759,7 +759,7 @@ def test_what_was_judged_is_recorded_only_while_it_is_in_doubt(world, monkeypatc
             )
         return judged(self, handle, committed)
 
-    monkeypatch.setattr(FakeSink, "resolved", after_another)
+    monkeypatch.setattr(FakeSink, "resolve_handle", after_another)
     with pytest.raises(InvalidPipeline, match=r"resolved as committed by bob \(I was first\)") as refused:
         Person(world.coordinator).resolve_doubt("flights", 1, "lake", False, "ann", "I was slow")
     assert (refused.value.code, asked) == ("seen-outdated", [False, True])
@@ -772,7 +772,7 @@ def test_a_lost_write_judges_nothing_again(world, monkeypatch):
     with pytest.raises(InDoubt):
         world.commit()
     kind = type(world.state)
-    append, judged, lost, asked = kind.append, FakeSink.resolved, [], []
+    append, judged, lost, asked = kind.append, FakeSink.resolve_handle, [], []
 
     def losing(self, view, row):
         if row.event is Event.REPLACED and not lost:
@@ -781,7 +781,7 @@ def test_a_lost_write_judges_nothing_again(world, monkeypatch):
         return append(self, view, row)
 
     monkeypatch.setattr(kind, "append", losing)
-    monkeypatch.setattr(FakeSink, "resolved", lambda *given: asked.append(given) or judged(*given))
+    monkeypatch.setattr(FakeSink, "resolve_handle", lambda *given: asked.append(given) or judged(*given))
     assert (
         Person(world.coordinator).resolve_doubt("flights", 1, "lake", True, "ann", "I have looked").state
         is State.COMMITTED

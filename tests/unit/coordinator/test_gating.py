@@ -255,7 +255,7 @@ def test_what_is_held_waits_for_a_person(holding):
         holding.abort(owner="run-1")
     with pytest.raises(GateFailed, match="onceonly approve flights 1 --reason … --seen 4, or: onceonly abort"):
         holding.commit()
-    assert holding.now().held
+    assert holding.now().is_held
     assert holding.now().state is State.STAGED
 
 
@@ -263,7 +263,7 @@ def test_what_is_approved_is_published(holding):
     holding.failed()
     approved = Person(holding.coordinator).approve("flights", 1, "ann", "a known gap")
     assert approved.approved == {"who": "ann", "reason": "a known gap", "seen": 4}
-    assert not approved.held
+    assert not approved.is_held
     assert holding.commit().state is State.COMMITTED
     assert values(holding.lake) == [0, 1, 2, 3, 4]
 
@@ -337,7 +337,7 @@ def test_a_held_interval_does_not_keep_the_next_from_being_published(tmp_path):
     world.gate(1)
     world.gate(2, "run-2")
     assert world.commit(2).state is State.COMMITTED
-    assert world.now(1).held
+    assert world.now(1).is_held
 
 
 # ---- the rows of a failed attempt

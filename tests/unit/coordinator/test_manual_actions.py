@@ -325,7 +325,7 @@ def test_an_approval_belongs_to_the_attempt_that_was_seen(tmp_path: Path) -> Non
     with pytest.raises(InvalidPipeline, match=r"aborted by bob \(wrong transform\)") as refused:
         world.coordinator.approve("flights", 1, "alice", "one bad row is fine", seen)
     assert "attempt 2 was staged" in refused.value.why
-    assert world.now().held
+    assert world.now().is_held
     world.ended |= {"run-1", "run-2"}
     world.recover()
     assert world.lake.rows() == []

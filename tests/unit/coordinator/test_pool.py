@@ -30,7 +30,7 @@ class Brokers(PoolsIds):
         self.ended: list[tuple[int, int]] = []
         self.meanwhile = lambda: None
 
-    def pooled(self, prefix: str) -> list[PooledTransaction]:
+    def list_pooled(self, prefix: str) -> list[PooledTransaction]:
         found = list(self.open)
         self.meanwhile()
         return found

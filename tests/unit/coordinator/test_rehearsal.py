@@ -202,7 +202,7 @@ def test_approval_ends_with_its_attempt(held):
     assert "The approval by ann ended with it" in held.now().reason
     held.stage()
     held.parts.inspector(held.pipeline).find("critical")
-    assert held.coordinator.gate("flights", 1, "run-1").held
+    assert held.coordinator.gate("flights", 1, "run-1").is_held
     with pytest.raises(NotCommitted, match="the gate failed"):
         held.commit()
     Person(held.coordinator).approve("flights", 1, "bob", "fine, too")

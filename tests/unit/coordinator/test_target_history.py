@@ -193,7 +193,7 @@ def test_a_rewind_is_refused(restored):
 
 def test_a_fork_compares_with_what_its_origin_published(world):
     """Its publications stay proofs of the targets, until it has its own."""
-    publications = world.state.view("flights").head.published
+    publications = world.state.view("flights").head.last_publications
     unmount(world)
     history = sink(world, "lake").compare(publications["lake"])
     assert history.answer is Answer.WENT_BACK
@@ -202,9 +202,9 @@ def test_a_fork_compares_with_what_its_origin_published(world):
 def test_the_head_keeps_each_last_publication(world):
     run(world, 10, 11)
     head = world.state.view("flights").head
-    assert {name: each.epoch for name, each in head.published.items()} == {"lake": 3, "files": 3, "late": 3}
+    assert {name: each.epoch for name, each in head.last_publications.items()} == {"lake": 3, "files": 3, "late": 3}
     Person(world.coordinator).rewind("flights", 1, "ann", "wrong")
-    assert {each.epoch for each in world.state.view("flights").head.published.values()} == {4}
+    assert {each.epoch for each in world.state.view("flights").head.last_publications.values()} == {4}
 
 
 def test_a_sink_given_up_keeps_the_publication_before(world):
@@ -215,7 +215,7 @@ def test_a_sink_given_up_keeps_the_publication_before(world):
     with pytest.raises(OutcomeUnknown):
         world.commit(2)
     Person(world.coordinator).give_up("flights", 2, "lake", "ann", "full")
-    assert world.state.view("flights").head.published["lake"].epoch == 1
+    assert world.state.view("flights").head.last_publications["lake"].epoch == 1
     run(world, 11)
     assert values(world.lake) == [0, 1, 2, 3, 4, 11]
 

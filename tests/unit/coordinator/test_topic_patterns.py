@@ -227,7 +227,7 @@ def test_every_record_comes_once_whenever_a_topic_appears(
         if appears == place:
             put(world, "orders-us", 1, 11, 21, 31)
         checkpoint = world.plan(f"run-{number}", minutes(10 * number, 10 * number + 10))
-        if checkpoint and not checkpoint.state.settled:
+        if checkpoint and not checkpoint.state.is_settled:
             world.stage(checkpoint.epoch)
             world.commit(checkpoint.epoch)
     assert sorted(values(world.lake)) == [1, 2, 11, 12, 21, 22, 31]

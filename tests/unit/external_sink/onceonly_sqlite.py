@@ -107,7 +107,7 @@ class SqliteWriter(Sink, Traced, Inspectable):
         mine = [(state_id, at) for (_, state_id, of, sink), at in found if (of, sink) == (pipeline, self.name)]
         return [Trace(state_id, at, f"database {self._path}") for state_id, at in mine]
 
-    def staged(self, handle: Handle) -> Any:
+    def read_staged(self, handle: Handle) -> Any:
         import pyarrow as pa
 
         with self._transaction() as db:

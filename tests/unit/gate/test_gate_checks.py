@@ -33,7 +33,7 @@ class Staged(Inspectable):
     def __init__(self, rows: pa.Table, columns: list[str] | None = None) -> None:
         self.rows, self.known = rows, columns
 
-    def staged(self, handle):
+    def read_staged(self, handle):
         return self.rows.to_reader()
 
     def staged_frame(self, handle, spark):

@@ -488,7 +488,7 @@ def test_a_forged_handle_touches_nothing(lake: Lake, tmp_path: Path, forge: Call
     forge(handle)
     before = sorted(tmp_path.rglob("*"))
     fence = lambda forged: lake.sink.fence(forged, 1)  # noqa: E731
-    for act in (lake.commit, fence, lake.sink.evidence, lake.sink.check_replace, lake.sink.staged):
+    for act in (lake.commit, fence, lake.sink.evidence, lake.sink.check_replace, lake.sink.read_staged):
         with pytest.raises((CannotPublish, InvalidPipeline), match="damaged or forged"):
             act(handle)
     assert sorted(tmp_path.rglob("*")) == before

@@ -200,7 +200,7 @@ def test_another_spool_is_not_looked_at(tmp_path, txn):
     victim = spooled(tmp_path / "victim", b"secret")
     if txn == "../victim":
         with pytest.raises(CannotPublish, match="damaged or forged"):
-            sink.staged({**victim, "txn": txn})
+            sink.read_staged({**victim, "txn": txn})
     else:
         forged = {**own, "txn": txn, "folder": victim["folder"]}
-        assert [row["value"] for row in sink.staged(forged).read_all().to_pylist()] == ["7"]
+        assert [row["value"] for row in sink.read_staged(forged).read_all().to_pylist()] == ["7"]

@@ -151,7 +151,7 @@ def test_no_step_of_a_live_sink_takes_one(name: str, parts: LiveServices, tmp_pa
         "fence": lambda: live.fence(bad, 1),
         "retraction": lambda: live.retraction(None, [bad], None),  # type: ignore[arg-type]
         "check_replace": lambda: live.check_replace(bad),
-        "staged": lambda: live.staged(bad),
+        "read_staged": lambda: live.read_staged(bad),
         "evidence": lambda: live.evidence(handle=bad),
     }
     for step in (steps[step] for step in steps if hasattr(live, step)):

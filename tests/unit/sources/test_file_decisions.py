@@ -306,7 +306,7 @@ def test_what_a_person_leaves_out_is_recognised_whether_it_can_be_read_or_not(fo
     folder.change(4, schema=None)
     with pytest.raises(InvalidPipeline, match="decision 4 cannot be read"):
         folder.range(4, 5, read)
-    left_out = folder.reader().recognised(replace(read, partitions={0: (4, 5)}, mark=None), read)
+    left_out = folder.reader().mark_left_out(replace(read, partitions={0: (4, 5)}, mark=None), read)
     folder.publish(5, 50)
     assert folder.range(5, 6, left_out).mark is not None
     folder.change(4, at="2024-01-01T00:00:00+00:00")

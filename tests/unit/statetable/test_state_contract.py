@@ -85,12 +85,12 @@ def test_what_a_rewind_takes_back_is_reported(table):
     view = table.view("flights")
     for start in range(3):
         view = table.append(view, planned(view, "run", start, event=Event.EMPTY))
-    assert not [epoch for epoch in (1, 2, 3) if table.view("flights").taken_back(epoch)]
+    assert not [epoch for epoch in (1, 2, 3) if table.view("flights").is_rewound(epoch)]
     body = {**planned(view).body, "handles": {}, "to": 1, "reason": "wrong"}
     row = Row("flights", 4, 4, Event.REWOUND, 0, "me", decision=1, body=body)
     after = table.append(view, row)
-    assert [epoch for epoch in (1, 2, 3, 4) if table.view("flights").taken_back(epoch)] == [2, 3]
-    assert after.taken_back(2) and not view.taken_back(2)
+    assert [epoch for epoch in (1, 2, 3, 4) if table.view("flights").is_rewound(epoch)] == [2, 3]
+    assert after.is_rewound(2) and not view.is_rewound(2)
 
 
 def test_checkpoints_are_found_by_owner_interval_and_boundary(table):

@@ -118,7 +118,7 @@ def list_planned_by(state: StateTable, pipeline: str, dag_id: str, run_id: str) 
 
 def compute_duration(checkpoint: Checkpoint) -> timedelta | None:
     """Return the time from its plan to its end; None while it has not ended."""
-    if not checkpoint.state.settled:
+    if not checkpoint.state.is_settled:
         return None
     return checkpoint.updated_at - checkpoint.planned_at
 

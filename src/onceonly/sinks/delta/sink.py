@@ -395,7 +395,7 @@ class DeltaWriter(
     def release(self, txn: Transaction) -> None:
         staged_folders.settle(self.uri, log.STAGED + txn.name)
 
-    def staged(self, handle: Handle) -> Any:
+    def read_staged(self, handle: Handle) -> Any:
         return gate_view.batches(f"{self.uri.rstrip('/')}/{log.rows_folder(handle)}")
 
     def staged_frame(self, handle: Handle, spark: Any) -> Any:

@@ -293,7 +293,7 @@ class FileWriter(Sink, KeepsCopies, Traced, ProvesHistory, Replaceable, Versione
     def leftovers(self, prefix: str) -> list[Transaction]:
         return list_transactions(self._file_system.list_names(self._staging_folder), prefix)
 
-    def staged(self, handle: Handle) -> Any:
+    def read_staged(self, handle: Handle) -> Any:
         return gate_view.batches(self._file_system, self._with_own_folder(handle))
 
     def staged_frame(self, handle: Handle, spark: Any) -> Any:

@@ -386,7 +386,7 @@ class KafkaWriter(
     def _slot(self, txn: Transaction) -> int | None:
         return txn.slot if self.config.ids == "pool" else None
 
-    def pooled(self, prefix: str) -> list[PooledTransaction]:
+    def list_pooled(self, prefix: str) -> list[PooledTransaction]:
         if self.config.ids != "pool":
             return []
         with self._transactions() as transactions:
@@ -414,7 +414,7 @@ class KafkaWriter(
 
     # ---- the gate's view
 
-    def staged(self, handle: Handle) -> Any:
+    def read_staged(self, handle: Handle) -> Any:
         return gate_view.batches(self._with_own_folder(handle), self.config.format, self._schema, self._head_size)
 
     def staged_frame(self, handle: Handle, spark: Any) -> Any:
@@ -457,7 +457,7 @@ class KafkaWriter(
                 lines += finisher.describe(part)
             return lines
 
-    def resolved(self, handle: Handle, committed: bool) -> Handle:
+    def resolve_handle(self, handle: Handle, committed: bool) -> Handle:
         with self._transactions() as transactions:
             return with_parts(handle, TransactionFinisher(transactions, handle).resolve(parts_of(handle), committed))
 
