@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from codes import raises
 
 from onceonly.errors import BadRecord, InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
@@ -104,7 +105,7 @@ def test_what_the_transform_names_counts_too() -> None:
     rows = found.letters(Rows(2, columns=NAMED), lambda _: Rows(100), lambda rows: rows)
     assert rows.count() == 3 + 2
     assert found.tally()["rejected"] == 2
-    with pytest.raises(BadRecord, match="5 of 200 records"):
+    with raises(BadRecord, "too-many-bad-records", match="5 of 200 records"):
         found.check(AT)
 
 
@@ -115,13 +116,13 @@ def test_what_is_dropped_is_no_dead_letter() -> None:
 
 
 def test_a_name_of_no_record_is_refused() -> None:
-    with pytest.raises(InvalidPipeline, match="It named topic 'o' partition 0 offset 1, which was not read"):
+    with raises(InvalidPipeline, "dead-letters-invalid", match="topic 'o' partition 0 offset 1"):
         read(pipeline()).letters(Rows(1, 1, NAMED), lambda _: Rows(100), lambda rows: rows)
 
 
 @pytest.mark.parametrize("columns", [NAMED[:3], (*NAMED, "value")])
 def test_other_columns_are_refused(columns: tuple[str, ...]) -> None:
-    with pytest.raises(InvalidPipeline, match="Select topic, partition, offset, error"):
+    with raises(InvalidPipeline, "dead-letters-invalid", match="Select topic, partition, offset, error"):
         read(pipeline()).letters(Rows(1, columns=columns), lambda _: Rows(100), lambda rows: rows)
 
 

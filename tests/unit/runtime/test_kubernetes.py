@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from codes import raises
 from unit.runtime.api_server import TOKEN, ApiServer, api_server
 
 from onceonly.errors import InvalidPipeline, NotCommitted, OnceonlyError
@@ -130,13 +131,13 @@ def test_the_last_lines_of_the_driver_among_other_containers(api: ApiServer) -> 
 def test_what_the_role_does_not_allow_is_named(api: ApiServer) -> None:
     api.pod("one", "Running", {}, NAME)
     api.refused.add("DELETE")
-    with pytest.raises(NotCommitted, match=r"(?s)did not end one: 403.*cannot DELETE.*get, list and delete pods"):
+    with raises(NotCommitted, "cluster-refused", match=r"(?s)403.*cannot DELETE.*get, list and delete pods"):
         cluster(api).end("one")
 
 
 def test_a_path_that_is_none_of_the_api_is_no_missing_pod(api: ApiServer) -> None:
     """Else a wrong address would say that each driver has ended."""
-    with pytest.raises(NotCommitted, match="404"):
+    with raises(NotCommitted, "cluster-refused", match="404"):
         driver.open_cluster(f"k8s+{api.address}/proxy/spark").look("one")
 
 
@@ -163,7 +164,7 @@ def test_the_service_account_of_the_pod(api: ApiServer, monkeypatch: pytest.Monk
     api.pod("one", "Running", {}, NAME)
     assert cluster(api).look("one").state == "Running"
     (tmp_path / "token").write_text("another")  # it is replaced while a driver runs: read for each question
-    with pytest.raises(NotCommitted, match="401"):
+    with raises(NotCommitted, "cluster-refused", match="401"):
         cluster(api).look("one")
 
 
@@ -181,7 +182,7 @@ def test_other_ways_to_a_token(api: ApiServer, monkeypatch: pytest.MonkeyPatch, 
 def test_a_command_that_makes_no_token_shows_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     script = "import sys; print('a-token'); sys.exit('expired')"
     log_in(monkeypatch, tmp_path, {"exec": {"command": sys.executable, "args": ["-c", script]}})
-    with pytest.raises(NotCommitted, match="returned no token") as caught, kubernetes_login.log_in():
+    with raises(NotCommitted, "cluster-login-failed") as caught, kubernetes_login.log_in():
         pass
     assert "expired" in str(caught.value)
     assert "a-token" not in str(caught.value)
@@ -226,7 +227,7 @@ def test_a_login_that_cannot_be_read_says_nothing_about_the_driver(
 def test_a_kubeconfig_that_is_half_written_shows_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "half").write_text("users: [{name: u, user: {token: hush")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "half"))
-    with pytest.raises(NotCommitted, match="could not log in") as caught, kubernetes_login.log_in():
+    with raises(NotCommitted, "cluster-login-failed") as caught, kubernetes_login.log_in():
         pass
     assert "hush" not in str(caught.value)
 
@@ -252,7 +253,7 @@ def test_keys_that_kubeconfig_holds_are_files_for_one_question(monkeypatch: pyte
 
 def test_without_a_login_the_reason_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    with pytest.raises(InvalidPipeline, match=r"(?s)cannot log in.*KUBECONFIG"), kubernetes_login.log_in():
+    with raises(InvalidPipeline, "cluster-login-failed", match="KUBECONFIG"), kubernetes_login.log_in():
         pass
 
 
@@ -286,7 +287,7 @@ def test_the_pod_is_known_before_it_is_made(api: ApiServer, tmp_path: Path) -> N
 
 def test_a_pod_that_spark_submit_has_not_completed_is_removed(api: ApiServer, tmp_path: Path) -> None:
     """Killed in between, it leaves a pod that waits for its ConfigMap for ever."""
-    with pytest.raises(NotCommitted, match=r"(?s)spark-submit ended with -9.*the last line"):
+    with raises(NotCommitted, "submission-failed", match=r"(?s)-9.*the last line"):
         cluster(api).submit(job(tmp_path), Launched(api, code=-9))
     assert api.pods == {}
     api.pod("half", "Pending", {"onceonly-tag": TAG}, "stage-flights-3-aaaaaaaaaaaa")
@@ -344,9 +345,9 @@ def test_secrets_that_a_pod_would_show_are_refused(mode: str) -> None:
         return parse_connection("spark", "k8s://https://api", None, None, {"deploy-mode": mode, "conf": conf})
 
     connect({"spark.kubernetes.driver.secretKeyRef.AWS_SECRET_ACCESS_KEY": "aws:secret"})
-    with pytest.raises(InvalidPipeline, match="secretKeyRef") as caught:
+    with raises(InvalidPipeline, "secret-visible", match="secretKeyRef") as caught:
         connect({"spark.executorEnv.AWS_SECRET_ACCESS_KEY": "hush"})
     assert "hush" not in str(caught.value)
     if mode == "cluster":
-        with pytest.raises(InvalidPipeline, match="secretKeyRef"):
+        with raises(InvalidPipeline, "secret-visible", match="secretKeyRef"):
             connect({"spark.hadoop.fs.s3a.secret.key": "hush"})

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from codes import raises
 
 from onceonly.checkpoint.model import State
 from onceonly.coordinator.coordinator import Coordinator
@@ -56,7 +57,7 @@ def test_what_was_planned_again_with_another_definition_is_not_made_by_the_old_o
         return stage(*given)
 
     monkeypatch.setattr(through, "stage", later)
-    with pytest.raises(NotCommitted, match="could not be staged") as refused:
+    with raises(NotCommitted, "definition-changed") as refused:
         spark_stage.stage(parts, through, "flights", 1, "run-1")
     assert "planned again meanwhile" in refused.value.why
     assert through.state.view("flights").checkpoint(1).state is State.PLANNED
@@ -68,7 +69,7 @@ def test_a_spark_that_does_not_start_has_surely_published_nothing(tmp_path, monk
     parts = WithoutSpark(tmp_path / "fakes")
     parts.settings = Settings.from_env({"ONCEONLY_PROJECT": str(tmp_path)})
     _, through = planned(parts, "transforms_without_spark:same", tmp_path)
-    with pytest.raises(NotCommitted, match="could not be staged") as failed:
+    with raises(NotCommitted, "staging-failed") as failed:
         spark_stage.stage(parts, through, "flights", 1, "run-1")
     assert "JAVA_GATEWAY_EXITED" in failed.value.why
     assert (exit_code(failed.value), parts.asked) == (1, 1)

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from codes import raises
 from unit.decisions import OTHER, STATE, Folder, minutes
 from unit.lightfiles import SCHEMA, VALUE
 from unit.versions import NOON
 
-from onceonly.errors import InvalidPipeline, SourceLost
+from onceonly.errors import InvalidPipeline, NotCommitted, SourceLost
 from onceonly.pipeline.tables import FileSource
 from onceonly.sources.files import FileReader
 from onceonly.storage.local import LocalFiles
@@ -91,7 +92,7 @@ def test_where_times_go_backward_the_order_of_the_decisions_counts(folder: Folde
 
 def test_without_times_there_are_no_intervals(folder: Folder) -> None:
     folder.change(1, at=None)
-    with pytest.raises(InvalidPipeline, match="cannot be read by times") as refused:
+    with raises(InvalidPipeline, "decision-without-time") as refused:
         folder.pin(minutes(0, 10))
     assert "start=DECISION" in refused.value.todo
 
@@ -146,7 +147,7 @@ FORGED: list[Callable[[Folder], Any]] = [
 def test_a_manifest_that_is_none_stops_it(folder: Folder, forge: Callable[[Folder], Any]) -> None:
     forge(folder)
     for asked in (folder.pin, folder.reader().check):
-        with pytest.raises(SourceLost, match="folder 'orders' cannot be read") as refused:
+        with raises(SourceLost, "manifest-damaged") as refused:
             asked()
         assert folder.manifest(2).name in refused.value.why
 
@@ -215,7 +216,7 @@ def test_a_decision_that_takes_back_is_refused_by_number(folder: Folder, how: st
         folder.publish(6, 40, replaces=old)
     else:
         folder.go_back(6, old)
-    with pytest.raises(InvalidPipeline, match="decision 6 does not only add files") as refused:
+    with raises(InvalidPipeline, "not-append-only", match="decision 6") as refused:
         folder.range(5, 7, read)
     assert "flights-lake-000004-01234567" in refused.value.why
     told = ["max_decisions=1", "--to 7", "after=['flights']"]
@@ -229,7 +230,7 @@ def test_what_is_pinned_and_taken_back_is_not_read_in_part(folder: Folder) -> No
     old = folder.publish(4, 4)
     pinned = folder.range(3, 5)
     folder.publish(5, 40, replaces=old)
-    with pytest.raises(SourceLost, match="files of the decisions 3 to 4 were taken back") as lost:
+    with raises(SourceLost, "source-retracted", match="3 to 4") as lost:
         folder.reader().verify((pinned,))
     assert "by decision 5" in lost.value.why
 
@@ -242,7 +243,7 @@ def test_two_writers_have_no_order(folder: Folder, other: dict[str, str]) -> Non
     pinned = folder.pin()
     folder.publish(2, 99, **other)
     for asked in (folder.pin, folder.reader().check):
-        with pytest.raises(InvalidPipeline, match="folder 'orders' cannot be a source") as refused:
+        with raises(InvalidPipeline, "folder-with-several-writers") as refused:
             asked()
         assert "pipeline 'flights' (state table 01234567)" in refused.value.why
     assert folder.numbers(pinned) == [1, 2, 3]  # it is clear what that is
@@ -258,7 +259,7 @@ def test_nothing_was_published(tmp_path: Path, made: bool) -> None:
         folder.path.mkdir()
         (folder.path / "theirs.parquet").touch()
     for asked in (folder.reader().check, folder.pin):
-        with pytest.raises(InvalidPipeline, match="nothing was published to folder 'orders'"):
+        with raises(InvalidPipeline, "nothing-published"):
             asked()
     assert folder.path.exists() == made
 
@@ -272,18 +273,18 @@ def test_it_is_said_who_writes_it(folder: Folder) -> None:
 def test_a_folder_that_was_replaced(folder: Folder) -> None:
     pinned = folder.pin()
     shutil.rmtree(folder.path)
-    with pytest.raises(SourceLost, match="is not the one that was pinned"):
+    with raises(SourceLost, "source-replaced"):
         folder.reader().verify((pinned,))
     for decision in (1, 2, 3):
         folder.publish(decision, decision, state=OTHER)
-    with pytest.raises(SourceLost, match="is not the one that was pinned"):
+    with raises(SourceLost, "source-replaced"):
         folder.reader().verify((pinned,))
 
 
 def test_a_copy_that_ends_before_what_is_pinned(folder: Folder) -> None:
     pinned = folder.range(2, 4)
     folder.manifest(3).unlink()
-    with pytest.raises(SourceLost, match="are not those that were pinned"):
+    with raises(SourceLost, "source-replaced"):
         folder.reader().verify((pinned,))
 
 
@@ -294,9 +295,9 @@ def test_a_copy_to_which_was_published_since(folder: Folder) -> None:
     folder.file(3).unlink()
     folder.publish(3, 30)
     folder.publish(4, 4)
-    with pytest.raises(SourceLost, match="are not those that were pinned"):
+    with raises(SourceLost, "source-replaced"):
         folder.reader().verify((pinned,))
-    with pytest.raises(SourceLost, match="has another history"):
+    with raises(SourceLost, "source-replaced"):
         folder.range(4, 5, pinned)
 
 
@@ -304,13 +305,13 @@ def test_what_a_person_leaves_out_is_recognised_whether_it_can_be_read_or_not(fo
     read = folder.range(2, 4)
     folder.publish(4, 40)
     folder.change(4, schema=None)
-    with pytest.raises(InvalidPipeline, match="decision 4 cannot be read"):
+    with raises(InvalidPipeline, "columns-unknown", match="decision 4"):
         folder.range(4, 5, read)
     left_out = folder.reader().mark_left_out(replace(read, partitions={0: (4, 5)}, mark=None), read)
     folder.publish(5, 50)
     assert folder.range(5, 6, left_out).mark is not None
     folder.change(4, at="2024-01-01T00:00:00+00:00")
-    with pytest.raises(SourceLost, match="has another history"):
+    with raises(SourceLost, "source-replaced"):
         folder.range(5, 6, left_out)
 
 
@@ -320,7 +321,7 @@ def test_what_comes_late_below_what_was_read_is_noticed(folder: Folder) -> None:
     folder.publish(6, 6)
     later = folder.range(4, 7, read)
     folder.publish(5, 5)
-    with pytest.raises(SourceLost, match="up to decision 6"):
+    with raises(SourceLost, "source-replaced", match="decision 6"):
         folder.range(7, 7, later)
 
 
@@ -342,7 +343,7 @@ def test_a_file_that_is_not_what_the_manifest_says(folder: Folder, how: str) -> 
     if how == "a folder":
         folder.file(2).mkdir()
     for range_ in (pinned, whole):
-        with pytest.raises(SourceLost, match="no longer exist, or have another size") as lost:
+        with raises(SourceLost, "source-files-missing") as lost:
             folder.reader().verify((range_,))
         assert folder.file(2).name in lost.value.why
     folder.reader().verify((later,))
@@ -359,18 +360,18 @@ def test_files_without_types_are_not_guessed(folder: Folder) -> None:
     folder.change(2, schema=None)
     asked = ((folder.pin, "max_decisions=2"), (lambda: folder.range(2, 3), "start=3"))
     for pin, advice in asked:  # the first range has unread files before it
-        with pytest.raises(InvalidPipeline, match="the files of decision 2 cannot be read") as refused:
+        with raises(InvalidPipeline, "columns-unknown", match="decision 2") as refused:
             pin()
         assert (advice in refused.value.todo, "--to 3" in refused.value.todo) == (True, True)
     assert folder.numbers(folder.pin(start=3)) == [3]
     folder.change(3, schema=None)
-    with pytest.raises(InvalidPipeline, match="the files of decision 3 cannot be read"):
+    with raises(InvalidPipeline, "columns-unknown", match="decision 3"):
         folder.reader().check()
 
 
 def test_a_column_has_one_type_in_a_range(folder: Folder) -> None:
     folder.publish(4, 4, schema={**SCHEMA, "fields": [{**VALUE, "type": "string"}]})
-    with pytest.raises(InvalidPipeline, match="column 'value' has two types") as refused:
+    with raises(InvalidPipeline, "column-type-changed", match="'value'") as refused:
         folder.pin()
     assert "long at decision 1 and string at decision 4" in refused.value.why
     assert "max_decisions=1" in refused.value.todo
@@ -393,7 +394,7 @@ def test_a_manifest_says_what_its_rows_are_and_when_they_came(folder: Folder) ->
 
 def test_a_place_where_no_file_sink_publishes(tmp_path: Path) -> None:
     reader = FileReader(FileSource("swift://bucket/orders"), "swift://bucket/orders")
-    with pytest.raises(InvalidPipeline, match="cannot be read from swift://bucket/orders"):
+    with raises(InvalidPipeline, "storage-unsupported", match="swift://bucket/orders"):
         reader.log()
 
 
@@ -402,9 +403,8 @@ def test_storage_that_does_not_answer_is_said(folder: Folder, monkeypatch: pytes
         raise OSError("the disk is away")
 
     monkeypatch.setattr(LocalFiles, "list_names", broken)
-    with pytest.raises(Exception, match="folder 'orders' cannot be read") as failed:
+    with raises(NotCommitted, "store-unreachable"):
         folder.pin()
-    assert type(failed.value).__name__ == "NotCommitted"
 
 
 def test_nothing_is_read_that_may_be_deleted(folder: Folder) -> None:

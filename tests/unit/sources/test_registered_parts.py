@@ -8,6 +8,7 @@ from typing import Any
 
 import protos
 import pytest
+from codes import raises
 from protos import field, file, message
 from schema_registry import FakeRegistry, serving
 
@@ -56,7 +57,7 @@ def test_a_writers_schema_of_another_type_makes_its_records_bad(server: FakeRegi
         allowed, unfit = part._split_by_fit(schemas, READ, "shop.Order")
         assert allowed == {} and "written as another type" in unfit[id]
         return
-    with pytest.raises(InvalidPipeline, match=f"Schema {id} ") as refused:
+    with raises(InvalidPipeline, "schema-unfit", match=f"Schema {id} ") as refused:
         part._split_by_fit(schemas, READ, "shop.Order")
     assert refused.value.code == "schema-unfit"
 
@@ -67,7 +68,7 @@ def test_a_schema_that_cannot_be_used_is_refused_in_every_mode(server: FakeRegis
     broken = file(message("Order", field(1, "id", ".shop.Money")), imports=("money.proto",))
     id = server.register("orders-value", protos.text(broken), "PROTOBUF")
     part = values(server, topic="orders", on_bad_record=policy)
-    with pytest.raises(InvalidPipeline, match=f"Schema {id} ") as refused:
+    with raises(InvalidPipeline, "schema-unusable", match=f"Schema {id} ") as refused:
         part._split_by_fit({id: part._read_schema(id)}, READ, "shop.Order")
     assert refused.value.code == "schema-unusable"
 
@@ -84,10 +85,10 @@ def test_an_avro_schema_without_a_type_is_refused_by_check(
     server.schemas[1] = {"schema": json.dumps(schema), "schemaType": "AVRO", "references": []}
     server.subjects["orders-value"] = [1]
     part = values(server, topic="orders", format="avro", on_bad_record=policy)
-    with pytest.raises(InvalidPipeline, match=f"field '{field_}'") as refused:
+    with raises(InvalidPipeline, "schema-unusable", match=f"field '{field_}'") as refused:
         part.check()
     assert refused.value.code == "schema-unusable"
-    with pytest.raises(InvalidPipeline, match=f"field '{field_}'"):
+    with raises(InvalidPipeline, "schema-unusable", match=f"field '{field_}'"):
         part._read_avro_writers({"writers": {"1": part._read_schema(1).sha256}})
 
 
@@ -95,7 +96,7 @@ def test_a_readers_schema_without_a_message_is_told_in_our_words(server: FakeReg
     empty = file()
     server.register("orders-value", protos.text(empty), "PROTOBUF")
     part = values(server, topic="orders")
-    with pytest.raises(InvalidPipeline, match=r"cannot be decoded(.|\n)*no message"):
+    with raises(InvalidPipeline, "schema-unusable", match="no message"):
         part._make_decoding({"writers": {}, "reader": part._read_latest()})
 
 
