@@ -16,8 +16,7 @@ from benchmarks.results import Result
 from benchmarks.world import PARTITIONS, create, world
 from onceonly.checkpoint.offsets import TopicRange
 from onceonly.kafka.connection import KafkaConnection
-from onceonly.kafka.registry.client import Registry
-from onceonly.kafka.registry.connection import RegistryConnection
+from onceonly.kafka.registry.client import Registry, RegistryConnection
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime.live_services import LiveServices
 from onceonly.sources.kafka import KafkaReader

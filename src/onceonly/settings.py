@@ -2,7 +2,7 @@
 
 `VARIABLES` lists them: `onceonly --help` shows it, and docs/settings.md.
 
-Secrets are in Airflow connections, or in AIRFLOW_CONN_<ID> (see kafka/lookup.py). A pipeline names a connection.
+Secrets are in Airflow connections, or in AIRFLOW_CONN_<ID> (`kafka.airflow_connections`). Pipelines name connections.
 """
 
 from __future__ import annotations

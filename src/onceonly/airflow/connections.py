@@ -15,7 +15,7 @@ from airflow.sdk.log import mask_secret
 from onceonly import redaction
 from onceonly.airflow.versions import AirflowNotFoundException
 from onceonly.errors import InvalidPipeline
-from onceonly.kafka import lookup
+from onceonly.kafka import airflow_connections
 from onceonly.runtime import client_job, spark_connection
 from onceonly.runtime.live_services import LiveServices
 from onceonly.runtime.spark_connection import SparkConnection, parse_connection
@@ -52,7 +52,7 @@ def _require_connection(conn_id: str) -> Any:
     try:
         return BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as error:
-        raise lookup.missing(conn_id, "Airflow has no connection of that name.") from error
+        raise airflow_connections.refuse_missing(conn_id, "Airflow has no connection of that name.") from error
 
 
 def read_spark_connection(conn_id: str) -> SparkConnection:

@@ -63,7 +63,7 @@ def main(ctx: click.Context, traceback: bool) -> None:
     ctx.meta["onceonly.traceback"] = traceback
     settings = Settings.from_env()
     if settings.store_connections:
-        from onceonly.kafka import lookup
+        from onceonly.kafka import airflow_connections
         from onceonly.storage import logins
 
-        logins.use_connections(settings.store_connections, lookup.of_store)
+        logins.use_connections(settings.store_connections, airflow_connections.read_store_connection)

@@ -11,8 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, LongType, StringType, StructType
 
 from onceonly.debezium import DELETED, ORDER, Changes
-from onceonly.debezium.reading import Reading
-from onceonly.debezium.values import Convert, Unreadable, converter
+from onceonly.debezium.records import Convert, Reading, Unreadable, converter
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.merge import REFUSED_RECORD
 from onceonly.spark import arrow

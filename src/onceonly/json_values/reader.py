@@ -6,6 +6,7 @@ Sent to workers by value, which therefore need pyarrow and not this package.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,8 @@ from onceonly.json_values import conversion, text
 Read = tuple[Any, str | None]  # the row, or why there is none; neither for a tombstone
 ReadOne = Callable[[bytes | None], Read]
 Check = Callable[[Any], str | None]  # of parsed values: which rule one breaks
+Step = Callable[[Any], Any]
+EPOCH = datetime(1970, 1, 1)
 NO_OBJECT = "It is not a JSON object."
 VALUE, WHY = "value", "why"
 
@@ -122,3 +125,42 @@ def arrow_type(type_: Any) -> pa.DataType:
 def _on_one_line(sentence: str) -> str:
     """Return the sentence on one line: it is quoted in errors, of which only the line is taken."""
     return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in sentence)
+
+
+# ---- rows for Python functions of single values, which are all that Spark has before 4.1
+
+
+def plain_reader(make: Callable[[], ReadOne], type_: Any) -> Callable[[Any], Read]:
+    """Return a function that reads one record; it makes its reader at the first one, on the worker."""
+    readers: list[tuple[ReadOne, Step]] = []  # none, or the only one
+
+    def read(data: Any) -> Read:
+        if not readers:
+            readers.append((make(), _or_null(_pickled_step(type_))))
+        read_one, step = readers[0]
+        value, why = read_one(None if data is None else bytes(data))
+        return step(value), why
+
+    return read
+
+
+def _pickled_step(type_: Any) -> Step:
+    """Return a step from what Arrow takes to what Spark's pickled rows take."""
+    if type_ == "timestamp":
+        return lambda micros: (EPOCH + timedelta(microseconds=micros)).replace(tzinfo=UTC)
+    if type_ == "timestamp_ntz":
+        return lambda micros: EPOCH + timedelta(microseconds=micros)
+    if not isinstance(type_, dict):
+        return lambda value: value
+    if type_["type"] == "struct":
+        steps = [(field["name"], _or_null(_pickled_step(field["type"]))) for field in type_["fields"]]
+        return lambda row: tuple(step(row[name]) for name, step in steps)
+    if type_["type"] == "array":
+        inner = _or_null(_pickled_step(type_["elementType"]))
+        return lambda values: [inner(value) for value in values]
+    inner = _or_null(_pickled_step(type_["valueType"]))
+    return lambda pairs: {name: inner(value) for name, value in pairs}
+
+
+def _or_null(step: Step) -> Step:
+    return lambda value: None if value is None else step(value)

@@ -26,6 +26,7 @@ DEFAULTS: Mapping[str, Any] = {
     "bootstrap_timeout_ms": int(TIMEOUT * 1000),
     "reconnect_backoff_max_ms": 1000,
 }
+OUT_OF_RANGE = 1  # the error code of a fetch at an offset that the log does not hold
 T = TypeVar("T")
 
 

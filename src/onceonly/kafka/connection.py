@@ -1,9 +1,10 @@
-"""One connection to Kafka in librdkafka's settings; `java` and `kafkapython` translate it for the other clients.
+"""One connection to Kafka in librdkafka's settings; `client_settings` translates it for the other clients.
 
     connection = KafkaConnection.parse({"bootstrap.servers": "…", "security.protocol": "SASL_SSL", …}, "kafka_default")
     confluent_kafka.Producer({**connection.librdkafka(), "transactional.id": …})
-    kafka.KafkaAdminClient(**kafkapython.arguments(connection), client_id=…)
-    spark.read.format("kafka").options(**{f"kafka.{key}": value for key, value in java.options(connection).items()})
+    kafka.KafkaAdminClient(**kafka_python_arguments(connection), client_id=…)
+    options = {f"kafka.{key}": value for key, value in java_options(connection).items()}
+    spark.read.format("kafka").options(**options)
 
 A security setting is translated, or refused by name. A setting that tunes one client (linger.ms, group.id …) is passed
 to librdkafka only.

@@ -6,17 +6,23 @@ that the producer wrote. Only compaction rewrites it, which shows. See KIP-101 a
 
 from __future__ import annotations
 
+import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from onceonly.kafka import batches
-from onceonly.kafka.admin import BrokerClient, check, id_text
+from onceonly.kafka.admin import OUT_OF_RANGE, BrokerClient, check, id_text
 
 FIRST_FETCH_BYTES, MAX_FETCH_BYTES = 32 << 10, 1 << 30  # for one partition
 CONSUMER = -1  # in place of a replica's id
 NO_EPOCH = -1
+# base offset, length, leader epoch, magic, CRC, attributes, last offset delta, first and last timestamp, producer id,
+# producer epoch, base sequence, number of records
+HEADER = struct.Struct(">qiibIhiqqqhii")
+LENGTH_END = 12  # the length counts what follows it
+MAGIC = 2  # older batches have neither leader epoch nor producer
+TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x10, 0x20, 0x40  # attributes; compaction sets the last one
 
 Topic = tuple[str, str]  # its name and id
 
@@ -170,19 +176,19 @@ async def _fetch_ends(
     from kafka.errors import OffsetNotAvailableError, ThrottlingQuotaExceededError
 
     last_offsets = {number: end - 1 for number, end in ends.items()}
-    request = batches.fetch_request(topic[0], last_offsets, fetch_bytes, MAX_FETCH_BYTES)
+    request = fetch_request(topic[0], last_offsets, fetch_bytes, MAX_FETCH_BYTES)
     response = await client.send(request, node)
     check(response.error_code)
     end_batches: dict[int, Batch | None] = {}
     for result in _partitions_in(response.responses):
         end, records = ends[result.partition_index], bytes(result.records or b"")
-        if result.error_code == batches.OUT_OF_RANGE:
+        if result.error_code == OUT_OF_RANGE:
             end_batches[result.partition_index] = None
             continue
         check(result.error_code)
         if result.high_watermark < end:
             raise OffsetNotAvailableError  # a new leader does not know yet how far the log is replicated
-        if len(records) >= batches.HEADER.size:
+        if len(records) >= HEADER.size:
             end_batches[result.partition_index] = _batch_with(records, end - 1)
     if not end_batches and response.throttle_time_ms:
         raise ThrottlingQuotaExceededError
@@ -241,9 +247,72 @@ async def partitions_by_leader(
 
 def _batch_with(records: bytes, offset: int) -> Batch | None:
     """Return the batch that holds the offset; None if there is none, or one of a format without leader epochs."""
-    for header in batches.headers(records):
-        if header.magic != batches.MAGIC or header.base_offset > offset:
+    for header in read_headers(records):
+        if header.magic != MAGIC or header.base_offset > offset:
             return None
         if header.last_offset >= offset:
             return Batch(header.epoch, header.base_offset, header.crc, header.is_compacted)
     return None
+
+
+# ---- record batches as they lie in a log
+
+
+@dataclass(frozen=True)
+class Header:
+    """The header of one batch."""
+
+    base_offset: int
+    last_offset: int
+    epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    producer_id: int
+    count: int
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL)
+
+    @property
+    def is_compacted(self) -> bool:
+        """Return whether compaction has rewritten the batch: those of producers have a record at each offset."""
+        return self.count != self.last_offset - self.base_offset + 1 or bool(self.attributes & DELETE_HORIZON)
+
+
+def read_headers(records: bytes) -> Iterator[Header]:
+    """Yield the headers of all batches of which the whole header is there; the last batch may be cut short."""
+    start = 0
+    while start + HEADER.size <= len(records):
+        fields = HEADER.unpack_from(records, start)
+        base, length, epoch, magic, crc, attributes, delta, _, _, producer_id, _, _, count = fields
+        yield Header(base, base + delta, epoch, magic, crc, attributes, producer_id, count)
+        start += LENGTH_END + length
+
+
+def fetch_request(topic: str, offsets: Mapping[int, int], partition_bytes: int, max_bytes: int) -> Any:
+    """Return a fetch outside of any session.
+
+    Version 11 is the last one with topic names and without compact encoding.
+
+    Args:
+        offsets: where to begin, by partition.
+    """
+    from kafka.protocol.consumer.fetch import FetchRequest
+
+    fetch = FetchRequest.FetchTopic
+    partitions = []
+    for number, offset in offsets.items():
+        partition = fetch.FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=partition_bytes)
+        partitions.append(partition)
+    return FetchRequest(
+        version=11,
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=max_bytes,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+        topics=[fetch(topic=topic, partitions=partitions)],
+    )

@@ -15,11 +15,10 @@ from time import monotonic, sleep
 from typing import Any
 
 from onceonly.errors import NotCommitted
-from onceonly.kafka.admin import BrokerClient, check, id_uuid
+from onceonly.kafka.admin import OUT_OF_RANGE, BrokerClient, check, id_uuid
 
 PAGE = 8 << 20  # bytes per fetch request
 MISSING = 2.0  # seconds for which a topic, or the records at an offset, must stay away before they count as removed
-OUT_OF_RANGE = 1  # the error code
 Partition = tuple[str, int]
 Producer = tuple[int, int]  # its id and epoch
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -12,7 +13,6 @@ from typing import Any, TypeVar
 
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.kafka.connection import DENIED, KafkaConnection
-from onceonly.kafka.patient_consumer import PatientConsumer
 
 TIMEOUT = 10.0  # seconds, for one request; also without progress in a scan
 # What brokers and clients answer that do not know of a new leader yet
@@ -22,6 +22,7 @@ MOVING = (
 )
 EARLIEST, LATEST = -2, -1  # in place of a time
 REFUSED = "SASL authentication error"  # librdkafka's text for an error of the broker, not of a token endpoint
+CHECKS_PER_TIMEOUT = 10
 T = TypeVar("T")
 RecordSearch = Callable[[int, int], T | None]  # of a record's offset and time, in milliseconds since 1970
 
@@ -278,3 +279,48 @@ class TopicClient:
 
 class NoTopic(InvalidPipeline):
     """The error for a topic that does not exist: the user's mistake, unless a checkpoint has pinned a range of it."""
+
+
+class PatientConsumer:
+    """A confluent-kafka consumer that waits as long as it makes progress.
+
+    A read_committed reader hands out nothing while it fetches and drops the records of aborted transactions, however
+    fast. The position at which it fetches shows that it is not idle. Only librdkafka's statistics have that position,
+    since `Consumer.position` follows the last record that was handed out.
+
+    Args:
+        settings: librdkafka's.
+        timeout: seconds without a record and without progress, after which `poll` gives up.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], timeout: float) -> None:
+        from confluent_kafka import Consumer
+
+        self._timeout, self._pause = timeout, timeout / CHECKS_PER_TIMEOUT
+        self._positions: dict[tuple[str, str], int] = {}
+        self._progress_at = monotonic()
+        statistics = {"statistics.interval.ms": max(1, round(self._pause * 1000)), "stats_cb": self._note_positions}
+        self.consumer = Consumer({**settings, **statistics})
+
+    def close(self) -> None:
+        self.consumer.close()
+
+    def poll(self) -> Any:
+        """Return the next message, or None if the broker was silent for the whole time-out."""
+        message = self.consumer.poll(self._pause)
+        if message is not None:  # nearly always: no clock is read for it
+            return message
+        silent_since = monotonic() - self._pause
+        while True:
+            message = self.consumer.poll(self._pause)
+            if message is not None or monotonic() - max(silent_since, self._progress_at) > self._timeout:
+                return message
+
+    def _note_positions(self, statistics: str) -> None:
+        """Note the positions in librdkafka's statistics, and that there was progress if one has changed."""
+        positions: dict[tuple[str, str], int] = {}
+        for name, topic in json.loads(statistics)["topics"].items():
+            for number, partition in topic["partitions"].items():
+                positions[name, number] = partition["next_offset"]
+        if positions != self._positions:
+            self._positions, self._progress_at = positions, monotonic()

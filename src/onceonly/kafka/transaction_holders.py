@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from onceonly.errors import NotCommitted
-from onceonly.kafka import batches
-from onceonly.kafka.admin import check
+from onceonly.kafka.admin import OUT_OF_RANGE, check
 from onceonly.kafka.cluster import keys
-from onceonly.kafka.log_ends import Topic, partitions_by_leader
+from onceonly.kafka.log_ends import TRANSACTIONAL, Topic, fetch_request, partitions_by_leader, read_headers
 from onceonly.kafka.transactions import Described, Transactions
 
 PAGE_BYTES, MAX_PAGES = 4 << 20, 16  # read of one partition at most: 64 MiB
@@ -73,8 +72,8 @@ def _has_batch_of_others(
     for _ in range(MAX_PAGES):
         records = client.call(lambda at=offset: _fetch_records(transactions, topic, number, at))  # type: ignore[misc]
         page_start = offset
-        for header in batches.headers(records):
-            is_of_open = header.attributes & batches.TRANSACTIONAL and header.producer_id in producer_ids
+        for header in read_headers(records):
+            is_of_open = header.attributes & TRANSACTIONAL and header.producer_id in producer_ids
             if not header.is_control and not is_of_open:
                 return True
             offset = header.last_offset + 1
@@ -85,11 +84,11 @@ def _has_batch_of_others(
 
 async def _fetch_records(transactions: Transactions, topic: Topic, number: int, offset: int) -> bytes:
     ((node, _),) = (await partitions_by_leader(transactions._client, topic, {number: 0})).items()
-    request = batches.fetch_request(topic[0], {number: offset}, PAGE_BYTES, PAGE_BYTES)
+    request = fetch_request(topic[0], {number: offset}, PAGE_BYTES, PAGE_BYTES)
     response = await transactions._client.send(request, node)
     check(response.error_code)
     result = response.responses[0].partitions[0]
-    if result.error_code != batches.OUT_OF_RANGE:
+    if result.error_code != OUT_OF_RANGE:
         check(result.error_code)
     return bytes(result.records or b"")
 

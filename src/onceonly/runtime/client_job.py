@@ -18,8 +18,8 @@ from typing import Protocol
 from onceonly import redaction
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.errors import ActionNeeded, InvalidPipeline, NotCommitted, OutcomeUnknown
-from onceonly.kafka import lookup
-from onceonly.kafka.lookup import Lookup
+from onceonly.kafka import airflow_connections
+from onceonly.kafka.airflow_connections import Lookup
 from onceonly.pipeline.catalogs import Found
 from onceonly.pipeline.definition import Pipeline
 from onceonly.runtime import child_process, spark_submit
@@ -102,7 +102,7 @@ class SubmitJob:
         settings = Settings.from_env()
         checkpoint = _find_checkpoint(settings, name, epoch)
         env = jvm.environment(settings.jars, max_records(checkpoint) if checkpoint else None)
-        env |= lookup.handed_over(list_connections(checkpoint), self.connections)
+        env |= airflow_connections.write_variables(list_connections(checkpoint), self.connections)
         tail: list[str] = []
         with start_program(self.spark, "stage", [name, str(epoch), owner], settings, env) as self.process:
             for output in self.process.stdout or ():

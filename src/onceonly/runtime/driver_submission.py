@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from onceonly.checkpoint.model import Checkpoint, State, canonical
 from onceonly.errors import Fenced, NotCommitted, OnceonlyError
-from onceonly.kafka import lookup
-from onceonly.kafka.lookup import Lookup
+from onceonly.kafka import airflow_connections
+from onceonly.kafka.airflow_connections import Lookup
 from onceonly.pipeline.definition import Pipeline
 from onceonly.runtime import client_job, job_report
 from onceonly.runtime.child_process import MAX_ERROR_LINES, select_last_lines
@@ -201,7 +201,7 @@ class Submission:
             self.spark,
             self.settings,
             {
-                **lookup.handed_over(list_connections(self.checkpoint), self.connections),
+                **airflow_connections.write_variables(list_connections(self.checkpoint), self.connections),
                 **logins.export_variables(self.settings.store_connections),
             },
         )

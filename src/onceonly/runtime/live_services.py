@@ -14,10 +14,9 @@ from onceonly.coordinator.coordinator import Coordinator
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline
 from onceonly.gate.inspector import LiveInspector
-from onceonly.kafka import lookup
+from onceonly.kafka import airflow_connections
 from onceonly.kafka.connection import KafkaConnection
-from onceonly.kafka.registry.client import Registry
-from onceonly.kafka.registry.connection import RegistryConnection
+from onceonly.kafka.registry.client import Registry, RegistryConnection
 from onceonly.pipeline.definition import AnySource, Pipeline
 from onceonly.pipeline.source_config import SourceConfig
 from onceonly.pipeline.sources import KafkaSource
@@ -45,7 +44,7 @@ class LiveServices:
     """
 
     settings: Settings = field(default_factory=Settings.from_env)
-    connections: lookup.Lookup = lookup.from_environment
+    connections: airflow_connections.Lookup = airflow_connections.read_variable
 
     def sink(self, pipeline: Pipeline, name: str) -> Sink:
         config = pipeline.sink(name)

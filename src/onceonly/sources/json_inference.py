@@ -14,8 +14,7 @@ from onceonly.errors import NotCommitted
 from onceonly.json_values.columns import columns
 from onceonly.json_values.reader import reader
 from onceonly.kafka.connection import KafkaConnection
-from onceonly.kafka.patient_consumer import PatientConsumer
-from onceonly.kafka.topic import EARLIEST, LATEST, TIMEOUT, TopicClient
+from onceonly.kafka.topic import EARLIEST, LATEST, TIMEOUT, PatientConsumer, TopicClient
 
 PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 BIGINT_LIMIT, DECIMAL_LIMIT = 2**63, 10**38

@@ -17,8 +17,9 @@ from onceonly.checkpoint.offsets import NO_OFFSETS, START_OVER, Offsets, TopicLo
 from onceonly.checkpoint.sink import Trace
 from onceonly.errors import BadRecord, InvalidPipeline, NotCommitted, SourceLost
 from onceonly.json_values.columns import BadColumns, columns
-from onceonly.kafka import avro, java
+from onceonly.kafka import client_settings
 from onceonly.kafka.connection import KafkaConnection
+from onceonly.kafka.registry import avro_schema
 from onceonly.kafka.registry.client import Registry
 from onceonly.kafka.topic import TIMEOUT, NoTopic, TopicClient
 from onceonly.pipeline.sources import KafkaSource
@@ -61,7 +62,7 @@ class KafkaReader:
 
     @cached_property
     def _topic(self) -> TopicClient:
-        java.options(self._kafka)  # refuse a connection that Spark cannot use before anything is pinned
+        client_settings.java_options(self._kafka)  # refuse a connection that Spark cannot use before anything is pinned
         return TopicClient(self._config.input_name, self._kafka)
 
     def check(self) -> list[str]:
@@ -209,7 +210,7 @@ class KafkaReader:
         table = self._find_small_batch(ranges)
         if table is not None:
             return small_batch.to_frame(spark, table)
-        return read_ranges(spark, java.options(self._kafka), ranges)
+        return read_ranges(spark, client_settings.java_options(self._kafka), ranges)
 
     def _read_to_decode(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
         """Return the records undecoded; but of a small batch this process decodes the JSON.
@@ -373,7 +374,7 @@ class KafkaReader:
         if self._config.format == "json":
             self._parse_columns(text)
         if self._config.format == "avro":
-            error = avro.flaw(text)
+            error = avro_schema.find_flaw(text)
             if error:
                 raise self._refuse_schema(f"It is not a usable Avro schema: {error}.") from error
 

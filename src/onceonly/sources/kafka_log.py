@@ -11,7 +11,7 @@ from onceonly.checkpoint.boundary_search import TOO_FAR, BoundarySearch, FirstRe
 from onceonly.checkpoint.interfaces import OpenTransaction
 from onceonly.checkpoint.offsets import NO_OFFSETS, Offsets, TopicLog, TopicRange
 from onceonly.errors import InvalidPipeline
-from onceonly.kafka import kafkapython
+from onceonly.kafka import client_settings
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.topic import EARLIEST, LATEST, RecordSearch, SearchTooLong, TopicClient
 from onceonly.kafka.transaction_holders import Holder, find_holders
@@ -204,7 +204,7 @@ def find_open_transactions(kafka: KafkaConnection, log: TopicLog) -> list[OpenTr
     """
     stable = {partition: log.partitions[partition][1] for partition in log.held_offsets}
     try:
-        with Transactions(kafkapython.arguments(kafka)) as transactions:
+        with Transactions(client_settings.kafka_python_arguments(kafka)) as transactions:
             holders = find_holders(transactions, (log.topic, log.topic_id), stable)
     except InvalidPipeline:  # this connection, or its user, cannot ask
         return [

@@ -12,7 +12,7 @@ from typing import Any
 from onceonly.counts import count
 from onceonly.errors import BadRecord, InvalidPipeline
 from onceonly.json_values.columns import columns as json_columns
-from onceonly.kafka.registry import avro, avro_schema, json_schema, protobuf
+from onceonly.kafka.registry import avro_schema, json_schema, protobuf
 from onceonly.kafka.registry.client import Registry, Schema
 from onceonly.kafka.registry.wire import HEAD, KINDS, id_of
 from onceonly.pipeline.sources import FAIL, KafkaSource
@@ -78,7 +78,7 @@ class PartSchemas:
         Raises:
             InvalidPipeline: it cannot be used, whichever records name it.
         """
-        text = avro.whole(schema)
+        text = avro_schema.inline_references(schema)
         try:
             avro_schema.parse(text)
         except avro_schema.Unusable as error:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from onceonly.checkpoint.offsets import LOG_REPLACED, TopicRange
 from onceonly.errors import InvalidPipeline, SourceLost
-from onceonly.kafka import kafkapython, log_ends
+from onceonly.kafka import client_settings, log_ends
 from onceonly.kafka.admin import BrokerClient
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.log_ends import Batch, Replacement
@@ -84,7 +84,7 @@ class TopicMarks:
         """
         client = None
         try:
-            client = BrokerClient(kafkapython.arguments(self._kafka))
+            client = BrokerClient(client_settings.kafka_python_arguments(self._kafka))
             yield client
         except InvalidPipeline as error:
             if note:

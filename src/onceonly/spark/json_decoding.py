@@ -16,8 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from onceonly import json_values
-from onceonly.json_values.plain import plain_reader
-from onceonly.json_values.reader import VALUE, WHY, ReadOne, nullable, read_all, reader
+from onceonly.json_values.reader import VALUE, WHY, ReadOne, nullable, plain_reader, read_all, reader
 from onceonly.spark import arrow
 
 cloudpickle.register_pickle_by_value(json_values)  # type: ignore[no-untyped-call]  # so that workers need not have this package
@@ -70,7 +69,7 @@ class JsonDecoder:
             return lambda: reader(type_, part)
 
         def make_reader() -> ReadOne:
-            from onceonly.kafka.registry.json_reader import framed_reader
+            from onceonly.kafka.registry.json_schema import framed_reader
 
             return framed_reader(type_, part, dict(rules))
 

@@ -35,7 +35,7 @@ def read_ranges(spark: SparkSession, kafka: Mapping[str, str], ranges: Ranges) -
     Lazy: the caller has to verify, before and after the job, that the ranges are still in the log.
 
     Args:
-        kafka: options of a Java client, from `onceonly.kafka.java.options`.
+        kafka: options of a Java client, from `onceonly.kafka.client_settings.options`.
     """
     starts, ends = _split_offsets(ranges)
     if not starts:

@@ -34,7 +34,7 @@ from onceonly.checkpoint.model import State
 from onceonly.dev.demo.wait import wait_until
 from onceonly.dev.services.machine import free_port
 from onceonly.errors import InvalidPipeline, NotCommitted
-from onceonly.kafka import lookup
+from onceonly.kafka import airflow_connections
 from onceonly.settings import Settings
 
 pytestmark = [pytest.mark.integration]
@@ -44,7 +44,7 @@ ENDINGS = ["left", "too long", "killed"]  # beside the one that every run of the
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Cluster]:
-    known = lookup.to_environment("kafka_there", {"bootstrap.servers": broker})
+    known = airflow_connections.write_variable("kafka_there", {"bootstrap.servers": broker})
     elsewhere = {"SPARK_CONNECT_MODE_ENABLED": "1"}  # as PySpark leaves it behind; the master counts
     with standalone.cluster(tmp_path_factory.mktemp("cluster"), known | elsewhere).running() as found:
         yield found

@@ -31,7 +31,7 @@ from patience import PATIENCE
 from onceonly.checkpoint.model import State
 from onceonly.dev.demo.wait import wait_until
 from onceonly.errors import NotCommitted, OutcomeUnknown
-from onceonly.kafka import lookup
+from onceonly.kafka import airflow_connections
 
 pytestmark = [
     pytest.mark.integration,
@@ -88,8 +88,8 @@ def world(
     request: pytest.FixtureRequest,
 ) -> World:
     kafka = {"kafka_there": {"bootstrap.servers": broker, "client.id": SECRET}}
-    [variable] = lookup.to_environment("kafka_there", kafka["kafka_there"])
-    value = lookup.to_environment("kafka_there", kafka["kafka_there"])[variable]
+    [variable] = airflow_connections.write_variable("kafka_there", kafka["kafka_there"])
+    value = airflow_connections.write_variable("kafka_there", kafka["kafka_there"])[variable]
     api.secret(namespace, "kafka", {"connection": value})
     monkeypatch.setenv("KUBECONFIG", str(api.login(tmp_path, namespace, "airflow")))
     return make_world(tmp_path, broker, connection(api, namespace, variable), kafka, monkeypatch, request)

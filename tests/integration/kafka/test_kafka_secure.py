@@ -26,7 +26,7 @@ from patience import PATIENCE
 
 from onceonly.checkpoint.offsets import TopicRange
 from onceonly.errors import InvalidPipeline, NotCommitted
-from onceonly.kafka import kafkapython
+from onceonly.kafka import client_settings
 from onceonly.kafka.admin import BrokerClient
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.pipeline.sources import KafkaSource
@@ -145,7 +145,7 @@ def test_librdkafka_gets_in(connection: KafkaConnection, topic: str) -> None:
 
 
 def test_kafka_python_gets_in(connection: KafkaConnection, topic: str) -> None:
-    with closing(BrokerClient(kafkapython.arguments(connection))) as client:
+    with closing(BrokerClient(client_settings.kafka_python_arguments(connection))) as client:
         assert len(client.admin.describe_cluster()["brokers"]) == 1
         assert topic in client.admin.list_topics()
 
@@ -206,7 +206,7 @@ def test_a_missing_token_is_reported_and_may_be_retried(
     assert not isinstance(caught.value, InvalidPipeline)
     assert_no_secret(str(caught.value))
     with pytest.raises(NotCommitted, match=rf"no token from http://127(.|\n)*{told}") as caught:
-        kafkapython.arguments(poor)["sasl_oauth_token_provider"].token()
+        client_settings.kafka_python_arguments(poor)["sasl_oauth_token_provider"].token()
     assert_no_secret(str(caught.value))
 
 

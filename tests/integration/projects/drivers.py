@@ -27,7 +27,7 @@ from onceonly.coordinator.coordinator import Coordinator
 from onceonly.dev.demo.wait import wait_until
 from onceonly.dev.services.service import Service
 from onceonly.errors import NotCommitted
-from onceonly.kafka import lookup
+from onceonly.kafka import airflow_connections
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import job_report, live_services, owners
 from onceonly.runtime.driver import Driver
@@ -117,7 +117,11 @@ def make_world(
     """A project with eight records; `spark` and `kafka` are the connections of this process."""
     project = make_project(tmp_path, broker, "", re.sub(r"\W", "_", request.node.name.removeprefix("test_"))[:60])
     jars = {"ONCEONLY_JARS": os.environ.get("ONCEONLY_JARS", str(ROOT / ".jars"))}
-    known = {name: value for each, extra in kafka.items() for name, value in lookup.to_environment(each, extra).items()}
+    known = {
+        name: value
+        for each, extra in kafka.items()
+        for name, value in airflow_connections.write_variable(each, extra).items()
+    }
     for name, value in {**project.env(), **jars, **known, "AIRFLOW_CONN_SPARK": spark}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(triggers, "POLL_SECONDS", 0.2)

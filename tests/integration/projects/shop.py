@@ -20,7 +20,7 @@ from integration.readers.kafka_reader import Record, committed, create_topic
 from patience import PATIENCE
 from schema_registry import FakeRegistry
 
-from onceonly.kafka.lookup import to_environment
+from onceonly.kafka.airflow_connections import write_variable
 from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline.definition import Pipeline
 from onceonly.settings import Settings
@@ -108,7 +108,7 @@ class Shop:
             "ONCEONLY_PROJECT": str(ROOT),
             "ONCEONLY_KAFKA_BOOTSTRAP": self.broker,
             "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), str(ROOT / "src"), str(ROOT)]),
-            **to_environment("registry_default", {"url": self.registry.url}),
+            **write_variable("registry_default", {"url": self.registry.url}),
         }
 
     @property

@@ -21,7 +21,7 @@ from patience import PATIENCE
 from onceonly.errors import NotCommitted
 from onceonly.kafka import topic as topics
 from onceonly.kafka.connection import KafkaConnection
-from onceonly.kafka.patient_consumer import PatientConsumer
+from onceonly.kafka.topic import PatientConsumer
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.sources import json_inference
 from onceonly.sources.kafka import KafkaReader

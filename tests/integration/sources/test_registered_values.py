@@ -29,9 +29,8 @@ from schema_registry import FakeRegistry, serving
 
 from onceonly.checkpoint.model import State
 from onceonly.errors import BadRecord, InvalidPipeline, NotCommitted
-from onceonly.kafka.registry import avro
-from onceonly.kafka.registry.client import Registry
-from onceonly.kafka.registry.connection import RegistryConnection
+from onceonly.kafka.registry import avro_schema
+from onceonly.kafka.registry.client import Registry, RegistryConnection
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, KafkaSink
 from onceonly.pipeline.sources import KafkaSource
@@ -292,7 +291,9 @@ def test_every_type_and_types_of_other_subjects(shop: Shop) -> None:
     )
     at = datetime(2013, 1, 1, 0, 0, 0, 123456, UTC)
     row = {"state": "PAID", "price": Decimal("12.34"), "day": date(2013, 1, 1), "at": at}
-    whole = avro.whole(Registry(RegistryConnection.parse({"url": shop.registry.url}, "r")).schema(id) or pytest.fail())
+    whole = avro_schema.inline_references(
+        Registry(RegistryConnection.parse({"url": shop.registry.url}, "r")).schema(id) or pytest.fail()
+    )
     buffer = io.BytesIO()
     order = {**row, "net": {"cents": 7}, "gross": {"cents": 9}, "any": "seven", "counts": {"x": 1}}
     schemaless_writer(buffer, parse_schema(json.loads(whole)), order)

@@ -15,7 +15,7 @@ from patience import PATIENCE
 from onceonly.airflow import connections
 from onceonly.dev.services import Services
 from onceonly.dev.services.spark import TOKEN
-from onceonly.kafka import lookup
+from onceonly.kafka import airflow_connections
 from onceonly.runtime import client_job, spark_submit
 from onceonly.statetable.table import StateTable
 
@@ -81,7 +81,7 @@ def run(script: Path, env: dict[str, str]) -> str:
 def test_spark_submit_is_given_the_secrets_and_shows_none(home: Path) -> None:
     told: list[str] = []
     spark = connections.read_spark_connection("spark")
-    client_job.make_stage_job(spark, told.append, lambda checkpoint, row: None, lookup.from_environment).run(
+    client_job.make_stage_job(spark, told.append, lambda checkpoint, row: None, airflow_connections.read_variable).run(
         "a_pipeline", 1, "a run"
     )
     assert [line for line in told if line.startswith(("FOUND", "SHOWN", "DEFAULTS"))] == [

@@ -23,7 +23,7 @@ from onceonly.airflow.connections import GateServices
 from onceonly.checkpoint.model import State
 from onceonly.dev.demo.wait import wait_until
 from onceonly.errors import NotCommitted
-from onceonly.kafka.lookup import from_environment
+from onceonly.kafka.airflow_connections import read_variable
 from onceonly.runtime import child_process, client_job, live_services, owners, spark_submit
 from onceonly.runtime.spark_connection import SparkConnection
 from onceonly.spark import progress, session
@@ -66,7 +66,7 @@ def test_a_stage_on_spark_connect_is_interrupted(
     assert planned is not None
     told: list[str] = []
     job = client_job.make_stage_job(
-        SparkConnection(remote=project.spark), told.append, lambda checkpoint, row: None, from_environment
+        SparkConnection(remote=project.spark), told.append, lambda checkpoint, row: None, read_variable
     )
 
     def end() -> None:
@@ -111,7 +111,7 @@ def test_a_job_of_spark_submit_ends_with_all_its_processes(monkeypatch: pytest.M
     in_its_place(monkeypatch, script)
     monkeypatch.setattr(client_job, "_find_checkpoint", lambda *_: None)
     told: list[str] = []
-    job: Any = client_job.make_stage_job(SparkConnection(), told.append, lambda checkpoint, row: None, from_environment)
+    job: Any = client_job.make_stage_job(SparkConnection(), told.append, lambda checkpoint, row: None, read_variable)
     ended = threading.Thread(target=lambda: (wait_until(lambda: told, "the job has begun", PATIENCE), job.end()))
     ended.start()
     started = time.monotonic()
@@ -132,7 +132,7 @@ def output(monkeypatch: pytest.MonkeyPatch, script: str, say: Any) -> Any:
     """Run a shell script in the place of spark-submit."""
     in_its_place(monkeypatch, script)
     monkeypatch.setattr(client_job, "_find_checkpoint", lambda *_: None)
-    job: Any = client_job.make_stage_job(SparkConnection(), say, lambda checkpoint, row: None, from_environment)
+    job: Any = client_job.make_stage_job(SparkConnection(), say, lambda checkpoint, row: None, read_variable)
     job.run("numbers", 1, "run-1")
     return job
 

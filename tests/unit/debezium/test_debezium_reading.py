@@ -11,8 +11,7 @@ import pytest
 from integration.debezium.recorded import COLUMNS, KEYS, comparable, encodings, said, table
 
 from onceonly.debezium import DELETED, ORDER, Changes
-from onceonly.debezium.reading import Reading
-from onceonly.debezium.values import Unreadable, converter
+from onceonly.debezium.records import Reading, Unreadable, converter
 from onceonly.errors import InvalidPipeline
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -11,8 +11,7 @@ from unit.json_values.records import read
 from onceonly.json_values import text
 from onceonly.json_values.columns import columns
 from onceonly.kafka.registry.client import Schema
-from onceonly.kafka.registry.json_reader import framed_reader
-from onceonly.kafka.registry.json_schema import rules
+from onceonly.kafka.registry.json_schema import framed_reader, rules
 from onceonly.kafka.registry.wire import head_of
 
 counts = pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.heavy)])

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from onceonly.kafka import avro
+from onceonly.kafka.registry import avro_schema
 
 INNER = {"type": "record", "name": "inner"}
 
@@ -24,7 +24,7 @@ INNER = {"type": "record", "name": "inner"}
     ],
 )
 def test_a_record_without_fields_is_refused_at_any_depth(schema):
-    flaw = avro.flaw(json.dumps(schema))
+    flaw = avro_schema.find_flaw(json.dumps(schema))
     assert flaw is not None
     assert "has no list of 'fields'" in str(flaw)
 
@@ -38,7 +38,7 @@ def test_a_record_without_fields_is_refused_at_any_depth(schema):
     ],
 )
 def test_these_are_schemas(schema):
-    assert avro.flaw(json.dumps(schema)) is None
+    assert avro_schema.find_flaw(json.dumps(schema)) is None
 
 
 @pytest.mark.parametrize(
@@ -62,4 +62,4 @@ def test_these_are_schemas(schema):
     ],
 )
 def test_these_are_not_schemas_that_can_be_used(schema, why):
-    assert why in str(avro.flaw(json.dumps(schema)))
+    assert why in str(avro_schema.find_flaw(json.dumps(schema)))

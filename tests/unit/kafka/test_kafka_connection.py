@@ -15,7 +15,8 @@ import pytest
 
 from onceonly.airflow import connections as in_airflow
 from onceonly.errors import InvalidPipeline
-from onceonly.kafka import java, kafkapython, lookup
+from onceonly.kafka import airflow_connections
+from onceonly.kafka.client_settings import JAVA_CLIENT, KAFKA_PYTHON_CLIENT, java_options, kafka_python_arguments
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
@@ -71,9 +72,9 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_bare_addresses() -> None:
     bare = KafkaConnection.plaintext("one:9092,two:9092")
     assert bare.librdkafka() == {"bootstrap.servers": "one:9092,two:9092", "security.protocol": "PLAINTEXT"}
-    assert java.options(bare) == bare.librdkafka()
+    assert java_options(bare) == bare.librdkafka()
     expected = {"bootstrap_servers": ["one:9092", "two:9092"], "security_protocol": "PLAINTEXT"}
-    assert kafkapython.arguments(bare) == expected
+    assert kafka_python_arguments(bare) == expected
     assert bare.describe() == "one:9092,two:9092"
 
 
@@ -84,14 +85,14 @@ def test_bare_addresses() -> None:
 def test_user_and_password(mechanism: str, module: str) -> None:
     connection = parsed(sasl_mechanism=mechanism)
     assert connection.librdkafka() == {**SASL, "sasl.mechanism": mechanism}
-    assert java.options(connection) == {
+    assert java_options(connection) == {
         "bootstrap.servers": "one:9093, two:9093",
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": mechanism,
         "sasl.jaas.config": f"org.apache.kafka.common.security.{module}LoginModule required "
         'username="flights" password="pass \\"word\\\\ 2013;";',
     }
-    arguments = kafkapython.arguments(connection)
+    arguments = kafka_python_arguments(connection)
     assert isinstance(arguments.pop("ssl_context"), ssl.SSLContext)
     assert arguments == {
         "bootstrap_servers": ["one:9093", "two:9093"],
@@ -106,7 +107,7 @@ def test_tokens() -> None:
     connection = KafkaConnection.parse(OAUTH)
     assert connection.librdkafka() == OAUTH
     security = "org.apache.kafka.common.security.oauthbearer"
-    assert java.options(connection) == {
+    assert java_options(connection) == {
         "bootstrap.servers": "one:9093",
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "OAUTHBEARER",
@@ -115,7 +116,7 @@ def test_tokens() -> None:
         "sasl.login.callback.handler.class": f"{security}.OAuthBearerLoginCallbackHandler",
         "sasl.oauthbearer.token.endpoint.url": "https://issuer/token",
     }
-    provider = kafkapython.arguments(connection)["sasl_oauth_token_provider"]
+    provider = kafka_python_arguments(connection)["sasl_oauth_token_provider"]
     assert provider.extensions() == {"cluster": "c1", "pool": "p1"}
 
 
@@ -128,7 +129,7 @@ def test_certificates_go_to_java_as_text(tls: dict[str, str], key: str, inline: 
     if key == "locked.key":
         given["ssl.key.password"] = "key-password"
     connection = KafkaConnection.parse({"bootstrap.servers": "one:9093", "security.protocol": "ssl", **given})
-    options = java.options(connection)
+    options = java_options(connection)
     assert options.pop("ssl.keystore.key") == Path(tls["plain.key"]).read_text()
     assert options == {
         "bootstrap.servers": "one:9093",
@@ -138,34 +139,34 @@ def test_certificates_go_to_java_as_text(tls: dict[str, str], key: str, inline: 
         "ssl.keystore.type": "PEM",
         "ssl.keystore.certificate.chain": text["ssl.certificate.pem"],
     }
-    context = kafkapython.arguments(connection)["ssl_context"]
+    context = kafka_python_arguments(connection)["ssl_context"]
     assert [dict(part[0] for part in ca["subject"]) for ca in context.get_ca_certs()] == [{"commonName": "me"}]
     assert (context.check_hostname, context.verify_mode) == (True, ssl.CERT_REQUIRED)
 
 
 def test_host_names_and_verification() -> None:
     unnamed = parsed(ssl_endpoint_identification_algorithm="none")
-    assert java.options(unnamed)["ssl.endpoint.identification.algorithm"] == ""
-    assert kafkapython.arguments(unnamed)["ssl_context"].check_hostname is False
+    assert java_options(unnamed)["ssl.endpoint.identification.algorithm"] == ""
+    assert kafka_python_arguments(unnamed)["ssl_context"].check_hostname is False
     trusting = parsed(enable_ssl_certificate_verification=False)
     assert trusting.librdkafka()["enable.ssl.certificate.verification"] == "false"
-    assert kafkapython.arguments(trusting)["ssl_context"].verify_mode is ssl.CERT_NONE
+    assert kafka_python_arguments(trusting)["ssl_context"].verify_mode is ssl.CERT_NONE
     with pytest.raises(InvalidPipeline, match=r"enable\.ssl\.certificate\.verification(.|\n)*Java"):
-        java.options(trusting)
+        java_options(trusting)
 
 
 def test_a_pkcs12_store_is_for_two_clients() -> None:
     stored = parsed(ssl_keystore_location="me.p12", ssl_keystore_password="store-password")
-    assert {"ssl.keystore.type": "PKCS12", "ssl.keystore.location": "me.p12"}.items() <= java.options(stored).items()
+    assert {"ssl.keystore.type": "PKCS12", "ssl.keystore.location": "me.p12"}.items() <= java_options(stored).items()
     with pytest.raises(InvalidPipeline, match=r"ssl\.keystore\.location' has no translation for kafka-python"):
-        kafkapython.arguments(stored)
+        kafka_python_arguments(stored)
 
 
 def test_tuning_is_for_librdkafka_alone() -> None:
     tuned = parsed(linger_ms=5, group_id="g", socket_keepalive_enable=True)
     assert {"linger.ms": "5", "group.id": "g", "socket.keepalive.enable": "true"}.items() <= tuned.librdkafka().items()
-    assert java.options(tuned) == java.options(parsed())
-    assert set(kafkapython.arguments(tuned)) == set(kafkapython.arguments(parsed()))
+    assert java_options(tuned) == java_options(parsed())
+    assert set(kafka_python_arguments(tuned)) == set(kafka_python_arguments(parsed()))
 
 
 def test_aliases_and_case() -> None:
@@ -202,11 +203,11 @@ def test_what_cannot_work_anywhere_is_refused_at_once(without: list[str], settin
     assert PASSWORD not in str(caught.value)
 
 
-@pytest.mark.parametrize("translate", [java.options, kafkapython.arguments])
+@pytest.mark.parametrize("translate", [java_options, kafka_python_arguments])
 @pytest.mark.parametrize("key", ["sasl.pasword", "ssl.curves.list", "https.ca.location", "security.providers"])
 def test_a_security_setting_without_translation_is_named(translate: Any, key: str) -> None:
     connection = KafkaConnection.parse({**SASL, key: "x"}, "kafka_default")
-    named = {java.options: java.CLIENT, kafkapython.arguments: kafkapython.CLIENT}[translate]
+    named = {java_options: JAVA_CLIENT, kafka_python_arguments: KAFKA_PYTHON_CLIENT}[translate]
     with pytest.raises(InvalidPipeline, match=f"'{re.escape(key)}' has no translation for {named}"):
         translate(connection)
 
@@ -215,13 +216,13 @@ def test_an_old_key_is_converted_for_java_or_refused_with_the_way_to_convert_it(
     tls: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = parsed(ssl_certificate_location=tls["me.pem"], ssl_key_location=tls["old.key"])
-    assert java.options(old)["ssl.keystore.key"] == Path(tls["plain.key"]).read_text()
+    assert java_options(old)["ssl.keystore.key"] == Path(tls["plain.key"]).read_text()
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives", None)
     with pytest.raises(InvalidPipeline, match=r"not PKCS#8(.|\n)*openssl pkcs8"):
-        java.options(old)
+        java_options(old)
 
 
-@pytest.mark.parametrize("translate", [java.options, kafkapython.arguments])
+@pytest.mark.parametrize("translate", [java_options, kafka_python_arguments])
 def test_a_file_that_is_not_there_is_named(translate: Any, tmp_path: Path) -> None:
     with pytest.raises(InvalidPipeline, match=r"ssl\.ca\.location' .*missing\.pem cannot be read: No such file"):
         translate(parsed(ssl_ca_location=f"{tmp_path}/missing.pem"))
@@ -230,7 +231,7 @@ def test_a_file_that_is_not_there_is_named(translate: Any, tmp_path: Path) -> No
 def test_a_wrong_key_password_is_refused_without_a_prompt(tls: dict[str, str]) -> None:
     for password in ({}, {"ssl_key_password": "wrong-password"}):
         locked = parsed(ssl_certificate_location=tls["me.pem"], ssl_key_location=tls["locked.key"], **password)
-        for translate in (java.options, kafkapython.arguments):
+        for translate in (java_options, kafka_python_arguments):
             with pytest.raises(InvalidPipeline, match=r"cannot be (used|read)(.|\n)*ssl\.key\.password") as caught:
                 translate(locked)
             assert "wrong-password" not in str(caught.value)
@@ -242,8 +243,8 @@ def test_a_wrong_key_password_is_refused_without_a_prompt(tls: dict[str, str]) -
 @pytest.mark.parametrize("settings", [SASL, OAUTH], ids=["password", "token"])
 def test_no_repr_shows_a_secret(settings: dict[str, Any]) -> None:
     connection = KafkaConnection.parse(settings, "kafka_default")
-    shown = f"{connection!r} {connection} {connection.settings} {connection.librdkafka()} {java.options(connection)}"
-    shown += str(kafkapython.arguments(connection))
+    shown = f"{connection!r} {connection} {connection.settings} {connection.librdkafka()} {java_options(connection)}"
+    shown += str(kafka_python_arguments(connection))
     for secret in ("word", "client-secret"):
         assert secret not in shown.replace("password", "")
     assert repr(connection).startswith(f"<KafkaConnection {connection.bootstrap} ({connection.protocol}")
@@ -288,7 +289,7 @@ def written(extra: Any) -> list[str]:
 @pytest.mark.parametrize("form", range(4))
 def test_the_environment_is_read_as_airflow_reads_it(form: int, monkeypatch: pytest.MonkeyPatch) -> None:
     text = written(SASL)[form]
-    assert lookup.from_environment("Kafka_default", {"AIRFLOW_CONN_KAFKA_DEFAULT": text}) == SASL
+    assert airflow_connections.read_variable("Kafka_default", {"AIRFLOW_CONN_KAFKA_DEFAULT": text}) == SASL
     from airflow.sdk.definitions.connection import Connection
 
     connection: Any = Connection.from_json(text, "c") if text.startswith("{") else Connection(conn_id="c", uri=text)
@@ -296,13 +297,16 @@ def test_the_environment_is_read_as_airflow_reads_it(form: int, monkeypatch: pyt
 
 
 def test_what_is_handed_over_is_what_is_read() -> None:
-    assert lookup.from_environment("kafka_default", lookup.to_environment("kafka_default", SASL)) == SASL
+    assert (
+        airflow_connections.read_variable("kafka_default", airflow_connections.write_variable("kafka_default", SASL))
+        == SASL
+    )
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"extra": [1]}', '{"extra": "{secret"}', "kafka://?__extra__={secret"])
 def test_a_connection_that_is_not_there_or_not_readable(text: str) -> None:
     with pytest.raises(InvalidPipeline, match=r"connection 'k8' (.|\n)*AIRFLOW_CONN_K8(.|\n)*Nothing was") as caught:
-        lookup.from_environment("k8", {"AIRFLOW_CONN_K8": text})
+        airflow_connections.read_variable("k8", {"AIRFLOW_CONN_K8": text})
     assert "secret" not in str(caught.value)
     assert caught.value.__cause__ is None or "secret" not in str(caught.value.__cause__)
 
@@ -310,8 +314,8 @@ def test_a_connection_that_is_not_there_or_not_readable(text: str) -> None:
 def test_inside_a_task_airflow_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", written(SASL)[0])
     assert in_airflow.read_extra("kafka_default") == SASL
-    handed_over = lookup.handed_over({"kafka_default"}, in_airflow.read_extra)
-    assert handed_over == lookup.to_environment("kafka_default", SASL)
+    handed_over = airflow_connections.write_variables({"kafka_default"}, in_airflow.read_extra)
+    assert handed_over == airflow_connections.write_variable("kafka_default", SASL)
 
 
 # --- how a pipeline names one

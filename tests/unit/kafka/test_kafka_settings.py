@@ -12,7 +12,12 @@ import pytest
 from confluent_kafka import Producer
 
 from onceonly.errors import InvalidPipeline
-from onceonly.kafka import java, kafkapython
+from onceonly.kafka.client_settings import (
+    JAVA_TRANSLATED,
+    KAFKA_PYTHON_TRANSLATED,
+    java_options,
+    kafka_python_arguments,
+)
 from onceonly.kafka.connection import SPELLINGS, KafkaConnection
 
 TLS = {"bootstrap.servers": "one:9093", "security.protocol": "SSL"}
@@ -166,7 +171,10 @@ def test_a_setting_means_the_same_to_every_client(row: tuple[Any, ...], folder: 
     made = connection(folder, {**beside, key: text})
     assert librdkafka is ANY or made.librdkafka()[key] == librdkafka
     Producer({**made.librdkafka(), "log_level": 0})  # it takes what it is given, or raises
-    for translate, expected in ((java.options, to_java), (kafkapython.arguments, to_kafka_python)):
+    for translate, expected in (
+        (java_options, to_java),
+        (kafka_python_arguments, to_kafka_python),
+    ):
         if expected is NEVER:
             with pytest.raises(InvalidPipeline, match=key.rpartition(".")[0].replace(".", r"\.")):
                 translate(made)
@@ -175,7 +183,7 @@ def test_a_setting_means_the_same_to_every_client(row: tuple[Any, ...], folder: 
 
 
 def test_every_setting_that_has_a_translation_is_in_the_table() -> None:
-    assert {row[0] for row in TABLE} == {*java.TRANSLATED, *kafkapython.TRANSLATED}
+    assert {row[0] for row in TABLE} == {*JAVA_TRANSLATED, *KAFKA_PYTHON_TRANSLATED}
     assert {(row[0], meaning) for row in TABLE for meaning in [row[3]] if row[0] in SPELLINGS} == {
         (key, meaning) for key, meanings in SPELLINGS.items() for meaning in meanings
     }

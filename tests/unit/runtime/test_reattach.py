@@ -11,7 +11,7 @@ import pytest
 from unit.world import Durable as World
 
 from onceonly.errors import NotCommitted
-from onceonly.kafka.lookup import from_environment
+from onceonly.kafka.airflow_connections import read_variable
 from onceonly.runtime import driver as drivers
 from onceonly.runtime import driver_submission, job_report
 from onceonly.runtime.cluster import GONE, ApplicationStatus, DriverJob, RunningApplication
@@ -78,7 +78,7 @@ def world(tmp_path: Path) -> World:
 
 def submission(world: World, owner: str = RUN) -> driver_submission.Submission:
     settings = Settings.from_env({"ONCEONLY_STATE": world.state.uri, "ONCEONLY_PROJECT": "/project"})
-    found = driver_submission.Work("flights", 1, owner).stage(SPARK, settings, from_environment)
+    found = driver_submission.Work("flights", 1, owner).stage(SPARK, settings, read_variable)
     assert found is not None
     return found
 

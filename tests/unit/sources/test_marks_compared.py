@@ -11,9 +11,8 @@ import pytest
 from onceonly.checkpoint.offsets import LOG_REPLACED, TopicRange
 from onceonly.errors import InvalidPipeline, SourceLost
 from onceonly.kafka import log_ends
-from onceonly.kafka.batches import HEADER
 from onceonly.kafka.connection import KafkaConnection
-from onceonly.kafka.log_ends import Batch
+from onceonly.kafka.log_ends import HEADER, Batch
 from onceonly.sources.topic_marks import TopicMarks
 
 MARK = Batch(4, 190, 77)

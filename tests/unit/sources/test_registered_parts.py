@@ -14,8 +14,7 @@ from schema_registry import FakeRegistry, serving
 
 from onceonly.errors import InvalidPipeline
 from onceonly.kafka.registry import protobuf
-from onceonly.kafka.registry.client import Registry, Schema
-from onceonly.kafka.registry.connection import RegistryConnection
+from onceonly.kafka.registry.client import Registry, RegistryConnection, Schema
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.sources.registered_values import RegisteredPart, list_registered_parts
 from onceonly.spark import arrow

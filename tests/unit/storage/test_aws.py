@@ -13,7 +13,7 @@ from onceonly.airflow import connections
 from onceonly.airflow.base import OnceonlyOperator
 from onceonly.cli import main
 from onceonly.errors import InvalidPipeline
-from onceonly.kafka import lookup
+from onceonly.kafka import airflow_connections
 from onceonly.settings import Settings
 from onceonly.storage.logins import AWS, AWS_KEYS, executor_variables, export_variables
 
@@ -46,7 +46,10 @@ def no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_connection_is_read_as_airflow_reads_it(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", text)
     monkeypatch.setenv("ONCEONLY_AWS_CONNECTION", "lake")
-    assert AWS.to_variables("lake", AWS.merge_settings(*lookup.of_store("lake", "", "aws"))) == TAKEN_UP
+    assert (
+        AWS.to_variables("lake", AWS.merge_settings(*airflow_connections.read_store_connection("lake", "", "aws")))
+        == TAKEN_UP
+    )
     taken: list[Any] = []
     monkeypatch.setattr(AWS, "use_connection", lambda name, settings: taken.append(AWS.to_variables(name, settings)))
     OnceonlyOperator(task_id="any").pre_execute({})

@@ -20,7 +20,7 @@ from onceonly.airflow.ui import pages
 from onceonly.airflow.versions import AirflowNotFoundException
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.errors import NotCommitted
-from onceonly.kafka import lookup
+from onceonly.kafka import airflow_connections
 from onceonly.pipeline.definition import Pipeline
 from onceonly.runtime import lag, live_services
 from onceonly.runtime.live_services import LiveServices
@@ -158,7 +158,7 @@ def read_connection(conn_id: str) -> Mapping[str, Any]:
     try:
         extra: Mapping[str, Any] = Connection.get_connection_from_secrets(conn_id).extra_dejson
     except AirflowNotFoundException as error:
-        raise lookup.missing(conn_id, "Airflow has no connection of that name.") from error
+        raise airflow_connections.refuse_missing(conn_id, "Airflow has no connection of that name.") from error
     pages.mask_secrets(extra)
     return extra
 

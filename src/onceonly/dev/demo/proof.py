@@ -18,7 +18,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from onceonly.checkpoint.offsets import Interval
-from onceonly.kafka.patient_consumer import PatientConsumer
+from onceonly.kafka.topic import PatientConsumer
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,11 +9,14 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urljoin
 
+from onceonly.json_values.reader import Read, ReadOne, reader
 from onceonly.json_values.text import NotJson, parser
 from onceonly.kafka.registry.client import Schema
+from onceonly.kafka.registry.wire import HEAD, UNFRAMED, UNKNOWN, head_of, id_of
 
 PLAIN = {"string": "string", "integer": "long", "number": "double", "boolean": "boolean"}
 MAX_RULE_CHARACTERS = 200  # of a rule in a message
@@ -70,6 +73,31 @@ def checker(rules: str) -> Callable[[Any], str | None]:
         return f"At {_place(error.instance_path)} it breaks the rule {_rule(document, error)}."
 
     return check
+
+
+_cached_checker = lru_cache(1_000)(checker)  # of the ids in one checkpoint
+
+
+def framed_reader(type_: Any, part: str, rules: Mapping[int, str | None]) -> ReadOne:
+    """Return a function that reads one record.
+
+    Args:
+        rules: by schema id: what its values have to follow, from `json_schema.rules`; None: the columns alone.
+    """
+    readers = {}
+    for id, text in rules.items():
+        check = _cached_checker(text) if text else None
+        readers[head_of(id)] = reader(type_, part, check)
+
+    def read(data: bytes | None) -> Read:
+        if data is None:
+            return None, None
+        if read_payload := readers.get(data[:HEAD]):
+            return read_payload(data[HEAD:])
+        id = id_of(data)
+        return None, UNFRAMED if id is None else UNKNOWN % id
+
+    return read
 
 
 def writer(rules: str) -> Callable[[str], bytes]:

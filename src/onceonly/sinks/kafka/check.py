@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from onceonly.errors import InvalidPipeline
-from onceonly.kafka import avro
 from onceonly.kafka.connection import KafkaConnection
+from onceonly.kafka.registry import avro_schema
 from onceonly.kafka.topic import TopicClient
 from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline.sinks import KafkaSink
@@ -147,7 +147,7 @@ def schema(config: KafkaSink, root: Path) -> str | None:
     flaw: Exception | None
     try:
         text = (root / config.schema).read_text(encoding="utf-8")
-        flaw = avro.flaw(text)
+        flaw = avro_schema.find_flaw(text)
     except (OSError, UnicodeDecodeError) as unreadable:
         flaw = unreadable
     if flaw:

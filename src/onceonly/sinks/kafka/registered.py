@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onceonly.errors import InvalidPipeline
-from onceonly.kafka import avro
-from onceonly.kafka.registry import json_schema, protobuf
+from onceonly.kafka.registry import avro_schema, json_schema, protobuf
 from onceonly.kafka.registry.client import Registry, Schema
 from onceonly.kafka.registry.wire import KINDS, head_of
 from onceonly.pipeline.sinks import KafkaSink
@@ -146,7 +145,7 @@ def _read_part(config: KafkaSink, root: Path, name: str, format: str, file: str,
 
 def _avro_record(text: str) -> str:
     """Return the full name of a schema's record; empty if it has none. Raises ValueError: Spark cannot use it."""
-    if flaw := avro.flaw(text):
+    if flaw := avro_schema.find_flaw(text):
         raise ValueError(f"{type(flaw).__name__}: {flaw}")
     parsed = json.loads(text)
     if not isinstance(parsed, dict):

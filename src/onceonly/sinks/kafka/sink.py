@@ -37,7 +37,7 @@ from onceonly.checkpoint.sink import (
 )
 from onceonly.checkpoint.transaction_names import list_transactions
 from onceonly.errors import NotCommitted, OnceonlyError, OutcomeUnknown
-from onceonly.kafka import kafkapython
+from onceonly.kafka import client_settings
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.registry.client import Registry
 from onceonly.kafka.registry.wire import HEAD
@@ -469,7 +469,7 @@ class KafkaWriter(
 
     @cached_property
     def _arguments(self) -> dict[str, Any]:
-        return kafkapython.arguments(self._connection)
+        return client_settings.kafka_python_arguments(self._connection)
 
     @contextmanager
     def _transactions(self) -> Iterator[Transactions]:

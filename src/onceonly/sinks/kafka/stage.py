@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from onceonly import errors
 from onceonly.errors import InvalidPipeline, OnceonlyError
-from onceonly.kafka import kafkapython
+from onceonly.kafka import client_settings
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline.sinks import KafkaSink
@@ -218,7 +218,7 @@ def _open_output(job: Job, id: str | None) -> Output:
     """Open an output that learns its producer's id and epoch if transactional ids are used again."""
     if not job.identify:
         return Output(job.target, id)
-    with Transactions(kafkapython.arguments(job.identify)) as transactions:
+    with Transactions(client_settings.kafka_python_arguments(job.identify)) as transactions:
         return Output(job.target, id, transactions)
 
 

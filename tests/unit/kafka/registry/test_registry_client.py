@@ -13,9 +13,8 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from schema_registry import FakeRegistry, serving
 
 from onceonly.errors import InvalidPipeline, NotCommitted
-from onceonly.kafka.registry import avro
-from onceonly.kafka.registry.client import Registry
-from onceonly.kafka.registry.connection import RegistryConnection
+from onceonly.kafka.registry import avro_schema
+from onceonly.kafka.registry.client import Registry, RegistryConnection
 from onceonly.runtime.live_services import LiveServices
 
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "int"}]}
@@ -107,7 +106,7 @@ def test_a_type_is_put_in_where_it_is_used_first(server: FakeRegistry) -> None:
     fields = [{"name": "a", "type": ["null", amounts]}, {"name": "b", "type": "pay.Amount"}]
     schema = registry(server).schema(server.register("o", {**ORDER, "fields": fields}, references=both))
     assert schema
-    found = json.loads(avro.whole(schema))
+    found = json.loads(avro_schema.inline_references(schema))
     first = found["fields"][0]["type"][1]["items"]
     assert first["name"] == "pay.Amount"
     assert first["fields"][0]["type"] == {"type": "enum", "name": "Unit", "symbols": ["EUR"], "namespace": "base"}

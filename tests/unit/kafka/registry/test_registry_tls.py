@@ -11,8 +11,7 @@ from integration.services.secure_broker import KEY_PASSWORD, Authority
 from schema_registry import FakeRegistry, serving
 
 from onceonly.errors import InvalidPipeline, NotCommitted
-from onceonly.kafka.registry.client import Registry
-from onceonly.kafka.registry.connection import RegistryConnection
+from onceonly.kafka.registry.client import Registry, RegistryConnection
 
 pytestmark = pytest.mark.slow  # openssl makes keys
 LOGIN = "ann:right-secret"

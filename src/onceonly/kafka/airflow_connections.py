@@ -14,20 +14,20 @@ Lookup = Callable[[str], Mapping[str, Any]]  # connection id -> its extra: setti
 NOTHING_WRITTEN = "Nothing was written."
 
 
-def variable(conn_id: str) -> str:
+def variable_name(conn_id: str) -> str:
     """Return the name of the environment variable that holds this connection."""
     return f"AIRFLOW_CONN_{conn_id.upper()}"
 
 
-def from_environment(conn_id: str, env: Mapping[str, str] = os.environ) -> Mapping[str, Any]:
+def read_variable(conn_id: str, env: Mapping[str, str] = os.environ) -> Mapping[str, Any]:
     """Return the extra of a connection, from its environment variable.
 
     Raises:
         InvalidPipeline: there is no such variable, or it cannot be parsed; its content is never shown.
     """
-    text = env.get(variable(conn_id), "").strip()
+    text = env.get(variable_name(conn_id), "").strip()
     if not text:
-        raise missing(conn_id, f"The environment variable {variable(conn_id)} is not set.")
+        raise refuse_missing(conn_id, f"The environment variable {variable_name(conn_id)} is not set.")
     try:
         settings = _parse_extra(text)
     except ValueError:
@@ -35,13 +35,13 @@ def from_environment(conn_id: str, env: Mapping[str, str] = os.environ) -> Mappi
     if not isinstance(settings, dict):
         raise InvalidPipeline(
             f"the Airflow connection '{conn_id}' cannot be read.",
-            f"{variable(conn_id)} is neither a connection as JSON nor as URI, or its extra is not a JSON object.",
+            f"{variable_name(conn_id)} is neither a connection as JSON nor as URI, or its extra is not a JSON object.",
             f'Write {{"conn_type": "kafka", "extra": {{"bootstrap.servers": "…"}}}}. {NOTHING_WRITTEN}',
         )
     return settings
 
 
-def of_store(
+def read_store_connection(
     conn_id: str, setting: str, kind: str, env: Mapping[str, str] = os.environ
 ) -> tuple[Mapping[str, Any], str | None, str | None]:
     """Return extra, login and password of a connection to an object store, from its environment variable.
@@ -53,11 +53,11 @@ def of_store(
         InvalidPipeline: there is no such variable, or it cannot be parsed; its content is never shown.
     """
     try:
-        extra = from_environment(conn_id, env)
+        extra = read_variable(conn_id, env)
     except InvalidPipeline as error:
         todo = f"{setting} names it: write it as a connection of type '{kind}' (docs/object-stores.md), or unset that."
         raise InvalidPipeline(error.what, error.why, f"{todo} {NOTHING_WRITTEN}") from None
-    text = env[variable(conn_id)].strip()
+    text = env[variable_name(conn_id)].strip()
     if text.startswith("{"):
         connection = json.loads(text)
         return extra, connection.get("login"), connection.get("password")
@@ -65,26 +65,26 @@ def of_store(
     return extra, unquote(uri.username or ""), unquote(uri.password or "")
 
 
-def to_environment(conn_id: str, settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the variable for a child process, as `from_environment` and Airflow read it."""
-    return {variable(conn_id): json.dumps({"conn_type": "kafka", "extra": dict(settings)})}
+def write_variable(conn_id: str, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variable for a child process, as `read_variable` and Airflow read it."""
+    return {variable_name(conn_id): json.dumps({"conn_type": "kafka", "extra": dict(settings)})}
 
 
-def handed_over(conn_ids: Iterable[str], connections: Lookup) -> dict[str, str]:
+def write_variables(conn_ids: Iterable[str], connections: Lookup) -> dict[str, str]:
     """Return environment variables that give these connections to another process; nothing else shows them."""
     variables: dict[str, str] = {}
     for conn_id in conn_ids:
-        variables |= to_environment(conn_id, connections(conn_id))
+        variables |= write_variable(conn_id, connections(conn_id))
     return variables
 
 
-def missing(conn_id: str, why: str) -> InvalidPipeline:
+def refuse_missing(conn_id: str, why: str) -> InvalidPipeline:
     """Return the error for a connection that does not exist."""
     return InvalidPipeline(
         f"the Airflow connection '{conn_id}' does not exist.",
         why,
         f"Add it: airflow connections add {conn_id} --conn-type kafka "
-        f'--conn-extra \'{{"bootstrap.servers": "…"}}\', or set {variable(conn_id)}. {NOTHING_WRITTEN}',
+        f'--conn-extra \'{{"bootstrap.servers": "…"}}\', or set {variable_name(conn_id)}. {NOTHING_WRITTEN}',
     )
 
 
