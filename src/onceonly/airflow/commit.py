@@ -70,7 +70,7 @@ class GateOperator(SparkOperator):
         with task_outcome(context):
             services = self.gate_services()
             if services.target.cluster:
-                submission = work.gate(services.target, services.settings, services.connections)
+                submission = work.prepare_gate(services.target, services.settings, services.connections)
                 if submission:
                     self.wait_for(submission, started)  # does not return: the task is deferred
         return self._take_verdict(context)

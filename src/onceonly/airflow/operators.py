@@ -181,7 +181,7 @@ class SparkOperator(CheckpointOperator):
             job = self._job = client_job.make_stage_job(spark, self._say, self._log_transition, connections.read_extra)
             job.run(work.pipeline, work.epoch, work.owner)
             return
-        submission = work.stage(spark, Settings.from_env(), connections.read_extra)
+        submission = work.prepare_stage(spark, Settings.from_env(), connections.read_extra)
         if submission:
             self.wait_for(submission, started, then)
 
@@ -192,7 +192,7 @@ class SparkOperator(CheckpointOperator):
         self._job = submission  # on_kill ends what is under way: the submission, then the driver
         driver = self._job = submission.run(self._say)
         self._say(f"the cluster runs it as {driver.driver}; a triggerer now waits for it")
-        self._say(f"its log: {driver.where()}")
+        self._say(f"its log: {driver.describe_log()}")
         deadline = started + self.execution_timeout.total_seconds() if self.execution_timeout else None
         self.defer(trigger=DriverTrigger(**vars(driver), started=started, deadline=deadline), method_name=then)
 
@@ -231,7 +231,7 @@ class StageOperator(SparkOperator):
 
         with stats.log_errors():
             if stats.is_enabled() or lineage.is_enabled():
-                checkpoint = work.now(Settings.from_env())
+                checkpoint = work.read_checkpoint(Settings.from_env())
                 stats.count_staged(checkpoint)
                 self._report_lineage(checkpoint)
         return {"epoch": work.epoch, "spark_seconds": round(time.time() - started, 3)}

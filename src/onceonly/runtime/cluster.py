@@ -1,7 +1,8 @@
 """The interface of a cluster that runs drivers: submit one, find those of a step, look at one, end it, read its log.
 
 What a driver was asked to do and whether it did is in the state table. What a cluster says of a driver is only a sign
-that it is time to look there."""
+that it is time to look there.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from onceonly.errors import NotCommitted, OnceonlyError, OutcomeUnknown
 from onceonly.runtime.spark_connection import SparkConnection
 from onceonly.settings import Settings
 
@@ -106,3 +108,42 @@ class Cluster(Protocol):
 
     def tail(self, application: str) -> Sequence[str]:
         """Return the last lines of the driver, as far as the cluster serves them."""
+
+
+def require_submitted(cluster: Cluster, job: DriverJob, code: int, lines: Sequence[str]) -> str:
+    """Return the application that spark-submit has started. What it does not vouch for is ended.
+
+    Args:
+        code: the exit code of spark-submit.
+        lines: its last lines.
+    Raises:
+        NotCommitted: nothing is running.
+        OutcomeUnknown: something may be running.
+    """
+    output = "\n".join(lines)
+    try:
+        applications = cluster.list_submitted(job)
+        if applications and not code:
+            return applications[0]
+        for application in applications:
+            cluster.end(application)
+    except OnceonlyError as error:
+        raise OutcomeUnknown(
+            f"it is not known whether the driver of {job.name} was started.",
+            f"{output}\n{error}",
+            "The next try looks for it first.",
+            code="submission-unknown",
+        ) from error
+    if not code:
+        raise OutcomeUnknown(
+            f"the driver of {job.name} was submitted, but the cluster does not know it.",
+            output,
+            "Try again.",
+            code="submission-unknown",
+        )
+    raise NotCommitted(
+        f"the driver of {job.name} was not submitted: spark-submit ended with {code}.",
+        output,
+        "Nothing of it is running.",
+        code="submission-failed",
+    )

@@ -1,6 +1,7 @@
 """The datasets that a checkpoint reads and writes, named as catalogs of lineage know them.
 
-Source: OpenLineage's spec, "Naming Conventions". Spark's own events name tables and topics the same way."""
+Source: OpenLineage's spec, "Naming Conventions". Spark's own events name tables and topics the same way.
+"""
 
 from __future__ import annotations
 

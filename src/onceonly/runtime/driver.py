@@ -38,7 +38,7 @@ class Driver:
         self.open_report().note_end()
         self.cluster.end(self.driver)
 
-    def where(self) -> str:
+    def describe_log(self) -> str:
         """Return where its log is, for people."""
         return self.cluster.describe_log(self.driver)
 

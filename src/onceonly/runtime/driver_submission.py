@@ -2,7 +2,8 @@
 
 A step of an attempt has a tag, by which a cluster finds its drivers. So a task that is tried again waits for the driver
 of the previous try, if that is still running, and starts no other. Nothing rests on that: of two drivers, the second to
-begin finds that the checkpoint has changed, and claims nothing."""
+begin finds that the checkpoint has changed, and claims nothing.
+"""
 
 from __future__ import annotations
 
@@ -45,13 +46,13 @@ class Work:
     def __str__(self) -> str:
         return f"{self.pipeline} epoch {self.epoch}"
 
-    def now(self, settings: Settings) -> Checkpoint:
+    def read_checkpoint(self, settings: Settings) -> Checkpoint:
         """Read the checkpoint as it is now."""
         return StateTable(settings.state).view(self.pipeline).require(self.epoch)
 
-    def stage(self, spark: SparkConnection, settings: Settings, connections: Lookup) -> Submission | None:
+    def prepare_stage(self, spark: SparkConnection, settings: Settings, connections: Lookup) -> Submission | None:
         """Return how a driver stages it; None when there is nothing left to stage."""
-        checkpoint = self.now(settings)
+        checkpoint = self.read_checkpoint(settings)
         if checkpoint.state in STAGED_STATES:
             return None
         attempts = [checkpoint.attempt + 1]
@@ -59,12 +60,12 @@ class Work:
             attempts.append(checkpoint.attempt)
         return Submission(self, "stage", spark, settings, connections, checkpoint, attempts)
 
-    def gate(self, spark: SparkConnection, settings: Settings, connections: Lookup) -> Submission | None:
+    def prepare_gate(self, spark: SparkConnection, settings: Settings, connections: Lookup) -> Submission | None:
         """Return how a driver examines it; None where that needs no Spark, or there is nothing to examine.
 
         Two may do so: the first verdict counts.
         """
-        checkpoint = self.now(settings)
+        checkpoint = self.read_checkpoint(settings)
         gate = Pipeline.from_json(checkpoint.definition).gate
         if gate is None or checkpoint.verdict or checkpoint.state is not State.STAGED:
             return None
@@ -80,7 +81,7 @@ class Work:
         Raises:
             Fenced, or an error by the exit code that the job has reported: nothing is staged.
         """
-        checkpoint = self.now(settings)
+        checkpoint = self.read_checkpoint(settings)
         if checkpoint.owner != self.owner:
             raise Fenced(
                 f"{self} no longer belongs to this run.",
@@ -92,7 +93,7 @@ class Work:
 
     def require_judged(self, driver: Driver, settings: Settings, state: str) -> None:
         """Require the same of an examination's driver: that there is a verdict."""
-        checkpoint = self.now(settings)
+        checkpoint = self.read_checkpoint(settings)
         has_verdict = bool(checkpoint.verdict)
         self._require(has_verdict, driver, f"is {checkpoint.state.value} and has no verdict", state)
 
@@ -111,7 +112,7 @@ class Work:
         raise NotCommitted(
             f"the job of {self} left no report: {driver.driver} is {state}.",
             "\n".join([f"The checkpoint {why_not}.", *_tail(driver)]),
-            f"The driver's log says why: {driver.where()}. The next try starts again.",
+            f"The driver's log says why: {driver.describe_log()}. The next try starts again.",
             code="driver-without-report",
         )
 

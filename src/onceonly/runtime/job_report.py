@@ -2,7 +2,8 @@
 
 It contains lines of text, then the job's exit code. They are for display, and for the class of an error; whether
 anything was staged is decided by the state table alone. A file beside it names the driver, so that the driver can be
-killed when no task waits for it."""
+killed when no task waits for it.
+"""
 
 from __future__ import annotations
 

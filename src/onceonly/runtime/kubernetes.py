@@ -14,17 +14,16 @@ import requests
 
 from onceonly.errors import NotCommitted
 from onceonly.runtime import cluster_api, kubernetes_login
-from onceonly.runtime.cluster import GONE, ApplicationStatus, DriverJob, Launcher, RunningApplication
+from onceonly.runtime.cluster import GONE, ApplicationStatus, DriverJob, Launcher, RunningApplication, require_submitted
 from onceonly.runtime.jobs import program
-from onceonly.runtime.spark_submit import require_submitted
 from onceonly.spark.conf import conf as session_conf
 
-ENDED = ("Succeeded", "Failed")
+ENDED_PHASES = ("Succeeded", "Failed")
 TAG, NAME = "onceonly-tag", "onceonly-job"  # a label of the pod, and an annotation
 DRIVER = "spark-kubernetes-driver"  # Spark's own name for the container
 LOG_LINES = 200  # the last ones are often the frames of a stack trace
 UPLOAD = "spark.kubernetes.file.upload.path"
-TODO = "Check that the connection's host names it, and that tasks and triggers can reach it."
+API_REMEDY = "Check that the connection's host names it, and that tasks and triggers can reach it."
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class Kubernetes:
             return GONE
         phase, reasons = _phase(pod), _reasons(pod)
         state = f"{phase} ({', '.join(reasons)})" if reasons else phase
-        return ApplicationStatus(state, phase not in ENDED)
+        return ApplicationStatus(state, phase not in ENDED_PHASES)
 
     def end(self, application: str) -> None:
         """Delete the pod. Its executors go with it: they belong to the pod."""
@@ -107,7 +106,7 @@ class Kubernetes:
     def _ask(self, method: str, path: str, params: Mapping[str, str] | None = None) -> requests.Response:
         url = f"{self.server}/api/v1/namespaces/{self.namespace}/{path}"
         with kubernetes_login.log_in(self.context) as options:
-            answer = cluster_api.send_request("the Kubernetes API", method, url, TODO, params=params, **options)
+            answer = cluster_api.send_request("the Kubernetes API", method, url, API_REMEDY, params=params, **options)
         if answer.status_code == 401:
             kubernetes_login.forget_tokens()
         return answer

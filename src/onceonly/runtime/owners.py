@@ -2,7 +2,8 @@
 
 On Linux a process is identified by its PID, the boot and the PID namespace in which the PID is valid (two containers
 may share a host name), and its start in clock ticks since boot, which clock changes do not affect. A wrong result
-costs work, never rows: attempts are fenced by the state table. Source: proc(5)."""
+costs work, never rows: attempts are fenced by the state table. Source: proc(5).
+"""
 
 from __future__ import annotations
 

@@ -278,9 +278,9 @@ FAULTS = (  # the most telling first: an error may have the words of several
 def classify(text: str) -> tuple[str, str]:
     """Return the code of an error, and what to do about it."""
     lines = [line for line in text.splitlines() if not JAVA_TRACE_LINE.match(line)]
-    told = "\n".join([*lines, *(NAME_TOO_LONG_TEXT for line in lines if _names_too_long(line))])
+    searched_text = "\n".join([*lines, *(NAME_TOO_LONG_TEXT for line in lines if _names_too_long(line))])
     for fault in FAULTS:
-        if fault.words.search(told):
+        if fault.words.search(searched_text):
             return fault.code, f"{fault.todo} {NOTHING_PUBLISHED} Then retry the stage."
     return UNCLASSIFIED, f"{NOTHING_PUBLISHED} {DEFAULT_REMEDY}"
 

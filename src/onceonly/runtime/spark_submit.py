@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from onceonly import redaction
-from onceonly.errors import NotCommitted, OnceonlyError, OutcomeUnknown
 from onceonly.runtime import child_process
 from onceonly.runtime.child_process import hidden_properties
-from onceonly.runtime.cluster import Cluster, DriverJob
+from onceonly.runtime.cluster import DriverJob
 from onceonly.runtime.jobs import program
 from onceonly.runtime.spark_connection import SparkConnection
 from onceonly.settings import Settings
@@ -79,42 +78,3 @@ class SparkSubmit:
         self.ended = True
         if self.child:
             child_process.signal_group(self.child, signal.SIGKILL)
-
-
-def require_submitted(cluster: Cluster, job: DriverJob, code: int, lines: Sequence[str]) -> str:
-    """Return the application that spark-submit has started. What it does not vouch for is ended.
-
-    Args:
-        code: the exit code of spark-submit.
-        lines: its last lines.
-    Raises:
-        NotCommitted: nothing is running.
-        OutcomeUnknown: something may be running.
-    """
-    output = "\n".join(lines)
-    try:
-        applications = cluster.list_submitted(job)
-        if applications and not code:
-            return applications[0]
-        for application in applications:
-            cluster.end(application)
-    except OnceonlyError as error:
-        raise OutcomeUnknown(
-            f"it is not known whether the driver of {job.name} was started.",
-            f"{output}\n{error}",
-            "The next try looks for it first.",
-            code="submission-unknown",
-        ) from error
-    if not code:
-        raise OutcomeUnknown(
-            f"the driver of {job.name} was submitted, but the cluster does not know it.",
-            output,
-            "Try again.",
-            code="submission-unknown",
-        )
-    raise NotCommitted(
-        f"the driver of {job.name} was not submitted: spark-submit ended with {code}.",
-        output,
-        "Nothing of it is running.",
-        code="submission-failed",
-    )

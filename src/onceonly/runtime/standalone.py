@@ -14,8 +14,8 @@ from onceonly.errors import NotCommitted, OutcomeUnknown
 from onceonly.runtime import cluster_api, spark_submit
 from onceonly.runtime.cluster import GONE, ApplicationStatus, DriverJob, Launcher, RunningApplication
 
-ENDED = ("FINISHED", "FAILED", "KILLED", "ERROR")
-TODO = (
+ENDED_STATES = ("FINISHED", "FAILED", "KILLED", "ERROR")
+MASTER_REMEDY = (
     "Does it run with spark.master.rest.enabled=true? If its REST port is not 6066, set 'rest-port' in the "
     "connection's extra."
 )
@@ -70,7 +70,7 @@ class Standalone:
         state = answer.get("driverState")
         if not state:
             return GONE
-        return ApplicationStatus(str(state), state not in ENDED)
+        return ApplicationStatus(str(state), state not in ENDED_STATES)
 
     def end(self, application: str) -> None:
         _ask(self.rest, "POST", f"kill/{application}")
@@ -114,7 +114,7 @@ def _ask(rest: str, method: str, path: str, body: Mapping[str, Any] | None = Non
 
     Raises as `cluster_api.send_request`, and OutcomeUnknown where no master answers.
     """
-    response = cluster_api.send_request("Spark's master", method, f"{rest}/v1/submissions/{path}", TODO, body)
+    response = cluster_api.send_request("Spark's master", method, f"{rest}/v1/submissions/{path}", MASTER_REMEDY, body)
     answer = cluster_api.parse_object(response)
     if answer is None:
         raise OutcomeUnknown(

@@ -20,17 +20,16 @@ import requests
 from onceonly.errors import NotCommitted, OnceonlyError, OutcomeUnknown
 from onceonly.runtime import cluster_api
 from onceonly.runtime.child_process import drop_java_frames, hidden_file
-from onceonly.runtime.cluster import GONE, ApplicationStatus, DriverJob, Launcher, RunningApplication
+from onceonly.runtime.cluster import GONE, ApplicationStatus, DriverJob, Launcher, RunningApplication, require_submitted
 from onceonly.runtime.jobs import program
-from onceonly.runtime.spark_submit import require_submitted
 from onceonly.spark import s3
 
 RUNNING_STATES = ("ACCEPTED", "NEW", "NEW_SAVING", "RUNNING", "SUBMITTED")
-ENDED = ("FAILED", "FINISHED", "KILLED")
+ENDED_STATES = ("FAILED", "FINISHED", "KILLED")
 LOG_BYTES = 8192  # the last ones
 CONTAINER = re.compile(r"container_\w+")
 FRAME_OF_LOG = re.compile(r"\*+$|(End of )?LogType:|$")  # what the NodeManager puts around a log
-TODO = "Check 'yarn_resourcemanager_webapp_address' in the connection's extra. This is safe to retry."
+YARN_REMEDY = "Check 'yarn_resourcemanager_webapp_address' in the connection's extra. This is safe to retry."
 KERBEROS = "requests_kerberos"
 FILES = "spark.yarn.dist.files"
 CONNECTIONS_FILE = "onceonly-connections.json"  # in the working directory of the driver
@@ -69,7 +68,7 @@ class Yarn:
         app = self._application(application)
         if not app:
             return GONE
-        return ApplicationStatus(str(app["state"]), app["state"] not in ENDED)
+        return ApplicationStatus(str(app["state"]), app["state"] not in ENDED_STATES)
 
     def end(self, application: str) -> None:
         answer = self._ask("PUT", f"apps/{application}/state", {"state": "KILLED"})
@@ -130,7 +129,7 @@ class Yarn:
             url = f"{manager}/ws/v1/cluster/{path}"
             try:
                 answer = cluster_api.send_request(
-                    "YARN's ResourceManager", method, url, TODO, body, params=all_params, **_login()
+                    "YARN's ResourceManager", method, url, YARN_REMEDY, body, params=all_params, **_login()
                 )
             except OnceonlyError as error:
                 last_error = error
@@ -147,7 +146,7 @@ class Yarn:
         raise last_error or OutcomeUnknown(
             "no ResourceManager of YARN is active.",
             f"These were asked: {', '.join(self.managers)}.",
-            TODO,
+            YARN_REMEDY,
             code="cluster-unreachable",
         )
 

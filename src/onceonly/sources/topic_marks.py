@@ -1,7 +1,8 @@
 """Marks of topics, by which plan and stage notice that a broker has lost the end of a log, and that it grew again.
 
 A mark names, of each partition, the record batch that holds the last offset of a range: the epoch of the leader that
-appended it, its first offset, and its CRC, as compact JSON: {"0":[4,195,3735928559]}."""
+appended it, its first offset, and its CRC, as compact JSON: {"0":[4,195,3735928559]}.
+"""
 
 from __future__ import annotations
 

@@ -73,7 +73,10 @@ def test_a_run_whose_drivers_are_on_the_cluster(world: World, cluster: Cluster, 
     assert "sink 'numbers': 8 rows, examined on Spark" in ran["log"]
     assert world.project.published() == Counter(range(8))
     assert world.reports() == []
-    assert WORK.stage(connections.read_spark_connection("spark"), Settings.from_env(), connections.read_extra) is None
+    assert (
+        WORK.prepare_stage(connections.read_spark_connection("spark"), Settings.from_env(), connections.read_extra)
+        is None
+    )
 
 
 @pytest.mark.heavy

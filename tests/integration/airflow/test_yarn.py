@@ -185,7 +185,7 @@ def test_no_application_goes_on_of_a_driver_that_is_ended(world: World, yarn: Ya
 @pytest.mark.heavy
 def test_a_submission_that_is_killed_leaves_no_application(world: World, yarn: Yarn) -> None:
     world.plan("slow")
-    made = WORK.stage(connections.read_spark_connection("spark"), Settings.from_env(), connections.read_extra)
+    made = WORK.prepare_stage(connections.read_spark_connection("spark"), Settings.from_env(), connections.read_extra)
     assert made is not None
     killed = threading.Thread(
         target=lambda: (wait_until(lambda: made.launcher.child, "it has begun", PATIENCE), made.end())

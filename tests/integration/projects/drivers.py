@@ -133,7 +133,7 @@ def make_world(
 
 def submit(spark: SparkConnection, anew: bool = False) -> Driver:
     """As a task does. `anew`: as one that looks for no driver of another try, as if both looked at the same time."""
-    found = WORK.stage(spark, Settings.from_env(), connections.read_extra)
+    found = WORK.prepare_stage(spark, Settings.from_env(), connections.read_extra)
     assert found is not None
     if anew:
         found._find_running = lambda: iter(())  # type: ignore[method-assign]

@@ -78,7 +78,7 @@ def world(tmp_path: Path) -> World:
 
 def submission(world: World, owner: str = RUN) -> driver_submission.Submission:
     settings = Settings.from_env({"ONCEONLY_STATE": world.state.uri, "ONCEONLY_PROJECT": "/project"})
-    found = driver_submission.Work("flights", 1, owner).stage(SPARK, settings, read_variable)
+    found = driver_submission.Work("flights", 1, owner).prepare_stage(SPARK, settings, read_variable)
     assert found is not None
     return found
 
