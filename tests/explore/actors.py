@@ -15,7 +15,7 @@ from onceonly.checkpoint.offsets import Interval
 from onceonly.coordinator import gate as gating
 from onceonly.coordinator.accept_loss import Acceptance
 from onceonly.coordinator.manual import Seen
-from onceonly.coordinator.skip_offsets import Skip
+from onceonly.coordinator.skip import Skip
 from onceonly.errors import Fenced, InvalidPipeline, OnceonlyError, StageAgain
 
 Alive = Callable[[Checkpoint], bool]

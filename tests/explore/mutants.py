@@ -21,9 +21,9 @@ class Mutant:
 
 
 COORDINATOR = "onceonly.coordinator.coordinator"
-PLAN, STAGE, GATE, PUBLISH, RESOLVE, REWIND, SWEEP, ID_POOL, SKIP = (
+PLAN, STAGE, GATE, PUBLISH, RESOLVE, REWIND, SWEEP, SKIP = (
     f"onceonly.coordinator.{name}"
-    for name in ("plan", "stage", "gate", "publish", "resolve", "rewind", "sweep", "id_pool", "skip_offsets")
+    for name in ("plan", "stage", "gate", "publish", "resolve", "rewind", "sweep", "skip")
 )
 REHEARSAL, MANUAL, HISTORY, ACCEPT_LOSS = (
     f"onceonly.coordinator.{name}" for name in ("rehearsal", "manual", "target_history", "accept_loss")
@@ -277,21 +277,21 @@ GUARDS = [
     ),
     Mutant(
         "a slot is leased twice",
-        ID_POOL,
+        STAGE,
         "free_slots = [slot for slot in range(pipeline.pool_size) if slot not in leased_slots]",
         "free_slots = list(range(pipeline.pool_size))",
         "pool-intervals",
     ),
     Mutant(
         "the pool is ended by an older look",
-        ID_POOL,
+        SWEEP,
         '    open_transactions = live.list_pooled(f"{state.id}-{pipeline}-{live.name}")\n    if not open_transactions:\n        return []\n    view = state.view(pipeline)  # after the list: what a newer lease has opened since cannot be in it\n',
         '    view = state.view(pipeline)\n    open_transactions = live.list_pooled(f"{state.id}-{pipeline}-{live.name}")\n    if not open_transactions:\n        return []\n',
         "pool-intervals",
     ),
     Mutant(
         "what waits in the pool is ended",
-        ID_POOL,
+        SWEEP,
         "return waits and live.needs(holder.handles[sink], txn)",
         "return False",
         "pool-kept",
@@ -410,7 +410,7 @@ EDGE = [
     Mutant(
         "a pipeline is renamed",
         COORDINATOR,
-        "        refuse_renamed(self.state, seen, pipeline, sources)\n",
+        "        restore_check.refuse_renamed(self.state, seen, pipeline, sources)\n",
         "",
         "renamed",
     ),
@@ -622,8 +622,8 @@ EDGE = [
     Mutant(
         "offsets left out whatever the person has seen",
         COORDINATOR,
-        "action.guard(lambda view: skip_offsets.row(view, source, said))",
-        "lambda view: skip_offsets.row(view, source, said)",
+        "action.guard(lambda view: skip.offsets_row(view, source, said))",
+        "lambda view: skip.offsets_row(view, source, said)",
         "skip-both",
     ),
     Mutant(

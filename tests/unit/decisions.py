@@ -14,7 +14,7 @@ from unit.versions import NOON, minutes
 
 from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.checkpoint.offsets import FILES, Interval, TopicRange
-from onceonly.coordinator.cut import Cut
+from onceonly.coordinator.ranges import Cut
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.tables import FileSource

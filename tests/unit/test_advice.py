@@ -176,11 +176,11 @@ ADVICE: dict[str, Followed] = {
     # ---- the state table
     "onceonly state forward": Followed(
         "a state table that was restored from an older copy",
-        f"{COORDINATOR}test_lineage.py::test_the_command_in_the_message_goes_on_with_every_row_once",
+        f"{COORDINATOR}test_restore_check.py::test_the_command_in_the_message_goes_on_with_every_row_once",
     ),
     "onceonly state init": Followed(
         "there has never been a state table; targets of another one are refused afterwards",
-        f"{COORDINATOR}test_lineage.py::test_a_table_that_somebody_has_placed_is_made_by_state_init_alone",
+        f"{COORDINATOR}test_restore_check.py::test_a_table_that_somebody_has_placed_is_made_by_state_init_alone",
     ),
     "onceonly state relocate": Followed("a moved state table", f"{CLI}test_a_moved_table_is_refused_until_relocated"),
     "onceonly state fork": Followed(

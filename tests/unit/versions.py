@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 from unit import tables
 
 from onceonly.checkpoint.offsets import DELTA, Interval, TopicRange
-from onceonly.coordinator.cut import Cut
+from onceonly.coordinator.ranges import Cut
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.tables import DeltaSource

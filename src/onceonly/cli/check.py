@@ -101,7 +101,7 @@ def _check_stores(pipeline: Pipeline, settings: Settings) -> list[str]:
 
 def _check_upstream(pipeline: Pipeline, parts: LiveServices, settings: Settings) -> list[str]:
     """Check the pipelines that write what it reads."""
-    from onceonly.coordinator import barrier
+    from onceonly.coordinator import upstream
 
     if not pipeline.after:
         return []
@@ -113,7 +113,7 @@ def _check_upstream(pipeline: Pipeline, parts: LiveServices, settings: Settings)
             "Run that pipeline first, with the same state table, or correct after. Nothing was written.",
             code="upstream-missing",
         )
-    return barrier.check(state, parts, pipeline)
+    return upstream.check_upstreams(state, parts, pipeline)
 
 
 def _check_targets(pipeline: Pipeline, parts: LiveServices, settings: Settings) -> list[str]:
@@ -156,7 +156,7 @@ def _find_latest(state: StateTable | None, pipeline: Pipeline) -> Checkpoint | N
 
 def _dated_ahead(pipeline: Pipeline, settings: Settings) -> list[str]:
     """Return a line for each source that is read by times: how many unread records are dated in the future."""
-    from onceonly.coordinator.pins import count_ahead
+    from onceonly.coordinator.boundaries import count_ahead
     from onceonly.runtime import live_services
 
     if pipeline.mode != "interval" or pipeline.after:

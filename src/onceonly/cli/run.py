@@ -242,7 +242,7 @@ def _check(pipeline: Pipeline, interval: Interval | None, settings: Settings) ->
 
     Returns the pipeline with its tables' paths, and the parts that it runs on.
     """
-    from onceonly.coordinator.cut import Cut
+    from onceonly.coordinator.ranges import Cut
     from onceonly.runtime import live_services
 
     parts = environment.open_services(settings)

@@ -95,7 +95,7 @@ def look_at_pipeline(state: StateTable, pipeline: str, seen: int | None, questio
 
 
 def _skip_offsets(coordinator: Coordinator, pipeline: str, offsets: Offsets, reason: str, seen: Seen) -> Checkpoint:
-    from onceonly.coordinator.skip_offsets import Skip
+    from onceonly.coordinator.skip import Skip
 
     topic, partition, to = offsets
     return coordinator.skip_offsets(pipeline, Skip(topic or "", partition or 0, to or 0, person(), reason, seen))

@@ -17,19 +17,18 @@ from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State, Transaction
 from onceonly.checkpoint.offsets import Interval
 from onceonly.checkpoint.sink import PooledTransaction
-from onceonly.coordinator import accept_loss, barrier, forward, lineage, rewind, skip, skip_offsets, target_history
+from onceonly.coordinator import accept_loss, forward, restore_check, rewind, skip, target_history, upstream
 from onceonly.coordinator.accept_loss import Acceptance, Loss
-from onceonly.coordinator.cut import Cut
 from onceonly.coordinator.forward import Forward
 from onceonly.coordinator.gate import Gatekeeper
 from onceonly.coordinator.manual import Action, Seen
 from onceonly.coordinator.messages import classify_settle_error, classify_sweep_error, refuse_fenced, refuse_uncommitted
 from onceonly.coordinator.plan import Planned, Planning
 from onceonly.coordinator.publish import Publisher, Rehearsed
+from onceonly.coordinator.ranges import Cut
 from onceonly.coordinator.rehearsal import Rehearser
-from onceonly.coordinator.rename import refuse_renamed
 from onceonly.coordinator.resolve import Resolver
-from onceonly.coordinator.skip_offsets import Skip
+from onceonly.coordinator.skip import Skip
 from onceonly.coordinator.stage import Produce, Stager
 from onceonly.coordinator.sweep import sweep
 from onceonly.errors import Fenced, GateFailed, OnceonlyError, StageAgain
@@ -81,12 +80,12 @@ class Coordinator:
         if pipeline.gate:
             self.parts.inspector(pipeline).check()
         sources = self.parts.sources(pipeline)
-        before = partial(barrier.find, self.state, self.parts, pipeline, interval)
+        before = partial(upstream.find_barrier, self.state, self.parts, pipeline, interval)
         cut = Cut(pipeline, sources, interval, before if pipeline.after else None)
         planning = Planning(pipeline, self.parts, cut, owner, reprocess, instance)
         seen = self.state.tidy(self.state.view(pipeline.name))
-        refuse_renamed(self.state, seen, pipeline, sources)
-        lineage.check_plan(self.state, seen, pipeline, self.parts, sources)
+        restore_check.refuse_renamed(self.state, seen, pipeline, sources)
+        restore_check.check_plan(self.state, seen, pipeline, self.parts, sources)
         errors = self._settle(seen, lambda checkpoint: checkpoint.owner == owner or alive(checkpoint))
         if errors and pipeline.mode == "chained":
             raise errors[0]  # in interval mode the commit task meets it, after its own staging
@@ -343,7 +342,7 @@ class Coordinator:
         """Return what a rewind would take back, unless a target is ahead of the state table, or lacks checkpoints."""
         later = rewind.list_undone(view, epoch)
         pipeline = Pipeline.from_json(later[0].definition)
-        lineage.check_stage(self.state, pipeline, self.parts, view)
+        restore_check.check_stage(self.state, pipeline, self.parts, view)
         target_history.check(self.state, self.parts, pipeline, view)
         return later
 
@@ -389,9 +388,11 @@ class Coordinator:
         """
         latest = self.state.view(name).latest
         pipeline = Pipeline.from_json(latest.definition) if latest else None
-        landed = barrier.make_closed(self.state, self.parts, pipeline).tables if pipeline else ()
-        action = skip.action(interval, who, reason, seen)
-        view = self._transitions.change(name, action.guard(lambda view: skip.row(view, interval, action, landed)))
+        landed = upstream.make_closed_barrier(self.state, self.parts, pipeline).tables if pipeline else ()
+        action = skip.make_interval_action(interval, who, reason, seen)
+        view = self._transitions.change(
+            name, action.guard(lambda view: skip.interval_row(view, interval, action, landed))
+        )
         return view.planned_for(interval)[-1]
 
     def skip_offsets(self, name: str, said: Skip) -> Checkpoint:
@@ -401,9 +402,9 @@ class Coordinator:
             InvalidPipeline: something is unsettled, it is not ahead of the pipeline and in the log, the pipeline
                 keeps state or runs by intervals, or it has changed since the person looked; nothing was written.
         """
-        pipeline = skip_offsets.pipeline(self.state.view(name), said)
-        source, action = self.parts.sources(pipeline)[said.topic], skip_offsets.action(said)
-        view = self._transitions.change(name, action.guard(lambda view: skip_offsets.row(view, source, said)))
+        pipeline = skip.require_skippable(self.state.view(name), said)
+        source, action = self.parts.sources(pipeline)[said.topic], skip.make_offsets_action(said)
+        view = self._transitions.change(name, action.guard(lambda view: skip.offsets_row(view, source, said)))
         return view.require(_epoch_of(action, view))
 
     def compare_targets(self, pipeline: Pipeline) -> list[str]:

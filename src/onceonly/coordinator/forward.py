@@ -15,11 +15,11 @@ from typing import Any
 from onceonly.checkpoint.interfaces import Parts, Source
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import Interval, Offsets, Ranges, TopicRange, range_of, same_topic
-from onceonly.coordinator import barrier, lineage
-from onceonly.coordinator.cut import Cut
+from onceonly.coordinator import restore_check, upstream
+from onceonly.coordinator.boundaries import mark_left_out
 from onceonly.coordinator.manual import Action, Seen
 from onceonly.coordinator.messages import how_to_settle
-from onceonly.coordinator.pins import mark_left_out
+from onceonly.coordinator.ranges import Cut
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.transitions import Transitions
@@ -54,7 +54,7 @@ def forward(transitions: Transitions, parts: Parts, pipeline: Pipeline, statemen
     """
     _check_kind(pipeline, statement)
     sources = parts.sources(pipeline)
-    traces = lineage.list_traces(parts, pipeline, sources)
+    traces = restore_check.list_traces(parts, pipeline, sources)
     shown_decision = max((trace.decision for trace in traces), default=0)
     if statement.decision < shown_decision:
         raise _refuse(pipeline, f"Its targets show decision {shown_decision}, and --decision is {statement.decision}.")
@@ -62,7 +62,9 @@ def forward(transitions: Transitions, parts: Parts, pipeline: Pipeline, statemen
     used = max((trace.epoch for trace in own_traces), default=0)
     for number, interval in enumerate(statement.intervals or [None], 1):
         last = number >= len(statement.intervals)
-        cut = Cut(pipeline, sources, interval, partial(barrier.make_closed, transitions.state, parts, pipeline))
+        cut = Cut(
+            pipeline, sources, interval, partial(upstream.make_closed_barrier, transitions.state, parts, pipeline)
+        )
         action = _action(statement, interval)
         decide = partial(_decide, pipeline, cut, sources, statement, last, used)
         view = transitions.change(pipeline.name, action.guard(decide, partial(_is_of_same_command, statement)))

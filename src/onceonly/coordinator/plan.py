@@ -1,6 +1,6 @@
 """Which checkpoint a plan is about: one that is there, one to take over, a new one, or one in place of another.
 
-Read `Planning.decide` first; what it calls follows in the order of the calls. Offsets: `cut` and `pins`.
+Read `Planning.decide` first; what it calls follows in the order of the calls. Offsets: `ranges` and `boundaries`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Handle, Row, State
 from onceonly.checkpoint.offsets import Interval, has_data
 from onceonly.checkpoint.sink import replaceable
-from onceonly.coordinator.cut import Cut
 from onceonly.coordinator.messages import how_to_settle
+from onceonly.coordinator.ranges import Cut
 from onceonly.errors import Busy, InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.view import View

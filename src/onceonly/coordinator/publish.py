@@ -11,9 +11,8 @@ from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Handle, Outcome, Row, State
 from onceonly.checkpoint.sink import KeepsCopies, Sink
 from onceonly.coordinator import target_history
-from onceonly.coordinator.id_pool import discard_idle
 from onceonly.coordinator.messages import classify_settle_error, refuse_fenced
-from onceonly.coordinator.sweep import revoke
+from onceonly.coordinator.sweep import discard_idle, revoke
 from onceonly.errors import Fenced, InDoubt, NotCommitted, OnceonlyError, OutcomeUnknown, TargetWentBack, first_sentence
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.transitions import Transitions

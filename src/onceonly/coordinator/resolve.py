@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from onceonly.checkpoint.model import Checkpoint, Event, Outcome, Row, State
 from onceonly.checkpoint.sink import Resolvable, ShowsEvidence, never_in_doubt
-from onceonly.coordinator.id_pool import discard_idle
 from onceonly.coordinator.manual import Action, RowTest
 from onceonly.coordinator.publish import Publisher, sink_row
+from onceonly.coordinator.sweep import discard_idle
 from onceonly.errors import InvalidPipeline, OutcomeUnknown, first_sentence
 from onceonly.statetable.transitions import Transitions
 from onceonly.statetable.view import View

@@ -1,30 +1,49 @@
-"""An interval that is left out on purpose: manual resolution of a gap, or of an interval that cannot be staged.
+"""Manual resolution of what is left out on purpose: an interval, or offsets of a chained pipeline.
 
-It pins nothing that was not pinned. It is settled in one row, as an interval without records is. Its offsets are those
-of the aborted checkpoint, or run from one neighbour to the other, so that it can still be processed if it is wanted
-after all.
+An interval is a gap, or cannot be staged. Skipping it pins nothing that was not pinned. It is settled in one row, as an
+interval without records is. Its offsets are those of the aborted checkpoint, or run from one neighbour to the other, so
+that it can still be processed if it is wanted after all.
+
+Offsets are what a chain cannot, or shall not, read. They are a checkpoint of their own, settled in one row: its range
+is what is left out, and the next one begins at its end. So the ranges still join without a gap, and the record of what
+nobody has read is one of them. What an aborted checkpoint pinned is free again: of the other partitions and topics, the
+next checkpoint reads it from the same start.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from onceonly.checkpoint import offsets
+from onceonly.checkpoint.interfaces import Source
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
-from onceonly.checkpoint.offsets import Boundary, Interval, TopicRange
+from onceonly.checkpoint.offsets import (
+    KAFKA,
+    WORDS,
+    Boundary,
+    Interval,
+    TopicLog,
+    TopicRange,
+    range_between,
+    range_of,
+    same_topic,
+)
+from onceonly.coordinator.boundaries import mark_left_out
 from onceonly.coordinator.manual import Action, Seen, intervals_of
+from onceonly.coordinator.messages import how_to_settle
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.view import View
 
+# ---- an interval
 
-def action(interval: Interval, who: str, reason: str, seen: Seen | None) -> Action:
+
+def make_interval_action(interval: Interval, who: str, reason: str, seen: Seen | None) -> Action:
     """Return what the person records. Intervals that run meanwhile do not change it, unless they begin."""
     return Action.on_pipeline(Event.EMPTY, who, seen, {"skipped": reason}, intervals_of, interval)
 
 
-def row(view: View, interval: Interval, action: Action, landed: Collection[str] = ()) -> Row | None:
+def interval_row(view: View, interval: Interval, action: Action, landed: Collection[str] = ()) -> Row | None:
     """Return the row that settles `interval` as skipped; None when it is skipped already.
 
     Args:
@@ -37,7 +56,9 @@ def row(view: View, interval: Interval, action: Action, landed: Collection[str] 
     covered = view.planned_for(interval)
     for other in covered:
         if other.interval != interval or not (other.skipped is not None or other.state is State.ABORTED):
-            raise _refuse(view, interval, f"Epoch {other.epoch} covers {other.interval} and is {other.state.value}.")
+            raise _refuse_interval(
+                view, interval, f"Epoch {other.epoch} covers {other.interval} and is {other.state.value}."
+            )
     if any(other.skipped is not None for other in covered):
         return None
     ranges = list(covered[-1].ranges) if covered else []
@@ -60,10 +81,10 @@ def _require_intervals(view: View, interval: Interval) -> Checkpoint:
     """
     latest = view.latest
     if latest is None or latest.interval is None:
-        raise _refuse(view, interval, "It does not run by intervals, or it has not run yet.")
+        raise _refuse_interval(view, interval, "It does not run by intervals, or it has not run yet.")
     state = Pipeline.from_json(latest.definition).state
     if state:
-        raise _refuse(view, interval, f"It keeps state ('{state.name}'), and the next interval would miss it.")
+        raise _refuse_interval(view, interval, f"It keeps state ('{state.name}'), and the next interval would miss it.")
     return latest
 
 
@@ -76,11 +97,11 @@ def _range_of_gap(view: View, interval: Interval, last: TopicRange) -> TopicRang
     _, after = view.boundaries(interval.end, last.topic)
     if before is None or after is None:
         todo = "What comes before the first interval, or after the last one, is left out by not being run."
-        raise _refuse(view, interval, "It does not lie between two intervals that are pinned.", todo)
+        raise _refuse_interval(view, interval, "It does not lie between two intervals that are pinned.", todo)
     if (before.time, after.time) != (interval.start, interval.end):
-        raise _refuse(view, interval, *_explain_gap(before, after))
+        raise _refuse_interval(view, interval, *_explain_gap(before, after))
     end = after.offsets if after.topic_id else before.offsets
-    return offsets.range_between(last, before.topic_id, before.offsets, end)
+    return range_between(last, before.topic_id, before.offsets, end)
 
 
 def _make_empty(range_: TopicRange) -> TopicRange:
@@ -94,6 +115,132 @@ def _explain_gap(before: Boundary, after: Boundary) -> tuple[str, str]:
     )
 
 
-def _refuse(view: View, interval: Interval, why: str, todo: str = "") -> InvalidPipeline:
+def _refuse_interval(view: View, interval: Interval, why: str, todo: str = "") -> InvalidPipeline:
     todo = todo or f"See what is left out: onceonly status {view.pipeline}."
     return InvalidPipeline(f"{view.pipeline}: {interval} cannot be skipped.", why, f"{todo} Nothing was written.")
+
+
+# ---- offsets
+
+
+@dataclass(frozen=True)
+class Skip:
+    """A person's request to leave out: of one partition, everything that comes before the offset `to`."""
+
+    topic: str
+    partition: int
+    to: int
+    who: str
+    reason: str
+    seen: Seen | None = None  # what that person was shown of the pipeline
+
+
+def make_offsets_action(skip: Skip) -> Action:
+    """Return what the person records; the row names the offset as the end of a range."""
+
+    def has_same_end(row: Row) -> bool:
+        range_ = range_of(map(TopicRange.from_json, row.body["ranges"]), skip.topic)
+        return range_ is not None and range_.ends.get(skip.partition) == skip.to
+
+    without_offset = Action.on_pipeline(Event.EMPTY, skip.who, skip.seen, {"skipped": skip.reason})
+    return replace(without_offset, also=has_same_end)
+
+
+def require_skippable(view: View, skip: Skip) -> Pipeline:
+    """Return the pipeline as it ran last.
+
+    Raises:
+        InvalidPipeline: it has no such topic, has not run yet, runs by intervals, keeps state, or comes after others.
+    """
+    latest = view.latest
+    if latest is None:
+        raise _refuse_offsets(view, skip, "It has not run yet.", "Say where it begins: start=… of its source.")
+    if latest.interval is not None:
+        raise _refuse_offsets(
+            view, skip, "It runs by intervals.", "Leave out a whole interval: onceonly skip … --interval."
+        )
+    last_pipeline = Pipeline.from_json(latest.definition)
+    if last_pipeline.state:
+        raise _refuse_offsets(
+            view, skip, f"It keeps state ('{last_pipeline.state.name}'), which would miss those records."
+        )
+    if last_pipeline.after:
+        names = ", ".join(last_pipeline.after)
+        raise _refuse_offsets(view, skip, f"It comes after {names}, and reads what that has published.")
+    if range_of(latest.ranges, skip.topic) is None:
+        topics = ", ".join(range_.label for range_ in latest.ranges)
+        raise _refuse_offsets(view, skip, f"It reads {topics}, and nothing called '{skip.topic}'.")
+    return last_pipeline
+
+
+def offsets_row(view: View, source: Source, skip: Skip) -> Row | None:
+    """Return the row that leaves the offsets out; None when the last checkpoint has done so.
+
+    Raises:
+        InvalidPipeline: something is not settled yet; or it goes back, or ahead of the log.
+        SourceLost: the topic is another one.
+    """
+    require_skippable(view, skip)
+    _check_settled(view, skip)
+    log, latest = source.log(), view.latest
+    assert latest is not None
+    starts = [_range_at_start(latest, range_) for range_ in latest.ranges]
+    position = range_of(starts, skip.topic)
+    assert position is not None
+    same_topic(position.topic_id, log, "the last checkpoint")
+    start = position.starts.get(skip.partition, 0)
+    if latest.skipped is not None and start == skip.to:
+        return None
+    _check_offset(view, log, skip, start)
+    partitions = {**position.partitions, skip.partition: (start, skip.to)}
+    left_out = mark_left_out(source, replace(position, partitions=partitions, mark=None), position)
+    ranges = [left_out if range_.topic == skip.topic else range_ for range_ in starts]
+    body = {
+        "definition": latest.definition,
+        "ranges": [range_.to_json() for range_ in ranges],
+        **make_offsets_action(skip).body,
+    }
+    return view.row(view.head.epoch + 1, Event.EMPTY, 0, owner=skip.who, body=body)
+
+
+def _check_settled(view: View, skip: Skip) -> None:
+    if view.open:
+        first = view.open[0]
+        why = f"Epoch {first.epoch} is {first.state.value}, and may still publish what it has read."
+        raise _refuse_offsets(view, skip, why, f"{how_to_settle(first)}.")
+
+
+def _check_offset(view: View, log: TopicLog, skip: Skip, start: int) -> None:
+    word, unit = WORDS[log.kind]
+    if skip.partition not in log.partitions:
+        raise _refuse_offsets(view, skip, f"The {word} has the partitions {sorted(log.partitions)}.")
+    end = log.partitions[skip.partition][1]
+    if not start < skip.to <= end:
+        raise _refuse_offsets(
+            view, skip, f"It continues at {unit} {start}, and the log ends at {end}: --to lies in between."
+        )
+
+
+def _range_at_start(latest: Checkpoint, range_: TopicRange) -> TopicRange:
+    """Return an empty range at the place where the next checkpoint would begin.
+
+    What an aborted checkpoint pinned comes first again.
+    """
+    committed = latest.state is State.COMMITTED
+    positions = range_.ends if committed else range_.starts
+    partitions = {partition: (offset, offset) for partition, offset in positions.items()}
+    return replace(range_, partitions=partitions, mark=range_.mark if committed else None)  # it is that of an end
+
+
+def _refuse_offsets(view: View, skip: Skip, why: str, todo: str = "") -> InvalidPipeline:
+    what = f"{view.pipeline}: {_describe_skip(view, skip)} {skip.to}."
+    todo = todo or f"See where it is: onceonly status {view.pipeline}."
+    return InvalidPipeline(what, why, f"{todo} Nothing was written.")
+
+
+def _describe_skip(view: View, skip: Skip) -> str:
+    """Write what cannot be skipped, in the words of its source. Only topics have partitions that are named."""
+    range_ = range_of(view.latest.ranges, skip.topic) if view.latest else None
+    word, unit = WORDS[range_.kind if range_ else KAFKA]
+    partition = f" partition {skip.partition}" if word == WORDS[KAFKA][0] else ""
+    return f"{word} '{skip.topic}'{partition} cannot be skipped to {unit}"

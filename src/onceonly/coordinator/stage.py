@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -17,11 +17,10 @@ from typing import Any
 from onceonly.checkpoint.interfaces import Parts, Source
 from onceonly.checkpoint.model import Checkpoint, Claim, Event, Handle, Row, State
 from onceonly.checkpoint.sink import Sink, StagesSmallBatches
-from onceonly.coordinator import lineage, target_history
-from onceonly.coordinator.id_pool import free_slot
+from onceonly.coordinator import restore_check, target_history
 from onceonly.coordinator.messages import refuse_fenced
 from onceonly.coordinator.publish import Publisher
-from onceonly.errors import Fenced, InvalidPipeline, OnceonlyError
+from onceonly.errors import Fenced, InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.transitions import Transitions
 from onceonly.statetable.view import View
@@ -62,7 +61,7 @@ class Stager:
         pipeline = Pipeline.from_json(checkpoint.definition)
         try:
             sinks = {sink.name: self._parts.sink(pipeline, sink.name) for sink in pipeline.sinks}
-            lineage.check_stage(self._transitions.state, pipeline, self._parts, view, sinks.values())
+            restore_check.check_stage(self._transitions.state, pipeline, self._parts, view, sinks.values())
             body = self._stage_sinks(pipeline, sinks, checkpoint, produce)
         except BaseException as error:
             self._remove(checkpoint, error)
@@ -122,7 +121,7 @@ class Stager:
                 raise refuse_fenced(checkpoint, f"epoch {newer} has continued without it")
             if since is not None and checkpoint.last_seq != since:
                 raise refuse_fenced(checkpoint, "it has changed since this process was started to stage it")
-            claim = Claim(nonce, self._transitions.state.id, worker, free_slot(view, checkpoint))
+            claim = Claim(nonce, self._transitions.state.id, worker, _find_free_slot(view, checkpoint))
             return view.row(epoch, Event.CLAIMED, checkpoint.attempt + 1, body=claim.to_json())
 
         return self._transitions.change(name, decide)
@@ -277,3 +276,38 @@ def _check_outputs(pipeline: Pipeline, outputs: Mapping[str, Any]) -> None:
             f"It returned {sorted(outputs)} and the sinks are {sorted(names)}.",
             "Return one DataFrame per sink, by name. Nothing was staged.",
         )
+
+
+# ---- the pool of transactional ids: slots that the state table leases to attempts
+
+
+def _find_free_slot(view: View, checkpoint: Checkpoint) -> int | None:
+    """Find a slot for the checkpoint's next attempt; None: its pipeline has no pool.
+
+    One that no unsettled checkpoint holds; else one of its own earlier attempts, which will surely not be recorded.
+
+    Raises:
+        NotCommitted: all are leased.
+    """
+    pipeline = Pipeline.from_json(checkpoint.definition)
+    if pipeline.pool_size is None:
+        return None
+    own_slots = _leased_slots([checkpoint])
+    leased_slots = _leased_slots([other for other in view.open if other.epoch != checkpoint.epoch])
+    free_slots = [slot for slot in range(pipeline.pool_size) if slot not in leased_slots]
+    if free_slots:
+        return min(free_slots, key=lambda slot: (slot in own_slots, slot))
+    raise NotCommitted(
+        f"{pipeline.name} epoch {checkpoint.epoch}: every slot of the pool of transactional ids is leased.",
+        f"pool_size={pipeline.pool_size}, and that many attempts wait for their outcome to be recorded.",
+        f"Settle them: onceonly recover {pipeline.name}. Or raise KafkaSink(pool_size=…). Nothing was staged.",
+    )
+
+
+def _leased_slots(checkpoints: Iterable[Checkpoint]) -> set[int]:
+    slots = set()
+    for checkpoint in checkpoints:
+        for claim in checkpoint.claims.values():
+            if claim.slot is not None:
+                slots.add(claim.slot)
+    return slots

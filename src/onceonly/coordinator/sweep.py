@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, State, Transaction, canonical
-from onceonly.checkpoint.sink import KeepsCopies, KeepsNames, PooledTransaction, Revocable, Sink
-from onceonly.coordinator.id_pool import discard_idle
+from onceonly.checkpoint.sink import KeepsCopies, KeepsNames, PooledTransaction, PoolsIds, Revocable, Sink
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.table import StateTable
 from onceonly.statetable.view import View
 
 SECONDS_PER_DAY = 24 * 3600.0
+Attempt = tuple[int, int]  # epoch, attempt
 
 
 def sweep(
@@ -140,3 +140,45 @@ def _sinks_to_sweep(view: View) -> Iterator[tuple[Pipeline, str]]:
                     continue
                 yielded.add(key)
                 yield pipeline, sink.name
+
+
+# ---- the pool of transactional ids: what is open in it without a lease
+
+
+def discard_idle(
+    state: StateTable, live: Sink, pipeline: str, ended: Collection[Attempt] = ()
+) -> list[PooledTransaction]:
+    """End what is open in the pool of one sink and will never be published; returns what it was.
+
+    Args:
+        ended: attempts that the caller knows to be over, though the state table does not say it.
+    """
+    if not isinstance(live, PoolsIds):
+        return []
+    open_transactions = live.list_pooled(f"{state.id}-{pipeline}-{live.name}")
+    if not open_transactions:
+        return []
+    view = state.view(pipeline)  # after the list: what a newer lease has opened since cannot be in it
+    idle = [txn for txn in open_transactions if not _is_needed(view, live, live.name, txn, ended)]
+    if idle:
+        live.discard_pooled(idle)
+    return idle
+
+
+def _is_needed(view: View, live: PoolsIds, sink: str, txn: PooledTransaction, ended: Collection[Attempt]) -> bool:
+    """Whether a pooled transaction may still be published: by the attempt that leases its slot."""
+    holder = _find_holder(view, txn.slot)
+    if holder is None or (holder.epoch, holder.attempt) in ended:
+        return False
+    if holder.state is State.PLANNED:
+        return True  # it is being staged
+    waits = sink in holder.waiting and holder.state is not State.ABORTING
+    return waits and live.needs(holder.handles[sink], txn)
+
+
+def _find_holder(view: View, slot: int) -> Checkpoint | None:
+    """Find the checkpoint whose current attempt holds the slot: earlier ones hold it only against others."""
+    for checkpoint in view.open:
+        if checkpoint.claims and checkpoint.claims[checkpoint.attempt].slot == slot:
+            return checkpoint
+    return None

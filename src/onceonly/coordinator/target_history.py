@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.sink import Answer, History, ProvesHistory, Publication, Sink
-from onceonly.coordinator import barrier
+from onceonly.coordinator import upstream
 from onceonly.coordinator.messages import name_checkpoints
 from onceonly.counts import count
 from onceonly.errors import (
@@ -337,7 +337,7 @@ def _check_upstream(state: StateTable, parts: Parts, pipeline: Pipeline) -> None
     for name in pipeline.after:
         view = state.view(name)
         if view.latest is None:
-            continue  # refused by `barrier`
+            continue  # refused by `upstream`
         writer = Pipeline.from_json(view.latest.definition)
         sinks = [sink.name for sink in writer.sinks if tables.intersection(sink.asset_uris())]
         comparisons = compare_all(state, parts, writer, sinks, view)
@@ -374,7 +374,7 @@ def refuse_commit(parts: Parts, error: TargetWentBack, now: View, checkpoint: Ch
 
 def _refuse_lost_targets(state: StateTable, losses: Sequence[Comparison]) -> ActionNeeded:
     pipeline, sinks = losses[0].pipeline, [loss.sink for loss in losses]
-    readers = barrier.find_readers(state, pipeline, sinks)
+    readers = upstream.find_readers(state, pipeline, sinks)
     behind = f" Pipelines that read it stop as well: {', '.join(readers)}." if readers else ""
     return ActionNeeded(
         f"{pipeline.name}: {_name_targets(sinks)} {_what_happened(losses)}.",

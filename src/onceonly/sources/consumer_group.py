@@ -1,7 +1,7 @@
 """The consumer group of a pipeline: how far it has read, for lag tools, and by which decision of which state table.
 
 No decision depends on the offsets. Their metadata shows which state table has published, so that a restored or a new
-one is detected: see `onceonly.coordinator.lineage`.
+one is detected: see `onceonly.coordinator.restore_check`.
 """
 
 from __future__ import annotations

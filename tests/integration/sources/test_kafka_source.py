@@ -31,8 +31,8 @@ from pyspark.sql import functions as F
 
 from onceonly.checkpoint.interfaces import FirstRecord, Source
 from onceonly.checkpoint.offsets import Interval, TopicRange, beginning, chain
-from onceonly.coordinator import pins
-from onceonly.coordinator.pins import Pins
+from onceonly.coordinator import boundaries
+from onceonly.coordinator.boundaries import Pins
 from onceonly.errors import BadRecord, Busy, InvalidPipeline, NotCommitted, SourceLost
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
@@ -346,7 +346,7 @@ def test_search_that_is_too_long_ends(topic: Topic, reader: KafkaReader, monkeyp
     with pytest.raises(InvalidPipeline) as refused:
         reader.offsets_at(moment(4), moment(3600))
     assert refused.value.code == "boundary-too-far"
-    assert pins.count_ahead(reader, {}, now=moment(0)) is None
+    assert boundaries.count_ahead(reader, {}, now=moment(0)) is None
 
 
 def _accepts_any_time(topic: str) -> ConfigResource:

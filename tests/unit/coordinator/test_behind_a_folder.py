@@ -14,7 +14,7 @@ from unit.chain import MORE, NEXT, TEN, minutes
 from unit.filechain import FileChain
 
 from onceonly.checkpoint.model import State
-from onceonly.coordinator.skip_offsets import Skip
+from onceonly.coordinator.skip import Skip
 from onceonly.errors import InvalidPipeline, OnceonlyError, SourceLost
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, FileSink

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from unit.world import NOON, World, minutes, values
 
 from onceonly.checkpoint.boundary_search import search
-from onceonly.coordinator.pins import SKEW
+from onceonly.coordinator.boundaries import SKEW
 from onceonly.errors import Busy, SourceLost
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.views import descriptions

@@ -16,7 +16,7 @@ from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import Interval
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.forward import Forward
-from onceonly.coordinator.skip_offsets import Skip
+from onceonly.coordinator.skip import Skip
 from onceonly.errors import SourceLost
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from onceonly.checkpoint.interfaces import FirstRecord
 from onceonly.checkpoint.offsets import Boundary, Interval, Offsets, TopicLog, TopicRange
+from onceonly.coordinator.boundaries import Pins
 from onceonly.coordinator.coordinator import Coordinator
-from onceonly.coordinator.pins import Pins
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource

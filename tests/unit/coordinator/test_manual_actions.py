@@ -20,7 +20,7 @@ from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.forward import Forward
 from onceonly.coordinator.manual import Seen
 from onceonly.coordinator.messages import event_in_words
-from onceonly.coordinator.skip_offsets import Skip
+from onceonly.coordinator.skip import Skip
 from onceonly.errors import InDoubt, InvalidPipeline, OnceonlyError
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.testing.fakes import FakeSink

@@ -6,7 +6,7 @@ import pytest
 from unit.world import World, minutes
 
 from onceonly.checkpoint.sink import PooledTransaction, PoolsIds
-from onceonly.coordinator import id_pool
+from onceonly.coordinator import sweep
 from onceonly.errors import NotCommitted
 from onceonly.pipeline.sinks import KafkaSink
 
@@ -48,7 +48,7 @@ def slots(world: World, epoch: int) -> list[int | None]:
 
 def ended(world: World, *open_: tuple[int, int], attempts=()) -> list[tuple[int, int]]:
     brokers = Brokers(*open_)
-    id_pool.discard_idle(world.state, brokers, "flights", attempts)
+    sweep.discard_idle(world.state, brokers, "flights", attempts)
     return brokers.ended
 
 
@@ -150,5 +150,5 @@ def test_a_lease_that_begins_while_we_look_is_seen(world):
     world.plan(interval=minutes(0, 10))
     brokers = Brokers((0, 1))
     brokers.meanwhile = lambda: claim(world, 1)
-    id_pool.discard_idle(world.state, brokers, "flights")
+    sweep.discard_idle(world.state, brokers, "flights")
     assert brokers.ended == []

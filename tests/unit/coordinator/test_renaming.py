@@ -6,7 +6,7 @@ import pytest
 from unit.chain import Chain
 from unit.world import World
 
-from onceonly.coordinator import rename
+from onceonly.coordinator import restore_check
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.merge import Merge
 from onceonly.pipeline.sinks import DeltaSink
@@ -75,16 +75,18 @@ def test_a_table_is_the_same_by_whatever_name_it_is_read(tmp_path):
 def test_what_a_stored_definition_leaves_out_has_its_default(world):
     whole = world.pipeline.to_json()
     short = {**whole, "source": {"kind": "kafka", "topic": "flights"}}
-    assert rename._describe_work(short) == rename._describe_work(whole)
+    assert restore_check._describe_work(short) == restore_check._describe_work(whole)
 
 
 def test_a_definition_that_cannot_be_read_is_told(world):
     with pytest.raises(InvalidPipeline, match=r"definition of 'flights'(.|\n)*transform"):
-        rename._describe_work({name: value for name, value in world.pipeline.to_json().items() if name != "transform"})
+        restore_check._describe_work(
+            {name: value for name, value in world.pipeline.to_json().items() if name != "transform"}
+        )
 
 
 def test_an_error_of_our_own_is_raised_once(world, monkeypatch):
     """It was asked again and again, until Python's stack ended."""
     monkeypatch.setattr(rename, "_locate_source", lambda source: source["no such field"])
     with pytest.raises(KeyError, match="no such field"):
-        rename._describe_work(world.pipeline.to_json())
+        restore_check._describe_work(world.pipeline.to_json())

@@ -10,7 +10,7 @@ from unit.world import World, minutes, values
 
 from onceonly.checkpoint.model import State
 from onceonly.checkpoint.offsets import LOG_REPLACED
-from onceonly.coordinator.skip_offsets import Skip
+from onceonly.coordinator.skip import Skip
 from onceonly.errors import SourceLost
 
 CUT = 3  # of the first checkpoint's five records, two are lost

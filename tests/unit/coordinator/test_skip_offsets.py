@@ -10,7 +10,7 @@ from unit.chain import MORE, Chain
 from unit.world import World, minutes, values
 
 from onceonly.checkpoint.model import Checkpoint, State
-from onceonly.coordinator.skip_offsets import Skip
+from onceonly.coordinator.skip import Skip
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, OnceonlyError, SourceLost
 from onceonly.pipeline.sinks import DeltaSink, StateSink
 from onceonly.pipeline.sources import KafkaSource

@@ -13,7 +13,7 @@ from unit.versions import Table
 from onceonly.checkpoint.interfaces import Source
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.coordinator.coordinator import Coordinator
-from onceonly.coordinator.skip_offsets import Skip
+from onceonly.coordinator.skip import Skip
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink

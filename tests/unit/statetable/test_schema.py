@@ -18,7 +18,7 @@ from onceonly.checkpoint.offsets import Interval
 from onceonly.coordinator.accept_loss import Acceptance
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.forward import Forward
-from onceonly.coordinator.skip_offsets import Skip
+from onceonly.coordinator.skip import Skip
 from onceonly.coordinator.stage import Produced
 from onceonly.errors import CannotPublish, InDoubt, NotCommitted
 from onceonly.pipeline.definition import Pipeline

@@ -76,7 +76,7 @@ class Republisher:
     def end(self, ids: Iterable[str]) -> None:
         """Abort the transactions of these ids, as far as the brokers answer. Others are swept later, or time out.
 
-        A transaction with an id of a pool may belong to another process, so it is left to `coordinator/id_pool.py`.
+        A transaction with an id of a pool may belong to another process, so it is left to `coordinator/sweep.py`.
         """
         with suppress(OnceonlyError):
             side_by_side(self._transactions.fence, [id for id in ids if transactional_ids.slot_of(id) is None])

@@ -36,7 +36,7 @@ class Barrier:
     tables: Mapping[str, tuple[Landed, ...]]
 
 
-def find(state: StateTable, parts: Parts, pipeline: Pipeline, interval: Interval | None) -> Barrier:
+def find_barrier(state: StateTable, parts: Parts, pipeline: Pipeline, interval: Interval | None) -> Barrier:
     """Find the barrier as the pipelines before are now.
 
     Raises:
@@ -59,11 +59,11 @@ def find(state: StateTable, parts: Parts, pipeline: Pipeline, interval: Interval
     return Barrier(epochs, tables)
 
 
-def check(state: StateTable, parts: Parts, pipeline: Pipeline) -> list[str]:
+def check_upstreams(state: StateTable, parts: Parts, pipeline: Pipeline) -> list[str]:
     """Check what of the barrier can be known before any run. Returns notes for people.
 
     Raises:
-        InvalidPipeline: `find` would refuse it, whatever the interval.
+        InvalidPipeline: `find_barrier` would refuse it, whatever the interval.
     """
     notes = []
     for upstream in _read_upstreams(state, parts, pipeline):
@@ -87,11 +87,11 @@ def _epochs_already_read(state: StateTable, pipeline: Pipeline) -> Mapping[str, 
     return latest.after if latest and latest.state is State.COMMITTED else {}
 
 
-def make_closed(state: StateTable, parts: Parts, pipeline: Pipeline) -> Barrier:
+def make_closed_barrier(state: StateTable, parts: Parts, pipeline: Pipeline) -> Barrier:
     """Make a barrier that lets nothing through: for what a person leaves out, or has read elsewhere.
 
     Raises:
-        InvalidPipeline: as `find`.
+        InvalidPipeline: as `find_barrier`.
     """
     tables: dict[str, tuple[Landed, ...]] = {}
     for name in pipeline.after:

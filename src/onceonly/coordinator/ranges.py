@@ -16,9 +16,9 @@ from onceonly.checkpoint import offsets
 from onceonly.checkpoint.interfaces import Source
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval, Ranges
-from onceonly.coordinator.barrier import Barrier
+from onceonly.coordinator.boundaries import SKEW, Pins
 from onceonly.coordinator.messages import how_to_settle, refuse_held_up
-from onceonly.coordinator.pins import SKEW, Pins
+from onceonly.coordinator.upstream import Barrier
 from onceonly.errors import Busy, InvalidPipeline, NotCommitted
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.source_config import EARLIEST, SourceConfig

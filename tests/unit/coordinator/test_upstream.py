@@ -15,8 +15,8 @@ from unit.chain import MORE, NEXT, TEN, Chain, Parts, minutes
 from unit.lightdelta import LightDelta
 
 from onceonly.checkpoint.model import State
-from onceonly.coordinator import barrier
-from onceonly.coordinator.pins import Pins
+from onceonly.coordinator import upstream
+from onceonly.coordinator.boundaries import Pins
 from onceonly.errors import Busy, InvalidPipeline, OnceonlyError, OutcomeUnknown, SourceLost
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.merge import Merge
@@ -328,7 +328,7 @@ def unsound(chain: Chain, second: Pipeline, match: str, interval: Any = None) ->
 
 def checked(chain: Chain, second: Pipeline) -> list[str]:
     parts: Any = chain.parts
-    return barrier.check(chain.state, parts, second)
+    return upstream.check_upstreams(chain.state, parts, second)
 
 
 def test_a_pipeline_that_is_not_known(chain: Chain) -> None:
