@@ -87,6 +87,6 @@ def test_a_definition_that_cannot_be_read_is_told(world):
 
 def test_an_error_of_our_own_is_raised_once(world, monkeypatch):
     """It was asked again and again, until Python's stack ended."""
-    monkeypatch.setattr(rename, "_locate_source", lambda source: source["no such field"])
+    monkeypatch.setattr(restore_check, "_locate_source", lambda source: source["no such field"])
     with pytest.raises(KeyError, match="no such field"):
         restore_check._describe_work(world.pipeline.to_json())
