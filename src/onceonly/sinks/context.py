@@ -57,6 +57,7 @@ def open_sink(config: SinkConfig, context: Context) -> Sink:
             f"sink '{config.name}': its writer cannot be imported.",
             f"{config.writer}: {error}.",
             f"Install what the sink of the kind '{config.kind}' needs. Nothing was written.",
+            code="writer-not-importable",
         ) from error
     made = make(config, context)
     if not isinstance(made, Sink):
@@ -64,5 +65,6 @@ def open_sink(config: SinkConfig, context: Context) -> Sink:
             f"sink '{config.name}': {config.writer} created a {type(made).__name__}.",
             "A writer must be a Sink (onceonly.sinks.Sink).",
             "Fix the package that provides it (docs/add-a-sink.md). Nothing was written.",
+            code="writer-unsuitable",
         )
     return made

@@ -82,6 +82,7 @@ def explain_failure(
         f"sink '{sink}': whether all files reached {target} is not known.",
         f"{type(error).__name__}: {error}",
         "Nothing was deleted; publishing again is safe: onceonly recover",
+        code="no-answer",
     )
 
 
@@ -93,6 +94,7 @@ def refuse_given_up(handle: FileHandle, manifest: str, staged_folder: str) -> Fe
         f"A person gave it up, as {manifest} shows.",
         f"If the state table still waits for it: onceonly resolve {txn.pipeline} {txn.epoch} --give-up {txn.sink} "
         f"--reason …. The staged rows are kept in {staged_folder}.",
+        code="sink-given-up",
     )
 
 
@@ -105,6 +107,7 @@ def refuse_older_state(handle: FileHandle, other: Transaction, manifest: str) ->
         "older copy and assigns the same numbers again.",
         f"Nothing was published. Continue after what is published: onceonly state forward {txn.pipeline} … "
         "(docs/operations.md, Backup and restore)",
+        code="state-behind",
     )
 
 
@@ -126,6 +129,7 @@ def refuse_other_target(sink: str, handle: Handle, target: str) -> CannotPublish
         f"They were staged for {handle['target']}, and this process would publish to {target}.",
         "Set ONCEONLY_HOME to its earlier value and recover. If the target never was that folder, the handle in the "
         "state table is damaged or forged. Nothing was changed.",
+        code="target-changed",
     )
 
 
@@ -135,4 +139,5 @@ def refuse_replacement(sink: str, old: Handle) -> InvalidPipeline:
         f"sink '{sink}': the files that are published in {old['target']} cannot be replaced.",
         f"Their manifest {old['manifest']} no longer exists, or is that of another transaction.",
         "Restore it, or process the records by a pipeline with a new name and new targets. Nothing was written.",
+        code="replaced-files-missing",
     )

@@ -41,6 +41,7 @@ def file_system_of(sink: str, uri: str, webhdfs: str | None = None) -> tuple[Fil
         f"Onceonly knows no way to move a file on '{urlsplit(uri).scheme}' in one step. Between a copy and a deletion, "
         "a reader could see both files, or a process could die.",
         "Use a local or mounted file system, HDFS, s3://, az://, gs://, or a DeltaSink. Nothing was written.",
+        code="storage-unsupported",
     )
 
 
@@ -95,6 +96,7 @@ def describe(
             "For Spark, this path is a different place than for this process.",
             "Use storage that both share. On HDFS, ONCEONLY_WEBHDFS has to belong to the same cluster. Nothing was "
             "published.",
+            code="storage-not-shared",
         )
     finals = _final_paths(config, txn, files)
 

@@ -71,6 +71,7 @@ def _require_safe_pool(config: KafkaSink, transactions: Transactions) -> None:
             f"sink '{config.name}': ids='pool' is not safe on these brokers.",
             f"Their transaction.version is {version}: delayed rows may end up in a later transaction with the same id.",
             f"Raise it (kafka-features upgrade --feature transaction.version={SAFE_VERSION}), or use ids='unique'.",
+            code="transaction-version-unsafe",
         )
 
 
@@ -87,6 +88,7 @@ def topics(config: KafkaSink, transactions: Transactions) -> Topics:
             f"sink '{config.name}': there is no topic {', '.join(repr(name) for name in missing)}.",
             "Onceonly does not create topics.",
             "Create it (kafka-topics --create), or correct KafkaSink(topic=…). Nothing was written.",
+            code="topic-missing",
         )
     return Topics({name: _topic(name, number, transactions) for name, number in partition_counts.items()})
 
@@ -155,6 +157,7 @@ def schema(config: KafkaSink, root: Path) -> str | None:
             f"sink '{config.name}': the schema '{config.schema}' cannot be used.",
             f"{type(flaw).__name__}: {flaw}",
             f"Correct the file, or KafkaSink(schema=…), a path relative to {root}. Nothing was written.",
+            code="schema-unusable",
         ) from flaw
     return text
 
@@ -171,6 +174,7 @@ def _check_timeout(config: KafkaSink, transactions: Transactions) -> list[str]:
             f"transaction.timeout.ms would be {config.transaction_timeout * 1000:.0f} and the brokers allow at most "
             f"{max_timeout * 1000:.0f} (transaction.max.timeout.ms).",
             "Lower KafkaSink(transaction_timeout=…) or raise the brokers' limit. Nothing was written.",
+            code="transaction-timeout-too-long",
         )
     return []
 

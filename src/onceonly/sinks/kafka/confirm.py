@@ -56,4 +56,5 @@ def _require_open(
         f"sink '{config.name}': transaction '{id}' is {state} right after it was written.",
         f"It has to be open until the commit (transaction_timeout={config.transaction_timeout:g} s).",
         "Nothing of it is published. Retry, with a longer transaction_timeout if writing took that long.",
+        code="transaction-not-open",
     )

@@ -110,6 +110,7 @@ def _unfit_rows(config: KafkaSink, part: Part, why: str) -> InvalidPipeline:
         f"sink '{config.name}': the rows cannot be written by the schema '{part.file}'.",
         f"{why}.",
         "Correct the transform or the schema. Nothing was staged.",
+        code="schema-does-not-fit",
     )
 
 
@@ -118,4 +119,5 @@ def _unfit_row(sink: str, part: Part, why: str) -> InvalidPipeline:
         f"sink '{sink}': the {part.name} of a row cannot be written by the schema '{part.file}'.",
         why,
         "Correct the transform or the schema. Nothing was published.",
+        code="schema-does-not-fit",
     )

@@ -105,6 +105,7 @@ def in_doubt(sink: str, parts: Sequence[Part]) -> InDoubt:
         f"The marker of {names} no longer exists: the log was truncated or compacted, or the topic was recreated.",
         "Look whether the rows are in the topic. If they are: onceonly resolve PIPELINE EPOCH "
         f"--committed {sink} --reason …. If none is: the same with --aborted {sink}, which writes all of them again.",
+        code="evidence-lost",
     )
 
 

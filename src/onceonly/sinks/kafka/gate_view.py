@@ -95,6 +95,7 @@ def frame(handle: Handle, format: str, schema: Schema, spark: Any, head: int = 0
             f"the gate cannot read {count(handle['rows'], 'JSON record')} on Spark.",
             "They were staged by a version of Onceonly that did not record their fields.",
             "Raise Gate(in_process_rows=…), or stage them again. Nothing was published.",
+            code="rows-unreadable-on-spark",
         )
     rows = _spool_frame(handle, spark)
     if isinstance(schema, Part):

@@ -255,6 +255,7 @@ class TransactionFinisher:
             f"transaction '{tx.id}' has ended, but the log of {names} does not show how.",
             f"Its marker is missing there after {SETTLED:g} s. Its coordinator reports {reported_state}.{remark}",
             f"Nothing is lost: the rows are in the spool. Publish again: onceonly recover. {advice}".strip(),
+            code="marker-missing",
         )
 
     def _how_to_end_by_hand(self, tx: Tx, states: Mapping[Partition, MarkerState]) -> str:

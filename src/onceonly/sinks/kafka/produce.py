@@ -147,12 +147,14 @@ class _ErrorConverter:
                 f"sink '{self._target.sink}': another process has ended this transaction.",
                 cause.str(),
                 "Nothing of it is published, and this process stops.",
+                code="transaction-taken-over",
             ) from error
         if cause.code() in DENIED:
             raise InvalidPipeline(
                 f"sink '{self._target.sink}': the brokers do not permit writing.",
                 cause.str(),
                 "Grant Write on the topic, and Write on the TransactionalId prefix (KafkaSink(id_prefix=…)).",
+                code="permission-denied",
             ) from error
         raise _not_written(self._target, cause.str()) from error
 
@@ -233,4 +235,5 @@ def _not_written(target: Target, why: str) -> OnceonlyError:
         f"sink '{target.sink}': rows could not be written to Kafka at {target.config['bootstrap.servers']}.",
         why,
         "Nothing of this transaction is published. Check the brokers and retry.",
+        code="broker-not-writable",
     )

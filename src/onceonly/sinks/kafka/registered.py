@@ -117,6 +117,7 @@ def _subjects(config: KafkaSink, part: Part) -> dict[str, str]:
             f"sink '{config.name}': subjects={config.subjects!r} needs the name of a record.",
             f"The schema '{part.file}' is not a record, or has no title.",
             "Use subjects='topic'. Nothing was written.",
+            code="option-invalid",
         )
     patterns = {"topic": "{topic}-{part}", "record": "{record}", "topic-record": "{topic}-{record}"}
     pattern = patterns[config.subjects]
@@ -140,6 +141,7 @@ def _read_part(config: KafkaSink, root: Path, name: str, format: str, file: str,
             f"sink '{config.name}': the schema '{file}' cannot be used.",
             f"{type(error).__name__}: {error}.",
             f"Correct the file, or the path in KafkaSink, which is relative to {root}. Nothing was written.",
+            code="schema-unusable",
         ) from error
 
 
@@ -186,9 +188,11 @@ def _schema_refused(config: KafkaSink, part: Part, registry: Registry, subject: 
             f"It is not compatible with the versions of {where}.",
             "Change it so that readers of both keep working, or relax the subject's compatibility. Nothing was "
             "written.",
+            code="schema-incompatible",
         )
     return InvalidPipeline(
         f"sink '{config.name}': the schema '{part.file}' is not registered.",
         f"It is not a version of {where}.",
         "Register it there, or let the sink do so: KafkaSink(register=True). Nothing was written.",
+        code="schema-not-registered",
     )

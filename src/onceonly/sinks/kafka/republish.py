@@ -133,6 +133,7 @@ class Republisher:
                     f"sink '{self._target.sink}': the transaction of {part.spool} was lost {TRIES} times in a row.",
                     "Each was aborted before it could be committed, by another process or by a very short time-out.",
                     "No rows are lost: they are in the spool. Publish again: onceonly recover",
+                    code="transaction-lost",
                 )
 
     def _go_slower(self, part: Part, error: Exception) -> None:
@@ -151,6 +152,7 @@ class Republisher:
             "transaction.max.timeout.ms), although no other part was written at the same time.",
             "Raise transaction.max.timeout.ms of the brokers and recover: published parts are kept. For later "
             "checkpoints, give the transform's result more partitions.",
+            code="transaction-too-slow",
         ) from error
 
     def _max_timeout(self) -> float:

@@ -231,6 +231,7 @@ def _check_columns(config: KafkaSink, rows: Any) -> None:
             f"sink '{config.name}': the rows cannot be written to Kafka.",
             f"Columns: {'; '.join(problems)}.",
             "Select value, and optionally key, headers, timestamp, partition, topic. Nothing was staged.",
+            code="columns-unsuitable",
         )
 
 

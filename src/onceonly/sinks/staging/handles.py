@@ -167,6 +167,7 @@ def check_handle(sink: str, kind: str, shape: Any, handle: Mapping[str, Any]) ->
             f"Its kind is '{kind}', and {damage}.",
             "Was the table edited by hand, or written by another version? Restore it to the version before that, then: "
             "onceonly recover. Nothing was changed.",
+            code="handle-damaged",
         )
 
 
@@ -185,6 +186,7 @@ def check_new_handle(sink: str, shape: Any, handle: Any) -> None:
             f"sink '{sink}': what it staged cannot be recorded.",
             f"In the handle that it returned, {why}.",
             "Return plain JSON that matches the sink's handle_shape (docs/add-a-sink.md). Nothing was published.",
+            code="handle-unsuitable",
         )
 
 

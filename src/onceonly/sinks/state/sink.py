@@ -233,6 +233,7 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
                 f"A person gave it up, as {self._folders.path(txn.name)}/{GIVEN_UP} shows.",
                 f"If the state table still waits for it: onceonly resolve {txn.pipeline} {txn.epoch} "
                 f"--give-up {self.name} --reason …",
+                code="sink-given-up",
             )
 
     def _refuse_behind(self, txn: Transaction) -> None:
@@ -248,6 +249,7 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
                     "was restored from an older copy and assigns the same numbers again.",
                     f"Nothing was published. Continue after what is published: onceonly state forward {txn.pipeline} … "
                     "(docs/operations.md, Backup and restore)",
+                    code="state-behind",
                 )
 
     def _delete_folders(self, transactions: list[Transaction]) -> None:
@@ -281,6 +283,7 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
                 f"sink '{self.name}': whether the state of epoch {txn.epoch} was published is not known.",
                 f"{type(error).__name__}: {error}",
                 f"Nothing was deleted. Give it up again when {self._folders.uri} can be reached.",
+                code="no-answer",
             ) from error
         if not published:
             return None
@@ -322,6 +325,7 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
                 f"{self._folders.path(missing[0])} is missing. After a merge, runs are kept for {KEPT_CHECKPOINTS} "
                 "checkpoints.",
                 "Go back to a later epoch. Nothing was changed.",
+                code="state-run-missing",
             )
         handle: dict[str, Any] = {
             **_HANDLE_CONSTANTS,
@@ -399,6 +403,7 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
                 f"sink '{self.name}': the changes do not match the schema of the state.",
                 f"Columns: {'; '.join(problems)}.",
                 "Change what the transform returns (select, cast), or the schema. Nothing was staged.",
+                code="columns-unsuitable",
             )
         deleted = F.lit(False)
         if "deleted" in types:
@@ -439,6 +444,7 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
                 f"sink '{self.name}': in the changes, a key is null or occurs more than once.",
                 f"{', '.join(key)}: {'; '.join(examples)}.",
                 "Return one row per key, without null in the key. Nothing was published.",
+                code="state-key-invalid",
             )
 
     def _check_same_shape(self, before: Handle | None) -> None:
@@ -449,6 +455,7 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
                 f"{', '.join(self.config.key)}.",
                 "Use the former schema and key, or a new name for the sink, which starts with an empty state. "
                 "Nothing was staged.",
+                code="state-shape-changed",
             )
 
     def _count_to_merge(self, runs: Sequence[Mapping[str, Any]], new_rows: int) -> int:
