@@ -18,7 +18,6 @@ from onceonly.checkpoint.model import Row as StateRow
 from onceonly.checkpoint.offsets import Interval, TopicRange
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable import location, row_files, row_format
-from onceonly.statetable.arrow_format import to_arrow
 from onceonly.statetable.log import MERGE, Action, Commit, now_millis
 from onceonly.statetable.row_format import Head
 from onceonly.statetable.table import StateTable
@@ -36,7 +35,7 @@ def write(state: StateTable, pipelines: Sequence[Pipeline], epochs: int, topic_i
     Only their names differ.
     """
     model = pipelines[0].name
-    rows = to_arrow([row_format.record(row) for row in _lives(state, pipelines[0], topic_id, epochs)])
+    rows = row_format.to_arrow([row_format.record(row) for row in _lives(state, pipelines[0], topic_id, epochs)])
     for pipeline in pipelines:
         _append(location.folder(state.uri, pipeline.name), _named(rows, model, pipeline.name))
 

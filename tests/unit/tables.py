@@ -19,8 +19,8 @@ from explore.table import PINS, Chain, MemoryTable
 
 from onceonly.checkpoint.model import Checkpoint, Row, canonical, fold
 from onceonly.checkpoint.offsets import Interval
-from onceonly.statetable import gaps
 from onceonly.statetable.table import StateTable
+from onceonly.statetable.view import find_gaps
 
 QUICK = os.environ.get("ONCEONLY_UNIT") == "quick"
 
@@ -41,7 +41,7 @@ class QuickTable(MemoryTable):
         found: dict[str, list[Interval]] = {}
         for name in pipelines:
             pinned = [row.interval for row in self.chain(name).rows if row.event in PINS and row.interval]
-            found[name] = gaps.gaps_between(pinned)
+            found[name] = find_gaps(pinned)
         return found
 
     def recent(self, pipelines: Iterable[str], most: int) -> dict[str, list[Row]]:

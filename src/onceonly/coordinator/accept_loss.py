@@ -29,8 +29,7 @@ from onceonly.coordinator.target_history import Comparison, publications_of
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.row_format import publication_json
-from onceonly.statetable.table import StateTable
-from onceonly.statetable.transitions import Transitions
+from onceonly.statetable.table import StateTable, Transitions
 from onceonly.statetable.view import View
 
 

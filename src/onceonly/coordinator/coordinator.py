@@ -33,8 +33,7 @@ from onceonly.coordinator.stage import Produce, Stager
 from onceonly.coordinator.sweep import sweep
 from onceonly.errors import Fenced, GateFailed, OnceonlyError, StageAgain
 from onceonly.pipeline.definition import Pipeline
-from onceonly.statetable.table import StateTable
-from onceonly.statetable.transitions import Notify, Transitions
+from onceonly.statetable.table import Notify, StateTable, Transitions
 from onceonly.statetable.view import View
 
 Alive = Callable[[Checkpoint], bool]  # is the owner of this checkpoint still running?

@@ -22,7 +22,7 @@ from onceonly.coordinator.messages import how_to_settle
 from onceonly.coordinator.ranges import Cut
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
-from onceonly.statetable.transitions import Transitions
+from onceonly.statetable.table import Transitions
 from onceonly.statetable.view import View
 
 

@@ -11,7 +11,7 @@ from onceonly.coordinator.manual import Action, Seen
 from onceonly.coordinator.messages import how_to_settle, reason_in_brackets, refuse_fenced, require_attempt
 from onceonly.errors import GateFailed, GateHeld, InvalidPipeline, NotCommitted, OnceonlyError, first_sentence
 from onceonly.pipeline.definition import Pipeline
-from onceonly.statetable.transitions import Transitions
+from onceonly.statetable.table import Transitions
 from onceonly.statetable.view import View
 
 MAX_CHECKS_NAMED = 3  # failed ones, in an error

@@ -15,7 +15,7 @@ from onceonly.coordinator.messages import classify_settle_error, refuse_fenced
 from onceonly.coordinator.sweep import discard_idle, revoke
 from onceonly.errors import Fenced, InDoubt, NotCommitted, OnceonlyError, OutcomeUnknown, TargetWentBack, first_sentence
 from onceonly.pipeline.definition import Pipeline
-from onceonly.statetable.transitions import Transitions
+from onceonly.statetable.table import Transitions
 from onceonly.statetable.view import View
 
 

@@ -36,7 +36,7 @@ from onceonly.errors import (
     first_sentence,
 )
 from onceonly.pipeline.definition import Pipeline
-from onceonly.statetable.transitions import Transitions
+from onceonly.statetable.table import Transitions
 from onceonly.statetable.view import View
 
 DECIDED = (State.COMMITTING, State.COMMITTED)

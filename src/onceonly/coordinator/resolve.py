@@ -12,7 +12,7 @@ from onceonly.coordinator.manual import Action, RowTest
 from onceonly.coordinator.publish import Publisher, sink_row
 from onceonly.coordinator.sweep import discard_idle
 from onceonly.errors import InvalidPipeline, OutcomeUnknown, first_sentence
-from onceonly.statetable.transitions import Transitions
+from onceonly.statetable.table import Transitions
 from onceonly.statetable.view import View
 
 OUTCOMES = (Event.PUBLISHED, Event.REPLACED, Event.IN_DOUBT)

@@ -22,7 +22,7 @@ from onceonly.coordinator.messages import refuse_fenced
 from onceonly.coordinator.publish import Publisher
 from onceonly.errors import Fenced, InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.pipeline.definition import Pipeline
-from onceonly.statetable.transitions import Transitions
+from onceonly.statetable.table import Transitions
 from onceonly.statetable.view import View
 
 NONE: Mapping[str, Any] = MappingProxyType({})

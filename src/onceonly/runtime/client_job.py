@@ -30,8 +30,7 @@ from onceonly.runtime.spark_stage import max_records, stage
 from onceonly.settings import Settings
 from onceonly.spark import catalog, jvm
 from onceonly.spark.progress import Say
-from onceonly.statetable.table import StateTable
-from onceonly.statetable.transitions import Notify
+from onceonly.statetable.table import Notify, StateTable
 from onceonly.views.descriptions import JOB_LINE_PREFIX
 
 

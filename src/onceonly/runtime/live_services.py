@@ -29,8 +29,7 @@ from onceonly.sources.files import FileReader
 from onceonly.sources.kafka import KafkaReader
 from onceonly.spark import catalog
 from onceonly.statetable import location
-from onceonly.statetable.table import StateTable
-from onceonly.statetable.transitions import Notify
+from onceonly.statetable.table import Notify, StateTable
 
 MAX_TOPICS_IN_NOTE = 10  # of a pattern
 

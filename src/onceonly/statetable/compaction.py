@@ -2,6 +2,11 @@
 
 A replacement is on disk before the original is removed. On a local disk delta-rs does not guarantee that, so files are
 merged here, and the log checkpoint is created in a copy of the log and then copied back.
+
+On an object store it takes few requests. The rows since the last merge are in the log's entries, which have been read.
+So of the log only the last log checkpoint is read again, and of the files only the last merged one. The log checkpoint
+is made on this machine, in a copy of the log in which the entries since the last merge name no files: by then those are
+merged.
 """
 
 from __future__ import annotations
@@ -9,25 +14,30 @@ from __future__ import annotations
 import shutil
 import time
 import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from onceonly.checkpoint.model import Row
 from onceonly.delta import log_files
-from onceonly.statetable import files, row_files, row_format, store_compaction
+from onceonly.statetable import row_files, row_format
 from onceonly.statetable.local_log import ENTRIES_BEFORE_CHECKPOINT, LocalLog
-from onceonly.statetable.log import MERGE, Action, Commit, Log, Taken, now_millis
-from onceonly.statetable.query import Query
+from onceonly.statetable.log import MERGE, NONE, Action, Commit, Entry, Log, Taken, now_millis
+from onceonly.statetable.query import Query, rows_up_to
+from onceonly.statetable.store_log import StoreLog
 from onceonly.storage import durability
-from onceonly.storage.objects import Objects
+from onceonly.storage.objects import WRITTEN, Objects
 from onceonly.storage.paths import local_path
 
-FULL_FILE = 4 << 20  # bytes; a file of this size is not merged again, so that the cost does not grow with history
+FULL_FILE_BYTES = 4 << 20  # a file of this size is not merged again, so that the cost does not grow with history
 MIN_AGE_SECONDS = 3600  # of what is removed
+FILE_COLUMNS = ["path", "size_bytes", "num_records", "min.seq", "max.seq"]  # of the log's record of a file
 
 
 def tidy(pipeline: str, uri: str, log: Log) -> None:
@@ -37,10 +47,42 @@ def tidy(pipeline: str, uri: str, log: Log) -> None:
         Taken: another process has written meanwhile.
         DeltaError, OSError: it was not completed; the next call continues.
     """
-    if local_path(uri) or not store_compaction.merge(log, FULL_FILE):  # type: ignore[arg-type]
-        table = DeltaTable(uri)
-        _merge_files(table, pipeline, files.select_small(files.list_files(table), FULL_FILE), log)
-        _shorten_log(uri)
+    if not local_path(uri) and isinstance(log, StoreLog) and merge_on_store(log):
+        return
+    table = DeltaTable(uri)
+    _merge_files(table, pipeline, select_small(list_files(table)), log)
+    _shorten_log(uri)
+
+
+# ---- files of the table
+
+
+def list_files(table: DeltaTable) -> list[dict[str, Any]]:
+    """Return the log's record of each file, with the keys of `FILE_COLUMNS`, in the order of their rows."""
+    adds = pa.table(table.get_add_actions(flatten=True))
+    files: list[dict[str, Any]] = adds.select(FILE_COLUMNS).to_pylist() if adds.num_rows else []
+    return sorted(files, key=lambda file: file["min.seq"])
+
+
+def select_small(files: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return, of all files of a table, those after the last full one.
+
+    Files before it are never merged, even if a single row filled it.
+    """
+    last = max((file["max.seq"] for file in files if file["size_bytes"] >= FULL_FILE_BYTES), default=0)
+    return [file for file in files if file["max.seq"] > last]
+
+
+def list_obsolete(table: DeltaTable) -> list[str]:
+    """Return the files that merges took out of the table longer ago than it keeps them for readers of older versions.
+
+    A log checkpoint forgets them. Files that no entry names are never among them: a stopped process may be about to
+    name one.
+    """
+    return [path for path in table.vacuum(dry_run=True) if "/" not in path]
+
+
+# ---- disks
 
 
 def _merge_files(table: DeltaTable, pipeline: str, small_files: list[dict[str, Any]], log: Log) -> None:
@@ -49,7 +91,7 @@ def _merge_files(table: DeltaTable, pipeline: str, small_files: list[dict[str, A
     Where there is nothing to merge, the commit says that too: a query need not look for rows in small files.
     """
     uri, name = table.table_uri, f"merged-{uuid.uuid4().hex}"
-    rows = _read_rows(pipeline, uri, small_files) if len(small_files) > 1 else []
+    rows = _query_rows(pipeline, uri, small_files) if len(small_files) > 1 else []
     if rows is None:
         return  # merging would lose or duplicate a row
     actions: list[Action] = []
@@ -63,7 +105,7 @@ def _merge_files(table: DeltaTable, pipeline: str, small_files: list[dict[str, A
     log.keep()
 
 
-def _read_rows(pipeline: str, uri: str, small_files: list[dict[str, Any]]) -> list[Row] | None:
+def _query_rows(pipeline: str, uri: str, small_files: list[dict[str, Any]]) -> list[Row] | None:
     """Return the rows of these files, in order; None where a row is missing, or is there twice."""
     first_seq = min(file["min.seq"] for file in small_files)
     last_seq = max(file["max.seq"] for file in small_files)
@@ -92,7 +134,7 @@ def _shorten_log(uri: str) -> None:
     """Create a log checkpoint, and remove entries that no reader will ever look at."""
     local, table = local_path(uri), DeltaTable(uri)
     if local is None:
-        Objects(uri).unlink(files.list_obsolete(table))
+        Objects(uri).unlink(list_obsolete(table))
         return table.create_checkpoint()  # on object stores all entries stay
     log = LocalLog(local)
     _create_checkpoint(log, table.version())
@@ -117,7 +159,7 @@ def _create_checkpoint(log: LocalLog, version: int) -> None:
                 path = log.path(entry_version)
                 shutil.copyfile(path, copy / path.name)
         table = DeltaTable(scratch)
-        for name in files.list_obsolete(table):
+        for name in list_obsolete(table):
             (log.table / name).unlink(missing_ok=True)
         table.create_checkpoint()
         for name in (
@@ -140,3 +182,110 @@ def _remove_old(log: LocalLog) -> None:
         with suppress(FileNotFoundError):
             if path.stat().st_mtime < time.time() - MIN_AGE_SECONDS:
                 path.unlink()
+
+
+# ---- object stores
+
+
+def merge_on_store(log: StoreLog) -> bool:
+    """Replace all small files by one, and make a log checkpoint; False: it is not as Onceonly left it, and stays.
+
+    Raises:
+        Taken: another process has written meanwhile.
+        OSError: it was not completed; the next call continues.
+    """
+    newest, all_entries = log.recent()
+    entries = _since_merge(all_entries)
+    rows = [entry.row for entry in reversed(entries) if entry.row]
+    if any(entry.foreign or entry.rewrites for entry in entries) or not rows:
+        return False
+    with TemporaryDirectory(prefix="onceonly-") as scratch:
+        _copy_log(log, entries, newest, Path(scratch))
+        table_files = list_files(DeltaTable(scratch))
+        small_files = select_small(table_files)
+        old_rows = _read_rows(log, small_files)
+        last_seq = max((file["max.seq"] for file in table_files), default=0)
+        if old_rows is None or not _has_no_hole(last_seq, rows):
+            return False
+        obsolete = [*(file["path"] for file in small_files), *(row_files.path_of(row.id) for row in rows)]
+        add = row_files.put(log.uri, [*old_rows, *rows], f"merged-{uuid.uuid4().hex}", changes=False)
+        log.commit(newest + 1, Commit(MERGE, [add, *map(_remove_path_action, obsolete)]), None)
+        _make_checkpoint(log, newest + 1, Path(scratch), rows[-1])
+    return True
+
+
+def _since_merge(all_entries: Iterable[Entry]) -> list[Entry]:
+    """Return the entries down to the last merge, or to the first one, newest first."""
+    entries: list[Entry] = []
+    for entry in all_entries:
+        entries.append(entry)
+        if entry.merges:
+            break
+    return entries
+
+
+def _copy_log(log: StoreLog, entries: Sequence[Entry], newest: int, scratch: Path) -> None:
+    """Copy the log from its last log checkpoint on; the entries since the last merge name no files in the copy."""
+    (scratch / log_files.LOG_FOLDER).mkdir()
+    if log.checkpoint != NONE:
+        checkpoint = log_files.checkpoint_path(log.checkpoint)
+        (scratch / checkpoint).write_bytes(log.files.read(checkpoint))
+    # Not version 0, which creates the table: its protocol and schema have to be in the copy.
+    unmerged = {entry.version: entry for entry in entries if not entry.merges and entry.version}
+    for version in range(log.checkpoint + 1, newest + 1):
+        path = log_files.entry_path(version)
+        if version in unmerged:
+            content = Commit("WRITE", [], unmerged[version].row).lines().encode()
+        else:
+            content = log.files.read(path, WRITTEN)
+        (scratch / path).write_bytes(content)
+
+
+def _read_rows(log: StoreLog, small_files: Sequence[Mapping[str, Any]]) -> list[Row] | None:
+    """Return the rows of these files, in order; None where a row is missing, or is there twice."""
+    rows: list[Row] = []
+    expected: list[int] = []
+    for file in small_files:
+        rows += _rows_of(log, file["path"])
+        expected += range(file["min.seq"], file["max.seq"] + 1)
+    return rows if [row.seq for row in rows] == expected else None
+
+
+def _rows_of(log: StoreLog, path: str) -> list[Row]:
+    """Return the rows of one file, in order."""
+    records, schema = pq.read_table(pa.BufferReader(log.files.read(path))), row_format.arrow_schema()
+    rows = map(row_format.from_record, records.select(schema.names).cast(schema).to_pylist())
+    return sorted(rows, key=lambda row: row.seq)
+
+
+def _has_no_hole(last_seq: int, rows: Sequence[Row]) -> bool:
+    """Return whether the first row has the next number, and each further one the next again."""
+    return [row.seq for row in rows] == list(range(last_seq + 1, rows[-1].seq + 1))
+
+
+def _remove_path_action(path: str) -> Action:
+    return {"remove": {"path": path, "dataChange": False, "deletionTimestamp": now_millis()}}
+
+
+def _make_checkpoint(log: StoreLog, version: int, scratch: Path, last: Row) -> None:
+    """Make a log checkpoint of the copy and that version, by which all rows up to `last` were merged.
+
+    What it forgets is deleted before it is written: so if this process dies, the next one deletes it.
+    """
+    path = log_files.entry_path(version)
+    (scratch / path).write_bytes(log.files.read(path, WRITTEN))
+    table = DeltaTable(str(scratch))
+    try:
+        log.files.unlink(list_obsolete(table))
+    finally:
+        table.create_checkpoint()
+        _write_checkpoint(log, version, scratch, last)
+
+
+def _write_checkpoint(log: StoreLog, version: int, scratch: Path, last: Row) -> None:
+    """Write the log checkpoint of that version to the store, and then the file that names it."""
+    path = log_files.checkpoint_path(version)
+    content = (scratch / path).read_bytes()
+    log.files.write(path, content)
+    log.files.write(log_files.LAST_CHECKPOINT, (scratch / log_files.LAST_CHECKPOINT).read_bytes())
+    log.files.remember(path, rows_up_to(last.id), content)

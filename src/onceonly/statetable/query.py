@@ -17,9 +17,8 @@ from onceonly.checkpoint.offsets import Interval
 from onceonly.delta import log_files
 from onceonly.errors import OnceonlyError
 from onceonly.statetable import row_format
-from onceonly.statetable.arrow_format import SCHEMA
+from onceonly.statetable.errors import damage_error, read_error
 from onceonly.statetable.log import Damaged
-from onceonly.statetable.trouble import damage_error, read_error
 from onceonly.storage.objects import WRITTEN, Objects
 from onceonly.storage.paths import local_path
 
@@ -45,7 +44,8 @@ class Query:
         """Return the rows that the SQL condition chooses, unsorted, as records of these columns."""
         sql = f"SELECT {', '.join(columns)} FROM state WHERE {where}"
         rows: pa.Table = self._ask(lambda table: run(table, sql))
-        records: list[dict[str, Any]] = rows.cast(pa.schema([SCHEMA.field(name) for name in columns])).to_pylist()
+        schema = pa.schema([row_format.arrow_schema().field(name) for name in columns])
+        records: list[dict[str, Any]] = rows.cast(schema).to_pylist()
         return records
 
     def covered_intervals(self, where: str) -> list[Interval]:

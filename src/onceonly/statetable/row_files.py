@@ -31,12 +31,10 @@ def put(uri: str, rows: Sequence[Row], name: str, changes: bool = True) -> Actio
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from onceonly.statetable.arrow_format import to_arrow
-
     records = [row_format.record(row) for row in rows]
     out = pa.BufferOutputStream()
     is_single = len(rows) == 1  # then a dictionary and statistics in the file help nobody, and take time
-    pq.write_table(to_arrow(records), out, use_dictionary=not is_single, write_statistics=not is_single)
+    pq.write_table(row_format.to_arrow(records), out, use_dictionary=not is_single, write_statistics=not is_single)
     content = out.getvalue().to_pybytes()
     path = path_of(name)
     _write(uri, path, content)

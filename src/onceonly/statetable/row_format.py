@@ -1,20 +1,24 @@
 """A row of the state table as a record of JSON values, and the head that each row carries for the next.
 
-A commit of a pipeline's log holds its row as such a record. The same columns are in the Parquet files (`arrow_format`).
+A commit of a pipeline's log holds its row as such a record. The same columns are in the Parquet files.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from onceonly.checkpoint.model import FORMAT, Checkpoint, Event, Row, canonical
 from onceonly.checkpoint.offsets import Interval
 from onceonly.checkpoint.sink import Publication
 from onceonly.errors import InvalidPipeline
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # name -> (Delta type, may be null); `head` and `body` are JSON
 COLUMNS: Mapping[str, tuple[str, bool]] = {
@@ -159,6 +163,31 @@ def schema_json() -> str:
     for name, (type_, nullable) in COLUMNS.items():
         fields.append({"name": name, "type": type_, "nullable": nullable, "metadata": {}})
     return json.dumps({"type": "struct", "fields": fields})
+
+
+@cache
+def arrow_schema() -> pa.Schema:
+    """Return the columns as a schema of Arrow. pyarrow is imported here, so that `onceonly status` starts fast."""
+    import pyarrow as pa
+
+    types = {
+        "integer": pa.int32(),
+        "long": pa.int64(),
+        "string": pa.string(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+    }
+    return pa.schema([pa.field(name, types[type_], nullable=nullable) for name, (type_, nullable) in COLUMNS.items()])
+
+
+def to_arrow(records: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Return rows as a table with the columns of `arrow_schema`; each is given as `record` returns it."""
+    import pyarrow as pa
+
+    columns = []
+    for field_ in arrow_schema():
+        values = [record[field_.name] for record in records]
+        columns.append(pa.array(values, field_.type))
+    return pa.Table.from_arrays(columns, schema=arrow_schema())  # from_pylist would import pandas
 
 
 def record(row: Row) -> dict[str, Any]:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from onceonly.checkpoint.model import Checkpoint, Row, fold
 from onceonly.checkpoint.offsets import Interval
 from onceonly.statetable import row_format
+from onceonly.statetable.errors import damage_error, read_error
 from onceonly.statetable.log import NONE, Damaged, Entry, Log
-from onceonly.statetable.trouble import damage_error, read_error
-from onceonly.statetable.where import EVERY, Where, from_epoch, of_epochs
+from onceonly.statetable.predicates import EVERY, Where, from_epoch, of_epochs
 
 if TYPE_CHECKING:
     from onceonly.statetable.query import Query

@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import cached_property
 
 from onceonly.delta import log_files
-from onceonly.statetable import before
+from onceonly.statetable import packed_history
 from onceonly.statetable.log import (
     CONFIGURATION,
     MERGE,
@@ -102,7 +102,7 @@ class StoreLog:
     def commit(self, version: int, commit: Commit, after: Entry | None) -> None:
         self._check_continues(version - 1, after)
         try:
-            text = commit.lines(before.pack(version, self._memory.entries))
+            text = commit.lines(packed_history.pack(version, self._memory.entries))
             tag = self.files.create(log_files.entry_path(version), text.encode())
         except FileExistsError as error:  # also where a first answer was lost
             raise Taken from error
@@ -203,7 +203,7 @@ class StoreLog:
         path = log_files.entry_path(version)
         try:
             lines = self.files.read(path).decode().splitlines()
-            earlier = sorted(before.unpack(version, lines), key=lambda entry: entry.version)
+            earlier = sorted(packed_history.unpack(version, lines), key=lambda entry: entry.version)
             return [*earlier, parse_entry(version, lines)]
         except ValueError as error:
             raise Damaged(f"{path} cannot be parsed: {error}.") from error

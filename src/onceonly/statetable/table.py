@@ -19,13 +19,10 @@ from typing import TypeVar
 from onceonly.checkpoint.model import Checkpoint, Event, Row, first
 from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import OnceonlyError, OutcomeUnknown
-from onceonly.statetable import gaps, location, row_files
+from onceonly.statetable import location, row_files
+from onceonly.statetable.errors import damage_error
 from onceonly.statetable.log import NONE, Commit, Damaged, Entry, Log, Taken
-from onceonly.statetable.row_format import Head
-from onceonly.statetable.rows import Past, Rows
-from onceonly.statetable.trouble import damage_error
-from onceonly.statetable.view import View
-from onceonly.statetable.where import (
+from onceonly.statetable.predicates import (
     AFTER,
     OWNED,
     PINS,
@@ -36,6 +33,9 @@ from onceonly.statetable.where import (
     of_epochs,
     of_event,
 )
+from onceonly.statetable.row_format import Head
+from onceonly.statetable.rows import Past, Rows
+from onceonly.statetable.view import View, find_gaps
 from onceonly.storage import durability
 from onceonly.storage.paths import local_path
 
@@ -44,6 +44,7 @@ MAX_TAIL_ROWS = 64  # rows that a view reads from the log: nearly always they ho
 MAX_WRITE_FAILURES = 3  # of one row
 MAX_QUERIES_AT_ONCE = 4  # of different pipelines
 IDENTITY_FRESH_SECONDS = 5.0  # on an object store, what a look at the table's identity has shown counts so long
+Notify = Callable[[Checkpoint, Row], None]
 T = TypeVar("T")
 
 
@@ -142,7 +143,7 @@ class StateTable:
         with_pinned_interval = PINS & WITH_INTERVAL
 
         def gaps_of(name: str) -> list[Interval]:
-            return gaps.gaps_between(self._rows(name).intervals(with_pinned_interval))
+            return find_gaps(self._rows(name).intervals(with_pinned_interval))
 
         return _map_at_once(gaps_of, pipelines)
 
@@ -329,6 +330,46 @@ class StateTable:
                 "Nothing was done that depends on it. Repair the disk, then: onceonly recover",
                 code="row-not-durable",
             ) from error
+
+
+class Transitions:
+    """Writes transitions to the state table, and notifies of each one that is recorded."""
+
+    def __init__(self, state: StateTable, notify: Notify | None = None) -> None:
+        self.state = state
+        self._notify = notify or (lambda checkpoint, row: None)
+
+    def change(self, name: str, decide: Callable[[View], Row | None], view: View | None = None) -> View:
+        """Write what `decide` makes of the current view (None: nothing to do) and return the view that results.
+
+        Args:
+            view: the view to begin with, if the caller has just read one. Where another writer was first, the pipeline
+                is read again.
+        """
+        while True:
+            view = view or self.state.view(name)
+            row = decide(view)
+            if row is None:
+                return view
+            try:
+                view = self.state.append(view, row)
+            except Lost:
+                view = None
+                continue
+            self._notify_or_warn(view.require(row.epoch), row)
+            return view
+
+    def advance(self, name: str, epoch: int, decide: Callable[[View, Checkpoint], Row | None]) -> Checkpoint:
+        """Do the same for one checkpoint, which `decide` gets as well; returns it as it is then."""
+        return self.change(name, lambda view: decide(view, view.require(epoch))).require(epoch)
+
+    def _notify_or_warn(self, checkpoint: Checkpoint, row: Row) -> None:
+        """Call the notify function. Nothing depends on it: where it fails, that is a warning and stops nothing."""
+        try:
+            self._notify(checkpoint, row)
+        except Exception as error:
+            what = f"{checkpoint.pipeline} epoch {checkpoint.epoch}: '{row.event.value}' is recorded"
+            warnings.warn(f"{what}, but the notify function failed: {error!r}", RuntimeWarning, stacklevel=3)
 
 
 class Snapshot(StateTable):

@@ -5,17 +5,16 @@ Questions to a view are answered from that snapshot, whatever has been written s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 from onceonly.checkpoint.model import Checkpoint, Event, Handle, Row
 from onceonly.checkpoint.offsets import Boundary, Interval, range_of
 from onceonly.errors import InvalidPipeline
-from onceonly.statetable.row_format import Head
-from onceonly.statetable.rows import Rows
-from onceonly.statetable.where import (
+from onceonly.statetable.predicates import (
     PINS,
     Where,
     above_seq,
@@ -27,6 +26,8 @@ from onceonly.statetable.where import (
     rewinds_after,
     starts,
 )
+from onceonly.statetable.row_format import Head
+from onceonly.statetable.rows import Rows
 
 MAX_MARGIN = timedelta(days=32)  # at most so far are neighbours of an interval looked for first
 MARGIN_LENGTHS = 32  # … and at most so many of its own length
@@ -232,3 +233,12 @@ def _boundaries(pins: list[Pin]) -> Iterator[tuple[datetime, int]]:
     for interval, epoch in pins:
         yield interval.start, epoch
         yield interval.end, epoch
+
+
+def find_gaps(intervals: Iterable[Interval]) -> list[Interval]:
+    """Return the gaps between these pinned intervals, oldest first: time that no interval covers.
+
+    They are in any order and may be repeated, but do not overlap: so each ends before the one that begins next.
+    """
+    in_order = sorted((interval.start, interval.end) for interval in intervals)
+    return [Interval(end, start) for (_, end), (start, _) in pairwise(in_order) if end < start]

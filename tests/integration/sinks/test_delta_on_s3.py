@@ -15,7 +15,7 @@ from integration.services.s3 import BINARY, BUCKET, MISSING, S3
 from integration.victims import mortal_s3
 from patience import PATIENCE
 from unit.lightdelta import LightDelta, no_spark, transaction
-from unit.statetable.test_store_compaction import an_hour_passes
+from unit.statetable.test_compaction import an_hour_passes
 
 from onceonly.checkpoint.sink import Outcome
 from onceonly.errors import InvalidPipeline, OutcomeUnknown

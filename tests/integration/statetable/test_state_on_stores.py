@@ -20,7 +20,7 @@ from integration.projects.s3_writers import FEW, Rival, merge, merge_when, race,
 from integration.services.store_server import BUCKET, StoreServer
 from integration.services.stores import MOST, everywhere, running
 from patience import PATIENCE
-from unit.statetable.test_store_compaction import an_hour_passes
+from unit.statetable.test_compaction import an_hour_passes
 
 from onceonly.checkpoint.model import Event
 from onceonly.errors import InvalidPipeline, OutcomeUnknown

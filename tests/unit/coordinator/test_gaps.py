@@ -13,7 +13,7 @@ from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import Fenced, InvalidPipeline, SourceLost
 from onceonly.pipeline.sinks import DeltaSink, StateSink
-from onceonly.statetable import gaps
+from onceonly.statetable.view import find_gaps
 from onceonly.views import descriptions, queries
 
 TEN = minutes(0, 10)
@@ -46,7 +46,7 @@ def skip(world: World, interval: Interval = MISSING, reason: str = "a strike") -
 @settings(deadline=None)
 @given(st.sets(st.integers(0, 12)).flatmap(lambda pinned: st.permutations([*pinned, *list(pinned)[:3]])))
 def test_gaps_are_what_is_not_pinned_between_the_first_and_the_last(pinned):
-    found = gaps.gaps_between([minutes(n, n + 1) for n in pinned])
+    found = find_gaps([minutes(n, n + 1) for n in pinned])
     inside = range(min(pinned, default=0), max(pinned, default=0))
     assert {n for n in inside if any(each.start <= minutes(n, n + 1).start < each.end for each in found)} == set(
         inside

@@ -95,7 +95,7 @@ def test_a_put_whose_answer_is_lost_is_found(lake: LightDelta, monkeypatch: pyte
     assert lake.numbers() == [1]
 
 
-@pytest.mark.parametrize("step", ["create", "below"])
+@pytest.mark.parametrize("step", ["create", "list_objects"])
 def test_what_the_storage_does_not_answer_is_not_known(
     lake: LightDelta, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

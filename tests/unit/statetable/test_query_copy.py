@@ -11,8 +11,8 @@ from unit.statetable.test_state_contract import pin, through_delta_rs
 
 from onceonly.statetable import location, query
 from onceonly.statetable import table as state
+from onceonly.statetable.predicates import EVERY
 from onceonly.statetable.table import StateTable
-from onceonly.statetable.where import EVERY
 from onceonly.storage import objects
 
 

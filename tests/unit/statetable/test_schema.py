@@ -27,7 +27,6 @@ from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime.owners import is_never_alive
 from onceonly.statetable import location, row_format
-from onceonly.statetable.arrow_format import SCHEMA as ARROW
 from onceonly.statetable.table import StateTable
 from onceonly.testing.fakes import FakeParts
 
@@ -199,7 +198,7 @@ def test_every_row_of_every_event_keeps_the_contract(rows):
 
 
 def test_the_contract_and_the_table_have_the_same_columns(rows):
-    assert SCHEMA["required"] == list(row_format.COLUMNS) == ARROW.names
+    assert SCHEMA["required"] == list(row_format.COLUMNS) == row_format.arrow_schema().names
     assert set(SCHEMA["properties"]) == set(row_format.COLUMNS)
     assert SCHEMA["properties"]["event"]["enum"] == [event.value for event in Event]
 

@@ -26,9 +26,7 @@ from onceonly.sinks.files import stage as filestage
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.sinks.kafka.spool import SCHEMA, SpoolFile
 from onceonly.statetable import compaction, local_log, row_files, row_format
-from onceonly.statetable import files as table_files
 from onceonly.statetable import table as state
-from onceonly.statetable.arrow_format import to_arrow
 from onceonly.statetable.local_log import LocalLog
 from onceonly.statetable.log import Commit
 from onceonly.statetable.table import Lost, StateTable
@@ -233,7 +231,7 @@ def test_a_file_can_be_skipped_as_one_of_deltalakes_own(table, folder, tmp_path)
     table.append(view, replace(row(view), interval=hour, decision=7, sink="lake"))
     theirs = str(tmp_path / "theirs")
     for each in table.history("flights"):
-        write_deltalake(theirs, to_arrow([row_format.record(each)]), mode="append")
+        write_deltalake(theirs, row_format.to_arrow([row_format.record(each)]), mode="append")
     assert statistics(str(home(folder))) == statistics(theirs)
     assert len(DeltaTable(home(folder)).file_uris(file_pruning_predicate=[("seq", "=", 2)])) == 1
     assert len(DeltaTable(home(folder)).file_uris(file_pruning_predicate=[("seq", ">", 2)])) == 0
@@ -320,7 +318,7 @@ def test_a_row_that_fills_a_file_of_its_own_takes_no_other_with_it(table, folder
     monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 4)
     view = table.view("flights")
     for number in range(1, 9):
-        body = {**BODY, "large": os.urandom(compaction.FULL_FILE).hex()} if number == large else BODY
+        body = {**BODY, "large": os.urandom(compaction.FULL_FILE_BYTES).hex()} if number == large else BODY
         view = table.append(view, replace(row(view), body=body))
     table.tidy(table.view("flights"))
     assert [found.seq for found in table.history("flights")] == list(range(1, 9))
@@ -348,13 +346,13 @@ def test_files_with_a_hole_between_their_rows_are_left_alone(table, folder, monk
 
 def test_files_that_hold_more_than_is_read_of_them_are_left_alone(table, folder, monkeypatch):
     monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 2)
-    view, real = add(table, rows=4), table_files.select_small
+    view, real = add(table, rows=4), compaction.select_small
 
     def with_one_more(*given):
         *small, file = real(*given)
         return [*small, {**file, "num_records": 2}]
 
-    monkeypatch.setattr(table_files, "select_small", with_one_more)
+    monkeypatch.setattr(compaction, "select_small", with_one_more)
     table.tidy(view)
     assert [path for path in files(folder) if "merged" in path.name] == []
 

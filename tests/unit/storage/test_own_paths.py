@@ -133,10 +133,10 @@ OTHERWISE = {
     "storage/arbitration.py _check_ended",
     "storage/arbitration.py _remove_trial",  # of a trial that has just been made
     "statetable/row_files.py remove",  # a row's file of its own, which no entry of the log has come to name
-    "statetable/files.py list_obsolete",  # asks for names
+    "statetable/compaction.py list_obsolete",  # asks for names
     "statetable/compaction.py _shorten_log",  # merged files that no version names which is kept for readers
     "statetable/compaction.py _create_checkpoint",  # the same, on a disk
-    "statetable/store_compaction.py _make_checkpoint",  # the same, on an object store
+    "statetable/compaction.py _make_checkpoint",  # the same, on an object store
     "statetable/compaction.py _remove_old",  # entries of the log that no reader looks at
     "statetable/local_log.py commit",  # a draft of its own
     "spark/jars/__init__.py _delete_outdated",  # other revisions of the jars that it has just fetched

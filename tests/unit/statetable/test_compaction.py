@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 from unit.statetable.test_state_contract import pin, through_delta_rs
 
-from onceonly.statetable import compaction, files, location, store_compaction
+from onceonly.statetable import compaction, location
 from onceonly.statetable import table as state
 from onceonly.statetable.table import StateTable
 from onceonly.storage.objects import Objects
@@ -66,7 +66,7 @@ def merged_at(stored: StateTable) -> int:
 def test_a_full_file_is_not_merged_again(
     stored: StateTable, no_other_way: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compaction, "FULL_FILE", 1)
+    monkeypatch.setattr(compaction, "FULL_FILE_BYTES", 1)
     for number in range(1, MERGES + 1):
         pin(stored, 5)
         stored.tidy(stored.view("flights"))
@@ -78,7 +78,7 @@ def test_after_the_commit_of_another_program_delta_rs_merges(stored: StateTable)
     pin(stored, 5)
     DeltaTable(folder(stored)).optimize.compact()
     pin(stored, 5)
-    assert not store_compaction.merge(stored._log("flights"), compaction.FULL_FILE)  # type: ignore[arg-type]
+    assert not compaction.merge_on_store(stored._log("flights"))  # type: ignore[arg-type]
     stored.tidy(stored.view("flights"))
     check(stored, 10)
     assert len(DeltaTable(folder(stored)).file_uris()) == 1
@@ -115,9 +115,9 @@ def test_a_merged_file_that_lacks_a_row_is_left_alone(
     pin(stored, 5)
     stored.tidy(stored.view("flights"))
     pin(stored, 5)
-    real = store_compaction._rows_of
-    monkeypatch.setattr(store_compaction, "_rows_of", lambda log, path: real(log, path)[kept])
-    assert not store_compaction.merge(stored._log("flights"), compaction.FULL_FILE)  # type: ignore[arg-type]
+    real = compaction._rows_of
+    monkeypatch.setattr(compaction, "_rows_of", lambda log, path: real(log, path)[kept])
+    assert not compaction.merge_on_store(stored._log("flights"))  # type: ignore[arg-type]
     check(stored, 10)
 
 
@@ -131,7 +131,7 @@ def test_a_merge_that_ends_before_its_log_checkpoint_is_taken_up(
     for number in range(times):
         pin(stored, 5)
         with monkeypatch.context() as patched, pytest.warns(RuntimeWarning, match="was not compacted"):
-            patched.setattr(store_compaction, "_make_checkpoint", dies)
+            patched.setattr(compaction, "_make_checkpoint", dies)
             stored.tidy(stored.view("flights"))
         check(stored, 5 * number + 5)
     pin(stored, 5)
@@ -145,10 +145,10 @@ def test_rows_of_which_the_entries_do_not_tell_are_in_the_files_that_they_name(
 ) -> None:
     """The entry of one row does not hold it."""
     pin(stored, 5)
-    real = store_compaction._since_merge
+    real = compaction._since_merge
     with monkeypatch.context() as patched:
-        patched.setattr(store_compaction, "_since_merge", lambda found: [e for e in real(found) if e.version != 1])
-        assert store_compaction.merge(stored._log("flights"), compaction.FULL_FILE)  # type: ignore[arg-type]
+        patched.setattr(compaction, "_since_merge", lambda found: [e for e in real(found) if e.version != 1])
+        assert compaction.merge_on_store(stored._log("flights"))  # type: ignore[arg-type]
     check(stored, 5)
     assert len(DeltaTable(folder(stored)).file_uris()) == 1
 
@@ -157,8 +157,8 @@ def test_rows_that_are_nowhere_are_left_to_delta_rs(stored: StateTable, monkeypa
     pin(stored, 5)
     stored.tidy(stored.view("flights"))
     pin(stored, 5)
-    monkeypatch.setattr(files, "list_files", lambda table: [])
-    assert not store_compaction.merge(stored._log("flights"), compaction.FULL_FILE)  # type: ignore[arg-type]
+    monkeypatch.setattr(compaction, "list_files", lambda table: [])
+    assert not compaction.merge_on_store(stored._log("flights"))  # type: ignore[arg-type]
     check(stored, 10)
 
 
@@ -248,9 +248,9 @@ def test_what_a_killed_process_would_have_deleted_is_deleted_by_the_next(
     pin(stored, 5)
     with monkeypatch.context() as patched, pytest.warns(RuntimeWarning, match="was not compacted"):
         if step == "write":
-            patched.setattr(store_compaction, "_write_checkpoint", dies)
+            patched.setattr(compaction, "_write_checkpoint", dies)
         else:
-            patched.setattr(store_compaction, step, dies)
+            patched.setattr(compaction, step, dies)
         stored.tidy(stored.view("flights"))
     check(stored, 10)
     an_hour_passes(folder(stored))

@@ -12,7 +12,7 @@ from unit.statetable.test_state_contract import pin, planned, through_delta_rs
 
 from onceonly.checkpoint.model import Event
 from onceonly.errors import OutcomeUnknown
-from onceonly.statetable import before, location
+from onceonly.statetable import location, packed_history
 from onceonly.statetable import table as state
 from onceonly.statetable.log import Entry
 from onceonly.statetable.table import StateTable
@@ -34,7 +34,7 @@ def entry(stored: StateTable, version: int) -> Path:
 
 
 def told(stored: StateTable, version: int) -> list[Entry]:
-    return before.unpack(version, entry(stored, version).read_text().splitlines())
+    return packed_history.unpack(version, entry(stored, version).read_text().splitlines())
 
 
 def test_an_entry_tells_of_all_before_it(stored: StateTable) -> None:
@@ -73,17 +73,17 @@ def test_it_stops_where_it_grows_large_or_another_program_has_written(
 ) -> None:
     pin(stored, 4)
     known = {each.version: each for each in told(stored, 4)}
-    assert before.pack(4, {**known, 2: Entry(2, foreign=True)}) == before.pack(4, {3: known[3]})
-    assert before.pack(4, {3: known[3], 1: known[1]}) == before.pack(4, {3: known[3]})
-    assert before.pack(4, {}) == {}
-    monkeypatch.setattr(before, "MAX_PACKED_BYTES", 10)
-    assert before.pack(4, known) == before.pack(4, {3: known[3]})
+    assert packed_history.pack(4, {**known, 2: Entry(2, foreign=True)}) == packed_history.pack(4, {3: known[3]})
+    assert packed_history.pack(4, {3: known[3], 1: known[1]}) == packed_history.pack(4, {3: known[3]})
+    assert packed_history.pack(4, {}) == {}
+    monkeypatch.setattr(packed_history, "MAX_PACKED_BYTES", 10)
+    assert packed_history.pack(4, known) == packed_history.pack(4, {3: known[3]})
 
 
 def test_what_cannot_be_unpacked_is_damage(stored: StateTable) -> None:
     pin(stored, 2)
     lines = [json.loads(line) for line in entry(stored, 2).read_text().splitlines()]
-    lines[0]["commitInfo"][before.KEY] = "0" * 20
+    lines[0]["commitInfo"][packed_history.PACKED] = "0" * 20
     entry(stored, 2).write_text("\n".join(map(json.dumps, lines)))
     with pytest.raises(OutcomeUnknown, match="damaged"):
         StateTable(stored.uri).view("flights")
