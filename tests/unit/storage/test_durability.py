@@ -327,7 +327,7 @@ def test_a_row_that_fills_a_file_of_its_own_takes_no_other_with_it(table, folder
 
 def test_where_all_files_are_full_there_is_nothing_to_merge(table, folder, monkeypatch):
     monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 1)
-    monkeypatch.setattr(compaction, "FULL_FILE", 1)
+    monkeypatch.setattr(compaction, "FULL_FILE_BYTES", 1)
     assert table.tidy(add(table, rows=3)).head.seq == 3
     assert len(DeltaTable(home(folder)).file_uris()) == 3
 
