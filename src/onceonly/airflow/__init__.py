@@ -63,7 +63,7 @@ _FACTORIES = {"checkpoint_dag", "recovery_dag"}
 class UnbuiltDag:
     """Stands for a DAG in a file that a command loads for its pipeline, without Airflow.
 
-    Most files only make their DAG. A file that asks something of it, as `with checkpoint_dag(…)` does, has to go on as
+    Most files only make their DAG. A file that asks something of it, as `with checkpoint_dag(…)` does, is executed as
     in Airflow: then the DAG is built.
     """
 

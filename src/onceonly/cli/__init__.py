@@ -16,7 +16,7 @@ def _describe(variable: Variable) -> str:
     return f"  {variable.name}\n      {variable.meaning}\n      ({variable.default})\n"
 
 
-HELP = f"""Exactly-once output for Spark batch jobs: stage, gate, commit, recover.
+MAIN_HELP = f"""Exactly-once output for Spark batch jobs: stage, gate, commit, recover.
 
 \b
 Settings are environment variables:
@@ -55,7 +55,7 @@ COMMANDS = Commands(  # where each is; the everyday ones first
 )
 
 
-@click.group(cls=Cli, commands=COMMANDS, help=HELP, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Cli, commands=COMMANDS, help=MAIN_HELP, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--traceback", is_flag=True, help="Show where an error came from.")
 @click.version_option(package_name="onceonly", message="%(version)s")
 @click.pass_context

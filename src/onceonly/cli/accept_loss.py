@@ -93,8 +93,10 @@ def _print(loss: Loss) -> None:
 
 def _columns(checkpoint: Checkpoint, sink: str) -> tuple[str, str, str, str]:
     rows = formatting.number(checkpoint.handles[sink].get("rows"))
-    covers = str(checkpoint.interval) if checkpoint.interval else descriptions.describe_coverage(checkpoint)
-    return str(checkpoint.epoch), formatting.clock(checkpoint.updated_at), covers, rows
+    coverage = descriptions.describe_coverage(checkpoint)
+    if checkpoint.interval:
+        coverage = str(checkpoint.interval)
+    return str(checkpoint.epoch), formatting.clock(checkpoint.updated_at), coverage, rows
 
 
 def _loss_json(loss: Loss) -> dict[str, Any]:
@@ -110,5 +112,5 @@ def _loss_json(loss: Loss) -> dict[str, Any]:
 
 
 def _checkpoint_json(checkpoint: Checkpoint, sink: str) -> dict[str, Any]:
-    interval = queries.interval_json(checkpoint.interval) if checkpoint.interval else None
-    return {"epoch": checkpoint.epoch, "interval": interval, "rows": checkpoint.handles[sink].get("rows")}
+    interval, rows = queries.interval_json(checkpoint.interval), checkpoint.handles[sink].get("rows")
+    return {"epoch": checkpoint.epoch, "interval": interval, "rows": rows}

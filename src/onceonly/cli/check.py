@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -63,24 +64,24 @@ def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
     from onceonly.spark import check as spark
 
     notes = [f"pipeline '{pipeline.name}' is sound, in {pipeline.mode} mode"]
-    parts = environment.open_services(settings)
-    notes += spark.notes(parts.settings) + airflow_release.list_limits() + _check_stores(pipeline, parts.settings)
+    services = environment.open_services(settings)
+    notes += spark.notes(services.settings) + airflow_release.list_limits() + _check_stores(pipeline, services.settings)
     for conn_id in sorted(pipeline.connections):
-        notes.append(_check_connection(parts, pipeline, conn_id))
-    pipeline = live_services.locate_tables(pipeline, parts)
+        notes.append(_check_connection(services, pipeline, conn_id))
+    pipeline = live_services.locate_tables(pipeline, services)
     for config in _configs_with_tables(pipeline):
         notes.append(f"'{config.table}' is the table at {config.path}")
-    notes_of_parts = live_services.check_pipeline(pipeline, parts)
+    notes_of_parts = live_services.check_pipeline(pipeline, services)
     if pipeline.gate:
-        parts.inspector(pipeline).check_suites()
+        services.inspector(pipeline).check_suites()
     notes.append(f"transform {pipeline.transform} imports")
     for source in pipeline.sources:
         if isinstance(source, KafkaSource):
-            notes.append(_describe_topics(source, parts.kafka(source.connection, source.bootstrap).describe()))
+            notes.append(_describe_topics(source, services.kafka(source.connection, source.bootstrap).describe()))
     notes += notes_of_parts
-    notes += _check_upstream(pipeline, parts, settings)
+    notes += _check_upstream(pipeline, services, settings)
     notes.append(_describe_state(settings))
-    notes += _check_targets(pipeline, parts, settings)
+    notes += _check_targets(pipeline, services, settings)
     return notes
 
 
@@ -99,7 +100,7 @@ def _check_stores(pipeline: Pipeline, settings: Settings) -> list[str]:
     return stores.notes(settings.jars, paths)
 
 
-def _check_upstream(pipeline: Pipeline, parts: LiveServices, settings: Settings) -> list[str]:
+def _check_upstream(pipeline: Pipeline, services: LiveServices, settings: Settings) -> list[str]:
     """Check the pipelines that write what it reads."""
     from onceonly.coordinator import upstream
 
@@ -113,10 +114,10 @@ def _check_upstream(pipeline: Pipeline, parts: LiveServices, settings: Settings)
             "Run that pipeline first, with the same state table, or correct after. Nothing was written.",
             code="upstream-missing",
         )
-    return upstream.check_upstreams(state, parts, pipeline)
+    return upstream.check_upstreams(state, services, pipeline)
 
 
-def _check_targets(pipeline: Pipeline, parts: LiveServices, settings: Settings) -> list[str]:
+def _check_targets(pipeline: Pipeline, services: LiveServices, settings: Settings) -> list[str]:
     """Check that the targets have what was published before; raises ActionNeeded if one lacks it."""
     from onceonly.coordinator import target_history
     from onceonly.statetable.table import StateTable
@@ -125,18 +126,21 @@ def _check_targets(pipeline: Pipeline, parts: LiveServices, settings: Settings) 
         return []
     state = StateTable(settings.state)  # read again where a target seems to lack something
     view = state.view(pipeline.name)
-    notes = target_history.check(state, parts, pipeline, view)
+    notes = target_history.check(state, services, pipeline, view)
     published = sorted(set(view.head.last_publications) & {sink.name for sink in pipeline.sinks})
     if notes or not published:
         return notes
     return [f"targets: {', '.join(published)} have what was published to them"]
 
 
-def _check_connection(parts: LiveServices, pipeline: Pipeline, conn_id: str) -> str:
+def _check_connection(services: LiveServices, pipeline: Pipeline, conn_id: str) -> str:
     """Check a connection, which is that of a registry, or of brokers."""
-    registry = parts.registry(conn_id) if conn_id in pipeline.registries else None
-    connection = registry.connection if registry else parts.kafka(conn_id, None)
-    return f"connection '{conn_id}' is there: {connection.describe()}"
+    registry = None
+    if conn_id in pipeline.registries:
+        registry = services.registry(conn_id)
+    if registry:
+        return f"connection '{conn_id}' is there: {registry.connection.describe()}"
+    return f"connection '{conn_id}' is there: {services.kafka(conn_id, None).describe()}"
 
 
 def _gaps(pipeline: Pipeline, settings: Settings) -> list[Interval]:
@@ -161,23 +165,32 @@ def _dated_ahead(pipeline: Pipeline, settings: Settings) -> list[str]:
 
     if pipeline.mode != "interval" or pipeline.after:
         return []
-    parts = environment.open_services(settings)
+    services = environment.open_services(settings)
     latest = _find_latest(queries.find_state_table(settings), pipeline)
     now, lines = datetime.now(UTC), []
-    for topic, source in parts.sources(live_services.locate_tables(pipeline, parts)).items():
-        last_range = range_of(latest.ranges, topic) if latest else None
-        next_offsets = last_range.ends if last_range else {}
-        log, number = source.log(), count_ahead(source, next_offsets, now)
+    for topic, source in services.sources(live_services.locate_tables(pipeline, services)).items():
+        log, number = source.log(), count_ahead(source, _next_offsets(latest, topic), now)
         if number != 0:
             lines.append(descriptions.describe_future_records(log.label, number, log.kind))
     return lines
 
 
+def _next_offsets(latest: Checkpoint | None, topic: str) -> Mapping[int, int]:
+    """Return by partition where the next checkpoint begins; empty where nothing was read yet."""
+    last_range = range_of(latest.ranges, topic) if latest else None
+    if last_range is None:
+        return {}
+    return last_range.ends
+
+
 def _describe_topics(source: KafkaSource, brokers: str) -> str:
     """Return what the check has established of a source without a note."""
-    decoding = f", decoded by {source.schema}" if source.schema else ""
-    subject = f"topics '{source.input_name}' are" if source.topic_pattern else f"topic '{source.input_name}' is"
-    return f"{subject} there on {brokers}{decoding}"
+    text = f"topic '{source.input_name}' is there on {brokers}"
+    if source.topic_pattern:
+        text = f"topics '{source.input_name}' are there on {brokers}"
+    if source.schema:
+        text += f", decoded by {source.schema}"
+    return text
 
 
 def _describe_state(settings: Settings) -> str:

@@ -21,26 +21,26 @@ from onceonly.views import descriptions, formatting, provenance, queries
 from onceonly.views.provenance import Superseded
 
 SEVERITIES = {"critical": "red", "warning": "yellow", "info": "dim"}
-HELP = """Everything recorded about checkpoint EPOCH of PIPELINE: what it covers, its attempts, handles and outcome.
-
-\b
---json prints the keys of `onceonly status PIPELINE --json`, and
-"owners", "attempts": [{"attempt", "worker", "nonce"}],
-"handles", "in_doubt", "published", "given_up", "missing_by_sink", "definition",
-"refused": {"sink", "code", "what", "why", "todo"},
-"verdict": {"outcome", "sinks", "docs", "by"}, "approved": {"who", "reason", "seen"},
-"schemas": by source, the registered schemas that its records are decoded by,
-"timeline": [{"at", "event", "attempt", "owner", "sink", "decision", "detail"}],
-"bad_records": {"records", "undecoded" (by topic), "rejected" (by the transform)},
-"replaced_by", "rewound_by": a later epoch that has taken these rows out.
-"""
 
 
-@click.command(help=HELP, short_help="Everything recorded about one checkpoint.")
+@click.command(short_help="Everything recorded about one checkpoint.")
 @click.argument("pipeline")
 @click.argument("epoch", type=int)
 @json_option
 def describe(pipeline: str, epoch: int, as_json: bool) -> None:
+    """Everything recorded about checkpoint EPOCH of PIPELINE: what it covers, its attempts, handles and outcome.
+
+    \b
+    --json prints the keys of `onceonly status PIPELINE --json`, and
+    "owners", "attempts": [{"attempt", "worker", "nonce"}],
+    "handles", "in_doubt", "published", "given_up", "missing_by_sink", "definition",
+    "refused": {"sink", "code", "what", "why", "todo"},
+    "verdict": {"outcome", "sinks", "docs", "by"}, "approved": {"who", "reason", "seen"},
+    "schemas": by source, the registered schemas that its records are decoded by,
+    "timeline": [{"at", "event", "attempt", "owner", "sink", "decision", "detail"}],
+    "bad_records": {"records", "undecoded" (by topic), "rejected" (by the transform)},
+    "replaced_by", "rewound_by": a later epoch that has taken these rows out.
+    """
     state = queries.require_state_table(Settings.from_env())
     checkpoint = queries.require_checkpoint(state, pipeline, epoch)
     timeline, later = queries.timeline(state, checkpoint), provenance.find_superseded(state, [checkpoint])

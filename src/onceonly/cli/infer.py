@@ -82,9 +82,9 @@ def _infer_columns(source: KafkaSource, settings: Settings, records: int) -> Inf
     """
     from onceonly.sources import json_inference
 
-    parts = environment.open_services(settings)
+    services = environment.open_services(settings)
     inferred = json_inference.infer_columns(
-        json_inference.read_last_values(source.topic, parts.kafka(source.connection, source.bootstrap), records)
+        json_inference.read_last_values(source.topic, services.kafka(source.connection, source.bootstrap), records)
     )
     if not inferred.fields:
         raise InvalidPipeline(

@@ -18,25 +18,25 @@ from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
 from onceonly.views import formatting, provenance, queries
 
-HELP = """Which offsets the rows of a checkpoint of PIPELINE come from, down to the topics, through the pipelines that
-it comes after (docs/how-to/chain.md).
-
-\b
---json prints one object: "pipeline", "epoch", "state", "interval",
-"rows_by_sink", "replaced_by", "rewound_by" (epochs or null),
-"reads": [{"topic", "topic_id", "partitions": {number: [start, end]}}], and
-of a table or folder that another pipeline has written "published_by", "sink" and
-"checkpoints": such objects of that pipeline. Of PIPELINE also
-"read_by": [{"pipeline", "epoch"}], the checkpoints that depend on this one.
-"""
 MAX_DRAWN_CHECKPOINTS = 10  # of one pipeline, the newest
 
 
-@click.command(help=HELP, short_help="Which offsets published rows come from.")
+@click.command(short_help="Which offsets published rows come from.")
 @click.argument("pipeline")
 @click.option("--checkpoint", "epoch", type=int, help="Its epoch; by default that of the last one that is committed.")
 @json_option
 def lineage(pipeline: str, epoch: int | None, as_json: bool) -> None:
+    """Which offsets the rows of a checkpoint of PIPELINE come from, down to the topics, through the pipelines that
+    it comes after (docs/how-to/chain.md).
+
+    \b
+    --json prints one object: "pipeline", "epoch", "state", "interval",
+    "rows_by_sink", "replaced_by", "rewound_by" (epochs or null),
+    "reads": [{"topic", "topic_id", "partitions": {number: [start, end]}}], and
+    of a table or folder that another pipeline has written "published_by", "sink" and
+    "checkpoints": such objects of that pipeline. Of PIPELINE also
+    "read_by": [{"pipeline", "epoch"}], the checkpoints that depend on this one.
+    """
     state = queries.require_state_table(Settings.from_env())
     queries.check_pipeline_exists(state, pipeline)
     checkpoint = state.view(pipeline).require(epoch) if epoch else _require_last_committed(state, pipeline)

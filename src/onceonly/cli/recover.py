@@ -39,13 +39,11 @@ def recover(ctx: click.Context, pipeline: str | None, force: bool, as_json: bool
     `onceonly status PIPELINE --json`. The exit code is that of the first error.
     """
     settings = Settings.from_env()
-    state = queries.require_state_table(settings)
-    if pipeline:
-        queries.check_pipeline_exists(state, pipeline)
+    names = _select_pipelines(settings, pipeline)
     coordinator = environment.open_coordinator(settings)
     recovered: list[dict[str, Any]] = []
     errors: list[tuple[str, Exception]] = []
-    for name in [pipeline] if pipeline else state.pipelines():
+    for name in names:
         changes, error = _recover(coordinator, name, force)
         recovered += changes
         if error:
@@ -57,6 +55,15 @@ def recover(ctx: click.Context, pipeline: str | None, force: bool, as_json: bool
         _print_recovered(recovered, errors)
     if errors:
         ctx.exit(exit_code(errors[0][1]))
+
+
+def _select_pipelines(settings: Settings, pipeline: str | None) -> list[str]:
+    """Return that pipeline, which must exist, or all."""
+    state = queries.require_state_table(settings)
+    if pipeline is None:
+        return state.pipelines()
+    queries.check_pipeline_exists(state, pipeline)
+    return [pipeline]
 
 
 def _recover(coordinator: Coordinator, name: str, force: bool) -> tuple[list[dict[str, Any]], Exception | None]:
@@ -105,8 +112,10 @@ def change_text(change: dict[str, Any]) -> Text:
         change: the JSON of a checkpoint as it is now, and in "was" the state before.
     """
     state = State(change["state"])
-    mark = ("✓ ", "green") if state.is_settled else ("• ", "yellow")
-    text = Text.assemble(mark, f"{change['pipeline']} epoch {change['epoch']}: {_state_before(change)}")
+    mark, colour = "✓ ", "green"
+    if not state.is_settled:
+        mark, colour = "• ", "yellow"
+    text = Text.assemble((mark, colour), f"{change['pipeline']} epoch {change['epoch']}: {_state_before(change)}")
     if change["was"] != change["state"]:
         text.append(" → ").append(show.label(change["state"]))
     elif not state.is_settled:
@@ -156,13 +165,11 @@ def sweep(ctx: click.Context, pipeline: str | None, as_json: bool) -> None:
     from onceonly.runtime import job_report
 
     settings = Settings.from_env()
-    state = queries.require_state_table(settings)
-    if pipeline:
-        queries.check_pipeline_exists(state, pipeline)
+    names = _select_pipelines(settings, pipeline)
     coordinator = environment.open_coordinator(settings)
     swept: list[Transaction | PooledTransaction] = []
     errors: list[tuple[str, Exception]] = []
-    for name in [pipeline] if pipeline else state.pipelines():
+    for name in names:
         try:
             swept += coordinator.sweep(name)
         except Exception as error:
@@ -178,8 +185,10 @@ def sweep(ctx: click.Context, pipeline: str | None, as_json: bool) -> None:
 
 
 def _transaction_json(txn: Transaction | PooledTransaction) -> dict[str, Any]:
-    identity = ("slot", "id") if isinstance(txn, PooledTransaction) else ("epoch", "attempt", "nonce")
-    return {name: getattr(txn, name) for name in ("pipeline", "sink", *identity)}
+    name = {"pipeline": txn.pipeline, "sink": txn.sink}
+    if isinstance(txn, PooledTransaction):
+        return {**name, "slot": txn.slot, "id": txn.id}
+    return {**name, "epoch": txn.epoch, "attempt": txn.attempt, "nonce": txn.nonce}
 
 
 def _describe_swept(txn: Transaction | PooledTransaction) -> str:

@@ -31,25 +31,9 @@ RECOVERY = {
     State.STAGED: "runs its gate, if it has one, and publishes or aborts it",
     State.COMMITTING: "finishes publishing it",
 }
-HELP = """Run one checkpoint of the pipeline NAME in FILE.py: plan, stage, gate, commit.
-
-Without --interval a pipeline continues where its last checkpoint ended; run it again until it says that there is no new
-data. What an earlier run left behind is settled first. A run that fails before its decision is aborted: nothing of it
-stays. Staged rows that cannot be published any more are staged again, at most three times. If a person has to act
-first, or a target does not answer, they stay staged.
-
-\b
---json prints one object: "result" (committed, no_new_data, empty_interval,
-already_committed, skipped, planned or staged), "seconds", "settled" (what
-earlier runs had left), "gap" (what no interval covers before this one),
-"staged_again" ("attempt", "code" and "why" of each attempt that could not be
-published any more), and the
-keys of `onceonly status PIPELINE --json` for this checkpoint (with no new data:
-"pipeline" alone).
-"""
 
 
-@click.command(help=HELP, short_help="Run one checkpoint: plan, stage, gate, commit.")
+@click.command(short_help="Run one checkpoint: plan, stage, gate, commit.")
 @click.argument("file", metavar="FILE.py:NAME")
 @click.option("--interval", nargs=2, metavar="START END", help="ISO-8601, UTC when no zone is given; END is excluded.")
 @click.option(
@@ -66,15 +50,31 @@ def run(
     reprocess: bool,
     as_json: bool,
 ) -> None:
+    """Run one checkpoint of the pipeline NAME in FILE.py: plan, stage, gate, commit.
+
+    Without --interval a pipeline continues where its last checkpoint ended; run it again until it says that there is no
+    new data. What an earlier run left behind is settled first. A run that fails before its decision is aborted: nothing
+    of it stays. Staged rows that cannot be published any more are staged again, at most three times. If a person has to
+    act first, or a target does not answer, they stay staged.
+
+    \b
+    --json prints one object: "result" (committed, no_new_data, empty_interval,
+    already_committed, skipped, planned or staged), "seconds", "settled" (what
+    earlier runs had left), "gap" (what no interval covers before this one),
+    "staged_again" ("attempt", "code" and "why" of each attempt that could not be
+    published any more), and the
+    keys of `onceonly status PIPELINE --json` for this checkpoint (with no new data:
+    "pipeline" alone).
+    """
     steps = show.Steps(quiet=as_json)
     settings = Settings.from_env()
     start = time.monotonic()
     run_interval = span(interval) if interval else None
     with steps.step("check") as words:
         pipeline = pipeline_file.load_without_dags(file, settings.project)
-        pipeline, parts = _check(pipeline, run_interval, settings)
+        pipeline, services = _check(pipeline, run_interval, settings)
         words.append(f"pipeline '{pipeline.name}': transform, topic and {_describe_sinks(pipeline)}")
-    this_run = _start(pipeline, parts, steps, file)
+    this_run = _start(pipeline, services, steps, file)
     if reprocess:
         this_run.again = this_run.owner
     ctx.meta[HINT] = this_run.hint
@@ -88,7 +88,7 @@ class _Run:
     """One run of this command, and what it has done so far."""
 
     pipeline: Pipeline
-    parts: LiveServices
+    services: LiveServices
     owner: str
     steps: show.Steps
     file: str  # as it was given
@@ -141,7 +141,7 @@ class _Run:
         name, epoch = checkpoint.pipeline, checkpoint.epoch
         try:
             with self.steps.step("stage") as words:
-                staged = self.checkpoint = spark_stage.stage(self.parts, self.coordinator, name, epoch, self.owner)
+                staged = self.checkpoint = spark_stage.stage(self.services, self.coordinator, name, epoch, self.owner)
                 words.append(f"attempt {staged.attempt}")
                 for sink, handle in staged.handles.items():
                     words.append(f"{sink}: {descriptions.describe_staged_rows(handle)}")
@@ -193,7 +193,7 @@ class _Run:
         """Return the checkpoint, and what else the run has settled and met."""
         settled = [{"epoch": cp.epoch, "state": cp.state.value} for cp in self.settled]
         checkpoint_json = queries.to_json(self.checkpoint) if self.checkpoint else {"pipeline": self.pipeline.name}
-        gap = queries.interval_json(self.gap) if self.gap else None
+        gap = queries.interval_json(self.gap)
         return {**checkpoint_json, "settled": settled, "gap": gap, "staged_again": self.staged_again}
 
     def hint(self) -> str:
@@ -229,27 +229,27 @@ class _Run:
             error.todo += f"\nIt could not be aborted either ({why}): onceonly recover {checkpoint.pipeline}"
 
 
-def _start(pipeline: Pipeline, parts: LiveServices, steps: show.Steps, file: str) -> _Run:
+def _start(pipeline: Pipeline, services: LiveServices, steps: show.Steps, file: str) -> _Run:
     from onceonly.runtime import live_services, owners
 
-    this_run = _Run(pipeline, parts, owners.process_owner(), steps, file)
-    this_run.coordinator = live_services.open_planner(parts, this_run.notice)
+    this_run = _Run(pipeline, services, owners.process_owner(), steps, file)
+    this_run.coordinator = live_services.open_planner(services, this_run.notice)
     return this_run
 
 
 def _check(pipeline: Pipeline, interval: Interval | None, settings: Settings) -> tuple[Pipeline, LiveServices]:
     """Refuse whatever can be refused before the state table is touched.
 
-    Returns the pipeline with its tables' paths, and the parts that it runs on.
+    Returns the pipeline with its tables' paths, and the services that it runs on.
     """
     from onceonly.coordinator.ranges import Cut
     from onceonly.runtime import live_services
 
-    parts = environment.open_services(settings)
-    pipeline = live_services.locate_tables(pipeline, parts)
-    Cut(pipeline, parts.sources(pipeline), interval)
-    live_services.check_pipeline(pipeline, parts)
-    return pipeline, parts
+    services = environment.open_services(settings)
+    pipeline = live_services.locate_tables(pipeline, services)
+    Cut(pipeline, services.sources(pipeline), interval)
+    live_services.check_pipeline(pipeline, services)
+    return pipeline, services
 
 
 def span(start_and_end: tuple[str, str]) -> Interval:
@@ -303,8 +303,9 @@ def _describe_plan(checkpoint: Checkpoint, fresh: bool) -> str:
     coverage = descriptions.describe_coverage(checkpoint)
     if fresh and checkpoint.replaces:
         return f"epoch {checkpoint.epoch}, in place of epoch {checkpoint.replaces}, {coverage}"
-    again = "" if fresh else " (planned before; the same offsets again)"
-    return f"epoch {checkpoint.epoch}{again}, {coverage}"
+    if fresh:
+        return f"epoch {checkpoint.epoch}, {coverage}"
+    return f"epoch {checkpoint.epoch} (planned before; the same offsets again), {coverage}"
 
 
 def _describe_publication(checkpoint: Checkpoint, sink: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.text import Text
@@ -15,7 +15,7 @@ from onceonly.errors import NotCommitted
 from onceonly.settings import Settings
 
 if TYPE_CHECKING:
-    from onceonly.dev.services import Services
+    from onceonly.dev.services import Services, ServiceStatus
 
 JAR_FOLDERS = ("spark", "broker", "s3", "azure", "google", "hdfs")
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -26,11 +26,11 @@ def services() -> None:
     """A Kafka broker and a Spark Connect server on this machine, below ONCEONLY_HOME."""
 
 
-@services.command()
+@services.command("up")
 @click.option("--spark", is_flag=True, help="Also a Spark Connect server: a stage then starts in about a second.")
 @click.option("--port", type=click.IntRange(0, 65_535), help="The broker's port; 0: any free one.")
 @json_option
-def up(spark: bool, port: int | None, as_json: bool) -> None:
+def start(spark: bool, port: int | None, as_json: bool) -> None:
     """Start what is not running, and wait until it is ready; create the state table, unless ONCEONLY_STATE is set.
 
     --json prints {"kafka", "spark"}: addresses, or null if it is not running.
@@ -62,8 +62,7 @@ def status(as_json: bool) -> None:
     """
     statuses = _services().status()
     if as_json:
-        services_json = [vars(each) | {"state": str(each.state), "folder": str(each.folder)} for each in statuses]
-        return print_json({"services": services_json})
+        return print_json({"services": [_status_json(service) for service in statuses]})
     table = show.table("service", "state", "pid", "address", "folder", right=("pid",))
     for service in statuses:
         pid, address = str(service.pid or "-"), service.address or "-"
@@ -71,9 +70,9 @@ def status(as_json: bool) -> None:
     show.console().print(table)
 
 
-@services.command()
+@services.command("down")
 @json_option
-def down(as_json: bool) -> None:
+def stop(as_json: bool) -> None:
     """Stop all; the data stays.
 
     --json prints {"stopped": [names]}.
@@ -92,6 +91,16 @@ def _services(port: int | None = None) -> Services:
     from onceonly.dev.services import Services
 
     return Services(Settings.from_env().home, port)
+
+
+def _status_json(service: ServiceStatus) -> dict[str, Any]:
+    return {
+        "name": service.name,
+        "state": str(service.state),
+        "pid": service.pid,
+        "address": service.address,
+        "folder": str(service.folder),
+    }
 
 
 def _state_text(state: str) -> Text:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MAX_CHECKPOINTS_SHOWN = 20  # by default
 MAX_CONCURRENT_SOURCES = 4  # that are asked for their lag
-HELP = f"""What every pipeline has done last; of one PIPELINE, its recent checkpoints.
+STATUS_HELP = f"""What every pipeline has done last; of one PIPELINE, its recent checkpoints.
 
 \b
 --json prints {{"state_table", "pipelines": [{{"pipeline", "epoch", "state",
@@ -47,7 +47,7 @@ checkpoints have "replaced_by" and "rewound_by" (epochs), and
 """
 
 
-@click.command(help=HELP, short_help="What the pipelines have done recently.")
+@click.command(help=STATUS_HELP, short_help="What the pipelines have done recently.")
 @click.argument("pipeline", required=False)
 @click.option(
     "--last", default=MAX_CHECKPOINTS_SHOWN, show_default=True, type=click.IntRange(1), help="How many checkpoints."
@@ -84,7 +84,7 @@ class _Summary:
         return next((cp.updated_at for cp in self.checkpoints if cp.state is State.COMMITTED), None)
 
     @property
-    def unsettled(self) -> list[Checkpoint]:
+    def open_checkpoints(self) -> list[Checkpoint]:
         """Return the checkpoints that wait, the oldest first."""
         return [cp for cp in reversed(self.checkpoints) if not cp.state.is_settled]
 
@@ -96,16 +96,16 @@ class _Summary:
             "committed_at": queries.iso(self.committed_at) if self.committed_at else None,
             "rows": queries.total_rows(self.latest),
             "rows_by_sink": queries.rows_by_sink(self.latest),
-            "unsettled": [cp.epoch for cp in self.unsettled],
-            "held": [cp.epoch for cp in self.unsettled if cp.is_held],
-            "refused": [cp.epoch for cp in self.unsettled if cp.refused],
+            "unsettled": [cp.epoch for cp in self.open_checkpoints],
+            "held": [cp.epoch for cp in self.open_checkpoints if cp.is_held],
+            "refused": [cp.epoch for cp in self.open_checkpoints if cp.refused],
             "stage_again": [cp.epoch for cp in reversed(self.checkpoints) if cp.has_to_be_staged_again],
             "missing": dict(self.missing),
             **_gaps_json(self.gaps),
         }
 
 
-def _summaries(state: StateTable) -> tuple[list[_Summary], list[OutcomeUnknown]]:
+def _read_summaries(state: StateTable) -> tuple[list[_Summary], list[OutcomeUnknown]]:
     """Return the pipelines, and why others cannot be read."""
     checkpoints_by_pipeline, damaged = queries.read_overview(state, state.pipelines(), MAX_CHECKPOINTS_SHOWN)
     gaps = queries.list_gaps(state, [checkpoints[0] for checkpoints in checkpoints_by_pipeline.values()])
@@ -117,7 +117,10 @@ def _summaries(state: StateTable) -> tuple[list[_Summary], list[OutcomeUnknown]]
 
 def _show_all(settings: Settings, state: StateTable | None, as_json: bool) -> list[OutcomeUnknown]:
     """Print what can be read; returns why the rest cannot."""
-    summaries, damaged = _summaries(state) if state else ([], [])
+    summaries: list[_Summary] = []
+    damaged: list[OutcomeUnknown] = []
+    if state:
+        summaries, damaged = _read_summaries(state)
     if as_json:
         answer = {"state_table": settings.state, "pipelines": [summary.to_json() for summary in summaries]}
         if damaged:
@@ -146,7 +149,7 @@ def _print_all(settings: Settings, summaries: list[_Summary]) -> None:
             show.state_text(summary.latest),
             f"{formatting.age(summary.committed_at)} ago" if summary.committed_at else "never",
             formatting.rows(summary.latest),
-            Text(descriptions.describe_unsettled(summary.unsettled), "yellow"),
+            Text(descriptions.describe_unsettled(summary.open_checkpoints), "yellow"),
         )
     out.print(table)
     checkpoints: list[Checkpoint] = []
@@ -260,9 +263,13 @@ def metrics(lag: bool) -> None:
     from onceonly.views.summary import read_summaries
 
     state = queries.find_state_table(Settings.from_env())
-    summary_by_name, damaged = read_summaries(state, state.pipelines()) if state else ({}, {})
-    lags = _read_lags(list(summary_by_name.values())) if lag else {}
-    samples = list_samples(summary_by_name.values(), damaged, datetime.now(UTC), lags)
+    if state is None:
+        return
+    summaries, damaged = read_summaries(state, state.pipelines())
+    lags: dict[str, Lag | None] = {}
+    if lag:
+        lags = _read_lags(list(summaries.values()))
+    samples = list_samples(summaries.values(), damaged, datetime.now(UTC), lags)
     click.echo(format_for_prometheus(samples), nl=False)
 
 

@@ -26,7 +26,7 @@ def measure_lag(parts: LiveServices, summary: Summary) -> Lag:
     if summary.committed:
         times.append(data_end(summary.committed))
     since = min(times, default=None)
-    return Lag(readable + hidden, since, summary.gaps, versions=versions, held=hidden)
+    return Lag(readable + hidden, since, summary.gaps, versions=versions, blocked_records=hidden)
 
 
 def _count_uncovered(logs: Iterable[TopicLog], summary: Summary) -> tuple[int, int]:

@@ -46,20 +46,20 @@ def list_actions(checkpoint: Checkpoint) -> list[str]:
     They are refused once the checkpoint has changed.
     """
     name = f"{checkpoint.pipeline} {checkpoint.epoch}"
-    seen = f"--seen {checkpoint.changed_seq}"
+    option = f"--seen {checkpoint.changed_seq}"
     commands = []
     if checkpoint.is_held:
-        commands.append(f"onceonly approve {name} --reason … {seen}")
+        commands.append(f"onceonly approve {name} --reason … {option}")
     if checkpoint.refused:
         commands.append(f"onceonly recover {checkpoint.pipeline}")
     if checkpoint.state in (State.PLANNED, State.STAGED, State.ABORTING):
-        commands.append(f"onceonly abort {name} --reason … {seen}")
+        commands.append(f"onceonly abort {name} --reason … {option}")
     if checkpoint.state is State.COMMITTING:
         for sink in checkpoint.waiting:
             if sink in checkpoint.in_doubt:  # its evidence no longer exists: a person has to say
-                commands.append(f"onceonly resolve {name} --committed {sink} --reason … {seen}")
-                commands.append(f"onceonly resolve {name} --aborted {sink} --reason … {seen}")
-            commands.append(f"onceonly resolve {name} --give-up {sink} --reason … {seen}")
+                commands.append(f"onceonly resolve {name} --committed {sink} --reason … {option}")
+                commands.append(f"onceonly resolve {name} --aborted {sink} --reason … {option}")
+            commands.append(f"onceonly resolve {name} --give-up {sink} --reason … {option}")
     return commands
 
 
@@ -185,7 +185,9 @@ def describe_dated_ahead(checkpoint: Checkpoint) -> str:
 
 def describe_future_records(source: str, number: int | None, kind: str) -> str:
     """Return what `describe_dated_ahead` says of one source; None: more than were counted."""
-    unit = "record" if kind == KAFKA else WORDS[kind][1]
+    unit = "record"
+    if kind != KAFKA:
+        unit = WORDS[kind][1]
     if number is None:
         return f"many {unit}s of {source} are dated in the future"
     verb = "is" if number == 1 else "are"

@@ -157,7 +157,7 @@ def _sample_lag(lag: Lag, labels: Mapping[str, str]) -> Iterator[Sample]:
     yield Sample(SOURCE_UP, labels, lag.error is None)
     if lag.records is not None:
         yield Sample(LAG, labels, lag.records)
-        yield Sample(LAG_HELD, labels, lag.held)
+        yield Sample(LAG_HELD, labels, lag.blocked_records)
         yield Sample(LAG_VERSIONS, labels, lag.versions)
 
 

@@ -1,4 +1,4 @@
-"""Provenance: which offsets the rows of a checkpoint come from, through chained pipelines, and what became of them.
+"""Provenance: which offsets the rows of a checkpoint come from, through chained pipelines, and who took them out.
 
 A later checkpoint may have replaced published rows, or taken them back: these are superseded.
 """
@@ -48,11 +48,10 @@ def _has_read(state: StateTable, view: View, reader: Checkpoint, upstream: Check
 
 def _node(state: StateTable, checkpoint: Checkpoint) -> dict[str, Any]:
     """Return one checkpoint of the lineage, with the nodes that it has read below "reads"."""
-    interval = checkpoint.interval
     return {
         **_name(checkpoint),
         "state": checkpoint.state.value,
-        "interval": queries.interval_json(interval) if interval else None,
+        "interval": queries.interval_json(checkpoint.interval),
         "rows_by_sink": queries.rows_by_sink(checkpoint),
         **superseded_json(find_superseded(state, [checkpoint]), checkpoint.epoch),
         "reads": [_range_node(state, checkpoint, range_) for range_ in checkpoint.ranges],
@@ -166,8 +165,9 @@ class Superseded:
 
     def __str__(self) -> str:
         """Return 'replaced by epoch 9', or 'replaced, not in every sink, by epoch 9'."""
-        limit = "" if self.done else ", not in every sink,"
-        return f"{self.word}{limit} by epoch {self.by}"
+        if self.done:
+            return f"{self.word} by epoch {self.by}"
+        return f"{self.word}, not in every sink, by epoch {self.by}"
 
 
 def find_superseded(state: StateTable, checkpoints: Collection[Checkpoint]) -> dict[int, Superseded]:

@@ -78,9 +78,12 @@ def check_pipeline_exists(state: StateTable, pipeline: str) -> None:
     """Raise InvalidPipeline unless the state table has that pipeline."""
     names = state.pipelines()
     if pipeline not in names:
+        why = "It has no pipeline yet."
+        if names:
+            why = f"Its pipelines are: {', '.join(names)}."
         raise InvalidPipeline(
             f"there is no pipeline '{pipeline}' in the state table.",
-            f"Its pipelines are: {', '.join(names)}." if names else "It has no pipeline yet.",
+            why,
             "List them: onceonly status",
             code="no-such-pipeline",
         )
@@ -187,13 +190,13 @@ def _may_have_rows(checkpoint: Checkpoint) -> bool:
 
 def to_json(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the summary of a checkpoint as JSON. Keys: see KEYS; times are ISO-8601 in UTC."""
-    interval, refusal = checkpoint.interval, checkpoint.refused
+    refusal = checkpoint.refused
     return {
         "pipeline": checkpoint.pipeline,
         "epoch": checkpoint.epoch,
         "seen": checkpoint.changed_seq,
         "state": checkpoint.state.value,
-        "interval": interval_json(interval) if interval else None,
+        "interval": interval_json(checkpoint.interval),
         "ranges": [range_.to_json() for range_ in checkpoint.ranges],
         "attempt": checkpoint.attempt,
         "rows": total_rows(checkpoint),
@@ -217,8 +220,10 @@ def to_json(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def interval_json(interval: Interval) -> dict[str, str]:
-    """Return an interval as JSON: its "start" and "end"."""
+def interval_json(interval: Interval | None) -> dict[str, str] | None:
+    """Return an interval as JSON: its "start" and "end"; null where there is none."""
+    if interval is None:
+        return None
     return {"start": iso(interval.start), "end": iso(interval.end)}
 
 

@@ -79,7 +79,7 @@ class Lag:
         since: everything up to then is published.
         gaps: that no interval covers, oldest first.
         versions: of the tables that it reads.
-        held: how many of the records lie behind open transactions of producers, where nobody can read them yet.
+        blocked_records: how many of the records lie behind open transactions of producers, so nobody can read them yet.
     """
 
     records: int | None = None
@@ -87,7 +87,7 @@ class Lag:
     gaps: tuple[Interval, ...] = ()
     error: str | None = None
     versions: int = 0
-    held: int = 0
+    blocked_records: int = 0
 
 
 @dataclass(frozen=True)

@@ -114,9 +114,9 @@ def test_first_plan_pins_where_it_begins(tmp_path: Path) -> None:
 def test_lag_counts_what_nobody_can_read_yet(world: World) -> None:
     world.put(5, 6, 7, 8)
     world.source.hold(0, 6)
-    assert (measure(world).records, measure(world).held) == (4, 3)
+    assert (measure(world).records, measure(world).blocked_records) == (4, 3)
     world.source.hold(0, None)
-    assert (measure(world).records, measure(world).held) == (4, 0)
+    assert (measure(world).records, measure(world).blocked_records) == (4, 0)
 
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -245,8 +245,8 @@ def _describe_lag(lag: Lag | None) -> dict[str, str]:
     parts = []
     if lag.records:
         parts.append(f"up to {count(lag.records, 'record')}")
-    if lag.held:
-        parts.append(f"{count(lag.held, 'record')} behind open transactions")
+    if lag.blocked_records:
+        parts.append(f"{count(lag.blocked_records, 'record')} behind open transactions")
     if lag.versions:
         parts.append(count(lag.versions, "version"))
     if lag.gaps:
