@@ -74,7 +74,9 @@ class BadRecords:
             parts.append(_without_rows(_union_of_topics(self._policy, read)))
         rows = _union(parts)
         takes_records = self._pipeline.sink(str(self._pipeline.dead_letters)).takes_records
-        return sorting.as_records(rows) if takes_records else rows
+        if takes_records:
+            return sorting.as_records(rows)
+        return rows
 
     def _look_up_chosen(self, chosen: Any, records: Any, once: Once) -> Any:
         """Return the records that the transform has named.

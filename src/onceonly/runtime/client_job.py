@@ -174,7 +174,9 @@ def find_tables(spark: SparkConnection, names: Iterable[str]) -> Mapping[str, Fo
     answers = [line.removeprefix(JOB_LINE_PREFIX) for line in lines if line.startswith(JOB_LINE_PREFIX)]
     if job.returncode == 0 and answers:
         return {name: Found(**table) for name, table in json.loads(answers[-1]).items()}
-    kind = InvalidPipeline if job.returncode == InvalidPipeline.exit_code else NotCommitted
+    kind: type[NotCommitted] = NotCommitted
+    if job.returncode == InvalidPipeline.exit_code:
+        kind = InvalidPipeline
     raise kind(
         f"it is not known where these tables are: {', '.join(sorted(names))}.",
         "\n".join(child_process.select_last_lines(lines)),

@@ -111,7 +111,9 @@ def _uris(config: SinkConfig, handle: Mapping[str, Any]) -> tuple[str, ...]:
     """Return where a sink's tables and folders are: as staged, if it was; none of a sink without assets."""
     uris = config.asset_uris()
     staged_uri = handle.get("uri") or handle.get("target")
-    return (str(staged_uri),) if uris and staged_uri else uris
+    if uris and staged_uri:
+        return (str(staged_uri),)
+    return uris
 
 
 def _name_place(parts: LiveServices, uri: str) -> tuple[str, str]:
@@ -123,8 +125,9 @@ def _counts(handle: Mapping[str, Any], place_count: int) -> tuple[int | None, in
     if place_count != 1:
         return None, None, None
     files = handle.get("files")
-    file_count = files if files is None or isinstance(files, int) else len(files)
-    return handle.get("rows"), handle.get("bytes"), file_count
+    if isinstance(files, list):
+        files = len(files)
+    return handle.get("rows"), handle.get("bytes"), files
 
 
 def _brokers_namespace(parts: LiveServices, config: Any) -> str:

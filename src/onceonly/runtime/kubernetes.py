@@ -79,7 +79,9 @@ class Kubernetes:
         container = DRIVER if DRIVER in containers else containers[0]
         params = {"container": container, "tailLines": str(LOG_LINES)}
         answer = self._ask("GET", f"pods/{application}/log", params=params)
-        return answer.text.splitlines() if answer.status_code == 200 else []
+        if answer.status_code != 200:
+            return []
+        return answer.text.splitlines()
 
     def _pod(self, name: str) -> dict[str, Any]:
         return self._require(self._ask("GET", f"pods/{name}"), f"report the status of {name}", "Pod")

@@ -121,7 +121,9 @@ def _find_token(user: Mapping[str, Any]) -> str | None:
         return (_config_path().parent / str(path)).read_text()
     if user.get("token"):
         return str(user["token"])
-    return _make_token(user["exec"]) if user.get("exec") else None
+    if user.get("exec"):
+        return _make_token(user["exec"])
+    return None
 
 
 def forget_tokens() -> None:

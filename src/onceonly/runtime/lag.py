@@ -34,7 +34,9 @@ def _count_uncovered(logs: Iterable[TopicLog], summary: Summary) -> tuple[int, i
     readable = hidden = 0
     for log in logs:
         ends: Mapping[int, int] = {}
-        covered = range_of(summary.committed.ranges, log.topic) if summary.committed else None
+        covered = None
+        if summary.committed:
+            covered = range_of(summary.committed.ranges, log.topic)
         if covered:
             same_topic(covered.topic_id, log, "the last committed checkpoint")
             ends = covered.ends

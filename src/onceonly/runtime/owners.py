@@ -20,7 +20,7 @@ from onceonly.errors import OnceonlyError
 
 LEASE = timedelta(hours=1)  # how long an owner that cannot be checked counts as alive after its last transition
 UNKNOWN_SCOPE = "unknown"  # on systems other than Linux, where processes cannot be identified
-ENDED_STATES = ("Z", "X")  # a zombie has ended, although its parent has not collected its status
+ENDED_PROCESS_STATES = ("Z", "X")  # a zombie has ended, although its parent has not collected its status
 
 
 def process_owner() -> str:
@@ -42,7 +42,9 @@ def parse_airflow_run(owner: str) -> tuple[str, str] | None:
     """Return (DAG id, run id) of an owner that is a DAG run, of whichever Airflow; None for any other."""
     kind, _, rest = owner.partition(":")
     dag_id, _, run_id = rest.partition(":")
-    return (dag_id, run_id) if kind.partition("@")[0] == "airflow" else None
+    if kind.partition("@")[0] != "airflow":
+        return None
+    return dag_id, run_id
 
 
 def installation_of(owner: str) -> str:
@@ -100,4 +102,6 @@ def _read_start(pid: int) -> str:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return "ended"
-    return "ended" if state in ENDED_STATES else fields[18]
+    if state in ENDED_PROCESS_STATES:
+        return "ended"
+    return fields[18]

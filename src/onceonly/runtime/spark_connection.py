@@ -131,8 +131,7 @@ def _resource_managers(conn_id: str, extra: Mapping[str, Any]) -> str:
     addresses = []
     for part in str(extra.get(MANAGER_FIELD) or "").split(","):
         if part.strip():
-            address = part.strip().rstrip("/")
-            addresses.append(address if "://" in address else f"http://{address}")
+            addresses.append(_add_scheme(part.strip().rstrip("/"), "http"))
     if not addresses:
         raise InvalidPipeline(
             f"the Airflow connection '{conn_id}' has deploy mode 'cluster' for YARN, and no {MANAGER_FIELD}.",
@@ -146,8 +145,12 @@ def _resource_managers(conn_id: str, extra: Mapping[str, Any]) -> str:
 
 def _api_server(master: str) -> str:
     """Return the address of Kubernetes' API; https where the master does not say otherwise, as Spark has it."""
-    address = master.removeprefix("k8s://").rstrip("/")
-    return address if "://" in address else f"https://{address}"
+    return _add_scheme(master.removeprefix("k8s://").rstrip("/"), "https")
+
+
+def _add_scheme(address: str, scheme: str) -> str:
+    """Return the address, with that scheme if it has none."""
+    return address if "://" in address else f"{scheme}://{address}"
 
 
 def _refuse_stored_secrets(conn_id: str, conf: Mapping[str, str], cluster: str) -> None:
@@ -222,7 +225,9 @@ def parse_master(kind: str, host: str | None, port: int | None) -> str:
     has_scheme = host.startswith(f"{scheme}://") if kind == "k8s" else "://" in host
     if scheme and not has_scheme and (kind != "spark" or port):
         host = f"{scheme}://{host}"
-    return f"{host}:{port}" if port else host
+    if port:
+        return f"{host}:{port}"
+    return host
 
 
 def parse_settings(conn_id: str, extra: Mapping[str, Any]) -> dict[str, str]:
@@ -311,7 +316,9 @@ def decode_keytab(field: str) -> bytes:
         content = base64.b64decode("".join(field.split()), validate=True)
     except ValueError:
         return b""
-    return content if content.startswith(KEYTAB_VERSION_BYTE) else b""
+    if not content.startswith(KEYTAB_VERSION_BYTE):
+        return b""
+    return content
 
 
 @cache
@@ -321,4 +328,6 @@ def _write_hidden_file(content: bytes) -> str:
     It is for this process and those that it starts, and exists as long as this one lives.
     """
     name, inherited = _open_files.enter_context(hidden_file(content))
-    return f"/proc/{os.getpid()}/fd/{inherited[0]}" if inherited else name
+    if inherited:
+        return f"/proc/{os.getpid()}/fd/{inherited[0]}"
+    return name

@@ -14,7 +14,7 @@ from onceonly.errors import NotCommitted, OutcomeUnknown
 from onceonly.runtime import cluster_api, spark_submit
 from onceonly.runtime.cluster import GONE, ApplicationStatus, DriverJob, Launcher, RunningApplication
 
-ENDED_STATES = ("FINISHED", "FAILED", "KILLED", "ERROR")
+ENDED_DRIVER_STATES = ("FINISHED", "FAILED", "KILLED", "ERROR")
 MASTER_REMEDY = (
     "Does it run with spark.master.rest.enabled=true? If its REST port is not 6066, set 'rest-port' in the "
     "connection's extra."
@@ -70,7 +70,7 @@ class Standalone:
         state = answer.get("driverState")
         if not state:
             return GONE
-        return ApplicationStatus(str(state), state not in ENDED_STATES)
+        return ApplicationStatus(str(state), state not in ENDED_DRIVER_STATES)
 
     def end(self, application: str) -> None:
         _ask(self.rest, "POST", f"kill/{application}")

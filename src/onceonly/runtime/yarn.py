@@ -25,7 +25,7 @@ from onceonly.runtime.jobs import program
 from onceonly.spark import s3
 
 RUNNING_STATES = ("ACCEPTED", "NEW", "NEW_SAVING", "RUNNING", "SUBMITTED")
-ENDED_STATES = ("FAILED", "FINISHED", "KILLED")
+ENDED_APPLICATION_STATES = ("FAILED", "FINISHED", "KILLED")
 LOG_BYTES = 8192  # the last ones
 CONTAINER = re.compile(r"container_\w+")
 FRAME_OF_LOG = re.compile(r"\*+$|(End of )?LogType:|$")  # what the NodeManager puts around a log
@@ -68,7 +68,7 @@ class Yarn:
         app = self._application(application)
         if not app:
             return GONE
-        return ApplicationStatus(str(app["state"]), app["state"] not in ENDED_STATES)
+        return ApplicationStatus(str(app["state"]), app["state"] not in ENDED_APPLICATION_STATES)
 
     def end(self, application: str) -> None:
         answer = self._ask("PUT", f"apps/{application}/state", {"state": "KILLED"})
@@ -230,7 +230,9 @@ def _login() -> dict[str, Any]:
 
 
 def _login_refused(manager: str) -> NotCommitted:
-    why = "It requires a Kerberos login." if find_spec(KERBEROS) else "requests-kerberos is not installed."
+    why = "It requires a Kerberos login."
+    if find_spec(KERBEROS) is None:
+        why = "requests-kerberos is not installed."
     return NotCommitted(
         f"YARN's ResourceManager at {manager} refuses this process.",
         why,

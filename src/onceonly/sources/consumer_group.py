@@ -90,21 +90,22 @@ class Group:
         what = "{group} cannot be read: whether it is ahead of the state table is not known."
         with self._open_consumer(what) as consumer:
             offsets = _retry(consumer, lambda: self._read_offsets(consumer, partitions), self.timeout)
-        marks: dict[int, OffsetMetadata] = {}
+        marks_by_state: dict[str, dict[int, OffsetMetadata]] = {}
+        has_offsets = False
         for offset in offsets:
+            has_offsets = has_offsets or offset.offset >= 0
             mark = OffsetMetadata.parse(offset.metadata)
             if mark:
-                marks[offset.partition] = mark
+                marks_by_state.setdefault(mark.state_id, {})[offset.partition] = mark
         origin = f"consumer group '{self.name}' of topic '{self.topic}'"
-        if not marks and any(offset.offset >= 0 for offset in offsets):
+        if has_offsets and not marks_by_state:
             return [Trace("", 0, origin)]
-        state_ids = {mark.state_id for mark in marks.values()}
-        return [self._make_trace(state_id, marks, origin) for state_id in sorted(state_ids)]
+        return [self._make_trace(state_id, marks_by_state[state_id], origin) for state_id in sorted(marks_by_state)]
 
     def _make_trace(self, state_id: str, marks: Mapping[int, OffsetMetadata], origin: str) -> Trace:
-        own_marks = {partition: mark for partition, mark in marks.items() if mark.state_id == state_id}
-        decision = max(mark.decision for mark in own_marks.values())
-        ends = {partition: mark.end for partition, mark in own_marks.items() if mark.decision == decision}
+        """Return the trace of one state table, whose marks these are, by partition."""
+        decision = max(mark.decision for mark in marks.values())
+        ends = {partition: mark.end for partition, mark in marks.items() if mark.decision == decision}
         return Trace(state_id, decision, origin, {self.topic: ends})
 
     def _read_offsets(self, consumer: Any, partitions: Sequence[int]) -> Any:
@@ -124,7 +125,9 @@ class Group:
         new_offsets = []
         for committed in self._read_offsets(consumer, list(marks)):
             mark, committed_mark = marks[committed.partition], OffsetMetadata.parse(committed.metadata)
-            last_mark = mark if committed_mark is None or mark.follows(committed_mark) else committed_mark
+            last_mark = mark
+            if committed_mark is not None and not mark.follows(committed_mark):
+                last_mark = committed_mark
             if committed.offset < mark.end or last_mark is mark:
                 offset = max(committed.offset, mark.end)
                 new_offsets.append(TopicPartition(self.topic, committed.partition, offset, last_mark.to_text()))

@@ -102,8 +102,11 @@ def select_in_force(manifests: Iterable[Manifest]) -> list[Manifest]:
 
 def select_range(manifests: Iterable[Manifest], range_: TopicRange) -> list[Manifest]:
     """Return the manifests whose decisions lie in the range."""
-    spans = [range(start, end) for start, end in range_.partitions.values()]
-    return [manifest for manifest in manifests if any(manifest.decision in span for span in spans)]
+    return [manifest for manifest in manifests if _is_in_range(manifest, range_)]
+
+
+def _is_in_range(manifest: Manifest, range_: TopicRange) -> bool:
+    return any(start <= manifest.decision < end for start, end in range_.partitions.values())
 
 
 def compute_mark(manifests: Iterable[Manifest], range_: TopicRange) -> str:
@@ -117,8 +120,9 @@ def compute_mark(manifests: Iterable[Manifest], range_: TopicRange) -> str:
 def list_missing_files(file_system: FileSystem, folder: str, files: Iterable[ManifestFile]) -> list[str]:
     """Return the paths of files that are not there, or have another size."""
     files = list(files)
+    paths = [f"{folder}/{file.path}" for file in files]
     with ThreadPoolExecutor(MAX_PARALLEL_REQUESTS) as pool:
-        sizes = pool.map(file_system.find_size, [f"{folder}/{file.path}" for file in files])
+        sizes = list(pool.map(file_system.find_size, paths))
         return [file.path for file, size in zip(files, sizes, strict=True) if size != file.bytes]
 
 
@@ -144,7 +148,9 @@ def _parse_manifest(name: str, text: str, fields: Mapping[str, Any]) -> Manifest
     txn = parse_transaction(fields["txn"])
     if txn is None or manifest_path(txn) != f"{MANIFESTS}/{name}":
         raise ValueError(f"it is that of {str(fields['txn'])[:80]}")
-    at = datetime.fromisoformat(fields["at"]).astimezone(UTC) if "at" in fields else None
+    at = None
+    if "at" in fields:
+        at = datetime.fromisoformat(fields["at"]).astimezone(UTC)
     return Manifest(
         name,
         txn,
@@ -222,10 +228,13 @@ def check_range(config: FileSource, range_: TopicRange, every: Sequence[Manifest
         for manifest in every:
             if manifest.replaces:
                 raise _refuse_replacement(config, range_, manifest)
-    manifests_with_files = [manifest for manifest in covered if manifest.files]
-    for manifest in manifests_with_files:
+    manifests_with_files = []
+    for manifest in covered:
+        if not manifest.files:
+            continue
         if manifest.schema is None:
             raise _refuse_missing_types(config, range_, manifest)
+        manifests_with_files.append(manifest)
     _check_types(config, manifests_with_files)
 
 
@@ -282,7 +291,7 @@ def _refuse_missing_types(config: FileSource, range_: TopicRange, manifest: Mani
 def _refuse_two_types(
     config: FileSource, column: str, first: tuple[Manifest, str], second: tuple[Manifest, str]
 ) -> InvalidPipeline:
-    uses = " and ".join(f"{type_json} at decision {manifest.decision}" for manifest, type_json in (first, second))
+    uses = f"{first[1]} at decision {first[0].decision} and {second[1]} at decision {second[0].decision}"
     return InvalidPipeline(
         f"folder '{config.topic}': column '{column}' has two types in one range.",
         f"It is {uses.replace(chr(34), '')}: the pipeline that writes it has changed.",

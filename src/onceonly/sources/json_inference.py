@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -71,7 +72,11 @@ def _note_bad_values(inferred: InferredColumns, objects: list[bytes]) -> list[st
     if not inferred.fields:
         return []
     read = reader(columns(inferred.ddl), "value")
-    reasons = [why for _, why in map(read, objects) if why]
+    reasons = []
+    for value in objects:
+        why = read(value)[1]
+        if why:
+            reasons.append(why)
     if not reasons:
         return []
     return [f"{count(len(reasons), 'value')} of {inferred.values} would be a bad record. The first: {reasons[0]}"]
@@ -113,7 +118,9 @@ def _kind_of(value: Any) -> Any:
 def _kind_of_integer(value: int) -> str:
     if -BIGINT_LIMIT <= value < BIGINT_LIMIT:
         return "BIGINT"
-    return "DECIMAL(38,0)" if abs(value) < DECIMAL_LIMIT else TEXT_KIND
+    if abs(value) < DECIMAL_LIMIT:
+        return "DECIMAL(38,0)"
+    return TEXT_KIND
 
 
 def _merge_kinds(one: Any, other: Any, at: str, notes: list[str]) -> Any:
@@ -144,7 +151,9 @@ def _list_null_paths(kind: Any, at: str) -> list[str]:
         for name, field_kind in kind.items():
             paths += _list_null_paths(field_kind, f"{at}.{name}")
         return paths
-    return [] if kind else [at]
+    if kind:
+        return []
+    return [at]
 
 
 def _format_ddl(kind: Any) -> str:
@@ -157,13 +166,16 @@ def _format_ddl(kind: Any) -> str:
 
 
 def _quote_name(name: str) -> str:
-    return name if PLAIN_NAME.fullmatch(name) else "`" + name.replace("`", "``") + "`"
+    if PLAIN_NAME.fullmatch(name):
+        return name
+    escaped = name.replace("`", "``")
+    return f"`{escaped}`"
 
 
 def list_case_clashes(fields: Mapping[str, Any], at: str = "value") -> list[str]:
     """Return the names that differ in case alone, which are one column for Spark."""
-    lower_names = [name.lower() for name in fields]
-    paths = [f"{at}.{name}" for name in fields if lower_names.count(name.lower()) > 1]
+    name_counts = Counter(map(str.lower, fields))
+    paths = [f"{at}.{name}" for name in fields if name_counts[name.lower()] > 1]
     for name, kind in fields.items():
         inner = kind[0] if isinstance(kind, list) else kind
         if isinstance(inner, dict):
@@ -184,12 +196,16 @@ def read_last_values(topic: str, kafka: KafkaConnection, most: int) -> Iterator[
     _, partitions = client.describe()
     starts, ends = client.offsets(partitions, EARLIEST), client.offsets(partitions, LATEST)
     share = -(-most // len(partitions))  # rounded up
-    first_offsets = {p: max(starts[p].offset, ends[p].offset - share) for p in partitions}
-    unfinished = {p for p in partitions if first_offsets[p] < ends[p].offset}
+    first_offsets: dict[int, int] = {}
+    for partition in partitions:
+        start, end = starts[partition].offset, ends[partition].offset
+        if start < end:
+            first_offsets[partition] = max(start, end - share)
+    unfinished = set(first_offsets)
     settings = {"group.id": "onceonly", "enable.auto.commit": False, "enable.partition.eof": True}  # never joined
     settings = {**client.client_config(), **settings, "isolation.level": "read_committed"}
     with closing(PatientConsumer(settings, TIMEOUT)) as reader:
-        reader.consumer.assign([TopicPartition(topic, p, first_offsets[p]) for p in unfinished])
+        reader.consumer.assign([TopicPartition(topic, *position) for position in first_offsets.items()])
         while unfinished:
             message = reader.poll()
             if message is None:

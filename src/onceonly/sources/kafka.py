@@ -197,7 +197,9 @@ class KafkaReader:
         if decoder:
             return [(decoder.part, decoder.decode)]
         schema = self._read_schema()
-        return [("value", partial(decode_plain_avro, schema=schema))] if schema else []
+        if schema is None:
+            return []
+        return [("value", partial(decode_plain_avro, schema=schema))]
 
     def _make_registry_decode(self, part: RegisteredPart) -> Any:
         return lambda rows, why: part.judge(rows, why, self._pins[part.part])
@@ -222,17 +224,23 @@ class KafkaReader:
         table, decoders = self._find_small_batch(ranges), self._json_decoders()
         if table is None or not decoders:
             return self.read_undecoded(spark, ranges)
+        decoded_types = {}
         for decoder in decoders:
             table = decoder.decode_here(table)
-        return small_batch.to_frame(spark, table, {decoder.column: decoder.column_type for decoder in decoders})
+            decoded_types[decoder.column] = decoder.column_type
+        return small_batch.to_frame(spark, table, decoded_types)
 
     def _json_decoders(self) -> list[Any]:
         """Return the decoders of the parts that are JSON."""
         plain_decoder = self._plain_json_decoder()
         if plain_decoder:
             return [plain_decoder]
-        decoders = [part.json(self._pins[part.part]) for part in self._registered_parts]
-        return [decoder for decoder in decoders if decoder]
+        decoders = []
+        for part in self._registered_parts:
+            decoder = part.json(self._pins[part.part])
+            if decoder:
+                decoders.append(decoder)
+        return decoders
 
     def _plain_json_decoder(self) -> Any:
         """Return the decoder of values that are JSON without a registry; None: they are not."""
@@ -272,7 +280,10 @@ class KafkaReader:
 
     def schemas(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Mapping[str, Any]:
         """Return the schemas that the records name, by part, to be pinned."""
-        return {part.part: part.pins(self.read_undecoded(spark, ranges)) for part in self._registered_parts}
+        schemas = {}
+        for part in self._registered_parts:
+            schemas[part.part] = part.pins(self.read_undecoded(spark, ranges))
+        return schemas
 
     def pinned_to(self, schemas: Mapping[str, Any]) -> KafkaReader:
         """Return a reader that decodes by these schemas. It takes over a small batch that was read."""
@@ -344,7 +355,9 @@ class KafkaReader:
         part = next(part for part in self._registered_parts if part.part == malformed.part)
         topic, partition, offset = malformed.topic, malformed.partition, malformed.offset
         row = rows.where(f"topic = '{topic}' AND partition = {partition} AND offset = {offset}").first()
-        detail = part.explain_failure(bytes(row[part.part]), self._pins[part.part]) if row else None
+        detail = None
+        if row:
+            detail = part.explain_failure(bytes(row[part.part]), self._pins[part.part])
         return BadRecord(
             f"topic '{topic}' partition {partition} offset {offset}: the {part.part} cannot be decoded as "
             f"{part.format} with the schema registry {part.registry.connection.describe()}.",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from time import monotonic, sleep
+from typing import Any
 
 from onceonly.checkpoint.boundary_search import TOO_FAR, BoundarySearch, FirstRecord
 from onceonly.checkpoint.interfaces import OpenTransaction
@@ -70,7 +71,9 @@ class KafkaLog:
             previous_log, log = log, self.read_extent()
             if log.partitions != previous_log.partitions:
                 return log, []
-        return log, find_open_transactions(self._kafka, log) if log.held_offsets else []
+        if not log.held_offsets:
+            return log, []
+        return log, find_open_transactions(self._kafka, log)
 
     def find_offsets(
         self, time: datetime, latest: datetime | None = None, floor: Offsets = NO_OFFSETS
@@ -107,7 +110,10 @@ class KafkaLog:
         _, partitions = self._client.describe()
         ends, stable = self._read_ends(partitions)
         hints = self._client.offsets(partitions, millis)
-        starts = {p: hint.offset for p, hint in hints.items() if hint.offset >= 0}
+        starts: dict[int, int] = {}
+        for partition, offset in _take_offsets(hints).items():
+            if offset >= 0:
+                starts[partition] = offset
         records = self._client.find_records(starts, dict.fromkeys(starts, _first_from(millis)))
         first: dict[int, FirstRecord] = {}
         for partition in partitions:
@@ -118,8 +124,11 @@ class KafkaLog:
     def _pass_over(self, starts: Offsets, time: datetime, latest: datetime) -> dict[int, FirstRecord]:
         """Find, from `starts` on, the first record in [time, latest], else the LSO. The ends are read first."""
         ends, stable = self._read_ends(list(starts))
-        searches = {p: BoundarySearch(time, latest, stable[p]) for p in starts}
-        record_searches = {p: _search_of(search) for p, search in searches.items()}
+        searches: dict[int, BoundarySearch] = {}
+        record_searches = {}
+        for partition in starts:
+            searches[partition] = BoundarySearch(time, latest, stable[partition])
+            record_searches[partition] = _search_of(searches[partition])
         try:
             records = self._client.find_records(starts, record_searches, MAX_SEARCH_SECONDS)
         except SearchTooLong as error:
@@ -145,7 +154,7 @@ class KafkaLog:
         """Read the ends of the log, and then the last stable offsets."""
         ends = self._client.offsets(partitions, LATEST, committed=False)
         stable = self._client.offsets(partitions, LATEST)
-        return {p: ends[p].offset for p in partitions}, {p: stable[p].offset for p in partitions}
+        return _take_offsets(ends), _take_offsets(stable)
 
 
 def _take_offset(offset: int, millis: int) -> int:
@@ -185,6 +194,11 @@ def _ask_until_decided(ask: Callable[[], dict[int, FirstRecord]]) -> dict[int, F
         sleep(MARKER_SECONDS / 10)
 
 
+def _take_offsets(listed: Mapping[int, Any]) -> dict[int, int]:
+    """Return the offsets of an answer of the brokers, by partition."""
+    return {partition: result.offset for partition, result in listed.items()}
+
+
 def _is_ahead(record: FirstRecord, latest: datetime) -> bool:
     return record.at is not None and record.at > latest
 
@@ -207,11 +221,17 @@ def find_open_transactions(kafka: KafkaConnection, log: TopicLog) -> list[OpenTr
         with Transactions(client_settings.kafka_python_arguments(kafka)) as transactions:
             holders = find_holders(transactions, (log.topic, log.topic_id), stable)
     except InvalidPipeline:  # this connection, or its user, cannot ask
-        return [
-            OpenTransaction(partition, stable[partition], count, True) for partition, count in log.held_offsets.items()
-        ]
+        return _list_hidden(log)
     now = datetime.now(UTC)
     return [_to_transaction(log, partition, holder, now) for partition, holder in sorted(holders.items())]
+
+
+def _list_hidden(log: TopicLog) -> list[OpenTransaction]:
+    """Return an open transaction of unknown owner for each partition that has one."""
+    transactions = []
+    for partition, count in log.held_offsets.items():
+        transactions.append(OpenTransaction(partition, log.partitions[partition][1], count, True))
+    return transactions
 
 
 def _to_transaction(log: TopicLog, partition: int, holder: Holder, now: datetime) -> OpenTransaction:

@@ -235,8 +235,10 @@ class RegisteredPart(PartSchemas):
 
         if self.format != "json":
             return None
-        rules = tuple((id, self._rules(schema)) for id, schema in self._read_writers(pins).items())
-        return JsonDecoder(self._json_type(pins), self.part, rules)
+        rules = []
+        for id, schema in self._read_writers(pins).items():
+            rules.append((id, self._rules(schema)))
+        return JsonDecoder(self._json_type(pins), self.part, tuple(rules))
 
     def _json_type(self, pins: Pins) -> Any:
         """Return the type of decoded JSON."""
@@ -334,7 +336,9 @@ class RegisteredPart(PartSchemas):
             with self._refusing_unusable(schema):
                 files = protobuf.files(schema)
                 indexes = protobuf.indexes_of(files, message)
-                why = protobuf.misfit(files, reader_files, message) if indexes is not None else None
+                why = None
+                if indexes is not None:
+                    why = protobuf.misfit(files, reader_files, message)
             if why and not self.lenient:
                 raise self._refuse_unfit(id, why)
             if why:
@@ -353,7 +357,9 @@ class RegisteredPart(PartSchemas):
 
     def _avro_reader(self, pins: Pins) -> str:
         """Return the reader's schema of Avro."""
-        return self._resolve_avro(self._read_reader(pins)) if self.file is None else self.file
+        if self.file is not None:
+            return self.file
+        return self._resolve_avro(self._read_reader(pins))
 
     def _protobuf_type(self, pins: Pins) -> Any:
         """Return the reader's type of Protobuf, in Spark."""

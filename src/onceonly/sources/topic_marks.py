@@ -62,13 +62,17 @@ class TopicMarks:
             if end > 0 and partition not in batches:
                 unmarked_ends[partition] = end
         range_with_mark = replace(range_, mark=_to_text(batches))
-        range_to_compare = previous if compare and _parse(previous) else None
+        range_to_compare = None
+        if compare and _parse(previous):
+            range_to_compare = previous
         if not unmarked_ends and not range_to_compare:
             return range_with_mark
         with self._open_client(f"{range_.label}: it is not noticed should a broker lose its end") as client:
             if client:
                 end_batches = log_ends.read_end_batches(client, _topic_of(range_), unmarked_ends)
-                batches.update({partition: batch for partition, batch in end_batches.items() if batch})
+                for partition, batch in end_batches.items():
+                    if batch:
+                        batches[partition] = batch
                 range_with_mark = replace(range_, mark=_to_text(batches))
                 if range_to_compare:
                     _compare_or_warn(client, range_to_compare)

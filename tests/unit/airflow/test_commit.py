@@ -50,8 +50,8 @@ class Run:
         monkeypatch.setattr(CommitOperator, "gate_services", lambda _: SimpleNamespace(target=target, **NO_PARTS))
         monkeypatch.setattr(connections, "read_spark_connection", lambda _: target)
         monkeypatch.setattr(client_job, "make_stage_job", lambda *_: SimpleNamespace(run=self.stage, end=lambda: None))
-        monkeypatch.setattr(Work, "stage", lambda work, *_: self.submission(work, self.stage))
-        monkeypatch.setattr(Work, "gate", lambda work, *_: self.submission(work, coordinator.gate))
+        monkeypatch.setattr(Work, "prepare_stage", lambda work, *_: self.submission(work, self.stage))
+        monkeypatch.setattr(Work, "prepare_gate", lambda work, *_: self.submission(work, coordinator.gate))
         for check in ("require_staged", "require_judged"):
             monkeypatch.setattr(Work, check, lambda *_: self.driver_error())
         self._failed: Exception | None = None
