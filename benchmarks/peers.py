@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.goals import DEFAULT, TUNED
 from benchmarks.world import TOPIC
 from onceonly.runtime.live_services import LiveServices
-from onceonly.spark import read as consumer
+from onceonly.spark import topics as consumer
 
 FETCH = {"max.poll.records": "10000", "fetch.min.bytes": "100000", "max.partition.fetch.bytes": "8388608"}
 PRODUCE = {"batch.size": "200000", "linger.ms": "50", "buffer.memory": "134217728"}

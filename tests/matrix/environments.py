@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from matrix.cells import Cell
-from onceonly.spark import jars, java
+from onceonly.spark import installation, jars
 
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / ".matrix"
@@ -96,7 +96,14 @@ def broker(cell: Cell, into: Path, cache: Path) -> None:
 
 
 def _retrieve(revision: str, into: Path, cache: Path) -> None:
-    command = [java.command(), f"-Divy.default.ivy.user.dir={cache}", "-jar", jars.ivy_jar(), "-cache", cache]
+    command = [
+        installation.java_command(),
+        f"-Divy.default.ivy.user.dir={cache}",
+        "-jar",
+        jars.ivy_jar(),
+        "-cache",
+        cache,
+    ]
     command += ["-settings", SETTINGS, "-dependency", "org.apache.kafka", "kafka_2.13", revision]
     run([*command, "-confs", "default", "-retrieve", f"{into}/[artifact]-[revision](-[classifier]).[ext]"])
 

@@ -161,7 +161,7 @@ class Judges(Protocol):
     def read_with_errors(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
         """Return exactly the pinned ranges as a DataFrame.
 
-        `spark.judged` takes the good and the bad records from it.
+        `spark.decode_results` takes the good and the bad records from it.
         """
 
     def read_undecoded(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:

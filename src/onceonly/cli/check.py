@@ -97,7 +97,7 @@ def _check_stores(pipeline: Pipeline, settings: Settings) -> list[str]:
     if settings.spark_remote:
         return []
     paths = (str(getattr(config, "path", "")) for config in (*pipeline.sinks, *pipeline.sources))
-    return stores.notes(settings.jars, paths)
+    return stores.make_notes(settings.jars, paths)
 
 
 def _check_upstream(pipeline: Pipeline, services: LiveServices, settings: Settings) -> list[str]:

@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 from onceonly.pipeline.checks import invalid
 
-COLUMNS = ("key", "value", "headers", "topic", "partition", "offset", "timestamp", "error")
-CHOSEN = ("topic", "partition", "offset", "error")  # what a transform says of one: which record, and why
+LETTER_COLUMNS = ("key", "value", "headers", "topic", "partition", "offset", "timestamp", "error")
+REJECTION_COLUMNS = ("topic", "partition", "offset", "error")  # what a transform says of one: which record, and why
 MaxBad = int | float
 
 
@@ -18,8 +18,8 @@ def refuse(sink: str, why: str, todo: str) -> Exception:
 
 def check_partitions(sink: str, partition_by: Collection[str]) -> None:
     """Raise InvalidPipeline for a column that no dead letter has."""
-    if unknown := sorted(set(partition_by) - set(COLUMNS)):
-        columns = ", ".join(COLUMNS)
+    if unknown := sorted(set(partition_by) - set(LETTER_COLUMNS)):
+        columns = ", ".join(LETTER_COLUMNS)
         raise refuse(sink, f"they have no column {unknown}", f"Partition by some of {columns}.")
 
 
@@ -32,6 +32,6 @@ def check_max_bad(max_bad: MaxBad) -> None:
         raise invalid(f"max_bad {max_bad!r}", "is neither", todo)
 
 
-def passed(max_bad: MaxBad, bad: int, records: int) -> bool:
+def is_beyond(max_bad: MaxBad, bad: int, records: int) -> bool:
     """Return whether there are more bad records than allowed, of so many that were read."""
     return bad > max_bad * records if isinstance(max_bad, float) else bad > max_bad

@@ -9,7 +9,7 @@ from typing import Any
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.counts import count
 from onceonly.errors import BadRecord, InvalidPipeline
-from onceonly.pipeline.dead_letters import CHOSEN, COLUMNS, MaxBad, passed
+from onceonly.pipeline.dead_letters import LETTER_COLUMNS, REJECTION_COLUMNS, MaxBad, is_beyond
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sources import DEAD_LETTER, FAIL, bad_records
 
@@ -37,11 +37,11 @@ class BadRecords:
 
     def select_decoded(self, topic: str, judged: Any) -> Any:
         """Count the records of the topic, and return those that could be decoded. `judged`: all of them, persisted."""
-        from onceonly.spark import judged as sorting
+        from onceonly.spark import decode_results
 
         self._judged_rows[topic] = judged
-        self._record_counts[topic], self._undecoded_counts[topic] = sorting.counts(judged)
-        return sorting.good(judged)
+        self._record_counts[topic], self._undecoded_counts[topic] = decode_results.count_failures(judged)
+        return decode_results.select_decoded(judged)
 
     def read(self, topic: str, rows: Any) -> None:
         """Count the records of a topic whose bad ones fail the stage."""
@@ -51,7 +51,7 @@ class BadRecords:
         """Raise BadRecord if there are more than the pipeline allows. Called before a sink has written a row."""
         bad = sum(self._undecoded_counts.values()) + self._rejected_count
         records, max_bad = sum(self._record_counts.values()), self._pipeline.max_bad
-        if max_bad is not None and passed(max_bad, bad, records):
+        if max_bad is not None and is_beyond(max_bad, bad, records):
             raise _too_many(checkpoint, bad, records, max_bad, self._describe_first())
 
     def letters(self, chosen: Any | None, read: Read, once: Once) -> Any:
@@ -62,12 +62,12 @@ class BadRecords:
         Raises:
             InvalidPipeline: it has named what is no good record of the batch.
         """
-        from onceonly.spark import judged as sorting
+        from onceonly.spark import decode_results
 
         parts = []
         for topic, judged_rows in self._judged_rows.items():
             if self._policy[topic] == DEAD_LETTER:
-                parts.append(sorting.bad(judged_rows))
+                parts.append(decode_results.select_failed(judged_rows))
         if chosen is not None:
             parts.append(self._look_up_chosen(chosen, _union_of_topics(self._policy, read), once))
         if not parts:
@@ -75,7 +75,7 @@ class BadRecords:
         rows = _union(parts)
         takes_records = self._pipeline.sink(str(self._pipeline.dead_letters)).takes_records
         if takes_records:
-            return sorting.as_records(rows)
+            return decode_results.to_records(rows)
         return rows
 
     def _look_up_chosen(self, chosen: Any, records: Any, once: Once) -> Any:
@@ -83,18 +83,18 @@ class BadRecords:
 
         They are computed once, so that what is counted and checked here is what is written.
         """
-        from onceonly.spark import judged as sorting
+        from onceonly.spark import decode_results
 
         _check_columns(self._pipeline, chosen)
-        bad_rows = [sorting.bad(judged_rows) for judged_rows in self._judged_rows.values()]
+        bad_rows = [decode_results.select_failed(judged_rows) for judged_rows in self._judged_rows.values()]
         if not bad_rows:
             bad_rows = [_without_rows(records)]
-        rejected_rows = once(sorting.chosen(chosen, records, _union(bad_rows)))
-        lost = sorting.lost(rejected_rows)
+        rejected_rows = once(decode_results.find_rejected_records(chosen, records, _union(bad_rows)))
+        lost = decode_results.find_unknown_record(rejected_rows)
         if lost:
             raise _no_record(self._pipeline, lost)
         self._rejected_count = rejected_rows.count()
-        return sorting.found(rejected_rows)
+        return decode_results.to_letters(rejected_rows)
 
     def tally(self) -> Mapping[str, Any]:
         """Return what the state table keeps of them; empty for a pipeline that cannot have any."""
@@ -105,10 +105,10 @@ class BadRecords:
 
     def _describe_first(self) -> str:
         """Return a sentence about one of them, for people; empty if all were decoded."""
-        from onceonly.spark import judged as sorting
+        from onceonly.spark import decode_results
 
         for judged_rows in self._judged_rows.values():
-            bad_row = sorting.bad(judged_rows).orderBy("topic", "partition", "offset").first()
+            bad_row = decode_results.select_failed(judged_rows).orderBy("topic", "partition", "offset").first()
             if bad_row:
                 where = f"topic '{bad_row['topic']}' partition {bad_row['partition']} offset {bad_row['offset']}"
                 return f" The first one: {where}. {bad_row['error']}"
@@ -131,15 +131,15 @@ def _union(parts: list[Any]) -> Any:
 
 def _without_rows(records: Any) -> Any:
     """Return an empty DataFrame with the columns of bad records."""
-    return records.limit(0).selectExpr(*COLUMNS[:-1], "CAST(NULL AS STRING) AS error")
+    return records.limit(0).selectExpr(*LETTER_COLUMNS[:-1], "CAST(NULL AS STRING) AS error")
 
 
 def _check_columns(pipeline: Pipeline, chosen: Any) -> None:
-    if set(chosen.columns) != set(CHOSEN):
+    if set(chosen.columns) != set(REJECTION_COLUMNS):
         raise InvalidPipeline(
             f"the transform '{pipeline.transform}' returned no dead letters for '{pipeline.dead_letters}'.",
             f"Their columns are {', '.join(chosen.columns)}.",
-            f"Select {', '.join(CHOSEN)}: which record, and why. The record itself is taken from the topic. "
+            f"Select {', '.join(REJECTION_COLUMNS)}: which record, and why. The record itself is taken from the topic. "
             "Nothing was staged.",
             code="dead-letters-invalid",
         )

@@ -20,8 +20,7 @@ from onceonly.runtime.bad_records import BadRecords
 from onceonly.runtime.live_services import LiveServices
 from onceonly.settings import Settings
 from onceonly.spark import small_batch, stores
-from onceonly.spark.progress import Say
-from onceonly.spark.progress import reported as progress
+from onceonly.spark.progress import Say, report_progress
 from onceonly.spark.strict_reading import switch_off_skipping
 from onceonly.windows.bound import dated
 
@@ -100,7 +99,7 @@ class _OutputProducer:
         # A later attempt leaves small batches to Spark: whatever ended the first may have been their size.
         is_small_batch = checkpoint.attempt == 1 and small_batch.is_small_batch(record_count)
         if self._say:
-            self._until_end.enter_context(progress(self._spark, self._say))
+            self._until_end.enter_context(report_progress(self._spark, self._say))
         if is_small_batch:
             self._read_small_batch(checkpoint)
         self._pin_schemas(checkpoint)
@@ -186,7 +185,7 @@ class _OutputProducer:
             )
         if not has_data(checkpoint.ranges):
             return {name: rows.limit(0) for name, rows in outputs.items()}
-        return {name: text.checked(rows, name) for name, rows in outputs.items()}
+        return {name: text.check_text(rows, name) for name, rows in outputs.items()}
 
     def _check_suites(self, outputs: Mapping[str, Any]) -> None:
         """Refuse a gate whose suites name columns that the outputs lack, before any row is written."""
@@ -262,7 +261,7 @@ def _find_text_error(error: Exception) -> OnceonlyError | None:
     """Return the error of rows whose text no sink may write, whichever sink has met it; None for any other."""
     from onceonly.spark import text
 
-    return text.explained(error)
+    return text.explain_text_error(error)
 
 
 def _classify_error(error: Exception, checkpoint: Checkpoint, settings: Settings) -> OnceonlyError:
@@ -270,7 +269,7 @@ def _classify_error(error: Exception, checkpoint: Checkpoint, settings: Settings
     if isinstance(error, OnceonlyError):
         return error
     what = f"{checkpoint.pipeline} epoch {checkpoint.epoch} could not be staged."
-    missing_jar = stores.missing(error, what)
+    missing_jar = stores.explain_missing_jar(error, what)
     if missing_jar:
         return missing_jar
     code, todo = spark_errors.classify(str(error))

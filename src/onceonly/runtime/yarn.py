@@ -22,7 +22,7 @@ from onceonly.runtime import cluster_api
 from onceonly.runtime.child_process import drop_java_frames, hidden_file
 from onceonly.runtime.cluster import GONE, ApplicationStatus, DriverJob, Launcher, RunningApplication, require_submitted
 from onceonly.runtime.jobs import program
-from onceonly.spark import s3
+from onceonly.spark import stores
 
 RUNNING_STATES = ("ACCEPTED", "NEW", "NEW_SAVING", "RUNNING", "SUBMITTED")
 ENDED_APPLICATION_STATES = ("FAILED", "FINISHED", "KILLED")
@@ -43,7 +43,7 @@ class Yarn:
 
     def submit(self, job: DriverJob, launcher: Launcher) -> str:
         """See `Cluster.submit`. An application that spark-submit does not vouch for is ended."""
-        conf = _conf(job) | s3.keys(job.connections)
+        conf = _conf(job) | stores.find_s3_keys(job.connections)
         with _hidden_connections(job.connections) as (file, inherited):
             more = []
             if file:

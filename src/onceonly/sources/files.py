@@ -119,7 +119,7 @@ class FileReader(StoredSource):
 
     def read(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
         """Return the rows of the range as a lazy DataFrame, with the columns that any checkpoint in it has written."""
-        from onceonly.spark import files
+        from onceonly.spark import file_formats
 
         (range_,) = ranges
         manifests_by_reader: dict[str, list[Manifest]] = {}
@@ -127,12 +127,12 @@ class FileReader(StoredSource):
             if manifest.files:
                 manifests_by_reader.setdefault(_reader_key(manifest), []).append(manifest)
         if not manifests_by_reader:
-            return files.make_empty(spark, *self._find_columns(range_))
+            return file_formats.make_empty_rows(spark, *self._find_columns(range_))
         groups = []
         for manifests in manifests_by_reader.values():
             first = manifests[0]  # all have its format and schema
-            groups.append(files.Group(first.format, first.schema or {}, _list_paths(manifests)))
-        return files.read_groups(spark, _spark_uri(self._place[1]), groups)
+            groups.append(file_formats.FileGroup(first.format, first.schema or {}, _list_paths(manifests)))
+        return file_formats.read_file_groups(spark, _spark_uri(self._place[1]), groups)
 
     def _find_columns(self, range_: TopicRange) -> tuple[str, Schema]:
         """Return the format and schema that were written last before the range's end; else those written first.

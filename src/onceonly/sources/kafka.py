@@ -32,7 +32,7 @@ from onceonly.sources.topic_marks import TopicMarks
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from onceonly.spark.decode import Malformed
+    from onceonly.spark.decode_results import Malformed
 
 WHY = "_onceonly_why_value"
 
@@ -165,31 +165,29 @@ class KafkaReader:
         return Group(self._topic.client_config(), pipeline, self._config.topic, TIMEOUT)
 
     def read(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
-        """Return the committed records of `ranges` with decoded values, as a lazy DataFrame (columns: `spark.read`)."""
-        from onceonly.spark import read as reading
-        from onceonly.spark import registered as framing
-        from onceonly.spark.decode import decode
+        """Return the committed records of `ranges` with decoded values: a lazy DataFrame (see `spark.topics`)."""
+        from onceonly.spark import decode_results, topics
 
         rows = self._read_to_decode(spark, ranges)
         for part in self._registered_parts:
             rows = part.decode(rows, self._pins[part.part])
         if self._registered_parts:
-            return rows.select(*reading.COLUMNS)
+            return rows.select(*topics.COLUMNS)
         decoder = self._plain_json_decoder()
         if decoder:
-            return framing.fail_bad_rows(decoder.decode(rows, WHY), decoder.part, WHY).select(*reading.COLUMNS)
-        return decode(rows, self._config.format, self._read_schema())
+            return decode_results.fail_bad_rows(decoder.decode(rows, WHY), decoder.part, WHY).select(*topics.COLUMNS)
+        return decode_results.decode_or_fail(rows, self._config.format, self._read_schema())
 
     def read_with_errors(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
         """See `Judges`."""
-        from onceonly.spark import judged
+        from onceonly.spark import decode_results
 
         decodes = self._list_decodes()
-        return judged.decode_with_errors(self._read_to_decode(spark, ranges), decodes)
+        return decode_results.decode_with_errors(self._read_to_decode(spark, ranges), decodes)
 
     def _list_decodes(self) -> list[tuple[str, Any]]:
         """Return how each part is decoded: a function of rows and of the name of the column for why one was not."""
-        from onceonly.spark.decode import decode_plain_avro
+        from onceonly.spark.avro import decode_plain_avro
 
         if self._registered_parts:
             return [(part.part, self._make_registry_decode(part)) for part in self._registered_parts]
@@ -207,7 +205,7 @@ class KafkaReader:
     def read_undecoded(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
         """See `Judges`."""
         from onceonly.spark import small_batch
-        from onceonly.spark.read import read_ranges
+        from onceonly.spark.topics import read_ranges
 
         table = self._find_small_batch(ranges)
         if table is not None:
@@ -295,8 +293,8 @@ class KafkaReader:
 
     def diagnose(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> Exception:
         """Return SourceLost if the log shows it, a BadRecord if one is found, otherwise `error` itself."""
-        from onceonly.spark.decode import looks_malformed
-        from onceonly.spark.read import looks_lost, looks_untimely
+        from onceonly.spark.decode_results import looks_malformed
+        from onceonly.spark.topics import looks_lost, looks_untimely
 
         if not (looks_lost(error) or looks_malformed(error) or looks_untimely(error)):
             return error
@@ -311,7 +309,7 @@ class KafkaReader:
             return error
 
     def _find_bad_record(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> BadRecord | None:
-        from onceonly.spark.decode import find_malformed
+        from onceonly.spark.decode_results import find_malformed
 
         malformed = find_malformed(error)
         if malformed is None:

@@ -215,10 +215,10 @@ class RegisteredPart(PartSchemas):
         Raises:
             InvalidPipeline: the registry is another one than when this was pinned.
         """
-        from onceonly.spark import registered
+        from onceonly.spark.decode_results import fail_bad_rows
 
         why = f"_onceonly_why_{self.part}"
-        return registered.fail_bad_rows(self.judge(rows, why, pins), self.part, why)
+        return fail_bad_rows(self.judge(rows, why, pins), self.part, why)
 
     def judge(self, rows: Any, why: str, pins: Pins) -> Any:
         """Return the rows, decoded, and a text `why` one was not. Raises as `decode`."""

@@ -18,8 +18,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from onceonly.errors import NotCommitted
-from onceonly.spark import java
-from onceonly.spark.home import spark_home
+from onceonly.spark import installation
+from onceonly.spark.installation import spark_home
 from onceonly.storage.durability import sync
 
 PATTERN = "spark-*.jsa"
@@ -78,7 +78,7 @@ def key_of(jars: Path) -> str | None:
 
     None without a Java, and for a folder with a blank in its name: Spark's scripts split options there.
     """
-    command = java.command()
+    command = installation.java_command()
     if command is None or " " in str(jars.absolute()):
         return None
     runtime = Path(command).resolve().parents[1]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
@@ -28,6 +28,8 @@ OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
 SHORT_DECIMAL = 18  # digits that Spark keeps in eight bytes, to which it cuts what was written
 UNREADABLE = "its bytes end before the record does, or do not match the schema"
 LEFT_OVER = "bytes are left over, so it was written by another schema, or begins with the head of a schema registry"
+SOUND: Mapping[str, object] = {"name": "sound", "type": "boolean", "default": True}  # there only if it could be read
+NOT_A_VALUE = "It is not a value of the schema: %s."
 UNRESOLVED = "it cannot become what the reader's schema asks for"
 
 
@@ -54,7 +56,16 @@ def decode(payload: Column, writer: str, reader: str) -> Column:
     return _let(framed, add_reason)
 
 
-SOUND: Mapping[str, object] = {"name": "sound", "type": "boolean", "default": True}  # there only if it could be read
+def decode_plain_avro(rows: DataFrame, why: str, schema: str) -> DataFrame:
+    """Return `rows` with the binary `value` decoded, and a text `why` it could not be.
+
+    `why` is null where the value could be decoded, or is null.
+    """
+    column = f"{why}_taken"
+    rows = rows.withColumn(column, decode(F.col("value"), schema, schema))
+    clause = F.col(column)["why"]
+    problem = F.when(F.col("value").isNotNull() & clause.isNotNull(), F.format_string(NOT_A_VALUE, clause))
+    return rows.withColumns({why: problem, "value": F.col(column)["value"]}).drop(column)
 
 
 def _frame_schema(schema: str, *more_fields: Mapping[str, object]) -> str:

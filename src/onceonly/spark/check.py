@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
-from onceonly.spark import jars, java, jvm
+from onceonly.spark import installation, jars, jvm
 
 PORTS = {"sc": 15002, "spark": 7077}
 CONNECT_SECONDS = 5.0  # for a server to accept a connection
@@ -63,11 +63,11 @@ def refuse_connect() -> None:
 
 
 def _check_java() -> str:
-    command = java.command()
+    command = installation.java_command()
     if command is None:
         raise _refuse_java("Java is missing.")
-    number = java.version(command)
-    if number < java.OLDEST:
+    number = installation.java_version(command)
+    if number < installation.OLDEST_JAVA:
         raise _refuse_java(f"{command} is Java {number}.")
     return f"Java {number}: {command}"
 
@@ -75,7 +75,8 @@ def _check_java() -> str:
 def _refuse_java(what: str) -> InvalidPipeline:
     return InvalidPipeline(
         what,
-        f"Spark runs on this machine, because SPARK_REMOTE names no server, and needs Java {java.OLDEST} or newer.",
+        "Spark runs on this machine, because SPARK_REMOTE names no server, and needs Java "
+        f"{installation.OLDEST_JAVA} or newer.",
         f"Install it, set JAVA_HOME, or set SPARK_REMOTE. {UNWRITTEN}",
     )
 

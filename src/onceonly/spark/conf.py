@@ -1,8 +1,14 @@
-"""Settings of every Spark session that Onceonly uses. Nothing here imports Spark."""
+"""Settings of Spark sessions: of every one that Onceonly uses, and for one read or write. Nothing here imports Spark.
+
+A session may be somebody else's. What only one read or write needs is set for that long: `temporary_conf`.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 from onceonly.settings import Settings
 from onceonly.spark import jvm, stores
@@ -31,6 +37,15 @@ CONF = {
     "spark.databricks.delta.snapshotPartitions": "2",  # staged tables have small logs; the default is 50 tasks each
     **READING,
 }
+# Parquet's own type for times. Spark's default, INT96, is nanoseconds to other readers, who read 9999-12-31 as 2262;
+# in sessions set to LEGACY, days before 1582 would be those of another calendar.
+PARQUET_TIMES = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+}
+# Delta refuses versions older than the retention of deleted files, also if nothing was deleted. Files that are missing
+# are an error of their own.
+OLD_VERSIONS = {"spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false"}
 
 
 def stay_here() -> None:
@@ -48,3 +63,19 @@ def conf(settings: Settings) -> dict[str, str]:
     if jars:
         spark_conf["spark.jars"] = ",".join(jars)
     return spark_conf
+
+
+@contextmanager
+def temporary_conf(spark: Any, settings: Mapping[str, str]) -> Iterator[None]:
+    """Set the session as given while the block runs; what was set before is set again, and what was not is unset."""
+    previous_values = {name: spark.conf.get(name, None) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, value in previous_values.items():
+            if value is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, value)

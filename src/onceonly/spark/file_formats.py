@@ -6,10 +6,11 @@ Without an import of Spark, because the types of a format are also asked for whe
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from onceonly.spark.strict_reading import strict_reader
+from onceonly.spark.strict_reading import escape_glob, quote_name, strict_reader
 
 Schema = Mapping[str, Any]  # Spark's StructType in its JSON form
 MICROS = {  # by default, Spark truncates to milliseconds
@@ -23,6 +24,43 @@ OPTIONS = {  # to write, and to read
 }
 
 
+@dataclass(frozen=True)
+class FileGroup:
+    """Files that are read alike.
+
+    Args:
+        schema: of the rows as they were written.
+        paths: below the folder in which they are, with the same partition columns.
+    """
+
+    format: str
+    schema: Schema
+    paths: Sequence[str]
+
+
+def read_file_groups(spark: Any, root: str, groups: Sequence[FileGroup]) -> Any:
+    """Return all rows of at least one group, with the columns of all groups, those of the last group first.
+
+    A column that a row's group does not have is null.
+    """
+    rows, *older_rows = [_read_group(spark, root, group) for group in reversed(groups)]
+    for frame in older_rows:
+        rows = rows.unionByName(frame, allowMissingColumns=True)
+    return rows
+
+
+def make_empty_rows(spark: Any, format: str, schema: Schema) -> Any:
+    """Return no rows, with the columns that files of that schema have."""
+    return spark.createAny([], on_spark(as_read(format, schema)))
+
+
+def _read_group(spark: Any, root: str, group: FileGroup) -> Any:
+    paths = [escape_glob(f"{root}/{path}") for path in group.paths]
+    group_reader = reader(spark, group.format, group.schema).option("basePath", root)
+    rows: Any = in_order(group_reader.load(paths), group.schema)
+    return rows
+
+
 def reader(spark: Any, format: str, schema: Schema) -> Any:
     """Return a DataFrameReader of such files, for which a value that it cannot read is an error."""
     file_reader = strict_reader(spark).format(format).options(**OPTIONS.get(format, {}), **_strict_options(format))
@@ -31,7 +69,7 @@ def reader(spark: Any, format: str, schema: Schema) -> Any:
 
 def in_order(rows: Any, schema: Schema) -> Any:
     """Return the rows with columns in the order of the schema: those of partition folders come last otherwise."""
-    return rows.select(*(_quote_name(field["name"]) for field in schema["fields"]))
+    return rows.select(*(quote_name(field["name"]) for field in schema["fields"]))
 
 
 def as_read(format: str, schema: Schema) -> Schema:
@@ -89,7 +127,3 @@ def _strict_options(format: str) -> dict[str, str]:
             return {"mode": "FAILFAST"}
         case _:
             return {}
-
-
-def _quote_name(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from onceonly.settings import Settings
 from onceonly.spark import archive
-from onceonly.spark.home import spark_home
+from onceonly.spark.installation import spark_home
 
 VARIABLES = OF_JVM, OF_LAUNCHER = "SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"
 CLASS_PATH = "spark.driver.extraClassPath"

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from onceonly.views.formatting import size
+from onceonly.counts import format_bytes
 
 LINE_SECONDS = 10.0  # between two lines
 Say = Callable[[str], None]
 
 
 @contextmanager
-def reported(session: Any, say: Say) -> Iterator[None]:
+def report_progress(session: Any, say: Say) -> Iterator[None]:
     """Call `say` with a line every few seconds while the block runs jobs on `session`: tasks, and bytes if known."""
     if type(session).__module__.startswith("pyspark.sql.connect"):
         with _report_connect(session, say):
@@ -36,7 +36,7 @@ def _report_connect(session: Any, say: Say) -> Iterator[None]:
             done = sum(stage.num_completed_tasks for stage in stages)
             tasks = sum(stage.num_tasks for stage in stages)
             bytes_read = sum(stage.num_bytes_read for stage in stages)
-            say(f"  Spark: {done} of {tasks} tasks done, {inflight_tasks} running, {size(bytes_read)} read")
+            say(f"  Spark: {done} of {tasks} tasks done, {inflight_tasks} running, {format_bytes(bytes_read)} read")
 
     session.registerProgressHandler(handle)
     try:

@@ -23,7 +23,6 @@ MAX_IDS = 1_000  # in one checkpoint; more are bytes of something else
 UNREADABLE = "Its bytes do not match schema %s, or cannot become what the reader's schema asks for."
 UNFIT = "Its schema %s cannot become the reader's: %s."
 NO_VALUE = "It is not a value of schema %s: %s."
-RAISED = "onceonly: malformed record at %s %s %s: its %s. %s (onceonly)"
 Decode = Callable[[Column], Column]
 
 
@@ -82,15 +81,6 @@ def decode(rows: DataFrame, column: str, decoding: Decoding, why: str) -> DataFr
     # A column of its own: used twice, and computed once.
     rows = rows.withColumn(f"{why}_taken", decoding.take(bytes_)).withColumn(why, problem)
     return rows.withColumn(column, decoding.value(first_column)).drop(f"{why}_taken")
-
-
-def fail_bad_rows(rows: DataFrame, column: str, why: str) -> DataFrame:
-    """Return the rows without `why`; a row that has one fails the query.
-
-    The failure is a part of the column, so it cannot be pruned alone.
-    """
-    failure = F.raise_error(F.format_string(RAISED, "topic", "partition", "offset", F.lit(column), why))
-    return rows.withColumn(column, F.when(F.col(why).isNull(), F.col(column)).otherwise(failure)).drop(why)
 
 
 def _head(bytes_: Column) -> Column:

@@ -50,7 +50,7 @@ def to_frame(spark: Any, table: pa.Table, decoded: Mapping[str, Any] | None = No
     """
     from pyspark.sql.types import StructType
 
-    from onceonly.spark.read import SCHEMA as DDL
+    from onceonly.spark.topics import SCHEMA as DDL
 
     row_type = spark.createDataFrame([], DDL).schema
     for name, column_type in (decoded or {}).items():

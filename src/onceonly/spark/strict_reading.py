@@ -7,6 +7,7 @@ Readers of Delta tables take no options, so the session's settings are switched 
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from onceonly.counts import count
@@ -15,6 +16,7 @@ from onceonly.errors import InvalidPipeline, NotCommitted, first_sentence
 SKIPPING_SETTINGS = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
 # `mergeSchema` reads every footer, and would add columns that the schema of the read does not have.
 FILE_OPTIONS = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", "mergeSchema": "false"}
+GLOB_CHARACTERS = re.compile(r"([{}*?\[\]\\])")
 
 
 def strict_reader(spark: Any) -> Any:
@@ -49,6 +51,16 @@ def switch_off_skipping(spark: Any) -> None:
                 f"Set {setting}=false in Spark's configuration. Nothing was written.",
                 code="spark-skips-files",
             ) from error
+
+
+def escape_glob(path: str) -> str:
+    """Return the path as Spark takes it for that of one file, whatever is in it."""
+    return GLOB_CHARACTERS.sub(r"\\\1", path)
+
+
+def quote_name(name: str) -> str:
+    """Return a column's name as Spark takes it for that of one column, whatever is in it."""
+    return f"`{name.replace('`', '``')}`"
 
 
 def require_rows(found: int, expected: int, what: str) -> None:

@@ -13,15 +13,14 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from onceonly.spark.strict_reading import strict_reader
-from onceonly.spark.temporary_conf import OLD_VERSIONS, temporary_conf
+from onceonly.spark.conf import OLD_VERSIONS, temporary_conf
+from onceonly.spark.strict_reading import escape_glob, quote_name, strict_reader
 
 FEED = (
     "_change_type",
     "_commit_version",
     "_commit_timestamp",
 )  # what a Change Data Feed has beside the table's columns
-GLOB = re.compile(r"([{}*?\[\]\\])")  # what a path must not mean to Spark
 FILE_COLUMN = "__onceonly_file"
 PLAIN = re.compile(r"[\w.-]+")  # a file name that is the same in every encoding
 LOST = re.compile(
@@ -97,7 +96,7 @@ def _read_group(
     spark: SparkSession, root: str, schema: StructType, partition_columns: Sequence[str], files: Files
 ) -> DataFrame:
     file_schema = StructType([field for field in schema.fields if field.name not in partition_columns])
-    paths = [GLOB.sub(r"\\\1", f"{root.rstrip('/')}/{path}") for path, _ in files]
+    paths = [escape_glob(f"{root.rstrip('/')}/{path}") for path, _ in files]
     rows: DataFrame = strict_reader(spark).schema(file_schema).parquet(*paths)
     if not partition_columns:
         return rows
@@ -149,13 +148,8 @@ def _file_name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def quoted(name: str) -> str:
-    """Return a column's name as Spark takes it for that of one column, whatever is in it."""
-    return f"`{name.replace('`', '``')}`"
-
-
 def _column(name: str) -> Column:
-    return F.col(quoted(name))
+    return F.col(quote_name(name))
 
 
 def _remove_metadata(part: Any) -> Any:

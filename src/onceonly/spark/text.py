@@ -11,8 +11,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
 from onceonly.errors import InvalidPipeline
+from onceonly.spark.strict_reading import quote_name
 
-RAISED = re.compile(r"onceonly: in the rows for sink '(.+?)' column '(.+?)' is not UTF-8(?: \((.+?)\))?\.")
+FAILURE_PATTERN = re.compile(r"onceonly: in the rows for sink '(.+?)' column '(.+?)' is not UTF-8(?: \((.+?)\))?\.")
 PLACE = ("topic", "partition", "offset")  # columns that say which record a row was made of
 MAX_CAUSES = 20  # of one error that are read
 
@@ -24,16 +25,16 @@ def is_valid(text: Column) -> Column:
     return F.encode(F.decode(text.cast("binary"), "UTF-8"), "UTF-8") == text.cast("binary")
 
 
-def checked(rows: DataFrame, sink: str) -> DataFrame:
+def check_text(rows: DataFrame, sink: str) -> DataFrame:
     """Return the same rows; one with a text that is not UTF-8, at any depth, fails whatever reads it.
 
-    See `explained`.
+    See `explain_text_error`.
     """
     if len({name.lower() for name in rows.columns}) < len(rows.columns):
         return rows  # two columns of one name, which the sink refuses
     columns = []
     for field in rows.schema:
-        column = F.col(f"`{field.name.replace('`', '``')}`")
+        column = F.col(quote_name(field.name))
         is_bad = _is_bad(field.dataType, column)
         if is_bad is not None:
             message = _failure_message(rows, sink, field.name)
@@ -43,7 +44,7 @@ def checked(rows: DataFrame, sink: str) -> DataFrame:
 
 
 def _failure_message(rows: DataFrame, sink: str, column: str) -> Column:
-    """Return the text that RAISED matches: with the record of a row where the row shows of which it was made."""
+    """Return a text that FAILURE_PATTERN matches, with the record of a row where the row shows its record."""
     problem = f"onceonly: in the rows for sink '{sink}' column '{column}' is not UTF-8"
     place = [name for name in PLACE if name in rows.columns]
     if not place:
@@ -52,8 +53,8 @@ def _failure_message(rows: DataFrame, sink: str, column: str) -> Column:
     return F.concat(F.lit(f"{problem} ("), position, F.lit(")."))
 
 
-def explained(error: BaseException) -> InvalidPipeline | None:
-    """Return the error to raise for one that `checked` has caused; None: it is another one."""
+def explain_text_error(error: BaseException) -> InvalidPipeline | None:
+    """Return the error to raise for one that `check_text` has caused; None: it is another one."""
     match = _find_failure(error)
     if match is None:
         return None
@@ -71,7 +72,7 @@ def explained(error: BaseException) -> InvalidPipeline | None:
 
 def _find_failure(error: BaseException) -> re.Match[str] | None:
     for text in _list_messages(error):
-        match = RAISED.search(text)
+        match = FAILURE_PATTERN.search(text)
         if match:
             return match
     return None

@@ -21,9 +21,9 @@ from pyspark.sql.avro.functions import from_avro, to_avro
 from onceonly.checkpoint.offsets import TopicRange
 from onceonly.settings import Settings
 from onceonly.spark import jvm
-from onceonly.spark.read import read_ranges
 from onceonly.spark.session import session
 from onceonly.spark.strict_reading import strict_reader
+from onceonly.spark.topics import read_ranges
 
 AVRO = '{"type": "record", "name": "r", "fields": [{"name": "id", "type": "long"}, {"name": "text", "type": "string"}]}'
 NOBODY = {"bootstrap.servers": "127.0.0.1:9", "default.api.timeout.ms": "1000", "request.timeout.ms": "1000"}

@@ -9,7 +9,7 @@ from onceonly import redaction
 from onceonly.checkpoint.commands import how_to_run
 from onceonly.checkpoint.model import MAX_UNFIT_ATTEMPTS, Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import KAFKA, WORDS, Interval, TopicRange, has_data
-from onceonly.counts import count
+from onceonly.counts import count, format_bytes
 from onceonly.views import formatting
 
 MAX_TOPICS_SHOWN = 4  # of a checkpoint that has more only their number is shown
@@ -292,7 +292,7 @@ def describe_staged_rows(handle: Mapping[str, Any]) -> str:
     """Return '6,000 rows, 1.2 MB, 30 files', as far as the sink counts them, and what else it says of them."""
     amounts = [_row_count(handle)]
     if "bytes" in handle:
-        amounts.append(formatting.size(handle["bytes"]))
+        amounts.append(format_bytes(handle["bytes"]))
     amounts += _piece_counts(handle)
     text = ", ".join(amounts)
     if "note" in handle:

@@ -38,17 +38,6 @@ def span(length: timedelta) -> str:
     return f"{seconds} s"
 
 
-def size(count: float) -> str:
-    """Return a number of bytes in the unit that people would use."""
-    if count < 1000:
-        return f"{count:.0f} B"
-    for unit in ("kB", "MB"):
-        count /= 1000
-        if count < 1000:
-            return f"{count:.1f} {unit}"
-    return f"{count / 1000:.1f} GB"
-
-
 def place(uri: str) -> str:
     """Return a path as one would type it in the current folder; an address as it is."""
     try:

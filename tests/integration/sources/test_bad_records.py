@@ -23,7 +23,7 @@ from onceonly.pipeline.sinks import KafkaSink
 from onceonly.runtime import live_services, spark_stage
 from onceonly.runtime.owners import is_never_alive
 from onceonly.sinks.delta.sink import DeltaWriter
-from onceonly.spark import decode, judged, read, registered
+from onceonly.spark import avro, decode_results, topics
 from onceonly.spark.json_decoding import JsonDecoder
 from onceonly.views import descriptions, formatting
 
@@ -150,19 +150,19 @@ VALUES = {
 def test_bad_is_exactly_what_fails_otherwise(spark: Any, format: str, schema: str) -> None:
     """Each value alone fails a query that decodes it, or is good; and good ones become the same."""
     numbered = [(None, value, "t", 0, n, None, None) for n, value in enumerate(VALUES[format])]
-    rows = spark.createDataFrame(numbered, read.SCHEMA)
+    rows = spark.createDataFrame(numbered, topics.SCHEMA)
     json_ = JsonDecoder(columns(schema), "value") if format == "json" else None
-    way = json_.decode if json_ else partial(decode.decode_plain_avro, schema=schema)
-    both = judged.decode_with_errors(rows, [("value", way)])
-    good = {row["offset"]: row["value"] for row in judged.good(both).collect()}
-    bad = {row["offset"]: row["value"] for row in judged.bad(both).collect()}
-    assert judged.counts(both) == (len(numbered), len(bad))
+    way = json_.decode if json_ else partial(avro.decode_plain_avro, schema=schema)
+    both = decode_results.decode_with_errors(rows, [("value", way)])
+    good = {row["offset"]: row["value"] for row in decode_results.select_decoded(both).collect()}
+    bad = {row["offset"]: row["value"] for row in decode_results.select_failed(both).collect()}
+    assert decode_results.count_failures(both) == (len(numbered), len(bad))
     assert good.keys() | bad.keys() == set(range(len(numbered))) and not good.keys() & bad.keys()
     assert good and bad == {n: VALUES[format][n] for n in bad}
     for n in range(len(numbered)):
         one = rows.where(f"offset = {n}")
-        failing = registered.fail_bad_rows(json_.decode(one, "why"), "value", "why") if json_ else None
-        alone = (failing or decode.decode(one, format, schema)).select("value")
+        failing = decode_results.fail_bad_rows(json_.decode(one, "why"), "value", "why") if json_ else None
+        alone = (failing or decode_results.decode_or_fail(one, format, schema)).select("value")
         if n in good:
             assert alone.first()["value"] == good[n]
         else:

@@ -12,7 +12,7 @@ from onceonly.json_values.columns import columns
 from onceonly.kafka.registry.client import Schema
 from onceonly.kafka.registry.json_schema import rules
 from onceonly.kafka.registry.wire import head_of
-from onceonly.spark import arrow, decode, judged, registered, small_batch
+from onceonly.spark import arrow, decode_results, small_batch
 from onceonly.spark.json_decoding import JsonDecoder
 
 pytestmark = pytest.mark.integration
@@ -76,7 +76,7 @@ class Message:
 
 
 def rows(decoder: JsonDecoder, frame: Any) -> Any:
-    return judged.decode_with_errors(frame, [("value", decoder.decode)]).orderBy("offset").toArrow().to_pylist()
+    return decode_results.decode_with_errors(frame, [("value", decoder.decode)]).orderBy("offset").toArrow().to_pylist()
 
 
 def each_way(decoder: JsonDecoder, records: list[bytes | None], spark: Any, monkeypatch: Any) -> list[Any]:
@@ -113,10 +113,10 @@ def test_a_failing_query_names_the_record_and_why(spark: Any) -> None:
     for record in BAD:
         table = small_batch.to_table([Message(number, each) for number, each in enumerate([b"{}", record])])
         with pytest.raises(Exception, match="onceonly") as caught:
-            registered.fail_bad_rows(
+            decode_results.fail_bad_rows(
                 decoder.decode(small_batch.to_frame(spark, table), "why"), "value", "why"
             ).collect()
-        found = decode.find_malformed(caught.value)
+        found = decode_results.find_malformed(caught.value)
         assert found is not None and (found.topic, found.offset, found.part) == ("t", 1, "value")
         assert found.why.startswith(("value.", "The name", "It has")) and found.why.endswith(".")
 

@@ -20,7 +20,7 @@ from unit.kafka.registry.test_protobuf_wire import mutated
 
 from onceonly.errors import InvalidPipeline
 from onceonly.kafka.registry import avro_schema
-from onceonly.spark import avro, decode, judged, read, text
+from onceonly.spark import avro, decode_results, text, topics
 
 pytestmark = pytest.mark.integration
 SAMPLE = 2_000
@@ -195,18 +195,19 @@ def test_each_policy_says_the_same_of_the_same_records(spark: Any) -> None:
         encoded(PAIR, {"name": "x", "n": 1}),
         None,
     ]
-    rows = spark.createDataFrame([(None, v, "t", 0, n, None, None) for n, v in enumerate(values)], read.SCHEMA)
-    both = judged.decode_with_errors(rows, [("value", partial(decode.decode_plain_avro, schema=json.dumps(PAIR)))])
-    bad = {row["offset"]: row["error"] for row in judged.bad(both).collect()}
+    rows = spark.createDataFrame([(None, v, "t", 0, n, None, None) for n, v in enumerate(values)], topics.SCHEMA)
+    decode_value = partial(avro.decode_plain_avro, schema=json.dumps(PAIR))
+    both = decode_results.decode_with_errors(rows, [("value", decode_value)])
+    bad = {row["offset"]: row["error"] for row in decode_results.select_failed(both).collect()}
     assert set(bad) == set(range(len(values) - 2))
     for n in range(len(values)):
-        alone = decode.decode(rows.where(f"offset = {n}"), "avro", json.dumps(PAIR)).select("value")
+        alone = decode_results.decode_or_fail(rows.where(f"offset = {n}"), "avro", json.dumps(PAIR)).select("value")
         if n not in bad:
             alone.collect()
             continue
         with pytest.raises(Exception) as caught:
             alone.collect()
-        record = decode.find_malformed(caught.value)
+        record = decode_results.find_malformed(caught.value)
         assert record and (record.topic, record.partition, record.offset) == ("t", 0, n)
         assert bad[n] == f"The value cannot be decoded. {record.why}"
 
@@ -225,19 +226,19 @@ TEXTS = {
 def test_text_that_is_not_utf8_is_refused_at_any_depth(spark: Any, place: str) -> None:
     def checked(value: bytes) -> Callable[[], Any]:
         rows = spark.createDataFrame([(bytearray(value),)], "v BINARY").selectExpr(TEXTS[place], "7L AS offset")
-        assert text.checked(rows, "orders").dtypes == rows.dtypes
-        return text.checked(rows, "orders").collect
+        assert text.check_text(rows, "orders").dtypes == rows.dtypes
+        return text.check_text(rows, "orders").collect
 
     checked("ä".encode())()
     with pytest.raises(Exception) as caught:
         checked(b"\xff\xfe")()
-    told = text.explained(caught.value)
+    told = text.explain_text_error(caught.value)
     assert isinstance(told, InvalidPipeline) and told.code == "text-not-utf8"
     assert "sink 'orders'" in told.what and "Column 't'" in told.why and "offset 7" in told.why
 
 
 def test_rows_without_text_and_nulls_stay_as_they_are(spark: Any) -> None:
     rows = spark.range(3).selectExpr("id", "CAST(NULL AS STRING) AS t", "CAST(NULL AS ARRAY<STRING>) AS l")
-    assert text.checked(rows, "orders").collect() == rows.collect()
+    assert text.check_text(rows, "orders").collect() == rows.collect()
     plain = spark.range(3)
-    assert text.checked(plain, "orders").collect() == plain.collect()
+    assert text.check_text(plain, "orders").collect() == plain.collect()

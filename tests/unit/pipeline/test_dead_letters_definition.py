@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline.dead_letters import passed
+from onceonly.pipeline.dead_letters import is_beyond
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.merge import Merge
@@ -117,4 +117,4 @@ def test_a_gate_that_names_no_sink_is_not_meant_for_dead_letters() -> None:
     ],
 )
 def test_a_bound_is_a_count_or_a_share(most: float, bad: int, records: int, too_many: bool) -> None:
-    assert passed(most, bad, records) is too_many
+    assert is_beyond(most, bad, records) is too_many

@@ -14,7 +14,7 @@ from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import transforms
 from onceonly.runtime.bad_records import BadRecords
-from onceonly.spark import judged
+from onceonly.spark import decode_results
 
 AT: Any = SimpleNamespace(pipeline="orders", epoch=3)
 DEAD = DeltaSink("dead", "dead")
@@ -49,13 +49,15 @@ class Rows:
 
 @pytest.fixture(autouse=True)
 def _numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judged, "counts", lambda rows: (rows.all, rows.bad))
-    monkeypatch.setattr(judged, "good", lambda rows: Rows(rows.all - rows.bad))
-    monkeypatch.setattr(judged, "bad", lambda rows: Rows(rows.bad))
-    monkeypatch.setattr(judged, "chosen", lambda letters, read, bad: letters)
-    monkeypatch.setattr(judged, "found", lambda letters: letters)
+    monkeypatch.setattr(decode_results, "count_failures", lambda rows: (rows.all, rows.bad))
+    monkeypatch.setattr(decode_results, "select_decoded", lambda rows: Rows(rows.all - rows.bad))
+    monkeypatch.setattr(decode_results, "select_failed", lambda rows: Rows(rows.bad))
+    monkeypatch.setattr(decode_results, "find_rejected_records", lambda letters, read, bad: letters)
+    monkeypatch.setattr(decode_results, "to_letters", lambda letters: letters)
     monkeypatch.setattr(
-        judged, "lost", lambda letters: {"topic": "o", "partition": 0, "offset": 1} if letters.bad else None
+        decode_results,
+        "find_unknown_record",
+        lambda letters: {"topic": "o", "partition": 0, "offset": 1} if letters.bad else None,
     )
 
 

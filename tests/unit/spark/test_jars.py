@@ -9,7 +9,7 @@ import pytest
 
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.settings import Settings
-from onceonly.spark import jars, java
+from onceonly.spark import installation, jars
 
 ROOT = Path(__file__).parents[3]
 OURS = [jar.file for jar in jars.listed("spark")]
@@ -75,7 +75,7 @@ def test_what_cannot_be_fetched_changes_nothing(tmp_path: Path, monkeypatch: pyt
 
 
 def test_an_old_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java, "version", lambda command: 11)
+    monkeypatch.setattr(installation, "java_version", lambda command: 11)
     with pytest.raises(InvalidPipeline, match="older than Java 17"):
         jars.fetch(tmp_path, ["spark"])
 

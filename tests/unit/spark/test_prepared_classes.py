@@ -79,7 +79,7 @@ def test_another_java_takes_another_archive(jars: Path, trained: list[Path], mon
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(jars / "jdk"))
     assert archive.find(jars) is None
-    monkeypatch.setattr(archive.java, "command", lambda: None)
+    monkeypatch.setattr(archive.installation, "java_command", lambda: None)
     assert archive.find(jars) is None
     assert not archive.make(jars)
 

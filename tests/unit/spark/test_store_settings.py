@@ -78,30 +78,34 @@ def test_spark_has_its_own_name_for_s3(uri: str) -> None:
 
 def test_who_checks_a_pipeline_is_told_of_the_jars_for_s3(fetched: Path, tmp_path: Path) -> None:
     places = ["lake/flights", "s3://lake/flights"]
-    assert stores.notes(tmp_path / "other", ["lake/flights"], {}) == []
-    assert "onceonly jars fetch s3" in stores.notes(tmp_path / "other", places, {})[0]
-    assert stores.notes(fetched, places, {}) == [f"Spark's jars for S3: {fetched}/s3"]
+    assert stores.make_notes(tmp_path / "other", ["lake/flights"], {}) == []
+    assert "onceonly jars fetch s3" in stores.make_notes(tmp_path / "other", places, {})[0]
+    assert stores.make_notes(fetched, places, {}) == [f"Spark's jars for S3: {fetched}/s3"]
 
 
 @pytest.mark.parametrize(
-    ("store", "said"), [(each, words) for each in stores.STORES for words in each.MISSING_JAR_ERRORS]
+    ("store", "said"), [(each, words) for each in stores.STORES for words in each.missing_jar_errors]
 )
 def test_a_stage_without_the_jars_says_which(store: Any, said: str) -> None:
-    told = stores.missing(RuntimeError(f"java.lang.RuntimeException: {said}"), "flights epoch 1 could not be staged.")
-    assert f"onceonly jars fetch {store.FOLDER}" in str(told)
-    assert stores.missing(RuntimeError("the transform fails"), "") is None
+    told = stores.explain_missing_jar(
+        RuntimeError(f"java.lang.RuntimeException: {said}"), "flights epoch 1 could not be staged."
+    )
+    assert f"onceonly jars fetch {store.folder}" in str(told)
+    assert stores.explain_missing_jar(RuntimeError("the transform fails"), "") is None
 
 
-@pytest.mark.parametrize("store", stores.STORES, ids=lambda store: store.FOLDER)
+@pytest.mark.parametrize("store", stores.STORES, ids=lambda store: store.folder)
 def test_the_jars_of_each_store_are_found_once_and_of_each_it_is_told(tmp_path: Path, store: Any) -> None:
     for each in stores.STORES:
-        put(tmp_path / each.FOLDER, *(jar.file for jar in jars.listed(each.FOLDER)))
-    names = [Path(jar).name for jar in stores.jars(tmp_path)]
-    assert len(names) == len(set(names)) and {jar.file for jar in jars.listed(store.FOLDER)} <= set(names)
-    assert Settings.from_env({"ONCEONLY_JARS": str(tmp_path)}).spark_jars() == stores.jars(tmp_path)
-    place = f"{store.SCHEMES[0]}://lake@a.dfs.core.windows.net/x"
+        put(tmp_path / each.folder, *(jar.file for jar in jars.listed(each.folder)))
+    names = [Path(jar).name for jar in stores.list_jars(tmp_path)]
+    assert len(names) == len(set(names)) and {jar.file for jar in jars.listed(store.folder)} <= set(names)
+    assert Settings.from_env({"ONCEONLY_JARS": str(tmp_path)}).spark_jars() == stores.list_jars(tmp_path)
+    place = f"{store.schemes[0]}://lake@a.dfs.core.windows.net/x"
     assert stores.find_store(place) is store
-    assert stores.notes(tmp_path, [place], {}) == [f"Spark's jars for {store.DISPLAY_NAME}: {tmp_path / store.FOLDER}"]
+    assert stores.make_notes(tmp_path, [place], {}) == [
+        f"Spark's jars for {store.display_name}: {tmp_path / store.folder}"
+    ]
 
 
 def test_a_key_of_azure_is_looked_up_by_hadoop_itself(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from onceonly.spark import strict_reading
 
 SOURCE = Path(onceonly.__file__).parent
 # Kafka's source, whose option for this is failOnDataLoss; and the words of messages.
-ELSEWHERE = {"spark/read.py", "spark/strict_reading.py"}
+ELSEWHERE = {"spark/topics.py", "spark/strict_reading.py"}
 
 
 class Settings(dict[str, str]):

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from onceonly.spark import tables
+from onceonly.spark import strict_reading, tables
 
 
 def test_columns_come_without_what_is_said_to_writers() -> None:
@@ -32,4 +32,4 @@ def test_files_are_told_by_names_only_where_they_differ(paths: list[str], distin
 
 
 def test_a_path_means_nothing_but_itself() -> None:
-    assert tables.GLOB.sub(r"\\\1", "a{b}*?[c]") == r"a\{b\}\*\?\[c\]"
+    assert strict_reading.escape_glob("a{b}*?[c]") == r"a\{b\}\*\?\[c\]"

@@ -11,7 +11,7 @@ from onceonly.dev.services import machine
 from onceonly.dev.services.service import Service
 from onceonly.spark import jvm, stores
 from onceonly.spark.conf import CONF, TOKEN_FILE
-from onceonly.spark.home import spark_home
+from onceonly.spark.installation import spark_home
 
 TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # as Spark and PySpark know it
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -35,7 +35,7 @@ class SparkConnect(Service):
         command = [f"{spark_home()}/bin/spark-class", "org.apache.spark.deploy.SparkSubmit", "--class", SERVER]
         command += ["--master", "local[*]", "--driver-memory", os.environ.get("ONCEONLY_SPARK_MEMORY", "2g")]
         command += ["--driver-class-path", os.pathsep.join(jvm.list_jars(self._jars))]
-        store_jars = stores.jars(self._jars)
+        store_jars = stores.list_jars(self._jars)
         if store_jars:
             command += ["--jars", ",".join(store_jars)]
         for name, value in self._settings(port).items():

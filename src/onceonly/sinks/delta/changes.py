@@ -148,9 +148,9 @@ def newest(merge: Merge, rows: Any) -> Any:
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    from onceonly.spark.tables import quoted
+    from onceonly.spark.strict_reading import quote_name
 
-    row = F.struct(*[rows[quoted(name)] for name in rows.columns])
+    row = F.struct(*[rows[quote_name(name)] for name in rows.columns])
     packed = rows.select(row.alias("row"), F.sha2(F.to_json(row, EXACT), 256).alias("text"))
     keys = [F.col("row").getField(name).alias(f"key {number}") for number, name in enumerate(merge.keys)]
     order = [F.col("row").getField(name).alias(f"order {number}") for number, name in enumerate(merge.order_by)]

@@ -17,7 +17,7 @@ from onceonly.pipeline.sinks import PARTITIONS, DeltaSink
 from onceonly.sinks.delta import arbitrated, head, log, plain
 from onceonly.sinks.delta.errors import first_line
 from onceonly.sinks.staging.row_types import nullable
-from onceonly.spark.temporary_conf import PARQUET_TIMES, temporary_conf
+from onceonly.spark.conf import PARQUET_TIMES, temporary_conf
 from onceonly.storage.arbitration import TRIAL_PREFIX
 from onceonly.storage.paths import local_path, spark_uri
 

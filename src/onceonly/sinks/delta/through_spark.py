@@ -17,8 +17,8 @@ from deltalake import DeltaTable
 from onceonly.checkpoint.model import Handle, Outcome
 from onceonly.errors import CannotPublish, InvalidPipeline, NotCommitted, OutcomeUnknown, first_sentence
 from onceonly.sinks.delta import lock, log, schema
+from onceonly.spark.conf import PARQUET_TIMES, temporary_conf
 from onceonly.spark.strict_reading import require_rows, strict_reader
-from onceonly.spark.temporary_conf import PARQUET_TIMES, temporary_conf
 from onceonly.storage.paths import AZURE_LONG_SCHEMES, spark_uri
 
 Session = Callable[[], Any]

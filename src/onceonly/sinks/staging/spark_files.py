@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onceonly.spark import stores
-from onceonly.spark.temporary_conf import PARQUET_TIMES, temporary_conf
+from onceonly.spark.conf import PARQUET_TIMES, temporary_conf
 from onceonly.storage.paths import local_path, spark_uri
 
 NO_OPTIONS: Mapping[str, Any] = {}
@@ -26,7 +26,7 @@ def write(
 
     observation, folder_uri = Observation(uuid.uuid4().hex), uri(folder)
     writer = rows.observe(observation, F.count(F.lit(1)).alias("rows")).write.mode("overwrite").format(format)
-    committer_options = stores.committers(folder_uri)  # as the store can do it
+    committer_options = stores.committer_options(folder_uri)  # as the store can do it
     settings = dict([stores.PROTOCOL]) if committer_options else {}
     with temporary_conf(rows.sparkSession, settings | PARQUET_TIMES):
         writer.options(**options, **committer_options).partitionBy(*by).save(folder_uri)

@@ -15,7 +15,7 @@ SCHEMA = (
     "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 )
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
-FETCH = {  # for a backlog. None makes a reader wait (fetch.min.bytes would, at the end of a range)
+CONSUMER_OPTIONS = {  # for a backlog. None makes a reader wait (fetch.min.bytes would, at the end of a range)
     "max.poll.records": "10000",  # Kafka's default of 500 takes 50 % more CPU, here and on the broker
     "max.partition.fetch.bytes": str(8 << 20),  # a task reads one partition; the default is 1 MiB
     "receive.buffer.bytes": "-1",  # as large as the operating system finds useful, not 64 KiB
@@ -42,7 +42,7 @@ def read_ranges(spark: SparkSession, kafka: Mapping[str, str], ranges: Ranges) -
         return spark.createDataFrame([], SCHEMA)
     partitions = {topic: list(map(int, offsets)) for topic, offsets in starts.items()}
     options = {
-        **{f"kafka.{key}": value for key, value in {**FETCH, **kafka}.items()},
+        **{f"kafka.{key}": value for key, value in {**CONSUMER_OPTIONS, **kafka}.items()},
         "assign": json.dumps(partitions),
         "startingOffsets": json.dumps(starts),
         "endingOffsets": json.dumps(ends),
