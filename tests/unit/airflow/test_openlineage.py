@@ -123,7 +123,7 @@ def staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     world.stage()
     monkeypatch.setattr(lineage, "is_enabled", lambda: True)
     monkeypatch.setattr(operators.OnceonlyOperator, "services", lambda self: parts(tmp_path))
-    monkeypatch.setattr(driver_submission.Work, "now", lambda self, settings: world.now(self.epoch))
+    monkeypatch.setattr(driver_submission.Work, "read_checkpoint", lambda self, settings: world.now(self.epoch))
     return world
 
 
@@ -161,7 +161,7 @@ def test_the_stage_names_its_run_to_spark(staged: World, monkeypatch: pytest.Mon
         connections, "read_spark_connection", lambda conn_id: SparkConnection(cluster=rest, conf={"spark.a": "1"})
     )
     monkeypatch.setattr(client_job, "make_stage_job", started)
-    monkeypatch.setattr(driver_submission.Work, "stage", lambda self, spark, *_: given.append(spark.conf))
+    monkeypatch.setattr(driver_submission.Work, "prepare_stage", lambda self, spark, *_: given.append(spark.conf))
     named = {"spark.openlineage.parentRunId": "an id"}
     monkeypatch.setattr(lineage, "add_parent_run", lambda conf, context: {**conf, **named})
     StageOperator(task_id="stage", pipeline="flights", epoch=1).execute(context())
