@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from codes import raises
 from integration.airflow.test_airflow import Airflow
 from integration.projects.drivers import (
     World,
@@ -128,7 +129,9 @@ def test_a_killed_pod_is_followed_by_one_that_a_second_try_finds(
     state = fired(trigger(lost))["state"]
     assert state == "Failed (Error)"
     wait_until(lambda: not running(api, namespace), "its executors are gone with it", PATIENCE)
-    with pytest.raises(NotCommitted, match=rf"(?s)left no report: {lost.driver} is Failed.*SparkContext.*kubectl logs"):
+    with raises(
+        NotCommitted, "driver-without-report", match=rf"(?s){lost.driver} is Failed.*SparkContext.*kubectl logs"
+    ):
         world.require_staged(lost, state)
     (world.project.folder / "at-work").unlink()
 
@@ -183,7 +186,7 @@ def test_rights_that_are_missing_are_named(
     api.namespace(other, {"nobody": []})
     monkeypatch.setenv("KUBECONFIG", str(api.login(tmp_path, other, "nobody")))
     world.plan()
-    with pytest.raises(NotCommitted, match=r"(?s)did not list pods: 403.*cannot list resource.*get, list and delete"):
+    with raises(NotCommitted, "cluster-refused", match=r"(?s)403.*cannot list resource.*get, list and delete"):
         world.submit()
     assert (world.now.state, world.now.attempt) == (State.PLANNED, 0)
 
@@ -197,7 +200,7 @@ def test_an_image_that_never_comes_to_python_says_why(
     world.plan()
     submitted = world.submit()
     state = fired(trigger(submitted))["state"]
-    with pytest.raises(NotCommitted, match=r"(?s)left no report.*Failed \(Error\).*/no/such/python"):
+    with raises(NotCommitted, "driver-without-report", match=r"(?s)Failed \(Error\).*/no/such/python"):
         world.require_staged(submitted, state)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from codes import raises
 from integration.airflow.test_airflow import Airflow
 from integration.projects.drivers import (
     NAME,
@@ -106,7 +107,7 @@ def test_a_killed_driver_is_followed_by_one_that_a_second_try_finds(
     state = fired(trigger(lost))["state"]
     assert state == "FAILED"
     wait_until(lambda: not world.processes(), "nothing of the driver is left", PATIENCE)
-    with pytest.raises(NotCommitted, match=rf"(?s)left no report.*{lost.driver} is FAILED.*yarn logs -applicationId"):
+    with raises(NotCommitted, "driver-without-report", match=rf"(?s){lost.driver} is FAILED.*yarn logs -applicationId"):
         world.require_staged(lost, state)
 
     second = found_by_a_second_try(world, capsys)
@@ -163,7 +164,7 @@ def test_a_second_master_of_one_application_takes_nothing_over(
     assert fired(trigger(submitted))["state"] in ("FAILED", "at its end")
     attempts = yarn.manager.ask(f"cluster/apps/{submitted.driver}/appattempts")["appAttempts"]["appAttempt"]
     assert len(attempts) == 2
-    with pytest.raises(NotCommitted, match="it has changed since this process was started"):
+    with raises(NotCommitted, "job-failed", match="it has changed since this process was started"):
         world.require_staged(submitted, "FAILED")
     assert (world.now.state, world.now.attempt) == (State.PLANNED, 1)
 
@@ -191,7 +192,7 @@ def test_a_submission_that_is_killed_leaves_no_application(world: World, yarn: Y
         target=lambda: (wait_until(lambda: made.launcher.child, "it has begun", PATIENCE), made.end())
     )
     killed.start()
-    with pytest.raises(NotCommitted, match="spark-submit ended with -9"):
+    with raises(NotCommitted, "submission-failed", match="-9"):
         made.run(print)
     killed.join()
     assert made._job is not None
@@ -220,5 +221,5 @@ def test_one_that_never_came_to_python_says_why(world: World, yarn: Yarn, monkey
     world.plan()
     submitted = world.submit()
     state = fired(trigger(submitted))["state"]
-    with pytest.raises(NotCommitted, match=r"(?s)left no report.*/no/such/python"):
+    with raises(NotCommitted, "driver-without-report", match="/no/such/python"):
         world.require_staged(submitted, state)

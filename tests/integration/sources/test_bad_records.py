@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from codes import raises
 from integration.projects.garbage import SHARE, Garbage, is_bad, is_refused, value
 from integration.projects.project import Project
 from integration.readers.kafka_reader import committed, new_topic
@@ -53,7 +54,9 @@ def test_each_record_is_in_one_place_whatever_fails_on_the_way(garbage: Garbage,
     """The bound first; then one of both sinks, while publishing."""
     numbers = range(7 * SHARE)
     garbage.produce(numbers)
-    with pytest.raises(BadRecord, match=r"orders epoch 1: 6 of 700 records are bad\.\n.*max_bad=0\.001") as many:
+    with raises(
+        BadRecord, "too-many-bad-records", match=r"(?s)orders epoch 1: 6 of 700 records.*max_bad=0\.001"
+    ) as many:
         stage(garbage, garbage.pipeline(max_bad=0.001))
     assert f"The first one: topic '{garbage.topic}' partition 0 offset" in str(many.value)
     assert garbage.table("orders") == garbage.table("dead") == []
@@ -88,10 +91,10 @@ def failing(monkeypatch: Any, step: str, error: Exception) -> None:
 def test_what_is_dropped_is_counted_and_what_a_transform_invents_is_refused(garbage: Garbage) -> None:
     numbers = [n for n in range(2 * SHARE) if not is_refused(n)]
     garbage.produce(numbers)
-    with pytest.raises(InvalidPipeline, match=r"partition \d offset 10000\d\d, which was not read in this checkpoint"):
+    with raises(InvalidPipeline, "dead-letters-invalid", match=r"partition \d offset 10000\d\d"):
         stage(garbage, garbage.pipeline("invented"))
     dropping = garbage.pipeline("all_orders", policy="drop", dead_letters=None)
-    with pytest.raises(BadRecord, match="2 of 200 records are bad"):
+    with raises(BadRecord, "too-many-bad-records", match="2 of 200 records"):
         stage(garbage, garbage.pipeline("all_orders", policy="drop", dead_letters=None, max_bad=1))
     done = run(garbage, dropping)
     assert (done.bad_records, done.sinks, done.rows) == (2, ("orders",), 198)

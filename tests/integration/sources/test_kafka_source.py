@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from codes import raises
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
@@ -248,7 +249,7 @@ def test_a_schema_that_cannot_be_used_is_refused(
     if content is not None:
         (tmp_path / file).write_bytes(content if isinstance(content, bytes) else content.encode())
     format: Literal["avro", "json"] = "avro" if file.endswith(".avsc") else "json"
-    with pytest.raises(InvalidPipeline, match=rf"schema '{file}'(.|\n)*Nothing was written"):
+    with raises(InvalidPipeline, "schema-unusable", match=f"'{file}'"):
         KafkaReader(KafkaSource(topic.name, format, file), topic.broker, tmp_path).check()
 
 
@@ -420,7 +421,7 @@ def test_a_deleted_topic_is_lost_once_it_was_pinned(topic: Topic, reader: KafkaR
     pinned = everything(reader)
     topic.delete()
     until(lambda: topic.name not in topic.admin.list_topics(timeout=PATIENCE).topics)
-    with pytest.raises(SourceLost, match=rf"'{topic.name}' does not exist"):
+    with raises(SourceLost, "topic-deleted", match=f"'{topic.name}'"):
         reader.verify(pinned)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas
 import pytest
+from codes import raises
 from confluent_kafka import Producer
 from integration.projects.project import Project
 from integration.readers.kafka_reader import create_topic
@@ -88,7 +89,7 @@ def test_a_join_of_two_topics_at_one_cut(shop: Shop) -> None:
 def test_a_bad_record_is_named_with_its_topic(shop: Shop) -> None:
     shop.send(shop.pages, "a", "{no json here}")
     shop.send(shop.orders, "a", "{no json here}")
-    with pytest.raises(BadRecord, match=f"topic '{shop.orders}'") as refused:
+    with raises(BadRecord, "record-undecodable", match=f"topic '{shop.orders}'") as refused:
         shop.run(1)
     assert "order.ddl" in refused.value.what
     assert not (shop.project.folder / "home" / "lake" / "all").exists()
