@@ -43,12 +43,12 @@ class Topic(Folder):
     def traces(self, txn: Transaction) -> list[Any]:
         """Its spool, and what is open at the broker."""
         with Transactions({"bootstrap_servers": self.bootstrap}) as known:
-            return [*super().traces(txn), *known.open(f".*{txn.name}.*")]
+            return [*super().traces(txn), *known.list_open(f".*{txn.name}.*")]
 
     def _ending(self) -> list[str]:
         """Transactions of which the markers are being written into this topic."""
         with Transactions({"bootstrap_servers": self.bootstrap}) as known:
-            described = known.describe(known.open(".*"))
+            described = known.describe(known.list_open(".*"))
         here = {id: seen for id, seen in described.items() if any(topic == self.topic for topic, _ in seen.partitions)}
         return [id for id, seen in here.items() if seen.state != "Ongoing"]
 

@@ -164,7 +164,7 @@ def judge(settings: Settings, broker: str, out: str) -> dict[str, int]:
     truth, closed, held = by_hour(csv(DAYS)), in_files(settings.home), in_state(settings, NAME)
     hours = by_sums(truth, [closed, held])
     with Transactions({"bootstrap_servers": broker}) as known:
-        left = known.open(f".*-{StateTable(settings.state).id}-{NAME}-.*")
+        left = known.list_open(f".*-{StateTable(settings.state).id}-{NAME}-.*")
     if not (table.holds and events.holds and hours.holds) or {**closed, **held} != truth or left:
         raise Failed(f"table {table}, topic {events}, files and state {hours}, transactions left open: {left}")
     return {"table": table.actual, "topic": events.actual, "files and state": hours.actual}

@@ -32,23 +32,23 @@ class Log:
         self.batches = {0: Batch(4, 8, 77), 1: Batch(4, 8, 77)}
         self.comparison = Comparison({}, ())
 
-    def look_at_all(
+    def read_marker_states(
         self, since: Mapping[tuple[str, int], int], *_: Any, **__: Any
     ) -> dict[tuple[str, int], MarkerState]:
         self.done.append("look")
         found = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
         return dict(zip(sorted(since), found, strict=True))
 
-    def watch(self, *_: Any) -> None:
+    def share_scans(self, *_: Any) -> None:
         pass
 
     def end(self, *_: Any, commit: bool) -> None:
         self.done.append("commit")
 
-    def prepare(self, *_: Any) -> None:
+    def prefetch_pages(self, *_: Any) -> None:
         raise NotCommitted("what", "why", "todo")  # it only saves requests
 
-    prepare_ends = prepare
+    prefetch_coordinators = prefetch_pages
 
     def withdraw(self, *_: Any) -> None:
         self.done.append("withdraw")
@@ -71,10 +71,10 @@ class Log:
     def transaction_max_timeout(self) -> float:
         return 3600.0
 
-    def open(self, pattern: str) -> list[str]:
+    def list_open(self, pattern: str) -> list[str]:
         return []
 
-    def starts(self, producer_id: int, partitions: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    def read_starts(self, producer_id: int, partitions: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
         return dict.fromkeys(partitions, 17)
 
     def cluster_id(self) -> str:

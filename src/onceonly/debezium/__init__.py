@@ -50,7 +50,10 @@ class Changes:
     def __post_init__(self) -> None:
         if isinstance(self.keys, str) or isinstance(self.without, str):
             raise InvalidPipeline(
-                "Changes(keys=…, without=…) takes lists.", "A single text was given.", "Write keys=['id']."
+                "Changes(keys=…, without=…) takes lists.",
+                "A single text was given.",
+                "Write keys=['id'].",
+                code="option-invalid",
             )
         for column, encoding in self.encodings.items():
             if encoding not in ENCODINGS:
@@ -58,6 +61,7 @@ class Changes:
                     f"Changes(encodings={{'{column}': '{encoding}'}}) is not known.",
                     f"Known are {', '.join(ENCODINGS)}.",
                     "Take the one that fits the connector's settings.",
+                    code="option-invalid",
                 )
 
     def rows(self, batch: Any) -> Any:

@@ -76,6 +76,7 @@ def reading_of(changes: Changes, type_: StructType) -> Reading:
             f"Changes({changes.columns!r}, keys={list(changes.keys)}) is not a table with a key.",
             f"In it: {'; '.join(problems)}.",
             "Correct columns, keys, encodings or without. Nothing was written.",
+            code="changes-invalid",
         )
     return Reading(columns, changes.keys, changes.without)
 

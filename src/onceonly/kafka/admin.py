@@ -212,6 +212,7 @@ class BrokerClient:
                 f"a topic or partition does not exist on {self.address}.",
                 f"{error}.",
                 "Create the topic, or correct its name. Nothing was published.",
+                code="topic-missing",
             )
         if getattr(error, "errno", None) in DENIED:
             return InvalidPipeline(
@@ -219,17 +220,20 @@ class BrokerClient:
                 f"{error}.",
                 "Grant Describe and Write on the TransactionalId prefix, and Describe, Read and Write on the topic. "
                 "Nothing was published.",
+                code="kafka-access-denied",
             )
         if isinstance(error, BrokerResponseError) and not _is_transient(error):
             return NotCommitted(
                 f"the Kafka broker at {self.address} refused a request.",
                 f"{error}.",
                 "Fix what the error names. Nothing was published.",
+                code="kafka-request-refused",
             )
         return NotCommitted(
             f"the Kafka broker at {self.address} did not answer.",
             f"{error}.",
             "Check that it is running and reachable from here. This is safe to retry. Nothing was published.",
+            code="kafka-unreachable",
         )
 
 

@@ -37,6 +37,7 @@ def read_variable(conn_id: str, env: Mapping[str, str] = os.environ) -> Mapping[
             f"the Airflow connection '{conn_id}' cannot be read.",
             f"{variable_name(conn_id)} is neither a connection as JSON nor as URI, or its extra is not a JSON object.",
             f'Write {{"conn_type": "kafka", "extra": {{"bootstrap.servers": "…"}}}}. {NOTHING_WRITTEN}',
+            code="connection-unreadable",
         )
     return settings
 
@@ -56,7 +57,7 @@ def read_store_connection(
         extra = read_variable(conn_id, env)
     except InvalidPipeline as error:
         todo = f"{setting} names it: write it as a connection of type '{kind}' (docs/object-stores.md), or unset that."
-        raise InvalidPipeline(error.what, error.why, f"{todo} {NOTHING_WRITTEN}") from None
+        raise InvalidPipeline(error.what, error.why, f"{todo} {NOTHING_WRITTEN}", code=error.code) from None
     text = env[variable_name(conn_id)].strip()
     if text.startswith("{"):
         connection = json.loads(text)
@@ -85,6 +86,7 @@ def refuse_missing(conn_id: str, why: str) -> InvalidPipeline:
         why,
         f"Add it: airflow connections add {conn_id} --conn-type kafka "
         f'--conn-extra \'{{"bootstrap.servers": "…"}}\', or set {variable_name(conn_id)}. {NOTHING_WRITTEN}',
+        code="connection-missing",
     )
 
 

@@ -44,7 +44,7 @@ class Cluster:
         """Return the high watermark of each partition, where a read_uncommitted reader would continue."""
         from kafka.admin import OffsetSpec
 
-        specs = dict.fromkeys(keys(partitions), OffsetSpec.LATEST)
+        specs = dict.fromkeys(to_topic_partitions(partitions), OffsetSpec.LATEST)
         if not specs:
             return {}
         results = self._client.call(lambda: self._client.admin._async_list_partition_offsets(specs))
@@ -111,6 +111,7 @@ class Cluster:
             f"topic '{topic}' cannot be described on {self._client.address}.",
             "It does not exist, or DescribeConfigs is not granted to this client.",
             "Create the topic, correct its name, or grant DescribeConfigs on it. Nothing was published.",
+            code="kafka-access-denied",
         )
 
     # --- the cluster
@@ -148,6 +149,7 @@ class Cluster:
                 f"the configuration of the brokers at {self._client.address} cannot be described.",
                 "DescribeConfigs on the Cluster is not granted to this client.",
                 "Grant it, or do not use the option that depends on it. Nothing was published.",
+                code="kafka-access-denied",
             )
         return min(values)
 
@@ -190,7 +192,7 @@ def _why_it_refuses(partition: Mapping[str, Any], needed: int) -> str:
     return ""
 
 
-def keys(partitions: Iterable[Partition]) -> list[Any]:
+def to_topic_partitions(partitions: Iterable[Partition]) -> list[Any]:
     """Return kafka-python's TopicPartitions, each once, in order."""
     from kafka import TopicPartition
 

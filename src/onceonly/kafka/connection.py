@@ -46,6 +46,7 @@ def require_clients() -> None:
             "Kafka cannot be used in this environment.",
             f"Not installed: {', '.join(missing)}.",
             "Install them: pip install 'onceonly[kafka]'. Nothing was written.",
+            code="package-missing",
         )
 
 
@@ -134,7 +135,9 @@ class KafkaConnection:
     def invalid(self, what: str, todo: str) -> InvalidPipeline:
         """Return the error for a setting of this connection."""
         connection = f"the Kafka connection '{self.name}'" if self.name else "the Kafka connection"
-        return InvalidPipeline(f"{connection} cannot be used.", what, f"{todo} Nothing was written.")
+        return InvalidPipeline(
+            f"{connection} cannot be used.", what, f"{todo} Nothing was written.", code="kafka-connection-invalid"
+        )
 
     def refuse_others(self, client: str, translated: Iterable[str]) -> None:
         """Refuse a security setting that is not in `translated`."""

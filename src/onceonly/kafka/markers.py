@@ -17,18 +17,19 @@ from typing import Any
 from onceonly.errors import NotCommitted
 from onceonly.kafka.admin import OUT_OF_RANGE, BrokerClient, check, id_uuid
 
-PAGE = 8 << 20  # bytes per fetch request
-MISSING = 2.0  # seconds for which a topic, or the records at an offset, must stay away before they count as removed
+PAGE_BYTES = 8 << 20  # per fetch request
+MISSING_SECONDS = 2.0  # for which a topic, or the records at an offset, must stay away before they count as removed
+RETRY_SECONDS = 0.2  # between two fetches of what is missing
 Partition = tuple[str, int]
 Producer = tuple[int, int]  # its id and epoch
 
 
 class MarkerState(Enum):
-    """What the log shows about one transaction."""
+    """What one log shows about the end of one transaction."""
 
-    COMMITTED = "committed"
-    ABORTED = "aborted"
-    NONE = "no marker"  # every offset was read and none is its marker: in this partition it has not ended
+    COMMITTED = "committed"  # its marker says so: a marker never changes
+    ABORTED = "aborted"  # likewise
+    NONE = "no marker"  # every offset was read and none is its marker: here it had not ended when the log was read
     UNKNOWN = "unknown"  # a marker may have existed and been deleted or compacted away, or the topic was deleted
 
 
@@ -64,10 +65,14 @@ class Page:
 
 @dataclass(frozen=True)
 class Marker:
-    """A marker that a scan has passed."""
+    """A marker that a scan has passed.
+
+    Args:
+        is_behind_gap: whether offsets were missing before it: part of the log was compacted.
+    """
 
     epoch: int
-    behind_gap: bool  # whether offsets were missing before it: part of the log was compacted
+    is_behind_gap: bool
     state: MarkerState
 
 
@@ -76,14 +81,18 @@ class MarkerScan:
 
     Each batch is read once, however many transactions are looked for. Threads may share a scan: whoever holds `turn`
     may move it on, by the page at its position alone.
+
+    Args:
+        start: the offset of the first batch. A transaction can be found if this is above its rows and below its marker.
+        producer_ids: markers of other producers are not noted.
     """
 
-    def __init__(self, log: PartitionLog, since: int, producer_ids: Iterable[int]) -> None:
-        self.log, self.position, self.has_gap = log, since, False
+    def __init__(self, log: PartitionLog, start: int, producer_ids: Iterable[int]) -> None:
+        self.log, self.position, self.has_gap = log, start, False
         self.turn = Lock()
         self._markers: dict[int, list[Marker]] = {id: [] for id in producer_ids}
 
-    def looks_for(self, producer_ids: Iterable[int]) -> bool:
+    def is_looking_for(self, producer_ids: Iterable[int]) -> bool:
         """Return whether the scan notes the markers of all these producers."""
         return self._markers.keys() >= set(producer_ids)
 
@@ -110,56 +119,75 @@ class MarkerScan:
                 f"topic {self.log} cannot be read at offset {self.position}.",
                 f"{error}.",
                 "Another replica may be intact: move the leader to it. Nothing was published.",
+                code="log-damaged",
             ) from error
 
-    def find(self, producer: Producer, alone: bool) -> MarkerState | None:
-        """Return the state of a producer's first marker, as `look` explains it; None if none was passed.
+    def find_state(self, producer: Producer, has_one_transaction: bool) -> MarkerState | None:
+        """Return how the producer's transaction ended, if the scan has passed its marker; None if not.
 
-        Epochs only grow: a commit on a current broker, a fence or a timeout adds one.
+        Its marker is the first one with its epoch or a later one. Epochs only grow: a commit on a current broker, a
+        fence or a timeout adds one.
+
+        Args:
+            has_one_transaction: the producer never had another transaction. Otherwise a marker behind a gap may be that
+                of the next one, and is no evidence.
         """
         producer_id, epoch = producer
         for marker in self._markers[producer_id]:
-            if marker.epoch >= epoch:
-                return marker.state if alone or not marker.behind_gap else MarkerState.UNKNOWN
+            if marker.epoch < epoch:
+                continue  # of an earlier transaction
+            if marker.is_behind_gap and not has_one_transaction:
+                return MarkerState.UNKNOWN
+            return marker.state
         return None
 
     def _pass_batch(self, batch: Any) -> None:
+        """Note the batch's marker, if it is one that is looked for, and move behind the batch."""
         if batch.next_offset <= self.position:
             return  # a fetch starts with the whole batch that contains the offset
         has_gap = self.has_gap or batch.base_offset > self.position
         if batch.is_control_batch and batch.producer_id in self._markers:
-            state = _marker_state(batch)
+            state = _read_marker(batch)
             if state:
                 self._markers[batch.producer_id].append(Marker(batch.producer_epoch, has_gap, state))
         self.has_gap, self.position = has_gap, batch.next_offset  # last: a damaged marker is never passed
 
 
-def look(
-    client: BrokerClient, scan: MarkerScan, producer: Producer, alone: bool = True, first: Page | None = None
+def read_state(
+    client: BrokerClient,
+    scan: MarkerScan,
+    producer: Producer,
+    has_one_transaction: bool = True,
+    first_page: Page | None = None,
 ) -> MarkerState:
-    """Find the first marker of that producer, with that epoch or a later one, from the scan's start to the current end.
+    """Return how the producer's transaction ended, according to the log from the scan's start to its present end.
 
-    Offsets that are missing between batches were compacted, and compaction removes nothing above the last stable
-    offset. So a gap without a marker means that the transaction has ended, and how can no longer be determined.
+    COMMITTED and ABORTED are valid forever. NONE is valid for the moment at which the log's end was read: the
+    transaction had not ended in this partition then, and may have ended since. UNKNOWN means that the log cannot tell,
+    now or later: it no longer has the offsets at which a marker may have been. Offsets that are missing between batches
+    were compacted. Compaction removes nothing above the last stable offset, so a gap without a marker means that the
+    transaction has ended, and how can no longer be determined.
 
     Args:
-        alone: the producer never had another transaction. Otherwise a marker behind a gap may be that of the next.
-        first: a page of this log that was fetched for this look. Its end counts as the current one. Its records count
-            only if no other thread has moved the scan on since.
+        has_one_transaction: see `MarkerScan.find_state`.
+        first_page: a page of this log that was fetched for this call. Its end counts as the present one. Its records
+            count only if no other thread has moved the scan on since.
     Raises:
-        NotCommitted: a fetch got no response within 10 s.
+        NotCommitted: a fetch got no response within 10 s, or a batch is damaged.
     """
-    end = first.high_watermark if first else None
+    end = first_page.high_watermark if first_page else None
     with scan.turn:
         while True:
-            state = scan.find(producer, alone)
+            state = scan.find_state(producer, has_one_transaction)
             if state:
                 return state
             if end is not None and scan.position >= end:
                 return MarkerState.UNKNOWN if scan.has_gap else MarkerState.NONE
-            page = first if first and scan.is_next(first) else _page(client, scan.log, scan.position)
+            page: Page | None = first_page
+            if page is None or not scan.is_next(page):
+                page = fetch_page(client, scan.log, scan.position)
             if page is None or not page.in_range:
-                return MarkerState.UNKNOWN
+                return MarkerState.UNKNOWN  # the log, or what it had from here on, was removed
             if end is None:
                 end = page.high_watermark  # kept: a busy topic's current end would never be reached
             scan.read(page)
@@ -167,50 +195,55 @@ def look(
                 return MarkerState.UNKNOWN  # no records are left between here and the end
 
 
-def first_pages(
+def fetch_first_pages(
     client: BrokerClient, positions: Mapping[PartitionLog, int], leaders: dict[PartitionLog, int]
 ) -> dict[PartitionLog, Page]:
-    """Fetch a page of each log, by one request per leader. A partition with an unclear response is left out.
+    """Fetch a page of each log, by one request per leader. A log with an unclear response is left out.
 
     Args:
         positions: the offset to fetch at, by log.
         leaders: those known already; looked up and added here. One that fails is removed.
     """
-    return client.call(lambda: _first_pages(client, positions, leaders))
+    return client.call(lambda: _fetch_first_pages(client, positions, leaders))
 
 
-def _marker_state(marker: Any) -> MarkerState | None:
-    """Return how the control batch ends a transaction; None if it is of another kind.
+def fetch_page(client: BrokerClient, log: PartitionLog, offset: int) -> Page | None:
+    """Fetch one page; None if there is no such log.
+
+    What is missing is fetched again for MISSING_SECONDS: a broker may be behind, and records may come from remote
+    storage. So a page without records, below the log's end, shows that no records are left there.
+    """
+    deadline = monotonic() + MISSING_SECONDS
+    while True:
+        page = client.call(lambda: _fetch(client, log, offset))
+        is_clear = page and (page.records or not page.in_range or page.high_watermark <= offset)
+        if is_clear or monotonic() > deadline:
+            return page
+        sleep(RETRY_SECONDS)
+
+
+def _read_marker(batch: Any) -> MarkerState | None:
+    """Return how the control batch ends its transaction; None if it is of another kind.
 
     Raises:
         CorruptRecordError: its checksum is wrong.
     """
     from kafka.errors import CorruptRecordError
 
-    if not marker.validate_crc():
-        raise CorruptRecordError(f"control batch at offset {marker.base_offset}")
-    record = next(iter(marker), None)
+    if not batch.validate_crc():
+        raise CorruptRecordError(f"control batch at offset {batch.base_offset}")
+    record = next(iter(batch), None)
     if record is None:
         return MarkerState.UNKNOWN  # compaction keeps the last batch of a producer without its records
     return {0: MarkerState.ABORTED, 1: MarkerState.COMMITTED}.get(record.type)
 
 
-def _page(client: BrokerClient, log: PartitionLog, offset: int) -> Page | None:
-    """Fetch one page; None if there is no such log.
-
-    What does not show at once is asked for again: a broker may be behind, and records may come from remote storage.
-    """
-    deadline = monotonic() + MISSING
-    while True:
-        page = client.call(lambda: _fetch(client, log, offset))
-        is_clear = page and (page.records or not page.in_range or page.high_watermark <= offset)
-        if is_clear or monotonic() > deadline:
-            return page
-        sleep(0.2)
-
-
 async def _fetch(client: BrokerClient, log: PartitionLog, offset: int) -> Page | None:
-    """Fetch one page; None if there is no such log. Raises KafkaError: the response is unclear, or an error."""
+    """Fetch one page once; None if there is no such log.
+
+    Raises:
+        KafkaError: the response is unclear, or an error.
+    """
     from kafka.errors import (
         InconsistentTopicIdError,
         OffsetNotAvailableError,
@@ -236,9 +269,10 @@ async def _fetch(client: BrokerClient, log: PartitionLog, offset: int) -> Page |
     return page
 
 
-async def _first_pages(
+async def _fetch_first_pages(
     client: BrokerClient, positions: Mapping[PartitionLog, int], leaders: dict[PartitionLog, int]
 ) -> dict[PartitionLog, Page]:
+    """See `fetch_first_pages`."""
     from kafka.errors import KafkaError
 
     if not positions.keys() <= leaders.keys():
@@ -247,7 +281,7 @@ async def _first_pages(
             if log.partition in leaders_by_partition:
                 leaders[log] = leaders_by_partition[log.partition]
     try:
-        pages = await _fetch_first(client, positions, leaders)
+        pages = await _fetch_by_leader(client, positions, leaders)
     except KafkaError:
         leaders.clear()
         raise
@@ -256,7 +290,7 @@ async def _first_pages(
     return pages
 
 
-async def _fetch_first(
+async def _fetch_by_leader(
     client: BrokerClient, positions: Mapping[PartitionLog, int], leaders: Mapping[PartitionLog, int]
 ) -> dict[PartitionLog, Page]:
     """Fetch by one request per leader, and return the pages that are clear."""
@@ -273,8 +307,8 @@ async def _fetch_first(
             for result in topic.partitions:
                 log = logs_by_id[topic.topic_id, result.partition_index]
                 page = _to_page(log, positions[log], result)
+                # An empty page elsewhere shows nothing: other partitions may have filled the response
                 is_at_end = page.high_watermark == page.offset and not response.throttle_time_ms
-                # An empty page shows the end only at the end: else other partitions may have filled the response
                 if page.in_range and (page.records or is_at_end):
                     pages[log] = page
     return pages
@@ -294,7 +328,7 @@ def _request(offsets: Mapping[PartitionLog, int]) -> Any:
     partitions_by_id = defaultdict(list)
     for log, offset in offsets.items():
         partition = FetchRequest.FetchTopic.FetchPartition(
-            partition=log.number, fetch_offset=offset, partition_max_bytes=PAGE
+            partition=log.number, fetch_offset=offset, partition_max_bytes=PAGE_BYTES
         )
         partitions_by_id[log.topic_id].append(partition)
     topics = []
@@ -304,7 +338,7 @@ def _request(offsets: Mapping[PartitionLog, int]) -> Any:
         version=13,
         max_wait_ms=0,
         min_bytes=0,
-        max_bytes=PAGE,
+        max_bytes=PAGE_BYTES,
         isolation_level=0,
         session_id=0,
         session_epoch=-1,

@@ -67,6 +67,7 @@ class Tokens:
                 f"no token from {self._url} for Kafka.",
                 f"{type(error).__name__}: {error}.",
                 "Check sasl.oauthbearer.client.id, .client.secret and .scope. This is safe to retry.",
+                code="token-not-issued",
             ) from None
         return answer
 

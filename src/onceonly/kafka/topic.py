@@ -235,6 +235,7 @@ class TopicClient:
             f"topic '{self.topic}' does not exist on {self._kafka.bootstrap}.",
             f"{names}. Onceonly never creates a topic.",
             "Create the topic, or correct its name in the pipeline. Nothing was written.",
+            code="topic-missing",
         )
 
     def _no_answer(self, why: str) -> NotCommitted:
@@ -250,6 +251,7 @@ class TopicClient:
             f"topic '{self.topic}': the Kafka broker at {self._kafka.describe()} did not answer.",
             f"{why}.",
             "Check that it is running and reachable from here. This is safe to retry. Nothing was written.",
+            code="kafka-unreachable",
         )
 
     def _access_denied(self, reason: str) -> InvalidPipeline:
@@ -257,6 +259,7 @@ class TopicClient:
             f"topic '{self.topic}': the Kafka broker at {self._kafka.describe()} does not allow this.",
             f"{reason}.",
             "Grant the client Describe and Read (sources) or Write (sinks) on the topic. Nothing was written.",
+            code="kafka-access-denied",
         )
 
     def _connection_error(self) -> Any:
@@ -274,6 +277,7 @@ class TopicClient:
             f"{reason}.",
             "Correct mechanism, user or password in the connection, or add the user on the broker. "
             "Nothing was written.",
+            code="kafka-credentials-refused",
         )
 
 

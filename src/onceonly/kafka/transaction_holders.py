@@ -8,7 +8,7 @@ from typing import Any
 
 from onceonly.errors import NotCommitted
 from onceonly.kafka.admin import OUT_OF_RANGE, check
-from onceonly.kafka.cluster import keys
+from onceonly.kafka.cluster import to_topic_partitions
 from onceonly.kafka.log_ends import TRANSACTIONAL, Topic, fetch_request, partitions_by_leader, read_headers
 from onceonly.kafka.transactions import Described, Transactions
 
@@ -42,7 +42,7 @@ def find_holders(transactions: Transactions, topic: Topic, stable: Mapping[int, 
         NotCommitted: the brokers do not answer, or refuse the request.
     """
     client = transactions._client
-    partition_keys = keys((topic[0], number) for number in stable)
+    partition_keys = to_topic_partitions((topic[0], number) for number in stable)
     answers = client.call(lambda: client.admin._async_describe_producers(partition_keys))
     holders: dict[int, Holder] = {}
     for key, answer in answers.items():

@@ -18,14 +18,14 @@ from typing import Any
 from onceonly.errors import NotCommitted, OutcomeUnknown
 from onceonly.kafka import markers
 from onceonly.kafka.admin import BrokerClient, ResponseLost, check
-from onceonly.kafka.cluster import Cluster, keys
+from onceonly.kafka.cluster import Cluster, to_topic_partitions
 from onceonly.kafka.markers import MarkerScan, MarkerState, Page, Partition, PartitionLog, Producer
 
 __all__ = ["Described", "EndRefused", "MarkerState", "Partition", "Transactions"]
 
-FENCE_TIMEOUT = 30.0  # seconds: the abort markers of a large transaction have to be written first
-OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
-EPOCH = datetime.fromtimestamp(0, UTC)
+FENCE_TIMEOUT_SECONDS = 30.0  # the abort markers of a large transaction have to be written first
+OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+UNIX_EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True)
@@ -50,58 +50,60 @@ class EndRefused(OutcomeUnknown):
 
 
 Start = tuple[PartitionLog, int]  # a log, and an offset above a transaction's rows and below its marker
-Starts = Mapping[Partition, int]
+Starts = Mapping[Partition, int]  # such offsets, by partition
 
 
 class Transactions(Cluster):
     """The transactions of one cluster. Producer id and epoch identify one.
 
-    Kept between calls: routes (`_leaders`, `_nodes`), of which a wrong one is refused by the broker and looked up
-    again; what was read of a log (`_scans`, by its topic id and first offset), which only grows; and one page per log
-    and transaction for its next look alone (`_pages`), which counts for the offset that it was fetched at.
+    Kept between calls: routes (`_leaders`, `_coordinators`), of which a wrong one is refused by the broker and looked
+    up again; what was read of a log (`_scans`, by its topic id and first offset), which only grows; and one page per
+    log and transaction (`_pages`) for the next `read_marker_states` of that transaction, and for no later one.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
         self._leaders: dict[PartitionLog, int] = {}
-        self._scans: dict[Start, MarkerScan] = {}  # by `watch`: what several transactions share
-        self._pages: dict[Producer, dict[PartitionLog, Page]] = {}  # by `prepare`
-        self._nodes: dict[str, int] = {}  # coordinators by `prepare_ends`, each for one request
+        self._scans: dict[Start, MarkerScan] = {}  # by `share_scans`
+        self._pages: dict[Producer, dict[PartitionLog, Page]] = {}  # by `prefetch_pages`
+        self._coordinators: dict[str, int] = {}  # by `prefetch_coordinators`, each for one request
 
-    def watch(self, since: Mapping[Producer, Starts], topic_ids: Mapping[str, str]) -> None:
+    def share_scans(self, starts_by_producer: Mapping[Producer, Starts], topic_ids: Mapping[str, str]) -> None:
         """Read the log once for all of these transactions from now on, instead of once for each.
 
         Args:
-            since: by producer id and epoch, as for `look_at_all`. Those with the same start in a partition share it.
+            starts_by_producer: as for `read_marker_states`. Those with the same start in a partition share a scan.
         """
         producers_by_start: dict[Start, set[int]] = defaultdict(set)
-        for (producer_id, _), starts in since.items():
-            for start in _starts(starts, topic_ids):
+        for (producer_id, _), starts in starts_by_producer.items():
+            for start in _with_logs(starts, topic_ids):
                 producers_by_start[start].add(producer_id)
         self._scans = {start: MarkerScan(*start, ids) for start, ids in producers_by_start.items()}
         self._pages = {}
 
-    def prepare(self, since: Mapping[Producer, Starts], topic_ids: Mapping[str, str]) -> None:
-        """Fetch at once what the next `look_at_all` of each of these transactions reads first.
+    def prefetch_pages(self, starts_by_producer: Mapping[Producer, Starts], topic_ids: Mapping[str, str]) -> None:
+        """Fetch at once what the next `read_marker_states` of each of these transactions reads first.
 
         Args:
-            since: as for `watch`.
+            starts_by_producer: as for `share_scans`.
         """
-        starts_by_producer = {producer: _starts(starts, topic_ids) for producer, starts in since.items()}
+        logs_by_producer: dict[Producer, list[PartitionLog]] = {}
         positions: dict[PartitionLog, int] = {}
-        for (producer_id, _), starts in starts_by_producer.items():
-            for start in starts:
-                positions.setdefault(start[0], self._scan(start, [producer_id]).position)
-        pages = markers.first_pages(self._client, positions, self._leaders)
-        self._pages = {}
         for producer, starts in starts_by_producer.items():
-            self._pages[producer] = {log: pages[log] for log, _ in starts if log in pages}
+            starts_in_logs = _with_logs(starts, topic_ids)
+            logs_by_producer[producer] = [log for log, _ in starts_in_logs]
+            for start in starts_in_logs:
+                positions.setdefault(start[0], self._scan(start, [producer[0]]).position)
+        pages = markers.fetch_first_pages(self._client, positions, self._leaders)
+        self._pages = {}
+        for producer, logs in logs_by_producer.items():
+            self._pages[producer] = {log: pages[log] for log in logs if log in pages}
 
-    def prepare_ends(self, ids: Iterable[str]) -> None:
+    def prefetch_coordinators(self, ids: Iterable[str]) -> None:
         """Find at once what `end` needs for each of these ids."""
         self.transaction_version()
         id_list = list(ids)  # the request may be repeated
-        self._nodes |= self._client.call(lambda: self._client.coordinators(id_list))
+        self._coordinators |= self._client.call(lambda: self._client.coordinators(id_list))
 
     def describe(self, ids: Iterable[str]) -> dict[str, Described]:
         """Return what the coordinators report about these ids; an unknown id is left out."""
@@ -110,13 +112,13 @@ class Transactions(Cluster):
             return {}
         return self._client.call(lambda: self._describe(sorted_ids))
 
-    def open(self, pattern: str) -> list[str]:
+    def list_open(self, pattern: str) -> list[str]:
         """Return the transactional ids with a transaction that has not ended.
 
         Args:
             pattern: RE2, which must match the whole id.
         """
-        return self._client.call(lambda: self._open(pattern))
+        return self._client.call(lambda: self._list_open(pattern))
 
     def end(self, id: str, producer_id: int, epoch: int, *, commit: bool) -> None:
         """Commit or abort the transaction that the producer left open. Repeating the same request is no error.
@@ -129,18 +131,19 @@ class Transactions(Cluster):
             EndRefused: the coordinator refused.
             OutcomeUnknown: no response.
         """
-        version, node = self.transaction_version(), self._nodes.pop(id, None)
+        version, node = self.transaction_version(), self._coordinators.pop(id, None)
         request = _EndRequest(self._client, id, producer_id, epoch, commit, version, node)
         try:
             self._client.call(request.attempt)
         except (NotCommitted, ResponseLost) as error:
             if not request.is_sent:
                 raise
+            reason = error.why if isinstance(error, NotCommitted) else error
             raise OutcomeUnknown(
-                f"transaction '{id}': whether it was {'committed' if commit else 'aborted'} is not known.",
-                f"The Kafka broker at {self._client.address} did not confirm it: "
-                f"{error.why if isinstance(error, NotCommitted) else error}",
+                f"transaction '{id}': whether it was {request.action} is not known.",
+                f"The Kafka broker at {self._client.address} did not confirm it: {reason}",
                 "Look for its marker in the log before sending anything again.",
+                code="transaction-end-unconfirmed",
             ) from error
 
     def fence(self, id: str) -> None:
@@ -148,7 +151,7 @@ class Transactions(Cluster):
 
         An open transaction is aborted. If its commit has begun, it is committed. Takes up to 30 s.
         """
-        self._client.call(lambda: self._fence(id), FENCE_TIMEOUT)
+        self._client.call(lambda: self._fence(id), FENCE_TIMEOUT_SECONDS)
 
     def withdraw(self, id: str, producer_id: int, epoch: int) -> None:
         """Abort the transaction that the producer left open, unless it has ended or another producer has the id now.
@@ -158,61 +161,72 @@ class Transactions(Cluster):
         with suppress(EndRefused):
             self.end(id, producer_id, epoch, commit=False)
 
-    def look(
+    def read_marker_state(
         self,
         partition: Partition,
-        producer_id: int,
-        epoch: int,
-        since: int,
+        producer: Producer,
+        start: int,
         topic_id: str | None = None,
-        alone: bool = True,
+        has_one_transaction: bool = True,
     ) -> MarkerState:
-        """Return how the producer's transaction ended, from the log alone.
+        """Return how the producer's transaction ended in one partition, from the log alone: see `markers.read_state`.
 
-        The whole log is read from `since`, if necessary.
+        The whole log is read from `start`, if necessary.
 
         Args:
-            since: an offset above the transaction's rows and below its marker.
+            start: an offset above the transaction's rows and below its marker.
             topic_id: return UNKNOWN if the topic of that name has another id; None: that of the present topic.
-            alone: whether the producer never had another transaction.
+            has_one_transaction: whether the producer never had another transaction.
         """
         if topic_id is None:
-            topic_id = self.topic_ids([partition[0]]).get(partition[0])
+            topic, _ = partition
+            topic_id = self.topic_ids([topic]).get(topic)
         if topic_id is None:
-            return MarkerState.UNKNOWN
-        scan = MarkerScan(PartitionLog(*partition, topic_id), since, [producer_id])
-        return markers.look(self._client, scan, (producer_id, epoch), alone)
+            return MarkerState.UNKNOWN  # there is no such topic
+        scan = MarkerScan(PartitionLog(*partition, topic_id), start, [producer[0]])
+        return markers.read_state(self._client, scan, producer, has_one_transaction)
 
-    def look_at_all(
-        self, since: Starts, producer_id: int, epoch: int, topic_ids: Mapping[str, str], alone: bool
+    def read_marker_states(
+        self, starts: Starts, producer: Producer, topic_ids: Mapping[str, str], has_one_transaction: bool
     ) -> dict[Partition, MarkerState]:
-        """Look for the markers of one transaction, as `look` does, in each of its partitions."""
-        producer = (producer_id, epoch)
-        scans = [self._scan(start, [producer_id]) for start in _starts(since, topic_ids)]
-        pages = self._pages.pop(producer, None)
+        """Return how one transaction ended in each of its partitions, from the logs alone: see `markers.read_state`."""
+        scans = [self._scan(start, [producer[0]]) for start in _with_logs(starts, topic_ids)]
+        pages = self._pages.pop(producer, None)  # for this call alone: the next one has to see the log's end as of then
         if pages is None:
-            positions = {scan.log: scan.position for scan in scans if scan.find(producer, alone) is None}
-            pages = markers.first_pages(self._client, positions, self._leaders) if positions else {}
+            pages = self._fetch_missing_pages(scans, producer, has_one_transaction)
         states: dict[Partition, MarkerState] = {}
         for scan in scans:
-            states[scan.log.partition] = markers.look(self._client, scan, producer, alone, pages.get(scan.log))
+            page = pages.get(scan.log)
+            states[scan.log.partition] = markers.read_state(self._client, scan, producer, has_one_transaction, page)
         return states
+
+    def _fetch_missing_pages(
+        self, scans: Iterable[MarkerScan], producer: Producer, has_one_transaction: bool
+    ) -> dict[PartitionLog, Page]:
+        """Fetch the next page of each log whose scan has not passed the producer's marker, by a request per leader."""
+        positions: dict[PartitionLog, int] = {}
+        for scan in scans:
+            if scan.find_state(producer, has_one_transaction) is None:
+                positions[scan.log] = scan.position
+        if not positions:
+            return {}
+        return markers.fetch_first_pages(self._client, positions, self._leaders)
 
     def _scan(self, start: Start, producer_ids: Sequence[int]) -> MarkerScan:
         """Return the shared scan from there, or a new one if the shared one does not look for all of these."""
         shared_scan = self._scans.get(start)
-        if shared_scan and shared_scan.looks_for(producer_ids):
+        if shared_scan and shared_scan.is_looking_for(producer_ids):
             return shared_scan
         return MarkerScan(*start, producer_ids)
 
-    def starts(self, producer_id: int, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    def read_starts(self, producer_id: int, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return the first offset of the producer's open transaction, by partition; left out where it has none."""
-        return self.all_starts(partitions).get(producer_id, {})
+        return self.read_all_starts(partitions).get(producer_id, {})
 
-    def all_starts(self, partitions: Iterable[Partition]) -> dict[int, dict[Partition, int]]:
+    def read_all_starts(self, partitions: Iterable[Partition]) -> dict[int, dict[Partition, int]]:
         """Return, by producer id, the first offset of its open transaction, by partition."""
         starts: dict[int, dict[Partition, int]] = defaultdict(dict)
-        partition_keys = keys(partitions)
+        partition_keys = to_topic_partitions(partitions)
         if not partition_keys:
             return starts
         states = self._client.call(lambda: self._client.admin._async_describe_producers(partition_keys))
@@ -240,7 +254,7 @@ class Transactions(Cluster):
                     descriptions[state.transactional_id] = _to_described(state)
         return descriptions
 
-    async def _open(self, pattern: str) -> list[str]:
+    async def _list_open(self, pattern: str) -> list[str]:
         from kafka.protocol.admin.transactions import ListTransactionsRequest
 
         api_version = self._client.admin._manager.broker_version_data.api_version
@@ -250,7 +264,7 @@ class Transactions(Cluster):
             fields = {}
             if api_version(ListTransactionsRequest) >= 2:
                 fields["transactional_id_pattern"] = pattern
-            response = await self._client.send(ListTransactionsRequest(state_filters=list(OPEN), **fields), node)
+            response = await self._client.send(ListTransactionsRequest(state_filters=list(OPEN_STATES), **fields), node)
             check(response.error_code)
             ids.update(state.transactional_id for state in response.transaction_states)
         return sorted(id for id in ids if whole_id.fullmatch(id))  # an older broker does not filter by the pattern
@@ -283,8 +297,9 @@ class _EndRequest:
     ) -> None:
         self._client, self._id, self._producer_id, self._epoch, self._commit = client, id, producer_id, epoch, commit
         self._max_version = 5 if version >= 2 else 4  # as Kafka's own client: 5 requires transaction.version 2
-        self._limit = monotonic() + client.timeout
+        self._deadline = monotonic() + client.timeout
         self.is_sent, self._node = False, node
+        self.action = "committed" if commit else "aborted"  # for messages
 
     async def attempt(self) -> None:
         """Send the request once. Raises EndRefused, or the KafkaError of a response that means "not now"."""
@@ -306,7 +321,7 @@ class _EndRequest:
     def _before_sending(self) -> None:
         from kafka.errors import KafkaTimeoutError
 
-        if monotonic() > self._limit:
+        if monotonic() > self._deadline:
             raise KafkaTimeoutError  # `end` has reported already that nothing was sent
         self.is_sent = True
 
@@ -324,19 +339,20 @@ class _EndRequest:
             raise error()
         if code:
             raise EndRefused(
-                f"transaction '{self._id}' could not be {'committed' if self._commit else 'aborted'}.",
+                f"transaction '{self._id}' could not be {self.action}.",
                 f"{error.message if error.errno != -1 else code}: {error.description}",
                 "Look for its marker in the log: an error code alone does not prove how it ended.",
+                code="transaction-end-refused",
             )
 
 
-def _starts(since: Starts, topic_ids: Mapping[str, str]) -> list[Start]:
+def _with_logs(starts: Starts, topic_ids: Mapping[str, str]) -> list[Start]:
     """Return the starts with the logs of these topics, in the order of their partitions."""
-    starts = []
-    for partition, offset in sorted(since.items()):
+    starts_in_logs = []
+    for partition, offset in sorted(starts.items()):
         topic, _ = partition
-        starts.append((PartitionLog(*partition, topic_ids[topic]), offset))
-    return starts
+        starts_in_logs.append((PartitionLog(*partition, topic_ids[topic]), offset))
+    return starts_in_logs
 
 
 def _to_described(state: Any) -> Described:
@@ -350,6 +366,6 @@ def _to_described(state: Any) -> Described:
         producer_id=state.producer_id,
         epoch=state.producer_epoch,
         timeout=state.transaction_timeout_ms / 1000,
-        started_at=EPOCH + timedelta(milliseconds=start_millis) if start_millis >= 0 else None,
+        started_at=UNIX_EPOCH + timedelta(milliseconds=start_millis) if start_millis >= 0 else None,
         partitions=frozenset(partitions),
     )

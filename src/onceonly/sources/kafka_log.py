@@ -16,7 +16,7 @@ from onceonly.kafka import client_settings
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.topic import EARLIEST, LATEST, RecordSearch, SearchTooLong, TopicClient
 from onceonly.kafka.transaction_holders import Holder, find_holders
-from onceonly.kafka.transactions import OPEN, Transactions
+from onceonly.kafka.transactions import OPEN_STATES, Transactions
 
 EPOCH, MILLISECOND = datetime.fromtimestamp(0, UTC), timedelta(milliseconds=1)
 LAST_TIME = datetime.max.replace(tzinfo=UTC)
@@ -252,7 +252,7 @@ def _is_overdue(holder: Holder, now: datetime) -> bool:
     transaction = holder.transaction
     if transaction is None:
         return False  # not known: as long as it hides nothing of others, nobody misses anything
-    if transaction.state not in OPEN:
+    if transaction.state not in OPEN_STATES:
         return True
     limit = timedelta(seconds=transaction.timeout) + TRANSACTION_CLEANUP
     return transaction.started_at is not None and transaction.started_at + limit < now

@@ -122,7 +122,7 @@ def test_every_sink_equals_the_truth(tmp_path: Path, broker: str, spark_server: 
     assert closed | held == truth
     assert closed and held
     with Transactions({"bootstrap_servers": broker}) as known:
-        assert known.open(f".*-{StateTable(settings.state).id}-everything-.*") == []
+        assert known.list_open(f".*-{StateTable(settings.state).id}-everything-.*") == []
 
 
 def say(faults: list[str], proofs: list[proof.Proof]) -> None:

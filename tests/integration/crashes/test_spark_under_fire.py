@@ -75,7 +75,7 @@ class Run:
 
     def open(self) -> list[str]:
         with Transactions({"bootstrap_servers": self.broker}) as known:
-            return known.open(f".*-{StateTable(self.settings.state).id}-everything-.*")
+            return known.list_open(f".*-{StateTable(self.settings.state).id}-everything-.*")
 
     def end(self) -> None:
         """It goes on to its end, undisturbed, and then every sink is compared."""

@@ -86,7 +86,7 @@ class Topics(World):
 
     def _ending(self) -> list[str]:
         with Transactions({"bootstrap_servers": self.bootstrap}) as known:
-            described = known.describe(known.open(".*"))
+            described = known.describe(known.list_open(".*"))
         return [id for id, seen in described.items() if seen.state != "Ongoing"]
 
 

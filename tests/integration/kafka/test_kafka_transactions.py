@@ -25,6 +25,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from codes import raises
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicCollection, TopicPartition, Uuid
 from confluent_kafka.admin import (
     AdminClient,
@@ -145,11 +146,15 @@ class Open:
         self._transactions.end(self.id, self.producer_id, self.epoch, commit=commit)
 
     @property
+    def identity(self) -> markers.Producer:
+        return self.producer_id, self.epoch
+
+    @property
     def log(self) -> markers.PartitionLog:
         return markers.PartitionLog(*self.partition, self._transactions.topic_ids([self.topic.name])[self.topic.name])
 
     def look(self, topic_id: str | None = None) -> MarkerState:
-        return self._transactions.look(self.partition, self.producer_id, self.epoch, self.since, topic_id)
+        return self._transactions.read_marker_state(self.partition, self.identity, self.since, topic_id)
 
     def settled(self) -> MarkerState:
         """EndTxn is answered before the marker is in the log."""
@@ -204,8 +209,8 @@ def test_what_a_killed_producer_left_is_committed_from_here(transactions: Transa
     assert (left.state, left.timeout, left.partitions) == ("Ongoing", 60.0, frozenset({(topic.name, 0)}))
     assert left.started_at is not None
     assert before - timedelta(seconds=1) < left.started_at < datetime.now(UTC) + timedelta(seconds=1)
-    assert transactions.starts(left.producer_id, [(topic.name, 0)]) == {(topic.name, 0): 0}
-    assert transactions.starts(left.producer_id + 1000, [(topic.name, 0)]) == {}
+    assert transactions.read_starts(left.producer_id, [(topic.name, 0)]) == {(topic.name, 0): 0}
+    assert transactions.read_starts(left.producer_id + 1000, [(topic.name, 0)]) == {}
     assert topic.read() == []
 
     for _ in range(3):  # said again, the answer is the same
@@ -213,7 +218,7 @@ def test_what_a_killed_producer_left_is_committed_from_here(transactions: Transa
     until(lambda: topic.stable() == 101)
     assert [value for _, value in topic.read()] == [str(number).encode() for number in range(100)]
     assert transactions.describe([id])[id].partitions == frozenset()
-    assert transactions.starts(left.producer_id, [(topic.name, 0)]) == {}
+    assert transactions.read_starts(left.producer_id, [(topic.name, 0)]) == {}
 
 
 @pytest.mark.parametrize(("commit", "sighting"), [(True, MarkerState.COMMITTED), (False, MarkerState.ABORTED)])
@@ -221,7 +226,7 @@ def test_an_end_cannot_be_taken_back(transactions: Transactions, topic: Topic, c
     transaction = Open(transactions, topic)
     assert transaction.look() is MarkerState.NONE
     transaction.end(commit)
-    with pytest.raises(EndRefused) as refused:
+    with raises(EndRefused, "transaction-end-refused") as refused:
         transaction.end(not commit)
     assert refused.value.kafka_error == "INVALID_TXN_STATE"
     assert transaction.id in str(refused.value)
@@ -244,7 +249,7 @@ def test_fencing_aborts_and_stops_the_zombie(transactions: Transactions, topic: 
     transactions.fence(transaction.id)
 
     assert transaction.look() is MarkerState.ABORTED  # at once: nothing of this id is open after a fence
-    with pytest.raises(EndRefused, match="PRODUCER_FENCED"):
+    with raises(EndRefused, "transaction-end-refused", "PRODUCER_FENCED"):
         transaction.end(commit=True)
     with pytest.raises(KafkaException):
         transaction.producer.produce(topic.name, "too late", partition=0)
@@ -273,7 +278,7 @@ def test_a_transaction_that_timed_out_is_seen_aborted(transactions: Transactions
     transaction = Open(transactions, topic, **{"transaction.timeout.ms": 1000})
     assert transactions.describe([transaction.id])[transaction.id].timeout == 1.0
     assert transaction.settled() is MarkerState.ABORTED
-    with pytest.raises(EndRefused):
+    with raises(EndRefused, "transaction-end-refused"):
         transaction.end(commit=True)
 
 
@@ -282,15 +287,15 @@ def test_open_lists_exactly_what_is_ours_and_not_ended(transactions: Transaction
     ended.end(commit=True)
     ended.settled()
     pattern = re.escape(topic.name) + "-.*"
-    until(lambda: transactions.open(pattern) == [left.id])
-    assert transactions.open(re.escape(left.id)) == [left.id]
-    assert transactions.open(re.escape(left.id[:-1])) == []  # the whole id
-    assert {left.id, other.id} <= set(transactions.open(".*"))
+    until(lambda: transactions.list_open(pattern) == [left.id])
+    assert transactions.list_open(re.escape(left.id)) == [left.id]
+    assert transactions.list_open(re.escape(left.id[:-1])) == []  # the whole id
+    assert {left.id, other.id} <= set(transactions.list_open(".*"))
 
     with Transactions({"bootstrap_servers": broker}) as old:  # as if this were Kafka 3.8
         versions = old._client.admin._manager.broker_version_data.api_versions
         versions[66] = (0, 1)
-        assert old.open(pattern) == [left.id]
+        assert old.list_open(pattern) == [left.id]
 
 
 # --- the evidence
@@ -301,10 +306,10 @@ def test_an_empty_partition_shows_nothing(transactions: Transactions, broker: st
     transaction = Open(transactions, topic)
     empty = (topic.name, 1)
     assert transactions.ends([empty]) == {empty: 0}
-    assert transactions.look(empty, transaction.producer_id, transaction.epoch, 0) is MarkerState.NONE
-    assert transactions.look((topic.name, 2), transaction.producer_id, transaction.epoch, 0) is MarkerState.UNKNOWN
-    assert transactions.look(("no-such-topic", 0), transaction.producer_id, transaction.epoch, 0) is MarkerState.UNKNOWN
-    assert transactions.look(empty, transaction.producer_id, transaction.epoch, 1) is MarkerState.UNKNOWN  # cut off
+    assert transactions.read_marker_state(empty, transaction.identity, 0) is MarkerState.NONE
+    assert transactions.read_marker_state((topic.name, 2), transaction.identity, 0) is MarkerState.UNKNOWN
+    assert transactions.read_marker_state(("no-such-topic", 0), transaction.identity, 0) is MarkerState.UNKNOWN
+    assert transactions.read_marker_state(empty, transaction.identity, 1) is MarkerState.UNKNOWN  # cut off
 
 
 def test_each_of_many_interleaved_transactions_has_its_own_marker(transactions: Transactions, topic: Topic) -> None:
@@ -333,7 +338,9 @@ def test_an_earlier_epoch_of_the_same_producer_is_another_transaction(transactio
     transaction.end(commit=False)
     assert transaction.settled() is MarkerState.ABORTED
     later = transaction.epoch + 5
-    assert transactions.look(transaction.partition, transaction.producer_id, later, 0) is MarkerState.NONE
+    assert (
+        transactions.read_marker_state(transaction.partition, (transaction.producer_id, later), 0) is MarkerState.NONE
+    )
 
 
 def test_the_marker_is_found_behind_much_of_others(
@@ -362,17 +369,17 @@ def test_the_marker_is_found_among_compressed_batches_cut_anywhere(
     transaction.settled()
     topic.produce(*rows[:50], **{"compression.type": codec})
     for size in (1, 7_777, 65_536):
-        monkeypatch.setattr(markers, "PAGE", size)
+        monkeypatch.setattr(markers, "PAGE_BYTES", size)
         fetched = count_fetches(monkeypatch)
         assert transaction.look() is MarkerState.ABORTED
         assert len(fetched) > 5
 
 
-@pytest.mark.parametrize("page", [markers.PAGE, 100])  # 100 bytes: the others have no room in the common fetch
+@pytest.mark.parametrize("page", [markers.PAGE_BYTES, 100])  # 100 bytes: the others have no room in the common fetch
 def test_all_partitions_are_looked_at_together_and_each_says_what_it_says_alone(
     transactions: Transactions, broker: str, monkeypatch: pytest.MonkeyPatch, page: int
 ) -> None:
-    monkeypatch.setattr(markers, "PAGE", page)
+    monkeypatch.setattr(markers, "PAGE_BYTES", page)
     topic, other = Topic(broker, partitions=3), Topic(broker)
     transaction = Open(transactions, topic)
     transaction.producer.produce(topic.name, "another", partition=1)
@@ -380,14 +387,16 @@ def test_all_partitions_are_looked_at_together_and_each_says_what_it_says_alone(
     empty, unknown = (topic.name, 2), ("no-such-topic", 0)
     since = transactions.ends([(topic.name, 0), (topic.name, 1), empty]) | {(other.name, 0): 0, unknown: 0}
     ids = transactions.topic_ids([topic.name]) | {other.name: another_id(), unknown[0]: another_id()}
-    who = (transaction.producer_id, transaction.epoch, ids, True)
-    assert set(transactions.look_at_all(since, *who).values()) == {MarkerState.NONE, MarkerState.UNKNOWN}
+    who = (transaction.identity, ids, True)
+    assert set(transactions.read_marker_states(since, *who).values()) == {MarkerState.NONE, MarkerState.UNKNOWN}
     transaction.end(commit=True)
-    until(lambda: transactions.look((topic.name, 1), *who[:2], since[topic.name, 1]) is MarkerState.COMMITTED)
+    until(
+        lambda: transactions.read_marker_state((topic.name, 1), who[0], since[topic.name, 1]) is MarkerState.COMMITTED
+    )
     transaction.settled()
 
     fetched = count_fetches(monkeypatch)
-    seen = transactions.look_at_all(since, *who)
+    seen = transactions.read_marker_states(since, *who)
     assert seen == {
         (topic.name, 0): MarkerState.COMMITTED,
         (topic.name, 1): MarkerState.COMMITTED,
@@ -395,7 +404,7 @@ def test_all_partitions_are_looked_at_together_and_each_says_what_it_says_alone(
         (other.name, 0): MarkerState.UNKNOWN,
         unknown: MarkerState.UNKNOWN,
     }
-    assert seen == {at: transactions.look(at, *who[:2], since[at], ids[at[0]]) for at in since}
+    assert seen == {at: transactions.read_marker_state(at, who[0], since[at], ids[at[0]]) for at in since}
     assert len(fetched) == 2 + (page == 100) + len(since)  # alone: the two that are gone, and what had no room
 
 
@@ -414,12 +423,12 @@ def test_what_several_transactions_ask_first_is_asked_once(
     since = {(each.producer_id, each.epoch): ends for each in opened[:2]}
     since[opened[2].producer_id, opened[2].epoch] = {(topic.name, 0): ends[topic.name, 0] - 1}  # another start
     requests = count_requests(monkeypatch)
-    transactions.prepare(since, ids)
-    transactions.prepare_ends(each.id for each in opened)
+    transactions.prefetch_pages(since, ids)
+    transactions.prefetch_coordinators(each.id for each in opened)
     assert requests == ["MetadataRequest", "FetchRequest", "FindCoordinatorRequest"]
 
     requests.clear()
-    looks = [transactions.look_at_all(starts, *who, ids, True) for who, starts in since.items()]
+    looks = [transactions.read_marker_states(starts, who, ids, True) for who, starts in since.items()]
     assert {state for look in looks for state in look.values()} == {MarkerState.NONE}
     assert requests == ["MetadataRequest", "FetchRequest"]  # of the one that begins elsewhere
     requests.clear()
@@ -427,7 +436,7 @@ def test_what_several_transactions_ask_first_is_asked_once(
         transactions.end(each.id, each.producer_id, each.epoch, commit=True)
     assert requests == ["EndTxnRequest"] * 3
     for who, starts in since.items():  # what was fetched before shows no marker, and is used for one look alone
-        until(lambda: set(transactions.look_at_all(starts, *who, ids, True).values()) == {MarkerState.COMMITTED})  # noqa: B023
+        until(lambda: set(transactions.read_marker_states(starts, who, ids, True).values()) == {MarkerState.COMMITTED})  # noqa: B023
 
 
 def test_several_transactions_read_the_log_once(
@@ -437,9 +446,9 @@ def test_several_transactions_read_the_log_once(
     opened = [Open(transactions, topic) for _ in range(3)]
     start = transactions.ends([at])
     since = {(each.producer_id, each.epoch): start for each in opened}
-    transactions.watch(since, ids)
-    transactions.prepare(since, ids)
-    assert [transactions.look_at_all(start, *who, ids, True)[at] for who in since] == [MarkerState.NONE] * 3
+    transactions.share_scans(since, ids)
+    transactions.prefetch_pages(since, ids)
+    assert [transactions.read_marker_states(start, who, ids, True)[at] for who in since] == [MarkerState.NONE] * 3
     for each in opened:
         topic.produce("between")
         each.end(commit=each is not opened[1])
@@ -447,20 +456,20 @@ def test_several_transactions_read_the_log_once(
     assert alone == [MarkerState.COMMITTED, MarkerState.ABORTED, MarkerState.COMMITTED]
 
     requests = count_requests(monkeypatch)
-    assert [transactions.look_at_all(start, *who, ids, True)[at] for who in since] == alone
+    assert [transactions.read_marker_states(start, who, ids, True)[at] for who in since] == alone
     assert requests == ["FetchRequest"]  # the first of them saw the markers of all
     unannounced = Open(transactions, topic)
     who = (unannounced.producer_id, unannounced.epoch)
-    assert transactions.look_at_all(start, *who, ids, True)[at] is MarkerState.NONE
+    assert transactions.read_marker_states(start, who, ids, True)[at] is MarkerState.NONE
     unannounced.end(commit=True)
-    until(lambda: transactions.look_at_all(start, *who, ids, True)[at] is MarkerState.COMMITTED)
+    until(lambda: transactions.read_marker_states(start, who, ids, True)[at] is MarkerState.COMMITTED)
 
 
 def test_shared_scan_finds_every_marker(
     transactions: Transactions, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A page that was fetched for one position says nothing at the position to which another thread has moved on."""
-    monkeypatch.setattr(markers, "PAGE", 20_000)
+    monkeypatch.setattr(markers, "PAGE_BYTES", 20_000)
     at, ids = (topic.name, 0), transactions.topic_ids([topic.name])
     opened = [Open(transactions, topic) for _ in range(8)]
     start = transactions.ends([at])
@@ -470,16 +479,16 @@ def test_shared_scan_finds_every_marker(
         each.end(commit=True)
     assert {each.settled() for each in opened} == {MarkerState.COMMITTED}
     for _ in range(5):
-        transactions.watch(since, ids)
-        transactions.prepare(since, ids)
+        transactions.share_scans(since, ids)
+        transactions.prefetch_pages(since, ids)
         with ThreadPoolExecutor(len(since)) as pool:
-            looks = list(pool.map(lambda who: transactions.look_at_all(start, *who, ids, True)[at], since))
+            looks = list(pool.map(lambda who: transactions.read_marker_states(start, who, ids, True)[at], since))
         assert looks == [MarkerState.COMMITTED] * len(since)
 
 
 def test_a_coordinator_that_has_moved_meanwhile_is_looked_up_again(transactions: Transactions, topic: Topic) -> None:
     transaction = Open(transactions, topic)
-    transactions.prepare_ends([transaction.id])
+    transactions.prefetch_coordinators([transaction.id])
     transactions._nodes[transaction.id] = 4711
     transactions.end(transaction.id, transaction.producer_id, transaction.epoch, commit=True)
     assert transaction.settled() is MarkerState.COMMITTED
@@ -491,7 +500,7 @@ def test_a_leader_that_has_moved_meanwhile_is_looked_up_again(transactions: Tran
     since, ids = transactions.ends([at]), transactions.topic_ids([topic.name])
     log = markers.PartitionLog(*at, ids[topic.name])
     transactions._leaders[log] = 4711
-    seen = transactions.look_at_all(since, transaction.producer_id, transaction.epoch, ids, True)
+    seen = transactions.read_marker_states(since, transaction.identity, ids, True)
     assert seen == {at: MarkerState.NONE}
     assert transactions._leaders[log] != 4711
 
@@ -511,13 +520,13 @@ def count_requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def count_fetches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     fetched: list[int] = []
-    inner = markers._page
+    inner = markers.fetch_page
 
     def page(*arguments: Any) -> Any:
         fetched.append(arguments[2])
         return inner(*arguments)
 
-    monkeypatch.setattr(markers, "_page", page)
+    monkeypatch.setattr(markers, "fetch_page", page)
     return fetched
 
 
@@ -601,13 +610,13 @@ def test_a_marker_that_compaction_has_emptied_says_nothing(
 ) -> None:
     transaction = committed_and_emptied(transactions, broker)
 
-    page = markers._page(transactions._client, transaction.log, transaction.since)
+    page = markers.fetch_page(transactions._client, transaction.log, transaction.since)
     assert page is not None
     emptied = next(MemoryRecords(page.records))  # kept because it is its producer's last
     assert (emptied.base_offset, emptied.is_control_batch, emptied.records_count) == (transaction.since, True, 0)
     scan = markers.MarkerScan(transaction.log, transaction.since, [transaction.producer_id])
     scan.read(replace(page, records=page.records[: emptied.size_in_bytes]))
-    assert scan.find((transaction.producer_id, transaction.epoch), alone=True) is MarkerState.UNKNOWN
+    assert scan.find_state(transaction.identity, has_one_transaction=True) is MarkerState.UNKNOWN
 
 
 def test_a_marker_that_compaction_has_removed_is_not_taken_for_none(
@@ -623,7 +632,7 @@ def test_a_marker_that_compaction_has_removed_is_not_taken_for_none(
     assert transactions.describe([transaction.id])[transaction.id].producer_id == transaction.producer_id
 
     def first() -> int:
-        page = markers._page(transactions._client, transaction.log, transaction.since)
+        page = markers.fetch_page(transactions._client, transaction.log, transaction.since)
         assert page is not None
         return int(next(MemoryRecords(page.records)).base_offset)
 
@@ -631,18 +640,18 @@ def test_a_marker_that_compaction_has_removed_is_not_taken_for_none(
     assert transaction.look() is MarkerState.UNKNOWN
 
     heir.abort_transaction(PATIENCE)  # where ids are shared, this marker is another's
-    ours = (transaction.partition, transaction.producer_id, transaction.epoch, transaction.since)
-    until(lambda: transactions.look(*ours) is MarkerState.ABORTED)
-    assert transactions.look(*ours, alone=False) is MarkerState.UNKNOWN
+    ours = (transaction.partition, transaction.identity, transaction.since)
+    until(lambda: transactions.read_marker_state(*ours) is MarkerState.ABORTED)
+    assert transactions.read_marker_state(*ours, has_one_transaction=False) is MarkerState.UNKNOWN
 
 
 def test_a_tail_that_compaction_has_taken_whole_is_no_end_of_the_log(
     transactions: Transactions, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a roll: the active segment is empty, and nothing before it is left."""
-    monkeypatch.setattr(markers, "_page", lambda _, log, offset: markers.Page(log, offset, 5, True, b""))
-    assert transactions.look((topic.name, 0), 1, 0, 3) is MarkerState.UNKNOWN
-    assert transactions.look((topic.name, 0), 1, 0, 5) is MarkerState.NONE
+    monkeypatch.setattr(markers, "fetch_page", lambda _, log, offset: markers.Page(log, offset, 5, True, b""))
+    assert transactions.read_marker_state((topic.name, 0), (1, 0), 3) is MarkerState.UNKNOWN
+    assert transactions.read_marker_state((topic.name, 0), (1, 0), 5) is MarkerState.NONE
 
 
 KIND = 61 + 5 + 3  # in a marker's batch: behind the batch header, the record's header, and version and kind in its key
@@ -654,7 +663,7 @@ def test_a_damaged_marker_is_not_believed(
     transaction = Open(transactions, topic)
     transaction.end(commit=True)
     assert transaction.settled() is MarkerState.COMMITTED
-    inner = markers._page
+    inner = markers.fetch_page
 
     def damaged(*arguments: Any) -> Any:
         page = inner(*arguments)
@@ -663,15 +672,15 @@ def test_a_damaged_marker_is_not_believed(
         records[KIND] = 0
         return replace(page, records=bytes(records))
 
-    monkeypatch.setattr(markers, "_page", damaged)
-    with pytest.raises(NotCommitted, match=topic.name):
+    monkeypatch.setattr(markers, "fetch_page", damaged)
+    with raises(NotCommitted, "log-damaged", topic.name):
         transaction.look()
-    monkeypatch.setattr(markers, "first_pages", lambda *_: {})
-    who, start = (transaction.producer_id, transaction.epoch), {transaction.partition: transaction.since}
-    transactions.watch({who: start}, transactions.topic_ids([topic.name]))
+    monkeypatch.setattr(markers, "fetch_first_pages", lambda *_: {})
+    who, start = transaction.identity, {transaction.partition: transaction.since}
+    transactions.share_scans({who: start}, transactions.topic_ids([topic.name]))
     for _ in range(2):  # nor is it passed by, as if there were none
-        with pytest.raises(NotCommitted, match=topic.name):
-            transactions.look_at_all(start, *who, transactions.topic_ids([topic.name]), True)
+        with raises(NotCommitted, "log-damaged", topic.name):
+            transactions.read_marker_states(start, who, transactions.topic_ids([topic.name]), True)
 
 
 # --- topics and the cluster
@@ -690,10 +699,10 @@ def test_what_a_check_wants_to_know(transactions: Transactions, broker: str) -> 
     assert (transactions.state_log_copies(), transactions.brokers()) == (1, [1])
     with pytest.raises(InvalidPipeline, match="no-such-topic"):
         transactions.topic_config("no-such-topic")
-    with pytest.raises(InvalidPipeline, match="no-such-topic"):
+    with raises(InvalidPipeline, "topic-missing", "no-such-topic"):
         transactions.ends([("no-such-topic", 0)])
-    with pytest.raises(InvalidPipeline):
-        transactions.starts(1, [(topic.name, 3)])
+    with raises(InvalidPipeline, "topic-missing"):
+        transactions.read_starts(1, [(topic.name, 3)])
     assert (transactions.topic_ids([]), transactions.describe([]), transactions.ends([])) == ({}, {}, {})
 
 
@@ -715,9 +724,9 @@ def test_a_missing_broker_is_reported_with_its_address_and_leaves_nothing(
     threads, nowhere = set(threading.enumerate()), f"127.0.0.1:{machine.free_port()}"
     with Transactions({"bootstrap_servers": nowhere, "bootstrap_timeout_ms": 500}) as transactions:
         transactions._version = 2
-        with pytest.raises(NotCommitted, match=nowhere):
+        with raises(NotCommitted, "kafka-unreachable", nowhere):
             transactions.brokers()
-        with pytest.raises(NotCommitted, match=nowhere):  # nothing was sent
+        with raises(NotCommitted, "kafka-unreachable", nowhere):  # nothing was sent
             transactions.end("id", 1, 0, commit=True)
         assert set(threading.enumerate()) <= threads  # a thread of another test may end meanwhile
     gc.collect()
@@ -756,7 +765,7 @@ def test_after_a_lost_response_nothing_is_sent_again(
 ) -> None:
     transaction = Open(transactions, topic)
     sent = on_end_txn(monkeypatch, lambda connection: connection.close(KafkaConnectionError("cut")))
-    with pytest.raises(OutcomeUnknown, match="cut") as unknown:
+    with raises(OutcomeUnknown, "transaction-end-unconfirmed", "cut") as unknown:
         transaction.end(commit=True)
     assert not isinstance(unknown.value, EndRefused)
     assert len(sent) == 1
@@ -788,7 +797,7 @@ def test_not_now_for_ever_is_unknown(transactions: Transactions, topic: Topic, m
     inner = _EndRequest._check
     monkeypatch.setattr(BrokerClient, "timeout", 1.0)
     monkeypatch.setattr(_EndRequest, "_check", lambda ending, _: inner(ending, kafka.errors.NotCoordinatorError.errno))
-    with pytest.raises(OutcomeUnknown, match="NotCoordinatorError"):
+    with raises(OutcomeUnknown, "transaction-end-unconfirmed", "NotCoordinatorError"):
         transaction.end(commit=True)
 
 
@@ -834,7 +843,7 @@ def test_a_broker_that_hangs_and_one_that_dies(own: KafkaBroker, monkeypatch: py
         sent = on_end_txn(monkeypatch, lambda _: None)
         with hanging(pid):
             begun = time.monotonic()
-            with pytest.raises(NotCommitted, match=topic.broker):
+            with raises(NotCommitted, "kafka-unreachable", topic.broker):
                 first.end(commit=True)
             assert time.monotonic() - begun < PATIENCE
         until(lambda: first.id in transactions.describe([first.id]))
@@ -845,7 +854,7 @@ def test_a_broker_that_hangs_and_one_that_dies(own: KafkaBroker, monkeypatch: py
         inner = _EndRequest._before_sending
         monkeypatch.setattr(_EndRequest, "_before_sending", lambda ending: (stop(pid), inner(ending)))
         try:
-            with pytest.raises(OutcomeUnknown, match=second.id):
+            with raises(OutcomeUnknown, "transaction-end-unconfirmed", second.id):
                 second.end(commit=True)
         finally:
             os.kill(pid, signal.SIGCONT)

@@ -123,7 +123,7 @@ class Copy:
     def open(self, states: tuple[str, ...] = ("Ongoing", "PrepareCommit", "PrepareAbort")) -> list[str]:
         """Our transactions that have not ended."""
         with self.known() as known:
-            described = known.describe(known.open(f".*-{self.through.state.id}-copying-.*"))
+            described = known.describe(known.list_open(f".*-{self.through.state.id}-copying-.*"))
         return [id for id, seen in described.items() if seen.state in states]
 
     def known(self) -> Transactions:

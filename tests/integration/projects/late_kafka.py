@@ -80,7 +80,7 @@ class Late:
 
     def open(self) -> list[str]:
         with self.known() as known:
-            return known.open(f".*{self.txn.name}.*")
+            return known.list_open(f".*{self.txn.name}.*")
 
     def known(self) -> Transactions:
         return Transactions({"bootstrap_servers": self.bootstrap})

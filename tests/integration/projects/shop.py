@@ -177,7 +177,7 @@ class Shop:
 
     def nothing_is_open(self) -> None:
         with Transactions({"bootstrap_servers": self.broker}) as known:
-            assert known.open(f".*-{StateTable(self.settings.state).id}-.*") == []
+            assert known.list_open(f".*-{StateTable(self.settings.state).id}-.*") == []
 
 
 def amounts(orders: list[dict[str, Any]]) -> dict[date, tuple[int, int]]:

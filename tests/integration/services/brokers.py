@@ -154,7 +154,7 @@ class Brokers:
 
     def open(self, pattern: str = ".*") -> list[str]:
         with Transactions({"bootstrap_servers": self.bootstrap}) as known:
-            return known.open(pattern)
+            return known.list_open(pattern)
 
 
 def brokers(home: Path) -> Iterator[Brokers]:

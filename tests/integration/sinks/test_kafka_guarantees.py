@@ -130,7 +130,7 @@ def interrupt(*_: Any) -> Any:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("question", ["ends", "starts"])
+@pytest.mark.parametrize("question", ["ends", "read_all_starts"])
 def test_what_ends_while_it_is_staged_is_never_in_doubt(
     make: Make, monkeypatch: pytest.MonkeyPatch, question: str
 ) -> None:

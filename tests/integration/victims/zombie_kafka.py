@@ -33,7 +33,7 @@ def batches(copy: Copy, txn: Transaction) -> Iterator[pa.RecordBatch]:
     stop("before its first row")
     yield batch(copy, 0, 1)
     with copy.known() as known:
-        until(lambda: known.open(f".*-{txn.name}-.*"), what="its transaction")
+        until(lambda: known.list_open(f".*-{txn.name}-.*"), what="its transaction")
     stop("amid its rows")
     yield batch(copy, 2, 3)
 

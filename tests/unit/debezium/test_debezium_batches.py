@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from codes import raises
 from integration.debezium.recorded import COLUMNS, comparable, encodings, said, table
 from pyspark.sql.types import ArrayType, DataType, IntegerType, StringType, StructType
 from pyspark.sql.types import _parse_datatype_json_value as parsed
@@ -64,13 +65,13 @@ def test_a_record_that_is_refused_is_named_or_told_apart() -> None:
     ],
 )
 def test_columns_that_are_no_table_with_a_key_are_refused(columns: str, options: Any, why: str) -> None:
-    with pytest.raises(InvalidPipeline) as refused:
+    with raises(InvalidPipeline, "changes-invalid") as refused:
         rows.reading_of(Changes(columns, **{"keys": ["id"], **options}), type_of(columns))
     assert why in refused.value.why
 
 
 def test_a_type_that_no_value_becomes_is_refused() -> None:
-    with pytest.raises(InvalidPipeline) as refused:
+    with raises(InvalidPipeline, "changes-invalid") as refused:
         rows.reading_of(Changes("", ["id"]), StructType().add("id", StructType()))
     assert "'id' is struct<>" in refused.value.why
 

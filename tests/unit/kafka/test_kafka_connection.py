@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from codes import raises
 
 from onceonly.airflow import connections as in_airflow
 from onceonly.errors import InvalidPipeline
@@ -151,14 +152,14 @@ def test_host_names_and_verification() -> None:
     trusting = parsed(enable_ssl_certificate_verification=False)
     assert trusting.librdkafka()["enable.ssl.certificate.verification"] == "false"
     assert kafka_python_arguments(trusting)["ssl_context"].verify_mode is ssl.CERT_NONE
-    with pytest.raises(InvalidPipeline, match=r"enable\.ssl\.certificate\.verification(.|\n)*Java"):
+    with raises(InvalidPipeline, "kafka-connection-invalid", r"'enable\.ssl\.certificate\.verification'"):
         java_options(trusting)
 
 
 def test_a_pkcs12_store_is_for_two_clients() -> None:
     stored = parsed(ssl_keystore_location="me.p12", ssl_keystore_password="store-password")
     assert {"ssl.keystore.type": "PKCS12", "ssl.keystore.location": "me.p12"}.items() <= java_options(stored).items()
-    with pytest.raises(InvalidPipeline, match=r"ssl\.keystore\.location' has no translation for kafka-python"):
+    with raises(InvalidPipeline, "kafka-connection-invalid", r"'ssl\.keystore\.location'.* kafka-python"):
         kafka_python_arguments(stored)
 
 
@@ -184,22 +185,21 @@ def test_aliases_and_case() -> None:
     [
         (["bootstrap.servers"], {}, r"bootstrap\.servers"),
         ([], {"security_protocol": "TLS"}, r"security\.protocol"),
-        (["security.protocol"], {}, r"sasl\.\w+' is set, and 'security\.protocol' is PLAINTEXT"),
+        (["security.protocol"], {}, r"'sasl\.\w+'.* PLAINTEXT"),
         (["sasl.mechanism"], {}, r"sasl\.mechanism"),
-        ([], {"sasl_mechanism": "GSSAPI"}, r"sasl\.mechanism' is 'GSSAPI'(.|\n)*OAUTHBEARER"),
-        (["sasl.password"], {}, r"sasl\.password' is missing; 'sasl\.mechanism' SCRAM-SHA-512 needs it"),
-        ([], {"sasl_password": ""}, r"sasl\.password' is missing"),
+        ([], {"sasl_mechanism": "GSSAPI"}, r"'GSSAPI'(.|\n)*OAUTHBEARER"),
+        (["sasl.password"], {}, r"sasl\.password'.* SCRAM-SHA-512"),
+        ([], {"sasl_password": ""}, r"sasl\.password"),
         ([], {"sasl_mechanism": "OAUTHBEARER"}, r"sasl\.oauthbearer\.method"),
-        ([], {"error_cb": "module.function"}, r"'error_cb' is a callback"),
+        ([], {"error_cb": "module.function"}, "'error_cb'"),
         ([], {"transactional_id": "mine"}, r"transactional\.id"),
-        ([], {"ssl_certificate_location": "/x.pem"}, r"ssl\.key\.location' is missing"),
+        ([], {"ssl_certificate_location": "/x.pem"}, r"ssl\.key\.location"),
     ],
 )
 def test_what_cannot_work_anywhere_is_refused_at_once(without: list[str], settings: dict[str, Any], named: str) -> None:
-    with pytest.raises(InvalidPipeline, match=named) as caught:
+    with raises(InvalidPipeline, "kafka-connection-invalid", named) as caught:
         parsed(*without, **settings)
-    assert "connection 'kafka_default' cannot be used" in str(caught.value)
-    assert "Nothing was written" in str(caught.value)
+    assert "'kafka_default'" in caught.value.what
     assert PASSWORD not in str(caught.value)
 
 
@@ -208,7 +208,7 @@ def test_what_cannot_work_anywhere_is_refused_at_once(without: list[str], settin
 def test_a_security_setting_without_translation_is_named(translate: Any, key: str) -> None:
     connection = KafkaConnection.parse({**SASL, key: "x"}, "kafka_default")
     named = {java_options: JAVA_CLIENT, kafka_python_arguments: KAFKA_PYTHON_CLIENT}[translate]
-    with pytest.raises(InvalidPipeline, match=f"'{re.escape(key)}' has no translation for {named}"):
+    with raises(InvalidPipeline, "kafka-connection-invalid", f"'{re.escape(key)}'.* {named}"):
         translate(connection)
 
 
@@ -218,13 +218,13 @@ def test_an_old_key_is_converted_for_java_or_refused_with_the_way_to_convert_it(
     old = parsed(ssl_certificate_location=tls["me.pem"], ssl_key_location=tls["old.key"])
     assert java_options(old)["ssl.keystore.key"] == Path(tls["plain.key"]).read_text()
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives", None)
-    with pytest.raises(InvalidPipeline, match=r"not PKCS#8(.|\n)*openssl pkcs8"):
+    with raises(InvalidPipeline, "kafka-connection-invalid", "openssl pkcs8"):
         java_options(old)
 
 
 @pytest.mark.parametrize("translate", [java_options, kafka_python_arguments])
 def test_a_file_that_is_not_there_is_named(translate: Any, tmp_path: Path) -> None:
-    with pytest.raises(InvalidPipeline, match=r"ssl\.ca\.location' .*missing\.pem cannot be read: No such file"):
+    with raises(InvalidPipeline, "kafka-connection-invalid", r"ssl\.ca\.location' .*missing\.pem"):
         translate(parsed(ssl_ca_location=f"{tmp_path}/missing.pem"))
 
 
@@ -232,7 +232,7 @@ def test_a_wrong_key_password_is_refused_without_a_prompt(tls: dict[str, str]) -
     for password in ({}, {"ssl_key_password": "wrong-password"}):
         locked = parsed(ssl_certificate_location=tls["me.pem"], ssl_key_location=tls["locked.key"], **password)
         for translate in (java_options, kafka_python_arguments):
-            with pytest.raises(InvalidPipeline, match=r"cannot be (used|read)(.|\n)*ssl\.key\.password") as caught:
+            with raises(InvalidPipeline, "kafka-connection-invalid", r"ssl\.key\.password") as caught:
                 translate(locked)
             assert "wrong-password" not in str(caught.value)
 
@@ -297,15 +297,14 @@ def test_the_environment_is_read_as_airflow_reads_it(form: int, monkeypatch: pyt
 
 
 def test_what_is_handed_over_is_what_is_read() -> None:
-    assert (
-        airflow_connections.read_variable("kafka_default", airflow_connections.write_variable("kafka_default", SASL))
-        == SASL
-    )
+    variables = airflow_connections.write_variable("kafka_default", SASL)
+    assert airflow_connections.read_variable("kafka_default", variables) == SASL
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"extra": [1]}', '{"extra": "{secret"}', "kafka://?__extra__={secret"])
 def test_a_connection_that_is_not_there_or_not_readable(text: str) -> None:
-    with pytest.raises(InvalidPipeline, match=r"connection 'k8' (.|\n)*AIRFLOW_CONN_K8(.|\n)*Nothing was") as caught:
+    code = "connection-unreadable" if text else "connection-missing"
+    with raises(InvalidPipeline, code, r"'k8'(.|\n)*AIRFLOW_CONN_K8") as caught:
         airflow_connections.read_variable("k8", {"AIRFLOW_CONN_K8": text})
     assert "secret" not in str(caught.value)
     assert caught.value.__cause__ is None or "secret" not in str(caught.value.__cause__)
@@ -352,11 +351,11 @@ def test_live_parts_look_the_name_up(tmp_path: Path) -> None:
     assert parts.kafka("kafka_default", None) == parsed()
     assert parts.kafka(None, None).describe() == "bare:9092"
     assert parts.kafka(None, "mine:1").describe() == "mine:1"
-    with pytest.raises(InvalidPipeline, match="connection 'k9' does not exist"):
+    with raises(InvalidPipeline, "connection-missing", "'k9'"):
         LiveServices(settings).kafka("k9", None)
 
 
 def test_without_a_client_a_connection_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
-    with pytest.raises(InvalidPipeline, match=r"Not installed: confluent_kafka(.|\n)*pip install 'onceonly\[kafka\]'"):
+    with raises(InvalidPipeline, "package-missing", r"confluent_kafka(.|\n)*pip install 'onceonly\[kafka\]'"):
         KafkaConnection.plaintext("b:9092")

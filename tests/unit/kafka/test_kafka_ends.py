@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
+from codes import raises
 
 from onceonly.errors import NotCommitted, OutcomeUnknown
 from onceonly.kafka.transactions import Transactions
@@ -23,6 +23,6 @@ class Silent:
 def test_an_end_without_an_answer_is_not_said_to_have_published_nothing() -> None:
     known = Transactions({"bootstrap_servers": "nowhere:1"})
     known._client, known._version = Silent(), 2  # type: ignore[assignment]
-    with pytest.raises(OutcomeUnknown, match=r"did not confirm it: Error 51\.") as error:
+    with raises(OutcomeUnknown, "transaction-end-unconfirmed", r"Error 51\.") as error:
         known.end("an id", 1, 0, commit=True)
     assert "Nothing was published" not in str(error.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from codes import raises
 from confluent_kafka import KafkaError, KafkaException
 
 from onceonly.errors import NotCommitted
@@ -38,13 +39,14 @@ def test_new_leader_is_waited_for(client: TopicClient, name: str) -> None:
 
 
 def test_leader_that_stays_away_is_no_answer(client: TopicClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert client.admin  # made with the usual time-out
     monkeypatch.setattr(topic, "TIMEOUT", -1.0)
-    with pytest.raises(NotCommitted):
+    with raises(NotCommitted, "kafka-unreachable"):
         client._request(Moving(KafkaError.UNKNOWN_LEADER_EPOCH))
 
 
 def test_other_errors_are_not_repeated(client: TopicClient) -> None:
     request = Moving(KafkaError.UNKNOWN)
-    with pytest.raises(NotCommitted):
+    with raises(NotCommitted, "kafka-unreachable"):
         client._request(request)
     assert request.asked == 1

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
+from codes import raises
 
 from onceonly.errors import NotCommitted
 from onceonly.kafka.oidc import Tokens
@@ -68,7 +69,7 @@ def test_it_is_asked_once_with_the_client_s_credentials(endpoint: Endpoint) -> N
 )
 def test_what_is_no_token_can_be_tried_again(endpoint: Endpoint, status: int, answer: str) -> None:
     endpoint.status, endpoint.answer = status, answer
-    with pytest.raises(NotCommitted, match="no token from http://127") as caught:
+    with raises(NotCommitted, "token-not-issued", "http://127") as caught:
         tokens(endpoint).token()
     assert "s3cret" not in str(caught.value)
 
@@ -76,6 +77,6 @@ def test_what_is_no_token_can_be_tried_again(endpoint: Endpoint, status: int, an
 def test_credentials_are_not_sent_on(endpoint: Endpoint) -> None:
     endpoint.status, endpoint.headers = 307, {"Location": f"http://127.0.0.1:{endpoint.server_port}/elsewhere"}
     endpoint.answer = "moved"
-    with pytest.raises(NotCommitted):
+    with raises(NotCommitted, "token-not-issued"):
         tokens(endpoint).token()
     assert len(endpoint.asked) == 1

@@ -20,7 +20,7 @@ from onceonly.sinks.kafka.outcome import TransactionFinisher, TxOutcome
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafkaoutcome, "SETTLED", 0.05)
     monkeypatch.setattr(kafkaoutcome, "PATIENCE", 0.0)
-    monkeypatch.setattr(markers, "MISSING", 0.0)
+    monkeypatch.setattr(markers, "MISSING_SECONDS", 0.0)
 
 
 def settle(log: Any, tx: Part | None = None) -> TxOutcome:

@@ -27,7 +27,7 @@ Look = tuple[MarkerState, MarkerState]
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafkaoutcome, "SETTLED", 0.05)
-    monkeypatch.setattr(markers, "MISSING", 0.0)
+    monkeypatch.setattr(markers, "MISSING_SECONDS", 0.0)
 
 
 def spooled(folder: Path, value: bytes = b"value", rows: int = 2) -> Part:
@@ -312,7 +312,7 @@ def test_late_answer_of_a_broker_counts(monkeypatch: pytest.MonkeyPatch) -> None
             self.done.append("ends")
             return dict.fromkeys(partitions, 8 if len(self.done) == 1 else 9)
 
-    monkeypatch.setattr(markers, "MISSING", 10.0)
+    monkeypatch.setattr(markers, "MISSING_SECONDS", 10.0)
     assert Writer(Behind()).compare(last()).answer is Answer.SAME
 
 

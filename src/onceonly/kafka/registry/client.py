@@ -80,9 +80,13 @@ class RegistryConnection:
                     text = text.replace(part, "***")
         return text
 
-    def invalid(self, why: str, todo: str) -> InvalidPipeline:
+    def invalid(self, why: str, todo: str, code: str = "registry-connection-invalid") -> InvalidPipeline:
+        """Return the error for a setting of this connection."""
         return InvalidPipeline(
-            f"the schema registry of the connection '{self.name}' cannot be used.", why, f"{todo} Nothing was written."
+            f"the schema registry of the connection '{self.name}' cannot be used.",
+            why,
+            f"{todo} Nothing was written.",
+            code=code,
         )
 
     def __repr__(self) -> str:
@@ -90,7 +94,9 @@ class RegistryConnection:
 
     def _check(self) -> None:
         if missing := [name for name in NEEDED if find_spec(name) is None]:
-            raise self.invalid(f"Not installed: {', '.join(missing)}.", "pip install 'onceonly[registry]'.")
+            raise self.invalid(
+                f"Not installed: {', '.join(missing)}.", "pip install 'onceonly[registry]'.", code="package-missing"
+            )
         for url in self.settings.get("url", "").split(","):
             if urlsplit(url.strip()).scheme not in ("http", "https") or not urlsplit(url.strip()).hostname:
                 raise self.invalid("'url' is missing, or is not an address.", "Set it in the extra: https://host:port.")
@@ -280,6 +286,7 @@ class Registry:
                 f"the schema registry {self.connection.describe()} does not answer.",
                 self.connection.scrub(f"Asked for {what}: {type(error).__name__}: {error}."),
                 "Retry when it does, or correct the connection. Nothing was written.",
+                code="registry-unreachable",
             ) from None
 
     def _error_of_answer(self, what: str, error: Any) -> NotCommitted:
@@ -289,10 +296,12 @@ class Registry:
         where = f"the schema registry {self.connection.describe()}"
         if status in REFUSED:
             todo = "Correct the connection's credentials, or grant the right to read it. Nothing was written."
-            return InvalidPipeline(f"{where} refuses {what}.", why, todo)
+            return InvalidPipeline(f"{where} refuses {what}.", why, todo, code="registry-access-denied")
         if 400 <= status < 500 and status not in (408, 429):
-            return InvalidPipeline(f"{where} has no usable {what}.", why, "Correct that. Nothing was written.")
-        return NotCommitted(f"{where} fails.", why, "Retry when it works again. Nothing was written.")
+            todo = "Correct that. Nothing was written."
+            return InvalidPipeline(f"{where} has no usable {what}.", why, todo, code="registry-request-refused")
+        todo = "Retry when it works again. Nothing was written."
+        return NotCommitted(f"{where} fails.", why, todo, code="registry-unreachable")
 
 
 def _form(compiled: bool) -> str | None:

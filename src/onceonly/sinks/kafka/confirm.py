@@ -22,7 +22,7 @@ def confirm_open(
     """
     ends = transactions.ends(_partitions_of(transactions.describe(written)))
     descriptions = transactions.describe(written)
-    starts = transactions.all_starts(_partitions_of(descriptions))
+    starts = transactions.read_all_starts(_partitions_of(descriptions))
     confirmed: dict[str, Tx] = {}
     for id, producer in written.items():
         description = _require_open(config, id, producer, descriptions.get(id))

@@ -134,7 +134,7 @@ def compare(client: Cluster, bootstrap: str, names: Sequence[str], last: Publica
     Raises:
         NotCommitted: the brokers do not answer.
     """
-    deadline = monotonic() + markers.MISSING
+    deadline = monotonic() + markers.MISSING_SECONDS
     while True:
         history = _compare(client, read(client, bootstrap, names), last)
         if history.answer is not Answer.WENT_BACK or monotonic() > deadline:

@@ -68,14 +68,14 @@ class TransactionFinisher:
 
     def _watch(self, parts: Sequence[Part]) -> None:
         """Let the logs be read once for all of these parts."""
-        self._transactions.watch({part.tx.producer: _ends(part.tx) for part in parts if part.tx}, self._topics)
+        self._transactions.share_scans({part.tx.producer: _ends(part.tx) for part in parts if part.tx}, self._topics)
 
     def _prepare(self, txs: Sequence[Tx]) -> None:
         """Ask at once what `settle` asks first. It only saves requests: what fails is asked again, and explained."""
         if len(txs) > 1:
             with suppress(OnceonlyError):
-                self._transactions.prepare({tx.producer: _ends(tx) for tx in txs}, self._topics)
-                self._transactions.prepare_ends(tx.id for tx in txs)
+                self._transactions.prefetch_pages({tx.producer: _ends(tx) for tx in txs}, self._topics)
+                self._transactions.prefetch_coordinators(tx.id for tx in txs)
 
     def settle(self, part: Part) -> TxOutcome:
         """Commit the transaction if it is open. Reads the log before each attempt to end it.
@@ -270,7 +270,7 @@ class TransactionFinisher:
                 "other partitions. Do not abort it by hand: its rows in the partitions without a marker would be lost. "
                 "Restore their logs from a replica or a copy, then: onceonly recover."
             )
-        starts = self._transactions.starts(tx.producer_id, _without_marker(states))
+        starts = self._transactions.read_starts(tx.producer_id, _without_marker(states))
         commands = [
             f"kafka-transactions --bootstrap-server … abort --topic {topic} --partition {number} --start-offset {start}"
             for (topic, number), start in sorted(starts.items())
@@ -303,7 +303,7 @@ class TransactionFinisher:
         """Return what the log shows of the transaction, by partition."""
         since = _ends(tx)
         ids = {topic: self._topics[topic] for topic, _ in since}
-        return self._transactions.look_at_all(since, tx.producer_id, tx.epoch, ids, alone=not tx.has_pooled_id)
+        return self._transactions.read_marker_states(since, tx.producer, ids, has_one_transaction=not tx.has_pooled_id)
 
 
 def is_open(described: Described | None, tx: Tx) -> bool:

@@ -370,7 +370,7 @@ class KafkaWriter(
         txns = set(list_transactions(self._spool.list_names(), prefix))
         if self.config.guarantee == "exactly-once":
             with self._transactions() as transactions:
-                for id in transactions.open(transactional_ids.unique_ids_pattern(prefix)):
+                for id in transactions.list_open(transactional_ids.unique_ids_pattern(prefix)):
                     txn = transactional_ids.owner(id)
                     if txn:
                         txns.add(txn)
@@ -378,7 +378,7 @@ class KafkaWriter(
 
     def _fence_open(self, transactions: Transactions, txn: Transaction, keep: set[str]) -> None:
         """Fence the unique ids of this transaction that are open, without those to keep."""
-        open_ids = transactions.open(transactional_ids.unique_ids_pattern(txn.name))
+        open_ids = transactions.list_open(transactional_ids.unique_ids_pattern(txn.name))
         side_by_side(transactions.fence, [id for id in open_ids if id not in keep])
 
     # ---- the pool
@@ -390,7 +390,7 @@ class KafkaWriter(
         if self.config.ids != "pool":
             return []
         with self._transactions() as transactions:
-            open_ids = transactions.open(transactional_ids.pooled_ids_pattern(prefix))
+            open_ids = transactions.list_open(transactional_ids.pooled_ids_pattern(prefix))
             descriptions = transactions.describe(open_ids)
         _, pipeline, sink = prefix.split("-")
         pooled_transactions = []

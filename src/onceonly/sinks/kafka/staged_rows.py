@@ -98,7 +98,7 @@ def find_cut_logs(cluster: Cluster, handle: Handle) -> frozenset[End]:
 
 def _ends_of_short_logs(cluster: Cluster, log_ends: list[LogEnd]) -> list[LogEnd]:
     """Return those above the present end of their log, also when it is read again: a new leader may be behind."""
-    deadline = monotonic() + markers.MISSING
+    deadline = monotonic() + markers.MISSING_SECONDS
     while True:
         present_ends = cluster.ends({log_end.partition for log_end in log_ends})
         short = [log_end for log_end in log_ends if present_ends[log_end.partition] < log_end.end]

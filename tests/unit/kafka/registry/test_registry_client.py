@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from codes import raises
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from schema_registry import FakeRegistry, serving
 
@@ -126,20 +127,20 @@ def test_basic_authentication_from_the_extra_or_the_address(server: FakeRegistry
 @pytest.mark.parametrize("settings", [{}, {"basic.auth.user.info": "ann:wrong-one"}])
 def test_refused_credentials_are_for_the_user_and_not_shown(server: FakeRegistry, settings: dict[str, str]) -> None:
     server.login = "ann:right-one"
-    with pytest.raises(InvalidPipeline, match=r"refuses schema id 1(.|\n)*401(.|\n)*Nothing was written") as caught:
+    with raises(InvalidPipeline, "registry-access-denied", r"schema id 1(.|\n)*401") as caught:
         registry(server, **settings).schema(1)
     assert "-one" not in str(caught.value)
 
 
 def test_a_subject_without_rights(server: FakeRegistry) -> None:
     server.forbidden.add("orders-value")
-    with pytest.raises(InvalidPipeline, match=r"refuses subject 'orders-value'(.|\n)*403"):
+    with raises(InvalidPipeline, "registry-access-denied", r"'orders-value'(.|\n)*403"):
         registry(server).latest("orders-value")
 
 
 def test_trouble_of_the_registry_may_be_retried(server: FakeRegistry) -> None:
     server.failing = 503
-    with pytest.raises(NotCommitted, match=r"fails(.|\n)*503(.|\n)*Retry") as caught:
+    with raises(NotCommitted, "registry-unreachable", "503") as caught:
         registry(server).schema(1)
     assert not isinstance(caught.value, InvalidPipeline)
 
@@ -148,30 +149,30 @@ def test_a_registry_that_is_not_there_may_be_retried() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))  # taken, and nobody listens
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        with pytest.raises(NotCommitted, match=f"{url} (.|\n)*does not answer(.|\n)*Retry") as caught:
+        with raises(NotCommitted, "registry-unreachable", url) as caught:
             Registry(RegistryConnection.parse({"url": url}, "shop")).schema(1)
     assert not isinstance(caught.value, InvalidPipeline)
 
 
 @pytest.mark.parametrize(
-    ("settings", "why"),
+    ("settings", "setting"),
     [
-        ({}, "'url' is missing"),
-        ({"url": "registry:8081"}, "'url' is missing, or is not an address"),
-        ({"url": "http://r", "basic.auth": "ann:secret"}, "'basic.auth' is not known"),
-        ({"url": "http://r", "basic.auth.user.info": "secret"}, "has no ':'"),
-        ({"url": "http://ann:secret@r", "basic.auth.user.info": "bob:secret"}, "several logins"),
+        ({}, "'url'"),
+        ({"url": "registry:8081"}, "'url'"),
+        ({"url": "http://r", "basic.auth": "ann:secret"}, "'basic.auth'"),
+        ({"url": "http://r", "basic.auth.user.info": "secret"}, "'basic.auth.user.info'"),
+        ({"url": "http://ann:secret@r", "basic.auth.user.info": "bob:secret"}, "'basic.auth.user.info'"),
     ],
 )
-def test_settings_that_cannot_work_are_refused_by_name(settings: dict[str, Any], why: str) -> None:
-    with pytest.raises(InvalidPipeline, match=f"connection 'shop'(.|\n)*{why}") as caught:
+def test_settings_that_cannot_work_are_refused_by_name(settings: dict[str, Any], setting: str) -> None:
+    with raises(InvalidPipeline, "registry-connection-invalid", f"'shop'(.|\n)*{setting}") as caught:
         RegistryConnection.parse(settings, "shop")
     assert "secret" not in str(caught.value)
 
 
 def test_a_certificate_that_is_not_there_is_named() -> None:
     connection = RegistryConnection.parse({"url": "https://localhost", "ssl.ca.location": "/nowhere.pem"}, "shop")
-    with pytest.raises(InvalidPipeline, match=r"connection 'shop'(.|\n)*Correct the connection's extra"):
+    with raises(InvalidPipeline, "registry-connection-invalid", "'shop'"):
         Registry(connection).schema(1)
 
 
