@@ -61,22 +61,22 @@ class ConnectJob:
     connections: Lookup
 
     def run(self, name: str, epoch: int, owner: str) -> None:
-        parts = self._parts()
-        stage(parts, open_coordinator(parts, log=self.notify), name, epoch, owner, self.say)
+        services = self._services()
+        stage(services, open_coordinator(services, log=self.notify), name, epoch, owner, self.say)
 
     def end(self) -> None:
-        interrupt(self._parts())
+        interrupt(self._services())
 
-    def _parts(self) -> LiveServices:
+    def _services(self) -> LiveServices:
         return LiveServices(replace(Settings.from_env(), spark_remote=self.spark.remote), self.connections)
 
 
-def interrupt(parts: LiveServices) -> None:
+def interrupt(services: LiveServices) -> None:
     """Interrupt what the Connect server does for this process's session, and for no other.
 
     From a thread: a signal handler may have interrupted its client.
     """
-    threading.Thread(target=lambda: parts.spark().interruptAll(), daemon=True).start()
+    threading.Thread(target=lambda: services.spark().interruptAll(), daemon=True).start()
 
 
 @dataclass
@@ -128,9 +128,9 @@ def start_program(
     spark: SparkConnection, step: str, arguments: Sequence[str], settings: Settings, env: Mapping[str, str]
 ) -> Iterator[subprocess.Popen[str]]:
     """Run the program of `step` under spark-submit, with the driver in it, for no longer than this block."""
-    target = replace(spark, conf=jvm.class_path(settings) | spark.conf)  # of this machine: the driver will run here
-    with hidden_properties(redaction.secret(target.conf)) as hidden:
-        program_line = spark_submit.build_client_arguments(target, settings, step, arguments)
+    spark = replace(spark, conf=jvm.class_path(settings) | spark.conf)  # of this machine: the driver will run here
+    with hidden_properties(redaction.secret(spark.conf)) as hidden:
+        program_line = spark_submit.build_client_arguments(spark, settings, step, arguments)
         line = [spark_submit.find_spark_submit(), *hidden.arguments, *program_line]
         with child_process.start_group(line, settings, env, hidden.inherited) as child:
             yield child

@@ -53,29 +53,29 @@ class OutputDataset(Dataset):
     fields: Fields = ()
 
 
-def list_inputs(parts: LiveServices, checkpoint: Checkpoint) -> Iterator[InputDataset]:
+def list_inputs(services: LiveServices, checkpoint: Checkpoint) -> Iterator[InputDataset]:
     """Yield what the checkpoint reads: topics, tables and folders, with the range of each."""
     pipeline = Pipeline.from_json(checkpoint.definition)
     for range_ in checkpoint.ranges:
         source = pipeline.source_of(range_.topic)
         if isinstance(source, Stored):
-            yield InputDataset(*_split_uri(parts.settings.locate(source.path)), range_)
+            yield InputDataset(*_split_uri(services.settings.locate(source.path)), range_)
         elif source:
-            yield InputDataset(_brokers_namespace(parts, source), range_.topic, range_)
+            yield InputDataset(_brokers_namespace(services, source), range_.topic, range_)
 
 
-def list_outputs(parts: LiveServices, checkpoint: Checkpoint) -> Iterator[OutputDataset]:
+def list_outputs(services: LiveServices, checkpoint: Checkpoint) -> Iterator[OutputDataset]:
     """Yield what it has published, sink by sink; no application state, and nothing of a sink that was given up."""
     pipeline = Pipeline.from_json(checkpoint.definition)
     for name in checkpoint.published:
         config, handle = pipeline.sink(name), checkpoint.handles[name]
         if "topics" in handle:
-            yield from _written_topics(parts, config, handle)
+            yield from _written_topics(services, config, handle)
         else:
-            yield from _written_places(parts, config, handle)
+            yield from _written_places(services, config, handle)
 
 
-def list_intended_outputs(parts: LiveServices, checkpoint: Checkpoint) -> Iterator[OutputDataset]:
+def list_intended_outputs(services: LiveServices, checkpoint: Checkpoint) -> Iterator[OutputDataset]:
     """Yield what it would publish or would have published, by the same names.
 
     Nothing is read, so nothing is counted.
@@ -86,25 +86,25 @@ def list_intended_outputs(parts: LiveServices, checkpoint: Checkpoint) -> Iterat
         topics = handle.get("topics") or allowed_topics
         if topics:
             for topic in topics:
-                yield OutputDataset(_brokers_namespace(parts, config), topic, config.name)
+                yield OutputDataset(_brokers_namespace(services, config), topic, config.name)
         else:
             for uri in _uris(config, handle):
-                yield OutputDataset(*_name_place(parts, uri), config.name)
+                yield OutputDataset(*_name_place(services, uri), config.name)
 
 
-def _written_topics(parts: LiveServices, config: SinkConfig, handle: Mapping[str, Any]) -> Iterator[OutputDataset]:
+def _written_topics(services: LiveServices, config: SinkConfig, handle: Mapping[str, Any]) -> Iterator[OutputDataset]:
     topics = list(handle["topics"])
     counts = _counts(handle, len(topics))
-    fields = _avro_fields(parts, config)
+    fields = _avro_fields(services, config)
     for topic in topics:
-        yield OutputDataset(_brokers_namespace(parts, config), topic, config.name, *counts, fields)
+        yield OutputDataset(_brokers_namespace(services, config), topic, config.name, *counts, fields)
 
 
-def _written_places(parts: LiveServices, config: SinkConfig, handle: Mapping[str, Any]) -> Iterator[OutputDataset]:
+def _written_places(services: LiveServices, config: SinkConfig, handle: Mapping[str, Any]) -> Iterator[OutputDataset]:
     uris = _uris(config, handle)
     counts = _counts(handle, len(uris))
     for uri in uris:
-        yield OutputDataset(*_name_place(parts, uri), config.name, *counts, _delta_fields(handle))
+        yield OutputDataset(*_name_place(services, uri), config.name, *counts, _delta_fields(handle))
 
 
 def _uris(config: SinkConfig, handle: Mapping[str, Any]) -> tuple[str, ...]:
@@ -116,8 +116,8 @@ def _uris(config: SinkConfig, handle: Mapping[str, Any]) -> tuple[str, ...]:
     return uris
 
 
-def _name_place(parts: LiveServices, uri: str) -> tuple[str, str]:
-    return _split_uri(parts.settings.locate(uri.removeprefix(BELOW_HOME)))
+def _name_place(services: LiveServices, uri: str) -> tuple[str, str]:
+    return _split_uri(services.settings.locate(uri.removeprefix(BELOW_HOME)))
 
 
 def _counts(handle: Mapping[str, Any], place_count: int) -> tuple[int | None, int | None, int | None]:
@@ -130,9 +130,9 @@ def _counts(handle: Mapping[str, Any], place_count: int) -> tuple[int | None, in
     return handle.get("rows"), handle.get("bytes"), files
 
 
-def _brokers_namespace(parts: LiveServices, config: Any) -> str:
+def _brokers_namespace(services: LiveServices, config: Any) -> str:
     """Return kafka://host:port: the first address stands for the cluster."""
-    return f"kafka://{parts.kafka(config.connection, config.bootstrap).bootstrap.split(',')[0].strip()}"
+    return f"kafka://{services.kafka(config.connection, config.bootstrap).bootstrap.split(',')[0].strip()}"
 
 
 def _split_uri(uri: str) -> tuple[str, str]:
@@ -159,13 +159,13 @@ def _delta_fields(handle: Mapping[str, Any]) -> Fields:
     return ()
 
 
-def _avro_fields(parts: LiveServices, config: SinkConfig) -> Fields:
+def _avro_fields(services: LiveServices, config: SinkConfig) -> Fields:
     """Return the fields of a sink's Avro schema file; none where there is none, or it cannot be read."""
     file = str(getattr(config, "schema", None) or "")
     if not file.endswith(".avsc"):
         return ()
     with suppress(OSError, ValueError, KeyError, TypeError):
-        schema = json.loads((parts.settings.project / file).read_text())
+        schema = json.loads((services.settings.project / file).read_text())
         return tuple((str(field["name"]), _type_name(field["type"])) for field in schema["fields"])
     return ()
 

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from onceonly.runtime.live_services import LiveServices
 
 
-def measure_lag(parts: LiveServices, summary: Summary) -> Lag:
+def measure_lag(services: LiveServices, summary: Summary) -> Lag:
     """Return how far a pipeline is behind. Asks the sources once; whatever they fail with is the answer."""
     try:
-        sources = parts.sources(Pipeline.from_json(summary.latest.definition))
+        sources = services.sources(Pipeline.from_json(summary.latest.definition))
         logs = [source.log() for source in sources.values()]
         readable, hidden = _count_uncovered([log for log in logs if log.kind == KAFKA], summary)
         versions = sum(_count_uncovered([log for log in logs if log.kind != KAFKA], summary))

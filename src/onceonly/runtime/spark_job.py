@@ -34,7 +34,7 @@ def stage(argv: list[str]) -> int:
     reports, connections = of_driver[:1], of_driver[2:]
     since = int(of_driver[1]) if of_driver else None
     return _run(
-        lambda parts, coordinator, say: spark_stage.stage(parts, coordinator, name, int(epoch), owner, say, since),
+        lambda services, coordinator, say: spark_stage.stage(services, coordinator, name, int(epoch), owner, say, since),
         reports,
         connections,
     )
@@ -43,7 +43,7 @@ def stage(argv: list[str]) -> int:
 def gate(argv: list[str]) -> int:
     """Examine the staged rows of PIPELINE EPOCH for BY, and write the lines to REPORT; perhaps by CONNECTIONS."""
     name, epoch, by, report, *connections = argv
-    return _run(lambda parts, coordinator, say: coordinator.gate(name, int(epoch), by), [report], connections)
+    return _run(lambda services, coordinator, say: coordinator.gate(name, int(epoch), by), [report], connections)
 
 
 def tables(names: list[str]) -> int:
@@ -80,8 +80,8 @@ def _run(step: Step, report_uris: list[str], connection_files: list[str]) -> int
 
     code = 0
     try:
-        parts = LiveServices()
-        step(parts, live_services.open_coordinator(parts, log=notify), write)
+        services = LiveServices()
+        step(services, live_services.open_coordinator(services, log=notify), write)
     except Exception as error:
         write(str(error) if isinstance(error, OnceonlyError) else first_sentence(error))
         code = exit_code(error)
