@@ -26,24 +26,28 @@ class BadRecords:
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._policy = {source.input_name: bad_records(source) for source in pipeline.sources}
-        self._judged_rows: dict[str, Any] = {}  # by topic: a DataFrame of all records, persisted
+        self._rows_by_topic: dict[str, Any] = {}  # by topic: a DataFrame of all records, persisted
         self._record_counts: dict[str, int] = {}  # by topic
         self._undecoded_counts: dict[str, int] = {}  # by topic
         self._rejected_count = 0  # by the transform
 
-    def judges(self, topic: str) -> bool:
+    def sets_apart(self, topic: str) -> bool:
         """Return whether the topic's bad records are set apart, and do not fail the stage."""
         return self._policy[topic] != FAIL
 
-    def select_decoded(self, topic: str, judged: Any) -> Any:
-        """Count the records of the topic, and return those that could be decoded. `judged`: all of them, persisted."""
+    def select_decoded(self, topic: str, rows_with_errors: Any) -> Any:
+        """Count the records of the topic, and return those that could be decoded.
+
+        Args:
+            rows_with_errors: all of them, persisted: see `decode_results`.
+        """
         from onceonly.spark import decode_results
 
-        self._judged_rows[topic] = judged
-        self._record_counts[topic], self._undecoded_counts[topic] = decode_results.count_failures(judged)
-        return decode_results.select_decoded(judged)
+        self._rows_by_topic[topic] = rows_with_errors
+        self._record_counts[topic], self._undecoded_counts[topic] = decode_results.count_failures(rows_with_errors)
+        return decode_results.select_decoded(rows_with_errors)
 
-    def read(self, topic: str, rows: Any) -> None:
+    def count_records(self, topic: str, rows: Any) -> None:
         """Count the records of a topic whose bad ones fail the stage."""
         self._record_counts[topic] = rows.count()
 
@@ -54,7 +58,7 @@ class BadRecords:
         if max_bad is not None and is_beyond(max_bad, bad, records):
             raise _too_many(checkpoint, bad, records, max_bad, self._describe_first())
 
-    def letters(self, chosen: Any | None, read: Read, once: Once) -> Any:
+    def make_dead_letters(self, chosen: Any | None, read: Read, once: Once) -> Any:
         """Return the rows for the sink of dead letters.
 
         Args:
@@ -65,9 +69,9 @@ class BadRecords:
         from onceonly.spark import decode_results
 
         parts = []
-        for topic, judged_rows in self._judged_rows.items():
+        for topic, rows_with_errors in self._rows_by_topic.items():
             if self._policy[topic] == DEAD_LETTER:
-                parts.append(decode_results.select_failed(judged_rows))
+                parts.append(decode_results.select_failed(rows_with_errors))
         if chosen is not None:
             parts.append(self._look_up_chosen(chosen, _union_of_topics(self._policy, read), once))
         if not parts:
@@ -86,7 +90,7 @@ class BadRecords:
         from onceonly.spark import decode_results
 
         _check_columns(self._pipeline, chosen)
-        bad_rows = [decode_results.select_failed(judged_rows) for judged_rows in self._judged_rows.values()]
+        bad_rows = [decode_results.select_failed(rows_with_errors) for rows_with_errors in self._rows_by_topic.values()]
         if not bad_rows:
             bad_rows = [_without_rows(records)]
         rejected_rows = once(decode_results.find_rejected_records(chosen, records, _union(bad_rows)))
@@ -107,8 +111,8 @@ class BadRecords:
         """Return a sentence about one of them, for people; empty if all were decoded."""
         from onceonly.spark import decode_results
 
-        for judged_rows in self._judged_rows.values():
-            bad_row = decode_results.select_failed(judged_rows).orderBy("topic", "partition", "offset").first()
+        for rows_with_errors in self._rows_by_topic.values():
+            bad_row = decode_results.select_failed(rows_with_errors).orderBy("topic", "partition", "offset").first()
             if bad_row:
                 where = f"topic '{bad_row['topic']}' partition {bad_row['partition']} offset {bad_row['offset']}"
                 return f" The first one: {where}. {bad_row['error']}"

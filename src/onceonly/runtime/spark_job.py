@@ -34,7 +34,9 @@ def stage(argv: list[str]) -> int:
     reports, connections = of_driver[:1], of_driver[2:]
     since = int(of_driver[1]) if of_driver else None
     return _run(
-        lambda services, coordinator, say: spark_stage.stage(services, coordinator, name, int(epoch), owner, say, since),
+        lambda services, coordinator, say: spark_stage.stage(
+            services, coordinator, name, int(epoch), owner, say, since
+        ),
         reports,
         connections,
     )

@@ -176,11 +176,11 @@ class _OutputProducer:
         from onceonly.spark import text
 
         switch_off_skipping(self._spark)
-        outputs = dict(transforms.outputs(self._pipeline, result))
+        outputs = dict(transforms.select_outputs(self._pipeline, result))
         if self._pipeline.dead_letters:
             sink = str(self._pipeline.dead_letters)
             ranges = self._ranges_by_source(checkpoint.ranges)
-            outputs[sink] = self._bad.letters(
+            outputs[sink] = self._bad.make_dead_letters(
                 outputs.get(sink), lambda source: self._read_undecoded(source, ranges[source]), self._persist
             )
         if not has_data(checkpoint.ranges):
@@ -194,14 +194,14 @@ class _OutputProducer:
 
     def _read_batch(self, name: str, ranges: Ranges) -> Any:
         source, counts_bad = self._select_source(name), self._pipeline.counts_bad
-        if self._bad.judges(name):
-            judged_rows = _require_judge(source).read_with_errors(self._spark, ranges)
-            return self._bad.select_decoded(name, self._persist(judged_rows))
+        if self._bad.sets_apart(name):
+            rows_with_errors = _require_judge(source).read_with_errors(self._spark, ranges)
+            return self._bad.select_decoded(name, self._persist(rows_with_errors))
         batch = source.read(self._spark, ranges)
         if counts_bad or len(self._pipeline.sinks) > 1:
             batch = self._persist(batch)  # each sink runs a job of its own: the source is read once for all
         if counts_bad:
-            self._bad.read(name, batch)
+            self._bad.count_records(name, batch)
         return batch
 
     def _persist(self, batch: Any) -> Any:
@@ -273,4 +273,6 @@ def _classify_error(error: Exception, checkpoint: Checkpoint, settings: Settings
     if missing_jar:
         return missing_jar
     code, todo = spark_errors.classify(str(error))
-    return NotCommitted(what, spark_errors.describe_error(error, transforms.folders(settings)), todo, code=code)
+    return NotCommitted(
+        what, spark_errors.describe_error(error, transforms.list_own_folders(settings)), todo, code=code
+    )

@@ -89,7 +89,7 @@ def _check_allowed(dotted: str, module: str, settings: Settings) -> None:
             raise _foreign(dotted, name, spec, settings)
 
 
-def folders(settings: Settings) -> list[Path]:
+def list_own_folders(settings: Settings) -> list[Path]:
     """Return where code of the user's own is: the project, and the packages that the settings name, if loaded."""
     own_folders = [settings.project]
     for package in settings.transforms:
@@ -128,7 +128,7 @@ def _foreign(dotted: str, module: str, spec: ModuleSpec, settings: Settings) -> 
     )
 
 
-def outputs(pipeline: Pipeline, result: Any) -> Mapping[str, Any]:
+def select_outputs(pipeline: Pipeline, result: Any) -> Mapping[str, Any]:
     """Return a DataFrame per sink, from the transform's result.
 
     A single DataFrame is for every sink but that of dead letters. Dead letters may be in a dict, by the sink's name.

@@ -69,9 +69,9 @@ def pipeline(policy: Any = "dead_letter", **more: Any) -> Pipeline:
 
 def read(made: Pipeline, all: int = 100, bad: int = 3) -> BadRecords:
     found = BadRecords(made)
-    assert found.judges("orders") and not found.judges("plain")
+    assert found.sets_apart("orders") and not found.sets_apart("plain")
     assert found.select_decoded("orders", Rows(all, bad)).count() == all - bad
-    found.read("plain", Rows(all))
+    found.count_records("plain", Rows(all))
     return found
 
 
@@ -104,7 +104,7 @@ NAMED = ("topic", "partition", "offset", "error")
 def test_what_the_transform_names_counts_too() -> None:
     found = read(pipeline(max_bad=4))
     found.check(AT)
-    rows = found.letters(Rows(2, columns=NAMED), lambda _: Rows(100), lambda rows: rows)
+    rows = found.make_dead_letters(Rows(2, columns=NAMED), lambda _: Rows(100), lambda rows: rows)
     assert rows.count() == 3 + 2
     assert found.tally()["rejected"] == 2
     with raises(BadRecord, "too-many-bad-records", match="5 of 200 records"):
@@ -113,19 +113,19 @@ def test_what_the_transform_names_counts_too() -> None:
 
 def test_what_is_dropped_is_no_dead_letter() -> None:
     found = read(pipeline("drop"))
-    assert found.letters(None, lambda _: Rows(100), lambda rows: rows).count() == 0
+    assert found.make_dead_letters(None, lambda _: Rows(100), lambda rows: rows).count() == 0
     assert found.tally()["undecoded"] == {"orders": 3}
 
 
 def test_a_name_of_no_record_is_refused() -> None:
     with raises(InvalidPipeline, "dead-letters-invalid", match="topic 'o' partition 0 offset 1"):
-        read(pipeline()).letters(Rows(1, 1, NAMED), lambda _: Rows(100), lambda rows: rows)
+        read(pipeline()).make_dead_letters(Rows(1, 1, NAMED), lambda _: Rows(100), lambda rows: rows)
 
 
 @pytest.mark.parametrize("columns", [NAMED[:3], (*NAMED, "value")])
 def test_other_columns_are_refused(columns: tuple[str, ...]) -> None:
     with raises(InvalidPipeline, "dead-letters-invalid", match="Select topic, partition, offset, error"):
-        read(pipeline()).letters(Rows(1, columns=columns), lambda _: Rows(100), lambda rows: rows)
+        read(pipeline()).make_dead_letters(Rows(1, columns=columns), lambda _: Rows(100), lambda rows: rows)
 
 
 def test_a_pipeline_that_fails_on_them_counts_nothing() -> None:
@@ -135,5 +135,5 @@ def test_a_pipeline_that_fails_on_them_counts_nothing() -> None:
 
 def test_a_single_dataframe_is_for_every_sink_but_that_of_dead_letters() -> None:
     made, rows, letters = pipeline(), Rows(), Rows()
-    assert transforms.outputs(made, rows) == {"lake": rows}
-    assert transforms.outputs(made, {"lake": rows, "dead": letters}) == {"lake": rows, "dead": letters}
+    assert transforms.select_outputs(made, rows) == {"lake": rows}
+    assert transforms.select_outputs(made, {"lake": rows, "dead": letters}) == {"lake": rows, "dead": letters}
