@@ -37,7 +37,7 @@ def outlets(pipeline: Pipeline) -> list[Asset]:
 
 
 def inlets(pipeline: Pipeline) -> list[Asset]:
-    """Return the tables that it reads: its DAG, scheduled on them, follows the DAGs that write them."""
+    """Return the tables that a pipeline reads. A DAG that is scheduled on them follows the DAGs that write them."""
     return [Asset(name=uri, uri=uri) for uri in pipeline.tables.values()]
 
 

@@ -54,7 +54,7 @@ class OnceonlyOperator(BaseOperator):
         return open_coordinator(self.services(), log=self._log_transition)
 
     def _log_transition(self, checkpoint: Checkpoint, row: Row) -> None:
-        """Log, count and report that `row` has made `checkpoint` what it is."""
+        """Log, count and report a transition: `row`, and the checkpoint after it."""
         from onceonly.airflow import stats
         from onceonly.views.descriptions import describe_transition
 
@@ -71,19 +71,19 @@ class OnceonlyOperator(BaseOperator):
         self.log.info("%s", line)
 
     def _report_lineage(self, *checkpoints: Checkpoint) -> None:
-        """Report to OpenLineage what they have read and, once it is published, written."""
+        """Report to OpenLineage what checkpoints have read, and what they have published."""
         from onceonly.airflow import lineage
 
         self._keep_lineage(lineage.collect_lineage, checkpoints)
 
     def _report_gate_lineage(self, *checkpoints: Checkpoint) -> None:
-        """Report to OpenLineage what their gates found, and what aborted ones of them do not bring."""
+        """Report to OpenLineage what the gates of checkpoints found, and what aborted checkpoints do not publish."""
         from onceonly.airflow import lineage
 
         self._keep_lineage(lineage.collect_gate_lineage, checkpoints)
 
     def _report_abort_lineage(self, *checkpoints: Checkpoint) -> None:
-        """Report to OpenLineage what the aborted ones of them do not bring."""
+        """Report to OpenLineage what aborted checkpoints do not publish."""
         from onceonly.airflow import lineage
 
         self._keep_lineage(lineage.collect_abort_lineage, checkpoints)
@@ -140,7 +140,7 @@ class CheckpointOperator(OnceonlyOperator):
 
 
 def owner_of(context: Any) -> str:
-    """Return the owner key of the task's run: that of its plan task, whatever the installation's id is by now."""
+    """Return the owner key of the task's run: the plan task has left it, so another installation id changes nothing."""
     owner: str | None = context["ti"].xcom_pull(task_ids=PLAN_TASK, key=OWNER)
     return owner or make_owner(context)
 

@@ -47,7 +47,7 @@ def is_enabled() -> bool:
 
 
 def collect_lineage(services: LiveServices, *checkpoints: Checkpoint) -> Lineage:
-    """Return what they have read and, once it is published, written.
+    """Return what checkpoints have read, and what they have published.
 
     Checkpoints of several pipelines: their inputs are left out, else each would seem to go into every output.
     """
@@ -83,7 +83,7 @@ def _read_checks(
 
 
 def collect_abort_lineage(services: LiveServices, *checkpoints: Checkpoint) -> Lineage:
-    """Return what the aborted ones of them do not bring. An output would say that something was written."""
+    """Return what aborted checkpoints do not publish: no output, which would say that something was written."""
     facets = []
     for checkpoint in checkpoints:
         facet = _checkpoint_facet(checkpoint)

@@ -14,7 +14,7 @@ ClusterOf = Callable[[str], str | None]  # by the id of a connection: the addres
 
 
 def stop_all(state: StateTable, alive: Alive, cluster_of: ClusterOf) -> Iterator[str]:
-    """Have them ended, and yield for people what was done.
+    """Stop the drivers that no task waits for, and yield a line for each.
 
     They are fenced as it is: this gives back what they occupy.
     It goes by what the submitting task has noted, so a driver whose submission was never answered is not found.
@@ -35,7 +35,7 @@ def _is_awaited(state: StateTable, note: NamedDriver, alive: Alive) -> bool:
 
 
 def _stop(note: NamedDriver, cluster_of: ClusterOf) -> str:
-    """Have a driver ended, forget it once it has, and return for people what was done."""
+    """Stop a driver, forget it once it has ended, and return a line that says what was done."""
     driver = Driver(note.driver["master"], note.driver["driver"], note.driver["report"])
     name = f"{driver.driver} of {note.pipeline} epoch {note.epoch}, which no task waits for"
     try:

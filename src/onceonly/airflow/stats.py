@@ -58,7 +58,7 @@ def is_enabled() -> bool:
 
 @contextmanager
 def log_errors() -> Iterator[None]:
-    """Log any error within: nothing that is only told to others makes a task fail."""
+    """Log any error of the block: a task does not fail because metrics or lineage cannot be sent."""
     try:
         yield
     except Exception as error:

@@ -38,7 +38,7 @@ class DriverTrigger(BaseTrigger):
         self._logged_state = ""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return what a triggerer needs to wait for it; nothing of it is secret."""
+        """Return the path and the arguments of this trigger, as Airflow stores them; none of them is secret."""
         names = ("master", "driver", "report", "started", "deadline")
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
@@ -84,7 +84,7 @@ class DriverTrigger(BaseTrigger):
         self.log.error("driver %s may still be running: %s", self.driver, problem or "it has not ended yet")
 
     async def _is_awaited(self) -> tuple[bool, str]:
-        """Whether the task still waits for this driver; and why that is not known, or nothing."""
+        """Return whether the task still waits for this driver, and why that is not known; else an empty text."""
         task = self.task_instance
         if task is None:
             return False, ""

@@ -9,8 +9,7 @@ from rich.text import Text
 
 from onceonly import redaction
 from onceonly.checkpoint.model import Checkpoint
-from onceonly.cli import console as show
-from onceonly.cli import environment, manual
+from onceonly.cli import console, environment, manual
 from onceonly.cli.app import json_option, print_json
 from onceonly.cli.manual import person, seen_option
 from onceonly.errors import InvalidPipeline
@@ -64,7 +63,7 @@ def accept_loss(pipeline: str, sink: str, removed: bool, reason: str, seen: int 
             answer = _loss_json(loss)
         return print_json(redaction.hide_credentials(answer))
     words = f"{pipeline}: sink '{sink}' continues from its target as it is, recorded by {person()}: {reason}"
-    show.console().print(Text.assemble(("✓ ", "green"), words))
+    console.open_console().print(Text.assemble(("✓ ", "green"), words))
 
 
 def _find_loss(coordinator: Coordinator, pipeline: str, sink: str, seen: int | None) -> Loss | None:
@@ -78,9 +77,9 @@ def _find_loss(coordinator: Coordinator, pipeline: str, sink: str, seen: int | N
 
 
 def _print(loss: Loss) -> None:
-    out, sink = show.console(), loss.comparison.sink
+    out, sink = console.open_console(), loss.comparison.sink
     out.print(f"{loss.comparison.last.target}: {loss.comparison.history.why}", markup=False, highlight=False)
-    table = show.table("epoch", "committed", "covers", "rows", "", right=("epoch", "rows"))
+    table = console.make_table("epoch", "committed", "covers", "rows", "", right=("epoch", "rows"))
     for checkpoint in loss.missing:
         table.add_row(*_columns(checkpoint, sink), Text("missing", "red"))
     for checkpoint in loss.found:

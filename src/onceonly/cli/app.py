@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from onceonly.cli import output
-from onceonly.cli.console import error_console, lines_of
+from onceonly.cli.console import error_text, open_error_console
 from onceonly.errors import OnceonlyError, exit_code, first_sentence, headline
 
 JSON, TRACEBACK, HINT = "onceonly.json", "onceonly.traceback", "onceonly.hint"
@@ -54,7 +54,7 @@ class Commands(MutableMapping[str, click.Command]):
 
 
 class Cli(click.Group):
-    """A group whose commands may raise whatever the library raises."""
+    """The group of all commands. It turns every error of a command into three lines and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)  # as they were added: the everyday ones first
@@ -85,10 +85,10 @@ class Cli(click.Group):
             raise
         except KeyboardInterrupt:
             hint: Callable[[], str] = ctx.meta.get(HINT, lambda: "")
-            show(ctx, {"error": "KeyboardInterrupt", "what": "interrupted.", "why": "", "todo": hint()})
+            print_error_as_asked(ctx, {"error": "KeyboardInterrupt", "what": "interrupted.", "why": "", "todo": hint()})
             ctx.exit(INTERRUPTED)
         except Exception as error:
-            show(ctx, explain(error))
+            print_error_as_asked(ctx, error_json(error))
             if ctx.meta.get(TRACEBACK):
                 traceback.print_exc()
             ctx.exit(exit_code(error))
@@ -105,7 +105,7 @@ def _show_usage(error: click.ClickException, as_json: bool) -> None:
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     """Print a warning in one piece, without the line of code that gave it."""
-    error_console().print(str(message), style="yellow", markup=False, highlight=False)
+    open_error_console().print(str(message), style="yellow", markup=False, highlight=False)
 
 
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -119,8 +119,8 @@ def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return option(command)
 
 
-def explain(error: BaseException) -> dict[str, str]:
-    """Return an error's class and three lines; one that nobody classified says nothing about the outcome."""
+def error_json(error: BaseException) -> dict[str, str]:
+    """Return an error's class, code and three lines; an unclassified error says nothing about the outcome."""
     name = type(error).__name__
     if isinstance(error, OnceonlyError):
         explanation = {"error": name, "what": error.what, "why": error.why, "todo": error.todo}
@@ -137,10 +137,10 @@ def explain(error: BaseException) -> dict[str, str]:
 
 def print_error(error: dict[str, str]) -> None:
     """Print an explained error on stderr, for people."""
-    error_console().print(lines_of(headline(error["what"], error.get("code", "")), error["why"], error["todo"]))
+    open_error_console().print(error_text(headline(error["what"], error.get("code", "")), error["why"], error["todo"]))
 
 
-def show(ctx: click.Context, error: dict[str, str]) -> None:
+def print_error_as_asked(ctx: click.Context, error: dict[str, str]) -> None:
     """Print an explained error on stderr for people; as JSON on stdout if --json was passed."""
     if ctx.meta.get(JSON):
         print_json(error)

@@ -11,8 +11,7 @@ from rich.text import Text
 
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import Interval, range_of
-from onceonly.cli import console as show
-from onceonly.cli import environment
+from onceonly.cli import console, environment
 from onceonly.cli.app import json_option, print_json
 from onceonly.errors import InvalidPipeline, OnceonlyError
 from onceonly.pipeline.definition import Pipeline
@@ -53,9 +52,9 @@ def check(file: str, as_json: bool) -> None:
         spans = [queries.interval_json(gap) for gap in gaps]
         return print_json({"pipeline": pipeline.name, "notes": notes, "gaps": spans, "dated_ahead": ahead})
     for note in notes:
-        show.console().print(Text.assemble(("✓ ", "green"), note))
+        console.open_console().print(Text.assemble(("✓ ", "green"), note))
     for line in [*ahead, *descriptions.describe_gaps(pipeline.name, gaps)]:
-        show.console().print(Text.assemble(("! ", "yellow"), line))
+        console.open_console().print(Text.assemble(("! ", "yellow"), line))
 
 
 def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
@@ -101,7 +100,7 @@ def _check_stores(pipeline: Pipeline, settings: Settings) -> list[str]:
 
 
 def _check_upstream(pipeline: Pipeline, services: LiveServices, settings: Settings) -> list[str]:
-    """Check the pipelines that write what it reads."""
+    """Check the pipelines that write what this one reads."""
     from onceonly.coordinator import upstream
 
     if not pipeline.after:

@@ -28,18 +28,18 @@ COLOURS = {
 }
 
 
-def console(stderr: bool = False) -> Console:
+def open_console(stderr: bool = False) -> Console:
     console = Console(stderr=stderr, highlight=False, soft_wrap=True)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PIPE_WIDTH
     return console
 
 
-def error_console() -> Console:
-    return console(stderr=True)
+def open_error_console() -> Console:
+    return open_console(stderr=True)
 
 
-def lines_of(what: str, why: str, todo: str) -> Text:
+def error_text(what: str, why: str, todo: str) -> Text:
     """Return an error in three lines, each of which may itself have several."""
     text = Text.assemble(("✗ ", "bold red"), (what, "red"))
     if why:
@@ -49,7 +49,7 @@ def lines_of(what: str, why: str, todo: str) -> Text:
     return text
 
 
-def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+def make_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     """Return a table without a frame, as wide as it needs to be. `right`: the columns that are aligned right."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in columns:
@@ -59,7 +59,7 @@ def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
 
 def state_text(checkpoint: Checkpoint) -> Text:
     """Return a checkpoint's state in its colour, with the sinks in doubt and why it cannot be published."""
-    text = label(formatting.state(checkpoint))
+    text = state_label(formatting.state(checkpoint))
     if checkpoint.in_doubt:
         text.append(f", in doubt: {', '.join(checkpoint.in_doubt)}", "red")
     unfit = descriptions.describe_unfit_attempts(checkpoint)
@@ -68,7 +68,7 @@ def state_text(checkpoint: Checkpoint) -> Text:
     return text
 
 
-def label(state: str) -> Text:
+def state_label(state: str) -> Text:
     """Return a state as people see it, in its colour."""
     return Text(state, COLOURS[state])
 
@@ -78,7 +78,7 @@ class Steps:
     """One line per step: a spinner while it runs, a tick and the time it took when it is done."""
 
     quiet: bool = False
-    out: Console = field(default_factory=console)
+    out: Console = field(default_factory=open_console)
 
     @contextmanager
     def step(self, name: str) -> Iterator[list[str]]:

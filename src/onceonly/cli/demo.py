@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from onceonly.cli import console as show
+from onceonly.cli import console
 from onceonly.cli.app import json_option, print_json
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline
@@ -49,7 +49,7 @@ def load(month: str | None, until: str | None, all_: bool, topic: str, as_json: 
     """
     from onceonly.dev.demo.load import load as load_flights
 
-    period, out = _period(month, until, all_), show.console()
+    period, out = _period(month, until, all_), console.open_console()
     bar = Progress(
         TextColumn("flights"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         console=out, transient=True, disable=as_json or not out.is_terminal,

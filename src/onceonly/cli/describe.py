@@ -13,7 +13,7 @@ from rich.text import Text
 
 from onceonly import redaction
 from onceonly.checkpoint.model import Checkpoint, State
-from onceonly.cli import console as show
+from onceonly.cli import console
 from onceonly.cli.app import json_option, print_json
 from onceonly.counts import count
 from onceonly.settings import Settings
@@ -47,7 +47,7 @@ def describe(pipeline: str, epoch: int, as_json: bool) -> None:
     if as_json:
         everything = queries.full_json(checkpoint, timeline) | provenance.superseded_json(later, epoch)
         return print_json(redaction.hide_credentials(everything))
-    out = show.console()
+    out = console.open_console()
     print_checkpoint(out, checkpoint, later.get(epoch))
     _print_timeline(out, timeline)
     _print_actions(out, checkpoint)
@@ -97,7 +97,7 @@ def _describe_epoch(epoch: int | None) -> str:
 
 
 def _state_text(checkpoint: Checkpoint, later: Superseded | None) -> Text:
-    text = show.state_text(checkpoint)
+    text = console.state_text(checkpoint)
     if later:
         text.append(f", {later}", "dim")
     text.append(descriptions.describe_missing(checkpoint), "red")
@@ -107,7 +107,7 @@ def _state_text(checkpoint: Checkpoint, later: Superseded | None) -> Text:
 
 
 def _print_offsets(out: Console, checkpoint: Checkpoint) -> None:
-    table = show.table(_source_column(checkpoint), "partition", "from", "to", right=("partition", "from", "to"))
+    table = console.make_table(_source_column(checkpoint), "partition", "from", "to", right=("partition", "from", "to"))
     for range_ in checkpoint.ranges:
         for partition, (start, end) in sorted(range_.partitions.items()):
             table.add_row(range_.topic, str(partition), f"{start:,}", f"{end:,}")
@@ -120,7 +120,7 @@ def _source_column(checkpoint: Checkpoint) -> str:
 
 
 def _print_attempts(out: Console, checkpoint: Checkpoint) -> None:
-    table = show.table("attempt", "worker", "nonce", right=("attempt",))
+    table = console.make_table("attempt", "worker", "nonce", right=("attempt",))
     for attempt, claim in sorted(checkpoint.claims.items()):
         table.add_row(str(attempt), claim.worker, claim.nonce)
     if checkpoint.claims:
@@ -131,7 +131,7 @@ def _print_verdict(out: Console, checkpoint: Checkpoint) -> None:
     verdict = checkpoint.verdict
     if verdict is None:
         return
-    table = show.table("sink", "check", "", "observed")
+    table = console.make_table("sink", "check", "", "observed")
     examined = []
     for sink, findings in verdict["sinks"].items():
         examined.append(f"{sink}: {formatting.count_rows({sink: findings['rows']})}, {findings['path']}")
@@ -153,7 +153,7 @@ def _check_result(check: Mapping[str, Any]) -> Text:
 
 def _print_sinks(out: Console, checkpoint: Checkpoint) -> None:
     for sink, handle in checkpoint.handles.items():
-        table = show.table("", "")
+        table = console.make_table("", "")
         table.show_header = False
         for key, value in redaction.hide_credentials(dict(handle)).items():
             for line in _value_lines(key, value):
@@ -197,7 +197,7 @@ def _outcome(checkpoint: Checkpoint, sink: str) -> str:
 
 
 def _print_timeline(out: Console, timeline: list[dict[str, Any]]) -> None:
-    table = show.table("at (UTC)", "event", "attempt", "", right=("attempt",))
+    table = console.make_table("at (UTC)", "event", "attempt", "", right=("attempt",))
     for row in timeline:
         words = [row["sink"] or "", _describe_detail(row["detail"])]
         if row["owner"]:

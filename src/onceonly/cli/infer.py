@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from onceonly.cli import console as show
-from onceonly.cli import environment
+from onceonly.cli import console, environment
 from onceonly.cli.app import json_option, print_json
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline, NotCommitted
@@ -46,12 +45,12 @@ def infer(file: str, topic: str | None, records: int, as_json: bool) -> None:
     if as_json:
         answer = {"file": str(path), "ddl": inferred.ddl, "values": inferred.values, "broken": inferred.broken}
         return print_json({**answer, "notes": inferred.notes})
-    show.console().print(f"{path}: {inferred.ddl}", markup=False, highlight=False)
+    console.open_console().print(f"{path}: {inferred.ddl}", markup=False, highlight=False)
     notes = list(inferred.notes)
     if inferred.broken:
         notes.append(f"{count(inferred.broken, 'value')} of {inferred.values} no JSON object")
     for note in notes:
-        show.console().print(f"! {note}", style="yellow", markup=False, highlight=False)
+        console.open_console().print(f"! {note}", style="yellow", markup=False, highlight=False)
 
 
 def _source(pipeline: Pipeline, topic: str | None) -> KafkaSource:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from onceonly.cli import console as show
+from onceonly.cli import console
 from onceonly.cli.app import json_option, print_json
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.settings import Settings
@@ -35,7 +35,7 @@ def init(folder: Path | None, as_json: bool) -> None:
     _write(project, files)
     if as_json:
         return print_json({"folder": str(project), "files": sorted(files)})
-    out = show.console()
+    out = console.open_console()
     for name in sorted(files):
         out.print(f"  {name}", markup=False)
     out.print(NEXT.format(folder=project), style="dim", markup=False)

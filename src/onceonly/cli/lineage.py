@@ -11,7 +11,7 @@ from rich.tree import Tree
 
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import WORDS
-from onceonly.cli import console as show
+from onceonly.cli import console
 from onceonly.cli.app import json_option, print_json
 from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
@@ -43,7 +43,7 @@ def lineage(pipeline: str, epoch: int | None, as_json: bool) -> None:
     node = provenance.trace_checkpoint(state, checkpoint)
     if as_json:
         return print_json(node)
-    out = show.console()
+    out = console.open_console()
     out.print(_tree(node), soft_wrap=False, overflow="fold")
     readers = [f"{reader['pipeline']} epoch {reader['epoch']}" for reader in node["read_by"]]
     if readers:

@@ -15,8 +15,7 @@ import click
 from rich.text import Text
 
 from onceonly.checkpoint.model import Checkpoint
-from onceonly.cli import console as show
-from onceonly.cli import environment
+from onceonly.cli import console, environment
 from onceonly.cli.app import json_option, print_json
 from onceonly.cli.describe import print_checkpoint
 from onceonly.cli.recover import change_text
@@ -57,7 +56,7 @@ def confirm(seen: int | None, number: int, question: str, name: str, look: str, 
 
 
 def must_show(seen: int | None, as_json: bool) -> bool:
-    """Return whether a person is going to be asked, who needs to see first what it is about."""
+    """Return whether `confirm` is going to ask: then the person has to see the subject first."""
     return seen is None and not as_json and is_interactive()
 
 
@@ -155,7 +154,7 @@ def resolve(
     coordinator, who = environment.open_coordinator(settings), person()
     evidence = coordinator.evidence(pipeline, epoch, sink)
     if not as_json:
-        print_checkpoint(show.console(), checkpoint)
+        print_checkpoint(console.open_console(), checkpoint)
         _print_evidence(sink, evidence)
     question, look = f"Record sink '{sink}' as {word}?", descriptions.how_to_look(checkpoint)
     confirmed = confirm(seen, checkpoint.changed_seq, question, f"{pipeline} epoch {epoch}", look, as_json)
@@ -173,8 +172,8 @@ def resolve(
 def _confirm_checkpoint(checkpoint: Checkpoint, seen: int | None, question: str, as_json: bool) -> Seen:
     """Return what the person has looked at; where the person is asked, the checkpoint is printed first."""
     if must_show(seen, as_json):
-        print_checkpoint(show.console(), checkpoint)
-        show.console().print()
+        print_checkpoint(console.open_console(), checkpoint)
+        console.open_console().print()
     name, look = f"{checkpoint.pipeline} epoch {checkpoint.epoch}", descriptions.how_to_look(checkpoint)
     return confirm(seen, checkpoint.changed_seq, question, name, look, as_json)
 
@@ -197,7 +196,7 @@ def _one_of(sinks: dict[str, str | None]) -> tuple[str, str]:
 
 
 def _print_evidence(sink: str, evidence: list[str]) -> None:
-    out = show.console()
+    out = console.open_console()
     out.print(Text(f"\nWhat sink '{sink}' shows now", "bold"))
     for line in evidence or ["nothing"]:
         out.print(f"  {line}", highlight=False, markup=False)
@@ -208,11 +207,11 @@ def _print_result(previous_state: str, checkpoint: Checkpoint, as_json: bool) ->
     """Print a checkpoint after an action, and in which state it was before."""
     if as_json:
         return print_json(queries.to_json(checkpoint))
-    show.console().print(change_text(queries.to_json(checkpoint) | {"was": previous_state}))
+    console.open_console().print(change_text(queries.to_json(checkpoint) | {"was": previous_state}))
 
 
 def _print_resolution(resolved: Checkpoint, sink: str, resolution: str, previous_state: str) -> None:
-    out = show.console()
+    out = console.open_console()
     out.print(Text.assemble(("✓ ", "green"), f"sink '{sink}' is {resolution}"))
     if sink in resolved.given_up and resolved.handles[sink]["rows"]:
         rows = count(resolved.handles[sink]["rows"], "row")

@@ -40,7 +40,7 @@ class _Pipe(io.RawIOBase):
 
 
 def drop(descriptor: int) -> None:
-    """Drop whatever is written to the descriptor from now on."""
+    """Redirect a file descriptor to the null device."""
     null_device = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null_device, descriptor)
     os.close(null_device)

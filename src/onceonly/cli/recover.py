@@ -9,9 +9,8 @@ from rich.text import Text
 
 from onceonly.checkpoint.model import State, Transaction
 from onceonly.checkpoint.sink import PooledTransaction
-from onceonly.cli import console as show
-from onceonly.cli import environment
-from onceonly.cli.app import explain, json_option, print_error, print_json
+from onceonly.cli import console, environment
+from onceonly.cli.app import error_json, json_option, print_error, print_json
 from onceonly.errors import exit_code
 from onceonly.settings import Settings
 from onceonly.views import descriptions, formatting, queries
@@ -49,7 +48,7 @@ def recover(ctx: click.Context, pipeline: str | None, force: bool, as_json: bool
         if error:
             errors.append((name, error))
     if as_json:
-        errors_json = [{"pipeline": name, **explain(error)} for name, error in errors]
+        errors_json = [{"pipeline": name, **error_json(error)} for name, error in errors]
         print_json({"recovered": recovered, "errors": errors_json})
     else:
         _print_recovered(recovered, errors)
@@ -96,11 +95,11 @@ def _settle(coordinator: Coordinator, name: str, force: bool) -> Exception | Non
 
 
 def _print_recovered(recovered: list[dict[str, Any]], errors: list[tuple[str, Exception]]) -> None:
-    out = show.console()
+    out = console.open_console()
     for change in recovered:
         out.print(change_text(change))
     for _, error in errors:
-        print_error(explain(error))
+        print_error(error_json(error))
     if not recovered and not errors:
         out.print("Nothing to settle: every checkpoint is committed or aborted.")
 
@@ -117,7 +116,7 @@ def change_text(change: dict[str, Any]) -> Text:
         mark, colour = "• ", "yellow"
     text = Text.assemble((mark, colour), f"{change['pipeline']} epoch {change['epoch']}: {_state_before(change)}")
     if change["was"] != change["state"]:
-        text.append(" → ").append(show.label(change["state"]))
+        text.append(" → ").append(console.state_label(change["state"]))
     elif not state.is_settled:
         text.append(_why_it_waits(state, change), "yellow")
     if state is State.COMMITTED:
@@ -176,7 +175,7 @@ def sweep(ctx: click.Context, pipeline: str | None, as_json: bool) -> None:
             errors.append((name, error))
     job_report.sweep_reports(coordinator.state)
     if as_json:
-        errors_json = [{"pipeline": name, **explain(error)} for name, error in errors]
+        errors_json = [{"pipeline": name, **error_json(error)} for name, error in errors]
         print_json({"swept": [_transaction_json(txn) for txn in swept], "errors": errors_json})
     else:
         _print_swept(swept, errors)
@@ -199,8 +198,8 @@ def _describe_swept(txn: Transaction | PooledTransaction) -> str:
 
 def _print_swept(swept: list[Transaction | PooledTransaction], errors: list[tuple[str, Exception]]) -> None:
     for txn in swept:
-        show.console().print(Text.assemble(("✓ ", "green"), _describe_swept(txn)))
+        console.open_console().print(Text.assemble(("✓ ", "green"), _describe_swept(txn)))
     for _, error in errors:
-        print_error(explain(error))
+        print_error(error_json(error))
     if not swept and not errors:
-        show.console().print("Nothing to sweep: every pending transaction belongs to a live attempt.")
+        console.open_console().print("Nothing to sweep: every pending transaction belongs to a live attempt.")

@@ -8,8 +8,7 @@ import click
 from rich.text import Text
 
 from onceonly.checkpoint.model import Checkpoint
-from onceonly.cli import console as show
-from onceonly.cli import environment, manual
+from onceonly.cli import console, environment, manual
 from onceonly.cli.app import json_option, print_json
 from onceonly.cli.manual import person, seen_option
 from onceonly.errors import InvalidPipeline
@@ -54,7 +53,7 @@ def rewind(pipeline: str, epoch: int, reason: str, seen: int | None, as_json: bo
         f"epoch {rewind_checkpoint.epoch}: {pipeline} is where it was after epoch {epoch}; "
         "the next run continues from there"
     )
-    show.console().print(Text.assemble(("✓ ", "green"), words))
+    console.open_console().print(Text.assemble(("✓ ", "green"), words))
 
 
 def _list_undone(coordinator: Coordinator, pipeline: str, epoch: int, seen: int | None) -> list[Checkpoint]:
@@ -68,7 +67,7 @@ def _list_undone(coordinator: Coordinator, pipeline: str, epoch: int, seen: int 
 
 
 def _print(undone: list[Checkpoint]) -> None:
-    table = show.table("epoch", "committed", "covers", "published", right=("epoch",))
+    table = console.make_table("epoch", "committed", "covers", "published", right=("epoch",))
     for checkpoint in undone:
         rows_by_sink = []
         for sink, handle in checkpoint.handles.items():
@@ -80,4 +79,4 @@ def _print(undone: list[Checkpoint]) -> None:
             descriptions.describe_coverage(checkpoint),
             "\n".join(rows_by_sink),
         )
-    show.console().print(table)
+    console.open_console().print(table)

@@ -12,9 +12,8 @@ import click
 
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import Interval
-from onceonly.cli import console as show
-from onceonly.cli import environment
-from onceonly.cli.app import HINT, explain, json_option, print_json
+from onceonly.cli import console, environment
+from onceonly.cli.app import HINT, error_json, json_option, print_json
 from onceonly.errors import InvalidPipeline, NotCommitted, StageAgain
 from onceonly.pipeline.definition import Pipeline
 from onceonly.runtime import pipeline_file
@@ -66,7 +65,7 @@ def run(
     keys of `onceonly status PIPELINE --json` for this checkpoint (with no new data:
     "pipeline" alone).
     """
-    steps = show.Steps(quiet=as_json)
+    steps = console.Steps(quiet=as_json)
     settings = Settings.from_env()
     start = time.monotonic()
     run_interval = span(interval) if interval else None
@@ -90,7 +89,7 @@ class _Run:
     pipeline: Pipeline
     services: LiveServices
     owner: str
-    steps: show.Steps
+    steps: console.Steps
     file: str  # as it was given
     again: str | None = None  # with --reprocess: by whom
     settled: list[Checkpoint] = field(default_factory=list)
@@ -225,11 +224,11 @@ class _Run:
                     rows = "nothing of it stays"
                 words.append(f"epoch {checkpoint.epoch}: {rows}")
         except Exception as abort_error:
-            why = explain(abort_error)["what"]
+            why = error_json(abort_error)["what"]
             error.todo += f"\nIt could not be aborted either ({why}): onceonly recover {checkpoint.pipeline}"
 
 
-def _start(pipeline: Pipeline, services: LiveServices, steps: show.Steps, file: str) -> _Run:
+def _start(pipeline: Pipeline, services: LiveServices, steps: console.Steps, file: str) -> _Run:
     from onceonly.runtime import live_services, owners
 
     this_run = _Run(pipeline, services, owners.process_owner(), steps, file)
@@ -238,7 +237,7 @@ def _start(pipeline: Pipeline, services: LiveServices, steps: show.Steps, file: 
 
 
 def _check(pipeline: Pipeline, interval: Interval | None, settings: Settings) -> tuple[Pipeline, LiveServices]:
-    """Refuse whatever can be refused before the state table is touched.
+    """Check everything that can be checked before the state table is touched.
 
     Returns the pipeline with its tables' paths, and the services that it runs on.
     """

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.text import Text
 
-from onceonly.cli import console as show
+from onceonly.cli import console
 from onceonly.cli.app import json_option, print_json
 from onceonly.errors import NotCommitted
 from onceonly.settings import Settings
@@ -37,7 +37,7 @@ def start(spark: bool, port: int | None, as_json: bool) -> None:
     """
     from onceonly.statetable import location
 
-    steps, settings = show.Steps(quiet=as_json), Settings.from_env()
+    steps, settings = console.Steps(quiet=as_json), Settings.from_env()
     with steps.step("start") as words:
         if settings.embedded and location.make(settings.state):
             words.append(f"a new state table at {settings.state}")
@@ -63,11 +63,11 @@ def status(as_json: bool) -> None:
     statuses = _services().status()
     if as_json:
         return print_json({"services": [_status_json(service) for service in statuses]})
-    table = show.table("service", "state", "pid", "address", "folder", right=("pid",))
+    table = console.make_table("service", "state", "pid", "address", "folder", right=("pid",))
     for service in statuses:
         pid, address = str(service.pid or "-"), service.address or "-"
         table.add_row(service.name, _state_text(str(service.state)), pid, address, str(service.folder))
-    show.console().print(table)
+    console.open_console().print(table)
 
 
 @services.command("down")
@@ -79,7 +79,7 @@ def stop(as_json: bool) -> None:
     """
     services = _services()
     running = [service.name for service in services.status() if service.state == "running"]
-    steps = show.Steps(quiet=as_json)
+    steps = console.Steps(quiet=as_json)
     with steps.step("stop") as words:
         services.down()
         words.append(", ".join(running) or "nothing was running")
@@ -130,7 +130,7 @@ def fetch(settings: Settings, folders: tuple[str, ...], repository: Path | None,
     from onceonly.spark import jars
 
     base, folders_to_fetch = settings.jars, folders or jars.NEEDED
-    steps = show.Steps(quiet=as_json)
+    steps = console.Steps(quiet=as_json)
     with steps.step("fetch") as words:
         fetched = jars.fetch(base, folders_to_fetch, repository or jars.SETTINGS)
         words.append(f"{', '.join(fetched) or 'nothing was missing'}: {base}")
@@ -140,7 +140,7 @@ def fetch(settings: Settings, folders: tuple[str, ...], repository: Path | None,
         print_json({"folder": str(base), "fetched": fetched, "jars": count, "prepared": prepared})
 
 
-def _prepare_classes(base: Path, steps: show.Steps) -> bool:
+def _prepare_classes(base: Path, steps: console.Steps) -> bool:
     """Prepare Spark's classes; returns whether that was done now.
 
     Spark starts without it as well, so an error is shown as a warning.

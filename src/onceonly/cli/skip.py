@@ -8,8 +8,7 @@ import click
 from rich.text import Text
 
 from onceonly.checkpoint.model import Checkpoint
-from onceonly.cli import console as show
-from onceonly.cli import environment, manual
+from onceonly.cli import console, environment, manual
 from onceonly.cli.app import json_option, print_json
 from onceonly.cli.manual import person, seen_option
 from onceonly.cli.run import span
@@ -74,7 +73,7 @@ def skip(
         words = f"epoch {checkpoint.epoch} {descriptions.describe_coverage(checkpoint)}"
     if as_json:
         return print_json(queries.to_json(checkpoint))
-    show.console().print(Text.assemble(("✓ ", "green"), words))
+    console.open_console().print(Text.assemble(("✓ ", "green"), words))
 
 
 def _check(interval: tuple[str, str] | None, offsets: Offsets) -> None:
@@ -90,7 +89,7 @@ def look_at_pipeline(state: StateTable, pipeline: str, seen: int | None, questio
     queries.check_pipeline_exists(state, pipeline)
     number = state.view(pipeline).head.changed
     if manual.must_show(seen, as_json):
-        show.console().print(checkpoints_table(queries.list_recent(state, pipeline, CHECKPOINTS_SHOWN), {}))
+        console.open_console().print(checkpoints_table(queries.list_recent(state, pipeline, CHECKPOINTS_SHOWN), {}))
     return manual.confirm(seen, number, question, pipeline, f"onceonly status {pipeline}", as_json)
 
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.text import Text
 
-from onceonly.cli import console as show
-from onceonly.cli import environment, manual
+from onceonly.cli import console, environment, manual
 from onceonly.cli.app import json_option, print_json
 from onceonly.cli.manual import person, seen_option
 from onceonly.cli.run import span
@@ -38,7 +37,7 @@ def init() -> None:
     uri = Settings.from_env().state
     is_new = location.make(uri)
     words = "was made" if is_new else "exists: nothing to do"
-    show.console().print(f"✓ the state table at {uri} (id {StateTable(uri).id}) {words}.", markup=False)
+    console.open_console().print(f"✓ the state table at {uri} (id {StateTable(uri).id}) {words}.", markup=False)
 
 
 @state.command()
@@ -51,9 +50,9 @@ def relocate() -> None:
 
     uri = Settings.from_env().state
     if _is_original(_read_configuration(uri), uri):
-        return show.console().print(f"{uri} is where it was created: nothing to do.", markup=False)
+        return console.open_console().print(f"{uri} is where it was created: nothing to do.", markup=False)
     location.relocate(uri)
-    show.console().print(f"✓ the state table is at {uri} from now on; its identity stays.", markup=False)
+    console.open_console().print(f"✓ the state table is at {uri} from now on; its identity stays.", markup=False)
 
 
 @state.command()
@@ -74,7 +73,7 @@ def fork() -> None:
         )
     _refuse_open(uri)
     location.fork(uri)
-    show.console().print(f"✓ {uri} is a separate state table from now on.", markup=False)
+    console.open_console().print(f"✓ {uri} is a separate state table from now on.", markup=False)
 
 
 def _read_configuration(uri: str) -> Mapping[str, str]:
@@ -165,7 +164,7 @@ def forward(
         f"epoch {checkpoint.epoch}: {pipeline.name} continues after decision {decision}, "
         f"recorded by {request.who}: {reason}"
     )
-    show.console().print(Text.assemble(("✓ ", "green"), words))
+    console.open_console().print(Text.assemble(("✓ ", "green"), words))
 
 
 def _confirm(state: StateTable, name: str, seen: int | None, question: str, as_json: bool) -> Seen:
@@ -175,7 +174,7 @@ def _confirm(state: StateTable, name: str, seen: int | None, question: str, as_j
         content = f"has no {name} yet"
         if head.epoch:
             content = f"has {name} up to epoch {head.epoch}, decision {head.decision}"
-        show.console().print(f"The state table at {state.uri} {content}.", markup=False)
+        console.open_console().print(f"The state table at {state.uri} {content}.", markup=False)
     return manual.confirm(seen, head.changed, question, name, f"onceonly status {name}", as_json)
 
 

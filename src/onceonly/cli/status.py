@@ -16,8 +16,8 @@ from rich.text import Text
 
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval
-from onceonly.cli import console as show
-from onceonly.cli.app import explain, json_option, print_error, print_json
+from onceonly.cli import console
+from onceonly.cli.app import error_json, json_option, print_error, print_json
 from onceonly.errors import OutcomeUnknown, exit_code
 from onceonly.runtime import pipeline_file
 from onceonly.settings import Settings
@@ -124,29 +124,29 @@ def _show_all(settings: Settings, state: StateTable | None, as_json: bool) -> li
     if as_json:
         answer = {"state_table": settings.state, "pipelines": [summary.to_json() for summary in summaries]}
         if damaged:
-            answer["errors"] = [explain(error) for error in damaged]
+            answer["errors"] = [error_json(error) for error in damaged]
         print_json(answer)
     else:
         if summaries or not damaged:
             _print_all(settings, summaries)
         for error in damaged:
-            print_error(explain(error))
+            print_error(error_json(error))
     return damaged
 
 
 def _print_all(settings: Settings, summaries: list[_Summary]) -> None:
-    out = show.console()
+    out = console.open_console()
     if not summaries:
         out.print(f"Nothing has run yet: there is no checkpoint in {formatting.place(settings.state)}.", markup=False)
         return out.print(
             f"Start with: onceonly run {pipeline_file.find_example(settings.project)}", style="dim", markup=False
         )
-    table = show.table("pipeline", "epoch", "state", "last commit", "rows", "unsettled", right=("epoch",))
+    table = console.make_table("pipeline", "epoch", "state", "last commit", "rows", "unsettled", right=("epoch",))
     for summary in summaries:
         table.add_row(
             summary.latest.pipeline,
             str(summary.latest.epoch),
-            show.state_text(summary.latest),
+            console.state_text(summary.latest),
             f"{formatting.age(summary.committed_at)} ago" if summary.committed_at else "never",
             formatting.rows(summary.latest),
             Text(descriptions.describe_unsettled(summary.open_checkpoints), "yellow"),
@@ -190,7 +190,7 @@ def _show_one(state: StateTable, pipeline: str, checkpoints: list[Checkpoint], a
                 ],
             }
         )
-    out = show.console()
+    out = console.open_console()
     out.print(checkpoints_table(checkpoints, later))
     for checkpoint in checkpoints:
         advice = descriptions.describe_needed_action(checkpoint)
@@ -206,11 +206,11 @@ def _show_one(state: StateTable, pipeline: str, checkpoints: list[Checkpoint], a
 
 def checkpoints_table(checkpoints: list[Checkpoint], later: Mapping[int, Superseded]) -> Table:
     """Return a row for each checkpoint. `later`: by epoch, what later checkpoints have made of its rows."""
-    table = show.table(
+    table = console.make_table(
         "epoch", "state", "covers", "attempt", "rows", "decision", "age", "owner", right=("epoch", "attempt")
     )
     for checkpoint in checkpoints:
-        state = show.state_text(checkpoint)
+        state = console.state_text(checkpoint)
         if checkpoint.epoch in later:
             state.append(f", {later[checkpoint.epoch]}", "dim")
         state.append(descriptions.describe_missing(checkpoint), "red")

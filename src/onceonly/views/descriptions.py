@@ -106,7 +106,7 @@ def describe_approval(checkpoint: Checkpoint) -> str:
 
 
 def describe_needed_action(checkpoint: Checkpoint) -> str:
-    """Say what a checkpoint needs people for, without secrets; empty if it does not need them."""
+    """Say what a person has to do for a checkpoint, without secrets; empty if nothing."""
     if checkpoint.is_held:
         text = describe_hold(checkpoint)
     else:
@@ -195,7 +195,7 @@ def describe_future_records(source: str, number: int | None, kind: str) -> str:
 
 
 def _skipped_offsets(checkpoint: Checkpoint) -> str:
-    """Say which offsets a chained pipeline leaves out; 'nothing' for an interval, which says itself what it is."""
+    """Say which offsets a chained pipeline leaves out; 'nothing' for an interval, which is shown beside it."""
     if checkpoint.interval is not None:
         return "nothing"
     texts = []
@@ -255,7 +255,7 @@ def _schema_ids(pins: Mapping[str, Any]) -> str:
 
 
 def describe_upstream(checkpoint: Checkpoint) -> str:
-    """Return 'flights epoch 12': on what it stands, where it comes after other pipelines."""
+    """Return 'flights epoch 12': the checkpoints of other pipelines on which this one stands."""
     texts = []
     for name, epochs in checkpoint.after.items():
         numbers = ", ".join(map(str, epochs)) or "none yet"
@@ -289,7 +289,7 @@ def describe_gaps(pipeline: str, intervals: Sequence[Interval]) -> list[str]:
 
 
 def describe_staged_rows(handle: Mapping[str, Any]) -> str:
-    """Return '6,000 rows, 1.2 MB, 30 files', as far as the sink counts them, and what else it says of them."""
+    """Return '6,000 rows, 1.2 MB, 30 files', as far as the sink counts them, and the note of its handle."""
     amounts = [_row_count(handle)]
     if "bytes" in handle:
         amounts.append(format_bytes(handle["bytes"]))

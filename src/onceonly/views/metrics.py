@@ -106,7 +106,7 @@ def list_samples(
 
 
 def sample_pipeline(summary: Summary, now: datetime, lag: Lag | None = None) -> Iterator[Sample]:
-    """Yield the samples of one pipeline at that moment; without its lag where that is not known."""
+    """Yield the samples of one pipeline at that moment, without its lag where it is not known."""
     labels = {"pipeline": summary.name}
     yield Sample(READABLE, labels, 1)
     yield Sample(EPOCHS, labels, summary.latest.epoch)
@@ -162,7 +162,7 @@ def _sample_lag(lag: Lag, labels: Mapping[str, str]) -> Iterator[Sample]:
 
 
 def format_for_prometheus(samples: Iterable[Sample]) -> str:
-    """Return the samples as a page for Prometheus: those of a metric stand together, below what it means."""
+    """Return the samples in Prometheus' text format: grouped by metric, each below its HELP and TYPE."""
     by_metric: dict[Metric, list[Sample]] = defaultdict(list)
     for sample in samples:
         by_metric[sample.metric].append(sample)

@@ -228,7 +228,7 @@ def interval_json(interval: Interval | None) -> dict[str, str] | None:
 
 
 def timeline(state: StateTable, checkpoint: Checkpoint) -> list[dict[str, Any]]:
-    """Return what was recorded of it, in order: {"at", "event", "attempt", "owner", "sink", "decision", "detail"}."""
+    """Return the rows of a checkpoint, in order: {"at", "event", "attempt", "owner", "sink", "decision", "detail"}."""
     return [_event_json(row) for row in state.history(checkpoint.pipeline, checkpoint.epoch, checkpoint.epoch)]
 
 
@@ -238,7 +238,7 @@ def docs_page(checkpoint: Checkpoint) -> str:
 
 
 def find_verdict(state: StateTable, pipeline: str, epoch: int, attempt: int) -> Mapping[str, Any] | None:
-    """Return what the gate said of that attempt; None where it has not judged it."""
+    """Return the verdict of that attempt; None where its gate has not judged it."""
     for row in state.history(pipeline, epoch, epoch):
         if row.event is Event.VERDICT and row.attempt == attempt:
             return row.body

@@ -108,7 +108,7 @@ class PendingSink:
 
     @property
     def is_late(self) -> bool:
-        """Whether people are warned of it."""
+        """Whether so much of the time-out has passed that people are warned."""
         return self.used >= TIMEOUT_WARNING_SHARE
 
 

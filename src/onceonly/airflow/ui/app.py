@@ -166,7 +166,7 @@ def one_pipeline(request: Request, pipeline: str, viewer: ReaderDep, page: int =
 
 @app.get("/pipelines/{pipeline}/targets")
 def targets(pipeline: str, viewer: ReaderDep) -> dict[str, Any]:
-    """Return {"lines"}: whether its targets lack what was published to them; null while they have not answered."""
+    """Return {"lines"}: whether the targets lack what was published to them; null while they have not answered."""
     return {"lines": pages.mask(live.targets(viewer.state, pipeline))}
 
 
@@ -203,7 +203,7 @@ def docs(pipeline: str, epoch: int, attempt: int, page: str, viewer: ReaderDep) 
 
 
 def _read_summaries(viewer: Viewer) -> tuple[list[Summary], list[OutcomeUnknown]]:
-    """Return the summaries of the pipelines that the user may read, and why others of them cannot be read."""
+    """Return the summaries of the pipelines that the user may read, and the errors of those whose rows are damaged."""
     versions = viewer.pipelines()
     if not versions:
         return [], []

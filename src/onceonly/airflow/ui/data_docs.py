@@ -27,7 +27,7 @@ POLICY = (  # values of bad rows are in the page: nothing in it may run, and it 
 
 
 def serve(verdict: Mapping[str, Any] | None, pipeline: str, epoch: int, attempt: int, page: str) -> Response:
-    """Return that page; 404 for whatever is not one of this verdict."""
+    """Return a page of Data Docs; 404 unless it is one of this verdict."""
     settings = Settings.from_env()
     folder = find_folder((verdict or {}).get("docs"), settings.docs, f"{pipeline}/{epoch}-{attempt}")
     if verdict is None or folder is None or page not in _page_names(verdict):

@@ -73,7 +73,7 @@ class Summaries:
         self._cache: dict[tuple[str, str], tuple[int, Summary]] = {}
 
     def get(self, state: StateTable, versions: Mapping[str, int]) -> tuple[list[Summary], list[OutcomeUnknown]]:
-        """Return the summaries in the order of `versions`, and why other pipelines of it cannot be read.
+        """Return the summaries in the order of `versions`, and the errors of pipelines that cannot be read.
 
         Args:
             versions: by pipeline, the sequence number of its last row; 0: it could not be read, and is tried again.
@@ -124,7 +124,7 @@ def compute_duration(checkpoint: Checkpoint) -> timedelta | None:
 
 
 def read_timeline(state: StateTable, checkpoint: Checkpoint) -> list[dict[str, Any]]:
-    """Return the events of `queries.timeline` with what the page shows beside them.
+    """Return the events of `queries.timeline` with their time, distance and style.
 
     That is "time", "after": the time since the event before, None of the first one, and "kind": how it looks.
     """
