@@ -37,11 +37,11 @@ def write(state: StateTable, pipelines: Sequence[Pipeline], epochs: int, topic_i
     model = pipelines[0].name
     rows = row_format.to_arrow([row_format.record(row) for row in _lives(state, pipelines[0], topic_id, epochs)])
     for pipeline in pipelines:
-        _append(location.folder(state.uri, pipeline.name), _named(rows, model, pipeline.name))
+        _append(location.table_folder(state.uri, pipeline.name), _named(rows, model, pipeline.name))
 
 
 def _append(folder: str, rows: pa.Table) -> None:
-    log, merged = location.log_of(folder), rows.num_rows - TAIL
+    log, merged = location.open_log(folder), rows.num_rows - TAIL
     log.create()
     files = [_file(folder, rows.slice(start, min(CHUNK, merged - start))) for start in range(0, merged, CHUNK)]
     log.commit(1, Commit(MERGE, files), None)

@@ -80,7 +80,7 @@ def _read_configuration(uri: str) -> Mapping[str, str]:
     """Return the table's own configuration: opening a copy as the state table would be refused."""
     from onceonly.statetable import location
 
-    configuration = location.configuration(uri)
+    configuration = location.read_properties(uri)
     if configuration is None or location.ID not in configuration:
         raise InvalidPipeline(
             f"there is no state table at {uri}.",
@@ -93,16 +93,16 @@ def _read_configuration(uri: str) -> Mapping[str, str]:
 
 def _is_original(configuration: Mapping[str, str], uri: str) -> bool:
     """Return whether the table is where it was made."""
-    from onceonly.statetable.location import PLACE, place
+    from onceonly.statetable.location import PLACE, locate
 
-    return configuration[PLACE] == place(uri)
+    return configuration[PLACE] == locate(uri)
 
 
 def _refuse_open(uri: str) -> None:
     """Refuse to fork a table with open checkpoints: both tables would settle what is open, and both publish it."""
-    from onceonly.statetable.table import unsettled
+    from onceonly.statetable.table import list_unsettled_epochs
 
-    epochs_by_pipeline = unsettled(uri)
+    epochs_by_pipeline = list_unsettled_epochs(uri)
     if epochs_by_pipeline:
         open_checkpoints = []
         for pipeline, epochs in epochs_by_pipeline.items():

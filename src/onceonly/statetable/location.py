@@ -16,7 +16,6 @@ import json
 import os
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -40,13 +39,6 @@ CONFIGURATION = {"delta.appendOnly": "true", FORMAT_KEY: str(FORMAT)}
 ATOMIC_SCHEMES = {*LOCAL_SCHEMES, "s3", "s3a", "gs", "az", "abfs", "abfss", "adl", "azure"}
 
 
-@dataclass(frozen=True)
-class Opened:
-    """A state table that may be used as such; `id` is its identity."""
-
-    id: str
-
-
 class Missing(InvalidPipeline):
     """There is no state table."""
 
@@ -66,7 +58,7 @@ def make(uri: str) -> bool:
     return True
 
 
-def open_(uri: str) -> Opened:
+def read_identity(uri: str) -> str:
     """Return the identity of the table at `uri`, if it may be used as the state table.
 
     Raises:
@@ -75,7 +67,7 @@ def open_(uri: str) -> Opened:
         NotCommitted: the storage does not answer.
     """
     check_atomic(uri)
-    properties = configuration(uri)
+    properties = read_properties(uri)
     if properties is None:
         raise Missing(
             f"there is no state table at {uri}.",
@@ -92,24 +84,24 @@ def open_(uri: str) -> Opened:
             code="state-table-foreign",
         )
     _check_format(uri, properties.get(FORMAT_KEY, "none"))
-    if properties[PLACE] != place(uri):
+    if properties[PLACE] != locate(uri):
         raise InvalidPipeline(
             f"the state table at {uri} is a copy, or was moved.",
-            f"It was created at {properties[PLACE]} and is now at {place(uri)}. Two tables with one identity would "
+            f"It was created at {properties[PLACE]} and is now at {locate(uri)}. Two tables with one identity would "
             "take each other's output for their own.",
             "If the original no longer exists: onceonly state relocate. To use the copy as well: onceonly state fork, "
             "and give its pipelines new targets, else both publish the next rows. Nothing was written.",
             code="state-table-copied",
         )
-    return Opened(properties[ID])
+    return properties[ID]
 
 
 def exists(uri: str) -> bool:
     """Return whether there is a Delta table."""
-    return configuration(uri) is not None
+    return read_properties(uri) is not None
 
 
-def configuration(uri: str) -> Mapping[str, str] | None:
+def read_properties(uri: str) -> Mapping[str, str] | None:
     """Return the properties of the Delta table at `uri`; None: there is no table.
 
     Raises:
@@ -158,12 +150,12 @@ def _stored_entries(uri: str) -> Iterator[str]:
     return read_texts(uri)
 
 
-def folder(uri: str, pipeline: str) -> str:
+def table_folder(uri: str, pipeline: str) -> str:
     """Return where the table of that pipeline is."""
     return f"{uri.rstrip('/')}/{PIPELINES}/{pipeline}"
 
 
-def pipelines(uri: str) -> list[str]:
+def list_pipelines(uri: str) -> list[str]:
     """Return the names of the pipelines that have a table, sorted."""
     local = local_path(uri)
     names = _local_table_names(local) if local else _stored_table_names(uri)
@@ -200,7 +192,7 @@ def relocate(uri: str) -> None:
     table = _open_delta_table(uri)
     if table is not None:
         _check_storage(uri)
-        properties = {PLACE: place(uri), **_arbitration_property(uri)}
+        properties = {PLACE: locate(uri), **_arbitration_property(uri)}
         table.alter.set_table_properties(properties, raise_if_not_exists=False)
 
 
@@ -209,14 +201,14 @@ def fork(uri: str) -> None:
     table = _open_delta_table(uri)
     if table is not None:
         _check_storage(uri)
-        properties = {ID: uuid.uuid4().hex, PLACE: place(uri), **_arbitration_property(uri)}
+        properties = {ID: uuid.uuid4().hex, PLACE: locate(uri), **_arbitration_property(uri)}
         table.alter.set_table_properties(properties, raise_if_not_exists=False)
 
 
 def check_atomic(uri: str) -> None:
     """Refuse storage on which two writers could both win a compare-and-set."""
     scheme = urlsplit(uri).scheme.lower()
-    unsafe = unsafe_s3() if scheme in ("s3", "s3a") else None
+    unsafe = find_unsafe_setting() if scheme in ("s3", "s3a") else None
     if scheme not in ATOMIC_SCHEMES or unsafe:
         raise InvalidPipeline(
             f"{uri} cannot hold the state table.",
@@ -233,7 +225,7 @@ def check_writable(uri: str) -> None:
         InvalidPipeline: the store does not arbitrate.
         NotCommitted: nothing was written.
     """
-    properties = {} if local_path(uri) else configuration(uri)
+    properties = {} if local_path(uri) else read_properties(uri)
     if properties is not None and TRIED not in properties:  # without a table nothing is written
         _check_storage(uri)
 
@@ -256,7 +248,7 @@ def _arbitration_property(uri: str) -> dict[str, str]:
     return {} if local_path(uri) else {TRIED: "true"}
 
 
-def place(uri: str) -> str:
+def locate(uri: str) -> str:
     """Return what distinguishes a table from its copy; the same through every mount of one file system."""
     path = local_path(uri)
     if path:
@@ -264,7 +256,7 @@ def place(uri: str) -> str:
     return uri.rstrip("/").replace("s3a://", "s3://", 1)
 
 
-def unsafe_s3() -> str | None:
+def find_unsafe_setting() -> str | None:
     """Return the setting in the environment by which writers on S3 do not exclude each other; None: there is none."""
     if os.environ.get("AWS_S3_ALLOW_UNSAFE_RENAME", "").lower() in ("1", "true"):
         return "AWS_S3_ALLOW_UNSAFE_RENAME is set: the last writer would win silently."
@@ -300,9 +292,9 @@ def _create_table(uri: str) -> None:
     """Create the table. Of two processes at once, one creates it."""
     try:
         if local := local_path(uri):
-            local.mkdir(parents=True, exist_ok=True)  # first: `place` is its inode
-        identity = {ID: uuid.uuid4().hex, PLACE: place(uri), **_arbitration_property(uri)}
-        log_of(uri).create({**CONFIGURATION, **identity})
+            local.mkdir(parents=True, exist_ok=True)  # first: `locate` returns its inode
+        identity = {ID: uuid.uuid4().hex, PLACE: locate(uri), **_arbitration_property(uri)}
+        open_log(uri).create({**CONFIGURATION, **identity})
     except OSError as error:
         raise NotCommitted(
             f"the state table at {uri} cannot be created.",
@@ -312,7 +304,7 @@ def _create_table(uri: str) -> None:
         ) from error
 
 
-def log_of(folder: str) -> Log:
+def open_log(folder: str) -> Log:
     """Return the log of the table in that folder."""
     if local := local_path(folder):
         return LocalLog(local)

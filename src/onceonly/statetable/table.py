@@ -60,7 +60,7 @@ class StateTable:
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
-        self.id = location.open_(uri).id
+        self.id = location.read_identity(uri)
         self._looked = time.monotonic()
         self._logs: dict[str, Log] = {}
         if local := local_path(uri):
@@ -113,7 +113,7 @@ class StateTable:
 
     def pipelines(self) -> list[str]:
         """Return every pipeline that has a row."""
-        return location.pipelines(self.uri)
+        return location.list_pipelines(self.uri)
 
     def versions(self) -> dict[str, int]:
         """Return the last sequence number of each pipeline (0: it cannot be read).
@@ -180,7 +180,7 @@ class StateTable:
         from onceonly.statetable import compaction  # with delta-rs
 
         try:
-            compaction.tidy(view.pipeline, location.folder(self.uri, view.pipeline), self._log(view.pipeline))
+            compaction.tidy(view.pipeline, location.table_folder(self.uri, view.pipeline), self._log(view.pipeline))
         except Taken:  # another process does the same
             pass
         except Exception as error:  # the rows are unchanged, whatever failed
@@ -214,14 +214,14 @@ class StateTable:
         """
         self._check_identity()
         log = self._log(pipeline)
-        rows = Rows(Past(pipeline, location.folder(self.uri, pipeline), log))
+        rows = Rows(Past(pipeline, location.table_folder(self.uri, pipeline), log))
         if log.is_other():
             self._check_identity(just_now=True)
         return rows
 
     def _log(self, pipeline: str) -> Log:
         if pipeline not in self._logs:
-            self._logs[pipeline] = location.log_of(location.folder(self.uri, pipeline))
+            self._logs[pipeline] = location.open_log(location.table_folder(self.uri, pipeline))
         return self._logs[pipeline]
 
     def _check_identity(self, just_now: bool = False) -> None:
@@ -233,7 +233,7 @@ class StateTable:
         if not just_now and not local_path(self.uri) and time.monotonic() - self._looked < IDENTITY_FRESH_SECONDS:
             return
         try:
-            opened = location.open_(self.uri)
+            identity = location.read_identity(self.uri)
         except location.Missing as error:  # it claims that nothing was written, which this process cannot know
             raise OutcomeUnknown(
                 f"the state table at {self.uri} no longer exists.",
@@ -241,10 +241,10 @@ class StateTable:
                 "Nothing was deleted. Mount or restore it, then: onceonly recover",
                 code="state-table-replaced",
             ) from error
-        if opened.id != self.id:
+        if identity != self.id:
             raise OutcomeUnknown(
                 f"the state table at {self.uri} is not the one with which this process started.",
-                f"Its identity was {self.id} and is now {opened.id}: it was replaced or forked.",
+                f"Its identity was {self.id} and is now {identity}: it was replaced or forked.",
                 "Restore the table, or start the process again if that was intended. Nothing was written to it.",
                 code="state-table-replaced",
             )
@@ -290,7 +290,7 @@ class StateTable:
         if version == NONE:
             log.create()
             version = 0
-        add = row_files.put(location.folder(self.uri, row.pipeline), [row], row.id)
+        add = row_files.put(location.table_folder(self.uri, row.pipeline), [row], row.id)
         log.commit(version + 1, Commit("WRITE", [add], row), rows.last())
         return Entry(version + 1, row)
 
@@ -377,7 +377,7 @@ class Snapshot(StateTable):
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
-        self.id = location.open_(uri).id
+        self.id = location.read_identity(uri)
         self._looked = time.monotonic()
         self._logs: dict[str, Log] = {}
         self._rows_read: dict[str, Rows] = {}  # by pipeline
@@ -385,17 +385,17 @@ class Snapshot(StateTable):
     def _rows(self, pipeline: str) -> Rows:
         """Return the pipeline's rows as they were when it was first asked for."""
         if pipeline not in self._rows_read:
-            past = Past(pipeline, location.folder(self.uri, pipeline), self._log(pipeline), durable=False)
+            past = Past(pipeline, location.table_folder(self.uri, pipeline), self._log(pipeline), durable=False)
             self._rows_read[pipeline] = Rows(past)
         return self._rows_read[pipeline]
 
 
-def unsettled(uri: str) -> dict[str, list[int]]:
+def list_unsettled_epochs(uri: str) -> dict[str, list[int]]:
     """Return unsettled epochs by pipeline, in order, also of a copy, which cannot be opened as the state table."""
     unsettled_epochs = {}
-    for name in location.pipelines(uri):
-        folder = location.folder(uri, name)
-        last = Past(name, folder, location.log_of(folder), durable=False).last()
+    for name in location.list_pipelines(uri):
+        folder = location.table_folder(uri, name)
+        last = Past(name, folder, location.open_log(folder), durable=False).last()
         if last is None or last.row is None:
             continue
         open_epochs = Head.from_json(last.row.head).open

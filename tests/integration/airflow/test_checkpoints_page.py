@@ -305,7 +305,7 @@ def test_a_pipeline_whose_rows_are_damaged_hides_no_other(site: Site) -> None:
     broken.plan(1, NOW - HOUR, airflow_owner("broken", "a run"), {0: (0, 1)})
     broken.abort(1, NOW, "wrong")
     broken.write()
-    log = Path(location.folder(site.state.uri, "broken"), "_delta_log")
+    log = Path(location.table_folder(site.state.uri, "broken"), "_delta_log")
     whole = (log / f"{1:020}.json").read_text()
     (log / f"{1:020}.json").write_text("{")
     with site.server.login("adam") as adam:

@@ -115,7 +115,7 @@ def test_a_pipeline_whose_rows_are_damaged_stops_no_other(world: World, recovery
     assert other.plan("airflow:others:run-1")
     other.coordinator.stage("a_first", 1, other.parts.produce)
     staged(world)
-    rows = DeltaTable(location.folder(world.state.uri, "a_first"))
+    rows = DeltaTable(location.table_folder(world.state.uri, "a_first"))
     rows.alter.set_table_properties({"delta.appendOnly": "false"}, raise_if_not_exists=False)
     rows.delete("seq = 3")
     with raises(OutcomeUnknown, "state-table-damaged"):

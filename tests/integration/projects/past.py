@@ -76,7 +76,7 @@ class Past:
 
     def write(self) -> None:
         """The first rows are merged already, but for the last one, as after tidying."""
-        folder = location.folder(self.state.uri, self.pipeline.name)
+        folder = location.table_folder(self.state.uri, self.pipeline.name)
         log = LocalLog(Path(folder))
         log.create()
         version = log.entries()[0]

@@ -679,6 +679,6 @@ def test_credentials_that_are_refused_are_not_shown(shop: Shop, capfd: Any) -> N
     shop.stage()
     shop.through.commit("orders", 1)
     assert [row["id"] for row in shop.rows()] == [1]
-    recorded = DeltaTable(location.folder(shop.settings.state, "orders")).to_pyarrow_table().to_pylist()
+    recorded = DeltaTable(location.table_folder(shop.settings.state, "orders")).to_pyarrow_table().to_pylist()
     assert recorded
     assert "secret" not in str(recorded) + "".join(capfd.readouterr())

@@ -7,6 +7,7 @@ from itertools import count
 
 import pyarrow as pa
 import pytest
+from codes import raises
 from integration.faults.s3_proxy import Always, Fault, proxy
 from integration.projects.light_stores import Reader
 from integration.services.store_server import StoreServer
@@ -61,7 +62,7 @@ def test_a_folder_is_the_one_that_its_path_names_and_no_other(store: StoreServer
 
 @pytest.mark.parametrize("name", ["h#1", "q?x", "h#", "q?"])
 def test_objects_are_not_looked_for_where_delta_rs_would_look_elsewhere(root: str, name: str) -> None:
-    with pytest.raises(InvalidPipeline, match="delta-rs ignores the rest"):
+    with raises(InvalidPipeline, "uri-invalid"):
         Objects(f"{root}/{name}")
 
 

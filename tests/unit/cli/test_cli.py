@@ -271,7 +271,7 @@ def test_status_shows_the_others_where_the_rows_of_one_pipeline_are_damaged(
 ) -> None:
     table.stage("first")
     table.plan("second")
-    rows = DeltaTable(location.folder(table.state.uri, "first"))
+    rows = DeltaTable(location.table_folder(table.state.uri, "first"))
     rows.alter.set_table_properties({"delta.appendOnly": "false"}, raise_if_not_exists=False)
     rows.delete("seq = 3")
     result = onceonly("status", *(["--json"] if as_json else []))
@@ -286,7 +286,7 @@ def test_status_shows_the_others_where_the_rows_of_one_pipeline_are_damaged(
 def test_recover_goes_on_where_the_rows_of_one_pipeline_are_damaged(onceonly: Invoke, table: Table) -> None:
     table.stage("first")
     table.plan("second")
-    rows = DeltaTable(location.folder(table.state.uri, "first"))
+    rows = DeltaTable(location.table_folder(table.state.uri, "first"))
     rows.alter.set_table_properties({"delta.appendOnly": "false"}, raise_if_not_exists=False)
     rows.delete("seq = 3")
     result = onceonly("recover", "--force", "--json")

@@ -37,7 +37,7 @@ def no_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def folder(stored: StateTable) -> str:
-    return location.folder(stored.uri, "flights")
+    return location.table_folder(stored.uri, "flights")
 
 
 def check(stored: StateTable, rows: int) -> None:

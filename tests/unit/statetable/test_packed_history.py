@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from codes import raises
 from unit.statetable.test_state_contract import pin, planned, through_delta_rs
 
 from onceonly.checkpoint.model import Event
@@ -26,7 +27,7 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateTable:
 
 
 def log(stored: StateTable) -> Path:
-    return Path(location.folder(stored.uri, "flights"), "_delta_log")
+    return Path(location.table_folder(stored.uri, "flights"), "_delta_log")
 
 
 def entry(stored: StateTable, version: int) -> Path:
@@ -85,14 +86,14 @@ def test_what_cannot_be_unpacked_is_damage(stored: StateTable) -> None:
     lines = [json.loads(line) for line in entry(stored, 2).read_text().splitlines()]
     lines[0]["commitInfo"][packed_history.PACKED] = "0" * 20
     entry(stored, 2).write_text("\n".join(map(json.dumps, lines)))
-    with pytest.raises(OutcomeUnknown, match="damaged"):
+    with raises(OutcomeUnknown, "state-table-damaged"):
         StateTable(stored.uri).view("flights")
 
 
 def test_an_entry_that_is_missing_is_damage_although_later_ones_tell_of_it(stored: StateTable) -> None:
     pin(stored, 4)
     entry(stored, 2).unlink()
-    with pytest.raises(OutcomeUnknown, match="damaged"):
+    with raises(OutcomeUnknown, "state-table-damaged"):
         StateTable(stored.uri).view("flights")
 
 
@@ -103,9 +104,11 @@ def test_a_new_table_in_its_place_is_noticed_at_once(stored: StateTable) -> None
     view = pin(stored)
     shutil.rmtree(stored.uri)
     StateTable.make(stored.uri)
-    for again in (lambda: stored.view("flights"), lambda: stored.append(view, planned(view, start=1))):
-        with pytest.raises(OutcomeUnknown, match="not the one with which this process started"):
-            again()
+    with raises(OutcomeUnknown, "state-table-replaced"):
+        stored.view("flights")
+    with raises(OutcomeUnknown, "row-unknown") as unknown:
+        stored.append(view, planned(view, start=1))
+    assert stored.id in unknown.value.why
 
 
 def test_a_new_table_that_has_rows_already_is_noticed_at_once(stored: StateTable) -> None:
@@ -126,5 +129,5 @@ def test_a_table_that_was_forked_is_noticed_when_the_look_is_old(
     pin(stored)
     location.fork(stored.uri)
     monkeypatch.setattr(stored, "_looked", time.monotonic() - state.IDENTITY_FRESH_SECONDS)
-    with pytest.raises(OutcomeUnknown, match="replaced or forked"):
+    with raises(OutcomeUnknown, "state-table-replaced"):
         stored.view("flights")

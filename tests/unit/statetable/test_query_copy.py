@@ -48,7 +48,7 @@ def test_the_copy_is_asked_and_removed(stored: StateTable, monkeypatch: pytest.M
     found = opened(monkeypatch)
     assert history(stored) == [1, 2, 3, 4, 5]
     (copy,) = found
-    assert copy != location.folder(stored.uri, "flights")
+    assert copy != location.table_folder(stored.uri, "flights")
     query.query_up_to.cache_clear()
     assert not Path(copy).exists()
 
@@ -56,7 +56,7 @@ def test_the_copy_is_asked_and_removed(stored: StateTable, monkeypatch: pytest.M
 def test_without_the_log_checkpoint_or_with_large_files_the_table_is_asked(
     stored: StateTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, folder = opened(monkeypatch), location.folder(stored.uri, "flights")
+    found, folder = opened(monkeypatch), location.table_folder(stored.uri, "flights")
     with monkeypatch.context() as patched:
         patched.setattr(query, "MAX_COPIED_BYTES", 10)
         assert history(stored) == [1, 2, 3, 4, 5]
@@ -89,7 +89,7 @@ def test_a_merge_that_is_no_longer_part_of_the_log_answers_nothing(
     stored: StateTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The table was restored, and others have merged other rows, as the same version."""
-    folder, copy = location.folder(stored.uri, "flights"), tmp_path / "copy"
+    folder, copy = location.table_folder(stored.uri, "flights"), tmp_path / "copy"
     pin(stored, 1)
     shutil.copytree(folder, copy)
     pin(stored, 3)
@@ -119,7 +119,7 @@ def test_files_that_were_merged_again_since_are_read_from_a_newer_version(stored
     seen = stored.view("flights")
     pin(stored, 5)
     stored.tidy(stored.view("flights"))
-    folder = Path(location.folder(stored.uri, "flights"))
+    folder = Path(location.table_folder(stored.uri, "flights"))
     newest = max(folder.glob("merged-*.parquet"), key=lambda path: path.stat().st_mtime_ns)
     for old in set(folder.glob("*.parquet")) - {newest}:
         old.unlink()

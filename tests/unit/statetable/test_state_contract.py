@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from codes import raises
 from deltalake import DeltaTable
 from explore.steps import Steps
 from explore.table import MemoryTable
@@ -184,7 +185,7 @@ def test_a_stored_table_is_tidied_and_goes_on(stored, monkeypatch):
     monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 4)
     pin(stored, 6)
     stale = stored.view("flights")
-    folder = location.folder(stored.uri, "flights")
+    folder = location.table_folder(stored.uri, "flights")
     stored.tidy(stored.view("flights"))
     assert len(DeltaTable(folder).file_uris()) == 1
     assert stored.append(stale, planned(stale, start=6, event=Event.EMPTY)).head.seq == 7
@@ -196,10 +197,10 @@ def test_a_stored_table_is_tidied_and_goes_on(stored, monkeypatch):
 
 def test_a_stored_table_whose_rows_were_changed_is_damaged(stored):
     pin(stored, 3)
-    rows = DeltaTable(location.folder(stored.uri, "flights"))
+    rows = DeltaTable(location.table_folder(stored.uri, "flights"))
     rows.alter.set_table_properties({"delta.appendOnly": "false"}, raise_if_not_exists=False)
     rows.delete("seq = 2")
-    with pytest.raises(OutcomeUnknown, match="damaged"):
+    with raises(OutcomeUnknown, "state-table-damaged"):
         stored.view("flights")
 
 
@@ -209,7 +210,7 @@ def test_a_stored_table_that_was_restored_shows_what_was_written_since(stored, t
     monkeypatch.setattr(store_log, "LOOK_FRESH_SECONDS", 0)
     monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 2)
     pin(stored, 3)
-    folder, copy = Path(location.folder(stored.uri, "flights")), tmp_path / "copy"
+    folder, copy = Path(location.table_folder(stored.uri, "flights")), tmp_path / "copy"
     shutil.copytree(folder, copy)
     stored.tidy(stored.view("flights"))
     seen = stored.view("flights")
@@ -224,7 +225,7 @@ def test_a_stored_table_that_was_restored_shows_what_was_written_since(stored, t
 
 def test_a_stored_table_that_was_restored_shows_another_row_under_the_same_version(stored, tmp_path):
     pin(stored)
-    folder, copy = Path(location.folder(stored.uri, "flights")), tmp_path / "copy"
+    folder, copy = Path(location.table_folder(stored.uri, "flights")), tmp_path / "copy"
     shutil.copytree(folder, copy)
     pin(stored)
     assert stored.view("flights").head.seq == 2
@@ -239,7 +240,7 @@ def test_a_stored_table_that_was_restored_shows_another_row_under_the_same_versi
 def test_a_stored_table_that_was_restored_takes_no_row_of_an_older_view(stored, tmp_path, monkeypatch):
     monkeypatch.setattr(store_log, "LOOK_FRESH_SECONDS", 0)
     view = pin(stored)
-    folder, copy = Path(location.folder(stored.uri, "flights")), tmp_path / "copy"
+    folder, copy = Path(location.table_folder(stored.uri, "flights")), tmp_path / "copy"
     shutil.copytree(folder, copy)
     view = stored.append(view, planned(view, "before", 1, event=Event.EMPTY))
     shutil.rmtree(folder)

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import pytest
 from click.testing import CliRunner
+from codes import raises
 
 from onceonly.airflow import connections
 from onceonly.airflow.base import OnceonlyOperator
@@ -95,9 +96,9 @@ def test_without_a_connection_nothing_is_looked_up(monkeypatch: pytest.MonkeyPat
 )
 def test_what_cannot_be_used_is_refused_without_its_secret(settings: dict[str, str], why: str) -> None:
     env: dict[str, str] = {"AWS_PROFILE": "dev"}
-    with pytest.raises(InvalidPipeline, match=why) as refused:
+    with raises(InvalidPipeline, "connection-unusable") as refused:
         AWS.use_connection("lake", settings, env)
-    assert len(str(refused.value).splitlines()) == 3
+    assert why in refused.value.why and len(str(refused.value).splitlines()) == 3
     assert SECRET not in str(refused.value)
     assert env == {"AWS_PROFILE": "dev"}
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from codes import raises
 from deltalake import DeltaTable, Schema, write_deltalake
 
 from onceonly.checkpoint.model import Event, Row, Transaction
@@ -191,9 +192,9 @@ def test_a_row_that_may_not_be_on_disk_is_not_called_recorded(table, disk, monke
         disk.broken = version > 0
 
     monkeypatch.setattr(LocalLog, "commit", breaks)
-    with pytest.raises(OutcomeUnknown, match="may not survive a power failure"):
+    with raises(OutcomeUnknown, "row-not-durable"):
         table.append(view, row(view))
-    with pytest.raises(OutcomeUnknown, match="Input/output error"):
+    with raises(OutcomeUnknown, "state-table-unreadable"):
         table.view("flights")
     disk.broken = False
     assert table.view("flights").head.seq == 1
@@ -277,7 +278,7 @@ def test_a_file_whose_row_may_have_been_recorded_stays(table, folder, monkeypatc
 
     view = add(table)
     monkeypatch.setattr(LocalLog, "commit", nobody_knows)
-    with pytest.raises(OutcomeUnknown, match="storage is down"):
+    with raises(OutcomeUnknown, "row-unknown"):
         table.append(view, row(view))
     assert len(files(folder)) == 2
 
@@ -339,7 +340,7 @@ def test_files_with_a_hole_between_their_rows_are_left_alone(table, folder, monk
     view = table.view("flights")
     DeltaTable(home(folder)).alter.set_table_properties({"delta.appendOnly": "false"}, raise_if_not_exists=False)
     DeltaTable(home(folder)).delete("seq = 2")
-    with pytest.raises(OutcomeUnknown, match="damaged"):
+    with raises(OutcomeUnknown, "state-table-damaged"):
         table.tidy(view)
     assert [path for path in files(folder) if "merged" in path.name] == []
 
@@ -537,9 +538,8 @@ def test_nor_does_one_whose_writer_was_killed_before_it_could_tell(table, folder
 def test_rows_that_no_longer_exist_make_the_outcome_unknown(cleaned, table, folder):
     for path in files(folder):
         path.unlink()
-    with pytest.raises(OutcomeUnknown, match="cannot be read") as unknown:
+    with raises(OutcomeUnknown, "state-table-unreadable"):
         table.history("flights")
-    assert "restore" in unknown.value.todo
 
 
 # ---- spooled rows
@@ -567,7 +567,7 @@ def lake(folder, disk, monkeypatch) -> DeltaWriter:
     monkeypatch.setattr(deltastage, "target", lambda config, uri, rows: made(uri, schema))
     monkeypatch.setattr(deltaschema, "check_rows", lambda *given: None)
     monkeypatch.setattr(deltaschema, "check", lambda *given: deltaschema.Change([], {}))
-    monkeypatch.setattr(deltastage, "write", lambda uri, rows: write_deltalake(uri, rows, mode="append"))
+    monkeypatch.setattr(deltastage, "write", lambda uri, rows, *_: write_deltalake(uri, rows, mode="append"))
     return DeltaWriter(DeltaSink("lake", "lake"), str(folder), lambda: None)
 
 
@@ -617,11 +617,10 @@ def test_a_folder_that_is_missing_may_be_made(tmp_path):
 def test_a_folder_that_takes_nothing_is_refused_with_the_reason(tmp_path, monkeypatch, flags, why):
     monkeypatch.setattr(os, "access", lambda *_, **__: False)
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=flags))
-    with pytest.raises(NotCommitted) as refused:
+    with raises(NotCommitted, "folder-not-writable") as refused:
         durability.require_writable(tmp_path / "home")
-    assert refused.value.what == f"{tmp_path / 'home'} cannot be written to."
+    assert str(tmp_path / "home") in refused.value.what
     assert why in refused.value.why and str(tmp_path) in refused.value.why
-    assert "Nothing was written" in refused.value.todo
 
 
 # ---- files

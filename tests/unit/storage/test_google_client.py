@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from codes import raises
 
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.sinks import FileSink
@@ -30,5 +31,5 @@ def test_a_key_file_that_cannot_be_used_is_no_missing_object(
     for ask in (bucket.find, bucket.get, lambda uri: bucket.unlink([uri]), lambda uri: list(bucket.list_names(uri))):
         with pytest.raises(PermissionError):
             ask("gs://lake/a")
-    with pytest.raises(InvalidPipeline, match="Allow this login"):
+    with raises(InvalidPipeline, "target-not-writable"):
         FileWriter(FileSink("lake", "gs://lake/a"), "gs://lake/a").check()

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from codes import raises
 
 from onceonly.errors import InvalidPipeline
 from onceonly.storage import objects
@@ -94,8 +95,9 @@ def test_marks_go_after_what_is_in_the_folders_and_those_that_cannot_go_do_not_h
 def test_on_google_the_client_that_deletes_folders_is_asked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "google.cloud.storage", None)
     monkeypatch.setenv("GOOGLE_OF_THIS_TEST", "no client is kept for it")
-    with pytest.raises(InvalidPipeline, match=r"(?s)gs://.*'google.cloud.storage'.*onceonly\[google\]"):
+    with raises(InvalidPipeline, "package-missing") as refused:
         objects.open_arrow("gs://lake/state")
+    assert "'google.cloud.storage'" in refused.value.what and "onceonly[google]" in refused.value.todo
 
 
 # ---- credentials: the order is that of delta-rs
@@ -117,7 +119,7 @@ def test_without_a_profile_that_counts_the_client_finds_credentials_itself(
 def test_a_profile_needs_what_reads_profiles(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "boto3", None)
     monkeypatch.delitem(sys.modules, "obstore.auth.boto3", raising=False)
-    with pytest.raises(InvalidPipeline, match="profile cannot be read") as refused:
+    with raises(InvalidPipeline, "package-missing") as refused:
         profile_arguments({**PROFILE, **env})
     assert len(str(refused.value).splitlines()) == 3
 
@@ -126,5 +128,5 @@ def test_the_profile_named_default_counts_as_well(tmp_path: Path, monkeypatch: p
     (tmp_path / "credentials").write_text("[default]\n")
     monkeypatch.setitem(sys.modules, "boto3", None)
     monkeypatch.delitem(sys.modules, "obstore.auth.boto3", raising=False)
-    with pytest.raises(InvalidPipeline, match="profile cannot be read"):
+    with raises(InvalidPipeline, "package-missing"):
         profile_arguments({"AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "credentials")})

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from codes import raises
 
 from onceonly.checkpoint.model import Transaction
 from onceonly.checkpoint.transaction_names import file_stem, manifest_path, parse_transaction
@@ -71,14 +72,14 @@ def test_nothing_else_is_deleted(tmp_path: Path, name: str) -> None:
     (tmp_path / "victim").mkdir()
     before = sorted(tmp_path.rglob("*"))
     for delete in (Folders(str(root)).delete, lambda folder: staged_folders.delete(str(root), folder)):
-        with pytest.raises(InvalidPipeline, match="is not deleted"):
+        with raises(InvalidPipeline, "handle-damaged"):
             delete(name)
     assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize("root", ["", "/", "//"])
 def test_nothing_is_deleted_at_the_root_of_everything(root: str) -> None:
-    with pytest.raises(InvalidPipeline, match="is not deleted"):
+    with raises(InvalidPipeline, "handle-damaged"):
         OwnPath(root, TXN.name)
 
 
@@ -94,10 +95,10 @@ def test_a_delta_handle_names_a_staged_folder_and_a_kafka_handle_a_file_of_its_o
     check_folder("lake", f"staged-{TXN.name}", "staged-")
     check_file("lake", "0-0a1b2c.parquet")
     for folder in (TXN.name, "staged-", "day=2013-01-01", f"staged-{TXN.name}/..", None):
-        with pytest.raises(CannotPublish, match="damaged or forged"):
+        with raises(CannotPublish, "handle-damaged"):
             check_folder("lake", folder, "staged-")
     for file in ("../x.parquet", "/x.parquet", "", "a/b", None):
-        with pytest.raises(CannotPublish, match="damaged or forged"):
+        with raises(CannotPublish, "handle-damaged"):
             check_file("lake", file)
 
 

@@ -34,7 +34,7 @@ def require(sink: str, uri: str, table: Table | None) -> None:
     on_s3 = scheme in ("s3", "s3a")
     if on_s3 and os.environ.get(LOCKED):
         return
-    if on_s3 and (why := location.unsafe_s3()):
+    if on_s3 and (why := location.find_unsafe_setting()):
         raise InvalidPipeline(
             f"sink '{sink}': publishing to {uri} is not safe.",
             why,
