@@ -35,7 +35,7 @@ class Kubernetes:
     context: str = ""
 
     def submit(self, job: DriverJob, launcher: Launcher) -> str:
-        """See `Cluster.submit`. A pod that never began may lack what spark-submit makes after it, so it is removed."""
+        """Start a driver's pod. A pod that never began may lack what spark-submit makes after it, so it is removed."""
         for pod in self._pods(job.tag):
             if _phase(pod) == "Pending":
                 self.end(pod["metadata"]["name"])
@@ -48,7 +48,7 @@ class Kubernetes:
         return [name] if self._pod(name) else []
 
     def find(self, tag: str) -> Sequence[RunningApplication]:
-        """See `Cluster.find`: pods that nobody has deleted, the oldest first. What only waits has done nothing yet."""
+        """Return pods that nobody has deleted, the oldest first. One that only waits has done nothing yet."""
         pods = []
         for pod in self._pods(tag):
             if _phase(pod) in ("Running", "Unknown") and not _is_deleted(pod):

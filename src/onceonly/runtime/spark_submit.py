@@ -60,7 +60,7 @@ class SparkSubmit:
         more: Sequence[str] = (),
         inherited: Sequence[int] = (),
     ) -> tuple[int, list[str]]:
-        """See `Launcher.run`."""
+        """Run spark-submit in cluster mode until it ends, and return its exit code and last lines."""
         job_conf = {**session_conf(job.settings), **conf}
         job_conf |= {"spark.submit.deployMode": "cluster", "spark.app.name": job.title}
         arguments = build_arguments(job.spark.master, job_conf, program, [*job.arguments, *more])

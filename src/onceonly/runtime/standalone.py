@@ -28,7 +28,7 @@ class Standalone:
     rest: str
 
     def submit(self, job: DriverJob, launcher: Launcher) -> str:
-        """See `Cluster.submit`.
+        """Ask the master to start a driver, and return its submission id.
 
         Raises:
             OutcomeUnknown: whether a driver was started is not known.
@@ -53,7 +53,11 @@ class Standalone:
         return []
 
     def look(self, application: str) -> ApplicationStatus:
-        """See `Cluster.look`; its answer about itself is NotCommitted: that says nothing about the driver."""
+        """Return the driver's state.
+
+        Raises:
+            NotCommitted: the master answered about itself, which says nothing about the driver.
+        """
         answer = _ask(self.rest, "GET", f"status/{application}")
         if answer.get("action") != "SubmissionStatusResponse":
             raise NotCommitted(

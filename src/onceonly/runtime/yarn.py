@@ -42,7 +42,7 @@ class Yarn:
     managers: tuple[str, ...]
 
     def submit(self, job: DriverJob, launcher: Launcher) -> str:
-        """See `Cluster.submit`. An application that spark-submit does not vouch for is ended."""
+        """Start a driver by spark-submit. An application that spark-submit does not vouch for is ended."""
         conf = _conf(job) | stores.find_s3_keys(job.connections)
         with _hidden_connections(job.connections) as (file, inherited):
             more = []
@@ -59,7 +59,7 @@ class Yarn:
         return [app["id"] for app in self._applications(applicationTags=job.nonce)]
 
     def find(self, tag: str) -> Sequence[RunningApplication]:
-        """See `Cluster.find`: those that run before those that wait, and of these the oldest first."""
+        """Return those with the tag: those that run before those that wait, and of these the oldest first."""
         apps = self._applications(applicationTags=tag, states=",".join(RUNNING_STATES))
         apps.sort(key=lambda app: (app["state"] != "RUNNING", app.get("startedTime", 0)))
         return [RunningApplication(app["id"], app["name"].rpartition(" ")[2]) for app in apps]

@@ -70,14 +70,19 @@ class FileReader(StoredSource):
     # --- what was pinned
 
     def add_mark(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
-        """See `ChecksRanges`. The mark is a digest of the range's manifests, and of all up to its end."""
+        """Return the range with its mark: a digest of its manifests in force, and of all up to its end.
+
+        Raises:
+            InvalidPipeline: the range cannot be read as what was added to the folder.
+            SourceLost: the folder is not the one of `previous`, or what was read of it has changed.
+        """
         manifests = self._read_pinned_stream(range_)
         covered = file_manifests.select_range(file_manifests.select_in_force(manifests), range_)
         file_manifests.check_range(self._config, range_, file_manifests.select_range(manifests, range_), covered)
         return _add_mark(range_, previous, manifests)
 
     def mark_left_out(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
-        """See `Recognises`."""
+        """Return the range with its mark, whether it can be read or not."""
         return _add_mark(range_, previous, self._read_pinned_stream(range_))
 
     def verify(self, ranges: tuple[TopicRange, ...]) -> None:

@@ -93,15 +93,15 @@ class KafkaReader:
         return self._log.read_extent()
 
     def has_records(self, range_: TopicRange) -> bool:
-        """See `FindsRecords`."""
+        """Return whether the range has a committed record. It is read up to the first one."""
         return self._reader_of(range_.topic)._log.has_records(range_)
 
     def first_offsets(self, range_: TopicRange) -> Offsets:
-        """See `FindsRecords`."""
+        """Return the offset of the first committed record, by partition; the range's end, where there is none."""
         return self._reader_of(range_.topic)._log.find_first_offsets(range_)
 
     def await_transactions(self, log: TopicLog) -> tuple[TopicLog, list[OpenTransaction]]:
-        """See `ShowsTransactions`."""
+        """Wait a moment for open transactions; return the log then, and those that are still open."""
         return self._log.await_transactions(log)
 
     def offsets_at(
@@ -117,11 +117,11 @@ class KafkaReader:
         return TopicMarks(self._kafka)
 
     def add_mark(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
-        """See `ChecksRanges`, and `topic_marks` for the mark."""
+        """Return the range with its mark, once `previous` was compared with the log: see `topic_marks`."""
         return self._marks.mark_next(range_, previous)
 
     def mark_left_out(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
-        """See `Recognises`. Where a person leaves out what a replaced log holds, there is nothing to compare."""
+        """Return the range with its mark. It may be left out because the log was replaced: nothing is compared."""
         return self._marks.mark(range_, previous)
 
     def verify(self, ranges: tuple[TopicRange, ...]) -> None:
@@ -179,7 +179,7 @@ class KafkaReader:
         return decode_results.decode_or_fail(rows, self._config.format, self._read_schema())
 
     def read_with_errors(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
-        """See `Judges`."""
+        """Return the committed records of `ranges`, decoded, with the errors of those that could not be."""
         from onceonly.spark import decode_results
 
         decodes = self._list_decodes()
@@ -203,7 +203,7 @@ class KafkaReader:
         return lambda rows, why: part.judge(rows, why, self._pins[part.part])
 
     def read_undecoded(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
-        """See `Judges`."""
+        """Return the committed records of `ranges` as they are in the log."""
         from onceonly.spark import small_batch
         from onceonly.spark.topics import read_ranges
 
