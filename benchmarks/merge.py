@@ -16,8 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from benchmarks.ratio import against, alternate
 from benchmarks.results import Result
 from onceonly.checkpoint.model import Handle, Transaction
-from onceonly.pipeline.merge import Merge
-from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sinks import DeltaSink, Merge
 from onceonly.settings import Settings
 from onceonly.sinks.delta import log
 from onceonly.sinks.delta.sink import DeltaWriter

@@ -18,10 +18,8 @@ from onceonly.errors import (
 )
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.gate import Fresh, Gate
-from onceonly.pipeline.merge import Merge
-from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
-from onceonly.pipeline.sources import KafkaSource
-from onceonly.pipeline.tables import DeltaSource, FileSource
+from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, Merge, StateSink
+from onceonly.pipeline.sources import DeltaSource, FileSource, KafkaSource
 
 __all__ = [
     "Busy",

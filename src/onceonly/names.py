@@ -19,4 +19,5 @@ def check_name(kind: str, name: str) -> None:
             f"'{name}' cannot be the name of a {kind}.",
             "Names become part of folder names and transactional ids.",
             "Use lower-case letters, digits and '_', a letter first, at most 63 characters.",
+            code="name-invalid",
         )

@@ -152,6 +152,7 @@ class Settings:
                 "The pipeline has neither bootstrap nor connection, ONCEONLY_KAFKA_BOOTSTRAP is not set, and no "
                 f"embedded broker runs in {self.home}.",
                 "Set one of these, or start a broker: onceonly services up. Nothing was written.",
+                code="broker-not-configured",
             )
         return addresses
 

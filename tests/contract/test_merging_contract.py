@@ -10,8 +10,7 @@ from contract.spark_rows import Folder, OnSpark, no_spark
 from deltalake import DeltaTable
 
 from onceonly.checkpoint.sink import Sink
-from onceonly.pipeline.merge import Merge
-from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sinks import DeltaSink, Merge
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.testing import contract
 from onceonly.testing.contract import SINK, Rows

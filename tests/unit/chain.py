@@ -17,8 +17,7 @@ from onceonly.checkpoint.offsets import Interval
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
-from onceonly.pipeline.sources import KafkaSource
-from onceonly.pipeline.tables import DeltaSource
+from onceonly.pipeline.sources import DeltaSource, KafkaSource
 from onceonly.sources.delta import DeltaReader
 from onceonly.testing.fakes import FakeSource
 

@@ -17,7 +17,7 @@ from onceonly.checkpoint.offsets import FILES, Interval, TopicRange
 from onceonly.coordinator.ranges import Cut
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
-from onceonly.pipeline.tables import FileSource
+from onceonly.pipeline.sources import FileSource
 from onceonly.sources.files import FileReader
 from onceonly.testing.fakes import FakeReceipts
 

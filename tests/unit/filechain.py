@@ -13,7 +13,7 @@ from unit.lightfiles import LightFiles
 from onceonly.checkpoint.model import Checkpoint, Handle, Transaction
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import FileSink
-from onceonly.pipeline.tables import FileSource, Stored
+from onceonly.pipeline.sources import FileSource, Stored
 from onceonly.sources.files import FileReader
 
 

@@ -10,8 +10,7 @@ from deltalake import DeltaTable, Schema
 
 from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.pipeline.definition import Pipeline
-from onceonly.pipeline.merge import Merge
-from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sinks import DeltaSink, Merge
 from onceonly.sinks.delta import changes, head, log, plain
 from onceonly.sinks.delta.sink import DeltaWriter
 
@@ -55,7 +54,7 @@ class LightDelta(DeltaWriter):
             "publish": "delta-rs",
             **{"files": len(adds), "rows": count, "bytes": size},
             **({"where": self.config.replace} if self.config.replace else {}),
-            **({"merge": self.config.merge.by} if self.config.merge else {}),
+            **({"merge": self.config.merge.columns_by_role} if self.config.merge else {}),
         }
 
     def numbers(self) -> list[int]:

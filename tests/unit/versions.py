@@ -16,7 +16,7 @@ from onceonly.checkpoint.offsets import DELTA, Interval, TopicRange
 from onceonly.coordinator.ranges import Cut
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
-from onceonly.pipeline.tables import DeltaSource
+from onceonly.pipeline.sources import DeltaSource
 from onceonly.sources.delta import DeltaReader
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)

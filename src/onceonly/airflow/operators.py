@@ -110,7 +110,7 @@ class PlanOperator(OnceonlyOperator):
         names = self.pipeline.named_tables
         if not names:
             return self.pipeline
-        return self.pipeline.located(
+        return self.pipeline.locate_tables(
             client_job.find_tables(connections.read_spark_connection(self.spark_conn_id or "spark"), names)
         )
 

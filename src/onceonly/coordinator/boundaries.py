@@ -21,7 +21,7 @@ from onceonly.checkpoint.offsets import Boundary, Interval, Offsets, TopicLog, T
 from onceonly.checkpoint.sink import Landed
 from onceonly.errors import Busy, InvalidPipeline, SourceLost
 from onceonly.pipeline.definition import Pipeline
-from onceonly.pipeline.source_config import EARLIEST, LATEST, SourceConfig
+from onceonly.pipeline.sources import EARLIEST, LATEST, SourceConfig
 from onceonly.statetable.view import View
 
 Question = tuple[datetime, tuple[tuple[int, int], ...]]  # a time, and the offsets before which no boundary lies

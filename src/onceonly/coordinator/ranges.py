@@ -21,7 +21,7 @@ from onceonly.coordinator.messages import how_to_settle, refuse_held_up
 from onceonly.coordinator.upstream import Barrier
 from onceonly.errors import Busy, InvalidPipeline, NotCommitted
 from onceonly.pipeline.definition import Pipeline
-from onceonly.pipeline.source_config import EARLIEST, SourceConfig
+from onceonly.pipeline.sources import EARLIEST, SourceConfig
 from onceonly.statetable.view import View
 
 NO_BARRIER = Barrier({}, {})

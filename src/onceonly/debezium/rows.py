@@ -13,7 +13,7 @@ from pyspark.sql.types import BooleanType, LongType, StringType, StructType
 from onceonly.debezium import DELETED, ORDER, Changes
 from onceonly.debezium.records import Convert, Reading, Unreadable, converter
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline.merge import REFUSED_RECORD
+from onceonly.pipeline.sinks import REFUSED_RECORD
 from onceonly.spark import arrow
 
 ERROR = "_error"  # why a record is refused

@@ -94,4 +94,5 @@ def _refuse_column(sink: str, column: str, why: str) -> InvalidPipeline:
         f"gate: freshness cannot be checked: sink '{sink}' has no date or time column '{column}'.",
         why,
         "Correct Gate(fresh=…). Nothing was published.",
+        code="no-such-column",
     )

@@ -85,6 +85,7 @@ def _build_suite(suite: Suite) -> Any:
                 f"gate: {suite.path}: expectation {number} is not valid.",
                 f"{expectation['type']}: {_first_lines(error)}.",
                 "Fix it. greatexpectations.io/expectations lists all expectations. Nothing was written.",
+                code="suite-invalid",
             ) from error
     return gx_suite
 

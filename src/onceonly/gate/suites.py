@@ -82,6 +82,7 @@ def check_installed() -> None:
             "gate: its suites need Great Expectations.",
             "It is not installed in this environment.",
             "Install it: pip install 'onceonly[gate]'. Nothing was written.",
+            code="package-missing",
         )
 
 
@@ -109,6 +110,7 @@ def _read_json(path: str, file: Path) -> Any:
             f"gate: there is no suite {path}.",
             f"Searched: {file.parent}.",
             "Write it (docs/gate.md), or remove it from the gate. Nothing was written.",
+            code="suite-missing",
         ) from None
     except (OSError, ValueError) as error:
         raise _refuse_suite(path, f"{error}.") from error
@@ -142,5 +144,8 @@ def _quote(names: Collection[str]) -> str:
 
 def _refuse_suite(path: str, why: str) -> InvalidPipeline:
     return InvalidPipeline(
-        f"gate: {path} is not an expectation suite.", why, "See docs/gate.md for an example. Nothing was written."
+        f"gate: {path} is not an expectation suite.",
+        why,
+        "See docs/gate.md for an example. Nothing was written.",
+        code="suite-invalid",
     )

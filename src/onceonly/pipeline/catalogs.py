@@ -13,49 +13,63 @@ from dataclasses import dataclass
 from typing import Any
 
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline.checks import invalid
+from onceonly.pipeline.checks import refuse
 
 NAME = re.compile(r"[\w-]+(\.[\w-]+){1,2}")
-LATER: Mapping[str, Any] = {"table": None, "table_id": None}  # fields that are stored only if they differ from these
+UNSTORED_DEFAULTS: Mapping[str, Any] = {
+    "table": None,
+    "table_id": None,
+}  # fields that are stored only if they differ from these
 
-MANAGED = {"catalogManaged", "catalogManaged-preview", "catalogOwned-preview", "coordinatedCommits-preview"}
+MANAGING_FEATURES = {"catalogManaged", "catalogManaged-preview", "catalogOwned-preview", "coordinatedCommits-preview"}
 
 
 @dataclass(frozen=True)
-class Found:
+class CatalogTable:
     """A table that a catalog has found by its name: its path or URI, and its id in Delta."""
 
     path: str
     table_id: str
 
 
-def check_named(what: str, path: str, table: str | None, table_id: str | None) -> None:
+def check_table_name(what: str, path: str, table: str | None, table_id: str | None) -> None:
     """Refuse anything but a path, a name, or a name with what was found by it. Raises InvalidPipeline."""
     if table is None:
         if table_id is not None:
-            raise invalid(what, "has a table_id, and no table", "Set table='catalog.schema.table' alone.")
+            raise refuse(
+                what, "has a table_id, and no table", "Set table='catalog.schema.table' alone.", code="options-conflict"
+            )
         return
     if not isinstance(table, str) or not NAME.fullmatch(table):
-        raise invalid(
-            what, f"has the table {table!r}, which is no name in a catalog", "Write 'schema.table' or with its catalog."
+        raise refuse(
+            what,
+            f"has the table {table!r}, which is no name in a catalog",
+            "Write 'schema.table' or with its catalog.",
+            code="option-invalid",
         )
     if bool(path) != bool(table_id):
-        raise invalid(what, "has a path and a table", "Set one of the two: a table's path is looked up by its name.")
+        raise refuse(
+            what,
+            "has a path and a table",
+            "Set one of the two: a table's path is looked up by its name.",
+            code="options-conflict",
+        )
 
 
-def refuse_managed(whose: str, uri: str, features: Iterable[str]) -> None:
+def check_not_managed(whose: str, uri: str, features: Iterable[str]) -> None:
     """Raise InvalidPipeline if, by these features of a table, its catalog decides which commits count."""
-    if managing_features := MANAGED & set(features):
-        raise managed(whose, uri, ", ".join(sorted(managing_features)))
+    if managing_features := MANAGING_FEATURES & set(features):
+        raise refuse_managed(whose, uri, ", ".join(sorted(managing_features)))
 
 
-def managed(whose: str, uri: str, what: str) -> InvalidPipeline:
+def refuse_managed(whose: str, uri: str, what: str) -> InvalidPipeline:
     """Return the error for a table whose catalog decides which commits count; `what` shows that."""
     return InvalidPipeline(
         f"{whose}: the table at {uri} is managed by its catalog ({what}).",
         "The catalog decides which commits to it count. So its folder does not show what was published, and "
         "after a crash it would not be known whether a commit has happened.",
         "Use an external table without that feature (docs/catalogs.md). Nothing was written.",
+        code="table-managed",
     )
 
 

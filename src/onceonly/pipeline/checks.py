@@ -21,12 +21,22 @@ def check_connection(connection: str | None, bootstrap: str | None) -> None:
         InvalidPipeline: not a connection id (the text is not repeated: it may contain a secret), or both are given.
     """
     if connection is not None and not CONNECTION.fullmatch(connection):
-        raise invalid("connection", "is not an Airflow connection id", "Pass an id, as in connection='kafka_default'.")
+        raise refuse(
+            "connection",
+            "is not an Airflow connection id",
+            "Pass an id, as in connection='kafka_default'.",
+            code="option-invalid",
+        )
     if connection is not None and bootstrap is not None:
-        raise invalid(f"connection '{connection}'", "is set together with bootstrap", "Remove one of them.")
+        raise refuse(
+            f"connection '{connection}'",
+            "is set together with bootstrap",
+            "Remove one of them.",
+            code="options-conflict",
+        )
 
 
-def condition(sink: str, part: Any) -> tuple[str, str, Any]:
+def parse_condition(sink: str, part: Any) -> tuple[str, str, Any]:
     """Return one part of a sink's `replace` as (column, operator, value). Raises InvalidPipeline."""
     if isinstance(part, (list, tuple)) and len(part) == 3 and part[1] in OPERATORS:
         column, operator, value = part
@@ -34,13 +44,18 @@ def condition(sink: str, part: Any) -> tuple[str, str, Any]:
             return column, operator, tuple(value)
         if isinstance(value, (str, int, float)):
             return column, operator, value
-    raise invalid(
+    raise refuse(
         f"sink '{sink}'",
         f"replaces where {part!r}",
         f'Write it as in replace=[("day", "=", "2013-01-01")]; operators: {", ".join(OPERATORS)}.',
+        code="option-invalid",
     )
 
 
-def invalid(what: str, why: str, todo: str) -> InvalidPipeline:
-    """Return the error for a definition: what is wrong in it, why, and what to do."""
-    return InvalidPipeline(f"{what} {why}.", todo=todo)
+def refuse(what: str, why: str, todo: str, *, code: str) -> InvalidPipeline:
+    """Return the error for a definition: what is wrong in it, why, and what to do.
+
+    Args:
+        code: of the fault, as `onceonly explain` takes it.
+    """
+    return InvalidPipeline(f"{what} {why}.", todo=todo, code=code)

@@ -11,15 +11,23 @@ from typing import Any, Literal
 
 from onceonly.errors import InvalidPipeline
 from onceonly.names import check_name
-from onceonly.pipeline.catalogs import Found
-from onceonly.pipeline.checks import DOTTED, invalid
+from onceonly.pipeline.catalogs import CatalogTable
+from onceonly.pipeline.checks import DOTTED, refuse
 from onceonly.pipeline.dead_letters import check_max_bad
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.registry import build, check_sink, sink_class, sink_from_json, sink_json
 from onceonly.pipeline.sink_config import SinkConfig
-from onceonly.pipeline.source_config import EARLIEST
-from onceonly.pipeline.sources import DEAD_LETTER, FAIL, KafkaSource, bad_records, source_json
-from onceonly.pipeline.tables import DeltaSource, FileSource, Stored
+from onceonly.pipeline.sources import (
+    DEAD_LETTER,
+    EARLIEST,
+    FAIL,
+    DeltaSource,
+    FileSource,
+    KafkaSource,
+    Stored,
+    bad_records,
+    source_json,
+)
 
 AnySource = KafkaSource | DeltaSource | FileSource
 SOURCES = {source.kind: source for source in (KafkaSource, DeltaSource, FileSource)}
@@ -70,12 +78,20 @@ class Pipeline:
             object.__setattr__(self, "source", tuple(self.source))
         topics = [source.input_name for source in self.sources]
         if not topics or len(set(topics)) != len(topics):
-            raise invalid(
-                f"pipeline '{self.name}'", f"reads the topics {topics}", "Pass at least one topic, and each only once."
+            raise refuse(
+                f"pipeline '{self.name}'",
+                f"reads the topics {topics}",
+                "Pass at least one topic, and each only once.",
+                code="names-not-distinct",
             )
         self._check_sources()
         if not DOTTED.fullmatch(self.transform):
-            raise invalid(f"transform '{self.transform}'", "is not a dotted path", "Write 'package.module:function'.")
+            raise refuse(
+                f"transform '{self.transform}'",
+                "is not a dotted path",
+                "Write 'package.module:function'.",
+                code="option-invalid",
+            )
         self._check_mode()
         self._check_after()
         self._check_sinks()
@@ -86,23 +102,40 @@ class Pipeline:
     def _check_sources(self) -> None:
         for source in self.sources:
             if not isinstance(source, AnySource):
-                raise invalid(f"{source!r}", "is not a source", "Use KafkaSource, DeltaSource or FileSource.")
+                raise refuse(
+                    f"{source!r}",
+                    "is not a source",
+                    "Use KafkaSource, DeltaSource or FileSource.",
+                    code="option-invalid",
+                )
             targets = {target for sink in self.sinks for target in sink.targets()}
             if isinstance(source, Stored) and source.place in targets:
                 why = f"reads the {source.word} {source.place}, which it writes to"
-                raise invalid(
-                    f"pipeline '{self.name}'", why, f"It would read its own rows. Write to another {source.word}."
+                raise refuse(
+                    f"pipeline '{self.name}'",
+                    why,
+                    f"It would read its own rows. Write to another {source.word}.",
+                    code="own-output-read",
                 )
 
     def _check_mode(self) -> None:
         if self.mode not in ("chained", "interval"):
-            raise invalid(f"mode '{self.mode}'", "is not known", "Use 'chained' or 'interval'.")
+            raise refuse(f"mode '{self.mode}'", "is not known", "Use 'chained' or 'interval'.", code="option-invalid")
         if self.mode == "interval" and any(source.most is not None for source in self.sources):
-            raise invalid("max_records", "is for chained mode; an interval is read completely", "Remove it.")
+            raise refuse(
+                "max_records",
+                "is for chained mode; an interval is read completely",
+                "Remove it.",
+                code="options-conflict",
+            )
         if self.mode == "interval" and any(source.begins != EARLIEST for source in self.sources):
-            raise invalid("start", "is for chained mode; an interval is found by its times", "Remove it.")
+            raise refuse(
+                "start", "is for chained mode; an interval is found by its times", "Remove it.", code="options-conflict"
+            )
         if self.mode == "chained" and any(source.grace for source in self.sources):
-            raise invalid("grace", "is for intervals; in chained mode no record is late", "Remove it.")
+            raise refuse(
+                "grace", "is for intervals; in chained mode no record is late", "Remove it.", code="options-conflict"
+            )
 
     def _check_patterns(self) -> None:
         """Check that no topic is read twice, and that none that is written here is read again."""
@@ -113,17 +146,19 @@ class Pipeline:
     def _check_pattern_of(self, pattern: AnySource) -> None:
         for source in self.sources:
             if source is not pattern and (source.topic_pattern or pattern.reads(source.topic)):
-                raise invalid(
+                raise refuse(
                     f"topic_pattern '{pattern.input_name}'",
                     f"may name topics that '{source.input_name}' names too",
                     "Put all of them into one pattern; in Python, (?!…) leaves a name out.",
+                    code="names-not-distinct",
                 )
         for topic in self._topics_written():
             if pattern.reads(topic):
-                raise invalid(
+                raise refuse(
                     f"topic_pattern '{pattern.input_name}'",
                     f"matches '{topic}', to which the pipeline writes: it would read its own output",
                     "Rename that topic, or leave it out of the pattern, in Python by (?!…).",
+                    code="own-output-read",
                 )
 
     def _topics_written(self) -> Iterator[str]:
@@ -132,16 +167,21 @@ class Pipeline:
 
     def _check_after(self) -> None:
         if isinstance(self.after, str):
-            raise invalid(f"after {self.after!r}", "is a text", f"Write after=[{self.after!r}].")
+            raise refuse(f"after {self.after!r}", "is a text", f"Write after=[{self.after!r}].", code="option-invalid")
         object.__setattr__(self, "after", tuple(self.after))
         for name in self.after:
             check_name("pipeline", name)
         if len(set(self.after)) != len(self.after) or self.name in self.after:
             why = "names a pipeline twice, or this one"
-            raise invalid(f"after {list(self.after)}", why, "Name each other pipeline once.")
+            raise refuse(f"after {list(self.after)}", why, "Name each other pipeline once.", code="names-not-distinct")
         if self.after and not self.tables:
             why = "is about tables and folders, and none of the sources is one"
-            raise invalid(f"after {list(self.after)}", why, "Use DeltaSource or FileSource for them, or remove it.")
+            raise refuse(
+                f"after {list(self.after)}",
+                why,
+                "Use DeltaSource or FileSource for them, or remove it.",
+                code="options-conflict",
+            )
         if self.after:
             for source in self.sources:
                 self._check_source_after(source)
@@ -152,21 +192,31 @@ class Pipeline:
             return
         if source.most is not None:
             why = f"is not for a {source.word} that is read up to a checkpoint of another pipeline"
-            raise invalid(f"{source.counts} of '{source.topic}'", why, f"Remove {source.counts}, or after.")
+            raise refuse(
+                f"{source.counts} of '{source.topic}'",
+                why,
+                f"Remove {source.counts}, or after.",
+                code="options-conflict",
+            )
         if isinstance(source, DeltaSource) and source.changes and self.mode == "interval":
             why = "are not what the checkpoints of an interval have published"
-            raise invalid(f"changes of '{source.topic}'", why, "Remove changes, or after.")
+            raise refuse(f"changes of '{source.topic}'", why, "Remove changes, or after.", code="options-conflict")
 
     def _check_sinks(self) -> None:
         for sink in self.sinks:
             check_sink(sink)
         names = [sink.name for sink in self.sinks]
         if not names or len(set(names)) != len(names):
-            raise invalid(
-                f"pipeline '{self.name}'", f"has the sinks {names}", "Pass at least one sink, with different names."
+            raise refuse(
+                f"pipeline '{self.name}'",
+                f"has the sinks {names}",
+                "Pass at least one sink, with different names.",
+                code="names-not-distinct",
             )
         if sum(sink.keeps_state for sink in self.sinks) > 1:
-            raise invalid(f"pipeline '{self.name}'", "has several StateSinks", "Use a single one.")
+            raise refuse(
+                f"pipeline '{self.name}'", "has several StateSinks", "Use a single one.", code="options-conflict"
+            )
         for sink in self.sinks:
             sink.check_mode(self.mode)
 
@@ -176,26 +226,35 @@ class Pipeline:
             self._check_dead_letters(self.dead_letters)
         elif dead_letter_topics:
             what = f"on_bad_record='dead_letter' of topic '{dead_letter_topics[0]}'"
-            raise invalid(what, "has no sink to send records to", "Set Pipeline(dead_letters=DeltaSink(…)).")
+            raise refuse(
+                what,
+                "has no sink to send records to",
+                "Set Pipeline(dead_letters=DeltaSink(…)).",
+                code="option-missing",
+            )
         if self.max_bad is not None:
             check_max_bad(self.max_bad)
             if not self.counts_bad:
                 why = "limits nothing: the first bad record fails the checkpoint"
-                raise invalid("max_bad", why, "Set KafkaSource(on_bad_record=…), or remove it.")
+                raise refuse("max_bad", why, "Set KafkaSource(on_bad_record=…), or remove it.", code="options-conflict")
 
     def _check_dead_letters(self, name: Any) -> None:
         other_sinks = [sink.name for sink in self.sinks if sink.name != name]
         if not other_sinks or len(other_sinks) == len(self.sinks):
             why = f"is {name!r}, beside the sinks {other_sinks}"
-            raise invalid("dead_letters", why, "Pass a sink of its own, or the name of one of several.")
+            raise refuse(
+                "dead_letters", why, "Pass a sink of its own, or the name of one of several.", code="options-conflict"
+            )
         if not any(isinstance(source, KafkaSource) for source in self.sources):
-            raise invalid("dead_letters", "are records of topics, and it reads none", "Remove it.")
+            raise refuse(
+                "dead_letters", "are records of topics, and it reads none", "Remove it.", code="options-conflict"
+            )
         sink = self.sink(name)
         sink.check_dead_letters()
         for topic in getattr(sink, "allowed", ()):
             if self.source_of(topic) is not None:
                 why = f"go to topic '{topic}', which the pipeline reads: it would read them again and again"
-                raise invalid("dead_letters", why, "Use another topic.")
+                raise refuse("dead_letters", why, "Use another topic.", code="own-output-read")
 
     @property
     def counts_bad(self) -> bool:
@@ -256,7 +315,7 @@ class Pipeline:
         """The names that a catalog has to be asked for."""
         return self._values_of("table")
 
-    def located(self, found: Mapping[str, Found]) -> Pipeline:
+    def locate_tables(self, found: Mapping[str, CatalogTable]) -> Pipeline:
         """Return the same pipeline on the tables that were found by their names: all of `named_tables`."""
 
         def locate(part: Any) -> Any:
@@ -295,7 +354,7 @@ class Pipeline:
             if data[name] is None:
                 del data[name]
         del data["gate"], data["after"]
-        sources = list(map(_source_json, self.sources))
+        sources = list(map(source_json, self.sources))
         data["source"] = sources if isinstance(self.source, tuple) else sources[0]
         data["sinks"] = list(map(sink_json, self.sinks))
         if self.gate:
@@ -328,7 +387,7 @@ def _sink_from_json(data: Mapping[str, Any], sink: Mapping[str, Any]) -> SinkCon
         sink_class(sink["kind"])
     except InvalidPipeline as error:
         what = f"definition of '{data['name']}' cannot be read: {error.what}"
-        raise InvalidPipeline(what, error.why, error.todo) from error
+        raise InvalidPipeline(what, error.why, error.todo, code=error.code) from error
     return sink_from_json(sink)
 
 
@@ -343,16 +402,12 @@ def _source_from_json(data: Mapping[str, Any]) -> AnySource:
     return source
 
 
-def _source_json(source: AnySource) -> dict[str, Any]:
-    if isinstance(source, KafkaSource):
-        return source_json(source)
-    data = {"kind": source.kind, **asdict(source)}
-    return {name: value for name, value in data.items() if name not in source.later or value != source.later[name]}
-
-
 def _cannot_be_read(data: Any, error: Exception) -> InvalidPipeline:
     name = data.get("name") if isinstance(data, Mapping) else data
     why = f"cannot be read: {error}"
-    return invalid(
-        f"definition of '{name}'", why, "Was it written by a newer Onceonly, or edited by hand in the state table?"
+    return refuse(
+        f"definition of '{name}'",
+        why,
+        "Was it written by a newer Onceonly, or edited by hand in the state table?",
+        code="definition-unreadable",
     )

@@ -26,7 +26,9 @@ class Fresh:
 
     def __post_init__(self) -> None:
         if not self.column or self.within <= 0:
-            raise _invalid(f"fresh {(self.column, self.within)!r}", "needs a column and seconds above 0")
+            raise _refuse_gate(
+                f"fresh {(self.column, self.within)!r}", "needs a column and seconds above 0", code="option-invalid"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,22 +57,32 @@ class Gate:
 
     def __post_init__(self) -> None:
         if self.on_fail not in ("abort", "hold"):
-            raise _invalid(f"on_fail '{self.on_fail}'", "is not known: use 'abort' or 'hold'")
+            raise _refuse_gate(
+                f"on_fail '{self.on_fail}'", "is not known: use 'abort' or 'hold'", code="option-invalid"
+            )
         for path in _values(self.suites):
             if not isinstance(path, str) or not path.endswith(".json"):
-                raise _invalid(f"suite {path!r}", "is not a .json file: name one, as in 'schemas/a.expectations.json'")
+                raise _refuse_gate(
+                    f"suite {path!r}",
+                    "is not a .json file: name one, as in 'schemas/a.expectations.json'",
+                    code="option-invalid",
+                )
         self._check_counts()
         for fresh in _values(self.fresh):
             if not isinstance(fresh, Fresh):
-                raise _invalid("fresh", f"is {fresh!r}: give Fresh('column', within=seconds)")
+                raise _refuse_gate(
+                    "fresh", f"is {fresh!r}: give Fresh('column', within=seconds)", code="option-invalid"
+                )
         if all(getattr(self, name) == {} for name in PER_SINK):
-            raise _invalid("no checks", "are configured: set suites, min_rows, max_rows or fresh")
+            raise _refuse_gate(
+                "no checks", "are configured: set suites, min_rows, max_rows or fresh", code="option-missing"
+            )
 
     def _check_counts(self) -> None:
         for name in ("min_rows", "max_rows", "in_process_rows"):
             for count in _values(getattr(self, name)):
                 if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-                    raise _invalid(name, f"is {count!r}: give a number of rows, 0 or more")
+                    raise _refuse_gate(name, f"is {count!r}: give a number of rows, 0 or more", code="option-invalid")
 
     def for_sinks(self, sinks: Collection[str], apart: object = None) -> Gate:
         """Return the same gate with every check as a dict by sink.
@@ -86,7 +98,9 @@ class Gate:
         for sink in sorted(sinks):
             least, most = _mapping(gate.min_rows).get(sink), _mapping(gate.max_rows).get(sink)
             if least is not None and most is not None and least > most:
-                raise _invalid(f"sink '{sink}'", f"has min_rows {least} above max_rows {most}")
+                raise _refuse_gate(
+                    f"sink '{sink}'", f"has min_rows {least} above max_rows {most}", code="options-conflict"
+                )
         return gate
 
     def checks_freshness(self, sink: str) -> bool:
@@ -130,12 +144,20 @@ def _by_sink(option: str, check: Any, sinks: Collection[str], apart: object) -> 
     if not isinstance(check, Mapping):
         possible_sinks = [sink for sink in sinks if sink != apart]
         if len(possible_sinks) != 1:
-            raise _invalid(f"{option}={check!r}", f"names no sink: give a dict by sink name, of {sorted(sinks)}")
+            raise _refuse_gate(
+                f"{option}={check!r}",
+                f"names no sink: give a dict by sink name, of {sorted(sinks)}",
+                code="option-invalid",
+            )
         return dict.fromkeys(possible_sinks, check)
     if unknown := sorted(set(check) - set(sinks)):
-        raise _invalid(f"{option} of {unknown}", f"names a sink that a gate cannot check; it can check {sorted(sinks)}")
+        raise _refuse_gate(
+            f"{option} of {unknown}",
+            f"names a sink that a gate cannot check; it can check {sorted(sinks)}",
+            code="option-invalid",
+        )
     return dict(check)
 
 
-def _invalid(what: str, why: str) -> InvalidPipeline:
-    return InvalidPipeline(f"gate: {what} {why}.", todo="See docs/gate.md. Nothing was written.")
+def _refuse_gate(what: str, why: str, *, code: str) -> InvalidPipeline:
+    return InvalidPipeline(f"gate: {what} {why}.", todo="See docs/gate.md. Nothing was written.", code=code)

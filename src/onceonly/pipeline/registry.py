@@ -41,9 +41,9 @@ def kinds() -> list[str]:
 
 
 def sink_json(sink: SinkConfig) -> dict[str, Any]:
-    """Return the sink as JSON, without those of its later fields that have their usual value."""
-    data, later = plain(asdict(sink)), type(sink).later
-    fields_json = {name: value for name, value in data.items() if name not in later or value != later[name]}
+    """Return the sink as JSON, without fields that have one of its unstored defaults."""
+    data, defaults = plain(asdict(sink)), type(sink).unstored_defaults
+    fields_json = {name: value for name, value in data.items() if name not in defaults or value != defaults[name]}
     return {"kind": sink.kind, **fields_json}
 
 
@@ -86,6 +86,7 @@ def check_sink(sink: Any) -> None:
             f"{sink!r} is not a sink.",
             f"It is a {type(sink).__name__}, and a sink has to be a SinkConfig.",
             "Use DeltaSink, FileSink, KafkaSink or StateSink, or the config class of an installed sink.",
+            code="sink-invalid",
         )
     check_name("sink", sink.name)
     registered = sink_class(sink.kind)
@@ -95,6 +96,7 @@ def check_sink(sink: Any) -> None:
             f"sink '{sink.name}' is a {path}, but its kind '{sink.kind}' is that of {registered_path}.",
             "Other processes create a sink from its kind alone, so they would create a different one.",
             f"Give the class a kind of its own, and register an entry point '{GROUP}' of that name.",
+            code="sink-kind-of-another",
         )
     if sink.kind not in OWN:
         _check_round_trip(sink)
@@ -114,6 +116,7 @@ def _check_round_trip(sink: SinkConfig) -> None:
             f"sink '{sink.name}' cannot be stored as JSON.",
             f"Its definition is stored with every checkpoint and read by other processes: {why}.",
             f"Use only text, numbers, booleans, and lists and dicts of them in the fields of {path}.",
+            code="sink-not-storable",
         )
 
 
@@ -127,12 +130,14 @@ def _find_installed(kind: str) -> type[SinkConfig]:
             f"Known kinds: {', '.join(kinds())}. No installed package provides another one (entry point '{GROUP}').",
             "Install the package that provides it in the environment of every process (Airflow, Spark, this command). "
             "If a newer Onceonly wrote the definition, install that version. Nothing was written.",
+            code="sink-kind-unknown",
         )
     if len(offers) > 1:
         raise InvalidPipeline(
             f"several packages provide a sink of the kind '{kind}'.",
             f"They are {', '.join(sorted(_package_name(offer) for offer in offers))}.",
             "Keep one of them and uninstall the others. Nothing was written.",
+            code="sink-kind-ambiguous",
         )
     return _load(offers[0])
 
@@ -164,6 +169,7 @@ def _unusable(offer: EntryPoint, why: str) -> InvalidPipeline:
         f"the sink of the kind '{offer.name}' cannot be used.",
         f"The package {_package_name(offer)} provides {offer.value} for it. {why}.",
         "Fix the package, or install another version of it (docs/add-a-sink.md). Nothing was written.",
+        code="sink-package-broken",
     )
 
 

@@ -29,7 +29,7 @@ class SinkConfig(ABC):
     keeps_state: ClassVar[bool] = False  # what it publishes is read by the next checkpoint; the writer is `KeepsState`
     takes_records: ClassVar[bool] = False  # rows are records of Kafka, so dead letters say the rest in headers
     inspectable: ClassVar[bool] = False  # a gate can read its staged rows; the writer is `Inspectable`
-    later: ClassVar[Mapping[str, Any]] = {}  # fields that are stored only if they differ from these
+    unstored_defaults: ClassVar[Mapping[str, Any]] = {}  # fields that are stored only if they differ from these
 
     def __post_init__(self) -> None:
         check_name("sink", self.name)

@@ -7,14 +7,63 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from onceonly.pipeline import catalogs, dead_letters
-from onceonly.pipeline.checks import PREFIX, TOPIC, check_connection, condition, invalid
+from onceonly.pipeline.checks import PREFIX, TOPIC, check_connection, parse_condition, refuse
 from onceonly.pipeline.gate import Gate
-from onceonly.pipeline.merge import Merge
 from onceonly.pipeline.sink_config import SinkConfig
-from onceonly.pipeline.tables import folder_uri
+from onceonly.pipeline.sources import folder_uri
 
 PARTITIONS = "partitions"
+# Begins the error of a Spark job that a transform fails because a record says nothing that can be merged.
+REFUSED_RECORD = "onceonly: this record is refused: "
 SUFFIXES = {"avro": ".avsc", "json": ".json", "protobuf": ".desc"}  # of schema files
+
+
+@dataclass(frozen=True)
+class Merge:
+    """Rows are changes: the newest row of each key is the one in the table, in whatever order changes arrive.
+
+    Args:
+        keys: columns that identify a row; never null. With the partition columns among them, only the partitions of
+            the changes are searched.
+        order_by: columns that order the changes of a key, such as a log position; never null. They stay in the table.
+            A change that is not above the row in the table has no effect.
+        deletes: a boolean column, never null, that is true in a row that says its key was deleted. Such a row stays in
+            the table and keeps older changes out, so readers filter on this column. By default nothing is deleted.
+    """
+
+    keys: Sequence[str]
+    order_by: Sequence[str]
+    deletes: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("keys", "order_by"):
+            columns = getattr(self, name)
+            if isinstance(columns, str) or not columns:
+                raise refuse(
+                    f"Merge({name}={columns!r})",
+                    "names no columns",
+                    "Give a list of column names.",
+                    code="option-missing",
+                )
+            object.__setattr__(self, name, tuple(columns))
+        if len(set(self.columns)) != len(self.columns):
+            raise refuse(
+                f"Merge with {list(self.columns)}",
+                "names a column twice",
+                "Name each one once.",
+                code="names-not-distinct",
+            )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns that it names."""
+        deletes = [] if self.deletes is None else [self.deletes]
+        return (*self.keys, *self.order_by, *deletes)
+
+    @property
+    def columns_by_role(self) -> dict[str, list[str]]:
+        """What a handle stores of it."""
+        return {"keys": list(self.keys), "order_by": list(self.order_by)}
 
 
 @dataclass(frozen=True)
@@ -46,16 +95,16 @@ class DeltaSink(SinkConfig):
     table_id: str | None = None
 
     kind = "delta"
-    later: ClassVar[Mapping[str, Any]] = catalogs.LATER
+    unstored_defaults: ClassVar[Mapping[str, Any]] = catalogs.UNSTORED_DEFAULTS
     writer = "onceonly.sinks.delta.sink:DeltaWriter.make"
     inspectable = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        catalogs.check_named(f"sink '{self.name}'", self.path, self.table, self.table_id)
+        catalogs.check_table_name(f"sink '{self.name}'", self.path, self.table, self.table_id)
         check_folder(self, self.path or self.table or "")
         if self.replace is not None and self.replace != PARTITIONS:
-            object.__setattr__(self, "replace", tuple(condition(self.name, part) for part in self.replace))
+            object.__setattr__(self, "replace", tuple(parse_condition(self.name, part) for part in self.replace))
         self._check_replace()
         self._check_merge()
 
@@ -64,21 +113,29 @@ class DeltaSink(SinkConfig):
             object.__setattr__(self, "merge", Merge(**self.merge))
         if self.merge and (self.replace is not None or self.widen):
             other = "widen" if self.widen else "replace"
-            raise invalid(f"sink '{self.name}'", f"has merge and {other}", "Remove one of the two.")
+            raise refuse(
+                f"sink '{self.name}'", f"has merge and {other}", "Remove one of the two.", code="options-conflict"
+            )
 
     def _check_replace(self) -> None:
         if self.replace is None:
             return
         if not self.replace or not self.partition_by:
-            raise invalid(f"sink '{self.name}'", "has nothing to replace", "Set partition_by, and a condition on it.")
+            raise refuse(
+                f"sink '{self.name}'",
+                "has nothing to replace",
+                "Set partition_by, and a condition on it.",
+                code="option-missing",
+            )
         if self.replace == PARTITIONS:
             return
         other_columns = {part[0] for part in self.replace} - set(self.partition_by)
         if other_columns:
-            raise invalid(
+            raise refuse(
                 f"sink '{self.name}'",
                 f"replaces by {sorted(other_columns)}, and the table is partitioned by {list(self.partition_by)}",
                 "Use only partition columns: only whole files can be replaced.",
+                code="options-conflict",
             )
 
     def targets(self) -> tuple[str, ...]:
@@ -95,7 +152,7 @@ class DeltaSink(SinkConfig):
     def check_dead_letters(self) -> None:
         if self.merge or self.replace is not None:
             why = "it would remove earlier ones" if self.replace is not None else "it would merge them"
-            raise dead_letters.refuse(self.name, why, "Append to a table of their own.")
+            raise dead_letters.refuse_sink(self.name, why, "Append to a table of their own.")
         dead_letters.check_partitions(self.name, self.partition_by)
 
 
@@ -155,7 +212,7 @@ class KafkaSink(SinkConfig):
     key_schema: str | None = None
 
     kind = "kafka"
-    later: ClassVar[Mapping[str, Any]] = {"message": None, "key_format": "raw", "key_schema": None}
+    unstored_defaults: ClassVar[Mapping[str, Any]] = {"message": None, "key_format": "raw", "key_schema": None}
     writer = "onceonly.sinks.kafka.sink:KafkaWriter.make"
     takes_records = True
     inspectable = True
@@ -164,14 +221,26 @@ class KafkaSink(SinkConfig):
         super().__post_init__()
         check_connection(self.connection, self.bootstrap)
         if isinstance(self.topics, str):
-            raise invalid(f"sink '{self.name}'", "topics is a string", "Use a list of topic names.")
+            raise refuse(
+                f"sink '{self.name}'", "topics is a string", "Use a list of topic names.", code="option-invalid"
+            )
         object.__setattr__(self, "topics", tuple(self.topics))
         if (self.topic is None) == (not self.topics):
-            raise invalid(f"sink '{self.name}'", "needs either a topic or topics", "Set KafkaSink(topic=…).")
+            raise refuse(
+                f"sink '{self.name}'",
+                "needs either a topic or topics",
+                "Set KafkaSink(topic=…).",
+                code="option-missing",
+            )
         self._check_choices()
         for topic in self.allowed:
             if not TOPIC.fullmatch(topic):
-                raise invalid(f"topic '{topic}'", "is not a Kafka topic name", "Use letters, digits, '.', '_' and '-'.")
+                raise refuse(
+                    f"topic '{topic}'",
+                    "is not a Kafka topic name",
+                    "Use letters, digits, '.', '_' and '-'.",
+                    code="option-invalid",
+                )
         self._check_registry()
         self._check_schema("schema", self.format, self.schema)
         self._check_schema("key_schema", self.key_format, self.key_schema)
@@ -197,41 +266,44 @@ class KafkaSink(SinkConfig):
 
     def check_mode(self, mode: str) -> None:
         if mode == "interval" and self.mode == "staged" and not self.unordered:
-            raise invalid(
+            raise refuse(
                 f"sink '{self.name}'",
                 "writes while staging, so intervals that run in parallel would be written in any order",
                 "Use KafkaSink(mode='late'), or unordered=True if order does not matter.",
+                code="options-conflict",
             )
 
     def check_gate(self, gate: Gate) -> None:
         if self.guarantee == "none":
-            raise invalid(
+            raise refuse(
                 f"sink '{self.name}'",
                 "has guarantee='none': its rows are visible before the gate has checked them",
                 "Use another guarantee, or remove the gate.",
+                code="options-conflict",
             )
 
     def check_dead_letters(self) -> None:
         """Check that a dead letter can be written: its value is the record's own, the rest goes into headers."""
         if self.format != "raw":
-            raise dead_letters.refuse(self.name, f"it would write them as {self.format}", "Use format='raw'.")
+            raise dead_letters.refuse_sink(self.name, f"it would write them as {self.format}", "Use format='raw'.")
         if self.topic is None:
-            raise dead_letters.refuse(self.name, "it has several topics", "Set KafkaSink(topic=…).")
+            raise dead_letters.refuse_sink(self.name, "it has several topics", "Set KafkaSink(topic=…).")
         if self.guarantee != "exactly-once":
             why = f"guarantee={self.guarantee!r} would leave those of checkpoints that were aborted, or repeat them"
-            raise dead_letters.refuse(self.name, why, "Remove guarantee.")
+            raise dead_letters.refuse_sink(self.name, why, "Remove guarantee.")
 
     def check_commits(self, within: float, mode: str) -> None:
         """Check the time-out, unless `commit_within` was compared with it when the sink was created."""
         if self.commit_within or self.is_late(mode) or self.guarantee != "exactly-once":
             return
         if self.transaction_timeout < within:
-            raise invalid(
+            raise refuse(
                 f"sink '{self.name}'",
                 f"has transactions that time out after {self.transaction_timeout:g} s, and the commit may follow up to "
                 f"{within:g} s later: one schedule interval, at most 15 minutes",
                 "Raise transaction_timeout, set a shorter commit_within if the commit follows sooner, or use "
                 "mode='late'.",
+                code="transaction-timeout-too-short",
             )
 
     def slots(self) -> int | None:
@@ -239,40 +311,62 @@ class KafkaSink(SinkConfig):
 
     def _check_transactions(self) -> None:
         if not 1 <= self.transaction_timeout <= 3600 * 24:
-            raise invalid("transaction_timeout", f"is {self.transaction_timeout}", "Give seconds, at least 1.")
+            raise refuse(
+                "transaction_timeout",
+                f"is {self.transaction_timeout}",
+                "Give seconds, at least 1.",
+                code="option-invalid",
+            )
         if self.commit_within is not None and self.commit_within >= self.transaction_timeout:
-            raise invalid(
+            raise refuse(
                 f"transaction_timeout of {self.transaction_timeout:g} s",
                 f"is not longer than commit_within={self.commit_within:g}: transactions would end before their commit",
                 "Raise transaction_timeout (up to the brokers' transaction.max.timeout.ms), or use mode='late'.",
+                code="transaction-timeout-too-short",
             )
         if self.pool_size < 1:
-            raise invalid("pool_size", f"is {self.pool_size}", "Use a number above 0.")
+            raise refuse("pool_size", f"is {self.pool_size}", "Use a number above 0.", code="option-invalid")
         if self.ids == "pool" and self.guarantee != "exactly-once":
             why = f"is for transactions, and guarantee={self.guarantee!r} has none"
-            raise invalid("ids='pool'", why, "Remove it.")
+            raise refuse("ids='pool'", why, "Remove it.", code="options-conflict")
         if not PREFIX.fullmatch(self.id_prefix):
-            raise invalid(f"id_prefix '{self.id_prefix}'", "is not usable", "Use letters, digits, '.' and '_'.")
+            raise refuse(
+                f"id_prefix '{self.id_prefix}'",
+                "is not usable",
+                "Use letters, digits, '.' and '_'.",
+                code="option-invalid",
+            )
 
     def _check_registry(self) -> None:
         needs_registry = self.format == "protobuf" or self.key_format != "raw"
         if self.registry is None:
             if self.register or self.subjects != "topic" or needs_registry:
-                raise invalid(f"sink '{self.name}'", "names no registry", "Set KafkaSink(registry=…).")
+                raise refuse(
+                    f"sink '{self.name}'", "names no registry", "Set KafkaSink(registry=…).", code="option-missing"
+                )
             return
         check_connection(self.registry, None)
         if self.format == self.key_format == "raw":
             why = "writes keys and values as they are, which have no schema in a registry"
-            raise invalid(f"sink '{self.name}'", why, "Set format or key_format, or remove registry.")
+            raise refuse(
+                f"sink '{self.name}'", why, "Set format or key_format, or remove registry.", code="options-conflict"
+            )
         if self.message is not None and self.format != "protobuf":
-            raise invalid(f"message '{self.message}'", "is of Protobuf", "Set format='protobuf', or remove it.")
+            raise refuse(
+                f"message '{self.message}'",
+                "is of Protobuf",
+                "Set format='protobuf', or remove it.",
+                code="options-conflict",
+            )
 
     def _check_schema(self, field: str, format: str, path: str | None) -> None:
         """Check that `path` is the schema file that the format needs, by its ending."""
         suffix = SUFFIXES.get(format) if self.registry or format == "avro" else None
         if (suffix is None) != (path is None) or not str(path).endswith(suffix or ""):
             needs = f"needs a schema file ending in {suffix}" if suffix else "takes no schema"
-            raise invalid(f"format '{format}' with {field} {path!r}", needs, f"Set KafkaSink({field}=…).")
+            raise refuse(
+                f"format '{format}' with {field} {path!r}", needs, f"Set KafkaSink({field}=…).", code="option-invalid"
+            )
 
     def _check_choices(self) -> None:
         choices: dict[str, tuple[str | None, ...]] = {
@@ -286,7 +380,9 @@ class KafkaSink(SinkConfig):
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 words = ", ".join(repr(word) for word in allowed if word)
-                raise invalid(f"{name} '{getattr(self, name)}'", "is not known", f"Use one of {words}.")
+                raise refuse(
+                    f"{name} '{getattr(self, name)}'", "is not known", f"Use one of {words}.", code="option-invalid"
+                )
 
 
 @dataclass(frozen=True)
@@ -312,7 +408,12 @@ class FileSink(SinkConfig):
         super().__post_init__()
         check_folder(self, self.path)
         if self.format not in ("parquet", "json", "csv", "avro"):
-            raise invalid(f"format '{self.format}'", "is not known", "Use 'parquet', 'json', 'csv' or 'avro'.")
+            raise refuse(
+                f"format '{self.format}'",
+                "is not known",
+                "Use 'parquet', 'json', 'csv' or 'avro'.",
+                code="option-invalid",
+            )
 
     def targets(self) -> tuple[str, ...]:
         return (f"'{self.path}'",)
@@ -322,13 +423,15 @@ class FileSink(SinkConfig):
 
     def check_dead_letters(self) -> None:
         if self.format == "csv":
-            raise dead_letters.refuse(self.name, "CSV has no bytes and no lists", "Use format='parquet'.")
+            raise dead_letters.refuse_sink(self.name, "CSV has no bytes and no lists", "Use format='parquet'.")
         dead_letters.check_partitions(self.name, self.partition_by)
 
     def check_gate(self, gate: Gate) -> None:
         if self.format == "avro" and gate.checks_freshness(self.name):
             why = "writes Avro files, and Gate(fresh=…) cannot read a column of them"
-            raise invalid(f"sink '{self.name}'", why, "Use a suite with expect_column_max_to_be_between.")
+            raise refuse(
+                f"sink '{self.name}'", why, "Use a suite with expect_column_max_to_be_between.", code="options-conflict"
+            )
 
 
 @dataclass(frozen=True)
@@ -355,13 +458,20 @@ class StateSink(SinkConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.key, str) or not self.key:
-            raise invalid(f"sink '{self.name}'", f"has the key {self.key!r}", "Give a list of column names.")
+            raise refuse(
+                f"sink '{self.name}'",
+                f"has the key {self.key!r}",
+                "Give a list of column names.",
+                code="option-invalid",
+            )
         if not self.schema:
-            raise invalid(f"sink '{self.name}'", "has no schema", "Set StateSink(schema='page STRING, …').")
+            raise refuse(
+                f"sink '{self.name}'", "has no schema", "Set StateSink(schema='page STRING, …').", code="option-missing"
+            )
         object.__setattr__(self, "key", tuple(self.key))
 
     def check_dead_letters(self) -> None:
-        raise dead_letters.refuse(self.name, "it keeps state", "Use a DeltaSink or a KafkaSink.")
+        raise dead_letters.refuse_sink(self.name, "it keeps state", "Use a DeltaSink or a KafkaSink.")
 
     def targets(self) -> tuple[str, ...]:
         """Return nothing: state is not output, and its folder is named after the pipeline."""
@@ -371,7 +481,9 @@ class StateSink(SinkConfig):
 def check_folder(sink: DeltaSink | FileSink, place: str) -> None:
     """Check that there is a path, and make `partition_by` a tuple. Raises InvalidPipeline."""
     if not place:
-        raise invalid(f"sink '{sink.name}'", "has no path", f"Set {type(sink).__name__}(path=…).")
+        raise refuse(f"sink '{sink.name}'", "has no path", f"Set {type(sink).__name__}(path=…).", code="option-missing")
     if isinstance(sink.partition_by, str):
-        raise invalid(f"sink '{sink.name}'", "partition_by is a string", "Use a list of column names.")
+        raise refuse(
+            f"sink '{sink.name}'", "partition_by is a string", "Use a list of column names.", code="option-invalid"
+        )
     object.__setattr__(sink, "partition_by", tuple(sink.partition_by))

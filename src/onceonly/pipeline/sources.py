@@ -1,23 +1,83 @@
-"""Kafka topics as sources of a pipeline."""
+"""The sources of a pipeline, as users declare them: Kafka topics, Delta tables and folders of files."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Literal
+from datetime import datetime
+from typing import Any, ClassVar, Literal, Protocol
+from urllib.parse import urlsplit
 
-from onceonly.pipeline.checks import TOPIC, check_connection, invalid
-from onceonly.pipeline.source_config import EARLIEST, check_grace, is_offset, place
+from onceonly.pipeline import catalogs
+from onceonly.pipeline.checks import TOPIC, check_connection, refuse
 
+EARLIEST, LATEST = "earliest", "latest"
 FORMATS = ("raw", "json", "avro", "protobuf")
 FAIL, DEAD_LETTER, DROP = "fail", "dead_letter", "drop"
 # Fields that are stored only if they differ from these.
-LATER = {
+KAFKA_UNSTORED_DEFAULTS: Mapping[str, Any] = {
     **{"grace": 0.0, "registry": None, "subject": None, "key_format": "raw", "message": None, "start": EARLIEST},
     **{"topic": "", "topic_pattern": None, "on_bad_record": FAIL},
 }
 OWN = "__"  # begins the names of Kafka's own topics
+
+
+class SourceConfig(Protocol):
+    """What users declare as a source: a frozen dataclass, stored with every checkpoint."""
+
+    kind: ClassVar[str]  # in stored definitions
+
+    @property
+    def topic(self) -> str:
+        """Its name in messages and in the state table; unique in a pipeline. Empty if it has a pattern."""
+
+    @property
+    def topic_pattern(self) -> str | None:
+        """In place of `topic`: a regular expression of whole names; each topic that matches is read as one."""
+
+    @property
+    def input_name(self) -> str:
+        """Its name in its pipeline and in the transform's input: the topic, the pattern, or the name of the table."""
+
+    def reads(self, topic: str) -> bool:
+        """Return whether a topic, or table, of that name is one of those that it reads."""
+
+    def of(self, topic: str) -> SourceConfig:
+        """Return the same source for one of its topics."""
+
+    @property
+    def begins(self) -> str | Mapping[str, int]:
+        """Where the first checkpoint begins: 'earliest', 'latest', the ISO text of a time, or offsets by partition."""
+
+    @property
+    def most(self) -> int | None:
+        """The maximum number of offsets in one checkpoint."""
+
+    @property
+    def grace(self) -> float:
+        """Seconds for which an interval waits for what comes late."""
+
+
+def check_grace(grace: float) -> None:
+    """Raise InvalidPipeline unless it is a time to wait, of at most a leap year."""
+    if not 0 <= grace <= 3600 * 24 * 366:
+        raise refuse("grace", f"is {grace}", "Give seconds, from 0 to a year.", code="option-invalid")
+
+
+def parse_start(start: Any) -> str | None:
+    """Return where a source starts: a word, or the ISO text of a time with its zone; None: it is neither."""
+    if start in (EARLIEST, LATEST):
+        return str(start)
+    try:
+        time = start if isinstance(start, datetime) else datetime.fromisoformat(start)
+    except (TypeError, ValueError):
+        return None
+    return time.isoformat() if time.tzinfo is not None else None
+
+
+def is_offset(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 @dataclass(frozen=True)
@@ -64,19 +124,28 @@ class KafkaSource:
     on_bad_record: Literal["fail", "dead_letter", "drop"] = "fail"
 
     kind: ClassVar[str] = "kafka"
+    unstored_defaults: ClassVar[Mapping[str, Any]] = KAFKA_UNSTORED_DEFAULTS
 
     def __post_init__(self) -> None:
         check_connection(self.connection, self.bootstrap)
-        object.__setattr__(self, "start", _check_start(self.start))
+        object.__setattr__(self, "start", _check_topic_start(self.start))
         check_grace(self.grace)
         if self.topic_pattern is not None:
             self._check_pattern(self.topic_pattern)
         elif not TOPIC.fullmatch(self.topic):
-            raise invalid(
-                f"topic '{self.topic}'", "is not a Kafka topic name", "Use letters, digits, '.', '_' and '-'."
+            raise refuse(
+                f"topic '{self.topic}'",
+                "is not a Kafka topic name",
+                "Use letters, digits, '.', '_' and '-'.",
+                code="option-invalid",
             )
         if self.format not in FORMATS:
-            raise invalid(f"format '{self.format}'", "is not known", "Use 'raw', 'json', 'avro' or 'protobuf'.")
+            raise refuse(
+                f"format '{self.format}'",
+                "is not known",
+                "Use 'raw', 'json', 'avro' or 'protobuf'.",
+                code="option-invalid",
+            )
         self._check_registry()
         self._check_bad_records()
         suffix = {"json": ".ddl", "avro": ".avsc"}.get(self.format)
@@ -84,9 +153,16 @@ class KafkaSource:
         has_right_schema = (suffix is None) == (self.schema is None) and str(self.schema).endswith(suffix or "")
         if not has_right_schema and not by_latest:
             needs = f"needs a schema file ending in {suffix}" if suffix else "takes no schema"
-            raise invalid(f"format '{self.format}' with schema {self.schema!r}", needs, "Set KafkaSource(schema=…).")
+            raise refuse(
+                f"format '{self.format}' with schema {self.schema!r}",
+                needs,
+                "Set KafkaSource(schema=…).",
+                code="option-invalid",
+            )
         if self.max_records is not None and self.max_records < 1:
-            raise invalid("max_records", f"is {self.max_records}", "Use a number above 0, or remove it.")
+            raise refuse(
+                "max_records", f"is {self.max_records}", "Use a number above 0, or remove it.", code="option-invalid"
+            )
 
     @property
     def begins(self) -> str | Mapping[str, int]:
@@ -115,43 +191,78 @@ class KafkaSource:
         try:
             re.compile(pattern)
         except re.error as error:
-            raise invalid(what, f"is not a regular expression: {error}", "Correct it.") from None
+            raise refuse(what, f"is not a regular expression: {error}", "Correct it.", code="option-invalid") from None
         if self.topic:
-            raise invalid(what, f"is set together with topic '{self.topic}'", "Remove one of them.")
+            raise refuse(
+                what, f"is set together with topic '{self.topic}'", "Remove one of them.", code="options-conflict"
+            )
         if not pattern or TOPIC.fullmatch(pattern):
-            raise invalid(what, "is the name of one topic", "Set topic, or a pattern as in 'orders-.*'.")
+            raise refuse(
+                what, "is the name of one topic", "Set topic, or a pattern as in 'orders-.*'.", code="option-invalid"
+            )
         if isinstance(self.start, Mapping):
-            raise invalid(what, "has many topics, and start gives offsets of one", "Use a word or a time.")
+            raise refuse(
+                what,
+                "has many topics, and start gives offsets of one",
+                "Use a word or a time.",
+                code="options-conflict",
+            )
         if self.registry and (self.key_format != "raw" or not (self.subject or self.schema)):
             why = "has many topics, whose records have no single subject"
-            raise invalid(what, why, "Set subject or schema for the values, and leave the keys raw.")
+            raise refuse(
+                what, why, "Set subject or schema for the values, and leave the keys raw.", code="options-conflict"
+            )
 
     def _check_bad_records(self) -> None:
         if self.on_bad_record not in (FAIL, DEAD_LETTER, DROP):
             todo = "Use 'fail', 'dead_letter' or 'drop'."
-            raise invalid(f"on_bad_record '{self.on_bad_record}'", "is not known", todo)
+            raise refuse(f"on_bad_record '{self.on_bad_record}'", "is not known", todo, code="option-invalid")
         if self.on_bad_record != FAIL and self.format == "raw" and self.key_format == "raw":
             why = "has nothing to decide: raw keys and values are not decoded, so none is bad"
-            raise invalid(f"on_bad_record '{self.on_bad_record}'", why, "Remove it, or set a format.")
+            raise refuse(
+                f"on_bad_record '{self.on_bad_record}'", why, "Remove it, or set a format.", code="options-conflict"
+            )
 
     def _check_registry(self) -> None:
         if self.registry is None:
             if self.format == "protobuf":
-                raise invalid("format 'protobuf'", "is read with a schema registry", "Set KafkaSource(registry=…).")
+                raise refuse(
+                    "format 'protobuf'",
+                    "is read with a schema registry",
+                    "Set KafkaSource(registry=…).",
+                    code="option-missing",
+                )
             for name in ("subject", "key_format", "message"):
-                if (value := getattr(self, name)) != LATER[name]:
-                    raise invalid(f"{name} '{value}'", "needs a registry", "Set KafkaSource(registry=…).")
+                if (value := getattr(self, name)) != KAFKA_UNSTORED_DEFAULTS[name]:
+                    raise refuse(
+                        f"{name} '{value}'", "needs a registry", "Set KafkaSource(registry=…).", code="option-missing"
+                    )
             return
         check_connection(self.registry, None)
         if self.key_format not in FORMATS:
-            raise invalid(f"key_format '{self.key_format}'", "is not known", "Use 'raw', 'json', 'avro' or 'protobuf'.")
+            raise refuse(
+                f"key_format '{self.key_format}'",
+                "is not known",
+                "Use 'raw', 'json', 'avro' or 'protobuf'.",
+                code="option-invalid",
+            )
         if self.message is not None and self.format != "protobuf":
-            raise invalid(f"message '{self.message}'", "is of Protobuf", "Set format='protobuf', or remove it.")
+            raise refuse(
+                f"message '{self.message}'",
+                "is of Protobuf",
+                "Set format='protobuf', or remove it.",
+                code="options-conflict",
+            )
         if self.format == "raw" and (self.key_format == "raw" or self.subject is not None):
-            raise invalid("format 'raw'", "has no schemas in a registry", "Use another format, or no registry.")
+            raise refuse(
+                "format 'raw'",
+                "has no schemas in a registry",
+                "Use another format, or no registry.",
+                code="options-conflict",
+            )
         if self.subject is not None and self.schema is not None:
             why = "is not used: the reader's schema is in a file"
-            raise invalid(f"subject '{self.subject}'", why, "Remove one of subject and schema.")
+            raise refuse(f"subject '{self.subject}'", why, "Remove one of subject and schema.", code="options-conflict")
 
 
 def bad_records(source: Any) -> str:
@@ -159,13 +270,13 @@ def bad_records(source: Any) -> str:
     return str(getattr(source, "on_bad_record", FAIL))
 
 
-def source_json(source: KafkaSource) -> dict[str, Any]:
-    """Return the source as JSON, without the fields that have their usual value."""
-    data = {"kind": source.kind, **asdict(source)}
-    return {name: value for name, value in data.items() if name not in LATER or value != LATER[name]}
+def source_json(source: KafkaSource | DeltaSource | FileSource) -> dict[str, Any]:
+    """Return the source as JSON, without fields that have one of its unstored defaults."""
+    data, defaults = {"kind": source.kind, **asdict(source)}, source.unstored_defaults
+    return {name: value for name, value in data.items() if name not in defaults or value != defaults[name]}
 
 
-def _check_start(start: Any) -> str | dict[str, int]:
+def _check_topic_start(start: Any) -> str | dict[str, int]:
     """Return the start as plain data: a word, the ISO text of a time, or offsets by partition.
 
     Raises:
@@ -173,17 +284,217 @@ def _check_start(start: Any) -> str | dict[str, int]:
     """
     if isinstance(start, Mapping):
         return _check_offsets(start)
-    start_place = place(start)
+    start_place = parse_start(start)
     if start_place is None:
         todo = "Use 'earliest', 'latest', a time with its zone, or {partition: offset}."
-        raise invalid(f"start {start!r}", "is not a place in a topic", todo)
+        raise refuse(f"start {start!r}", "is not a place in a topic", todo, code="option-invalid")
     return start_place
 
 
 def _check_offsets(start: Mapping[Any, Any]) -> dict[str, int]:
     offsets = {str(partition): offset for partition, offset in start.items()}
     if not offsets or not all(partition.isdecimal() and is_offset(offset) for partition, offset in offsets.items()):
-        raise invalid(
-            f"start {dict(start)!r}", "does not give an offset for each partition", "Write {0: 1200, 1: 800}."
+        raise refuse(
+            f"start {dict(start)!r}",
+            "does not give an offset for each partition",
+            "Write {0: 1200, 1: 800}.",
+            code="option-invalid",
         )
     return offsets
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What tables and folders have in common. The place is a path; the name need not be one."""
+
+    path: str
+    name: str | None = None
+
+    topic_pattern: ClassVar[None] = None
+    unstored_defaults: ClassVar[Mapping[str, Any]] = {}  # fields that are stored only if they differ from these
+
+    def __post_init__(self) -> None:
+        check_source_name(self.path, self.name)
+
+    @property
+    def topic(self) -> str:
+        return self.name or last_part(self.path)
+
+    @property
+    def place(self) -> str:
+        """What is read, for people, as the targets of sinks are."""
+        return f"'{self.path}'"
+
+    @property
+    def asset_uri(self) -> str:
+        return folder_uri(self.path)
+
+    @property
+    def input_name(self) -> str:
+        return self.topic
+
+    def reads(self, topic: str) -> bool:
+        return topic == self.topic
+
+
+@dataclass(frozen=True)
+class DeltaSource(Stored):
+    """A Delta table to read, version after version.
+
+    Args:
+        path: folder or URI; a relative path is below ONCEONLY_HOME.
+        name: what it is called in the transform's input and in messages; by default the last part of the path.
+        changes: read the table's Change Data Feed, with inserted, updated and deleted rows, and the columns
+            _change_type, _commit_version and _commit_timestamp. Without it, the table may only be appended to.
+        start: chained mode only: where the first checkpoint begins: 'earliest', with all rows that the table has;
+            'latest'; a version, which is the first one to be read; or a time (a datetime with a zone, or its ISO
+            text), whose first commit is the first one. Later checkpoints begin where the last one ended.
+        max_versions: chained mode only: the maximum number of versions in one checkpoint.
+        grace: interval mode only: seconds after its end for which an interval waits for late commits before it is
+            pinned.
+        table: instead of path: the name of a table in a Spark catalog, 'catalog.schema.table' or 'schema.table'.
+            Each plan looks it up (docs/catalogs.md).
+        table_id: set by the plan, with path: the id of the table that it found.
+    """
+
+    path: str = ""
+    changes: bool = False
+    start: str | int = EARLIEST
+    max_versions: int | None = None
+    grace: float = 0.0
+    table: str | None = None
+    table_id: str | None = None
+
+    kind: ClassVar[str] = "delta"
+    unstored_defaults: ClassVar[Mapping[str, Any]] = catalogs.UNSTORED_DEFAULTS
+    word: ClassVar[str] = "table"
+    counts: ClassVar[str] = "max_versions"
+
+    def __post_init__(self) -> None:
+        catalogs.check_table_name("a DeltaSource", self.path, self.table, self.table_id)
+        if self.table:
+            check_source_name(self.table, self.topic)
+        else:
+            check_source_name(self.path, self.name or None)
+        check_grace(self.grace)
+        check_limit(self.counts, self.most)
+        object.__setattr__(self, "start", check_stored_start(self.start, self.word, "version"))
+
+    @property
+    def topic(self) -> str:
+        if self.name:
+            return self.name
+        if self.table:
+            return self.table.rpartition(".")[2]
+        return last_part(self.path)
+
+    @property
+    def place(self) -> str:
+        return super().place if self.path else f"table '{self.table}'"
+
+    @property
+    def asset_uri(self) -> str:
+        return catalogs.table_uri(self.table) if self.table else super().asset_uri
+
+    def of(self, topic: str) -> DeltaSource:
+        return self
+
+    @property
+    def begins(self) -> str | Mapping[str, int]:
+        return {"0": self.start} if isinstance(self.start, int) else self.start
+
+    @property
+    def most(self) -> int | None:
+        return self.max_versions
+
+
+@dataclass(frozen=True)
+class FileSource(Stored):
+    """A folder to read, into which a FileSink publishes: decision after decision.
+
+    Args:
+        path: folder on a local or mounted file system, hdfs://namenode:8020/… or s3://bucket/…; a relative path is
+            below ONCEONLY_HOME.
+        name: what it is called in the transform's input and in messages; by default the last part of the path.
+        start: chained mode only: where the first checkpoint begins: 'earliest', with all files that are published;
+            'latest'; a decision, which is the first one to be read; or a time (a datetime with a zone, or its ISO
+            text), whose first decision is the first one. Later checkpoints begin where the last one ended.
+        max_decisions: chained mode only: the maximum number of decisions in one checkpoint.
+        grace: interval mode only: seconds after its end for which an interval waits for late commits before it is
+            pinned.
+    """
+
+    start: str | int = EARLIEST
+    max_decisions: int | None = None
+    grace: float = 0.0
+
+    kind: ClassVar[str] = "files"
+    word: ClassVar[str] = "folder"
+    counts: ClassVar[str] = "max_decisions"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_grace(self.grace)
+        check_limit(self.counts, self.most)
+        object.__setattr__(self, "start", check_stored_start(self.start, self.word, "decision"))
+
+    def of(self, topic: str) -> FileSource:
+        return self
+
+    @property
+    def begins(self) -> str | Mapping[str, int]:
+        return {"0": self.start} if isinstance(self.start, int) else self.start
+
+    @property
+    def most(self) -> int | None:
+        return self.max_decisions
+
+
+def folder_uri(path: str) -> str:
+    """Return the URI of an asset: an absolute path becomes file://…, a path below ONCEONLY_HOME onceonly://…."""
+    if urlsplit(path).scheme:
+        return path
+    if path.startswith("/"):
+        return f"file://{path}"
+    return f"onceonly://{path}"
+
+
+def last_part(path: str) -> str:
+    """Return the last part of a path or URI."""
+    return urlsplit(path).path.rstrip("/").rpartition("/")[2]
+
+
+def check_source_name(path: str, name: str | None) -> None:
+    """Check that the path is one, and that the name, or else its last part, can be a source's name.
+
+    Raises:
+        InvalidPipeline: that is not so.
+    """
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise refuse(f"path {path!r}", "is no place", "Give a folder or a URI.", code="option-invalid")
+    if name is None:
+        topic, what = last_part(path), f"the last part of '{path}'"
+    else:
+        topic, what = name, f"name '{name}'"
+    if not TOPIC.fullmatch(topic):
+        raise refuse(
+            what, "cannot be a source's name", "Set name=… to letters, digits, '.', '_' and '-'.", code="option-invalid"
+        )
+
+
+def check_stored_start(start: Any, word: str, unit: str) -> str | int:
+    """Return the start as plain data: a word, the ISO text of a time, or a number of that unit.
+
+    Raises:
+        InvalidPipeline: it is none of these.
+    """
+    checked: str | int | None = start if is_offset(start) else parse_start(start)
+    if checked is None:
+        todo = f"Use 'earliest', 'latest', a time with its zone, or a {unit}."
+        raise refuse(f"start {start!r}", f"is not a place in a {word}", todo, code="option-invalid")
+    return checked
+
+
+def check_limit(name: str, most: int | None) -> None:
+    if most is not None and most < 1:
+        raise refuse(name, f"is {most}", "Use a number above 0, or remove it.", code="option-invalid")

@@ -20,7 +20,7 @@ from onceonly.checkpoint.model import Checkpoint
 from onceonly.errors import ActionNeeded, InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.kafka import airflow_connections
 from onceonly.kafka.airflow_connections import Lookup
-from onceonly.pipeline.catalogs import Found
+from onceonly.pipeline.catalogs import CatalogTable
 from onceonly.pipeline.definition import Pipeline
 from onceonly.runtime import child_process, spark_submit
 from onceonly.runtime.child_process import hidden_properties
@@ -159,7 +159,7 @@ def classify_exit(code: int, tail: list[str]) -> Exception:
     return kind("the stage job failed.", "\n".join(tail), code="job-failed")
 
 
-def find_tables(spark: SparkConnection, names: Iterable[str]) -> Mapping[str, Found]:
+def find_tables(spark: SparkConnection, names: Iterable[str]) -> Mapping[str, CatalogTable]:
     """Return where these tables are now, by name.
 
     Raises:
@@ -173,7 +173,7 @@ def find_tables(spark: SparkConnection, names: Iterable[str]) -> Mapping[str, Fo
         lines = job.communicate()[0].splitlines()
     answers = [line.removeprefix(JOB_LINE_PREFIX) for line in lines if line.startswith(JOB_LINE_PREFIX)]
     if job.returncode == 0 and answers:
-        return {name: Found(**table) for name, table in json.loads(answers[-1]).items()}
+        return {name: CatalogTable(**table) for name, table in json.loads(answers[-1]).items()}
     kind: type[NotCommitted] = NotCommitted
     if job.returncode == InvalidPipeline.exit_code:
         kind = InvalidPipeline

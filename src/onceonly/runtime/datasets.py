@@ -17,7 +17,7 @@ from onceonly.checkpoint.offsets import TopicRange
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sink_config import SinkConfig
 from onceonly.pipeline.sinks import KafkaSink
-from onceonly.pipeline.tables import Stored
+from onceonly.pipeline.sources import Stored
 
 if TYPE_CHECKING:
     from onceonly.runtime.live_services import LiveServices

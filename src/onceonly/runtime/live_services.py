@@ -18,9 +18,7 @@ from onceonly.kafka import airflow_connections
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.registry.client import Registry, RegistryConnection
 from onceonly.pipeline.definition import AnySource, Pipeline
-from onceonly.pipeline.source_config import SourceConfig
-from onceonly.pipeline.sources import KafkaSource
-from onceonly.pipeline.tables import DeltaSource, FileSource
+from onceonly.pipeline.sources import DeltaSource, FileSource, KafkaSource, SourceConfig
 from onceonly.runtime import transforms
 from onceonly.settings import Settings
 from onceonly.sinks.context import Context, open_sink
@@ -152,7 +150,7 @@ def locate_tables(pipeline: Pipeline, services: LiveServices) -> Pipeline:
     names = pipeline.named_tables
     if not names:
         return pipeline
-    return pipeline.located(catalog.find(services.spark(), names))
+    return pipeline.locate_tables(catalog.find(services.spark(), names))
 
 
 def check_pipeline(pipeline: Pipeline, services: LiveServices) -> list[str]:

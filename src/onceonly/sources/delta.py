@@ -19,7 +19,7 @@ from onceonly.checkpoint import offsets
 from onceonly.checkpoint.boundary_search import FirstRecord, search
 from onceonly.checkpoint.offsets import DELTA, NO_OFFSETS, Offsets, TopicLog, TopicRange
 from onceonly.errors import NotCommitted, SourceLost
-from onceonly.pipeline.tables import DeltaSource
+from onceonly.pipeline.sources import DeltaSource
 from onceonly.sources import delta_folders
 from onceonly.sources import delta_rules as rules
 from onceonly.sources.delta_log import NO_DATE, File, TableLog, Version, list_active_files

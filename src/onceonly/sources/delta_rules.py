@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from onceonly.checkpoint.offsets import START_OVER, TopicLog, TopicRange
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline, SourceLost
-from onceonly.pipeline.tables import DeltaSource
+from onceonly.pipeline.sources import DeltaSource
 from onceonly.sources.delta_log import File, Version
 
 RESTORE = f"Restore the table, or {START_OVER}. Nothing was written."

@@ -19,7 +19,7 @@ from onceonly.checkpoint.offsets import START_OVER, TopicRange
 from onceonly.checkpoint.transaction_names import file_stem, manifest_path, parse_transaction, stream_name
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline, SourceLost
-from onceonly.pipeline.tables import FileSource
+from onceonly.pipeline.sources import FileSource
 from onceonly.spark.file_formats import as_read
 from onceonly.storage.file_systems import read_listed
 from onceonly.storage.interface import MAX_PARALLEL_REQUESTS, FileSystem

@@ -18,7 +18,7 @@ from typing import Any
 from onceonly.checkpoint.boundary_search import FirstRecord, search
 from onceonly.checkpoint.offsets import FILES, NO_OFFSETS, Offsets, TopicLog, TopicRange
 from onceonly.errors import NotCommitted
-from onceonly.pipeline.tables import FileSource
+from onceonly.pipeline.sources import FileSource
 from onceonly.sources import file_manifests
 from onceonly.sources.file_manifests import Manifest, ManifestFile
 from onceonly.sources.stored_source import StoredSource

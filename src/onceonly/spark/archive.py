@@ -109,6 +109,7 @@ def _train(jars: Path, draft: Path) -> None:
             "Spark's classes could not be prepared.",
             process.stdout[-MAX_OUTPUT:].strip() or "The JVM wrote no archive.",
             "Spark starts without them, in twice the time. To try again: onceonly jars fetch.",
+            code="spark-classes-not-prepared",
         )
 
 

@@ -44,6 +44,7 @@ def require() -> None:
             f"PySpark {pyspark_version} cannot read or write these records.",
             "Protobuf, JSON Schema and Debezium need a kind of Python function that Spark has since 4.1.",
             "Use PySpark 4.1 or newer: pip install -U 'onceonly[spark]'. Nothing was written.",
+            code="pyspark-unsupported",
         )
 
 

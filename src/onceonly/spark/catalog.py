@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from onceonly.errors import InvalidPipeline, NotCommitted, first_sentence
-from onceonly.pipeline.catalogs import Found, refuse_managed
+from onceonly.pipeline.catalogs import CatalogTable, check_not_managed
 
 SCHEMES = {"s3a": "s3", "s3n": "s3"}  # what Spark calls otherwise
 SUPPORTED_SCHEMES = ("file", "s3", "gs", "abfs", "abfss", "az", "hdfs")
@@ -17,7 +17,7 @@ NO_TABLE = ("NOT_FOUND", "REQUIRES_SINGLE_PART_NAMESPACE", "DELTA_MISSING_DELTA_
 CREATE = "CREATE TABLE {} (…) USING delta"
 
 
-def find(spark: Any, names: Iterable[str]) -> dict[str, Found]:
+def find(spark: Any, names: Iterable[str]) -> dict[str, CatalogTable]:
     """Find where these tables are now.
 
     Raises:
@@ -44,26 +44,31 @@ def _explain_error(name: str, quoted: str, error: Exception) -> InvalidPipeline 
             why,
             f"Create it, as in {CREATE.format(quoted)}, or correct its name: the catalogs are those of Spark's own "
             "configuration (docs/catalogs.md). Nothing was written.",
+            code="table-not-in-catalog",
         )
     if "VIEW" in why:
-        return InvalidPipeline(f"'{name}' is a view.", why, "Name the Delta table. Nothing was written.")
+        return InvalidPipeline(
+            f"'{name}' is a view.", why, "Name the Delta table. Nothing was written.", code="not-a-delta-table"
+        )
     return NotCommitted(
         f"the catalog could not be queried for the location of table '{name}'.",
         why,
         "See Spark's log, and try again. Nothing was written.",
+        code="catalog-unreachable",
     )
 
 
-def _to_table(name: str, detail: Mapping[str, Any]) -> Found:
+def _to_table(name: str, detail: Mapping[str, Any]) -> CatalogTable:
     """Return the table's path and id. Raises InvalidPipeline: it is no Delta table, or cannot be reached."""
     if detail.get("format") != "delta" or not detail.get("id"):
         raise InvalidPipeline(
             f"the table '{name}' is not a Delta table.",
             f"Its format is {detail.get('format')}.",
             "Name a Delta table. Nothing was written.",
+            code="not-a-delta-table",
         )
-    refuse_managed(f"table '{name}'", str(detail["location"]), detail.get("tableFeatures") or ())
-    return Found(_to_path(name, str(detail["location"])), str(detail["id"]))
+    check_not_managed(f"table '{name}'", str(detail["location"]), detail.get("tableFeatures") or ())
+    return CatalogTable(_to_path(name, str(detail["location"])), str(detail["id"]))
 
 
 def _to_path(name: str, location: str) -> str:
@@ -75,5 +80,6 @@ def _to_path(name: str, location: str) -> str:
             f"the location of table '{name}' can only be reached from its own platform.",
             f"Its location is {location}: the commit, and recovery, write to it without Spark.",
             "Use an external table in an object store. Nothing was written.",
+            code="storage-unsupported",
         )
     return rest.removeprefix("//") if scheme == "file" else f"{scheme}:{rest}"

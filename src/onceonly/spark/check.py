@@ -40,13 +40,17 @@ def _require_pyspark() -> str:
         pyspark_version = version("pyspark")
     except PackageNotFoundError:
         raise InvalidPipeline(
-            "pyspark is not installed.", "Rows are staged by Spark.", f"pip install 'onceonly[spark]'. {UNWRITTEN}"
+            "pyspark is not installed.",
+            "Rows are staged by Spark.",
+            f"pip install 'onceonly[spark]'. {UNWRITTEN}",
+            code="pyspark-missing",
         ) from None
     if not pyspark_version.startswith(tuple(f"{series}." for series in jars.series())):
         raise InvalidPipeline(
             f"pyspark {pyspark_version} is not supported.",
             f"Onceonly and its jars support Spark {', '.join(jars.series())}.",
             f"pip install 'onceonly[spark]'. {UNWRITTEN}",
+            code="pyspark-unsupported",
         )
     return pyspark_version
 
@@ -59,6 +63,7 @@ def refuse_connect() -> None:
             f"Spark Connect cannot be used with pyspark {pyspark_version}.",
             "Before Spark 4, its client cannot count rows while it writes them, and cannot be interrupted.",
             f"Name a master (local[*], spark://…) instead of the server, or install PySpark 4. {UNWRITTEN}",
+            code="pyspark-unsupported",
         )
 
 
@@ -78,6 +83,7 @@ def _refuse_java(what: str) -> InvalidPipeline:
         "Spark runs on this machine, because SPARK_REMOTE names no server, and needs Java "
         f"{installation.OLDEST_JAVA} or newer.",
         f"Install it, set JAVA_HOME, or set SPARK_REMOTE. {UNWRITTEN}",
+        code="java-missing",
     )
 
 
@@ -91,6 +97,7 @@ def _check_jars(settings: Settings, env: Mapping[str, str]) -> str:
         f"jars of Spark are missing in {settings.jars / 'spark'}: {', '.join(missing_files)}.",
         "Without them Spark cannot read Kafka or write Delta, and its spark-defaults.conf names no others.",
         f"onceonly jars fetch; or ONCEONLY_JARS; or spark.jars.packages of `onceonly jars packages`. {UNWRITTEN}",
+        code="jar-missing",
     )
 
 
@@ -105,6 +112,7 @@ def _check_airflow_connection(connection: str) -> list[str]:
             "the Airflow connection 'spark' cannot be read.",
             f"{CONNECTION} holds neither a connection's JSON nor its URI.",
             f'Write {{"conn_type": "spark", "host": "spark://…", "port": 7077}}. {UNWRITTEN}',
+            code="spark-connection-invalid",
         ) from None
     return [_check_server(address, CONNECTION)] if urlsplit(address).scheme in PORTS else []
 
@@ -133,5 +141,6 @@ def _check_server(address: str, variable: str) -> str:
             f"no Spark answers at {public_address}.",
             f"{variable} names it: {error}.",
             "Start it (a Connect server on this machine: onceonly services up --spark), or name another. " + UNWRITTEN,
+            code="spark-unreachable",
         ) from error
     return f"Spark answers at {public_address}"

@@ -89,4 +89,5 @@ def refused_token(remote: str, client: Any) -> Iterator[None]:
             str(error).strip(),
             "Set its token as password of the Airflow connection, or in SPARK_CONNECT_AUTHENTICATE_TOKEN. The token of "
             "`onceonly services up --spark` is found if ONCEONLY_HOME is the same folder. Nothing was written.",
+            code="spark-token-refused",
         ) from error

@@ -102,6 +102,7 @@ def _check_user() -> None:
             f"User id {os.getuid()} has no name on this machine, and Hadoop's login needs one.",
             "Add the user to /etc/passwd when the container starts, or use a Spark Connect server (SPARK_REMOTE, or "
             "sc://… as the host of the Airflow connection). Nothing was published.",
+            code="user-without-name",
         ) from error
 
 

@@ -83,6 +83,7 @@ class Sliding:
             raise InvalidPipeline(
                 f"windows of {self.length} every {self.step} leave gaps, or have no length.",
                 todo="Use a step above 0 and no longer than the length.",
+                code="option-invalid",
             )
 
     def __str__(self) -> str:
@@ -102,7 +103,9 @@ class Sessions:
 
     def __post_init__(self) -> None:
         if self.gap <= timedelta(0):
-            raise InvalidPipeline(f"sessions with a gap of {self.gap} have no length.", todo="Use a gap above 0.")
+            raise InvalidPipeline(
+                f"sessions with a gap of {self.gap} have no length.", todo="Use a gap above 0.", code="option-invalid"
+            )
 
     def __str__(self) -> str:
         return f"sessions with a gap of {self.gap}"
@@ -325,6 +328,7 @@ def _to_microseconds(watermark: datetime, before: int | None) -> int:
             f"the watermark would go back from {was:%Y-%m-%dT%H:%M:%SZ} to {watermark:%Y-%m-%dT%H:%M:%SZ}.",
             "Windows before it are closed and their results published.",
             "Pass a watermark that never decreases. Nothing was staged.",
+            code="watermark-decreased",
         )
     return microseconds
 

@@ -27,6 +27,7 @@ def check_same(state: Any, open_windows: Any, now: str) -> None:
             f"They are {then}; the transform now has {now}.",
             "Restore the old definition until they are closed. Or give the StateSink a new name: it starts without "
             "open windows, and the content of these is lost. Nothing was staged.",
+            code="windows-changed",
         )
 
 
@@ -55,6 +56,7 @@ def check_types(columns: Any, state: Any) -> None:
             "the state's types cannot hold the values of the windows.",
             f"{'; '.join(problems)}: values would be truncated.",
             "Cast the column in the transform, or declare the wider type in state_schema(…). Nothing was staged.",
+            code="state-type-too-narrow",
         )
 
 

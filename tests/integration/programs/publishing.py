@@ -126,7 +126,7 @@ def delta_that_compacts_itself(folder: str) -> None:
 
 
 def merge(folder: str) -> None:
-    from onceonly.pipeline.merge import Merge
+    from onceonly.pipeline.sinks import Merge
 
     changes = [session(folder).range(n, n + 3).selectExpr("id AS n", f"{n} AS at") for n in (1, 2)]
     _publish_delta(_delta_sink(folder, merge=Merge(keys=["n"], order_by=["at"])), *changes)

@@ -24,7 +24,7 @@ from onceonly.checkpoint.model import Transaction
 from onceonly.checkpoint.offsets import TopicRange
 from onceonly.errors import OnceonlyError
 from onceonly.pipeline.sinks import DeltaSink
-from onceonly.pipeline.tables import DeltaSource
+from onceonly.pipeline.sources import DeltaSource
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sources.delta import DeltaReader
 

@@ -11,8 +11,7 @@ from deltalake import DeltaTable
 
 from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline.merge import Merge
-from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sinks import DeltaSink, Merge
 from onceonly.sinks.delta.sink import DeltaWriter
 
 pytestmark = pytest.mark.integration

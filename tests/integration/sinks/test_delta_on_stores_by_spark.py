@@ -15,9 +15,8 @@ from unit.lightdelta import no_spark, transaction
 from onceonly.checkpoint.model import Transaction
 from onceonly.checkpoint.offsets import TopicRange
 from onceonly.checkpoint.sink import Changes
-from onceonly.pipeline.merge import Merge
-from onceonly.pipeline.sinks import DeltaSink, StateSink
-from onceonly.pipeline.tables import DeltaSource
+from onceonly.pipeline.sinks import DeltaSink, Merge, StateSink
+from onceonly.pipeline.sources import DeltaSource
 from onceonly.sinks.delta import log
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sinks.state.sink import MAX_RUNS, StateWriter

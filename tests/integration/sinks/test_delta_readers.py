@@ -14,8 +14,7 @@ import pytest
 from predicates import LOCAL, TYPES, compare, rows
 
 from onceonly.checkpoint.model import Transaction
-from onceonly.pipeline.merge import Merge
-from onceonly.pipeline.sinks import PARTITIONS, DeltaSink, FileSink
+from onceonly.pipeline.sinks import PARTITIONS, DeltaSink, FileSink, Merge
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sinks.files.sink import FileWriter
 

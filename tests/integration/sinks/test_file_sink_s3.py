@@ -18,7 +18,7 @@ from integration.services.s3 import BINARY, BUCKET, MISSING, S3
 from onceonly.checkpoint.sink import Publication
 from onceonly.checkpoint.transaction_names import manifest_path
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, NotCommitted, OutcomeUnknown
-from onceonly.pipeline.tables import FileSource
+from onceonly.pipeline.sources import FileSource
 from onceonly.sinks.files import moves
 from onceonly.sinks.files.handle import staging_of
 from onceonly.sinks.files.sink import FileWriter

@@ -14,7 +14,7 @@ from unit.lightdelta import transaction
 
 from onceonly.checkpoint.offsets import FILES, TopicRange
 from onceonly.pipeline.sinks import FileSink
-from onceonly.pipeline.tables import FileSource
+from onceonly.pipeline.sources import FileSource
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.sources.files import FileReader
 from onceonly.storage import manifests

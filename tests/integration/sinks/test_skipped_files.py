@@ -20,8 +20,7 @@ from onceonly.errors import OnceonlyError
 from onceonly.gate.inspector import LiveInspector
 from onceonly.pipeline import definition
 from onceonly.pipeline.sinks import DeltaSink, FileSink, StateSink
-from onceonly.pipeline.sources import KafkaSource
-from onceonly.pipeline.tables import DeltaSource, FileSource
+from onceonly.pipeline.sources import DeltaSource, FileSource, KafkaSource
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.sinks.state.sink import StateWriter

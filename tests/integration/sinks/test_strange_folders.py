@@ -17,8 +17,7 @@ from integration.readers.kafka_reader import committed, create_topic
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
-from onceonly.pipeline.sources import KafkaSource
-from onceonly.pipeline.tables import DeltaSource, FileSource
+from onceonly.pipeline.sources import DeltaSource, FileSource, KafkaSource
 from onceonly.runtime import live_services, owners, spark_stage
 from onceonly.sinks.delta.sink import DeltaWriter
 

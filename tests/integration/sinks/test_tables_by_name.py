@@ -18,9 +18,8 @@ from integration.projects.project import Project, make_project, produce
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.errors import InvalidPipeline, NotCommitted, StageAgain
 from onceonly.pipeline.definition import Pipeline
-from onceonly.pipeline.merge import Merge
-from onceonly.pipeline.sinks import DeltaSink
-from onceonly.pipeline.tables import DeltaSource
+from onceonly.pipeline.sinks import DeltaSink, Merge
+from onceonly.pipeline.sources import DeltaSource
 from onceonly.runtime import live_services, owners, spark_stage
 
 if TYPE_CHECKING:

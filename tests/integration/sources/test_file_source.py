@@ -16,7 +16,7 @@ from onceonly.checkpoint.model import Transaction
 from onceonly.checkpoint.offsets import FILES, TopicRange
 from onceonly.errors import SourceLost
 from onceonly.pipeline.sinks import FileSink
-from onceonly.pipeline.tables import FileSource
+from onceonly.pipeline.sources import FileSource
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.sources.files import FileReader
 from onceonly.testing.fakes import FakeReceipts

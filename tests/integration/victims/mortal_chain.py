@@ -18,8 +18,7 @@ from integration.projects.project import Project, hour
 
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
-from onceonly.pipeline.sources import KafkaSource
-from onceonly.pipeline.tables import DeltaSource
+from onceonly.pipeline.sources import DeltaSource, KafkaSource
 from onceonly.runtime import live_services, owners
 from onceonly.sinks.delta.sink import DeltaWriter
 

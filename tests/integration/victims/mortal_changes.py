@@ -9,8 +9,7 @@ from integration.victims import mortal_merge
 
 from onceonly.debezium import DELETED, ORDER
 from onceonly.pipeline.definition import Pipeline
-from onceonly.pipeline.merge import Merge
-from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sinks import DeltaSink, Merge
 from onceonly.pipeline.sources import KafkaSource
 
 

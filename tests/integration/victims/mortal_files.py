@@ -16,8 +16,7 @@ from integration.projects.project import Project
 
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import FileSink
-from onceonly.pipeline.sources import KafkaSource
-from onceonly.pipeline.tables import FileSource
+from onceonly.pipeline.sources import FileSource, KafkaSource
 from onceonly.sinks.files import moves
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.sources.files import FileReader

@@ -15,8 +15,7 @@ from integration.projects.checkpoints import run_next
 from integration.projects.project import Project
 
 from onceonly.pipeline.definition import Pipeline
-from onceonly.pipeline.merge import Merge
-from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sinks import DeltaSink, Merge
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.sinks.delta import entry, merge, sink
 

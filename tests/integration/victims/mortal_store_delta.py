@@ -21,8 +21,7 @@ from onceonly.checkpoint.model import Checkpoint, Transaction
 from onceonly.checkpoint.offsets import Interval
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.pipeline.definition import Pipeline
-from onceonly.pipeline.merge import Merge
-from onceonly.pipeline.sinks import PARTITIONS, DeltaSink
+from onceonly.pipeline.sinks import PARTITIONS, DeltaSink, Merge
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.statetable.table import StateTable
 from onceonly.testing.fakes import FakeParts, FakeSource

@@ -16,7 +16,7 @@ from integration.projects.project import Project
 
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
-from onceonly.pipeline.tables import DeltaSource
+from onceonly.pipeline.sources import DeltaSource
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sources.delta import DeltaReader
 

@@ -17,8 +17,7 @@ from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
-from onceonly.pipeline.sources import KafkaSource
-from onceonly.pipeline.tables import DeltaSource
+from onceonly.pipeline.sources import DeltaSource, KafkaSource
 
 pytestmark = pytest.mark.usefixtures("airflow_home")
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)

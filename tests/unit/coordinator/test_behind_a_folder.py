@@ -18,8 +18,7 @@ from onceonly.coordinator.skip import Skip
 from onceonly.errors import InvalidPipeline, OnceonlyError, SourceLost
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, FileSink
-from onceonly.pipeline.sources import KafkaSource
-from onceonly.pipeline.tables import DeltaSource, FileSource
+from onceonly.pipeline.sources import DeltaSource, FileSource, KafkaSource
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.views import provenance as lineage
 

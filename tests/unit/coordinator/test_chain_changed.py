@@ -22,7 +22,7 @@ from onceonly.coordinator.forward import Forward
 from onceonly.errors import ActionNeeded, InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
-from onceonly.pipeline.tables import DeltaSource
+from onceonly.pipeline.sources import DeltaSource
 from onceonly.statetable.location import relocate
 from onceonly.statetable.table import StateTable
 from onceonly.views import provenance as lineage

@@ -20,7 +20,7 @@ from onceonly.coordinator.skip import Skip
 from onceonly.errors import SourceLost
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
-from onceonly.pipeline.tables import DeltaSource
+from onceonly.pipeline.sources import DeltaSource
 from onceonly.sources.delta import DeltaReader
 from onceonly.testing.fakes import FakeParts
 

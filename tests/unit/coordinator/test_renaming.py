@@ -8,9 +8,8 @@ from unit.world import World
 
 from onceonly.coordinator import restore_check
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline.merge import Merge
-from onceonly.pipeline.sinks import DeltaSink
-from onceonly.pipeline.tables import DeltaSource
+from onceonly.pipeline.sinks import DeltaSink, Merge
+from onceonly.pipeline.sources import DeltaSource
 
 
 @pytest.fixture

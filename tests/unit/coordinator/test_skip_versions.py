@@ -17,7 +17,7 @@ from onceonly.coordinator.skip import Skip
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
-from onceonly.pipeline.tables import DeltaSource
+from onceonly.pipeline.sources import DeltaSource
 from onceonly.testing.fakes import FakeParts
 from onceonly.views import descriptions
 

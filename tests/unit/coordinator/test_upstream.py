@@ -19,10 +19,8 @@ from onceonly.coordinator import upstream
 from onceonly.coordinator.boundaries import Pins
 from onceonly.errors import Busy, InvalidPipeline, OnceonlyError, OutcomeUnknown, SourceLost
 from onceonly.pipeline.definition import Pipeline
-from onceonly.pipeline.merge import Merge
-from onceonly.pipeline.sinks import DeltaSink
-from onceonly.pipeline.sources import KafkaSource
-from onceonly.pipeline.tables import DeltaSource
+from onceonly.pipeline.sinks import DeltaSink, Merge
+from onceonly.pipeline.sources import DeltaSource, KafkaSource
 from onceonly.views import provenance as lineage
 
 READ = "after 'first': table 'lake', which its sink 'lake' writes, is read"

@@ -77,8 +77,7 @@ def test_a_type_that_no_value_becomes_is_refused() -> None:
 
 
 def test_the_sink_says_which_record_was_refused_and_what_to_do() -> None:
-    from onceonly.pipeline.merge import REFUSED_RECORD, Merge
-    from onceonly.pipeline.sinks import DeltaSink
+    from onceonly.pipeline.sinks import REFUSED_RECORD, DeltaSink, Merge
     from onceonly.sinks.delta import changes
 
     sink = DeltaSink("lake", "lake", merge=Merge(["id"], list(ORDER), DELETED))

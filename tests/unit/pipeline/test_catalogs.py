@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from onceonly.errors import InvalidPipeline, NotCommitted
-from onceonly.pipeline.catalogs import Found
+from onceonly.pipeline.catalogs import CatalogTable
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
-from onceonly.pipeline.sources import KafkaSource
-from onceonly.pipeline.tables import DeltaSource
+from onceonly.pipeline.sources import DeltaSource, KafkaSource
 from onceonly.spark import catalog
 
 
@@ -24,19 +23,21 @@ def pipeline(source: Any = None, sinks: Any = None) -> Pipeline:
 def test_what_is_found_becomes_part_of_the_definition() -> None:
     named = pipeline(DeltaSource(table="lake.events"))
     assert named.named_tables == {"lake.events", "lake.sales.orders"}
-    found = {"lake.events": Found("/lake/a", "id-a"), "lake.sales.orders": Found("s3://lake/b", "id-b")}
-    located = named.located(found)
+    found = {"lake.events": CatalogTable("/lake/a", "id-a"), "lake.sales.orders": CatalogTable("s3://lake/b", "id-b")}
+    located = named.locate_tables(found)
     assert Pipeline.from_json(located.to_json()) == located
     [sink], [source] = located.sinks, located.sources
     assert isinstance(sink, DeltaSink) and isinstance(source, DeltaSource)
     assert (sink.path, sink.table_id, source.path, source.table_id) == ("s3://lake/b", "id-b", "/lake/a", "id-a")
     assert source.topic == "events", "the transform's input is called as before"
-    assert located.located(found) == located
+    assert located.locate_tables(found) == located
 
 
 def test_assets_are_of_the_name_before_and_after_the_plan() -> None:
     named = pipeline(DeltaSource(table="lake.events"))
-    located = named.located({"lake.events": Found("/a", "x"), "lake.sales.orders": Found("/b", "y")})
+    located = named.locate_tables(
+        {"lake.events": CatalogTable("/a", "x"), "lake.sales.orders": CatalogTable("/b", "y")}
+    )
     for each in (named, located):
         assert each.sink("orders").asset_uris() == ("catalog://lake/sales/orders",)
         assert each.tables == {"events": "catalog://lake/events"}
@@ -75,7 +76,7 @@ def test_a_pipeline_does_not_read_the_table_that_it_writes_to() -> None:
         pipeline(DeltaSource(table="lake.orders"), [DeltaSink("orders", table="lake.orders")])
     other = pipeline(DeltaSource("/lake/orders"), [DeltaSink("orders", table="lake.orders")])
     with pytest.raises(InvalidPipeline, match="'/lake/orders', which it writes to"):
-        other.located({"lake.orders": Found("/lake/orders", "an-id")})
+        other.locate_tables({"lake.orders": CatalogTable("/lake/orders", "an-id")})
 
 
 class Session:
@@ -111,7 +112,7 @@ class Session:
 )
 def test_locations_become_what_delta_rs_reaches(location: str, path: str) -> None:
     session = Session(location=location)
-    assert catalog.find(session, ["lake.my-schema.orders"]) == {"lake.my-schema.orders": Found(path, "an-id")}
+    assert catalog.find(session, ["lake.my-schema.orders"]) == {"lake.my-schema.orders": CatalogTable(path, "an-id")}
     assert session.asked == "DESCRIBE DETAIL `lake`.`my-schema`.`orders`"
 
 

@@ -10,11 +10,9 @@ from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.dead_letters import is_beyond
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.gate import Gate
-from onceonly.pipeline.merge import Merge
 from onceonly.pipeline.sink_config import SinkConfig
-from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
-from onceonly.pipeline.sources import KafkaSource, source_json
-from onceonly.pipeline.tables import DeltaSource
+from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, Merge, StateSink
+from onceonly.pipeline.sources import DeltaSource, KafkaSource, source_json
 
 LAKE, DEAD = DeltaSink("lake", "lake"), DeltaSink("dead", "dead", partition_by=["topic"])
 

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline.merge import Merge
 from onceonly.pipeline.registry import sink_from_json, sink_json
-from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sinks import DeltaSink, Merge
 
 GOOD = Merge(keys=["id"], order_by=["lsn"], deletes="deleted")
 

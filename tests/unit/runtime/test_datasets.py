@@ -17,8 +17,7 @@ from unit.world import World
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import TopicRange
 from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
-from onceonly.pipeline.sources import KafkaSource
-from onceonly.pipeline.tables import DeltaSource, FileSource
+from onceonly.pipeline.sources import DeltaSource, FileSource, KafkaSource
 from onceonly.runtime import datasets
 from onceonly.settings import Settings
 

@@ -11,8 +11,7 @@ from deltalake import DeltaTable
 from unit.lightdelta import LightDelta, no_spark, transaction
 
 from onceonly.errors import InvalidPipeline, OutcomeUnknown
-from onceonly.pipeline.merge import Merge
-from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sinks import DeltaSink, Merge
 from onceonly.sinks.delta import changes, log, schema
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sinks.staging import row_types

@@ -18,8 +18,7 @@ from unit.lightdelta import LightMerge, no_spark, transaction
 
 from onceonly.checkpoint.model import Handle
 from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
-from onceonly.pipeline.merge import Merge
-from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sinks import DeltaSink, Merge
 from onceonly.sinks.delta import entry, log, merge
 from onceonly.sinks.delta import sink as delta
 from onceonly.storage import durability

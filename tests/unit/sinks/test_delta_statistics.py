@@ -17,7 +17,7 @@ from predicates import TYPES, compare, rows
 from unit.lightdelta import LightDelta, transaction
 
 from onceonly.checkpoint.model import Transaction
-from onceonly.pipeline.merge import Merge
+from onceonly.pipeline.sinks import Merge
 from onceonly.sinks.delta import plain, statistics
 
 LONG = "x" * 40

@@ -17,7 +17,7 @@ from unit.lightfiles import SCHEMA, VALUE
 from unit.versions import NOON
 
 from onceonly.errors import InvalidPipeline, NotCommitted, SourceLost
-from onceonly.pipeline.tables import FileSource
+from onceonly.pipeline.sources import FileSource
 from onceonly.sources.files import FileReader
 from onceonly.storage.local import LocalFiles
 from onceonly.storage.own_paths import OwnPath

@@ -7,8 +7,7 @@ from typing import Any
 
 from onceonly.checkpoint.model import Handle
 from onceonly.errors import CannotPublish, InvalidPipeline
-from onceonly.pipeline.merge import REFUSED_RECORD, Merge
-from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sinks import REFUSED_RECORD, DeltaSink, Merge
 from onceonly.sinks.delta import log, stage
 
 KINDS = {"byte", "short", "integer", "long", "string", "date", "timestamp", "timestamp_ntz", "boolean"}

@@ -157,7 +157,7 @@ class DeltaWriter(
         if self.config.replace:
             handle["where"] = self.config.replace
         if self.config.merge:
-            handle["merge"] = self.config.merge.by
+            handle["merge"] = self.config.merge.columns_by_role
         return handle
 
     def rehearse(self, handle: Handle, decision: int, last: Publication | None = None) -> Handle:

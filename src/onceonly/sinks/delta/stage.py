@@ -61,7 +61,7 @@ def open_target(config: DeltaSink, uri: str, by: Callable[[str], log.Table | Non
         table = by(uri)
     except DeltaError as error:
         if MANAGED in str(error):
-            raise catalogs.managed(f"sink '{config.name}'", uri, MANAGED) from error
+            raise catalogs.refuse_managed(f"sink '{config.name}'", uri, MANAGED) from error
         if "object store" in str(error):  # which does not answer: that is not the table's fault
             raise
         raise InvalidPipeline(
@@ -122,7 +122,7 @@ def refuse_foreign_folder(sink: str, uri: str) -> None:
 
 def check_table(config: DeltaSink, table: log.Table) -> None:
     """Refuse a table with another partitioning, one that deletes transaction identifiers, or a catalog's."""
-    catalogs.refuse_managed(f"sink '{config.name}'", table.table_uri, table.protocol().writer_features or ())
+    catalogs.check_not_managed(f"sink '{config.name}'", table.table_uri, table.protocol().writer_features or ())
     if expiry := table.metadata().configuration.get("delta.setTransactionRetentionDuration"):
         raise InvalidPipeline(
             f"sink '{config.name}': the table deletes transaction identifiers ({expiry}).",

@@ -180,6 +180,7 @@ def _check_writable(base: Path) -> None:
             f"no jar can be written to {base}.",
             f"{error}",
             "Set ONCEONLY_JARS to a folder that this user can write to. Nothing was fetched.",
+            code="folder-not-writable",
         ) from error
 
 
@@ -195,6 +196,7 @@ def _retrieve(base: Path, folders: list[str], into: Path, settings: Path) -> Non
             process.stdout[-MAX_OUTPUT:],
             "Behind a proxy or with a mirror: JAVA_TOOL_OPTIONS=-Dhttps.proxyHost=…, or --settings ivysettings.xml. "
             "It is safe to repeat.",
+            code="jars-not-fetched",
         )
 
 
@@ -208,5 +210,6 @@ def _require_java() -> str:
             "The jars are fetched by a Java program, and Spark and Kafka need Java "
             f"{installation.OLDEST_JAVA} or newer.",
             "Install it, or set JAVA_HOME. Nothing was fetched.",
+            code="java-missing",
         )
     return command
