@@ -15,7 +15,7 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import KafkaSink
 from onceonly.sinks.kafka import gate_view, stage
 from onceonly.sinks.kafka.sink import KafkaWriter
-from onceonly.sinks.staging.handles import guarded
+from onceonly.sinks.staging.checked_sink import with_checked_handles
 from onceonly.testing.fakes import FakeParts
 
 PARTS = 2  # in place of Spark's partitions
@@ -27,7 +27,7 @@ class LightKafka(KafkaWriter):
 
     partitions = 2
 
-    def stage(self, txn: Transaction, rows: Iterable[Mapping[str, Any]]) -> Handle:
+    def stage(self, txn: Transaction, rows: Iterable[Mapping[str, Any]], is_small_batch: bool = False) -> Handle:
         with (
             patch.object(stage, "records", lambda config, given, *_: given),
             patch.object(stage, "run", self._run),
@@ -59,4 +59,6 @@ class KafkaParts(FakeParts):
         if not isinstance(config, KafkaSink):
             return super().sink(pipeline, name)
         connection = KafkaConnection.plaintext(str(config.bootstrap))
-        return guarded(LightKafka(config, connection, self.late, str(self.folder / "spool"), self.folder), "kafka")
+        return with_checked_handles(
+            LightKafka(config, connection, self.late, str(self.folder / "spool"), self.folder), "kafka"
+        )

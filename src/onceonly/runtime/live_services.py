@@ -22,7 +22,7 @@ from onceonly.pipeline.sources import DeltaSource, FileSource, KafkaSource, Sour
 from onceonly.runtime import transforms
 from onceonly.settings import Settings
 from onceonly.sinks.context import Context, open_sink
-from onceonly.sinks.staging.handles import guarded
+from onceonly.sinks.staging.checked_sink import with_checked_handles
 from onceonly.sources.files import FileReader
 from onceonly.sources.kafka import KafkaReader
 from onceonly.spark import catalog
@@ -45,7 +45,7 @@ class LiveServices:
 
     def sink(self, pipeline: Pipeline, name: str) -> Sink:
         config = pipeline.sink(name)
-        return guarded(open_sink(config, self._context(pipeline)), config.kind)
+        return with_checked_handles(open_sink(config, self._context(pipeline)), config.kind)
 
     def sources(self, pipeline: Pipeline) -> Mapping[str, Source]:
         return Sources(pipeline, self._reader, self._topics)

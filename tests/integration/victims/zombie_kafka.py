@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 from integration.projects.copying import Copy
@@ -47,7 +48,8 @@ def main() -> None:
     folder, spark, epoch, _, text = sys.argv[1:6]
     copy = Copy(Project.found(folder, spark), **json.loads(text))
     txn = copy.through._stager.claim("copying", int(epoch), None).transaction("copy")
-    sink = copy.project.parts.sink(copy.pipeline, "copy")
+    checked_sink: Any = copy.project.parts.sink(copy.pipeline, "copy")
+    sink = checked_sink._sink
     assert isinstance(sink, KafkaWriter)
     with copy.known() as known:
         job = sink._job(txn, sink._target(known))

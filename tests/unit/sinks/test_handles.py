@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from abc import ABCMeta
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from onceonly.checkpoint import sink as protocol
+from onceonly.checkpoint.sink import Sink
 from onceonly.errors import CannotPublish
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, FileSink, StateSink
@@ -18,10 +21,12 @@ from onceonly.settings import Settings
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.sinks.kafka.sink import KafkaWriter
+from onceonly.sinks.staging.checked_sink import CHECKED_CAPABILITIES
 from onceonly.sinks.staging.handles import check_handle
 from onceonly.sinks.state.sink import StateWriter
 from onceonly.testing.fakes import FakeReceipts
 
+WRITERS: dict[str, type[Sink]] = {"delta": DeltaWriter, "files": FileWriter, "state": StateWriter}
 SHAPES: dict[str, Any] = {
     "delta": DeltaWriter.handle_shape,
     "files": FileWriter.handle_shape,
@@ -157,6 +162,24 @@ def test_no_step_of_a_live_sink_takes_one(name: str, parts: LiveServices, tmp_pa
     for step in (steps[step] for step in steps if hasattr(live, step)):
         with pytest.raises(CannotPublish, match="damaged"):
             step()
+
+
+CAPABILITIES = [
+    capability
+    for capability in vars(protocol).values()
+    if type(capability) is ABCMeta and capability.__module__ == protocol.__name__ and not issubclass(capability, Sink)
+]
+
+
+def test_a_checked_sink_can_have_every_capability() -> None:
+    assert set(CHECKED_CAPABILITIES) == set(CAPABILITIES)
+
+
+@pytest.mark.parametrize("name", ["delta", "files", "state"])
+def test_a_checked_sink_has_the_capabilities_of_its_sink(name: str, parts: LiveServices) -> None:
+    live = parts.sink(Pipeline(name="flights", source=KafkaSource("t"), transform="m:f", sinks=SINKS), name)
+    for capability in CAPABILITIES:
+        assert isinstance(live, capability) is issubclass(WRITERS[name], capability)
 
 
 def test_a_forged_handle_deletes_nothing_elsewhere(parts: LiveServices, tmp_path: Path) -> None:

@@ -6,12 +6,10 @@ row would cause an obscure error. Unknown keys are allowed: a newer version may 
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import wraps
-from typing import Annotated, Any, Literal, NotRequired, TypedDict, TypeVar
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
-from onceonly.checkpoint.sink import Sink
 from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.pipeline.shapes import Below, Count, Like, problem
 from onceonly.storage.own_paths import is_plain, is_transaction
@@ -19,11 +17,6 @@ from onceonly.storage.own_paths import is_plain, is_transaction
 PART = "[0-9A-Za-z_]+"
 TXN = Annotated[str, Like(f"{PART}(-{PART}){{2}}-[0-9]+-[0-9]+-{PART}")]
 STAGED = Annotated[str, Like(f"staged-{PART}(-{PART}){{2}}-[0-9]+-[0-9]+-{PART}")]
-METHODS_WITH_HANDLE = (  # not `discard`, which has to work with a damaged one, too
-    *("rehearse", "commit", "fence", "check_replace", "retraction", "needs"),
-    *("staged", "staged_frame", "evidence", "resolved", "read", "locate_rows"),
-)
-S = TypeVar("S", bound=Sink)
 
 
 class DeltaField(TypedDict):
@@ -220,41 +213,3 @@ def refuse_before_decision() -> Iterator[None]:
         yield
     except CannotPublish as error:
         raise InvalidPipeline(error.what, error.why, error.todo, error.code) from error
-
-
-def guarded(sink: S, kind: str) -> S:
-    """Return the same sink, with a check of every handle before it is used, and of each that it returns."""
-    for name in METHODS_WITH_HANDLE:
-        method = getattr(sink, name, None)
-        if method:
-            setattr(sink, name, _check_arguments(method, sink.name, kind, sink.handle_shape))
-    for name in ("stage", "rehearse"):  # they return one
-        setattr(sink, name, _check_result(getattr(sink, name), sink.name, sink.handle_shape))
-    return sink
-
-
-def _check_arguments(method: Callable[..., Any], sink: str, kind: str, shape: Any) -> Callable[..., Any]:
-    """Wrap a method so that each handle among its arguments is checked, also in a list of them."""
-
-    @wraps(method)
-    def checked_method(*arguments: Any, **options: Any) -> Any:
-        for argument in (*arguments, *options.values()):
-            values = argument if isinstance(argument, (list, tuple)) else [argument]
-            for value in values:
-                if isinstance(value, Mapping):
-                    check_handle(sink, kind, shape, value)
-        return method(*arguments, **options)
-
-    return checked_method
-
-
-def _check_result(method: Callable[..., Any], sink: str, shape: Any) -> Callable[..., Any]:
-    """Wrap a method so that the handle that it returns is checked."""
-
-    @wraps(method)
-    def checked_method(*arguments: Any, **options: Any) -> Any:
-        handle = method(*arguments, **options)
-        check_new_handle(sink, shape, handle)
-        return handle
-
-    return checked_method

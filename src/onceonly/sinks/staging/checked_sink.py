@@ -1,0 +1,247 @@
+"""A sink around another one, which checks handles: each that is passed to the sink, and each that staging returns.
+
+The coordinator asks a sink for its capabilities with `isinstance`. So the wrapper has the capabilities of its sink: for
+each there is a class here that delegates its methods, and `with_checked_handles` makes one class of those that apply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from onceonly.checkpoint.model import Handle, Outcome, Transaction
+from onceonly.checkpoint.sink import (
+    History,
+    Inspectable,
+    KeepsCopies,
+    KeepsNames,
+    KeepsState,
+    Landed,
+    PooledTransaction,
+    PoolsIds,
+    ProvesHistory,
+    Publication,
+    Receipts,
+    Replaceable,
+    Resolvable,
+    Revocable,
+    ShowsEvidence,
+    Sink,
+    StagesSmallBatches,
+    Trace,
+    Traced,
+    Versioned,
+)
+from onceonly.sinks.staging.handles import check_handle, check_new_handle
+
+
+def with_checked_handles(sink: Sink, kind: str) -> Sink:
+    """Return a sink with the same capabilities, which refuses handles that a sink of that kind cannot have created."""
+    capabilities = tuple(capability for capability in CHECKED_CAPABILITIES if isinstance(sink, capability))
+    core = CheckedSmallBatches if isinstance(sink, StagesSmallBatches) else CheckedSink
+    return _compose_class(capabilities, core)(sink, kind)
+
+
+@cache
+def _compose_class(capabilities: tuple[type, ...], core: type[CheckedSink]) -> type[CheckedSink]:
+    """Return the class of wrappers of sinks with these capabilities."""
+    mixins = [CHECKED_CAPABILITIES[capability] for capability in capabilities]
+    return type(core.__name__, (*mixins, core), {})
+
+
+class HandleCheck:
+    """What all classes of a wrapper share: the sink, and the check of a handle."""
+
+    def __init__(self, sink: Any, kind: str) -> None:
+        self._sink, self._kind = sink, kind
+        self.name: str = sink.name
+        self._shape: Any = sink.handle_shape
+
+    def _check(self, *handles: Handle | None) -> None:
+        """Raise CannotPublish for a handle that the sink cannot have created."""
+        for handle in handles:
+            if handle is not None:
+                check_handle(self.name, self._kind, self._shape, handle)
+
+    def _check_new(self, handle: Handle) -> Handle:
+        """Return a handle that is to be recorded. Raises InvalidPipeline: it could not be read again."""
+        check_new_handle(self.name, self._shape, handle)
+        return handle
+
+
+class CheckedSink(HandleCheck, Sink):
+    """The methods that every sink has."""
+
+    _sink: Sink
+
+    def check(self) -> list[str]:
+        return self._sink.check()
+
+    def stage(self, txn: Transaction, rows: Any) -> Handle:
+        return self._check_new(self._sink.stage(txn, rows))
+
+    def rehearse(self, handle: Handle, decision: int, last: Publication | None = None) -> Handle:
+        self._check(handle)
+        return self._check_new(self._sink.rehearse(handle, decision, last))
+
+    def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
+        self._check(handle)
+        return self._sink.commit(handle, decision, receipts, last)
+
+    def fence(self, handle: Handle, decision: int) -> Outcome | None:
+        self._check(handle)
+        return self._sink.fence(handle, decision)
+
+    def discard(self, txn: Transaction, handle: Handle | None) -> None:
+        self._sink.discard(txn, handle)  # unchecked: it has to work with a damaged handle, too
+
+    def leftovers(self, prefix: str) -> list[Transaction]:
+        return self._sink.leftovers(prefix)
+
+
+class CheckedSmallBatches(CheckedSink, StagesSmallBatches):
+    _sink: StagesSmallBatches
+
+    def stage(self, txn: Transaction, rows: Any, is_small_batch: bool = False) -> Handle:
+        return self._check_new(self._sink.stage(txn, rows, is_small_batch))
+
+
+class CheckedCopies(HandleCheck, KeepsCopies):
+    _sink: KeepsCopies
+
+    def release(self, txn: Transaction) -> None:
+        self._sink.release(txn)
+
+
+class CheckedNames(HandleCheck, KeepsNames):
+    _sink: KeepsNames
+
+    def holds(self, txn: Transaction) -> bool:
+        return self._sink.holds(txn)
+
+    def swept_ago(self, prefix: str) -> float | None:
+        return self._sink.swept_ago(prefix)
+
+    def note_swept(self, prefix: str) -> None:
+        self._sink.note_swept(prefix)
+
+
+class CheckedRevocable(HandleCheck, Revocable):
+    _sink: Revocable
+
+    def revoke(self, txn: Transaction) -> None:
+        self._sink.revoke(txn)
+
+
+class CheckedTraced(HandleCheck, Traced):
+    _sink: Traced
+
+    def traces(self, pipeline: str) -> list[Trace]:
+        return self._sink.traces(pipeline)
+
+
+class CheckedHistory(HandleCheck, ProvesHistory):
+    _sink: ProvesHistory
+
+    def compare(self, last: Publication) -> History:
+        return self._sink.compare(last)
+
+    def proof_now(self, last: Publication) -> Publication | None:
+        return self._sink.proof_now(last)
+
+
+class CheckedReplaceable(HandleCheck, Replaceable):
+    _sink: Replaceable
+
+    def check_replace(self, old: Handle) -> None:
+        self._check(old)
+        self._sink.check_replace(old)
+
+    def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
+        self._check(*olds, held)
+        return self._sink.retraction(txn, olds, held)
+
+
+class CheckedVersioned(HandleCheck, Versioned):
+    _sink: Versioned
+
+    def locate_rows(self, handle: Handle, decision: int) -> Landed:
+        self._check(handle)
+        return self._sink.locate_rows(handle, decision)
+
+
+class CheckedInspectable(HandleCheck, Inspectable):
+    _sink: Inspectable
+
+    def read_staged(self, handle: Handle) -> Any:
+        self._check(handle)
+        return self._sink.read_staged(handle)
+
+    def staged_frame(self, handle: Handle, spark: Any) -> Any:
+        self._check(handle)
+        return self._sink.staged_frame(handle, spark)
+
+    def columns(self) -> list[str] | None:
+        return self._sink.columns()
+
+    def types(self) -> Mapping[str, Any] | None:
+        return self._sink.types()
+
+    @property
+    def stages_columns_as_returned(self) -> bool:
+        return self._sink.stages_columns_as_returned
+
+
+class CheckedPool(HandleCheck, PoolsIds):
+    _sink: PoolsIds
+
+    def list_pooled(self, prefix: str) -> list[PooledTransaction]:
+        return self._sink.list_pooled(prefix)
+
+    def needs(self, handle: Handle, txn: PooledTransaction) -> bool:
+        self._check(handle)
+        return self._sink.needs(handle, txn)
+
+    def discard_pooled(self, txns: Sequence[PooledTransaction]) -> None:
+        self._sink.discard_pooled(txns)
+
+
+class CheckedEvidence(HandleCheck, ShowsEvidence):
+    _sink: ShowsEvidence
+
+    def evidence(self, handle: Handle) -> list[str]:
+        self._check(handle)
+        return self._sink.evidence(handle)
+
+
+class CheckedResolvable(HandleCheck, Resolvable):
+    _sink: Resolvable
+
+    def resolve_handle(self, handle: Handle, committed: bool) -> Handle:
+        self._check(handle)
+        return self._sink.resolve_handle(handle, committed)
+
+
+class CheckedState(HandleCheck, KeepsState):
+    _sink: KeepsState
+
+    def read(self, spark: Any, before: Handle | None) -> Any:
+        self._check(before)
+        return self._sink.read(spark, before)
+
+
+CHECKED_CAPABILITIES: Mapping[type, type[HandleCheck]] = {
+    KeepsCopies: CheckedCopies,
+    KeepsNames: CheckedNames,
+    Revocable: CheckedRevocable,
+    Traced: CheckedTraced,
+    ProvesHistory: CheckedHistory,
+    Replaceable: CheckedReplaceable,
+    Versioned: CheckedVersioned,
+    Inspectable: CheckedInspectable,
+    PoolsIds: CheckedPool,
+    ShowsEvidence: CheckedEvidence,
+    Resolvable: CheckedResolvable,
+    KeepsState: CheckedState,
+}
