@@ -4,6 +4,10 @@
 and the batches that a partition gets meanwhile are so small that the broker has several times as many to append. Here
 the columns of an Arrow batch are passed at once, and librdkafka copies the records out of them.
 
+`confluent_kafka.Producer.produce_batch` (2.16.1) does not replace this. It drops the headers of a message without an
+error, raises NotImplementedError for a timestamp, and ignores a message's own partition. It also takes one dict per
+record, which is what costs the time.
+
 The library is the one that confluent_kafka brings, with its settings and errors. Source: rdkafka.h, a stable interface.
 """
 

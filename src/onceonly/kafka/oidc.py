@@ -1,4 +1,12 @@
-"""Tokens for kafka-python, which has no OIDC client: OAuth 2 client credentials, cached until they expire soon."""
+"""Tokens for kafka-python, which has no OIDC client: OAuth 2 client credentials, cached until they expire soon.
+
+authlib's OAuth2Session (1.9) is not used. What is asked for here would still be ours, around its one request:
+- A login in UTF-8, as librdkafka and Java send it. authlib encodes it as Latin-1.
+- A token without `expires_in` is used once. authlib takes it for one that never expires.
+- A clock that nobody sets. authlib compares the time of day.
+- An answer with an error status, or without a token, is refused. authlib takes any JSON object below status 500.
+- Errors without text of the endpoint, which may repeat a secret. authlib's have its `error_description`.
+"""
 
 from __future__ import annotations
 

@@ -489,7 +489,7 @@ def test_shared_scan_finds_every_marker(
 def test_a_coordinator_that_has_moved_meanwhile_is_looked_up_again(transactions: Transactions, topic: Topic) -> None:
     transaction = Open(transactions, topic)
     transactions.prefetch_coordinators([transaction.id])
-    transactions._nodes[transaction.id] = 4711
+    transactions._coordinators[transaction.id] = 4711
     transactions.end(transaction.id, transaction.producer_id, transaction.epoch, commit=True)
     assert transaction.settled() is MarkerState.COMMITTED
 
