@@ -117,7 +117,7 @@ def _transact(bootstrap: str, rows: int) -> None:
     for _ in range(0, rows, BATCH):
         records = Records(batch)
         while (done := producer.queue("bare", records)) < len(records):
-            records = records.after(done)
+            records = records.skip(done)
             producer.poll(ROOM)
     while producer.flush(1):
         pass

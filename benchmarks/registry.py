@@ -147,7 +147,7 @@ def _ours(
     ranges = (TopicRange(log.topic, log.topic_id, log.partitions),)
     if pinned:
         name = subject or f"{topic}-value"
-        latest = known.latest(name, compiled=format == "protobuf")
+        latest = known.find_latest(name, compiled=format == "protobuf")
         assert latest
         version = {"subject": name, "version": latest.version, "id": latest.schema.id, "sha256": latest.schema.sha256}
         pins = {"value": {"reader": version, "writers": {str(latest.schema.id): latest.schema.sha256}}}

@@ -59,16 +59,16 @@ class Log:
     def describe(self, ids: Any) -> dict[str, Described]:
         return {id: self.described[id] for id in ids if id in self.described}
 
-    def topic_config(self, topic: str) -> dict[str, str]:
+    def read_topic_config(self, topic: str) -> dict[str, str]:
         return {"max.message.bytes": str(self.largest)}
 
-    def largest_request(self) -> int:
+    def read_max_request_bytes(self) -> int:
         return 100 << 20
 
-    def refusing(self, topics: Any) -> list[str]:
+    def list_refusing_partitions(self, topics: Any) -> list[str]:
         return []
 
-    def transaction_max_timeout(self) -> float:
+    def read_max_transaction_timeout(self) -> float:
         return 3600.0
 
     def list_open(self, pattern: str) -> list[str]:
@@ -77,19 +77,19 @@ class Log:
     def read_starts(self, producer_id: int, partitions: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
         return dict.fromkeys(partitions, 17)
 
-    def cluster_id(self) -> str:
+    def read_cluster_id(self) -> str:
         return self.cluster
 
-    def topic_ids(self, topics: Any) -> dict[str, str]:
+    def read_topic_ids(self, topics: Any) -> dict[str, str]:
         return dict(self.topics)
 
-    def partitions(self, topics: Any) -> dict[str, int]:
+    def count_partitions(self, topics: Any) -> dict[str, int]:
         return dict.fromkeys(self.topics, 2)
 
-    def ends(self, partitions: Any) -> dict[tuple[str, int], int]:
+    def read_ends(self, partitions: Any) -> dict[tuple[str, int], int]:
         return {each: self.end_offsets[each] for each in partitions}
 
-    def end_batches(self, topic: Any, ends: Mapping[int, int]) -> dict[int, Batch]:
+    def read_end_batches(self, topic: Any, ends: Mapping[int, int]) -> dict[int, Batch]:
         return {number: self.batches[number] for number in ends if number in self.batches}
 
     def compare_ends(self, *_: Any) -> Comparison:

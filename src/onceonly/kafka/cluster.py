@@ -40,7 +40,7 @@ class Cluster:
 
     # --- topics
 
-    def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    def read_ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return the high watermark of each partition, where a read_uncommitted reader would continue."""
         from kafka.admin import OffsetSpec
 
@@ -50,7 +50,7 @@ class Cluster:
         results = self._client.call(lambda: self._client.admin._async_list_partition_offsets(specs))
         return {(key.topic, key.partition): result.offset for key, result in results.items()}
 
-    def end_batches(self, topic: Topic, ends: Mapping[int, int]) -> dict[int, Batch]:
+    def read_end_batches(self, topic: Topic, ends: Mapping[int, int]) -> dict[int, Batch]:
         """Return the record batch that holds the last offset below each end, as far as the log still has it.
 
         Args:
@@ -66,15 +66,15 @@ class Cluster:
         """Compare logs with the batches that they once ended with, see `log_ends.compare`."""
         return log_ends.compare(self._client, topic, ends, marks)
 
-    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+    def read_topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Return topic ids in the text form of `TopicLog`; a missing topic is left out."""
         return {name: id_text(topic["topic_id"]) for name, topic in self._topics(topics).items()}
 
-    def partitions(self, topics: Iterable[str]) -> dict[str, int]:
+    def count_partitions(self, topics: Iterable[str]) -> dict[str, int]:
         """Return the number of partitions of each topic; a missing topic is left out."""
         return {name: len(topic["partitions"]) for name, topic in self._topics(topics).items()}
 
-    def copies(self, topics: Iterable[str]) -> dict[str, int]:
+    def read_replication_factors(self, topics: Iterable[str]) -> dict[str, int]:
         """Return the replication factor of each topic: that of its partition with the fewest replicas.
 
         A missing topic is left out.
@@ -84,7 +84,7 @@ class Cluster:
             replication_factors[name] = min(len(partition["replica_nodes"]) for partition in topic["partitions"])
         return replication_factors
 
-    def refusing(self, topics: Iterable[str]) -> list[str]:
+    def list_refusing_partitions(self, topics: Iterable[str]) -> list[str]:
         """Return the partitions that accept nothing now, and why.
 
         Such a partition has no leader, or fewer in-sync replicas than it needs.
@@ -99,7 +99,7 @@ class Cluster:
                     refusals.append(f"'{name}' partition {partition['partition_index']} {why}")
         return refusals
 
-    def topic_config(self, topic: str) -> dict[str, str]:
+    def read_topic_config(self, topic: str) -> dict[str, str]:
         """Return all settings of a topic, with defaults: cleanup.policy, max.message.bytes, min.insync.replicas, …
 
         Raises:
@@ -116,19 +116,19 @@ class Cluster:
 
     # --- the cluster
 
-    def cluster_id(self) -> str:
+    def read_cluster_id(self) -> str:
         """Return the cluster's id, as the brokers report it."""
         return str(self._client.call(lambda: self._client.admin._get_cluster_metadata([]))["cluster_id"])
 
-    def brokers(self) -> list[int]:
+    def list_brokers(self) -> list[int]:
         """Return the ids of the live brokers."""
         return self._client.call(self._client.brokers)
 
-    def state_log_copies(self) -> int:
+    def read_state_log_replication(self) -> int:
         """Return the replication factor of the topic that holds transaction state; 0 before the first transaction."""
-        return self.copies([STATE_LOG]).get(STATE_LOG, 0)
+        return self.read_replication_factors([STATE_LOG]).get(STATE_LOG, 0)
 
-    def transaction_max_timeout(self) -> float:
+    def read_max_transaction_timeout(self) -> float:
         """Return the longest transaction.timeout.ms that every broker accepts, in seconds.
 
         Raises:
@@ -136,13 +136,13 @@ class Cluster:
         """
         return self._smallest_value("transaction.max.timeout.ms") / 1000
 
-    def largest_request(self) -> int:
-        """Return the socket.request.max.bytes that holds for every broker. Raises as `transaction_max_timeout`."""
+    def read_max_request_bytes(self) -> int:
+        """Return the socket.request.max.bytes that holds for every broker. Raises as `read_max_transaction_timeout`."""
         return self._smallest_value("socket.request.max.bytes")
 
     def _smallest_value(self, key: str) -> int:
         """Return the smallest of the brokers' values of a setting."""
-        texts = [self._config("BROKER", str(broker), [key]).get(key) for broker in self.brokers()]
+        texts = [self._config("BROKER", str(broker), [key]).get(key) for broker in self.list_brokers()]
         values = [int(text) for text in texts if text is not None]
         if len(values) < len(texts) or not values:
             raise InvalidPipeline(
@@ -153,7 +153,7 @@ class Cluster:
             )
         return min(values)
 
-    def transaction_version(self) -> int:
+    def read_transaction_version(self) -> int:
         """Return the cluster's transaction.version; 0 if it has none. 2 (Kafka 4) bumps the epoch with every EndTxn."""
         if self._version is None:
             features = self._client.call(self._client.admin._async_describe_features)
@@ -171,7 +171,7 @@ class Cluster:
     def _needed_in_sync(self, topic: str) -> int:
         """Return the topic's min.insync.replicas; 0 if unknown."""
         with suppress(InvalidPipeline):
-            return int(self.topic_config(topic)["min.insync.replicas"])
+            return int(self.read_topic_config(topic)["min.insync.replicas"])
         return 0
 
     def _config(self, kind: str, name: str, keys: list[str] | None) -> dict[str, str]:

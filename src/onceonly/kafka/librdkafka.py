@@ -208,9 +208,9 @@ class Records:
     def __len__(self) -> int:
         return int(self._batch.num_rows)
 
-    def after(self, done: int) -> Records:
-        """Return the records without the first `done` ones."""
-        return Records(self._batch.slice(done))
+    def skip(self, count: int) -> Records:
+        """Return the records without the first `count` ones."""
+        return Records(self._batch.slice(count))
 
     def messages(self) -> Any:
         """Return an array of rd_kafka_message_t. It refers to the memory of the batch."""

@@ -52,12 +52,12 @@ class TopicClient:
         from confluent_kafka.admin import AdminClient
 
         try:
-            return AdminClient(self.client_config())
+            return AdminClient(self.make_config())
         except KafkaException as error:
             why = self._kafka.scrub(error.args[0].str())
             raise self._kafka.invalid(f"librdkafka: {why}.", "Correct the setting.") from None
 
-    def client_config(self) -> dict[str, Any]:
+    def make_config(self) -> dict[str, Any]:
         """Settings for any client of librdkafka. Errors of its connections are kept, for our messages."""
         return {
             "client.id": "onceonly",
@@ -69,7 +69,7 @@ class TopicClient:
             "error_cb": self._connection_errors.append,
         }
 
-    def names(self) -> list[str]:
+    def list_names(self) -> list[str]:
         """Return the names of all topics of the cluster that this client may describe."""
         return sorted(self._request(lambda: self.admin.list_topics(timeout=TIMEOUT)).topics)
 
@@ -83,7 +83,7 @@ class TopicClient:
         )
         return str(description.topic_id), sorted(partition.id for partition in description.partitions)
 
-    def offsets(self, partitions: list[int], at: int, committed: bool = True) -> dict[int, Any]:
+    def list_offsets(self, partitions: list[int], at: int, committed: bool = True) -> dict[int, Any]:
         """List offsets, by partition, for a read_committed reader.
 
         Args:
@@ -138,7 +138,7 @@ class TopicClient:
                     self._stop_reading(reader, waiting, partition)
         return results
 
-    def records(self, partitions: Mapping[int, tuple[int, int]]) -> Generator[Any, None, None]:
+    def read_records(self, partitions: Mapping[int, tuple[int, int]]) -> Generator[Any, None, None]:
         """Yield the committed records from start to end of each partition, as confluent-kafka's messages.
 
         Raises:
@@ -162,7 +162,7 @@ class TopicClient:
         from confluent_kafka import TopicPartition
 
         settings = {
-            **self.client_config(),
+            **self.make_config(),
             "group.id": "onceonly",  # required, never joined
             "enable.auto.commit": False,
             "enable.partition.eof": True,

@@ -101,7 +101,7 @@ class Transactions(Cluster):
 
     def prefetch_coordinators(self, ids: Iterable[str]) -> None:
         """Find at once what `end` needs for each of these ids."""
-        self.transaction_version()
+        self.read_transaction_version()
         id_list = list(ids)  # the request may be repeated
         self._coordinators |= self._client.call(lambda: self._client.coordinators(id_list))
 
@@ -131,7 +131,7 @@ class Transactions(Cluster):
             EndRefused: the coordinator refused.
             OutcomeUnknown: no response.
         """
-        version, node = self.transaction_version(), self._coordinators.pop(id, None)
+        version, node = self.read_transaction_version(), self._coordinators.pop(id, None)
         request = _EndRequest(self._client, id, producer_id, epoch, commit, version, node)
         try:
             self._client.call(request.attempt)
@@ -180,7 +180,7 @@ class Transactions(Cluster):
         """
         if topic_id is None:
             topic, _ = partition
-            topic_id = self.topic_ids([topic]).get(topic)
+            topic_id = self.read_topic_ids([topic]).get(topic)
         if topic_id is None:
             return MarkerState.UNKNOWN  # there is no such topic
         scan = MarkerScan(PartitionLog(*partition, topic_id), start, [producer[0]])

@@ -194,7 +194,7 @@ def read_last_values(topic: str, kafka: KafkaConnection, most: int) -> Iterator[
 
     client = TopicClient(topic, kafka)
     _, partitions = client.describe()
-    starts, ends = client.offsets(partitions, EARLIEST), client.offsets(partitions, LATEST)
+    starts, ends = client.list_offsets(partitions, EARLIEST), client.list_offsets(partitions, LATEST)
     share = -(-most // len(partitions))  # rounded up
     first_offsets: dict[int, int] = {}
     for partition in partitions:
@@ -203,7 +203,7 @@ def read_last_values(topic: str, kafka: KafkaConnection, most: int) -> Iterator[
             first_offsets[partition] = max(start, end - share)
     unfinished = set(first_offsets)
     settings = {"group.id": "onceonly", "enable.auto.commit": False, "enable.partition.eof": True}  # never joined
-    settings = {**client.client_config(), **settings, "isolation.level": "read_committed"}
+    settings = {**client.make_config(), **settings, "isolation.level": "read_committed"}
     with closing(PatientConsumer(settings, TIMEOUT)) as reader:
         reader.consumer.assign([TopicPartition(topic, *position) for position in first_offsets.items()])
         while unfinished:

@@ -82,7 +82,7 @@ class KafkaReader:
 
     def topics(self) -> list[str]:
         """Return the names of all topics that the brokers show to this client."""
-        return self._topic.names()
+        return self._topic.list_names()
 
     @cached_property
     def _log(self) -> KafkaLog:
@@ -162,7 +162,7 @@ class KafkaReader:
         return self._group(pipeline).traces(partitions)
 
     def _group(self, pipeline: str) -> Group:
-        return Group(self._topic.client_config(), pipeline, self._config.topic, TIMEOUT)
+        return Group(self._topic.make_config(), pipeline, self._config.topic, TIMEOUT)
 
     def read(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
         """Return the committed records of `ranges` with decoded values: a lazy DataFrame (see `spark.topics`)."""
@@ -267,7 +267,7 @@ class KafkaReader:
 
     def _iterate_records(self, ranges: tuple[TopicRange, ...]) -> Iterator[Any]:
         for range_ in ranges:
-            yield from self._reader_of(range_.topic)._topic.records(dict(range_.partitions))
+            yield from self._reader_of(range_.topic)._topic.read_records(dict(range_.partitions))
 
     # --- schemas of a registry
 

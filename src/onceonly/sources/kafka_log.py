@@ -41,14 +41,14 @@ class KafkaLog:
     def read_extent(self) -> TopicLog:
         """Return the log start, last stable offset and high watermark of every partition, by four requests."""
         topic_id, partitions = self._client.describe()
-        starts = self._client.offsets(partitions, EARLIEST)
+        starts = self._client.list_offsets(partitions, EARLIEST)
         written, stable = self._read_ends(partitions)  # in this order: what arrives in between seems to wait for nobody
         extent = {partition: (starts[partition].offset, stable[partition]) for partition in partitions}
         return TopicLog(self._topic, topic_id, extent, written=written)
 
     def has_records(self, range_: TopicRange) -> bool:
         """Return whether the range has a committed record."""
-        with closing(self._client.records(dict(range_.partitions))) as records:
+        with closing(self._client.read_records(dict(range_.partitions))) as records:
             return next(records, None) is not None
 
     def find_first_offsets(self, range_: TopicRange) -> Offsets:
@@ -109,7 +109,7 @@ class KafkaLog:
         """
         _, partitions = self._client.describe()
         ends, stable = self._read_ends(partitions)
-        hints = self._client.offsets(partitions, millis)
+        hints = self._client.list_offsets(partitions, millis)
         starts: dict[int, int] = {}
         for partition, offset in _take_offsets(hints).items():
             if offset >= 0:
@@ -152,8 +152,8 @@ class KafkaLog:
 
     def _read_ends(self, partitions: list[int]) -> tuple[dict[int, int], dict[int, int]]:
         """Read the ends of the log, and then the last stable offsets."""
-        ends = self._client.offsets(partitions, LATEST, committed=False)
-        stable = self._client.offsets(partitions, LATEST)
+        ends = self._client.list_offsets(partitions, LATEST, committed=False)
+        stable = self._client.list_offsets(partitions, LATEST)
         return _take_offsets(ends), _take_offsets(stable)
 
 

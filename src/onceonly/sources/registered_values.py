@@ -43,7 +43,7 @@ class PartSchemas:
 
     def _read_latest(self) -> dict[str, Any]:
         """Read the latest version of the subject, as it is pinned. Raises InvalidPipeline: there is none."""
-        latest = self.registry.latest(self.subject, self._is_compiled)
+        latest = self.registry.find_latest(self.subject, self._is_compiled)
         if latest is None:
             raise InvalidPipeline(
                 f"topic '{self.topic}' has no schema with which to read each {self.part}.",
@@ -96,7 +96,7 @@ class PartSchemas:
 
     def _read_pinned(self, id: int, sha256: str) -> Schema:
         """Read a schema that was pinned. Raises InvalidPipeline: the registry has none of that id, or another one."""
-        schema = self.registry.schema(id, self._is_compiled)
+        schema = self.registry.find_schema(id, self._is_compiled)
         if schema is None or schema.sha256 != sha256:
             raise InvalidPipeline(
                 f"schema {id} of topic '{self.topic}' is not the one that was pinned.",
@@ -109,7 +109,7 @@ class PartSchemas:
 
     def _read_schema(self, id: int) -> Schema:
         """Read a schema that is known to exist."""
-        schema = self.registry.schema(id, self._is_compiled)
+        schema = self.registry.find_schema(id, self._is_compiled)
         assert schema is not None
         return schema
 
@@ -183,9 +183,9 @@ class RegisteredPart(PartSchemas):
             version = f"version {latest['version']} of subject '{self.subject}' (id {latest['id']}), the latest"
             return [f"each {self.part} of topic '{self.topic}' is read as {version}"]
         if self.subject:  # it answers, and grants it; other schemas may well be all there is
-            self.registry.latest(self.subject, self._is_compiled)
+            self.registry.find_latest(self.subject, self._is_compiled)
         else:
-            self.registry.schema(UNUSED_ID)
+            self.registry.find_schema(UNUSED_ID)
         return []
 
     def pins(self, rows: Any) -> Pins:
@@ -402,7 +402,7 @@ class RegisteredPart(PartSchemas):
 
     def _find_writer(self, id: int, rows: Any) -> Schema | None:
         """Read the schema of that id. None if there is none of that format, and the records that name it are bad."""
-        schema = self.registry.schema(id, self._is_compiled)
+        schema = self.registry.find_schema(id, self._is_compiled)
         if self.lenient and (schema is None or schema.kind != KINDS[self.format]):
             return None
         if schema is None:
@@ -436,7 +436,7 @@ class RegisteredPart(PartSchemas):
 def _why_unfit(writer: str, reader: str) -> str | None:
     """Return why no value of the writer's schema can become one of the reader's, as a clause; None: they fit."""
     try:
-        avro_schema.fitted(avro_schema.parse(writer), avro_schema.parse(reader))
+        avro_schema.resolve_writer(avro_schema.parse(writer), avro_schema.parse(reader))
     except avro_schema.Unfit as error:
         return str(error)
     return None

@@ -44,7 +44,7 @@ def decode(payload: Column, writer: str, reader: str) -> Column:
         avro_schema.Unfit: the reader's would take what was written for something else.
     """
     reader_tree = avro_schema.parse(reader)
-    tree = avro_schema.fitted(avro_schema.parse(writer), reader_tree)
+    tree = avro_schema.resolve_writer(avro_schema.parse(writer), reader_tree)
     options = {**OPTIONS, "avroSchema": _frame_schema(avro_schema.with_plain_times(reader), SOUND)}
     framed = from_avro(payload, _frame_schema(avro_schema.with_plain_times(writer)), options)
     why_bad = _let(F.md5(payload).cast("binary"), lambda digest: _read_strictly(payload, digest, tree))

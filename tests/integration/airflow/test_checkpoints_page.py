@@ -378,11 +378,11 @@ def in_doubt(site: Site, broker: str, name: str) -> None:
     producer.produce(topic, "a row", partition=0)
     producer.flush()
     with Transactions({"bootstrap_servers": broker}) as known:
-        seen, place = known.describe([txn.name])[txn.name], {"topics": known.topic_ids([topic])}
-        place |= {"cluster": known.cluster_id(), "transaction_version": known.transaction_version()}
-        end = known.ends([(topic, 0)])[topic, 0]
+        seen, place = known.describe([txn.name])[txn.name], {"topics": known.read_topic_ids([topic])}
+        place |= {"cluster": known.read_cluster_id(), "transaction_version": known.read_transaction_version()}
+        end = known.read_ends([(topic, 0)])[topic, 0]
         producer.commit_transaction()
-        until(lambda: known.ends([(topic, 0)])[topic, 0] > end, what="its marker")
+        until(lambda: known.read_ends([(topic, 0)])[topic, 0] > end, what="its marker")
     everything = TopicPartition(topic, 0, -1)
     admin = AdminClient({"bootstrap.servers": broker})
     admin.delete_records([everything])[everything].result(PATIENCE)

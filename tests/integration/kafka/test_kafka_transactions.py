@@ -140,7 +140,7 @@ class Open:
         assert self.producer.flush(PATIENCE) == 0
         described = self._transactions.describe([self.id])[self.id]
         self.producer_id, self.epoch = described.producer_id, described.epoch
-        self.since = self._transactions.ends([self.partition])[self.partition]
+        self.since = self._transactions.read_ends([self.partition])[self.partition]
 
     def end(self, commit: bool) -> None:
         self._transactions.end(self.id, self.producer_id, self.epoch, commit=commit)
@@ -151,7 +151,9 @@ class Open:
 
     @property
     def log(self) -> markers.PartitionLog:
-        return markers.PartitionLog(*self.partition, self._transactions.topic_ids([self.topic.name])[self.topic.name])
+        return markers.PartitionLog(
+            *self.partition, self._transactions.read_topic_ids([self.topic.name])[self.topic.name]
+        )
 
     def look(self, topic_id: str | None = None) -> MarkerState:
         return self._transactions.read_marker_state(self.partition, self.identity, self.since, topic_id)
@@ -305,7 +307,7 @@ def test_an_empty_partition_shows_nothing(transactions: Transactions, broker: st
     topic = Topic(broker, partitions=2)
     transaction = Open(transactions, topic)
     empty = (topic.name, 1)
-    assert transactions.ends([empty]) == {empty: 0}
+    assert transactions.read_ends([empty]) == {empty: 0}
     assert transactions.read_marker_state(empty, transaction.identity, 0) is MarkerState.NONE
     assert transactions.read_marker_state((topic.name, 2), transaction.identity, 0) is MarkerState.UNKNOWN
     assert transactions.read_marker_state(("no-such-topic", 0), transaction.identity, 0) is MarkerState.UNKNOWN
@@ -385,8 +387,8 @@ def test_all_partitions_are_looked_at_together_and_each_says_what_it_says_alone(
     transaction.producer.produce(topic.name, "another", partition=1)
     transaction.write("a last one")
     empty, unknown = (topic.name, 2), ("no-such-topic", 0)
-    since = transactions.ends([(topic.name, 0), (topic.name, 1), empty]) | {(other.name, 0): 0, unknown: 0}
-    ids = transactions.topic_ids([topic.name]) | {other.name: another_id(), unknown[0]: another_id()}
+    since = transactions.read_ends([(topic.name, 0), (topic.name, 1), empty]) | {(other.name, 0): 0, unknown: 0}
+    ids = transactions.read_topic_ids([topic.name]) | {other.name: another_id(), unknown[0]: another_id()}
     who = (transaction.identity, ids, True)
     assert set(transactions.read_marker_states(since, *who).values()) == {MarkerState.NONE, MarkerState.UNKNOWN}
     transaction.end(commit=True)
@@ -418,8 +420,8 @@ def test_what_several_transactions_ask_first_is_asked_once(
 ) -> None:
     topic = Topic(broker, partitions=2)
     opened = [Open(transactions, topic) for _ in range(3)]
-    ids = transactions.topic_ids([topic.name])
-    ends = transactions.ends([(topic.name, 0)])
+    ids = transactions.read_topic_ids([topic.name])
+    ends = transactions.read_ends([(topic.name, 0)])
     since = {(each.producer_id, each.epoch): ends for each in opened[:2]}
     since[opened[2].producer_id, opened[2].epoch] = {(topic.name, 0): ends[topic.name, 0] - 1}  # another start
     requests = count_requests(monkeypatch)
@@ -442,9 +444,9 @@ def test_what_several_transactions_ask_first_is_asked_once(
 def test_several_transactions_read_the_log_once(
     transactions: Transactions, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at, ids = (topic.name, 0), transactions.topic_ids([topic.name])
+    at, ids = (topic.name, 0), transactions.read_topic_ids([topic.name])
     opened = [Open(transactions, topic) for _ in range(3)]
-    start = transactions.ends([at])
+    start = transactions.read_ends([at])
     since = {(each.producer_id, each.epoch): start for each in opened}
     transactions.share_scans(since, ids)
     transactions.prefetch_pages(since, ids)
@@ -470,9 +472,9 @@ def test_shared_scan_finds_every_marker(
 ) -> None:
     """A page that was fetched for one position says nothing at the position to which another thread has moved on."""
     monkeypatch.setattr(markers, "PAGE_BYTES", 20_000)
-    at, ids = (topic.name, 0), transactions.topic_ids([topic.name])
+    at, ids = (topic.name, 0), transactions.read_topic_ids([topic.name])
     opened = [Open(transactions, topic) for _ in range(8)]
-    start = transactions.ends([at])
+    start = transactions.read_ends([at])
     since = {(each.producer_id, each.epoch): start for each in opened}
     for each in opened:
         topic.produce(*["x" * 9_000] * 4, **{"linger.ms": 0, "batch.size": 10_000})
@@ -497,7 +499,7 @@ def test_a_coordinator_that_has_moved_meanwhile_is_looked_up_again(transactions:
 def test_a_leader_that_has_moved_meanwhile_is_looked_up_again(transactions: Transactions, topic: Topic) -> None:
     transaction = Open(transactions, topic)
     at = (topic.name, 0)
-    since, ids = transactions.ends([at]), transactions.topic_ids([topic.name])
+    since, ids = transactions.read_ends([at]), transactions.read_topic_ids([topic.name])
     log = markers.PartitionLog(*at, ids[topic.name])
     transactions._leaders[log] = 4711
     seen = transactions.read_marker_states(since, transaction.identity, ids, True)
@@ -551,12 +553,12 @@ def test_deleted_records_take_the_evidence_with_them(transactions: Transactions,
 
 def test_another_topic_of_that_name_is_no_evidence(transactions: Transactions, topic: Topic) -> None:
     transaction = Open(transactions, topic)
-    before = transactions.topic_ids([topic.name])[topic.name]
+    before = transactions.read_topic_ids([topic.name])[topic.name]
     topic.admin.delete_topics([topic.name])[topic.name].result()
-    until(lambda: topic.name not in transactions.topic_ids([topic.name]))
+    until(lambda: topic.name not in transactions.read_topic_ids([topic.name]))
     assert transaction.look(before) is MarkerState.UNKNOWN
     topic.create(1, {})
-    assert transactions.topic_ids([topic.name])[topic.name] != before
+    assert transactions.read_topic_ids([topic.name])[topic.name] != before
     assert transaction.look() is MarkerState.UNKNOWN  # it ends below what was recorded
 
     topic.produce("new")
@@ -677,10 +679,10 @@ def test_a_damaged_marker_is_not_believed(
         transaction.look()
     monkeypatch.setattr(markers, "fetch_first_pages", lambda *_: {})
     who, start = transaction.identity, {transaction.partition: transaction.since}
-    transactions.share_scans({who: start}, transactions.topic_ids([topic.name]))
+    transactions.share_scans({who: start}, transactions.read_topic_ids([topic.name]))
     for _ in range(2):  # nor is it passed by, as if there were none
         with raises(NotCommitted, "log-damaged", topic.name):
-            transactions.read_marker_states(start, who, transactions.topic_ids([topic.name]), True)
+            transactions.read_marker_states(start, who, transactions.read_topic_ids([topic.name]), True)
 
 
 # --- topics and the cluster
@@ -690,28 +692,28 @@ def test_what_a_check_wants_to_know(transactions: Transactions, broker: str) -> 
     topic = Topic(broker, partitions=3, min_insync_replicas="1", max_message_bytes="123456")
     Open(transactions, topic)
     names = [topic.name, "no-such-topic"]
-    assert transactions.partitions(names) == {topic.name: 3}
-    assert transactions.copies(names) == {topic.name: 1}
-    config = transactions.topic_config(topic.name)
+    assert transactions.count_partitions(names) == {topic.name: 3}
+    assert transactions.read_replication_factors(names) == {topic.name: 1}
+    config = transactions.read_topic_config(topic.name)
     keys = ("cleanup.policy", "max.message.bytes", "min.insync.replicas")
     assert [config[key] for key in keys] == ["delete", "123456", "1"]
-    assert (transactions.transaction_version(), transactions.transaction_max_timeout()) == (2, 900.0)
-    assert (transactions.state_log_copies(), transactions.brokers()) == (1, [1])
+    assert (transactions.read_transaction_version(), transactions.read_max_transaction_timeout()) == (2, 900.0)
+    assert (transactions.read_state_log_replication(), transactions.list_brokers()) == (1, [1])
     with pytest.raises(InvalidPipeline, match="no-such-topic"):
-        transactions.topic_config("no-such-topic")
+        transactions.read_topic_config("no-such-topic")
     with raises(InvalidPipeline, "topic-missing", "no-such-topic"):
-        transactions.ends([("no-such-topic", 0)])
+        transactions.read_ends([("no-such-topic", 0)])
     with raises(InvalidPipeline, "topic-missing"):
         transactions.read_starts(1, [(topic.name, 3)])
-    assert (transactions.topic_ids([]), transactions.describe([]), transactions.ends([])) == ({}, {}, {})
+    assert (transactions.read_topic_ids([]), transactions.describe([]), transactions.read_ends([])) == ({}, {}, {})
 
 
 def test_ids_are_written_as_the_source_writes_them(transactions: Transactions, topic: Topic) -> None:
     described = topic.admin.describe_topics(TopicCollection([topic.name]))[topic.name].result()
-    assert transactions.topic_ids([topic.name]) == {topic.name: str(described.topic_id)}
+    assert transactions.read_topic_ids([topic.name]) == {topic.name: str(described.topic_id)}
     for high, low in ((-1, -1), (1 << 62, 0), (0x3FEFFBEFBEFBEFBE, 1)):
         assert id_text(str(UUID(int=(high % 2**64) << 64 | low % 2**64))) == str(Uuid(high, low))
-    assert transactions.cluster_id() == topic.admin.describe_cluster().result().cluster_id
+    assert transactions.read_cluster_id() == topic.admin.describe_cluster().result().cluster_id
 
 
 # --- what goes wrong on the way
@@ -725,7 +727,7 @@ def test_a_missing_broker_is_reported_with_its_address_and_leaves_nothing(
     with Transactions({"bootstrap_servers": nowhere, "bootstrap_timeout_ms": 500}) as transactions:
         transactions._version = 2
         with raises(NotCommitted, "kafka-unreachable", nowhere):
-            transactions.brokers()
+            transactions.list_brokers()
         with raises(NotCommitted, "kafka-unreachable", nowhere):  # nothing was sent
             transactions.end("id", 1, 0, commit=True)
         assert set(threading.enumerate()) <= threads  # a thread of another test may end meanwhile
@@ -754,7 +756,7 @@ def test_closing_leaves_no_thread_and_no_socket(broker: str) -> None:
     threads, sockets = set(threading.enumerate()), len(os.listdir("/proc/self/fd"))
     with Transactions({"bootstrap_servers": [broker]}) as transactions:
         for _ in range(2):  # and may be used again
-            assert transactions.brokers() == [1]
+            assert transactions.list_brokers() == [1]
             assert opened() != (set(), 0)
             transactions.close()
             assert opened() == (set(), 0)
@@ -838,7 +840,7 @@ def test_a_broker_that_hangs_and_one_that_dies(own: KafkaBroker, monkeypatch: py
     with Transactions({"bootstrap_servers": own.address(port)}) as transactions:
         topic = Topic(own.address(port))
         first, second, third = (Open(transactions, topic) for _ in range(3))
-        transactions.transaction_version()
+        transactions.read_transaction_version()
 
         sent = on_end_txn(monkeypatch, lambda _: None)
         with hanging(pid):

@@ -52,7 +52,7 @@ def sent(broker: str, topic: str, batch: pa.RecordBatch, **config: Any) -> None:
     producer = Producer(config, lambda *told: failed.append(told))
     records = Records(batch)
     while (done := producer.queue(topic, records)) < len(records):
-        records = records.after(done)
+        records = records.skip(done)
         producer.poll(0.01)
     assert producer.flush(PATIENCE) == 0
     assert not failed

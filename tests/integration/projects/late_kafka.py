@@ -49,8 +49,8 @@ class Late:
             handle: Handle = {
                 "kind": "kafka",
                 "guarantee": "exactly-once",
-                "cluster": known.cluster_id(),
-                "topics": known.topic_ids([self.topic]),
+                "cluster": known.read_cluster_id(),
+                "topics": known.read_topic_ids([self.topic]),
                 "txn": self.txn.name,
                 "slot": None,
                 "folder": job.spool,

@@ -130,7 +130,7 @@ def interrupt(*_: Any) -> Any:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("question", ["ends", "read_all_starts"])
+@pytest.mark.parametrize("question", ["read_ends", "read_all_starts"])
 def test_what_ends_while_it_is_staged_is_never_in_doubt(
     make: Make, monkeypatch: pytest.MonkeyPatch, question: str
 ) -> None:
@@ -147,7 +147,7 @@ def test_what_ends_while_it_is_staged_is_never_in_doubt(
     try:
         copy.stage()
     except NotCommitted:
-        assert question == "ends"
+        assert question == "read_ends"
         monkeypatch.undo()
         copy.stage()
     copy.commit()

@@ -183,7 +183,7 @@ def test_a_committer_that_comes_late_leaves_the_next_holder_alone(make: Make) ->
 
 def test_brokers_on_which_ids_cannot_be_shared_are_refused(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = make()
-    monkeypatch.setattr(Transactions, "transaction_version", lambda known: 1)
+    monkeypatch.setattr(Transactions, "read_transaction_version", lambda known: 1)
     with pytest.raises(InvalidPipeline, match="ids='pool' is not safe"):
         copy.stage()
     assert copy.open() == []

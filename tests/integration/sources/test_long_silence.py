@@ -103,7 +103,7 @@ def pass_over_a_time(topic: str, kafka: KafkaConnection) -> int:
 
 def read_few_records(topic: str, kafka: KafkaConnection) -> int:
     reader = KafkaReader(KafkaSource(topic), kafka, Path("."))
-    (message,) = reader._topic.records({0: (0, ABORTED + 3)})
+    (message,) = reader._topic.read_records({0: (0, ABORTED + 3)})
     return int(message.offset())
 
 
@@ -133,7 +133,7 @@ def test_broker_that_hangs_is_silent(own: FarBroker, monkeypatch: pytest.MonkeyP
     assert producer.flush(PATIENCE) == 0
     monkeypatch.setattr(topics, "TIMEOUT", 3.0)
     client = topics.TopicClient(name, KafkaConnection.plaintext(own.near))
-    records: Iterator[Any] = client.records({0: (0, 5)})
+    records: Iterator[Any] = client.read_records({0: (0, 5)})
     assert next(records).value() == b"seen"
     os.kill(started.pid, signal.SIGSTOP)
     try:
@@ -141,7 +141,7 @@ def test_broker_that_hangs_is_silent(own: FarBroker, monkeypatch: pytest.MonkeyP
         with pytest.raises(NotCommitted, match=r"did not answer|ends at"):
             next(records)
         with pytest.raises(NotCommitted, match="did not answer"):
-            next(client.records({0: (0, 1)}))
+            next(client.read_records({0: (0, 1)}))
         assert 3 < time.monotonic() - stopped < PATIENCE
     finally:
         os.kill(started.pid, signal.SIGCONT)

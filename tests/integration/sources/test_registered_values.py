@@ -293,7 +293,7 @@ def test_every_type_and_types_of_other_subjects(shop: Shop) -> None:
     at = datetime(2013, 1, 1, 0, 0, 0, 123456, UTC)
     row = {"state": "PAID", "price": Decimal("12.34"), "day": date(2013, 1, 1), "at": at}
     whole = avro_schema.inline_references(
-        Registry(RegistryConnection.parse({"url": shop.registry.url}, "r")).schema(id) or pytest.fail()
+        Registry(RegistryConnection.parse({"url": shop.registry.url}, "r")).find_schema(id) or pytest.fail()
     )
     buffer = io.BytesIO()
     order = {**row, "net": {"cents": 7}, "gross": {"cents": 9}, "any": "seven", "counts": {"x": 1}}

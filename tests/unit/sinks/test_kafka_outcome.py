@@ -209,12 +209,12 @@ def test_without_transactions_there_is_nothing_to_fence():
 
 
 class Short(Log):
-    def refusing(self, topics: list[str]) -> list[str]:
+    def list_refusing_partitions(self, topics: list[str]) -> list[str]:
         return [f"'{name}' partition 1 has 1 of 3 replicas in sync, and min.insync.replicas is 2" for name in topics]
 
 
 class Silent(Log):
-    def refusing(self, topics: list[str]) -> list[str]:
+    def list_refusing_partitions(self, topics: list[str]) -> list[str]:
         raise NotCommitted("the Kafka broker did not answer.")
 
 

@@ -147,7 +147,7 @@ def test_transaction_of_another_producer_is_not_ours(tmp_path: Path) -> None:
 
 def test_silent_brokers_are_no_answer(tmp_path: Path) -> None:
     class Silent(Untouched):
-        def cluster_id(self) -> str:
+        def read_cluster_id(self) -> str:
             raise NotCommitted("the Kafka broker did not answer.")
 
     with pytest.raises(NotCommitted) as error:
@@ -202,7 +202,7 @@ def test_rows_are_compared_with_present_settings(tmp_path: Path) -> None:
 
 
 def test_shorter_limit_of_transactions_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Log, "transaction_max_timeout", lambda self: 1.0)
+    monkeypatch.setattr(Log, "read_max_transaction_timeout", lambda self: 1.0)
     with pytest.raises(InvalidPipeline, match=r"transaction\.max\.timeout\.ms"):
         Writer(Untouched(), spool=tmp_path).rehearse(handle(spooled(tmp_path)), 1)
 
@@ -280,7 +280,7 @@ def test_log_without_its_last_batch_is_remarked_upon() -> None:
 
 def test_topic_that_may_not_be_read_has_no_batches() -> None:
     class Denied(Log):
-        def end_batches(self, topic: Any, ends: Any) -> dict[int, Batch]:
+        def read_end_batches(self, topic: Any, ends: Any) -> dict[int, Batch]:
             raise InvalidPipeline("the Kafka broker does not allow this.")
 
     outcome = Writer(Denied(), "at-least-once").commit(handle(guarantee="at-least-once"), 1, Any)  # type: ignore[arg-type]
@@ -308,7 +308,7 @@ def test_late_answer_of_a_broker_counts(monkeypatch: pytest.MonkeyPatch) -> None
     """A broker that does not know yet how far the log is replicated has not lost it."""
 
     class Behind(Log):
-        def ends(self, partitions: Any) -> dict[tuple[str, int], int]:
+        def read_ends(self, partitions: Any) -> dict[tuple[str, int], int]:
             self.done.append("ends")
             return dict.fromkeys(partitions, 8 if len(self.done) == 1 else 9)
 

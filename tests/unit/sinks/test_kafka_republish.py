@@ -49,7 +49,7 @@ class Slow:
     def fence(self, id: str) -> None:
         self.fenced.append(id)
 
-    def transaction_max_timeout(self) -> float:
+    def read_max_transaction_timeout(self) -> float:
         return self.longest
 
     def confirm(self, written: Mapping[str, Any]) -> dict[str, Tx]:

@@ -295,24 +295,24 @@ def _with_logical_type(node: Node, schema: Mapping[str, Any], at: str) -> Node:
 # ---- resolution
 
 
-def fitted(written: Node, read: Node, at: str = "") -> Node:
+def resolve_writer(written: Node, read: Node, at: str = "") -> Node:
     """Return the writer's tree with what the reader makes of it: its logical types, and which fields it takes.
 
     Raises:
         Unfit: a number would be taken for something else than was written. Avro leaves logical types out of its rules.
     """
     if written.kind == "union":
-        branches = [(name, fitted(part, read, at)) for name, part in written.parts]
+        branches = [(name, resolve_writer(part, read, at)) for name, part in written.parts]
         return replace(written, parts=tuple(branches))
     if read.kind == "union":
         branch = _find_branch(written, read)
-        return fitted(written, branch, at) if branch else written
+        return resolve_writer(written, branch, at) if branch else written
     match written.kind:
         case "record" if read.kind == "record":
             fields = [_fit_field(name, part, read, at) for name, part in written.parts]
             return replace(written, parts=tuple(fields))
         case "array" | "map" if read.kind == written.kind:
-            return replace(written, parts=(("", fitted(written.item, read.item, f"{at}[]")),))
+            return replace(written, parts=(("", resolve_writer(written.item, read.item, f"{at}[]")),))
         case _:
             return _fit_leaf(written, read, at)
 
@@ -322,10 +322,10 @@ def _fit_field(name: str, part: Node, read: Node, at: str) -> tuple[str, Node]:
     read_fields = dict(read.parts)
     place = f"{at}/{name}".lstrip("/")
     if name in read_fields:
-        return name, fitted(part, read_fields[name], place)
+        return name, resolve_writer(part, read_fields[name], place)
     for read_name, aliases in read.aliases:
         if name in aliases:
-            return name, fitted(part, read_fields[read_name], place)
+            return name, resolve_writer(part, read_fields[read_name], place)
     return name, replace(part, is_read=False)
 
 

@@ -182,7 +182,7 @@ class Registry:
         self.connection = connection
         self._schemas: dict[tuple[int, str | None], Schema | None] = {}  # by id and form; None: there is none
 
-    def schema(self, id: int, compiled: bool = False) -> Schema | None:
+    def find_schema(self, id: int, compiled: bool = False) -> Schema | None:
         """Return the schema of that id; None if the registry has none.
 
         Args:
@@ -196,14 +196,14 @@ class Registry:
                 self._schemas[id, form] = self._read_schema(id, answer, form) if answer else None
         return self._schemas[id, form]
 
-    def latest(self, subject: str, compiled: bool = False) -> Version | None:
-        """Return the latest version of a subject; None if there is no such subject. `compiled`: as for `schema`."""
+    def find_latest(self, subject: str, compiled: bool = False) -> Version | None:
+        """Return the latest version of a subject; None if there is none. `compiled`: as for `find_schema`."""
         form = _form(compiled)
         with self._translating_errors(f"subject '{subject}'"):
             answer = _ask(lambda: self._client.get_latest_version(subject, fmt=form))
             return answer and Version(subject, answer.version, self._schema_of_version(answer, form))
 
-    def registered(self, subject: str, kind: str, text: str) -> int | None:
+    def find_id(self, subject: str, kind: str, text: str) -> int | None:
         """Return the id of a schema that is a version of the subject; None if it is not."""
         with self._translating_errors(f"subject '{subject}'"):
             answer = _ask(lambda: self._client.lookup_schema(subject, _client_schema(kind, text)))
@@ -238,7 +238,7 @@ class Registry:
         """
         if form is None:
             return self._read_schema(answer.schema_id, answer.schema, form)
-        schema = self.schema(int(answer.schema_id), compiled=True)
+        schema = self.find_schema(int(answer.schema_id), compiled=True)
         if schema is None:
             raise _Gone(f"it names schema {answer.schema_id} in a version, and has none of that id")
         return schema

@@ -65,7 +65,7 @@ def refuse_transactions(config: KafkaSink, transactions: Transactions) -> list[s
 
 def _require_safe_pool(config: KafkaSink, transactions: Transactions) -> None:
     """Raise InvalidPipeline unless the cluster's transaction.version is safe for ids that are used again."""
-    version = transactions.transaction_version()
+    version = transactions.read_transaction_version()
     if version < SAFE_VERSION:
         raise InvalidPipeline(
             f"sink '{config.name}': ids='pool' is not safe on these brokers.",
@@ -81,7 +81,7 @@ def topics(config: KafkaSink, transactions: Transactions) -> Topics:
     Raises:
         InvalidPipeline: a topic does not exist.
     """
-    partition_counts = transactions.partitions(config.allowed)
+    partition_counts = transactions.count_partitions(config.allowed)
     missing = [name for name in config.allowed if name not in partition_counts]
     if missing:
         raise InvalidPipeline(
@@ -96,7 +96,7 @@ def topics(config: KafkaSink, transactions: Transactions) -> Topics:
 def _topic(name: str, partitions: int, transactions: Transactions) -> Topic:
     """Return the limits of one topic; only the usual ones if its configuration may not be read."""
     try:
-        config = transactions.topic_config(name)
+        config = transactions.read_topic_config(name)
     except InvalidPipeline:  # needs DescribeConfigs
         return Topic(partitions, USUAL_LARGEST)
     stamped = config.get("message.timestamp.type") == "LogAppendTime"
@@ -121,7 +121,7 @@ def _topic(name: str, partitions: int, transactions: Transactions) -> Topic:
 
 def _largest_request(transactions: Transactions) -> int | None:
     try:
-        return transactions.largest_request()
+        return transactions.read_max_request_bytes()
     except InvalidPipeline:  # needs DescribeConfigs on the Cluster
         return None
 
@@ -165,7 +165,7 @@ def schema(config: KafkaSink, root: Path) -> str | None:
 def _check_timeout(config: KafkaSink, transactions: Transactions) -> list[str]:
     """Raise InvalidPipeline if the brokers refuse the time-out; return a note if their limit is not known."""
     try:
-        max_timeout = transactions.transaction_max_timeout()
+        max_timeout = transactions.read_max_transaction_timeout()
     except InvalidPipeline:
         return [f"{config.name}: transaction.max.timeout.ms of the brokers is unknown (no DescribeConfigs on Cluster)"]
     if config.transaction_timeout > max_timeout:
@@ -182,13 +182,13 @@ def _check_timeout(config: KafkaSink, transactions: Transactions) -> list[str]:
 def _warnings(config: KafkaSink, transactions: Transactions) -> list[str]:
     """Return notes on settings of cluster and topics with which rows or outcomes may be lost."""
     notes = []
-    version = transactions.transaction_version()
+    version = transactions.read_transaction_version()
     if version < SAFE_VERSION:
         notes.append(
             f"{config.name}: the cluster's transaction.version is {version}. Below {SAFE_VERSION} (Kafka 4), delayed "
             "rows of a fenced producer may end up in the next transaction of its id (this sink uses each id only once)"
         )
-    brokers = len(transactions.brokers())
+    brokers = len(transactions.list_brokers())
     copies = _state_log_copies(transactions)
     if 0 < copies < min(3, brokers):
         notes.append(
@@ -197,14 +197,14 @@ def _warnings(config: KafkaSink, transactions: Transactions) -> list[str]:
     for name in config.allowed:
         settings: Mapping[str, str] = {}
         with suppress(InvalidPipeline):
-            settings = transactions.topic_config(name)
+            settings = transactions.read_topic_config(name)
         if settings.get("cleanup.policy") == "compact":
             notes.append(
                 f"{config.name}: topic '{name}' is compacted. After its markers are removed (delete.retention.ms), an "
                 "outcome that was not recorded before is in doubt"
             )
         if brokers > 1:
-            why = _why_records_may_be_lost(settings, transactions.copies([name]).get(name, 0))
+            why = _why_records_may_be_lost(settings, transactions.read_replication_factors([name]).get(name, 0))
             if why:
                 notes.append(f"{config.name}: topic '{name}' may lose acknowledged records with one broker: {why}")
     return notes
@@ -224,6 +224,6 @@ def _why_records_may_be_lost(settings: Mapping[str, str], copies: int) -> str:
 def _state_log_copies(transactions: Transactions) -> int:
     """Return the replication factor of the topic that holds transaction state; 0 if it is not known."""
     try:
-        return transactions.state_log_copies()
+        return transactions.read_state_log_replication()
     except InvalidPipeline:  # needs DescribeConfigs
         return 0

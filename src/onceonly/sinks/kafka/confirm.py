@@ -20,7 +20,7 @@ def confirm_open(
     Args:
         written: id -> the producer that wrote the rows; None if no other producer can have used the id.
     """
-    ends = transactions.ends(_partitions_of(transactions.describe(written)))
+    ends = transactions.read_ends(_partitions_of(transactions.describe(written)))
     descriptions = transactions.describe(written)
     starts = transactions.read_all_starts(_partitions_of(descriptions))
     confirmed: dict[str, Tx] = {}

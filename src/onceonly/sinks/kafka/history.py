@@ -80,14 +80,14 @@ def proof(
 
 def read(client: Cluster, bootstrap: str, names: Sequence[str]) -> Target:
     """Read the topics as they are now. Raises NotCommitted: the brokers do not answer."""
-    cluster_id = client.cluster_id()
+    cluster_id = client.read_cluster_id()
     partitions: list[tuple[str, int]] = []
-    for name, partition_count in client.partitions(names).items():
+    for name, partition_count in client.count_partitions(names).items():
         partitions += [(name, number) for number in range(partition_count)]
     ends: dict[str, dict[str, int]] = {}
-    for (name, number), end in sorted(client.ends(partitions).items()):
+    for (name, number), end in sorted(client.read_ends(partitions).items()):
         ends.setdefault(name, {})[str(number)] = end
-    topic_ids = client.topic_ids(names)  # asked last: ends are by name, and an id never comes back
+    topic_ids = client.read_topic_ids(names)  # asked last: ends are by name, and an id never comes back
     return Target(bootstrap, cluster_id, tuple(names), topic_ids, ends)
 
 
@@ -100,7 +100,7 @@ def read_batches(client: Cluster, topic_ids: Mapping[str, str], ends: Ends) -> B
     for name, topic_id in sorted(topic_ids.items()):
         topic_ends = {int(number): end for number, end in ends.get(name, {}).items()}
         with suppress(InvalidPipeline):
-            batches = client.end_batches((name, topic_id), topic_ends)
+            batches = client.read_end_batches((name, topic_id), topic_ends)
             batches_by_topic[name] = {str(number): batch.to_json() for number, batch in sorted(batches.items())}
     return batches_by_topic
 

@@ -289,12 +289,12 @@ class TransactionFinisher:
         From now on, its marker is looked for after the ends that the log had before the coordinator's report.
         """
         topics = {topic for topic, _ in tx.partitions}
-        if self._transactions.topic_ids(topics).keys() != topics:
+        if self._transactions.read_topic_ids(topics).keys() != topics:
             return None
-        ends = self._transactions.ends(tx.partitions)
+        ends = self._transactions.read_ends(tx.partitions)
         if not is_open(self._transactions.describe([tx.id]).get(tx.id), tx):
             return None
-        if self._transactions.topic_ids(topics) != {topic: self._topics[topic] for topic in topics}:
+        if self._transactions.read_topic_ids(topics) != {topic: self._topics[topic] for topic in topics}:
             return None  # asked last: the ends are by name, and an id never comes back
         spans = {partition: (start, ends[partition]) for partition, (start, _) in tx.partitions.items()}
         return replace(tx, partitions=spans)

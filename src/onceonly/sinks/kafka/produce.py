@@ -97,7 +97,7 @@ class Output:
         """Queue all records, waiting for room as long as some are acknowledged."""
         deadline = monotonic() + PATIENCE
         while (queued := self._producer.queue(topic, records)) < len(records):
-            records = records.after(queued)
+            records = records.skip(queued)
             self._producer.poll(ROOM)  # only waits: successful deliveries are not reported
             self._raise_failed()
             if queued:

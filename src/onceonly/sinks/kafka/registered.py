@@ -74,7 +74,7 @@ def check(config: KafkaSink, registry: Registry, parts: Sequence[Part]) -> list[
         arrow.require()
     for part in parts:
         for topic, subject in _subjects(config, part).items():
-            id = registry.registered(subject, KINDS[part.format], part.text)
+            id = registry.find_id(subject, KINDS[part.format], part.text)
             if id is not None:
                 how = f"have schema {id}"
             elif config.register and registry.accepts(subject, KINDS[part.format], part.text):
@@ -102,7 +102,7 @@ def heads(config: KafkaSink, registry: Registry, part: Part) -> Heads:
 def _find_or_register(config: KafkaSink, registry: Registry, subject: str, part: Part) -> int:
     """Return the id of the part's schema in the registry."""
     kind = KINDS[part.format]
-    id = registry.registered(subject, kind, part.text)
+    id = registry.find_id(subject, kind, part.text)
     if id is None and config.register and registry.accepts(subject, kind, part.text):
         id = registry.register(subject, kind, part.text)
     if id is None:

@@ -23,10 +23,10 @@ PUBLISHED = (TxOutcome.COMMITTED, TxOutcome.ALREADY_COMMITTED)
 
 def require_same_topics(config: KafkaSink, transactions: Transactions, handle: Handle) -> None:
     """Raise ActionNeeded or StageAgain unless the topics are those that the rows were staged for."""
-    cluster_id = transactions.cluster_id()
+    cluster_id = transactions.read_cluster_id()
     if cluster_id != handle["cluster"]:
         raise errors.another_cluster(config.name, handle, cluster_id)
-    topic_ids = transactions.topic_ids(handle["topics"])
+    topic_ids = transactions.read_topic_ids(handle["topics"])
     missing = sorted(handle["topics"].keys() - topic_ids.keys())
     if missing:
         raise errors.topics_missing(config.name, handle, missing)

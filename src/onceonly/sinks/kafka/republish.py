@@ -158,7 +158,7 @@ class Republisher:
     def _max_timeout(self) -> float:
         """Return the longest time-out that the brokers allow, in seconds; 0 if unknown."""
         with suppress(InvalidPipeline):
-            return self._transactions.transaction_max_timeout()
+            return self._transactions.read_max_transaction_timeout()
         return 0.0
 
 

@@ -139,7 +139,7 @@ class KafkaWriter(
                 "kind": "kafka",
                 "guarantee": self.config.guarantee,
                 "mode": "late" if self._late else "staged",
-                "transaction_version": transactions.transaction_version(),
+                "transaction_version": transactions.read_transaction_version(),
                 **place,
                 "txn": txn.name,
                 "slot": self._slot(txn),
@@ -153,7 +153,7 @@ class KafkaWriter(
 
     def _place(self, transactions: Transactions) -> dict[str, Any]:
         """Return where the rows go: the cluster's id and, by name, those of the topics."""
-        return {"cluster": transactions.cluster_id(), "topics": transactions.topic_ids(self.config.allowed)}
+        return {"cluster": transactions.read_cluster_id(), "topics": transactions.read_topic_ids(self.config.allowed)}
 
     def _schema_heads(self) -> list[tuple[registered.Part, registered.Heads]]:
         """Return what begins with the id of a schema, and by which; a schema is registered here, if that was chosen."""
@@ -345,7 +345,7 @@ class KafkaWriter(
 
     def _check_same_topics(self, transactions: Transactions, handle: Handle) -> None:
         """Raise CannotPublish unless cluster and topics are those that the rows were staged for."""
-        now = {"cluster": transactions.cluster_id(), "topics": transactions.topic_ids(handle["topics"])}
+        now = {"cluster": transactions.read_cluster_id(), "topics": transactions.read_topic_ids(handle["topics"])}
         then = {"cluster": handle["cluster"], "topics": handle["topics"]}
         if now != then:
             raise errors.staged_for_another(self.name, handle, then, now)
@@ -493,7 +493,7 @@ class KafkaWriter(
         """Return a sentence about the partitions that accept nothing; empty if there is none, or no answer."""
         refusals: list[str] = []
         with suppress(OnceonlyError):
-            refusals = transactions.refusing(self.config.allowed)
+            refusals = transactions.list_refusing_partitions(self.config.allowed)
         if not refusals:
             return ""
         more = ""

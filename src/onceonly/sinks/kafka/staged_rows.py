@@ -64,7 +64,7 @@ def read_log_ends(cluster: Cluster, topic_ids: Mapping[str, str], transactions: 
     for topic, topic_id in sorted(topic_ids.items()):
         ends = ends_by_topic[topic]
         with suppress(InvalidPipeline):  # or exchanged meanwhile, which is noticed before it is recorded
-            batches = cluster.end_batches((topic, topic_id), ends)
+            batches = cluster.read_end_batches((topic, topic_id), ends)
             for number, batch in sorted(batches.items()):
                 log_ends.append(LogEnd((topic, number), ends[number], batch).to_json())
     return log_ends
@@ -81,7 +81,7 @@ def find_cut_logs(cluster: Cluster, handle: Handle) -> frozenset[End]:
     log_ends = [LogEnd.from_json(data) for data in handle.get("log_ends", ())]
     if not log_ends:
         return frozenset()
-    topic_ids = cluster.topic_ids({log_end.topic for log_end in log_ends})
+    topic_ids = cluster.read_topic_ids({log_end.topic for log_end in log_ends})
     log_ends = [log_end for log_end in log_ends if topic_ids.get(log_end.topic) == handle["topics"][log_end.topic]]
     short = _ends_of_short_logs(cluster, log_ends)
     cut = {(log_end.partition, log_end.end) for log_end in short}
@@ -100,7 +100,7 @@ def _ends_of_short_logs(cluster: Cluster, log_ends: list[LogEnd]) -> list[LogEnd
     """Return those above the present end of their log, also when it is read again: a new leader may be behind."""
     deadline = monotonic() + markers.MISSING_SECONDS
     while True:
-        present_ends = cluster.ends({log_end.partition for log_end in log_ends})
+        present_ends = cluster.read_ends({log_end.partition for log_end in log_ends})
         short = [log_end for log_end in log_ends if present_ends[log_end.partition] < log_end.end]
         if not short or monotonic() > deadline:
             return short

@@ -20,7 +20,7 @@ def logical(name: str, kind: str = "long", **more: Any) -> Any:
 
 
 def fit(written: Any, read: Any) -> avro_schema.Node:
-    return avro_schema.fitted(avro_schema.parse(json.dumps(written)), avro_schema.parse(json.dumps(read)))
+    return avro_schema.resolve_writer(avro_schema.parse(json.dumps(written)), avro_schema.parse(json.dumps(read)))
 
 
 def in_a_map(kind: Any) -> Any:

@@ -34,17 +34,17 @@ def registry(server: FakeRegistry, **more: str) -> Registry:
 def test_an_id_is_asked_for_once(server: FakeRegistry) -> None:
     id = server.register("orders-value", ORDER)
     asked = registry(server)
-    assert asked.schema(id) is asked.schema(id)
-    assert asked.schema(99) is asked.schema(99) is None
+    assert asked.find_schema(id) is asked.find_schema(id)
+    assert asked.find_schema(99) is asked.find_schema(99) is None
     assert len(server.requests) == 2
 
 
 def test_the_latest_version_of_a_subject(server: FakeRegistry) -> None:
     server.register("shop/orders value", ORDER)
     id = server.register("shop/orders value", {**ORDER, "doc": "more"})
-    found = registry(server).latest("shop/orders value")
+    found = registry(server).find_latest("shop/orders value")
     assert found and (found.version, found.schema.id) == (2, id)
-    assert registry(server).latest("nobody") is None
+    assert registry(server).find_latest("nobody") is None
 
 
 def compiled(name: str) -> str:
@@ -58,9 +58,9 @@ def test_a_compiled_schema_is_asked_for_by_its_id(server: FakeRegistry, versions
     """Karapace shows the text of a version, whatever is asked for."""
     server.versions_are_text = versions_are_text
     id = server.register("orders-value", compiled("Order"), "PROTOBUF")
-    found = registry(server).latest("orders-value", compiled=True)
+    found = registry(server).find_latest("orders-value", compiled=True)
     assert found and (found.schema.id, found.schema.text) == (id, compiled("Order"))
-    asked = registry(server).schema(id, compiled=True)
+    asked = registry(server).find_schema(id, compiled=True)
     assert asked and asked.sha256 == found.schema.sha256
 
 
@@ -70,15 +70,15 @@ def test_compiled_references_are_asked_for_by_their_ids(server: FakeRegistry, ve
     server.register("money", compiled("Money"), "PROTOBUF")
     reference = {"name": "money.proto", "subject": "money", "version": 1}
     id = server.register("orders-value", compiled("Order"), "PROTOBUF", references=[reference])
-    found = registry(server).schema(id, compiled=True)
+    found = registry(server).find_schema(id, compiled=True)
     assert found and [(name, other.text) for name, other in found.references] == [("money.proto", compiled("Money"))]
 
 
 def test_the_text_of_a_schema_is_not_taken_for_its_compiled_form(server: FakeRegistry) -> None:
     id = server.register("orders-value", compiled("Order"), "PROTOBUF")
     asked = registry(server)
-    text = asked.schema(id)
-    found = asked.schema(id, compiled=True)
+    text = asked.find_schema(id)
+    found = asked.find_schema(id, compiled=True)
     assert text and found and found.text == compiled("Order") != text.text
 
 
@@ -91,7 +91,7 @@ def test_references_are_part_of_a_schema_and_of_its_hash(server: FakeRegistry) -
         order = {**ORDER, "namespace": "shop", "fields": [{"name": "in", "type": "pay.Money"}], "doc": doc}
         reference = {"name": "pay.Money", "subject": "money", "version": 1}
         id = server.register(f"orders-{doc}", {**order, "doc": ""}, references=[reference])
-        found = Registry(registry(server).connection).schema(id)
+        found = Registry(registry(server).connection).find_schema(id)
         assert found and [name for name, _ in found.references] == ["pay.Money"]
         hashes.append(found.sha256)
     assert hashes[0] != hashes[1]
@@ -105,7 +105,7 @@ def test_a_type_is_put_in_where_it_is_used_first(server: FakeRegistry) -> None:
     both = [{"name": "pay.Amount", "subject": "amount", "version": 1}, unit]
     amounts = {"type": "array", "items": "pay.Amount"}
     fields = [{"name": "a", "type": ["null", amounts]}, {"name": "b", "type": "pay.Amount"}]
-    schema = registry(server).schema(server.register("o", {**ORDER, "fields": fields}, references=both))
+    schema = registry(server).find_schema(server.register("o", {**ORDER, "fields": fields}, references=both))
     assert schema
     found = json.loads(avro_schema.inline_references(schema))
     first = found["fields"][0]["type"][1]["items"]
@@ -120,7 +120,7 @@ def test_basic_authentication_from_the_extra_or_the_address(server: FakeRegistry
     address = server.url.replace("//", "//ann:a%3Asecret@")
     for settings in ({"basic.auth.user.info": "ann:a:secret"}, {"url": address}):
         asked = registry(server, **settings)
-        assert asked.schema(id)
+        assert asked.find_schema(id)
         assert "secret" not in repr(asked.connection) + asked.connection.describe()
 
 
@@ -128,20 +128,20 @@ def test_basic_authentication_from_the_extra_or_the_address(server: FakeRegistry
 def test_refused_credentials_are_for_the_user_and_not_shown(server: FakeRegistry, settings: dict[str, str]) -> None:
     server.login = "ann:right-one"
     with raises(InvalidPipeline, "registry-access-denied", r"schema id 1(.|\n)*401") as caught:
-        registry(server, **settings).schema(1)
+        registry(server, **settings).find_schema(1)
     assert "-one" not in str(caught.value)
 
 
 def test_a_subject_without_rights(server: FakeRegistry) -> None:
     server.forbidden.add("orders-value")
     with raises(InvalidPipeline, "registry-access-denied", r"'orders-value'(.|\n)*403"):
-        registry(server).latest("orders-value")
+        registry(server).find_latest("orders-value")
 
 
 def test_trouble_of_the_registry_may_be_retried(server: FakeRegistry) -> None:
     server.failing = 503
     with raises(NotCommitted, "registry-unreachable", "503") as caught:
-        registry(server).schema(1)
+        registry(server).find_schema(1)
     assert not isinstance(caught.value, InvalidPipeline)
 
 
@@ -150,7 +150,7 @@ def test_a_registry_that_is_not_there_may_be_retried() -> None:
         bound.bind(("127.0.0.1", 0))  # taken, and nobody listens
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
         with raises(NotCommitted, "registry-unreachable", url) as caught:
-            Registry(RegistryConnection.parse({"url": url}, "shop")).schema(1)
+            Registry(RegistryConnection.parse({"url": url}, "shop")).find_schema(1)
     assert not isinstance(caught.value, InvalidPipeline)
 
 
@@ -173,7 +173,7 @@ def test_settings_that_cannot_work_are_refused_by_name(settings: dict[str, Any],
 def test_a_certificate_that_is_not_there_is_named() -> None:
     connection = RegistryConnection.parse({"url": "https://localhost", "ssl.ca.location": "/nowhere.pem"}, "shop")
     with raises(InvalidPipeline, "registry-connection-invalid", "'shop'"):
-        Registry(connection).schema(1)
+        Registry(connection).find_schema(1)
 
 
 def test_a_connection_that_is_not_there_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:

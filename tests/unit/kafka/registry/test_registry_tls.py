@@ -48,7 +48,7 @@ def client(authority: Authority) -> dict[str, str]:
 
 
 def asked(server: FakeRegistry, settings: dict[str, str]) -> int | None:
-    found = Registry(RegistryConnection.parse({"url": server.url, **settings}, "shop")).latest("orders-value")
+    found = Registry(RegistryConnection.parse({"url": server.url, **settings}, "shop")).find_latest("orders-value")
     return found and found.version
 
 
