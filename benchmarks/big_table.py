@@ -25,10 +25,11 @@ from tests.unit.lightdelta import LightDelta, LightParts
 
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.coordinator.coordinator import Coordinator
+from onceonly.delta import log_files
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.sinks.delta import log, staged_folders
+from onceonly.sinks.delta import staged_folders, staged_table
 from onceonly.statetable.table import StateTable
 from onceonly.testing.fakes import FakeParts
 
@@ -66,10 +67,10 @@ def make(folder: Path, files: int, settled: int = 0) -> None:
     """A world whose table has that many files, named by its log alone, and `settled` folders of published rows."""
     world = World(folder)
     world.coordinator.commit("p", world.stage().epoch)
-    entries = Path(world.sink.uri) / log.LOG
+    entries = Path(world.sink.uri) / log_files.LOG_FOLDER
     for version, start in enumerate(range(0, files, PORTION), start=len(list(entries.glob("*.json")))):
         adds = [{"add": _file(number)} for number in range(start, min(files, start + PORTION))]
-        (Path(world.sink.uri) / log.entry(version)).write_text("\n".join(map(json.dumps, adds)))
+        (Path(world.sink.uri) / log_files.entry_path(version)).write_text("\n".join(map(json.dumps, adds)))
     DeltaTable(world.sink.uri).create_checkpoint()
     for number in range(settled):
         _settled(Path(world.sink.uri) / f"staged-{world.coordinator.state.id}-p-lake-1-1-{number:012x}")
@@ -114,12 +115,12 @@ def prepare_commit_many(world: World) -> None:
 def _stage_many(sink: LightDelta, txn: Any, rows: Any, stage: Any = LightDelta.stage) -> Any:
     handle = stage(sink, txn, rows)
     folder = Path(sink.uri) / handle["folder"]
-    add = log.staged_adds(sink.uri, handle["folder"], 1)[0]
+    add = staged_table.read_adds(sink.uri, handle["folder"], 1)[0]
     names = [f"part-{number:05}-{uuid.uuid4()}-c000.snappy.parquet" for number in range(MANY)]
     for name in names:
         os.link(folder / add["path"], folder / name)
     adds = [{"add": {**add, "path": name, "stats": json.dumps(_statistics(COLUMNS))}} for name in names]
-    (folder / log.entry(1)).write_text("\n".join(map(json.dumps, adds)))
+    (folder / log_files.entry_path(1)).write_text("\n".join(map(json.dumps, adds)))
     return {**handle, "files": MANY}
 
 
@@ -158,7 +159,7 @@ def prepare_recover_abort(world: World) -> None:
 
 def prepare_recover_published(world: World) -> None:
     staged = world.stage()
-    with patch("onceonly.sinks.delta.log.keep", _dies), suppress(KeyboardInterrupt):
+    with patch("onceonly.delta.table_files.sync_to_disk", _dies), suppress(KeyboardInterrupt):
         world.coordinator.commit("p", staged.epoch)
 
 

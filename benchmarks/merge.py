@@ -16,9 +16,10 @@ from deltalake import DeltaTable, write_deltalake
 from benchmarks.ratio import against, alternate
 from benchmarks.results import Result
 from onceonly.checkpoint.model import Handle, Transaction
+from onceonly.delta import table_snapshot, txn_identifiers
 from onceonly.pipeline.sinks import DeltaSink, Merge
 from onceonly.settings import Settings
-from onceonly.sinks.delta import log
+from onceonly.sinks.delta import staged_table
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.spark.session import session
 
@@ -59,12 +60,12 @@ def _make(table: Path, rows: int) -> None:
 
 
 def _stage(table: Path, txn: Transaction, rows: int, changes: int) -> Handle:
-    target, folder = DeltaTable(str(table)), log.STAGED + txn.name
+    target, folder = DeltaTable(str(table)), txn_identifiers.STAGED_PREFIX + txn.name
     keys = random.Random(16).sample(range(rows + rows // 100), changes)
-    write_deltalake(log.create_staged(target, folder, True, [], {}), _rows(keys, 2), mode="append")
+    write_deltalake(staged_table.create(target, folder, True, [], {}), _rows(keys, 2), mode="append")
     return {
         "table_id": target.metadata().id,
-        "fingerprint": log.fingerprint(target),
+        "fingerprint": table_snapshot.fingerprint(target),
         "app_id": txn.app_id,
         "folder": folder,
         **{"added": [], "publish": "delta-rs", "files": 1, "rows": changes},

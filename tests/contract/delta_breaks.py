@@ -12,7 +12,8 @@ import pytest
 from deltalake import DeltaTable
 
 from onceonly.checkpoint.model import Handle, Transaction
-from onceonly.sinks.delta import log
+from onceonly.delta import log_files, table_files
+from onceonly.sinks.delta import staged_table
 from onceonly.sinks.delta.errors import TRANSACTION_RETENTION
 from onceonly.storage.paths import local_path
 from onceonly.testing.contract import Break
@@ -34,22 +35,22 @@ def folder_of(target: Any) -> Path:
 
 
 def staged_file(target: Any, handle: Handle) -> str:
-    add = log.staged_adds(uri_of(target), handle["folder"], 1)[0]
+    add = staged_table.read_adds(uri_of(target), handle["folder"], 1)[0]
     return f"{handle['folder']}/{add['path']}"
 
 
 def remove_file(target: Any, handle: Handle, txn: Transaction) -> None:
-    log.file_system(uri_of(target)).delete_file(staged_file(target, handle))
+    table_files.open_folder(uri_of(target)).delete_file(staged_file(target, handle))
 
 
 def truncate_file(target: Any, handle: Handle, txn: Transaction) -> None:
-    log.write(log.file_system(uri_of(target)), staged_file(target, handle), "PAR1")
+    table_files.write_text(table_files.open_folder(uri_of(target)), staged_file(target, handle), "PAR1")
 
 
 def remove_log(target: Any, handle: Handle, txn: Transaction) -> None:
-    files = log.file_system(uri_of(target))
+    files = table_files.open_folder(uri_of(target))
     for version in (0, 1):
-        files.delete_file(f"{handle['folder']}/{log.entry(version)}")
+        files.delete_file(f"{handle['folder']}/{log_files.entry_path(version)}")
 
 
 def move_away(target: Any, handle: Handle, txn: Transaction) -> Undo:
@@ -68,7 +69,7 @@ def move_away(target: Any, handle: Handle, txn: Transaction) -> Undo:
 
 def restore_older(target: Any, handle: Handle, txn: Transaction) -> Undo:
     """A copy from before the last publication."""
-    entry = folder_of(target) / log.entry(DeltaTable(uri_of(target)).version())
+    entry = folder_of(target) / log_files.entry_path(DeltaTable(uri_of(target)).version())
     content = entry.read_bytes()
     entry.unlink()
     return lambda: _write(entry, content)

@@ -22,6 +22,7 @@ from integration.services.store_server import BUCKET, KEY
 from rich.console import Console
 
 from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.delta import txn_identifiers
 from onceonly.dev.demo import flights
 from onceonly.dev.demo.load import LATE_TOPIC, load
 from onceonly.dev.demo.proof import prove, prove_late
@@ -30,7 +31,6 @@ from onceonly.dev.demo.standalone import Standalone, free_port
 from onceonly.dev.demo.wait import wait_until
 from onceonly.dev.services import Services
 from onceonly.settings import Settings
-from onceonly.sinks.delta.log import STAGED
 from onceonly.spark import jars
 from onceonly.statetable import location
 from onceonly.statetable.table import StateTable
@@ -79,7 +79,7 @@ class OnCluster(Demo):
         latest = StateTable(self.settings.state).view(PIPELINE).latest
         if latest is None or latest.state is not State.PLANNED or not latest.claims:
             return None
-        staged = self.server.data / BUCKET / TABLE / (STAGED + latest.transaction(TABLE).name)
+        staged = self.server.data / BUCKET / TABLE / (txn_identifiers.STAGED_PREFIX + latest.transaction(TABLE).name)
         return latest if staged.exists() else None
 
     def _environment(self) -> dict[str, str]:

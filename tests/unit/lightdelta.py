@@ -9,9 +9,10 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema
 
 from onceonly.checkpoint.model import Handle, Transaction
+from onceonly.delta import log_summary, table_files, table_snapshot, txn_identifiers
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, Merge
-from onceonly.sinks.delta import changes, head, log, plain
+from onceonly.sinks.delta import changes, in_process_writer, staged_table
 from onceonly.sinks.delta.sink import DeltaWriter
 
 STATE = "5e1f" * 8
@@ -32,22 +33,22 @@ class LightDelta(DeltaWriter):
 
     def stage(self, txn: Transaction, rows: Any) -> Handle:
         data = self.rows(txn, rows)
-        target, self._newest_look = self._newest_look or head.table(self.uri), None
+        target, self._newest_look = self._newest_look or log_summary.open_snapshot(self.uri), None
         if target is None:
             target = DeltaTable.create(
                 self.uri, Schema.from_arrow(data.schema), partition_by=list(self.config.partition_by)
             )
-        folder = log.STAGED + txn.name
-        staged = log.create_staged(target, folder, True, [], {})
-        plain.append(staged, data)
-        adds = log.staged_adds(self.uri, folder, 1)
+        folder = txn_identifiers.STAGED_PREFIX + txn.name
+        staged = staged_table.create(target, folder, True, [], {})
+        in_process_writer.append(staged, data)
+        adds = staged_table.read_adds(self.uri, folder, 1)
         changes.check_staged(self.config, target, adds)
-        count, size = log.count(adds, staged)
+        count, size = table_files.count_rows_and_bytes(adds, staged)
         return {
             "kind": "delta",
             "uri": self.uri,
             "table_id": target.metadata().id,
-            "fingerprint": log.fingerprint(target),
+            "fingerprint": table_snapshot.fingerprint(target),
             "added": [],
             "app_id": txn.app_id,
             "folder": folder,

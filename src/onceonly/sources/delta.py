@@ -11,18 +11,22 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
+from urllib.parse import unquote
 
+import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from onceonly.checkpoint import offsets
 from onceonly.checkpoint.boundary_search import FirstRecord, search
+from onceonly.checkpoint.model import Transaction
 from onceonly.checkpoint.offsets import DELTA, NO_OFFSETS, Offsets, TopicLog, TopicRange
+from onceonly.counts import count
+from onceonly.delta import txn_identifiers
+from onceonly.delta.versions import NO_DATE, File, Version, VersionLog, list_table_files
 from onceonly.errors import NotCommitted, SourceLost
 from onceonly.pipeline.sources import DeltaSource
-from onceonly.sources import delta_folders
-from onceonly.sources import delta_rules as rules
-from onceonly.sources.delta_log import NO_DATE, File, TableLog, Version, list_active_files
+from onceonly.sources import delta_rules
 from onceonly.sources.stored_source import StoredSource
 from onceonly.storage.paths import spark_uri
 
@@ -37,7 +41,7 @@ class DeltaReader(StoredSource):
     """
 
     def __init__(self, config: DeltaSource, uri: str) -> None:
-        self._config, self._uri, self._log = config, uri, TableLog(uri)
+        self._config, self._uri, self._log = config, uri, VersionLog(uri)
 
     def check(self) -> list[str]:
         """Check that the table can be read, and return a note of where it is and how."""
@@ -45,7 +49,7 @@ class DeltaReader(StoredSource):
         newest = log.partitions[0][1] - 1
         with self._translate_errors():
             table = self._log.table(newest)
-        rules.check_table(self._config, table)
+        delta_rules.check_table(self._config, table)
         how = "by its Change Data Feed" if self._config.changes else "by the files that are added to it"
         return [f"{log.label} is there, at version {newest}: {self._uri}, read {how}"]
 
@@ -55,7 +59,7 @@ class DeltaReader(StoredSource):
             newest = max(self._log.times())
             table_id = str(self._log.table(newest).metadata().id)
         if self._config.table_id not in (None, table_id):
-            raise rules.refuse_other_table_id(self._config, self._uri, table_id)
+            raise delta_rules.refuse_other_table_id(self._config, self._uri, table_id)
         return TopicLog(self._config.topic, table_id, {0: (0, newest + 1)}, DELTA)
 
     def offsets_at(
@@ -73,7 +77,7 @@ class DeltaReader(StoredSource):
         first = search(times.items(), time, latest, max(times) + 1, floor.get(0, 0))
         oldest = min(times)
         if first.lowest == oldest > floor.get(0, 0):
-            raise rules.refuse_early_time(self._config, time, oldest)
+            raise delta_rules.refuse_early_time(self._config, time, oldest)
         return {0: first}
 
     def _read_times(self) -> dict[int, datetime]:
@@ -108,20 +112,20 @@ class DeltaReader(StoredSource):
         for range_ in ranges:
             offsets.same_topic(range_.topic_id, log, "this range")
             if log.partitions[0][1] < range_.ends[0]:
-                raise rules.refuse_shorter_log(range_, log)
+                raise delta_rules.refuse_shorter_log(range_, log)
             with self._translate_errors():
                 self._check_mark(range_)
                 missing_paths = self._log.list_missing_files(self._list_files(range_))
                 if missing_paths:
-                    raise rules.refuse_missing_files(range_, missing_paths)
+                    raise delta_rules.refuse_missing_files(range_, missing_paths)
 
     def _read_pinned_log(self) -> TopicLog:
         """Read the log. Raises SourceLost where there is no table any more."""
         try:
             return self.log()
-        except rules.NoTable as error:
+        except delta_rules.NoTable as error:
             why = "A checkpoint has pinned a range of it, and it was deleted since."
-            raise SourceLost(error.what, why, rules.RESTORE) from error
+            raise SourceLost(error.what, why, delta_rules.RESTORE) from error
 
     def _check_mark(self, range_: TopicRange | None) -> None:
         """Refuse a log whose entry has another mark. An entry that was cleaned up cannot be compared any more."""
@@ -129,7 +133,7 @@ class DeltaReader(StoredSource):
             return
         mark = self._log.mark(range_.ends[0] - 1)
         if mark is not None and mark != range_.mark:
-            raise rules.refuse_other_history(range_)
+            raise delta_rules.refuse_other_history(range_)
 
     def _list_files(self, range_: TopicRange) -> list[File]:
         """Return the files that have to be read for the range.
@@ -142,27 +146,27 @@ class DeltaReader(StoredSource):
         if start == end:
             return []
         if range_.folders:
-            rules.check_table(self._config, delta_folders.read_newest_table(self._log))
-            return delta_folders.list_published_files(self._log, range_)
+            delta_rules.check_table(self._config, self._load_newest_table())
+            return self._list_published_files(range_)
         table = self._load_table(range_, end - 1)  # whose columns are those of the range
         if start == 0:
-            files = list_active_files(table)
-            rules.check_inside(self._config, table.version(), files)
+            files = list_table_files(table)
+            delta_rules.check_inside(self._config, table.version(), files)
             return files
         versions = self._read_versions(range_)
         self._check_redefinitions(range_, versions)
         if self._config.changes:
             return _list_changed_files(versions)
-        return rules.require_only_added(self._config, versions)
+        return delta_rules.require_only_added(self._config, versions)
 
     def _load_table(self, range_: TopicRange, version: int) -> DeltaTable:
         """Load the table as of that version of the range, and check it. Raises as `_list_files`."""
         try:
             table = self._log.table(version)
         except DeltaError as error:
-            raise rules.refuse_expired_log(range_, version, str(error)) from error
-        rules.check_table_id(range_, str(table.metadata().id))
-        rules.check_table(self._config, table)
+            raise delta_rules.refuse_expired_log(range_, version, str(error)) from error
+        delta_rules.check_table_id(range_, str(table.metadata().id))
+        delta_rules.check_table(self._config, table)
         return table
 
     def _check_redefinitions(self, range_: TopicRange, versions: list[Version]) -> None:
@@ -179,7 +183,41 @@ class DeltaReader(StoredSource):
         try:
             return self._log.versions(range(start, end))
         except FileNotFoundError as error:
-            raise rules.refuse_expired_log(range_, start, str(error)) from error
+            raise delta_rules.refuse_expired_log(range_, start, str(error)) from error
+
+    # --- what single checkpoints of the pipeline that writes the table have published
+
+    def _list_published_files(self, range_: TopicRange) -> list[File]:
+        """Return the files of the checkpoints that a range names.
+
+        The version that published a checkpoint adds its rows, and nothing else; it is recognised by the number of its
+        transaction. Where the log no longer has its entry, the files that were staged for it are recognised by their
+        folder, as long as the table still refers to all of them.
+
+        Raises:
+            SourceLost: it can no longer be told which they are.
+        """
+        files: list[File] = []
+        for number, (folder, file_count) in enumerate(range_.folders):
+            version, _ = range_.partitions[number]
+            added = self._find_added_files(version, folder) if version else None
+            if added is None:
+                added = _list_folder_files(self._load_newest_table(), range_, folder, file_count)
+            files += added
+        return files
+
+    def _load_newest_table(self) -> DeltaTable:
+        return self._log.table(max(self._log.times()))
+
+    def _find_added_files(self, number: int, folder: str) -> list[File] | None:
+        """Return the files that the version adds; None if the log does not show that it published `folder`."""
+        try:
+            (version,) = self._log.versions([number])
+        except FileNotFoundError:  # its entry has expired
+            return None
+        if not _is_publication_of(version, folder):  # in a copy, that number may be another version
+            return None
+        return list(version.added)
 
     # --- reading
 
@@ -190,7 +228,7 @@ class DeltaReader(StoredSource):
         (range_,) = ranges
         start, end = range_.partitions[0]
         with self._translate_errors():
-            table = delta_folders.read_newest_table(self._log) if range_.folders else self._log.table(max(end - 1, 0))
+            table = self._load_newest_table() if range_.folders else self._log.table(max(end - 1, 0))
             schema = tables.parse_schema(table.schema().to_json())
             uri = spark_uri(self._uri)
             if start == end:
@@ -217,9 +255,9 @@ class DeltaReader(StoredSource):
         try:
             yield
         except TableNotFoundError as error:
-            raise rules.refuse_missing_table(self._config, self._uri) from error
+            raise delta_rules.refuse_missing_table(self._config, self._uri) from error
         except DeltaError as error:
-            raise rules.refuse_unreadable_table(self._config, self._uri, error) from error
+            raise delta_rules.refuse_unreadable_table(self._config, self._uri, error) from error
         except OSError as error:
             raise NotCommitted(
                 f"table '{self._config.topic}' cannot be read.",
@@ -234,3 +272,33 @@ def _list_changed_files(versions: list[Version]) -> list[File]:
     for version in versions:
         files += version.changed or (*version.added, *version.removed)
     return files
+
+
+def _is_publication_of(version: Version, folder: str) -> bool:
+    """Return whether the version published the transaction that was staged in `folder`."""
+    txn = Transaction.parse(folder.removeprefix(txn_identifiers.STAGED_PREFIX))
+    number = version.transactions.get(txn.app_id) if txn else None
+    return number is not None and txn_identifiers.is_version_of(number, folder)
+
+
+def _list_folder_files(table: DeltaTable, range_: TopicRange, folder: str, file_count: int) -> list[File]:
+    """Return the files that were staged in `folder`. Raises SourceLost: the table does not refer to all of them."""
+    adds = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    files = [_to_file(add) for add in adds if unquote(add["path"]).startswith(f"{folder}/")]
+    if len(files) != file_count:
+        raise SourceLost(
+            f"{range_.label}: rows that were published from {folder} can no longer be told from others.",
+            f"The log no longer has that entry, and the table has {len(files):,} of {count(file_count, 'file')}: they "
+            "were rewritten (OPTIMIZE, UPDATE, DELETE), or replaced.",
+            "Process the interval again in the pipeline that writes the table, then here. Nothing was written.",
+        )
+    return files
+
+
+def _to_file(add: dict[str, Any]) -> File:
+    """Convert a flattened add action, with its partition values as text."""
+    values: dict[str, str | None] = {}
+    for name, value in add.items():
+        if name.startswith("partition."):
+            values[name.removeprefix("partition.")] = None if value is None else str(value)
+    return File(unquote(add["path"]), add["size_bytes"], values)

@@ -9,15 +9,14 @@ from deltalake import DeltaTable
 
 from onceonly.checkpoint.offsets import START_OVER, TopicLog, TopicRange
 from onceonly.counts import count
+from onceonly.delta import table_features
+from onceonly.delta.versions import File, Version
 from onceonly.errors import InvalidPipeline, SourceLost
 from onceonly.pipeline.sources import DeltaSource
-from onceonly.sources.delta_log import File, Version
 
 RESTORE = f"Restore the table, or {START_OVER}. Nothing was written."
 FEED = "delta.enableChangeDataFeed"
 MAPPING = "delta.columnMapping.mode"
-# Reader features that do not change what a data file means.
-READABLE = {"columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
 
 
 class NoTable(InvalidPipeline):
@@ -31,7 +30,7 @@ def check_table(config: DeltaSource, table: DeltaTable) -> None:
         InvalidPipeline
     """
     settings = table.metadata().configuration
-    unsupported = sorted(set(table.protocol().reader_features or []) - READABLE)
+    unsupported = sorted(set(table.protocol().reader_features or []) - table_features.SOURCE_READABLE)
     if settings.get(MAPPING, "none") != "none":
         unsupported.append(f"column mapping ({MAPPING})")
     binary_column = _find_binary_partition_column(table)

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from onceonly.checkpoint.model import Checkpoint, Event, Row, first
 from onceonly.checkpoint.offsets import Interval
+from onceonly.delta import durable_log
 from onceonly.errors import OnceonlyError, OutcomeUnknown
 from onceonly.statetable import location, row_files
 from onceonly.statetable.errors import damage_error
@@ -36,7 +37,6 @@ from onceonly.statetable.predicates import (
 from onceonly.statetable.row_format import Head
 from onceonly.statetable.rows import Past, Rows
 from onceonly.statetable.view import View, find_gaps
-from onceonly.storage import durability
 from onceonly.storage.paths import local_path
 
 MAX_UNMERGED_ROWS = 64  # a pipeline's table is tidied when its log has more of them since the last time
@@ -64,7 +64,7 @@ class StateTable:
         self._looked = time.monotonic()
         self._logs: dict[str, Log] = {}
         if local := local_path(uri):
-            durability.Log(local).keep()  # its identity
+            durable_log.DurableLog(local).keep()  # its identity
 
     @classmethod
     def make(cls, uri: str) -> StateTable:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -18,7 +17,6 @@ from pathlib import Path
 from onceonly.errors import NotCommitted
 
 MAX_PARALLEL_SYNCS = 8
-ENTRY = re.compile(r"(\d{20})\.(json|checkpoint.*)")  # in a Delta log: a commit, or the state after one
 
 
 def require_writable(folder: Path) -> None:
@@ -100,52 +98,6 @@ def write(path: Path, content: bytes) -> None:
     sync(path.parent)
 
 
-class Log:
-    """The log of a Delta table at a local path, and how far it is known to be on disk."""
-
-    def __init__(self, table: Path) -> None:
-        self.folder = table / "_delta_log"
-        self._synced_version = -1  # of the newest entry that is on disk; -1: not known
-
-    def keep(self) -> None:
-        """Make sure that every existing entry is on disk. Without new entries this costs one directory listing.
-
-        Raises:
-            OSError: an entry may be lost in a power failure.
-        """
-        tail = self.tail()
-        newest = version_of(tail[-1])
-        synced = self._synced_version
-        if synced > newest:  # a restored older log
-            synced = -1
-        new_names = [name for name in tail if version_of(name) > synced]
-        for name in new_names:
-            _sync_existing(self.folder / name)  # a missing one was cleaned up, and a later log checkpoint is on disk
-        if new_names and synced < 0:
-            sync_with_parents(self.folder)  # not known to this process: any parent may be new, too
-        elif new_names:
-            sync(self.folder)
-        self._synced_version = newest
-
-    def tail(self) -> list[str]:
-        """Return the names of the entries since the last log checkpoint, in order: all that a reader needs."""
-        names = sorted(name for name in os.listdir(self.folder) if ENTRY.fullmatch(name))
-        if not names:
-            raise FileNotFoundError(f"{self.folder} contains no Delta log")
-        checkpoints = [name for name in names if not name.endswith(".json") and self._has_content(name)]
-        start = version_of(checkpoints[-1]) if checkpoints else 0
-        return [name for name in names if version_of(name) >= start]
-
-    def _has_content(self, name: str) -> bool:
-        with suppress(FileNotFoundError):
-            return (self.folder / name).stat().st_size > 0
-        return False
-
-
 def _sync_existing(path: Path) -> None:
     with suppress(FileNotFoundError):
         sync(path)
-
-
-def version_of(name: str) -> int:
-    return int(name[:20])

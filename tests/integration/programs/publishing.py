@@ -21,6 +21,7 @@ from integration.faults.syncs import mark
 
 from onceonly.checkpoint.model import Transaction
 from onceonly.checkpoint.sink import Changes, Sink
+from onceonly.delta import log_files, table_files
 
 TXN = Transaction("5e1f" * 8, "flights", "lake", 1, 1, "0123456789ab")
 
@@ -159,13 +160,12 @@ def _publish_delta(sink: Any, *batches: Any, keep: bool = False) -> None:
     Args:
         keep: sync what is staged, which a stage without Spark leaves to its test.
     """
-    from onceonly.sinks.delta import log
 
     for number, rows in enumerate(batches, 1):
         txn = replace(TXN, epoch=number, nonce=f"{number:012x}")
         handle = sink.stage(txn, rows)
         if keep:
-            log.keep(sink.uri, handle["folder"])
+            table_files.sync_to_disk(sink.uri, handle["folder"])
         if number == len(batches):
             staged = _table_files(f"{sink.uri}/{handle['folder']}")
             tell("staged", staged, sorted(parents(staged)))
@@ -176,12 +176,11 @@ def _publish_delta(sink: Any, *batches: Any, keep: bool = False) -> None:
 
 def _table_files(uri: str) -> list[str]:
     """What its log is and what it names."""
-    from onceonly.sinks.delta import log
 
-    table = log.open_table(uri)
+    table = table_files.open_table(uri)
     assert table is not None
-    entries = [str(path) for path in Path(uri, log.LOG).glob("*.json")]
-    return entries + [f"{uri}/{unquote(path)}" for path in log.active_files(table)]
+    entries = [str(path) for path in Path(uri, log_files.LOG_FOLDER).glob("*.json")]
+    return entries + [f"{uri}/{unquote(path)}" for path in table_files.list_active_files(table)]
 
 
 # ---- Kafka: what stays on a disk is the spool

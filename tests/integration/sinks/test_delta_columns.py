@@ -11,9 +11,10 @@ import pytest
 from deltalake import DeltaTable
 
 from onceonly.checkpoint.model import Handle, Transaction
+from onceonly.delta import commits
 from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.pipeline.sinks import DeltaSink
-from onceonly.sinks.delta import entry, schema
+from onceonly.sinks.delta import schema
 from onceonly.sinks.delta.sink import DeltaWriter
 
 pytestmark = pytest.mark.integration
@@ -73,7 +74,7 @@ def test_a_crash_between_the_columns_and_the_rows_is_finished(table: Table, monk
     def dies(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(entry, "commit", dies)
+    monkeypatch.setattr(commits, "commit_entry", dies)
     with pytest.raises(KeyboardInterrupt):
         table.commit(handle, 2)
     monkeypatch.undo()

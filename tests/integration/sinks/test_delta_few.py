@@ -11,7 +11,7 @@ from pyarrow.dataset import ParquetReadOptions
 
 from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.pipeline.sinks import DeltaSink
-from onceonly.sinks.delta import plain
+from onceonly.sinks.delta import in_process_writer
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.spark.small_batch import MAX_RECORDS, is_small_batch
 
@@ -207,4 +207,4 @@ BEYOND = {
 def test_a_table_that_asks_more_of_its_writers_is_left_to_spark(spark: Any, tmp_path: Path, what: str) -> None:
     columns, _, rest = BEYOND[what].partition(") ")
     spark.sql(f"CREATE TABLE delta.`{tmp_path}` {columns.removesuffix(')')}) USING delta {rest}").collect()
-    assert not plain.is_plain(DeltaTable(str(tmp_path)))
+    assert not in_process_writer.is_supported(DeltaTable(str(tmp_path)))

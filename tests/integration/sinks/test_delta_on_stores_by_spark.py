@@ -15,9 +15,9 @@ from unit.lightdelta import no_spark, transaction
 from onceonly.checkpoint.model import Transaction
 from onceonly.checkpoint.offsets import TopicRange
 from onceonly.checkpoint.sink import Changes
+from onceonly.delta import txn_identifiers
 from onceonly.pipeline.sinks import DeltaSink, Merge, StateSink
 from onceonly.pipeline.sources import DeltaSource
-from onceonly.sinks.delta import log
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sinks.state.sink import MAX_RUNS, StateWriter
 from onceonly.sources.delta import DeltaReader
@@ -63,7 +63,7 @@ def test_what_was_not_published_leaves_nothing(uri: str, name: str, shown: Reade
     assert sink.leftovers(transaction().prefix) == [transaction()]
     sink.discard(transaction(), handle)
     assert sink.leftovers(transaction().prefix) == []
-    assert not [key for key in shown.keys(f"{name}/") if log.STAGED in key]
+    assert not [key for key in shown.keys(f"{name}/") if txn_identifiers.STAGED_PREFIX in key]
 
 
 @pytest.mark.heavy

@@ -10,9 +10,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from onceonly.checkpoint.model import Handle, Transaction
+from onceonly.delta import commits
 from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.pipeline.sinks import DeltaSink
-from onceonly.sinks.delta import entry
 from onceonly.sinks.delta.sink import DeltaWriter
 
 pytestmark = pytest.mark.integration
@@ -99,10 +99,10 @@ def test_others_at_work_while_it_is_published(table: Table, monkeypatch: pytest.
     """Whatever has moved the old rows elsewhere between the look and the commit: they go, and once."""
     write_deltalake(table.uri, table.delta.to_pyarrow_table(), mode="append")  # so that there is something to compact
     handle = table.stage("us", replace="partitions")
-    real = entry.commit
+    real = commits.commit_entry
 
     def late(*arguments: Any) -> None:
-        monkeypatch.setattr(entry, "commit", real)
+        monkeypatch.setattr(commits, "commit_entry", real)
         match work:
             case "compact":
                 table.delta.optimize.compact()
@@ -112,7 +112,7 @@ def test_others_at_work_while_it_is_published(table: Table, monkeypatch: pytest.
                 table.delta.delete("n = 10")
         real(*arguments)
 
-    monkeypatch.setattr(entry, "commit", late)
+    monkeypatch.setattr(commits, "commit_entry", late)
     table.commit(handle, 2)
     assert table.rows()["us"] == [20, 21]
 

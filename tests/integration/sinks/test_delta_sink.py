@@ -18,10 +18,10 @@ from deltalake import DeltaTable, write_deltalake
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import Handle, Transaction
+from onceonly.delta import commits
 from onceonly.dev.demo.wait import wait_until
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, StateBehind
 from onceonly.pipeline.sinks import DeltaSink
-from onceonly.sinks.delta import lock
 from onceonly.sinks.delta.sink import DeltaWriter
 
 pytestmark = pytest.mark.integration
@@ -441,7 +441,7 @@ def test_such_a_table_is_closed_through_spark(delta, monkeypatch):
     """Also to a publisher that has looked before: Spark passes over its rows without a word, and it looks again."""
     delta.sql(FEATURES["row tracking"])
     handle, lake = delta.stage(delta.numbers(2)), delta.writer(spark=lambda: delta.spark)
-    monkeypatch.setattr(lock, "hold_exclusive", nullcontext)  # as where no lock keeps the two apart
+    monkeypatch.setattr(commits, "hold_exclusive", nullcontext)  # as where no lock keeps the two apart
     real = DeltaWriter._outcome_in
 
     def closed_after(self, *args):

@@ -14,10 +14,11 @@ from integration.faults.points import around, around_rows
 from integration.projects.checkpoints import run_next
 from integration.projects.project import Project
 
+from onceonly.delta import commits
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, Merge
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.sinks.delta import entry, merge, sink
+from onceonly.sinks.delta import merge, sink
 
 POINT = sys.argv[3]
 PLACES: list[tuple[Any, str, str]] = [
@@ -26,7 +27,7 @@ PLACES: list[tuple[Any, str, str]] = [
     (merge, "_search", "search"),
     (merge, "_write", "copies"),
     (merge, "write_deltalake", "files of copies"),
-    (entry, "commit", "entry"),
+    (commits, "commit_entry", "entry"),
 ]
 
 

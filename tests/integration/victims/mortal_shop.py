@@ -13,7 +13,8 @@ from integration.faults.points import around
 from integration.projects.shop import pipelines
 from integration.victims import storm
 
-from onceonly.sinks.delta import entry, merge, sink
+from onceonly.delta import commits
+from onceonly.sinks.delta import merge, sink
 from onceonly.sinks.kafka.sink import KafkaWriter
 from onceonly.sinks.state.sink import StateWriter
 
@@ -36,7 +37,7 @@ def main() -> None:
     global running
     storm.around_all(reach, sink.DeltaWriter, KafkaWriter, StateWriter)
     around(merge, "write_deltalake", "files of copies", reach)  # type: ignore[arg-type]
-    around(entry, "commit", "entry", reach)  # type: ignore[arg-type]
+    around(commits, "commit_entry", "entry", reach)  # type: ignore[arg-type]
     parts = storm.ready()
     for pipeline in pipelines(sys.argv[3], int(sys.argv[4])):
         running = pipeline.name

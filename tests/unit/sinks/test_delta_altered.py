@@ -13,9 +13,9 @@ from deltalake import DeltaTable, QueryBuilder, Schema, write_deltalake
 from unit.lightdelta import LightDelta, transaction
 
 from onceonly.checkpoint.model import Handle
+from onceonly.delta import table_files, table_snapshot, txn_identifiers
 from onceonly.errors import CannotPublish, InvalidPipeline
-from onceonly.sinks.delta import log as deltalog
-from onceonly.sinks.delta import through_spark
+from onceonly.sinks.delta import spark_append, staged_table
 
 Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 
@@ -33,12 +33,12 @@ def staged_with(lake: LightDelta, epoch: int, kind: str, rows: pa.Table) -> Hand
     """Rows with a column `more`, of a Delta type, that the table has not."""
     target, txn = DeltaTable(lake.uri), transaction(epoch)
     added = [{"name": "more", "type": kind, "nullable": True, "metadata": {}}]
-    folder = deltalog.STAGED + txn.name
-    write_deltalake(deltalog.create_staged(target, folder, True, added, {}), rows, mode="append")
+    folder = txn_identifiers.STAGED_PREFIX + txn.name
+    write_deltalake(staged_table.create(target, folder, True, added, {}), rows, mode="append")
     return {
         **{"kind": "delta", "uri": lake.uri, "table_id": target.metadata().id, "publish": "delta-rs"},
         **{"app_id": txn.app_id, "folder": folder, "files": 1, "rows": rows.num_rows, "bytes": 1, "added": added},
-        "fingerprint": deltalog.fingerprint(target, ["more"]),
+        "fingerprint": table_snapshot.fingerprint(target, ["more"]),
     }
 
 
@@ -60,7 +60,7 @@ def test_a_column_that_was_added_with_another_type_meanwhile_is_left_to_spark(
     def refused(*given: Any) -> Any:
         raise CannotPublish("Spark refuses them.")
 
-    monkeypatch.setattr(through_spark, "publish", refused)
+    monkeypatch.setattr(spark_append, "publish", refused)
     with pytest.raises(CannotPublish, match="Spark refuses them"):
         lake.commit(second, 2, None)
     assert DeltaTable(lake.uri).to_pyarrow_table().to_pylist() == [{"n": 1, "more": 1}]
@@ -78,12 +78,12 @@ def test_a_column_that_was_added_with_the_same_type_meanwhile_is_taken(lake: Lig
 
 def test_rows_are_counted_where_no_statistics_tell_them(lake: LightDelta) -> None:
     """A gate asked of "no rows" would let all of them through."""
-    staged = deltalog.create_staged(DeltaTable(lake.uri), f"staged-{transaction().name}", True, [], {})
+    staged = staged_table.create(DeltaTable(lake.uri), f"staged-{transaction().name}", True, [], {})
     write_deltalake(staged, pa.table({"n": [1, 2, 3]}), mode="append")
-    adds = deltalog.staged_adds(lake.uri, f"staged-{transaction().name}", 1)
-    assert deltalog.count(adds, staged)[0] == 3
+    adds = staged_table.read_adds(lake.uri, f"staged-{transaction().name}", 1)
+    assert table_files.count_rows_and_bytes(adds, staged)[0] == 3
     for stats in (None, "{}", '{"minValues": {"n": 1}}'):
-        assert deltalog.count([{**add, "stats": stats} for add in adds], staged)[0] == 3
+        assert table_files.count_rows_and_bytes([{**add, "stats": stats} for add in adds], staged)[0] == 3
 
 
 # ---- rows that others have deleted by a deletion vector
@@ -118,7 +118,7 @@ def published(lake: LightDelta) -> Handle:
     """Rows 1, 2 and 3, of which somebody has deleted the first."""
     handle = lake.stage(transaction(1), [1, 2, 3])
     lake.commit(handle, 1, None)
-    (path,) = deltalog.active_files(DeltaTable(lake.uri))
+    (path,) = table_files.list_active_files(DeltaTable(lake.uri))
     delete_first_row(lake, path)
     assert numbers(lake) == [2, 3]
     return handle
@@ -129,11 +129,11 @@ def test_a_file_of_which_rows_were_deleted_is_not_taken_out(
     lake: LightDelta, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """delta-rs's removal leaves such a file in the table: its rows would be there beside those in their place."""
-    monkeypatch.setattr(deltalog, "in_partitions", lambda files, *_: files)  # the table has none
+    monkeypatch.setattr(table_files, "select_in_partitions", lambda files, *_: files)  # the table has none
     old = published(lake)
     more = {"replaces": old, "retracts": [old], "where": "partitions"}[how]
     new = {**lake.stage(transaction(2), [4]), how: more}
-    new["fingerprint"] = deltalog.fingerprint(DeltaTable(lake.uri))
+    new["fingerprint"] = table_snapshot.fingerprint(DeltaTable(lake.uri))
     with pytest.raises(CannotPublish, match="Deletion vectors have deleted"):
         lake.commit(new, 2, None)
     assert numbers(lake) == [2, 3]

@@ -16,8 +16,9 @@ from unit.lightdelta import LightDelta, transaction
 
 from onceonly.checkpoint.model import Handle
 from onceonly.checkpoint.sink import Publication
+from onceonly.delta import checkpoints, commits, log_files, log_summary, table_features, table_snapshot, txn_identifiers
 from onceonly.errors import Fenced, OutcomeUnknown, StateBehind, TargetWentBack
-from onceonly.sinks.delta import append, entry, evidence, head, log
+from onceonly.sinks.delta import append
 from onceonly.storage.objects import Objects
 
 NEVER: Any = None  # the handles of this sink are never replaced
@@ -124,10 +125,12 @@ def test_other_writers_without_end_leave_it_open(lake: LightDelta, monkeypatch: 
 def test_the_evidence_decides(lake: LightDelta) -> None:
     handle = lake.stage(transaction(), [1])
     target = DeltaTable(lake.uri)
-    entry.commit(target, [], [], handle["app_id"], evidence.given_up(1))
+    commits.commit_entry(target, [], [], handle["app_id"], txn_identifiers.closing_version(1))
     with pytest.raises(Fenced):
         publish(lake, handle)
-    entry.commit(DeltaTable(lake.uri), [], [], handle["app_id"], evidence.version(2, handle["folder"]))
+    commits.commit_entry(
+        DeltaTable(lake.uri), [], [], handle["app_id"], txn_identifiers.txn_version(2, handle["folder"])
+    )
     with pytest.raises(StateBehind):
         publish(lake, handle)
     assert lake.numbers() == []
@@ -171,15 +174,15 @@ def test_a_table_that_was_altered_or_lost_files_is_left_to_others(lake: LightDel
 
 def same(lake: LightDelta) -> None:
     """A look shows what delta-rs shows."""
-    look, table = head.look(lake.uri), DeltaTable(lake.uri)
+    look, table = log_summary.read_snapshot(lake.uri), DeltaTable(lake.uri)
     assert look is not None
     assert look.version() == table.version()
-    assert log.fingerprint(look) == log.fingerprint(table)
+    assert table_snapshot.fingerprint(look) == table_snapshot.fingerprint(table)
     assert look.metadata().id == table.metadata().id
     assert look.metadata().configuration == table.metadata().configuration
     for app, number in look.txns.items():
         assert table.transaction_version(app) == number
-    assert log.takes_plain_append(look) == log.takes_plain_append(table)
+    assert table_features.find_unsupported(look) == table_features.find_unsupported(table)
 
 
 def test_a_look_shows_what_delta_rs_shows_whoever_has_written(lake: LightDelta) -> None:
@@ -197,7 +200,7 @@ def test_a_look_shows_what_delta_rs_shows_whoever_has_written(lake: LightDelta) 
     DeltaTable(lake.uri).alter.set_table_properties({"delta.appendOnly": "true"})
     DeltaTable(lake.uri).optimize.compact()
     same(lake)
-    found = head.look(lake.uri)
+    found = log_summary.read_snapshot(lake.uri)
     assert found is not None and found.txns["another"] == 103
 
 
@@ -206,24 +209,24 @@ def test_the_newest_entry_of_ours_is_enough(lake: LightDelta, monkeypatch: pytes
         publish(lake, lake.stage(transaction(epoch), [epoch]), epoch)
     read, real = list[str](), Objects.read
     monkeypatch.setattr(Objects, "read", lambda files, path, tag=None: read.append(path) or real(files, path, tag))
-    assert head.look(lake.uri) is not None
-    assert set(read) == {log.entry(5)}
+    assert log_summary.read_snapshot(lake.uri) is not None
+    assert set(read) == {log_files.entry_path(5)}
 
 
 def test_a_large_table_is_not_repeated_in_each_commit(lake: LightDelta, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head, "LARGE", 100)
+    monkeypatch.setattr(log_summary, "MAX_SUMMARY_BYTES", 100)
     for epoch in (1, 2):
         publish(lake, lake.stage(transaction(epoch), [epoch]), epoch)
-    assert head.TABLE_KEY not in (Path(lake.uri) / log.entry(2)).read_text()
+    assert log_summary.TABLE_KEY not in (Path(lake.uri) / log_files.entry_path(2)).read_text()
     same(lake)
 
 
 def test_a_log_that_lacks_an_entry_is_not_known(lake: LightDelta) -> None:
     for number in range(3):
         lake.stage(transaction(), [1]) if not number else foreign(lake, number)
-    (Path(lake.uri) / log.entry(1)).unlink()
+    (Path(lake.uri) / log_files.entry_path(1)).unlink()
     with pytest.raises(OutcomeUnknown, match="not known what the log"):
-        head.look(lake.uri)
+        log_summary.read_snapshot(lake.uri)
 
 
 # ---- what a rehearsal has looked at
@@ -238,7 +241,7 @@ def store(lake: LightDelta, monkeypatch: pytest.MonkeyPatch) -> LightDelta:
 
 def test_commit_begins_with_the_look_of_its_rehearsal(store: LightDelta, monkeypatch: pytest.MonkeyPatch) -> None:
     handle = store.rehearse(store.stage(transaction(), [1]), 1)
-    monkeypatch.setattr(head, "look", lambda uri: pytest.fail("looked again"))
+    monkeypatch.setattr(log_summary, "read_snapshot", lambda uri: pytest.fail("looked again"))
     assert not store.commit(handle, 1, NEVER).already
 
 
@@ -253,7 +256,7 @@ def test_look_for_another_decision_does_not_count(store: LightDelta) -> None:
 def test_old_look_does_not_count(store: LightDelta, monkeypatch: pytest.MonkeyPatch) -> None:
     """The target may have gone back since, and a put would leave a gap in its log."""
     outcome = store.commit(store.stage(transaction(1), [1]), 1, NEVER)
-    last, newest = Publication(1, 1, outcome.proof), Path(store.uri, log.entry(version(store)))
+    last, newest = Publication(1, 1, outcome.proof), Path(store.uri, log_files.entry_path(version(store)))
     handle = store.rehearse(store.stage(transaction(2), [2]), 2, last)
     newest.unlink()
     monkeypatch.setattr(append, "MAX_AGE_SECONDS", -1)
@@ -263,7 +266,7 @@ def test_old_look_does_not_count(store: LightDelta, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_log_checkpoint_is_made_as_by_delta_rs(lake: LightDelta, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(append, "INTERVAL", 2)
+    monkeypatch.setattr(checkpoints, "DEFAULT_INTERVAL", 2)
     for epoch in (1, 2, 3):
         publish(lake, lake.stage(transaction(epoch), [epoch]), epoch)
     assert [path.name[:20] for path in Path(lake.uri, "_delta_log").glob("*.checkpoint.parquet")] == [f"{2:020}"]
@@ -272,7 +275,7 @@ def test_a_log_checkpoint_is_made_as_by_delta_rs(lake: LightDelta, monkeypatch: 
 
 def test_an_entry_is_one_that_others_read(lake: LightDelta) -> None:
     publish(lake, lake.stage(transaction(), [1, 2, 3]))
-    actions = [json.loads(line) for line in (Path(lake.uri) / log.entry(1)).read_text().splitlines()]
+    actions = [json.loads(line) for line in (Path(lake.uri) / log_files.entry_path(1)).read_text().splitlines()]
     assert [next(iter(action)) for action in actions] == ["commitInfo", "txn", "add"]
     history = DeltaTable(lake.uri).history(1)[0]
     assert (history["operation"], history["engineInfo"]) == ("WRITE", "onceonly")

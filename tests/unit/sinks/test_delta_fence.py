@@ -13,8 +13,8 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake import Transaction as DeltaTxn
 from unit.lightdelta import LightDelta, transaction
 
+from onceonly.delta import commits
 from onceonly.errors import CannotPublish, Fenced, OutcomeUnknown, StateBehind
-from onceonly.sinks.delta import entry
 
 NEVER: Any = None
 
@@ -26,14 +26,14 @@ def lake(tmp_path: Path) -> LightDelta:
 
 def interrupted(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], Any]) -> None:
     """The next commit stops just before its log entry, with the snapshot that it has read, while others act."""
-    real = entry.commit
+    real = commits.commit_entry
 
     def late(*arguments: Any) -> None:
-        monkeypatch.setattr(entry, "commit", real)
+        monkeypatch.setattr(commits, "commit_entry", real)
         meanwhile()
         real(*arguments)
 
-    monkeypatch.setattr(entry, "commit", late)
+    monkeypatch.setattr(commits, "commit_entry", late)
 
 
 # ---- who may publish
@@ -137,7 +137,7 @@ def test_storage_that_does_not_answer_leaves_it_open(lake: LightDelta, monkeypat
     def broken(*_: Any) -> None:
         raise OSError("storage does not answer")
 
-    monkeypatch.setattr(entry, "commit", broken)
+    monkeypatch.setattr(commits, "commit_entry", broken)
     with pytest.raises(OutcomeUnknown, match="could not be closed"):
         lake.fence(handle, 1)
     monkeypatch.undo()

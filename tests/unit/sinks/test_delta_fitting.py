@@ -12,7 +12,7 @@ from unit.lightdelta import LightDelta, no_spark, transaction
 
 from onceonly.errors import InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline.sinks import DeltaSink, Merge
-from onceonly.sinks.delta import changes, log, schema
+from onceonly.sinks.delta import changes, schema, staged_table
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sinks.staging import row_types
 
@@ -117,7 +117,7 @@ def test_a_staged_table_can_have_its_columns(tmp_path: Path, kind: str, feature:
         readerFeatures=features,
         writerFeatures=features,
     )
-    staged = DeltaTable(log.create_staged(DeltaTable(uri), "staged-x", False, [], {}))
+    staged = DeltaTable(staged_table.create(DeltaTable(uri), "staged-x", False, [], {}))
     assert feature in (staged.protocol().writer_features or [])
     assert "columnMapping" not in (staged.protocol().writer_features or [])
 

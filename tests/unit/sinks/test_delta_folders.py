@@ -15,10 +15,11 @@ from unit.lightdelta import LightDelta, LightMerge, LightParts, transaction
 
 from onceonly.checkpoint.model import Checkpoint, Transaction
 from onceonly.coordinator.coordinator import Coordinator
+from onceonly.delta import log_files, table_files, txn_identifiers
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.sinks.delta import log, staged_folders
+from onceonly.sinks.delta import staged_folders
 from onceonly.statetable.table import StateTable
 from onceonly.statetable.view import View
 from onceonly.storage.objects import Objects
@@ -113,7 +114,9 @@ def test_a_release_may_die_at_each_log_that_a_merge_has_left(
             assert lake.holds(transaction(epoch))
             left[0] = 100
             lake.release(transaction(epoch))
-        assert not list(folder.rglob(log.LOG) if not on_store else folder.rglob(f"{log.LOG}/*"))
+        assert not list(
+            folder.rglob(log_files.LOG_FOLDER) if not on_store else folder.rglob(f"{log_files.LOG_FOLDER}/*")
+        )
         assert not lake.holds(transaction(epoch))
     assert left[0] > 0, "the last ones came to the end"
 
@@ -121,7 +124,7 @@ def test_a_release_may_die_at_each_log_that_a_merge_has_left(
 def test_rows_that_a_process_wrote_after_its_folder_was_deleted_are_found(lake: LightDelta) -> None:
     lake.stage(transaction(1), [1])
     lake.discard(transaction(1), None)
-    late = Path(lake.uri) / (log.STAGED + transaction(1).name) / "part-0.parquet"
+    late = Path(lake.uri) / (txn_identifiers.STAGED_PREFIX + transaction(1).name) / "part-0.parquet"
     late.parent.mkdir()
     late.touch()
     assert lake.leftovers(PREFIX) == [transaction(1)]
@@ -146,7 +149,7 @@ def test_an_abort_never_deletes_what_the_target_refers_to(lake: LightDelta, sett
 
 def test_an_empty_folder_is_found_and_deleted(lake: LightDelta) -> None:
     publish(lake, 1, 1)
-    empty = Path(lake.uri) / (log.STAGED + transaction(2).name)
+    empty = Path(lake.uri) / (txn_identifiers.STAGED_PREFIX + transaction(2).name)
     empty.mkdir()
     assert transaction(2) in lake.leftovers(PREFIX)
     lake.discard(transaction(2), None)
@@ -156,24 +159,24 @@ def test_an_empty_folder_is_found_and_deleted(lake: LightDelta) -> None:
 def test_where_no_folder_is_the_table_is_not_opened(lake: LightDelta, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(lake, 1, 1)
     lake.release(transaction(1))
-    monkeypatch.setattr(log, "open_table", lambda uri: pytest.fail("opened"))
+    monkeypatch.setattr(table_files, "open_table", lambda uri: pytest.fail("opened"))
     lake.discard(transaction(2), None)
     lake.release(transaction(2))
     assert lake.leftovers(PREFIX) == []
-    assert not (Path(lake.uri) / (log.STAGED + transaction(2).name)).exists()
+    assert not (Path(lake.uri) / (txn_identifiers.STAGED_PREFIX + transaction(2).name)).exists()
 
 
 def test_it_is_the_same_through_the_storage_layer_of_the_table(lake: LightDelta, monkeypatch: Any) -> None:
     """As on an object store, where there are no empty folders."""
-    handler = log.DeltaStorageHandler
-    monkeypatch.setattr(log, "file_system", lambda uri: pafs.PyFileSystem(handler(uri)))
+    handler = table_files.DeltaStorageHandler
+    monkeypatch.setattr(table_files, "open_folder", lambda uri: pafs.PyFileSystem(handler(uri)))
     folder = publish(lake, 1, 1)
     lake.stage(transaction(2), [2])
     assert len(lake.leftovers(PREFIX)) == 2
     for _ in range(2):
         lake.release(transaction(1))
         lake.discard(transaction(2), None)
-    aborted = Path(lake.uri) / (log.STAGED + transaction(2).name)
+    aborted = Path(lake.uri) / (txn_identifiers.STAGED_PREFIX + transaction(2).name)
     assert [path for path in aborted.rglob("*") if path.is_file()] == []
     shutil.rmtree(aborted)
     assert lake.leftovers(PREFIX) == []

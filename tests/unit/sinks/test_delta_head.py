@@ -11,15 +11,15 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake import Transaction as DeltaTxn
 
+from onceonly.delta import log_summary
 from onceonly.errors import OutcomeUnknown
-from onceonly.sinks.delta import head
 from onceonly.storage.paths import local_path
 
 UUID = "80a083e8-7026-4e79-81be-64bd76c43a11"
 
 
 def shown(table: DeltaTable) -> dict[str, int]:
-    found = head.read(table.table_uri)
+    found = log_summary.read(table.table_uri)
     assert found is not None
     return dict(found.txns)
 
@@ -88,7 +88,7 @@ def test_it_names_the_table_and_its_version_as_a_table_library_does(table: Delta
         table.create_checkpoint()
         for entry in sorted(folder(table).glob("*.json"))[:-1]:  # as a cleanup does
             entry.unlink()
-    found = head.read(table.table_uri)
+    found = log_summary.read(table.table_uri)
     assert found is not None and (found.version, found.table_id) == (4, table.metadata().id)
     assert {app: DeltaTable(table.table_uri).transaction_version(app) for app in found.txns} == found.txns
 
@@ -100,7 +100,7 @@ def test_what_is_quoted_in_a_files_statistics_is_no_identifier(table: DeltaTable
 
 
 def test_where_no_table_is_there_is_no_head(tmp_path: Path) -> None:
-    assert head.read(str(tmp_path)) is head.read(str(tmp_path / "missing")) is None
+    assert log_summary.read(str(tmp_path)) is log_summary.read(str(tmp_path / "missing")) is None
 
 
 @pytest.mark.parametrize("damage", ["an entry is missing", "the log checkpoint is damaged", "an entry is damaged"])
@@ -112,4 +112,4 @@ def test_a_log_that_is_not_whole_says_nothing(table: DeltaTable, damage: str) ->
     else:
         (folder(table) / f"{4:020}.json").write_text('{"txn":')
     with pytest.raises(OutcomeUnknown, match="is not known"):
-        head.read(table.table_uri)
+        log_summary.read(table.table_uri)

@@ -14,8 +14,9 @@ from deltalake import DeltaTable
 from unit.lightdelta import LightDelta, LightMerge, transaction
 
 from onceonly.checkpoint.model import Handle
+from onceonly.delta import commits, log_files
 from onceonly.errors import OutcomeUnknown
-from onceonly.sinks.delta import entry, log, sink
+from onceonly.sinks.delta import sink, staged_table
 from onceonly.storage.objects import Objects
 
 OTHERS = 5
@@ -38,7 +39,7 @@ def shortened(lake: LightDelta) -> None:
     table = DeltaTable(lake.uri)
     table.create_checkpoint()
     for version in range(table.version()):
-        (Path(lake.uri) / log.entry(version)).unlink()
+        (Path(lake.uri) / log_files.entry_path(version)).unlink()
 
 
 def stops(lake: LightDelta, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
@@ -55,7 +56,7 @@ def stops(lake: LightDelta, monkeypatch: pytest.MonkeyPatch, seconds: float) -> 
 
         return stopped
 
-    monkeypatch.setattr(entry, "commit", before(entry.commit))
+    monkeypatch.setattr(commits, "commit_entry", before(commits.commit_entry))
     monkeypatch.setattr(Objects, "create", before(Objects.create))
 
 
@@ -91,15 +92,15 @@ def test_rows_that_another_has_published_and_settled_meanwhile_have_not_vanished
     kind: type[LightDelta], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was stopped after its look at the table, before it has read what is staged."""
-    lake, real = kind(tmp_path / "lake"), log.staged_adds
+    lake, real = kind(tmp_path / "lake"), staged_table.read_adds
     handle = lake.stage(transaction(), [1, 2])
 
     def stopped(*given: Any) -> Any:
-        monkeypatch.setattr(log, "staged_adds", real)
+        monkeypatch.setattr(staged_table, "read_adds", real)
         commit(lake, handle)
         lake.release(transaction())
         return real(*given)
 
-    monkeypatch.setattr(log, "staged_adds", stopped)
+    monkeypatch.setattr(staged_table, "read_adds", stopped)
     assert commit(lake, handle).already
     assert lake.numbers() == [1, 2]

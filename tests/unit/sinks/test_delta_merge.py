@@ -8,6 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -17,9 +18,10 @@ from deltalake.exceptions import CommitFailedError
 from unit.lightdelta import LightMerge, no_spark, transaction
 
 from onceonly.checkpoint.model import Handle
+from onceonly.delta import commits, table_files, table_snapshot, txn_identifiers
 from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline.sinks import DeltaSink, Merge
-from onceonly.sinks.delta import entry, log, merge
+from onceonly.sinks.delta import merge, staged_table
 from onceonly.sinks.delta import sink as delta
 from onceonly.storage import durability
 from onceonly.testing.fakes import FakeReceipts
@@ -73,19 +75,19 @@ def test_a_change_with_the_order_of_the_row_has_no_effect(lake: LightMerge) -> N
 
 def test_older_changes_rewrite_nothing_and_leave_the_evidence(lake: LightMerge) -> None:
     publish(lake, 1, change(1, 5))
-    files = log.active_files(DeltaTable(lake.uri))
+    files = table_files.list_active_files(DeltaTable(lake.uri))
     handle = lake.stage(transaction(2), [change(1, 4)])
     assert commit(lake, handle, 2)["older"] == 1
-    assert log.active_files(DeltaTable(lake.uri)) == files
+    assert table_files.list_active_files(DeltaTable(lake.uri)) == files
     assert lake.commit(handle, 2, RECEIPTS).already
 
 
 def test_files_without_a_changed_key_are_not_rewritten(lake: LightMerge) -> None:
     publish(lake, 1, change(1, 1), change(3, 1))
     publish(lake, 2, change(2, 1), change(4, 1))
-    before = log.active_files(DeltaTable(lake.uri))
+    before = table_files.list_active_files(DeltaTable(lake.uri))
     assert publish(lake, 3, change(2, 2))["rewritten"] == 1
-    assert len(before.keys() & log.active_files(DeltaTable(lake.uri)).keys()) == 1
+    assert len(before.keys() & table_files.list_active_files(DeltaTable(lake.uri)).keys()) == 1
 
 
 def test_files_and_partitions_that_cannot_hold_a_key_are_not_read(
@@ -136,9 +138,13 @@ def test_keys_of_each_type_are_told_apart(tmp_path: Path, kind: str, partitioned
             write_deltalake(config.path, rows, partition_by=by)
             continue
         target, txn = DeltaTable(config.path), transaction(at)
-        folder = log.STAGED + txn.name
-        write_deltalake(log.create_staged(target, folder, True, [], {}), rows, mode="append")
-        handle = {"table_id": target.metadata().id, "fingerprint": log.fingerprint(target), "app_id": txn.app_id}
+        folder = txn_identifiers.STAGED_PREFIX + txn.name
+        write_deltalake(staged_table.create(target, folder, True, [], {}), rows, mode="append")
+        handle = {
+            "table_id": target.metadata().id,
+            "fingerprint": table_snapshot.fingerprint(target),
+            "app_id": txn.app_id,
+        }
         handle |= {"uri": config.path, "folder": folder, "added": [], "publish": "delta-rs", "files": 1, "rows": 1}
         sink.commit({**handle, "merge": {"keys": ["key"], "order_by": ["at"]}}, at, RECEIPTS)
     found = {row["key"]: row["at"] for row in DeltaTable(config.path).to_pyarrow_table().to_pylist()}
@@ -211,7 +217,7 @@ def test_a_try_after_another_writer_reads_and_copies_only_what_is_new(
 ) -> None:
     publish(lake, 1, change(1, 1), change(2, 1))
     handle, looked, written, tries = lake.stage(transaction(2), [change(1, 2), change(3, 1)]), [], [], []
-    look, write, commit_ = merge._look_into, merge._write, entry.commit
+    look, write, commit_ = merge._look_into, merge._write, commits.commit_entry
 
     def commit_files(*given: Any, **more: Any) -> None:
         tries.append(1)
@@ -221,7 +227,7 @@ def test_a_try_after_another_writer_reads_and_copies_only_what_is_new(
 
     monkeypatch.setattr(merge, "_look_into", lambda *given: looked.append(1) or look(*given))  # type: ignore[func-returns-value]
     monkeypatch.setattr(merge, "_write", lambda *given: written.append(1) or write(*given))  # type: ignore[func-returns-value]
-    monkeypatch.setattr(entry, "commit", commit_files)
+    monkeypatch.setattr(commits, "commit_entry", commit_files)
     assert commit(lake, handle, 2)["older"] == 1
     foreign = {key: (3, "foreign") for key in (3, 11, 13)}
     assert lake.content() == content(change(1, 2), change(2, 1)) | foreign
@@ -288,14 +294,17 @@ def test_one_merge_by_several_processes_has_one_effect(lake: LightMerge) -> None
 # ---- interrupted
 
 
-@pytest.mark.parametrize("step", ["create_staged", "staged_adds", "keep", "as_removes"])
+@pytest.mark.parametrize(
+    ("module", "step"),
+    [(staged_table, "create"), (staged_table, "read_adds"), (table_files, "sync_to_disk"), (table_files, "to_removes")],
+)
 def test_a_merge_that_dies_at_any_step_is_repeated(
-    lake: LightMerge, monkeypatch: pytest.MonkeyPatch, step: str
+    lake: LightMerge, monkeypatch: pytest.MonkeyPatch, module: ModuleType, step: str
 ) -> None:
     publish(lake, 1, change(1, 1), change(2, 1))
     handle = lake.stage(transaction(2), [change(1, 2)])
     for after in (False, True):
-        inner, died = getattr(log, step), []
+        inner, died = getattr(module, step), []
 
         def dying(*arguments: Any, _inner: Any = inner, _after: bool = after, _died: Any = died, **more: Any) -> Any:
             if _after:
@@ -304,7 +313,7 @@ def test_a_merge_that_dies_at_any_step_is_repeated(
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(log, step, dying)
+            patch.setattr(module, step, dying)
             with pytest.raises(KeyboardInterrupt):
                 commit(lake, handle, 2)
         assert died
@@ -338,13 +347,13 @@ def test_a_full_vacuum_deletes_copies_that_were_not_committed(
     publish(lake, 1, change(1, 1), change(2, 1))
     handle = lake.stage(transaction(2), [change(1, 2)])
     with monkeypatch.context() as patch:
-        patch.setattr(log, "as_removes", lambda files: 1 / 0)
+        patch.setattr(table_files, "to_removes", lambda files: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             commit(lake, handle, 2)
     commit(lake, handle, 2)
     for epoch in (1, 2):
         lake.release(transaction(epoch))
-    copies = set(Path(lake.uri).glob(f"*/{log.COPIES}*/*.parquet"))
+    copies = set(Path(lake.uri).glob(f"*/{staged_table.COPY_PREFIX}*/*.parquet"))
     DeltaTable(lake.uri).vacuum(0, enforce_retention_duration=False, dry_run=False, full=True)
     assert len(copies) == 2 and len(set(Path(lake.uri).rglob("*.parquet")) & copies) == 1
     assert lake.content() == content(change(1, 2), change(2, 1))
@@ -353,14 +362,16 @@ def test_a_full_vacuum_deletes_copies_that_were_not_committed(
 def test_copies_are_on_disk_before_the_entry_that_names_them(lake: LightMerge, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(lake, 1, change(1, 1), change(2, 1))
     handle, events = lake.stage(transaction(2), [change(1, 2)]), []
-    synced, committed = durability.sync_tree, entry.commit
+    synced, committed = durability.sync_tree, commits.commit_entry
 
     def sync_tree(folder: Path) -> None:
         synced(folder)
-        events.append("disk" if log.COPIES in folder.name and any(folder.glob("*.parquet")) else "other")
+        events.append("disk" if staged_table.COPY_PREFIX in folder.name and any(folder.glob("*.parquet")) else "other")
 
     monkeypatch.setattr(durability, "sync_tree", sync_tree)
-    monkeypatch.setattr(entry, "commit", lambda *given, **more: events.append("entry") or committed(*given, **more))
+    monkeypatch.setattr(
+        commits, "commit_entry", lambda *given, **more: events.append("entry") or committed(*given, **more)
+    )
     commit(lake, handle, 2)
     assert events == ["disk", "entry"]
 
@@ -396,10 +407,10 @@ def test_a_table_in_which_rows_cannot_be_replaced_is_refused(lake: LightMerge, s
     DeltaTable(lake.uri).alter.set_table_properties({setting: "true"})
     with pytest.raises(InvalidPipeline, match="cannot be merged into"):
         lake.check()
-    before = log.active_files(DeltaTable(lake.uri))
+    before = table_files.list_active_files(DeltaTable(lake.uri))
     with pytest.raises(CannotPublish):
         commit(lake, handle, 2)
-    assert log.active_files(DeltaTable(lake.uri)) == before
+    assert table_files.list_active_files(DeltaTable(lake.uri)) == before
 
 
 def test_a_table_without_the_columns_is_refused(tmp_path: Path) -> None:
@@ -434,4 +445,4 @@ def test_from_a_stale_snapshot_not_even_the_evidence_is_committed(lake: LightMer
     stale = DeltaTable(lake.uri)
     append(lake, [9])
     with pytest.raises(CommitFailedError):
-        entry.commit(stale, [], [], "onceonly/s/p/k", 1 << 32, exactly_next=True)
+        commits.commit_entry(stale, [], [], "onceonly/s/p/k", 1 << 32, exactly_next=True)

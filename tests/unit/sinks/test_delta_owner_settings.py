@@ -13,8 +13,9 @@ import pytest
 from deltalake import DeltaTable
 from unit.lightdelta import LightDelta, LightMerge, LightReplace, transaction
 
+from onceonly.delta import log_files
 from onceonly.errors import CannotPublish, NotCommitted
-from onceonly.sinks.delta import append, log
+from onceonly.sinks.delta import append
 from onceonly.sinks.delta.errors import TRANSACTION_RETENTION
 
 DAYS = 24 * 3600
@@ -55,7 +56,9 @@ def set_properties(lake: LightDelta, **properties: str) -> None:
 
 
 def entries(lake: LightDelta) -> list[int]:
-    return sorted(int(path.name[:20]) for path in Path(lake.uri, log.LOG).glob("*.json") if path.name[0] == "0")
+    return sorted(
+        int(path.name[:20]) for path in Path(lake.uri, log_files.LOG_FOLDER).glob("*.json") if path.name[0] == "0"
+    )
 
 
 def write_for_two_months(route: tuple[LightDelta, Publish], **properties: str) -> tuple[LightDelta, int]:
@@ -68,7 +71,7 @@ def write_for_two_months(route: tuple[LightDelta, Publish], **properties: str) -
         publish(lake, handle, decision)
         if decision == 10:
             old = time.time() - 60 * DAYS
-            for path in Path(lake.uri, log.LOG).iterdir():
+            for path in Path(lake.uri, log_files.LOG_FOLDER).iterdir():
                 os.utime(path, (old, old))
     return lake, DeltaTable(lake.uri).version() + 1
 
@@ -146,7 +149,7 @@ def test_evidence_that_is_kept_again_is_enough(tmp_path: Path) -> None:
 def unset(lake: LightDelta, name: str) -> None:
     """As ALTER TABLE … UNSET TBLPROPERTIES, which delta-rs does not have."""
     version = DeltaTable(lake.uri).version()
-    lines = Path(lake.uri, log.entry(version)).read_text().splitlines()
+    lines = Path(lake.uri, log_files.entry_path(version)).read_text().splitlines()
     actions = [json.loads(line) for line in lines if '"metaData"' in line]
     del actions[0]["metaData"]["configuration"][name]
-    Path(lake.uri, log.entry(version + 1)).write_text(json.dumps(actions[0]))
+    Path(lake.uri, log_files.entry_path(version + 1)).write_text(json.dumps(actions[0]))

@@ -13,8 +13,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from unit.lightdelta import LightDelta, transaction
 
+from onceonly.delta import log_files, log_summary, table_files, txn_identifiers
 from onceonly.errors import CannotPublish, OutcomeUnknown
-from onceonly.sinks.delta import head, log, references
+from onceonly.sinks.delta import staged_folders, staged_table
 
 NEVER: Any = None
 
@@ -30,11 +31,11 @@ def lake(tmp_path: Path) -> LightDelta:
 
 
 def folder(lake: LightDelta, epoch: int) -> Path:
-    return Path(lake.uri) / (log.STAGED + transaction(epoch).name)
+    return Path(lake.uri) / (txn_identifiers.STAGED_PREFIX + transaction(epoch).name)
 
 
 def entry(lake: LightDelta, version: int) -> Path:
-    return Path(lake.uri) / log.entry(version)
+    return Path(lake.uri) / log_files.entry_path(version)
 
 
 def raised(error: Exception) -> Any:
@@ -48,14 +49,14 @@ def others_write(lake: LightDelta, *numbers: int) -> None:
 @pytest.fixture
 def unopened(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails where the list of files is read."""
-    monkeypatch.setattr(log, "active_files", lambda table: pytest.fail("the list of all files was read"))
+    monkeypatch.setattr(table_files, "list_active_files", lambda table: pytest.fail("the list of all files was read"))
 
 
 @pytest.fixture
 def listed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The tables whose list of files was read."""
-    read, real = list[str](), log.active_files
-    monkeypatch.setattr(log, "active_files", lambda table: (read.append(table.table_uri), real(table))[1])
+    read, real = list[str](), table_files.list_active_files
+    monkeypatch.setattr(table_files, "list_active_files", lambda table: (read.append(table.table_uri), real(table))[1])
     return read
 
 
@@ -88,7 +89,7 @@ def test_a_folder_without_rows_is_deleted_without_a_look(lake: LightDelta, monke
     lake.stage(transaction(3), [3])
     for file in folder(lake, 3).glob("*.parquet"):
         file.unlink()
-    monkeypatch.setattr(references, "refers", lambda *_: pytest.fail("looked"))
+    monkeypatch.setattr(staged_folders, "has_reference", lambda *_: pytest.fail("looked"))
     lake.discard(transaction(3), None)
     assert not folder(lake, 3).exists()
 
@@ -103,9 +104,9 @@ def test_where_entries_do_not_tell_the_list_does(
         lake.commit(handle, 3, NEVER)
     others_write(lake, 8)
     if lost == "its own log":
-        shutil.rmtree(folder(lake, 3) / log.LOG)
+        shutil.rmtree(folder(lake, 3) / log_files.LOG_FOLDER)
     elif lost == "what an older version wrote":
-        own = folder(lake, 3) / log.entry(0)
+        own = folder(lake, 3) / log_files.entry_path(0)
         own.write_text("\n".join(line for line in own.read_text().splitlines() if "commitInfo" not in line))
     else:
         DeltaTable(lake.uri).create_checkpoint()
@@ -119,11 +120,11 @@ def test_where_entries_do_not_tell_the_list_does(
 def test_of_a_table_that_was_restored_the_entries_do_not_tell(lake: LightDelta, listed: list[str]) -> None:
     """Published at a version that its folder takes for one from before: the table's log was an older copy by then."""
     copy = Path(lake.uri).with_name("copy")
-    shutil.copytree(Path(lake.uri) / log.LOG, copy)
+    shutil.copytree(Path(lake.uri) / log_files.LOG_FOLDER, copy)
     others_write(lake, 7)
     handle = lake.stage(transaction(3), [3])  # at version 3
-    shutil.rmtree(Path(lake.uri) / log.LOG)
-    shutil.move(copy, Path(lake.uri) / log.LOG)
+    shutil.rmtree(Path(lake.uri) / log_files.LOG_FOLDER)
+    shutil.move(copy, Path(lake.uri) / log_files.LOG_FOLDER)
     lake.commit(handle, 3, NEVER)  # as version 3
     others_write(lake, 8)
     lake.discard(transaction(3), None)
@@ -134,7 +135,7 @@ def test_of_a_table_that_was_restored_the_entries_do_not_tell(lake: LightDelta, 
 def test_more_entries_than_the_list_is_long_are_not_read(
     lake: LightDelta, listed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(references, "MOST", 1)
+    monkeypatch.setattr(staged_folders, "MAX_ENTRIES_SEARCHED", 1)
     lake.stage(transaction(3), [3])
     for number in (8, 9):
         others_write(lake, number)
@@ -147,8 +148,8 @@ def test_storage_that_does_not_answer_deletes_nothing(lake: LightDelta, monkeypa
         raise OSError("storage does not answer")
 
     lake.stage(transaction(3), [3])
-    monkeypatch.setattr(references, "_entries_since", broken)
-    monkeypatch.setattr(log, "open_table", broken)
+    monkeypatch.setattr(staged_folders, "_list_versions_since", broken)
+    monkeypatch.setattr(table_files, "open_table", broken)
     with pytest.raises(OSError, match="does not answer"):
         lake.discard(transaction(3), None)
     assert folder(lake, 3).exists()
@@ -157,8 +158,8 @@ def test_storage_that_does_not_answer_deletes_nothing(lake: LightDelta, monkeypa
 def test_a_staged_table_can_be_read_as_before(lake: LightDelta) -> None:
     handle = lake.stage(transaction(3), [3])
     assert DeltaTable(f"{lake.uri}/{handle['folder']}").to_pyarrow_table()["n"].to_pylist() == [3]
-    first = json.loads((folder(lake, 3) / log.entry(0)).read_text().splitlines()[0])
-    assert first["commitInfo"][log.TARGET_VERSION_KEY]["version"] == 2
+    first = json.loads((folder(lake, 3) / log_files.entry_path(0)).read_text().splitlines()[0])
+    assert first["commitInfo"][staged_table.TARGET_VERSION_KEY]["version"] == 2
 
 
 # ---- what is published already
@@ -167,7 +168,7 @@ def test_a_staged_table_can_be_read_as_before(lake: LightDelta) -> None:
 def test_a_second_commit_looks_at_the_log_alone(lake: LightDelta, monkeypatch: pytest.MonkeyPatch) -> None:
     handle = lake.stage(transaction(3), [3])
     lake.commit(handle, 3, NEVER)
-    monkeypatch.setattr(log, "open_table", lambda uri: pytest.fail("opened"))
+    monkeypatch.setattr(table_files, "open_table", lambda uri: pytest.fail("opened"))
     assert lake.commit(handle, 3, NEVER).already
     assert [trace.decision for trace in lake.traces("flights")] == [3]
 
@@ -176,10 +177,10 @@ def test_a_second_commit_looks_at_the_log_alone(lake: LightDelta, monkeypatch: p
 def test_a_first_commit_opens_the_table_once(lake: LightDelta, broken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether its log alone can be read or not."""
     handle = lake.stage(transaction(3), [3])
-    opened, real = list[str](), log.open_table
-    monkeypatch.setattr(log, "open_table", lambda uri: (opened.append(uri), real(uri))[1])
+    opened, real = list[str](), table_files.open_table
+    monkeypatch.setattr(table_files, "open_table", lambda uri: (opened.append(uri), real(uri))[1])
     if broken:
-        monkeypatch.setattr(head, "read", lambda uri: raised(OutcomeUnknown("not known")))
+        monkeypatch.setattr(log_summary, "read", lambda uri: raised(OutcomeUnknown("not known")))
     assert not lake.commit(handle, 3, NEVER).already
     assert len(opened) == 1
     assert lake.numbers() == [1, 2, 3]
@@ -197,8 +198,8 @@ def test_evidence_of_another_table_in_its_place_does_not_count(lake: LightDelta)
 @pytest.mark.usefixtures("unopened")
 def test_it_is_the_same_through_the_storage_layer_of_the_table(lake: LightDelta, monkeypatch: Any) -> None:
     """As on an object store."""
-    handler = log.DeltaStorageHandler
-    monkeypatch.setattr(log, "file_system", lambda uri: pafs.PyFileSystem(handler(uri)))
+    handler = table_files.DeltaStorageHandler
+    monkeypatch.setattr(table_files, "open_folder", lambda uri: pafs.PyFileSystem(handler(uri)))
     lake.stage(transaction(3), [3])
     handle = lake.stage(transaction(4), [4])
     lake.commit(handle, 3, NEVER)
@@ -206,7 +207,7 @@ def test_it_is_the_same_through_the_storage_layer_of_the_table(lake: LightDelta,
     others_write(lake, 8)
     lake.discard(transaction(3), None)
     assert [path for path in folder(lake, 3).rglob("*") if path.is_file()] == []
-    monkeypatch.setattr(log, "open_table", lambda uri: pytest.fail("opened"))
+    monkeypatch.setattr(table_files, "open_table", lambda uri: pytest.fail("opened"))
     assert lake.commit(handle, 3, NEVER).already
     lake.discard(transaction(4), handle)
     assert lake.numbers() == [1, 2, 4, 8]

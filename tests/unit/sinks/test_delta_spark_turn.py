@@ -12,9 +12,10 @@ from deltalake import DeltaTable
 from patience import PATIENCE
 from unit.lightdelta import LightDelta, transaction
 
+from onceonly.delta import commits, table_features, table_files
 from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline.sinks import DeltaSink
-from onceonly.sinks.delta import append, arbitrated, lock, log, schema, stage, through_spark
+from onceonly.sinks.delta import append, schema, spark_append, staged_table, target_table
 from onceonly.sinks.delta.schema import Change
 from onceonly.sinks.delta.sink import DeltaWriter
 
@@ -48,7 +49,7 @@ SAFE = [
 @pytest.mark.parametrize("session", UNSAFE)
 def test_on_s3_the_default_log_store_of_spark_is_refused(session: Session, uri: str) -> None:
     with pytest.raises(InvalidPipeline, match="is not safe") as error:
-        through_spark.refuse_unsafe("lake", uri, lambda: session)
+        spark_append.refuse_unsafe("lake", uri, lambda: session)
     assert "spark.delta.logStore.s3a.impl" in error.value.todo
 
 
@@ -58,20 +59,20 @@ ACCOUNT = "abfss://c@a.dfs.core.windows.net/lake"
 def test_on_azure_somebody_has_to_say_that_its_renames_arbitrate() -> None:
     """Only who runs the account knows whether it has hierarchical namespaces."""
     with pytest.raises(InvalidPipeline, match="without hierarchical namespaces") as error:
-        through_spark.refuse_unsafe("lake", ACCOUNT, Session)
+        spark_append.refuse_unsafe("lake", ACCOUNT, Session)
     assert "spark.delta.logStore.abfss.impl=io.delta.storage.AzureLogStore" in error.value.todo
     for said in ("spark_delta_logStore_abfss_impl", "spark_delta_logStore_class"):
-        through_spark.refuse_unsafe("lake", ACCOUNT, lambda said=said: Session(**{said: "AzureLogStore"}))
+        spark_append.refuse_unsafe("lake", ACCOUNT, lambda said=said: Session(**{said: "AzureLogStore"}))
 
 
 @pytest.mark.parametrize("session", SAFE)
 def test_one_that_arbitrates_is_taken(session: Session) -> None:
-    through_spark.refuse_unsafe("lake", BUCKET, lambda: session)
+    spark_append.refuse_unsafe("lake", BUCKET, lambda: session)
 
 
 @pytest.mark.parametrize("uri", ["/lake", "file:///lake", "gs://bucket/lake"])
 def test_elsewhere_spark_is_not_asked(uri: str) -> None:
-    through_spark.refuse_unsafe("lake", uri, lambda: pytest.fail("asked"))
+    spark_append.refuse_unsafe("lake", uri, lambda: pytest.fail("asked"))
 
 
 @pytest.fixture
@@ -81,14 +82,14 @@ def lake(tmp_path: Path) -> LightDelta:
 
 def test_check_stage_commit_and_fence_refuse_it(lake: LightDelta, monkeypatch: pytest.MonkeyPatch) -> None:
     handle = {**lake.stage(transaction(), [1]), "publish": "spark"}
-    table, files = DeltaTable(lake.uri), log.file_system(lake.uri)
-    monkeypatch.setattr(log, "open_table", lambda uri: table)
-    monkeypatch.setattr(log, "file_system", lambda uri: files)
-    monkeypatch.setattr(log, "takes_plain_append", lambda table: "rowTracking")
-    monkeypatch.setattr(stage, "target", lambda *_: table)
-    monkeypatch.setattr(arbitrated, "require", lambda *_: None)
-    adds = log.staged_adds(lake.uri, handle["folder"], 1)
-    monkeypatch.setattr(log, "staged_adds", lambda *_: adds)
+    table, files = DeltaTable(lake.uri), table_files.open_folder(lake.uri)
+    monkeypatch.setattr(table_files, "open_table", lambda uri: table)
+    monkeypatch.setattr(table_files, "open_folder", lambda uri: files)
+    monkeypatch.setattr(table_features, "find_unsupported", lambda table: "rowTracking")
+    monkeypatch.setattr(target_table, "open_or_create", lambda *_: table)
+    monkeypatch.setattr(target_table, "require_exclusive_commits", lambda *_: None)
+    adds = staged_table.read_adds(lake.uri, handle["folder"], 1)
+    monkeypatch.setattr(staged_table, "read_adds", lambda *_: adds)
     monkeypatch.setattr(append, "publish", lambda *_: None)
     monkeypatch.setattr(schema, "check", lambda *_: Change([], {}))
     monkeypatch.setattr(schema, "check_rows", lambda *_: None)
@@ -110,20 +111,20 @@ def test_check_stage_commit_and_fence_refuse_it(lake: LightDelta, monkeypatch: p
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "LOCK_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(commits, "LOCK_TIMEOUT_SECONDS", 0.1)
 
 
 @pytest.mark.usefixtures("impatient")
 def test_publishers_of_delta_rs_share_and_one_through_spark_is_alone(lake: LightDelta) -> None:
     lake.stage(transaction(), [1])
     with (
-        lock.hold_shared(lake.uri),
-        lock.hold_shared(lake.uri),
+        commits.hold_shared(lake.uri),
+        commits.hold_shared(lake.uri),
         pytest.raises(OutcomeUnknown, match="no other process may"),
     ):
-        lock.hold_exclusive(lake.uri).__enter__()
-    for other in (lock.hold_exclusive, lock.hold_shared):
-        with lock.hold_exclusive(lake.uri), pytest.raises(OutcomeUnknown, match="another process has been writing"):
+        commits.hold_exclusive(lake.uri).__enter__()
+    for other in (commits.hold_exclusive, commits.hold_shared):
+        with commits.hold_exclusive(lake.uri), pytest.raises(OutcomeUnknown, match="another process has been writing"):
             other(lake.uri).__enter__()
 
 
@@ -131,7 +132,7 @@ def test_whoever_waits_goes_on_when_the_other_has_ended(lake: LightDelta) -> Non
     handle, begun, may_end = lake.stage(transaction(), [1]), threading.Event(), threading.Event()
 
     def publishes_through_spark() -> None:
-        with lock.hold_exclusive(lake.uri):
+        with commits.hold_exclusive(lake.uri):
             begun.set()
             may_end.wait(PATIENCE)
 
@@ -153,7 +154,7 @@ def test_nothing_is_written_to_the_log_beside_spark(lake: LightDelta) -> None:
     """Rows, columns, and the end of a decision."""
     handle = lake.stage(transaction(), [1])
     column = {"name": "text", "type": "string", "nullable": True, "metadata": {}}
-    with lock.hold_exclusive(lake.uri):
+    with commits.hold_exclusive(lake.uri):
         for tried in (handle, {**handle, "added": [column]}):
             with pytest.raises(OutcomeUnknown, match="another process has been writing"):
                 lake.commit(tried, 1, NEVER)
@@ -167,10 +168,10 @@ def test_a_file_system_without_locks_takes_delta_rs_and_no_spark(lake: LightDelt
         raise OSError(errno.ENOLCK, "No locks available")
 
     handle = lake.stage(transaction(), [1])
-    monkeypatch.setattr(lock.fcntl, "flock", without)
+    monkeypatch.setattr(commits.fcntl, "flock", without)
     assert not lake.commit(handle, 1, NEVER).already
     with pytest.raises(OSError, match="No locks"):
-        lock.hold_exclusive(lake.uri).__enter__()
+        commits.hold_exclusive(lake.uri).__enter__()
 
 
 # ---- Spark fails
@@ -197,11 +198,11 @@ class FullDisk(Session):
 
 
 def publish(lake: LightDelta, handle: Any, spark: Any) -> None:
-    through_spark.publish(spark, "lake", lake.uri, handle, 2, lambda: None)
+    spark_append.publish(spark, "lake", lake.uri, handle, 2, lambda: None)
 
 
 def close(lake: LightDelta, handle: Any, spark: Any) -> None:
-    through_spark.mark(spark, "lake", lake.uri, DeltaTable(lake.uri), handle["app_id"], 2)
+    spark_append.commit_version(spark, "lake", lake.uri, DeltaTable(lake.uri), handle["app_id"], 2)
 
 
 @pytest.mark.parametrize("step", [publish, close])
@@ -217,7 +218,7 @@ def test_failure_of_spark_is_told_by_its_cause(lake: LightDelta, step: Any) -> N
 
 def test_refusal_of_spark_is_told_by_its_cause() -> None:
     text = "An error occurred while calling o72.save.\n: DeltaException: [DELTA_NOT_NULL_CONSTRAINT_VIOLATED] of n\n"
-    told = through_spark._explain(Exception(text), "lake", "/lake", {"folder": "staged-1"})
+    told = spark_append._explain(Exception(text), "lake", "/lake", {"folder": "staged-1"})
     assert isinstance(told, CannotPublish)
     assert "An error occurred while calling" not in str(told)
     assert "DELTA_NOT_NULL_CONSTRAINT_VIOLATED" in told.why
@@ -257,5 +258,5 @@ class Rows:
 def test_closing_a_decision_appends_none_of_the_rows_that_are_there(lake: LightDelta) -> None:
     lake.commit(lake.stage(transaction(), [1, 2, 3]), 1, NEVER)
     session = Rows(3, saved=[])
-    through_spark.mark(lambda: session, "lake", lake.uri, DeltaTable(lake.uri), "onceonly/a/b/c", 2)
+    spark_append.commit_version(lambda: session, "lake", lake.uri, DeltaTable(lake.uri), "onceonly/a/b/c", 2)
     assert session.saved == [0]

@@ -17,8 +17,9 @@ from predicates import TYPES, compare, rows
 from unit.lightdelta import LightDelta, transaction
 
 from onceonly.checkpoint.model import Transaction
+from onceonly.delta import statistics
 from onceonly.pipeline.sinks import Merge
-from onceonly.sinks.delta import plain, statistics
+from onceonly.sinks.delta import in_process_writer
 
 LONG = "x" * 40
 
@@ -60,9 +61,9 @@ class Lake(LightDelta):
 @pytest.fixture(autouse=True)
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def append(uri: str, table: pa.Table) -> None:
-        assert plain.write(uri, FewRows(table))
+        assert in_process_writer.write(uri, FewRows(table))
 
-    monkeypatch.setattr(plain, "append", append)
+    monkeypatch.setattr(in_process_writer, "append", append)
 
 
 @pytest.mark.parametrize("merges", [False, True])

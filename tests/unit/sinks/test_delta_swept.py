@@ -16,11 +16,12 @@ from unit.lightdelta import LightDelta, LightParts
 from onceonly.checkpoint.model import Checkpoint, State, Transaction
 from onceonly.coordinator import sweep
 from onceonly.coordinator.coordinator import Coordinator
+from onceonly.delta import log_files, table_files, txn_identifiers
 from onceonly.errors import OutcomeUnknown
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.sinks.delta import log, staged_folders
+from onceonly.sinks.delta import staged_folders
 from onceonly.statetable.table import StateTable
 from onceonly.testing.fakes import FakeParts
 
@@ -59,7 +60,7 @@ class World:
         self.coordinator.recover("p", lambda cp: False)
 
     def folder(self, txn: Transaction) -> Path:
-        return self.lake / (log.STAGED + txn.name)
+        return self.lake / (txn_identifiers.STAGED_PREFIX + txn.name)
 
     def writes_late(self, txn: Transaction) -> Path:
         """A process that was ended writes on after its folder was deleted."""
@@ -70,7 +71,7 @@ class World:
 
     @property
     def mark(self) -> Path:
-        [found] = (self.lake / log.LOG).glob(".onceonly.swept.*")
+        [found] = (self.lake / log_files.LOG_FOLDER).glob(".onceonly.swept.*")
         return found
 
 
@@ -163,8 +164,8 @@ def test_the_mark_is_kept_on_an_object_store_too_and_never_makes_a_table(tmp_pat
     lake.note_swept("s-p")
     assert (lake.swept_ago("s-p"), Path(lake.uri).exists()) == (None, False)
     lake.stage(Transaction("s", "p", "lake", 1, 1, "a"), [1])
-    handler = log.DeltaStorageHandler
-    monkeypatch.setattr(log, "file_system", lambda uri: pafs.PyFileSystem(handler(uri)))
+    handler = table_files.DeltaStorageHandler
+    monkeypatch.setattr(table_files, "open_folder", lambda uri: pafs.PyFileSystem(handler(uri)))
     assert lake.swept_ago("s-p") is None
     lake.note_swept("s-p")
     ago = lake.swept_ago("s-p")

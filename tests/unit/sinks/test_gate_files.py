@@ -14,10 +14,10 @@ from deltalake.transaction import AddAction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onceonly.delta import table_files
 from onceonly.errors import InvalidPipeline
 from onceonly.gate import bounds
-from onceonly.sinks.delta import gate_view as deltalook
-from onceonly.sinks.delta import log
+from onceonly.sinks.delta import staged_table
 from onceonly.sinks.files import gate_view as filelook
 from onceonly.spark import file_formats
 from onceonly.storage.local import LocalFiles
@@ -112,7 +112,7 @@ def test_times_after_2262_are_what_they_are(tmp_path):
     pq.write_table(table, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True, store_schema=False)
     assert seen(tmp_path, "parquet", {}, at="timestamp") == [{"at": late}]
     convert_to_deltalake(str(tmp_path))
-    assert deltalook.batches(str(tmp_path)).read_all()["at"].to_pylist() == [late.replace(tzinfo=None)]
+    assert staged_table.read_batches(str(tmp_path)).read_all()["at"].to_pylist() == [late.replace(tzinfo=None)]
 
 
 def test_a_column_to_partition_by_can_be_fresh(tmp_path):
@@ -240,7 +240,7 @@ def test_text_that_is_none_is_shown(tmp_path):
 @pytest.mark.parametrize("through", ["the disk", "its storage layer"])
 def test_so_it_is_in_a_delta_table(tmp_path, monkeypatch, through):
     if through == "its storage layer":
-        monkeypatch.setattr(log, "local_path", lambda uri: None)
+        monkeypatch.setattr(table_files, "local_path", lambda uri: None)
     schema = Schema.from_json(json.dumps(struct(n="long", text="string", day="string")))
     table = DeltaTable.create(str(tmp_path), schema, partition_by=["day"])
     text = pa.table({"n": [1, 2], "text": as_text([b"tea", LATIN])})
@@ -251,6 +251,6 @@ def test_so_it_is_in_a_delta_table(tmp_path, monkeypatch, through):
         size = (tmp_path / day / "a.parquet").stat().st_size
         adds.append(AddAction(f"{day}/a.parquet", size, {"day": value}, 1, True, "{}"))
     table.create_write_transaction(adds, "append", table.schema(), partition_by=["day"])
-    found = deltalook.batches(str(tmp_path)).read_all().sort_by([("day", "ascending"), ("n", "ascending")])
+    found = staged_table.read_batches(str(tmp_path)).read_all().sort_by([("day", "ascending"), ("n", "ascending")])
     one = [{"n": 1, "text": "tea"}, {"n": 2, "text": "caf\ufffd"}]
     assert found.to_pylist() == [{**row, "day": day} for day in ("a b", None) for row in one]

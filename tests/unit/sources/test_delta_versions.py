@@ -13,8 +13,8 @@ import pytest
 from deltalake import DeltaTable
 from unit.versions import FEED, NOON, Table, minutes
 
+from onceonly.delta import versions
 from onceonly.errors import InvalidPipeline, SourceLost
-from onceonly.sources.delta_log import TableLog
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_log_that_begins_in_the_future_is_not_guessed(table: Table) -> None:
 def test_rewritten_files_are_passed_over(table: Table) -> None:
     table.now.optimize.compact()
     table.write(4)
-    (compacted, written) = TableLog(table.uri).versions([3, 4])
+    (compacted, written) = versions.VersionLog(table.uri).versions([3, 4])
     assert (compacted.added, compacted.removed, len(written.added)) == ((), (), 1)
     found = table.range(1, table.end)
     table.reader().verify((found,))
@@ -411,5 +411,5 @@ def test_an_empty_text_of_a_partition_is_null(table: Table) -> None:
         if "add" in action:
             action["add"]["partitionValues"] = {"day": ""}
     table.rewrite(2, actions)
-    ((file,),) = [version.added for version in TableLog(table.uri).versions([2])]
+    ((file,),) = [version.added for version in versions.VersionLog(table.uri).versions([2])]
     assert file.values == {"day": None}

@@ -17,11 +17,10 @@ from deltalake import DeltaTable, Schema, write_deltalake
 from onceonly.checkpoint.model import Event, Row, Transaction
 from onceonly.checkpoint.offsets import Interval, TopicRange
 from onceonly.checkpoint.transaction_names import manifest_path
+from onceonly.delta import durable_log, table_files
 from onceonly.errors import NotCommitted, OutcomeUnknown
 from onceonly.pipeline.sinks import DeltaSink, FileSink
-from onceonly.sinks.delta import log as deltalog
-from onceonly.sinks.delta import schema as deltaschema
-from onceonly.sinks.delta import stage as deltastage
+from onceonly.sinks.delta import staged_table, target_table
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sinks.files import stage as filestage
 from onceonly.sinks.files.sink import FileWriter
@@ -33,7 +32,6 @@ from onceonly.statetable.log import Commit
 from onceonly.statetable.table import Lost, StateTable
 from onceonly.statetable.view import View
 from onceonly.storage import durability
-from onceonly.storage.durability import Log
 from onceonly.storage.local import LocalFiles
 
 pytestmark = pytest.mark.slow
@@ -371,7 +369,7 @@ def test_a_log_checkpoint_is_on_disk_before_it_gets_its_name(table, disk, folder
     table.tidy(view)
     named = [each for each in before if "merged" not in each[0]]
     assert named == [("00000000000000000004.checkpoint.parquet", True), ("_last_checkpoint", True)]
-    assert Log(home(folder)).tail()[0].startswith("00000000000000000004")
+    assert durable_log.DurableLog(home(folder)).tail()[0].startswith("00000000000000000004")
     assert table.view("flights").head.seq == 3
 
 
@@ -563,16 +561,16 @@ TXN = Transaction("id", "flights", "lake", 1, 1, "0123456789ab")
 @pytest.fixture
 def lake(folder, disk, monkeypatch) -> DeltaWriter:
     """Its rows are Arrow tables, which delta-rs stages in the place of Spark."""
-    schema = Schema.from_json('{"type":"struct","fields":[{"name":"n","type":"long","nullable":true,"metadata":{}}]}')
-    monkeypatch.setattr(deltastage, "target", lambda config, uri, rows: made(uri, schema))
-    monkeypatch.setattr(deltaschema, "check_rows", lambda *given: None)
-    monkeypatch.setattr(deltaschema, "check", lambda *given: deltaschema.Change([], {}))
-    monkeypatch.setattr(deltastage, "write", lambda uri, rows, *_: write_deltalake(uri, rows, mode="append"))
+    columns = Schema.from_json('{"type":"struct","fields":[{"name":"n","type":"long","nullable":true,"metadata":{}}]}')
+    monkeypatch.setattr(target_table, "open_or_create", lambda config, uri, rows: made(uri, columns))
+    monkeypatch.setattr(schema, "check_rows", lambda *given: None)
+    monkeypatch.setattr(schema, "check", lambda *given: schema.Change([], {}))
+    monkeypatch.setattr(staged_table, "write", lambda uri, rows, *_: write_deltalake(uri, rows, mode="append"))
     return DeltaWriter(DeltaSink("lake", "lake"), str(folder), lambda: None)
 
 
 def made(uri: str, schema: Schema) -> DeltaTable:
-    return deltalog.open_table(uri) or DeltaTable.create(uri, schema)
+    return table_files.open_table(uri) or DeltaTable.create(uri, schema)
 
 
 def rows_of_numbers():

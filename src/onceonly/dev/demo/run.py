@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from onceonly.checkpoint.model import Checkpoint, State, Transaction
+from onceonly.delta import txn_identifiers
 from onceonly.dev.demo import flights
 from onceonly.dev.demo.hold import hold_file
 from onceonly.dev.demo.load import LATE_TOPIC, load
@@ -32,7 +33,6 @@ from onceonly.dev.services import Services
 from onceonly.dev.services.daemon import Daemon
 from onceonly.errors import NotCommitted
 from onceonly.settings import Settings
-from onceonly.sinks.delta.log import STAGED
 from onceonly.statetable import location
 from onceonly.statetable.table import StateTable
 from onceonly.storage.durability import require_writable
@@ -206,7 +206,7 @@ class Demo:
         if latest is None or latest.state is not State.PLANNED or not latest.claims:
             return None
         txn: Transaction = latest.transaction("flights")
-        folder = Path(self.settings.locate("lake/flights")) / (STAGED + txn.name)
+        folder = Path(self.settings.locate("lake/flights")) / (txn_identifiers.STAGED_PREFIX + txn.name)
         return latest if folder.exists() else None
 
     def _kill_after_decision(self) -> None:

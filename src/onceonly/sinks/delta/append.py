@@ -10,25 +10,28 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-import warnings
 from dataclasses import dataclass
 from typing import Any
-
-from deltalake import DeltaTable
 
 from onceonly.checkpoint import model
 from onceonly.checkpoint.model import Handle, Outcome
 from onceonly.checkpoint.sink import Publication
+from onceonly.delta import (
+    checkpoints,
+    log_files,
+    log_summary,
+    statistics,
+    table_features,
+    table_files,
+    table_snapshot,
+    txn_identifiers,
+)
 from onceonly.errors import OutcomeUnknown
-from onceonly.sinks.delta import arbitrated, errors, evidence, head, history, log, rehearsal, schema, statistics
-from onceonly.sinks.delta.look import Look
+from onceonly.sinks.delta import errors, evidence, rehearsal, schema, staged_table, target_table
 from onceonly.storage.objects import ListedObject, Objects
 
 MAX_COMMIT_ATTEMPTS = 20  # conflicts with other writers, before an error is raised
-INTERVAL = 100  # commits between log checkpoints: delta-rs's default
 MAX_AGE_SECONDS = 10.0  # of a look at the target with which a commit begins
-CHECKPOINT_INTERVAL = "delta.checkpointInterval"
-CLEANUP = "delta.enableExpiredLogCleanup"  # the owner's choice whether old log entries are deleted
 ADD_KEYS = ("path", "partitionValues", "size", "modificationTime", "dataChange", "stats")
 
 
@@ -44,7 +47,7 @@ class Prepared:
     folder: str
     decision: int
     last: Publication | None
-    target: Look
+    target: table_snapshot.TableSnapshot
     adds: list[dict[str, Any]]
     staged: list[ListedObject]
     looked_at: float
@@ -65,20 +68,20 @@ def rehearse(sink: str, uri: str, handle: Handle, decision: int, last: Publicati
     Raises:
         Fenced, StateBehind, TargetWentBack: as `publish`.
     """
-    if not arbitrated.by_puts():
+    if not target_table.has_conditional_puts():
         return None
-    looked_at, target = time.time(), head.look(uri)
+    looked_at, target = time.time(), log_summary.read_snapshot(uri)
     if target is None or target.metadata().id != handle["table_id"]:
         return None
-    version = evidence.version(decision, handle["folder"])
-    if evidence.outcome(sink, handle, target.transaction_version(handle["app_id"]), version):
+    version = txn_identifiers.txn_version(decision, handle["folder"])
+    if evidence.find_outcome(sink, handle, target.transaction_version(handle["app_id"]), version):
         return None
     errors.refuse_expiring_evidence(sink, uri, target.metadata().configuration)
-    history.require(sink, uri, last, handle["table_id"], target.transaction_version)
+    evidence.require_last_publication(sink, uri, last, handle["table_id"], target.transaction_version)
     if not _is_plain(target, handle):
         return None
     files = Objects(uri)
-    staged = files.list_objects(log.rows_folder(handle))
+    staged = files.list_objects(staged_table.rows_folder(handle))
     adds = _find_adds(files, handle, staged, target)
     if adds is None or _is_old(target, staged):
         return None
@@ -103,10 +106,10 @@ def publish(
         TargetWentBack: see `history.require`.
         OutcomeUnknown: the log could not be written or read back. It is safe to call again.
     """
-    if not arbitrated.by_puts():
+    if not target_table.has_conditional_puts():
         return None
     try:
-        return _publish(sink, uri, handle, evidence.version(decision, handle["folder"]), last, prepared)
+        return _publish(sink, uri, handle, txn_identifiers.txn_version(decision, handle["folder"]), last, prepared)
     except OSError as error:
         raise errors.outcome_unknown(handle, f"{type(error).__name__}: {error}") from error
 
@@ -117,7 +120,7 @@ def _publish(
     files = Objects(uri)
     for _ in range(MAX_COMMIT_ATTEMPTS):
         # What a rehearsal has prepared is good for one put. If that is refused, the target has to be read.
-        if prepared and prepared.staged == files.list_objects(log.rows_folder(handle)):
+        if prepared and prepared.staged == files.list_objects(staged_table.rows_folder(handle)):
             target, adds, prepared = prepared.target, prepared.adds, None
         else:
             prepared = None
@@ -125,71 +128,73 @@ def _publish(
             if newest is None or newest.metadata().id != handle["table_id"]:
                 return None
             target = newest
-            outcome = evidence.outcome(sink, handle, target.transaction_version(handle["app_id"]), version)
+            outcome = evidence.find_outcome(sink, handle, target.transaction_version(handle["app_id"]), version)
             if outcome:
                 return outcome
             errors.refuse_expiring_evidence(sink, uri, target.metadata().configuration)
-            history.require(sink, uri, last, handle["table_id"], target.transaction_version)
+            evidence.require_last_publication(sink, uri, last, handle["table_id"], target.transaction_version)
             if not _is_plain(target, handle):
                 return None
-            staged = files.list_objects(log.rows_folder(handle))
+            staged = files.list_objects(staged_table.rows_folder(handle))
             staged_adds = _find_adds(files, handle, staged, target)
             if staged_adds is None or _is_old(target, staged):
                 return None
             adds = staged_adds
         content = _entry(target, adds, handle["app_id"], version).encode()
         try:
-            files.create(log.entry(target.version() + 1), content)
+            files.create(log_files.entry_path(target.version() + 1), content)
         except FileExistsError:
             continue  # another writer was first, or this one, and its answer was lost
-        _make_checkpoint(target)
+        checkpoints.make_if_due(target)
         digest = hashlib.sha256(content).hexdigest()
-        proof = history.entry_proof(uri, handle["table_id"], target.version() + 1, digest, handle["app_id"], version)
+        proof = evidence.make_proof(uri, handle["table_id"], target.version() + 1, digest, handle["app_id"], version)
         return Outcome(detail={"rows": handle["rows"]}, proof=proof)
     raise errors.outcome_unknown(
         handle, f"{MAX_COMMIT_ATTEMPTS} commits in a row conflicted with other writers of the table."
     )
 
 
-def _look(uri: str, handle: Handle) -> Look | None:
+def _look(uri: str, handle: Handle) -> table_snapshot.TableSnapshot | None:
     try:
-        return head.look(uri)
+        return log_summary.read_snapshot(uri)
     except OutcomeUnknown as error:  # which says that nothing was written
         raise errors.outcome_unknown(handle, error.why) from error
 
 
-def _is_plain(target: Look, handle: Handle) -> bool:
+def _is_plain(target: table_snapshot.TableSnapshot, handle: Handle) -> bool:
     """Return whether files are added to a table as it was when they were staged, and nothing else is done."""
     if "merge" in handle or "where" in handle or model.replaced_handles(handle):
         return False
     return (
         handle["publish"] == "delta-rs"
-        and set(schema.names(handle["added"])) <= set(log.column_names(target))
-        and log.takes_plain_append(target) is None
+        and set(schema.names(handle["added"])) <= set(table_snapshot.column_names(target))
+        and table_features.find_unsupported(target) is None
         and not schema.is_altered(target, handle)
     )
 
 
-def _is_old(target: Look, staged: list[ListedObject]) -> bool:
+def _is_old(target: table_snapshot.TableSnapshot, staged: list[ListedObject]) -> bool:
     """Return whether a VACUUM may have some of them on its list. Such files are copied, by another way to publish."""
     return rehearsal.are_old(target, (file.changed for file in staged if file.path.endswith(".parquet")))
 
 
-def _find_adds(files: Objects, handle: Handle, staged: list[ListedObject], target: Look) -> list[dict[str, Any]] | None:
+def _find_adds(
+    files: Objects, handle: Handle, staged: list[ListedObject], target: table_snapshot.TableSnapshot
+) -> list[dict[str, Any]] | None:
     """Find the actions that add the staged files to the target; None: some of them are no longer there.
 
     Args:
         staged: what is in the folder of the staged rows.
     """
-    folder = log.rows_folder(handle)
-    path = f"{folder}/{log.entry(1)}"
+    folder = staged_table.rows_folder(handle)
+    path = f"{folder}/{log_files.entry_path(1)}"
     adds: list[dict[str, Any]] = []
     sizes = {}
     for file in staged:
         sizes[file.path] = file.size
         if file.path == path:
-            adds = log.adds_of(files.read(path, file.tag).splitlines(), folder)
-    if len(adds) != handle["files"] or log.missing_among(adds, folder, sizes):
+            adds = staged_table.parse_adds(files.read(path, file.tag).splitlines(), folder)
+    if len(adds) != handle["files"] or table_files.find_missing(adds, folder, sizes):
         return None
     target_adds = []
     for add in statistics.with_settled_statistics(adds, target):
@@ -199,10 +204,10 @@ def _find_adds(files: Objects, handle: Handle, staged: list[ListedObject], targe
     return target_adds
 
 
-def _entry(target: Look, adds: list[dict[str, Any]], app_id: str, version: int) -> str:
+def _entry(target: table_snapshot.TableSnapshot, adds: list[dict[str, Any]], app_id: str, version: int) -> str:
     now = int(time.time() * 1000)
     info = {"timestamp": now, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
-    table_summary = head.summary(target, app_id, version)
+    table_summary = log_summary.summarize_for_commit(target, app_id, version)
     actions: list[dict[str, Any]] = [
         {"commitInfo": {**info, "isBlindAppend": True, "engineInfo": "onceonly", **table_summary}},
         {"txn": {"appId": app_id, "version": version, "lastUpdated": now}},
@@ -210,22 +215,3 @@ def _entry(target: Look, adds: list[dict[str, Any]], app_id: str, version: int) 
     for add in adds:
         actions.append({"add": {**add, "dataChange": True}})
     return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
-
-
-def _make_checkpoint(before: Look) -> None:
-    """Make a log checkpoint, as delta-rs does after a commit, if one is due.
-
-    Nothing depends on it, so a failure only causes a warning.
-
-    Args:
-        before: the table before the commit.
-    """
-    try:
-        if (before.version() + 1) % int(before.metadata().configuration.get(CHECKPOINT_INTERVAL, INTERVAL)):
-            return
-        table = DeltaTable(before.table_uri)
-        table.create_checkpoint()
-        if before.metadata().configuration.get(CLEANUP, "true").lower() == "true":  # what delta-rs itself looks at
-            table.cleanup_metadata()
-    except Exception as error:
-        warnings.warn(f"{before.table_uri} got no log checkpoint: {error}", RuntimeWarning, stacklevel=2)

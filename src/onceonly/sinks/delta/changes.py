@@ -6,9 +6,10 @@ import json
 from typing import Any
 
 from onceonly.checkpoint.model import Handle
+from onceonly.delta import table_snapshot
 from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.pipeline.sinks import REFUSED_RECORD, DeltaSink, Merge
-from onceonly.sinks.delta import log, stage
+from onceonly.sinks.delta import staged_table, target_table
 
 KINDS = {"byte", "short", "integer", "long", "string", "date", "timestamp", "timestamp_ntz", "boolean"}
 REFUSED = "onceonly: this change is refused: "  # in the error of the Spark job
@@ -26,7 +27,7 @@ def check_columns(config: DeltaSink, rows: Any) -> None:
     """If the sink merges, refuse rows without the columns, or with types that cannot be compared exactly."""
     if (merge := config.merge) is None:
         return
-    kinds = log.types_by_name(json.loads(rows.schema.json())["fields"])
+    kinds = table_snapshot.types_by_name(json.loads(rows.schema.json())["fields"])
     problems = [f"'{name}' is missing" for name in merge.columns if name not in kinds]
     for name in (*merge.keys, *merge.order_by):
         if name in kinds and not _is_comparable(kinds[name]):
@@ -41,11 +42,11 @@ def check_columns(config: DeltaSink, rows: Any) -> None:
         )
 
 
-def check_table(config: DeltaSink, table: log.Table) -> None:
+def check_table(config: DeltaSink, table: table_snapshot.Table) -> None:
     """If the sink merges, refuse a table in which rows cannot be replaced, or that has not the columns."""
     if config.merge is None:
         return
-    column_names = log.column_names(table)
+    column_names = table_snapshot.column_names(table)
     missing = [name for name in config.merge.columns if name not in column_names]
     why = why_not_mergeable(table)
     if why is None and missing:
@@ -58,9 +59,9 @@ def check_table(config: DeltaSink, table: log.Table) -> None:
         )
 
 
-def why_not_mergeable(table: log.Table) -> str | None:
+def why_not_mergeable(table: table_snapshot.Table) -> str | None:
     """Say why single rows cannot be replaced in that table; None if they can."""
-    if why := stage.only_appends(table):
+    if why := target_table.why_append_only(table):
         return why
     if "deletionVectors" in (table.protocol().writer_features or []):
         return (
@@ -79,14 +80,14 @@ def write(config: DeltaSink, staged: str, rows: Any, is_small_batch: bool = Fals
         InvalidPipeline: a change that cannot be merged.
     """
     if config.merge is None:
-        return stage.write(staged, rows, is_small_batch)
+        return staged_table.write(staged, rows, is_small_batch)
     try:
-        stage.write(staged, newest(config.merge, rows), is_small_batch)
+        staged_table.write(staged, newest(config.merge, rows), is_small_batch)
     except Exception as error:
         raise _explain(config, error) from error
 
 
-def check_staged(config: DeltaSink, table: log.Table, adds: list[dict[str, Any]]) -> None:
+def check_staged(config: DeltaSink, table: table_snapshot.Table, adds: list[dict[str, Any]]) -> None:
     """If the sink merges, refuse values that the table would not give back: no change would find their rows."""
     if config.merge is None:
         return
@@ -99,7 +100,7 @@ def check_staged(config: DeltaSink, table: log.Table, adds: list[dict[str, Any]]
                 "null there, and a row with a null key cannot be found again.",
                 name,
             )
-    for name, kind in log.types_by_name(log.column_fields(table)).items():
+    for name, kind in table_snapshot.types_by_name(table_snapshot.column_fields(table)).items():
         if kind != "date" and not str(kind).startswith(("timestamp", "decimal(")):
             continue
         texts = {values.get(name) for values in partition_values}
@@ -130,7 +131,7 @@ def why_irreplaceable(config: DeltaSink, old: Handle) -> str | None:
     return "Changes are merged into the table: the rows that they replaced no longer exist."
 
 
-def refuse(sink: str, target: log.Table, handle: Handle, altered: bool) -> None:
+def refuse(sink: str, target: table_snapshot.Table, handle: Handle, altered: bool) -> None:
     """Raise CannotPublish unless changes can still be merged into the table."""
     why = "The table was altered since then." if altered else why_not_mergeable(target)
     if why:

@@ -1,95 +1,257 @@
-"""The evidence in a Delta log: a number that identifies the decision and the transaction.
+"""The evidence in a table: of the outcome of one transaction, and that it still has what was published to it.
 
-The `txn` version is decision << 32 | name, in which the name is the first 8 hexadecimal digits of the transaction's
-nonce. So it never decreases.
+The transaction number alone tells that a table went back, because it never decreases and outlives log entries. The
+digest of the log entry also tells another history with the same numbers.
 """
 
 from __future__ import annotations
 
-import re
-from enum import Enum
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from onceonly.checkpoint.model import Handle, Outcome
-from onceonly.errors import CannotPublish, Fenced, StateBehind
+from onceonly.checkpoint.sink import Answer, History, Publication
+from onceonly.delta import log_summary, txn_identifiers
+from onceonly.errors import Fenced, StateBehind, TargetWentBack
+from onceonly.sinks.delta import errors
+from onceonly.sinks.staging import history as histories
+from onceonly.storage.paths import local_path, spark_uri
 
-BITS = 32
-# In place of a name. The highest number, because Spark skips a version that is not above the one in the table.
-GIVEN_UP = (1 << BITS) - 1
-FOLDER = re.compile(r"staged-[\w-]+-([0-9a-f]{8})[0-9a-f]*")
-
-
-class Shown(Enum):
-    """What a version means for a transaction."""
-
-    EARLIER = "an earlier decision, or none"  # it may be published
-    OURS = "this transaction"
-    GIVEN_UP = "that this decision was given up"
-    ANOTHER = "another transaction at this decision"
-    LATER = "a later decision"
-
-
-def version(decision: int, folder: str) -> int:
-    """Return the version of a transaction's commit. `folder` is its staged folder, whose name ends with the nonce."""
-    match = FOLDER.fullmatch(folder)
-    if match is None:
-        raise CannotPublish(
-            f"the folder '{folder[:200]}' is not that of a transaction.",
-            "The folder in a handle is staged-<state table>-<pipeline>-<sink>-<epoch>-<attempt>-<nonce>. This one was "
-            "altered.",
-            "Restore the state table. Nothing was published.",
-        )
-    return decision << BITS | min(int(match[1], 16), GIVEN_UP - 1)  # GIVEN_UP itself would close the decision
+MAX_ENTRIES_REMARKED = 500  # log entries since the publication that are searched for what others did
+# Operations after which published rows may be gone, as commits name them; others only add rows or move them.
+REMOVING_OPERATIONS = (
+    "DELETE",
+    "UPDATE",
+    "MERGE",
+    "RESTORE",
+    "TRUNCATE",
+    "REPLACE",
+    "CREATE OR REPLACE",
+    "DROP COLUMNS",
+)
 
 
-def given_up(decision: int) -> int:
-    """Return the version that closes a decision."""
-    return decision << BITS | GIVEN_UP
-
-
-def decision_of(version: int) -> int:
-    return version >> BITS
-
-
-def interpret(version: int | None, wanted: int) -> Shown:
-    """Say what the table's version means for the transaction with the version `wanted`."""
-    decision = wanted >> BITS
-    if version is None or decision_of(version) < decision:
-        return Shown.EARLIER
-    if decision_of(version) > decision:
-        return Shown.LATER
-    if version == wanted:
-        return Shown.OURS
-    return Shown.GIVEN_UP if version == given_up(decision) else Shown.ANOTHER
-
-
-def outcome(sink: str, handle: Handle, version: int | None, wanted: int) -> Outcome | None:
+def find_outcome(sink: str, handle: Handle, version: int | None, wanted: int) -> Outcome | None:
     """Return the outcome of a transaction whose table has `version`; None if it may be published.
 
     Raises:
         Fenced: it was given up.
         StateBehind: the table has a decision that the state table does not have.
     """
-    match interpret(version, wanted):
-        case Shown.EARLIER:
+    match txn_identifiers.interpret(version, wanted):
+        case txn_identifiers.TxnMeaning.EARLIER:
             return None
-        case Shown.OURS:
+        case txn_identifiers.TxnMeaning.OURS:
             return Outcome(already=True, detail={"rows": handle["rows"]})
-        case Shown.GIVEN_UP:
+        case txn_identifiers.TxnMeaning.GIVEN_UP:
             raise Fenced(
-                f"sink '{sink}': decision {wanted >> BITS} was given up.",
+                f"sink '{sink}': decision {wanted >> txn_identifiers.NAME_BITS} was given up.",
                 f"{handle['uri']} is closed to it (transaction {handle['app_id']}).",
                 f"The staged rows are kept in {handle['folder']}.",
             )
         case evidence_of_newer_state:
-            raise _state_behind(sink, handle, evidence_of_newer_state, version or 0, wanted)
+            raise _refuse_old_state(sink, handle, evidence_of_newer_state, version or 0, wanted)
 
 
-def _state_behind(sink: str, handle: Handle, what: Shown, version: int, wanted: int) -> StateBehind:
-    pipeline = handle["app_id"].split("/")[2]
+def _refuse_old_state(
+    sink: str, handle: Handle, what: txn_identifiers.TxnMeaning, version: int, wanted: int
+) -> StateBehind:
+    pipeline, decision = handle["app_id"].split("/")[2], txn_identifiers.decision_of(wanted)
     return StateBehind(
         f"sink '{sink}': the state table is behind {handle['uri']}.",
-        f"The next decision is {wanted >> BITS} ({wanted:x}), and the table shows {what.value} ({version:x}). The "
+        f"The next decision is {decision} ({wanted:x}), and the table shows {what.value} ({version:x}). The "
         "state table was restored from an older copy, or two copies of it are in use.",
         f"Restore a newer copy, or continue after what is published: onceonly state forward {pipeline} … "
         "(docs/operations.md, Backup and restore). Nothing was changed.",
     )
+
+
+def read_proof(uri: str, handle: Handle, decision: int) -> dict[str, Any]:
+    """Return the proof of a publication that the table's log shows.
+
+    Raises:
+        OutcomeUnknown: the log cannot be read.
+    """
+    number = txn_identifiers.txn_version(decision, handle["folder"])
+    version = find_published_version(uri, handle["app_id"], number)
+    digest = None if version is None else log_summary.read_digest(uri, version)
+    return make_proof(uri, handle["table_id"], version, digest, handle["app_id"], number)
+
+
+def make_proof(
+    uri: str, table_id: str | None, version: int | None, digest: str | None, app_id: str, number: int
+) -> dict[str, Any]:
+    """Return the proof of a publication, as it is recorded.
+
+    Args:
+        version: the table's version that published it; None: its log entry has expired.
+        digest: of that log entry (SHA-256).
+        number: of the transaction; 0: the table shows none.
+    """
+    return {
+        "target": normalize_place(uri),
+        "table_id": table_id,
+        "version": version,
+        "entry": digest,
+        "app_id": app_id,
+        "txn": number,
+    }
+
+
+def find_published_version(uri: str, app_id: str, txn_version: int) -> int | None:
+    """Find the version of the table that published a transaction; None: the log no longer has it.
+
+    Args:
+        txn_version: of the transaction, see `evidence.version`.
+    """
+    for version, number in log_summary.read_txn_versions(uri, app_id):
+        match txn_identifiers.interpret(number, txn_version):
+            case txn_identifiers.TxnMeaning.OURS:
+                return version
+            case txn_identifiers.TxnMeaning.EARLIER:  # an application's numbers grow
+                return None
+    return None
+
+
+def normalize_place(uri: str) -> str:
+    """Return the location of a table: one text for all spellings of its URI."""
+    return str(local_path(uri) or spark_uri(uri)).rstrip("/")
+
+
+def is_elsewhere(uri: str, last: Publication | None) -> bool:
+    """Return whether nothing is recorded as published to the table at `uri`."""
+    return last is None or not last.proof or last.proof["target"] != normalize_place(uri)
+
+
+def require_last_publication(
+    sink: str, uri: str, last: Publication | None, table_id: str, number_of: Callable[[str], int | None]
+) -> None:
+    """Raise TargetWentBack unless the snapshot of a table shows the sink's last recorded publication, and nothing lost.
+
+    Args:
+        number_of: the snapshot's transaction number of an app id.
+    """
+    if last is None or is_elsewhere(uri, last):
+        return
+    if table_id != last.proof["table_id"]:
+        raise refuse_target_that_went_back(sink, uri, last, f"It is another table (id {table_id}).")
+    number = number_of(last.proof["app_id"]) or 0
+    if number < last.proof["txn"]:
+        newest = f"decision {txn_identifiers.decision_of(number)}" if number else "no decision of this sink"
+        raise refuse_target_that_went_back(sink, uri, last, f"It shows {newest}.")
+    for publication in last.lost:
+        if number == publication.proof["txn"]:  # what it shows last; a copy of it has earlier ones as well
+            raise histories.is_back(sink, publication)
+
+
+def refuse_target_that_went_back(sink: str, uri: str, last: Publication, why: str) -> TargetWentBack:
+    return TargetWentBack(
+        f"sink '{sink}': {uri} lacks what was published to it.",
+        f"Decision {last.decision} (epoch {last.epoch}) is recorded as published there, to the table with the id "
+        f"{last.proof['table_id']}. {why} Was it restored from an older copy, or is its volume not mounted?",
+        "Bring that table back, then: onceonly recover. Nothing was published.",
+        code="target-went-back",
+    )
+
+
+def compare(uri: str, last: Publication) -> History:
+    """Compare the table with a recorded publication. Cost: the head of its log, and single log entries.
+
+    Raises:
+        OutcomeUnknown: the log cannot be read.
+    """
+    if is_elsewhere(uri, last):
+        return History(Answer.ELSEWHERE, f"it was published to {last.proof.get('target', 'an unknown place')}")
+    table_log = log_summary.open_log(uri)
+    table_head = table_log.head()
+    if table_head is None:
+        return History(Answer.WENT_BACK, f"there is no table at {uri}")
+    if table_head.table_id != last.proof["table_id"]:
+        return History(
+            Answer.WENT_BACK, f"{uri} is another table: its id is {table_head.table_id}, not {last.proof['table_id']}"
+        )
+    difference = _find_difference(table_log, table_head, last)
+    if difference:
+        decision = txn_identifiers.decision_of(table_head.txns.get(last.proof["app_id"], 0))
+        return History(Answer.WENT_BACK, difference, min(decision, last.decision - 1))
+    if difference is None:
+        why = f"log entry {last.proof['version']} of {uri} and its transaction identifiers have expired"
+        return History(Answer.UNKNOWN, why, remarks=_list_remarks(table_log, table_head, last))
+    return History(Answer.SAME, remarks=_list_remarks(table_log, table_head, last))
+
+
+def read_current_proof(uri: str, last: Publication) -> Publication | None:
+    """Return the last publication that the table shows, with a proof of the table as it is; None: there is no table.
+
+    Raises:
+        OutcomeUnknown: the log cannot be read.
+    """
+    table_log = log_summary.open_log(uri)
+    table_head = table_log.head()
+    if table_head is None:
+        return None
+    app_id = last.proof["app_id"]
+    number = table_head.txns.get(app_id, 0)
+    decision = txn_identifiers.decision_of(number)
+    digest = table_log.digest(table_head.version)
+    proof_of_head = make_proof(uri, table_head.table_id, table_head.version, digest, app_id, number)
+    return Publication(last.epoch if decision == last.decision else 0, decision, proof_of_head)
+
+
+def _find_difference(
+    table_log: log_summary.TableLog, table_head: log_summary.LogSummary, last: Publication
+) -> str | None:
+    """Say why the table is not the one that was published to; empty: it is; None: it can no longer be known."""
+    version, digest, published_number = last.proof["version"], last.proof["entry"], last.proof["txn"]
+    number = table_head.txns.get(last.proof["app_id"])
+    if version is not None and table_head.version < version:
+        return f"its log ends at version {table_head.version}, and version {version} published epoch {last.epoch}"
+    if number is not None and number < published_number:
+        return (
+            f"it shows decision {txn_identifiers.decision_of(number)}, and decision {last.decision} was published to it"
+        )
+    digest_now = table_log.digest(version) if version is not None and digest else None
+    if digest_now is not None:
+        return "" if digest_now == digest else f"its version {version} is another commit than the one that published"
+    # The log entry has expired: only the transaction number is left, which outlives it unless the table expires it.
+    if number is not None or not published_number:
+        return ""
+    if errors.TRANSACTION_RETENTION in (table_head.actions["metaData"].get("configuration") or {}):
+        return None
+    return f"it shows no decision of this sink, and decision {last.decision} was published to it"
+
+
+def _list_remarks(
+    table_log: log_summary.TableLog, table_head: log_summary.LogSummary, last: Publication
+) -> tuple[str, ...]:
+    """List what others did since then that may have removed published rows."""
+    if last.proof["version"] is None:
+        return ()
+    first = max(last.proof["version"], table_head.version - MAX_ENTRIES_REMARKED) + 1
+    versions = range(first, table_head.version + 1)
+    with ThreadPoolExecutor(log_summary.MAX_PARALLEL_READS) as pool:
+        infos = list(pool.map(table_log.commit_info, versions))
+    newest: dict[str, int] = {}
+    times = Counter[str]()
+    for version, info in zip(versions, infos, strict=True):
+        operation = _removing_operation(info)
+        if operation:
+            newest[operation] = version
+            times[operation] += 1
+    remarks = []
+    for operation, version in sorted(newest.items()):
+        remark = f"{operation} by another writer since then, last in version {version} of {times[operation]:,}"
+        remarks.append(remark)
+    return tuple(remarks)
+
+
+def _removing_operation(info: Mapping[str, Any]) -> str | None:
+    """Name the operation of a commit if it may have removed published rows."""
+    operation = str(info.get("operation", "")).upper()
+    parameters = info.get("operationParameters")
+    mode = parameters.get("mode", "") if isinstance(parameters, Mapping) else ""
+    if operation == "WRITE" and str(mode).strip('"').upper() == "OVERWRITE":
+        return "WRITE (overwrite)"
+    return operation if operation.startswith(REMOVING_OPERATIONS) else None

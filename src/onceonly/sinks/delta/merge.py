@@ -21,7 +21,8 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction
 
 from onceonly.checkpoint.model import Handle, Outcome
-from onceonly.sinks.delta import entry, file_statistics, log
+from onceonly.delta import commits, file_statistics, table_files, table_snapshot
+from onceonly.sinks.delta import staged_table
 from onceonly.sinks.staging import row_text
 
 BATCH_ROWS = 1 << 17  # of the table in memory at a time
@@ -41,7 +42,7 @@ class Merged:
 
 
 @dataclass
-class Known:
+class MergeCache:
     """What several tries of one publication have to find out only once, because files never change.
 
     Args:
@@ -90,7 +91,7 @@ class _Matches:
 
 
 def publish(
-    target: DeltaTable, uri: str, handle: Handle, version: int, adds: list[dict[str, Any]], cache: Known
+    target: DeltaTable, uri: str, handle: Handle, version: int, adds: list[dict[str, Any]], cache: MergeCache
 ) -> Outcome:
     """Merge the staged changes into that snapshot of the table, once.
 
@@ -104,12 +105,12 @@ def publish(
         CommitFailedError: another commit came first.
     """
     merged = compute(target, uri, handle, adds, cache)
-    removes = log.as_removes(merged.removes)
-    entry.commit(target, merged.adds, removes, handle["app_id"], version, exactly_next=True)
+    removes = table_files.to_removes(merged.removes)
+    commits.commit_entry(target, merged.adds, removes, handle["app_id"], version, exactly_next=True)
     return Outcome(detail={"rows": handle["rows"], **merged.detail})
 
 
-def compute(target: DeltaTable, uri: str, handle: Handle, adds: list[dict[str, Any]], cache: Known) -> Merged:
+def compute(target: DeltaTable, uri: str, handle: Handle, adds: list[dict[str, Any]], cache: MergeCache) -> Merged:
     """Write the copies that are needed, durably, and return what to commit. Nothing is visible before that.
 
     Args:
@@ -119,7 +120,7 @@ def compute(target: DeltaTable, uri: str, handle: Handle, adds: list[dict[str, A
     if not adds:
         return Merged([], {}, {"inserted": 0, "updated": 0, "older": 0, "rewritten": 0})
     table = _dataset(target)
-    staged = _staged_dataset(f"{uri.rstrip('/')}/{log.rows_folder(handle)}", table, adds)
+    staged = _staged_dataset(f"{uri.rstrip('/')}/{staged_table.rows_folder(handle)}", table, adds)
     matches = _search(target, table, staged, handle, cache)
     applied, rewritten = matches.applied, matches.files_to_rewrite()
     older = len(cache.changes) - len(applied)
@@ -134,7 +135,7 @@ def compute(target: DeltaTable, uri: str, handle: Handle, adds: list[dict[str, A
         new_adds = _write(target, uri, handle["folder"], table.schema, parts) if parts else []
         cache.copied = paths, numbers, new_adds
     if not older:
-        new_adds = [*new_adds, *log.as_target_adds(adds, log.rows_folder(handle), target)]
+        new_adds = [*new_adds, *staged_table.to_target_adds(adds, staged_table.rows_folder(handle), target)]
     updated = matches.count_updates()
     detail = {"inserted": len(applied) - updated, "updated": updated, "older": older, "rewritten": len(rewritten)}
     return Merged(list(new_adds), _removes(target, rewritten), detail)
@@ -150,7 +151,7 @@ def _staged_dataset(uri: str, table: ds.FileSystemDataset, adds: list[dict[str, 
         return _dataset(DeltaTable(uri))
     except ValueError:  # of a day after 9999 in Spark's statistics, which are not needed here
         pass
-    files, file_format = log.file_system(uri), ds.ParquetFileFormat(read_options=OPTIONS)
+    files, file_format = table_files.open_folder(uri), ds.ParquetFileFormat(read_options=OPTIONS)
     fragments = []
     for add in adds:
         partition = _partition(table.schema, add["partitionValues"])
@@ -178,7 +179,7 @@ def _numbers(table: pa.Table) -> pa.Array:
 # ---- which changes apply, and to which files
 
 
-def _search(target: DeltaTable, table: ds.Dataset, staged: ds.Dataset, handle: Handle, cache: Known) -> _Matches:
+def _search(target: DeltaTable, table: ds.Dataset, staged: ds.Dataset, handle: Handle, cache: MergeCache) -> _Matches:
     """Compare the changes with the rows of their keys in that snapshot. Files that the cache has are not read again."""
     keys, order = handle["merge"]["keys"], handle["merge"]["order_by"]
     if cache.changes is None:
@@ -322,15 +323,15 @@ def _write(
 
     Each call has a folder of its own: of several that publish at once, the log decides which one counts.
     """
-    copy_folder = f"{folder}/{log.COPIES}{uuid.uuid4().hex[:12]}"
-    copy_uri = log.create_staged(target, copy_folder, True, [], {}, enforce=False)
+    copy_folder = f"{folder}/{staged_table.COPY_PREFIX}{uuid.uuid4().hex[:12]}"
+    copy_uri = staged_table.create(target, copy_folder, True, [], {}, enforce=False)
     rows = pa.RecordBatchReader.from_batches(schema, _batches_with_rows(parts))
     copy = DeltaTable(copy_uri)
-    properties = file_statistics.writer_properties(log.column_fields(copy))
+    properties = file_statistics.writer_properties(table_snapshot.column_fields(copy))
     write_deltalake(copy, rows, mode="append", writer_properties=properties)
-    adds = file_statistics.recount(log.staged_adds(uri, copy_folder, 1), log.file_system(copy_uri), copy)
-    log.keep(uri, copy_folder)
-    return log.as_target_adds(adds, copy_folder, target)
+    adds = file_statistics.recount(staged_table.read_adds(uri, copy_folder, 1), table_files.open_folder(copy_uri), copy)
+    table_files.sync_to_disk(uri, copy_folder)
+    return staged_table.to_target_adds(adds, copy_folder, target)
 
 
 def _batches_with_rows(parts: list[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
@@ -342,7 +343,7 @@ def _batches_with_rows(parts: list[Iterator[pa.RecordBatch]]) -> Iterator[pa.Rec
 
 def _removes(target: DeltaTable, fragments: list[ds.ParquetFileFragment]) -> dict[str, int]:
     """Return path (as in the log) -> size of these files."""
-    files = {unquote(path): (path, size) for path, size in log.active_files(target).items()}
+    files = {unquote(path): (path, size) for path, size in table_files.list_active_files(target).items()}
     removes = {}
     for fragment in fragments:
         path, size = files[fragment.path]

@@ -21,8 +21,9 @@ from deltalake import DeltaTable
 
 from onceonly.checkpoint.model import Handle
 from onceonly.counts import count
+from onceonly.delta import log_files, table_files, table_snapshot
 from onceonly.errors import ActionNeeded, CannotPublish, StageAgain
-from onceonly.sinks.delta import changes, log, replacing, schema, through_spark
+from onceonly.sinks.delta import changes, replacement, schema, spark_append, staged_table
 
 if TYPE_CHECKING:
     from onceonly.sinks.delta import merge
@@ -47,18 +48,18 @@ class Snapshot:
     folder: str
     target: DeltaTable
     identity: dict[str, Any] | None
-    cache: merge.Known | None
+    cache: merge.MergeCache | None
 
     def is_of(self, handle: Handle) -> bool:
         """Return whether the table at that place still has the log entry that this snapshot ends with."""
         if self.folder != handle["folder"] or self.identity is None:
             return False
-        files = log.file_system(self.target.table_uri)
-        return log.identify_version(files, self.identity["version"]) == self.identity
+        files = table_files.open_folder(self.target.table_uri)
+        return table_files.identify_version(files, self.identity["version"]) == self.identity
 
 
-def snapshot(target: DeltaTable, handle: Handle, cache: merge.Known | None) -> Snapshot:
-    identity = log.identify_version(log.file_system(target.table_uri), target.version())
+def snapshot(target: DeltaTable, handle: Handle, cache: merge.MergeCache | None) -> Snapshot:
+    identity = table_files.identify_version(table_files.open_folder(target.table_uri), target.version())
     return Snapshot(handle["folder"], target, identity, cache)
 
 
@@ -83,16 +84,16 @@ def another_table(sink: str, uri: str, handle: Handle, table_id: str) -> StageAg
 
 
 def go_through(
-    sink: str, uri: str, handle: Handle, target: DeltaTable, cache: merge.Known | None, spark: Callable[[], Any]
+    sink: str, uri: str, handle: Handle, target: DeltaTable, cache: merge.MergeCache | None, spark: Callable[[], Any]
 ) -> None:
     """Do what the commit will do with this snapshot, up to its log entry.
 
     Raises:
         StageAgain, ActionNeeded, CannotPublish: see `Sink.rehearse`.
     """
-    folder = log.rows_folder(handle)
-    adds = log.staged_adds(uri, folder, 1)
-    missing = log.missing_files(uri, folder, adds)
+    folder = staged_table.rows_folder(handle)
+    adds = staged_table.read_adds(uri, folder, 1)
+    missing = staged_table.list_missing_files(uri, folder, adds)
     if missing or len(adds) != handle["files"]:
         raise files_missing(sink, uri, handle, len(missing) + handle["files"] - len(adds), missing)
     altered = schema.is_altered(target, handle)
@@ -101,7 +102,7 @@ def go_through(
         changes.refuse(sink, target, handle, altered)
         _merge(sink, uri, handle, target, adds, cache)
         return
-    replacing.find_replaced_files(sink, target, handle, adds, altered)
+    replacement.find_replaced_files(sink, target, handle, adds, altered)
     if handle["publish"] == "spark" or altered:
         _try_spark(sink, uri, handle, target, altered, spark)
 
@@ -120,6 +121,15 @@ def files_missing(sink: str, uri: str, handle: Handle, number: int, paths: list[
 # ---- what is computed
 
 
+def make_merge_cache(handle: Handle) -> merge.MergeCache | None:
+    """Return what a publication of changes keeps from try to try; None: these are no changes."""
+    if "merge" not in handle:
+        return None
+    from onceonly.sinks.delta import merge
+
+    return merge.MergeCache()
+
+
 def _refuse_altered(sink: str, uri: str, handle: Handle, altered: bool) -> None:
     if altered:
         raise StageAgain(
@@ -131,9 +141,9 @@ def _refuse_altered(sink: str, uri: str, handle: Handle, altered: bool) -> None:
 
 
 def _merge(
-    sink: str, uri: str, handle: Handle, target: DeltaTable, adds: list[dict[str, Any]], cache: merge.Known
+    sink: str, uri: str, handle: Handle, target: DeltaTable, adds: list[dict[str, Any]], cache: merge.MergeCache
 ) -> None:
-    from onceonly.sinks.delta import merge  # with pandas, which takes a second
+    from onceonly.sinks.delta import merge
 
     try:
         merge.compute(target, uri, handle, adds, cache)
@@ -151,7 +161,7 @@ def _try_spark(
 ) -> None:
     """Append through Spark to an empty table like the target: the rows only if the target has been altered since."""
     try:
-        through_spark.try_append(spark, sink, uri, handle, target, altered)
+        spark_append.try_append(spark, sink, uri, handle, target, altered)
     except CannotPublish as error:
         if altered:
             raise StageAgain(error.what, error.why, code="target-altered") from error
@@ -167,11 +177,11 @@ def files_are_old(uri: str, handle: Handle, target: DeltaTable) -> bool:
     It lists what no version refers to and what is older than the table's retention. It may have begun up to a day ago,
     or up to half of a retention of less than two days.
     """
-    staged = log.entries(uri, log.rows_folder(handle), recursive=True)
+    staged = table_files.list_folder(uri, staged_table.rows_folder(handle), recursive=True)
     return are_old(target, (info.mtime.timestamp() for info in staged if info.mtime and info.extension == "parquet"))
 
 
-def are_old(target: log.Table, changed: Iterable[float]) -> bool:
+def are_old(target: table_snapshot.Table, changed: Iterable[float]) -> bool:
     """Return whether a VACUUM may have one of these files on its list.
 
     Args:
@@ -187,16 +197,20 @@ def copy_rows(sink: str, uri: str, handle: Handle) -> Handle:
     Raises:
         StageAgain: a file has vanished.
     """
-    source_folder, copy_name = log.rows_folder(handle), f"{log.COPIES}{uuid.uuid4().hex[:12]}"
-    copy_folder, files = f"{handle['folder']}/{copy_name}", log.file_system(uri)
-    adds = log.staged_adds(uri, source_folder, 1)
+    source_folder, copy_name = staged_table.rows_folder(handle), f"{staged_table.COPY_PREFIX}{uuid.uuid4().hex[:12]}"
+    copy_folder, files = f"{handle['folder']}/{copy_name}", table_files.open_folder(uri)
+    adds = staged_table.read_adds(uri, source_folder, 1)
     paths = [unquote(add["path"]) for add in adds]
     try:
-        for path in [*paths, log.entry(0), log.entry(1)]:  # the log last: without it there is no table
+        for path in [
+            *paths,
+            log_files.entry_path(0),
+            log_files.entry_path(1),
+        ]:  # the log last: without it there is no table
             _copy(files, f"{source_folder}/{path}", f"{copy_folder}/{path}")
     except FileNotFoundError as error:
         raise files_missing(sink, uri, handle, 1, [str(error)]) from error
-    log.keep(uri, copy_folder)
+    table_files.sync_to_disk(uri, copy_folder)
     return {**handle, "copied": copy_name}
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from deltalake import DeltaTable, Field
 
 from onceonly.checkpoint.model import Handle
+from onceonly.delta import commits, table_features, table_snapshot
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.sinks import DeltaSink
-from onceonly.sinks.delta import lock, log
 from onceonly.sinks.staging.row_types import nullable, refuse_duplicates
 
 WIDENING = "delta.enableTypeWidening"
@@ -28,7 +28,6 @@ COMPUTED = {  # key in a column's metadata -> the feature of writers; source: De
     "CURRENT_DEFAULT": "allowColumnDefaults",
 }
 SINCE = {"generatedColumns": 4, "identityColumns": 6}  # versions of the writer, before features were named
-NAMED_FEATURES = 7  # the version of the writer from which on they are
 
 
 @dataclass(frozen=True)
@@ -65,15 +64,15 @@ def check_rows(config: DeltaSink, rows: Any) -> None:
         )
 
 
-def check(config: DeltaSink, table: log.Table, rows: Any) -> Change:
+def check(config: DeltaSink, table: table_snapshot.Table, rows: Any) -> Change:
     """Compare the columns and types of the rows with the table's. Generated columns may be missing.
 
     Raises:
         InvalidPipeline: they do not match; names each column.
     """
-    row_types = log.types_by_name(json.loads(rows.schema.json())["fields"])
-    fields = log.column_fields(table)
-    table_types = log.types_by_name(fields)
+    row_types = table_snapshot.types_by_name(json.loads(rows.schema.json())["fields"])
+    fields = table_snapshot.column_fields(table)
+    table_types = table_snapshot.types_by_name(fields)
     new = [name for name in row_types if name not in table_types]
     differing = []
     for name, kind in table_types.items():
@@ -105,23 +104,23 @@ def _describe_missing(fields: list[dict[str, Any]], row_types: dict[str, Any], f
     return missing
 
 
-def computed_columns(table: log.Table) -> set[str]:
+def computed_columns(table: table_snapshot.Table) -> set[str]:
     """Return the columns that the table fills in: generated ones, identities, and those with a default.
 
     Without the feature in the table's protocol, writers pass over what a column says of that, and would store null.
     """
     protocol = table.protocol()
     features = set(protocol.writer_features or ())
-    if protocol.min_writer_version < NAMED_FEATURES:
+    if protocol.min_writer_version < table_features.NAMED_FEATURES_VERSION:
         features = {name for name, since in SINCE.items() if since <= protocol.min_writer_version}
     computed = set()
-    for field in log.column_fields(table):
+    for field in table_snapshot.column_fields(table):
         if features.intersection(_features_of(field)):
             computed.add(field["name"])
     return computed
 
 
-def left_out(table: log.Table, rows: Any) -> list[str]:
+def left_out(table: table_snapshot.Table, rows: Any) -> list[str]:
     """Return the columns that the table fills in because the rows do not have them."""
     return sorted(computed_columns(table) - set(rows.schema.names))
 
@@ -135,45 +134,47 @@ def names(fields: list[Any]) -> list[str]:
 
 def add(target: DeltaTable, handle: Handle) -> bool:
     """Add the new columns, in a commit before that of the rows. Returns whether there were any."""
-    column_names = log.column_names(target)
+    column_names = table_snapshot.column_names(target)
     new = []
     for field in handle["added"]:
         if field["name"] not in column_names:
             new.append(Field.from_json(json.dumps(field)))
     if not new or is_altered(target, handle):
         return False
-    with lock.hold_shared(target.table_uri):
+    with commits.hold_shared(target.table_uri):
         target.alter.add_columns(new)
     return True
 
 
-def is_altered(target: log.Table, handle: Handle) -> bool:
+def is_altered(target: table_snapshot.Table, handle: Handle) -> bool:
     """Return whether the table was altered since staging. A column to be added may exist by now, with another type."""
-    kinds = log.types_by_name(log.column_fields(target))
+    kinds = table_snapshot.types_by_name(table_snapshot.column_fields(target))
     for field in handle["added"]:
         if nullable(kinds.get(field["name"], field["type"])) != field["type"]:
             return True
-    return bool(log.fingerprint(target, names(handle["added"])) != handle["fingerprint"])
+    return bool(table_snapshot.fingerprint(target, names(handle["added"])) != handle["fingerprint"])
 
 
 # ---- columns and types
 
 
-def _why_not_added(config: DeltaSink, table: log.Table, name: str, kind: Any) -> list[str]:
+def _why_not_added(config: DeltaSink, table: table_snapshot.Table, name: str, kind: Any) -> list[str]:
     """Say why a column cannot be added to the table; empty: it can."""
     if not config.add_columns:
         return [f"'{name}' is not in the table (DeltaSink(add_columns=True) would add it)"]
-    unsupported = log.takes_plain_append(table)
+    unsupported = table_features.find_unsupported(table)
     if unsupported:
         return [f"'{name}' cannot be added, because delta-rs does not support {unsupported} (use ALTER TABLE)"]
-    missing = log.type_features(kind) - set(table.protocol().writer_features or ())
+    missing = table_features.type_features(kind) - set(table.protocol().writer_features or ())
     if missing:
         features = ", ".join(sorted(missing))
         return [f"'{name}' cannot be added, because the table's protocol does not have {features} (use ALTER TABLE)"]
     return []
 
 
-def _why_not_widened(config: DeltaSink, table: log.Table, name: str, row_type: Any, table_type: Any) -> list[str]:
+def _why_not_widened(
+    config: DeltaSink, table: table_snapshot.Table, name: str, row_type: Any, table_type: Any
+) -> list[str]:
     """Say why a column cannot get the wider type of the rows; empty: it can."""
     difference = f"'{name}' is {_type_name(row_type)}, the table has {_type_name(table_type)}"
     if not isinstance(table_type, str) or row_type not in WIDER.get(table_type, ()):
@@ -191,7 +192,7 @@ def _find_foreign_type(kind: Any) -> str | None:
         return kind if kind.startswith(FOREIGN) else None
     if kind["type"] == "udt":
         return _find_foreign_type(kind["sqlType"])
-    for inner_type in log.inner_types(kind):
+    for inner_type in table_snapshot.inner_types(kind):
         foreign = _find_foreign_type(inner_type)
         if foreign:
             return foreign

@@ -35,27 +35,22 @@ from onceonly.checkpoint.sink import (
     Traced,
     Versioned,
 )
+from onceonly.delta import commits, log_summary, table_features, table_files, table_snapshot, txn_identifiers
 from onceonly.errors import CannotPublish, OutcomeUnknown, StageAgain, TargetWentBack
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.context import Context
 from onceonly.sinks.delta import (
     append,
-    arbitrated,
     changes,
-    entry,
     errors,
     evidence,
-    gate_view,
-    head,
-    history,
-    log,
     rehearsal,
-    replacing,
+    replacement,
     schema,
-    spark_files,
-    stage,
+    spark_append,
     staged_folders,
-    through_spark,
+    staged_table,
+    target_table,
 )
 from onceonly.sinks.staging import handles
 from onceonly.sinks.staging.handles import check_folder
@@ -85,30 +80,30 @@ class DeltaWriter(
     def __init__(self, config: DeltaSink, uri: str, spark: Callable[[], Any]) -> None:
         self.name, self.config, self.uri = config.name, config, uri
         self._spark = spark
-        self._newest_look: log.Table | None = None  # at the target, for what is staged next
+        self._newest_look: table_snapshot.Table | None = None  # at the target, for what is staged next
         self._rehearsed_snapshot: rehearsal.Snapshot | None = None  # for the commit of the same handle
         self._prepared: append.Prepared | None = None  # the same, of a plain append on an object store
 
     @classmethod
     def make(cls, config: DeltaSink, context: Context) -> DeltaWriter:
         if not config.path:
-            raise stage.not_looked_up(config)
+            raise target_table.refuse_unknown_path(config)
         return cls(config, context.locate(config.path), context.spark)
 
     def check(self) -> list[str]:
         """Return a note on how it publishes. Raises InvalidPipeline if the target cannot be written to."""
-        arbitrated.require(self.name, self.uri, None)
-        target = stage.open_target(self.config, self.uri, log.open_table)
+        target_table.require_exclusive_commits(self.name, self.uri, None)
+        target = target_table.open_existing(self.config, self.uri, table_files.open_table)
         if target is None:
-            stage.refuse_foreign_folder(self.name, self.uri)
+            target_table.refuse_foreign_folder(self.name, self.uri)
             return [f"{self.name}: {self.uri} will be created by the first stage"]
-        stage.check_table(self.config, target)
-        stage.check_replaceable(self.config, target)
+        target_table.check_table(self.config, target)
+        target_table.check_replaceable(self.config, target)
         changes.check_table(self.config, target)
-        unsupported = log.takes_plain_append(target)
+        unsupported = table_features.find_unsupported(target)
         if unsupported:
-            through_spark.refuse_unwritable(self.name, target)
-            through_spark.refuse_unsafe(self.name, self.uri, self._spark)
+            spark_append.refuse_unwritable(self.name, target)
+            spark_append.refuse_unsafe(self.name, self.uri, self._spark)
         if self.config.merge:
             return [f"{self.name}: merges into {self.uri} by {list(self.config.merge.keys)}"]
         if unsupported:
@@ -122,25 +117,25 @@ class DeltaWriter(
         target = self.target(rows)
         changes.check_table(self.config, target)
         change = schema.check(self.config, target, rows)
-        plain = log.takes_plain_append(target) is None
+        plain = table_features.find_unsupported(target) is None
         if not plain:
-            through_spark.refuse_unwritable(self.name, target)
-            through_spark.refuse_unsafe(self.name, self.uri, lambda: rows.sparkSession)
-        folder = log.STAGED + txn.name
-        staged = log.create_staged(target, folder, plain, change.added, change.widened)
+            spark_append.refuse_unwritable(self.name, target)
+            spark_append.refuse_unsafe(self.name, self.uri, lambda: rows.sparkSession)
+        folder = txn_identifiers.STAGED_PREFIX + txn.name
+        staged = staged_table.create(target, folder, plain, change.added, change.widened)
         changes.write(self.config, staged, rows, is_small_batch)
-        adds = log.staged_adds(self.uri, folder, 1)
+        adds = staged_table.read_adds(self.uri, folder, 1)
         if not adds:
-            stage.require_same_for_spark(self.config, staged, rows.sparkSession)
+            staged_table.require_same_for_spark(self.config, staged, rows.sparkSession)
         changes.check_staged(self.config, target, adds)
-        staged_rows, size = log.count(adds, staged)
-        log.keep(self.uri, folder)
-        stage.check_covered(self.config, f"{self.uri.rstrip('/')}/{folder}")
+        staged_rows, size = table_files.count_rows_and_bytes(adds, staged)
+        table_files.sync_to_disk(self.uri, folder)
+        staged_table.check_condition(self.config, f"{self.uri.rstrip('/')}/{folder}")
         handle: dict[str, Any] = {
             "kind": "delta",
             "uri": self.uri,
             "table_id": target.metadata().id,
-            "fingerprint": log.fingerprint(target, schema.names(change.added)),
+            "fingerprint": table_snapshot.fingerprint(target, schema.names(change.added)),
             "added": change.added,
             "app_id": txn.app_id,
             "folder": folder,
@@ -163,7 +158,7 @@ class DeltaWriter(
     def rehearse(self, handle: Handle, decision: int, last: Publication | None = None) -> Handle:
         """Go through the commit, see `Sink.rehearse`; what is tried is in `rehearsal.py`."""
         for own_handle in (handle, *replaced_handles(handle)):
-            check_folder(self.name, own_handle["folder"], log.STAGED)
+            check_folder(self.name, own_handle["folder"], txn_identifiers.STAGED_PREFIX)
         self._rehearsed_snapshot = self._prepared = None
         if not local_path(self.uri):
             self._prepared = append.rehearse(self.name, self.uri, handle, decision, last)
@@ -174,7 +169,7 @@ class DeltaWriter(
             return handle
         if rehearsal.files_are_old(self.uri, handle, target):
             handle = rehearsal.copy_rows(self.name, self.uri, handle)
-        cache = _merge_cache(handle)
+        cache = rehearsal.make_merge_cache(handle)
         rehearsal.go_through(self.name, self.uri, handle, target, cache, self._spark)
         self._rehearsed_snapshot = rehearsal.snapshot(target, handle, cache)
         return handle
@@ -186,7 +181,7 @@ class DeltaWriter(
         except TargetWentBack:
             raise
         except CannotPublish as error:
-            target = log.open_table(self.uri)
+            target = table_files.open_table(self.uri)
             if target is None:
                 raise rehearsal.no_table(self.name, self.uri, handle) from error
             raise rehearsal.another_table(self.name, self.uri, handle, str(target.metadata().id)) from error
@@ -202,7 +197,7 @@ class DeltaWriter(
             OutcomeUnknown: the log could not be written or read back. It is safe to call again.
         """
         for own_handle in (handle, *replaced_handles(handle)):
-            check_folder(self.name, own_handle["folder"], log.STAGED)
+            check_folder(self.name, own_handle["folder"], txn_identifiers.STAGED_PREFIX)
         prepared, self._prepared = self._prepared, None
         if prepared and not prepared.is_for(handle, decision, last):
             prepared = None
@@ -218,21 +213,23 @@ class DeltaWriter(
                 self._confirm_in_log(handle, decision, seconds)
         try:
             self._settle_spark_files(handle, decision, outcome)
-            log.keep(self.uri)  # by whomever it was written: once PUBLISHED is recorded, nobody looks again
+            table_files.sync_to_disk(
+                self.uri
+            )  # by whomever it was written: once PUBLISHED is recorded, nobody looks again
         except OSError as error:
             raise errors.outcome_unknown(handle, f"the table's log could not be written to disk: {error}") from error
         if outcome.proof:
             return outcome
-        return replace(outcome, proof=history.proof(self.uri, handle, decision))
+        return replace(outcome, proof=evidence.read_proof(self.uri, handle, decision))
 
     def _settle_spark_files(self, handle: Handle, decision: int, outcome: Outcome) -> None:
         """Check and sync files that Spark wrote, here or in a process that may have died before it came to this."""
         is_through_spark = handle["publish"] == "spark" or "through" in outcome.detail
         if is_through_spark or (outcome.already and local_path(self.uri)):
-            txn_version = evidence.version(decision, handle["folder"])
-            version = history.published_version(self.uri, handle["app_id"], txn_version)
+            txn_version = txn_identifiers.txn_version(decision, handle["folder"])
+            version = evidence.find_published_version(self.uri, handle["app_id"], txn_version)
             if version is not None:
-                spark_files.settle(self.name, self.uri, handle, version)
+                spark_append.check_and_sync(self.name, self.uri, handle, version)
 
     def _put_entry(
         self, handle: Handle, decision: int, last: Publication | None, prepared: append.Prepared | None
@@ -245,13 +242,13 @@ class DeltaWriter(
     def _outcome_in_log(self, handle: Handle, decision: int) -> Outcome | None:
         """Return what the log alone shows of it; None: nothing yet, which the snapshot to write from has to confirm."""
         try:
-            table_head = head.read(self.uri)
+            table_head = log_summary.read(self.uri)
         except OutcomeUnknown:
             return None
         if table_head is None or table_head.table_id != handle["table_id"]:
             return None
-        version = evidence.version(decision, handle["folder"])
-        return evidence.outcome(self.name, handle, table_head.txns.get(handle["app_id"]), version)
+        version = txn_identifiers.txn_version(decision, handle["folder"])
+        return evidence.find_outcome(self.name, handle, table_head.txns.get(handle["app_id"]), version)
 
     def _confirm_in_log(self, handle: Handle, decision: int, seconds: float) -> None:
         """Raise OutcomeUnknown unless the log contains the commit, which took that long.
@@ -296,11 +293,11 @@ class DeltaWriter(
         except StageAgain:
             return handle  # some are missing, which is told with their names
 
-    def _take_rehearsed_snapshot(self, handle: Handle) -> tuple[DeltaTable | None, merge.Known | None]:
+    def _take_rehearsed_snapshot(self, handle: Handle) -> tuple[DeltaTable | None, merge.MergeCache | None]:
         """Return the snapshot of this object's rehearsal, made current, and what it has computed; else none."""
         snapshot, self._rehearsed_snapshot = self._rehearsed_snapshot, None
         if snapshot is None or not snapshot.is_of(handle):
-            return None, _merge_cache(handle)
+            return None, rehearsal.make_merge_cache(handle)
         try:
             snapshot.target.update_incremental()
         except DeltaError:
@@ -311,18 +308,18 @@ class DeltaWriter(
         """Close the decision with a commit without rows, from the snapshot that shows it as open."""
         try:
             for _ in range(MAX_COMMIT_ATTEMPTS):
-                target = log.open_table(self.uri)
+                target = table_files.open_table(self.uri)
                 if target is None:  # dropped, or a volume that is not mounted: only a person can tell
                     raise errors.still_open(handle, "There is no table.")
                 if target.metadata().id != handle["table_id"]:
                     return None  # there the handle is refused
-                version = evidence.version(decision, handle["folder"])
-                newest = evidence.interpret(target.transaction_version(handle["app_id"]), version)
-                if newest is evidence.Shown.EARLIER:
+                version = txn_identifiers.txn_version(decision, handle["folder"])
+                newest = txn_identifiers.interpret(target.transaction_version(handle["app_id"]), version)
+                if newest is txn_identifiers.TxnMeaning.EARLIER:
                     self._close(target, handle["app_id"], decision)
                     continue  # the next look shows whether that commit has closed it
-                log.keep(self.uri)  # GIVEN_UP will be on disk: so is what closes the decision
-                if newest is evidence.Shown.OURS:
+                table_files.sync_to_disk(self.uri)  # GIVEN_UP will be on disk: so is what closes the decision
+                if newest is txn_identifiers.TxnMeaning.OURS:
                     return Outcome(already=True, detail={"rows": handle["rows"]})
                 return None
         except (DeltaError, OSError) as error:
@@ -335,56 +332,56 @@ class DeltaWriter(
         txns = {tuple(app_id.split("/")): number for app_id, number in self._read_txns().items()}
         for parts, number in sorted(txns.items()):
             if len(parts) == 4 and (parts[0], *parts[2:]) == ("onceonly", pipeline, self.name):
-                traces.append(Trace(parts[1], evidence.decision_of(number), f"table {self.uri}"))
+                traces.append(Trace(parts[1], txn_identifiers.decision_of(number), f"table {self.uri}"))
         return traces
 
     def _read_txns(self) -> Mapping[str, int]:
         """Read every transaction number of the table, by app id; a look on an object store is kept for `target`."""
         if local_path(self.uri):
-            table_head = head.read(self.uri)
+            table_head = log_summary.read(self.uri)
             return table_head.txns if table_head else {}
-        self._newest_look = look = head.look(self.uri)
+        self._newest_look = look = log_summary.read_snapshot(self.uri)
         return look.txns if look else {}
 
-    def target(self, rows: Any) -> log.Table:
+    def target(self, rows: Any) -> table_snapshot.Table:
         """Open the table, made from the rows at first.
 
         Where a look is a round trip, it is the table as the traces have just shown it.
         """
         look, self._newest_look = self._newest_look, None
         if look is None:
-            return stage.target(self.config, self.uri, rows)
-        arbitrated.require(self.name, self.uri, look)
-        stage.check(self.config, look)
+            return target_table.open_or_create(self.config, self.uri, rows)
+        target_table.require_exclusive_commits(self.name, self.uri, look)
+        target_table.check(self.config, look)
         return look
 
     def compare(self, last: Publication) -> History:
-        return history.compare(self.uri, last)
+        return evidence.compare(self.uri, last)
 
     def proof_now(self, last: Publication) -> Publication | None:
-        return history.proof_now(self.uri, last)
+        return evidence.read_current_proof(self.uri, last)
 
     def locate_rows(self, handle: Handle, decision: int) -> Landed:
-        txn_version = evidence.version(decision, handle["folder"])
-        version = history.published_version(self.uri, handle["app_id"], txn_version)
+        txn_version = txn_identifiers.txn_version(decision, handle["folder"])
+        version = evidence.find_published_version(self.uri, handle["app_id"], txn_version)
         return Landed(handle["table_id"], version, handle["folder"], handle["files"], "merge" not in handle)
 
     def check_replace(self, old: Handle) -> None:
-        replacing.check(self.config, self.uri, old)
+        replacement.check(self.config, self.uri, old)
 
     def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
-        return replacing.retraction(self.config, self.uri, txn, olds)
+        return replacement.make_retraction(self.config, self.uri, txn, olds)
 
     def discard(self, txn: Transaction, handle: Handle | None) -> None:
         """Delete the nested table of `txn`, unless the target's log refers to it."""
-        staged_folders.delete(self.uri, log.STAGED + txn.name)
+        staged_folders.delete(self.uri, txn_identifiers.STAGED_PREFIX + txn.name)
 
     def leftovers(self, prefix: str) -> list[Transaction]:
         """List the transactions whose nested table is there, and of which the outcome is not recorded."""
         return staged_folders.list_unsettled(self.uri, prefix)
 
     def holds(self, txn: Transaction) -> bool:
-        return staged_folders.is_unsettled(self.uri, log.STAGED + txn.name)
+        return staged_folders.is_unsettled(self.uri, txn_identifiers.STAGED_PREFIX + txn.name)
 
     def swept_ago(self, prefix: str) -> float | None:
         return staged_folders.swept_ago(self.uri, f"{prefix}-{self.name}")
@@ -393,20 +390,21 @@ class DeltaWriter(
         staged_folders.note_swept(self.uri, f"{prefix}-{self.name}")
 
     def release(self, txn: Transaction) -> None:
-        staged_folders.settle(self.uri, log.STAGED + txn.name)
+        staged_folders.settle(self.uri, txn_identifiers.STAGED_PREFIX + txn.name)
 
     def read_staged(self, handle: Handle) -> Any:
-        return gate_view.batches(f"{self.uri.rstrip('/')}/{log.rows_folder(handle)}")
+        return staged_table.read_batches(f"{self.uri.rstrip('/')}/{staged_table.rows_folder(handle)}")
 
     def staged_frame(self, handle: Handle, spark: Any) -> Any:
-        return strict_reader(spark).format("delta").load(spark_uri(f"{self.uri.rstrip('/')}/{log.rows_folder(handle)}"))
+        uri = spark_uri(f"{self.uri.rstrip('/')}/{staged_table.rows_folder(handle)}")
+        return strict_reader(spark).format("delta").load(uri)
 
     def columns(self) -> list[str] | None:
-        target = None if self.config.add_columns else log.open_table(self.uri)
-        return log.column_names(target) if target else None
+        target = None if self.config.add_columns else table_files.open_table(self.uri)
+        return table_snapshot.column_names(target) if target else None
 
     def types(self) -> Mapping[str, Any] | None:
-        target = None if self.config.add_columns else log.open_table(self.uri)
+        target = None if self.config.add_columns else table_files.open_table(self.uri)
         return json.loads(target.schema().to_json()) if target else None
 
     def _open_target(self, handle: Handle, last: Publication | None) -> DeltaTable:
@@ -418,14 +416,14 @@ class DeltaWriter(
             OutcomeUnknown: its log cannot be read.
         """
         try:
-            target = log.open_table(self.uri)
+            target = table_files.open_table(self.uri)
         except DeltaError as error:
             raise errors.unreadable(handle, error) from error
         table_id = str(target.metadata().id) if target else None
         if target is None or table_id != handle["table_id"]:
-            if last is not None and not history.is_elsewhere(self.uri, last) and table_id != last.proof["table_id"]:
+            if last is not None and not evidence.is_elsewhere(self.uri, last) and table_id != last.proof["table_id"]:
                 why = f"It is another table (id {table_id})." if table_id else "There is no table."
-                raise history.went_back(self.name, self.uri, last, why)
+                raise evidence.refuse_target_that_went_back(self.name, self.uri, last, why)
             raise errors.another_table(self.name, self.uri, handle, table_id)
         return target
 
@@ -438,11 +436,13 @@ class DeltaWriter(
             TargetWentBack: the snapshot lacks what was published before.
             CannotPublish: what it shows is no evidence, because the table deletes transaction identifiers.
         """
-        version = evidence.version(decision, handle["folder"])
-        outcome = evidence.outcome(self.name, handle, target.transaction_version(handle["app_id"]), version)
+        version = txn_identifiers.txn_version(decision, handle["folder"])
+        outcome = evidence.find_outcome(self.name, handle, target.transaction_version(handle["app_id"]), version)
         if outcome is None:
             errors.refuse_expiring_evidence(self.name, self.uri, target.metadata().configuration)
-            history.require(self.name, self.uri, last, str(target.metadata().id), target.transaction_version)
+            evidence.require_last_publication(
+                self.name, self.uri, last, str(target.metadata().id), target.transaction_version
+            )
         return outcome
 
     def _outcome_now(self, handle: Handle, decision: int, last: Publication | None) -> Outcome | None:
@@ -450,27 +450,32 @@ class DeltaWriter(
 
     def _close(self, target: DeltaTable, app_id: str, decision: int) -> None:
         """Close the decision with a commit without rows. The caller has to read from the table whether it did."""
-        version = evidence.given_up(decision)
-        if log.takes_plain_append(target):
-            through_spark.mark(self._spark, self.name, self.uri, target, app_id, version)
+        version = txn_identifiers.closing_version(decision)
+        if table_features.find_unsupported(target):
+            spark_append.commit_version(self._spark, self.name, self.uri, target, app_id, version)
             return
         with suppress(CommitFailedError):  # another writer was first: there is another look
-            entry.commit(target, [], [], app_id, version)
+            commits.commit_entry(target, [], [], app_id, version)
 
     def _publish(
-        self, target: DeltaTable, handle: Handle, decision: int, last: Publication | None, cache: merge.Known | None
+        self,
+        target: DeltaTable,
+        handle: Handle,
+        decision: int,
+        last: Publication | None,
+        cache: merge.MergeCache | None,
     ) -> Outcome:
         """Publish to that snapshot of the target, which shows no outcome yet.
 
         Args:
-            cache: of a publication of changes, see `_merge_cache`.
+            cache: of a publication of changes, see `rehearsal.make_merge_cache`.
         Raises:
             CommitFailedError: another writer was first.
         """
-        folder = log.rows_folder(handle)
-        version = evidence.version(decision, handle["folder"])
-        adds = log.staged_adds(self.uri, folder, 1)
-        missing = log.missing_files(self.uri, folder, adds)
+        folder = staged_table.rows_folder(handle)
+        version = txn_identifiers.txn_version(decision, handle["folder"])
+        adds = staged_table.read_adds(self.uri, folder, 1)
+        missing = staged_table.list_missing_files(self.uri, folder, adds)
         if missing or len(adds) != handle["files"]:
             outcome = self._outcome_now(handle, decision, last)
             if outcome:
@@ -480,22 +485,13 @@ class DeltaWriter(
         altered = schema.is_altered(target, handle)
         if cache is not None:
             changes.refuse(self.name, target, handle, altered)
-            from onceonly.sinks.delta import merge  # with pandas, which takes a second
+            from onceonly.sinks.delta import merge
 
             return merge.publish(target, self.uri, handle, version, adds, cache)
-        replaced = replacing.find_replaced_files(self.name, target, handle, adds, altered)
+        replaced = replacement.find_replaced_files(self.name, target, handle, adds, altered)
         if handle["publish"] == "spark" or altered:
             read_outcome = partial(self._outcome_now, handle, decision, last)
-            return through_spark.publish(self._spark, self.name, self.uri, handle, version, read_outcome)
-        target_adds = log.as_target_adds(adds, folder, target)
-        entry.commit(target, target_adds, log.as_removes(replaced), handle["app_id"], version)
+            return spark_append.publish(self._spark, self.name, self.uri, handle, version, read_outcome)
+        target_adds = staged_table.to_target_adds(adds, folder, target)
+        commits.commit_entry(target, target_adds, table_files.to_removes(replaced), handle["app_id"], version)
         return Outcome(detail={"rows": handle["rows"]})
-
-
-def _merge_cache(handle: Handle) -> merge.Known | None:
-    """Return what a publication of changes keeps from try to try; None: these are no changes."""
-    if "merge" not in handle:
-        return None
-    from onceonly.sinks.delta import merge
-
-    return merge.Known()

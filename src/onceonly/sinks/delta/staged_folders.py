@@ -2,21 +2,30 @@
 
 Until its outcome is recorded a staged folder has a log of its own. Then the log goes and a mark takes its place beside
 the data files, which are the target's: its VACUUM takes them in time, and what is left of the folder then goes too.
+
+Whether the target refers to a folder, or has since it was staged, its log entries since then say: the folder's own log
+names the version at which it was staged, and the content of that version's entry, so that another history of the table
+is not taken for this one. Where that is not known (entries were cleaned up, a copy of the table was restored) the list
+of all files decides.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow.fs as pafs
 
 from onceonly.checkpoint.model import Transaction
-from onceonly.sinks.delta import log, references
-from onceonly.sinks.delta.log import LOG, STAGED
+from onceonly.delta import log_files, log_summary, table_files
+from onceonly.delta.log_files import LOG_FOLDER
+from onceonly.delta.txn_identifiers import STAGED_PREFIX
+from onceonly.sinks.delta import staged_table
 from onceonly.storage import folders
 from onceonly.storage.objects import Objects
 from onceonly.storage.own_paths import OwnPath
@@ -24,18 +33,19 @@ from onceonly.storage.paths import local_path
 
 MARK = "_settled"
 SETTLED = "The outcome is recorded; what is here is the table's.\n"
-SWEPT = f"{LOG}/.onceonly.swept."  # before a prefix and a sink; readers of the log pass over what is no entry
+SWEPT = f"{LOG_FOLDER}/.onceonly.swept."  # before a prefix and a sink; readers of the log pass over what is no entry
 MAX_PARALLEL_LISTINGS = 16
+MAX_ENTRIES_SEARCHED = 2_000  # entries: more take longer to read than the list of all files
 
 
 def delete(uri: str, folder: str) -> None:
     """Delete a staged folder, unless the target refers to it or did."""
-    files, own = log.file_system(uri), OwnPath(uri, folder)
+    files, own = table_files.open_folder(uri), OwnPath(uri, folder)
     if not _exists(files, folder):
         return
     contents = _contents(files, folder)
     # A folder with nothing but its log never got rows. One with the mark is the target's, whatever the log shows.
-    if contents <= {LOG} or (MARK not in contents and not references.refers(uri, folder)):
+    if contents <= {LOG_FOLDER} or (MARK not in contents and not has_reference(uri, folder)):
         _delete(files, own)
 
 
@@ -43,20 +53,20 @@ def settle(uri: str, folder: str) -> None:
     """Delete what only publishing needed, as the outcome is recorded; all of the folder where no data is left."""
     if not local_path(uri):
         return _settle_stored(Objects(uri), OwnPath(uri, folder))
-    files = log.file_system(uri)
+    files = table_files.open_folder(uri)
     contents = _contents(files, folder)
-    if not contents - {MARK, LOG}:
+    if not contents - {MARK, LOG_FOLDER}:
         _delete(files, OwnPath(uri, folder))
         return
     with suppress(FileNotFoundError):  # another process does it too
         # The mark comes first: if the process dies here, the folder has both, and is settled again.
         if MARK not in contents:
-            log.write(files, f"{folder}/{MARK}", SETTLED)
+            table_files.write_text(files, f"{folder}/{MARK}", SETTLED)
         for name in sorted(contents):  # of a merge's copies the log goes, too: a VACUUM would never delete it
-            if name == LOG:
-                _delete(files, OwnPath(uri, f"{folder}/{LOG}"))
-            elif name.startswith(log.COPIES):
-                _delete(files, OwnPath(uri, f"{folder}/{name}/{LOG}"))
+            if name == LOG_FOLDER:
+                _delete(files, OwnPath(uri, f"{folder}/{LOG_FOLDER}"))
+            elif name.startswith(staged_table.COPY_PREFIX):
+                _delete(files, OwnPath(uri, f"{folder}/{name}/{LOG_FOLDER}"))
 
 
 def _settle_stored(files: Objects, own: OwnPath) -> None:
@@ -66,8 +76,8 @@ def _settle_stored(files: Objects, own: OwnPath) -> None:
     """
     paths = [file.path for file in files.list_objects(own.name) if file.size]
     contents = _names(paths, own.name)
-    logs = [path for path in paths if f"/{LOG}/" in path]
-    if not contents - {MARK, LOG}:
+    logs = [path for path in paths if f"/{LOG_FOLDER}/" in path]
+    if not contents - {MARK, LOG_FOLDER}:
         return _delete_marked(own) if folders.is_marked_store(own.root) else files.unlink(paths)
     if MARK not in contents:
         files.write(f"{own.name}/{MARK}", SETTLED.encode())
@@ -76,7 +86,7 @@ def _settle_stored(files: Objects, own: OwnPath) -> None:
 
 def is_unsettled(uri: str, folder: str) -> bool:
     """Return whether the folder is there, and its outcome not recorded."""
-    files = log.file_system(uri)
+    files = table_files.open_folder(uri)
     return _exists(files, folder) and _is_unsettled(uri, files, folder)
 
 
@@ -85,15 +95,19 @@ def list_unsettled(uri: str, prefix: str) -> list[Transaction]:
 
     Cost: a listing of each such folder, whatever else the table holds.
     """
-    files = log.file_system(uri)
-    names = [info.base_name for info in log.entries(uri) if info.base_name.startswith(f"{STAGED}{prefix}-")]
+    files = table_files.open_folder(uri)
+    names = [
+        info.base_name
+        for info in table_files.list_folder(uri)
+        if info.base_name.startswith(f"{STAGED_PREFIX}{prefix}-")
+    ]
     with ThreadPoolExecutor(MAX_PARALLEL_LISTINGS) as pool:
         answers = list(pool.map(lambda folder: _is_unsettled(uri, files, folder), names))
     transactions = []
     for name, is_one in zip(names, answers, strict=True):
         if not is_one:
             continue
-        txn = Transaction.parse(name.removeprefix(STAGED))
+        txn = Transaction.parse(name.removeprefix(STAGED_PREFIX))
         if txn:
             transactions.append(txn)
     return transactions
@@ -104,7 +118,7 @@ def swept_ago(uri: str, names: str) -> float | None:
 
     They are by the clocks of the storage and of this machine.
     """
-    info: pafs.FileInfo = log.file_system(uri).get_file_info(SWEPT + names)
+    info: pafs.FileInfo = table_files.open_folder(uri).get_file_info(SWEPT + names)
     if info.type != pafs.FileType.File or not info.mtime_ns:
         return None
     age: float = time.time() - info.mtime_ns / 1e9
@@ -113,9 +127,9 @@ def swept_ago(uri: str, names: str) -> float | None:
 
 def note_swept(uri: str, names: str) -> None:
     """Record that all leftovers were looked for, just now."""
-    files = log.file_system(uri)
-    if _exists(files, LOG):  # else there is no table yet
-        log.write(files, SWEPT + names, "All leftovers were looked for.\n")
+    files = table_files.open_folder(uri)
+    if _exists(files, LOG_FOLDER):  # else there is no table yet
+        table_files.write_text(files, SWEPT + names, "All leftovers were looked for.\n")
 
 
 def _is_unsettled(uri: str, files: pafs.FileSystem, folder: str) -> bool:
@@ -127,7 +141,7 @@ def _is_unsettled(uri: str, files: pafs.FileSystem, folder: str) -> bool:
     if not infos and folders.is_marked_store(uri):
         return False  # of accounts with hierarchical namespaces, clients do not show the empty folders that are left
     contents = _names(_paths_with_content(infos), folder)
-    return MARK not in contents or any(f"/{LOG}/" in info.path for info in infos) or len(contents) == 1
+    return MARK not in contents or any(f"/{LOG_FOLDER}/" in info.path for info in infos) or len(contents) == 1
 
 
 def _contents(files: pafs.FileSystem, folder: str) -> set[str]:
@@ -163,3 +177,58 @@ def _delete(files: pafs.FileSystem, own: OwnPath) -> None:
 def _delete_marked(own: OwnPath) -> None:
     """Delete a folder on a store that marks folders. delta-rs takes escapes in the table's URI for what they mean."""
     folders.delete(OwnPath(unquote(own.root), own.name))
+
+
+# ---- whether the target refers to a folder
+
+
+def has_reference(uri: str, folder: str) -> bool:
+    """Return whether the table refers to the folder, or has since it was staged."""
+    in_log = _find_in_entries(uri, folder)
+    return _is_in_files(uri, folder) if in_log is None else in_log
+
+
+def _find_in_entries(uri: str, folder: str) -> bool | None:
+    """Return whether a log entry names the folder; None: they do not say."""
+    try:
+        files = table_files.open_folder(uri)
+        versions = _list_versions_since(uri, _find_staged_version(files, folder))
+        if versions is None:
+            return None
+        with ThreadPoolExecutor(log_summary.MAX_PARALLEL_READS) as pool:
+            return any(pool.map(lambda version: _has_folder(files, version, folder), versions))
+    except log_summary.LOG_ERRORS:
+        return None
+
+
+def _find_staged_version(files: pafs.FileSystem, folder: str) -> dict[str, Any] | None:
+    """Find the target's version as the folder's own log has it, if the target has that very version."""
+    identity = None
+    for line in table_files.read_lines(files, f"{folder}/{log_files.entry_path(0)}"):
+        action = json.loads(line)
+        if "commitInfo" in action:
+            identity = action["commitInfo"].get(staged_table.TARGET_VERSION_KEY)
+            break
+    if not identity or table_files.identify_version(files, identity["version"]) != identity:
+        return None
+    return dict(identity)
+
+
+def _list_versions_since(uri: str, identity: dict[str, Any] | None) -> range | None:
+    """Return the versions that were written since; None: not all of them are there, or too many."""
+    names = [info.base_name for info in table_files.list_folder(uri, log_files.LOG_FOLDER)]
+    newest = log_files.find_newest_version(names)
+    if identity is None or newest - identity["version"] > MAX_ENTRIES_SEARCHED:
+        return None
+    versions = range(identity["version"] + 1, newest + 1)
+    return versions if {f"{version:020}.json" for version in versions} <= set(names) else None
+
+
+def _has_folder(files: pafs.FileSystem, version: int, folder: str) -> bool:
+    """Return whether that log entry names a file in the folder."""
+    return any(f"{folder}/".encode() in line for line in table_files.read_lines(files, log_files.entry_path(version)))
+
+
+def _is_in_files(uri: str, folder: str) -> bool:
+    table = table_files.open_table(uri)
+    return table is not None and bool(table_files.select_in_folder(table_files.list_active_files(table), folder))

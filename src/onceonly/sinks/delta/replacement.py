@@ -11,16 +11,17 @@ from onceonly.checkpoint import model
 from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.checkpoint.sink import cannot_take_back
 from onceonly.counts import count
+from onceonly.delta import table_files, table_snapshot, txn_identifiers
 from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.pipeline.sinks import PARTITIONS, DeltaSink
-from onceonly.sinks.delta import changes, log, stage
+from onceonly.sinks.delta import changes, target_table
 
 RETRACTED_KEYS = ("folder", "files", "table_id")  # of a handle whose rows are retracted
 
 
 def check(config: DeltaSink, uri: str, old: Handle) -> None:
     """Refuse to replace rows unless each file with old rows has no other rows: only whole files can be removed."""
-    target = log.open_table(uri)
+    target = table_files.open_table(uri)
     if why := changes.why_irreplaceable(config, old) or _why_irreplaceable(target, old):
         raise InvalidPipeline(
             f"sink '{config.name}': the rows that are published in {uri} cannot be replaced.",
@@ -29,23 +30,23 @@ def check(config: DeltaSink, uri: str, old: Handle) -> None:
         )
 
 
-def retraction(config: DeltaSink, uri: str, txn: Transaction, olds: Sequence[Handle]) -> Handle:
+def make_retraction(config: DeltaSink, uri: str, txn: Transaction, olds: Sequence[Handle]) -> Handle:
     """Return a handle whose publication retracts the rows of others, see `Replaceable`."""
     for old in olds:
         if "where" in old or changes.why_irreplaceable(config, old):
             raise cannot_take_back(config.name)  # what they have replaced no longer exists
     for old in olds:
         check(config, uri, old)
-    target = log.open_table(uri)
+    target = table_files.open_table(uri)
     assert target is not None
     return {
         "kind": "delta",
         "uri": uri,
         "table_id": target.metadata().id,
-        "fingerprint": log.fingerprint(target),
+        "fingerprint": table_snapshot.fingerprint(target),
         "added": [],
         "app_id": txn.app_id,
-        "folder": log.STAGED + txn.name,
+        "folder": txn_identifiers.STAGED_PREFIX + txn.name,
         "publish": "delta-rs",
         **{"files": 0, "rows": 0, "bytes": 0},
         "retracts": [_retracted_rows(old) for old in olds],
@@ -85,7 +86,7 @@ def find_replaced_files(
 
 def _why_not_removable(target: DeltaTable, olds: list[Handle]) -> str | None:
     """Say why files of these handles cannot be removed from the table; None if they can."""
-    why = stage.only_appends(target)
+    why = target_table.why_append_only(target)
     for old in olds:
         why = why or _why_irreplaceable(target, old)
     return why
@@ -94,9 +95,9 @@ def _why_not_removable(target: DeltaTable, olds: list[Handle]) -> str | None:
 def _why_irreplaceable(target: DeltaTable | None, old: Handle) -> str | None:
     if target is None or target.metadata().id != old["table_id"]:
         return "The table no longer exists, or is another one."
-    if why := stage.only_appends(target):
+    if why := target_table.why_append_only(target):
         return why
-    files = log.in_folder(log.active_files(target), old["folder"])
+    files = table_files.select_in_folder(table_files.list_active_files(target), old["folder"])
     rewritten = old["files"] - len(files)
     if rewritten:
         return f"OPTIMIZE, UPDATE or DELETE rewrote {rewritten:,} of their {count(old['files'], 'file')}."
@@ -105,7 +106,7 @@ def _why_irreplaceable(target: DeltaTable | None, old: Handle) -> str | None:
 
 def _why_in_part(target: DeltaTable, files: Mapping[str, int]) -> str | None:
     """Say why these files cannot be removed, if so: delta-rs cannot remove a file that has a deletion vector."""
-    paths = log.deleted_in_part(target, files)
+    paths = table_files.select_partly_deleted(target, files)
     if not paths:
         return None
     return (
@@ -116,12 +117,14 @@ def _why_in_part(target: DeltaTable, files: Mapping[str, int]) -> str | None:
 
 def _replaced_files(target: DeltaTable, handle: Handle, adds: list[dict[str, Any]]) -> dict[str, int]:
     """Return path -> size of the files of replaced handles, and of the partitions or the condition to replace."""
-    files = log.active_files(target)
+    files = table_files.list_active_files(target)
     replaced: dict[str, int] = {}
     for old in model.replaced_handles(handle):
-        replaced |= log.in_folder(files, old["folder"])
+        replaced |= table_files.select_in_folder(files, old["folder"])
     where = handle.get("where")
     if where is not None:
-        alternatives = log.partitions(adds) if where == PARTITIONS else [[tuple(part) for part in where]]
-        replaced |= log.in_partitions(files, target, alternatives)
+        alternatives = (
+            table_files.partition_condition(adds) if where == PARTITIONS else [[tuple(part) for part in where]]
+        )
+        replaced |= table_files.select_in_partitions(files, target, alternatives)
     return replaced

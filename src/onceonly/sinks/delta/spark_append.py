@@ -2,48 +2,47 @@
 
 Spark appends the staged rows with `txnAppId`/`txnVersion`, Delta's idempotent write. It skips a version that is not
 above the one in the table, without a message. So the outcome is read from the table afterwards. On a local disk, the
-log store of Delta is safe only within one JVM, so publishing through Spark takes an exclusive lock (`lock.py`).
+log store of Delta is safe only within one JVM, so publishing through Spark takes an exclusive lock (`commits`).
+
+What Spark appends are new files. Everything else that a commit adds was staged before, and is counted and synced then.
 """
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from deltalake import DeltaTable
 
 from onceonly.checkpoint.model import Handle, Outcome
+from onceonly.counts import count
+from onceonly.delta import commits, log_files, table_features, table_files, table_snapshot
 from onceonly.errors import CannotPublish, InvalidPipeline, NotCommitted, OutcomeUnknown, first_sentence
-from onceonly.sinks.delta import lock, log, schema
+from onceonly.sinks.delta import schema, staged_table
 from onceonly.spark.conf import PARQUET_TIMES, temporary_conf
 from onceonly.spark.strict_reading import require_rows, strict_reader
-from onceonly.storage.paths import AZURE_LONG_SCHEMES, spark_uri
+from onceonly.storage import durability
+from onceonly.storage.paths import AZURE_LONG_SCHEMES, local_path, spark_uri
 
 Session = Callable[[], Any]
 LOG_STORE, ANY_STORE = "spark.delta.logStore.{}.impl", "spark.delta.logStore.class"
-REFUSALS = ("SCHEMA", "CONSTRAINT", "MISMATCH", "NOT_NULL", "MERGE_FIELDS")  # in the names of Delta's errors
-# Features of tables that Delta 4.4 on Spark writes. An older one may not: a rehearsal finds that before the decision.
-WRITABLE = {"appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns", "columnMapping"}
-WRITABLE |= {"identityColumns", "timestampNtz", "deletionVectors", "domainMetadata", "v2Checkpoint", "rowTracking"}
-WRITABLE |= {"icebergCompatV1", "icebergCompatV2", "icebergCompatV3", "clustering", "inCommitTimestamp"}
-WRITABLE |= {"inCommitTimestamp-preview", "typeWidening", "typeWidening-preview", "variantType", "variantType-preview"}
-WRITABLE |= {"variantShredding", "variantShredding-preview", "vacuumProtocolCheck", "allowColumnDefaults"}
-WRITABLE |= {"checkpointProtection", "materializePartitionColumns", "geospatial"}
-LAST_VERSION = 7  # of the writer
+REFUSAL_WORDS = ("SCHEMA", "CONSTRAINT", "MISMATCH", "NOT_NULL", "MERGE_FIELDS")  # in the names of Delta's errors
 UNSAFE = "S3SingleDriverLogStore"  # Delta's default on S3
 AZURE_RENAMES = (
     "Its log store on Azure renames a file. In an account without hierarchical namespaces that is a check and a "
     "copy, so the last of two writers can win."
 )
+MAX_FOLLOWING_COMMITS = 4  # commits after ours in which the table's own compaction is looked for
 
 
-def refuse_unwritable(sink: str, table: log.Table) -> None:
+def refuse_unwritable(sink: str, table: table_snapshot.Table) -> None:
     """Raise InvalidPipeline if the table has a feature that Spark cannot write either."""
     protocol = table.protocol()
-    unknown = sorted(set(protocol.writer_features or ()) - WRITABLE)
-    if protocol.min_writer_version > LAST_VERSION:
+    unknown = sorted(set(protocol.writer_features or ()) - table_features.SPARK_WRITABLE)
+    if protocol.min_writer_version > table_features.LAST_WRITER_VERSION:
         unknown.append(f"writer version {protocol.min_writer_version}")
     if unknown:
         raise InvalidPipeline(
@@ -78,7 +77,7 @@ def publish(
     """
     if why := _why_unsafe(uri, spark):
         raise _refusal(sink, uri, handle, f"The rows have to be written through Spark. {why}")
-    with lock.hold_exclusive(uri):
+    with commits.hold_exclusive(uri):
         outcome = read_outcome()
         if outcome:
             return outcome
@@ -107,8 +106,8 @@ def try_append(spark: Session, sink: str, uri: str, handle: Handle, target: Delt
     """
     if why := _why_unsafe(uri, spark):
         raise _refusal(sink, uri, handle, f"The rows have to be written through Spark. {why}")
-    folder = f"{handle['folder']}/{log.COPIES}{uuid.uuid4().hex[:12]}"
-    scratch = log.create_staged(target, folder, True, [], {})
+    folder = f"{handle['folder']}/{staged_table.COPY_PREFIX}{uuid.uuid4().hex[:12]}"
+    scratch = staged_table.create(target, folder, True, [], {})
     rows = _staged_rows(spark, uri, handle)
     rows = rows.drop(*handle.get("left_out", ()))
     try:
@@ -120,7 +119,7 @@ def try_append(spark: Session, sink: str, uri: str, handle: Handle, target: Delt
         raise _refusal(sink, uri, handle, explanation.why) from error
 
 
-def mark(spark: Session, sink: str, uri: str, target: DeltaTable, app_id: str, version: int) -> None:
+def commit_version(spark: Session, sink: str, uri: str, target: DeltaTable, app_id: str, version: int) -> None:
     """Set the version with a commit without rows. The caller has to read the outcome from the table.
 
     Raises:
@@ -128,7 +127,7 @@ def mark(spark: Session, sink: str, uri: str, target: DeltaTable, app_id: str, v
     """
     if why := _why_unsafe(uri, spark):
         raise _outcome_unknown(sink, uri, why)
-    with lock.hold_exclusive(uri):
+    with commits.hold_exclusive(uri):
         try:
             rows = strict_reader(spark()).format("delta").load(spark_uri(uri))
             _append(rows.drop(*schema.computed_columns(target)).limit(0), uri, app_id, version)
@@ -137,7 +136,9 @@ def mark(spark: Session, sink: str, uri: str, target: DeltaTable, app_id: str, v
 
 
 def _staged_rows(spark: Session, uri: str, handle: Handle) -> Any:
-    return strict_reader(spark()).format("delta").load(spark_uri(f"{uri.rstrip('/')}/{log.rows_folder(handle)}"))
+    return (
+        strict_reader(spark()).format("delta").load(spark_uri(f"{uri.rstrip('/')}/{staged_table.rows_folder(handle)}"))
+    )
 
 
 def _append(rows: Any, uri: str, app_id: str, version: int, merge: bool = False) -> None:
@@ -174,7 +175,7 @@ def _scheme(uri: str) -> str:
 def _explain(error: Exception, sink: str, uri: str, handle: Handle) -> OutcomeUnknown:
     """Return a refusal for schema and constraint errors. After any other error, the outcome is unknown."""
     text = str(error)
-    if "DELTA_" in text and any(word in text for word in REFUSALS):
+    if "DELTA_" in text and any(word in text for word in REFUSAL_WORDS):
         return _refusal(sink, uri, handle, first_sentence(error)[:500])
     return _outcome_unknown(sink, uri, first_sentence(error))
 
@@ -194,3 +195,59 @@ def _outcome_unknown(sink: str, uri: str, why: str) -> OutcomeUnknown:
         why[:500],
         "Nothing was deleted. Publishing again is safe: onceonly recover",
     )
+
+
+# ---- the files that Spark wrote
+
+
+def check_and_sync(sink: str, uri: str, handle: Handle, version: int) -> None:
+    """Check and sync what that version of the target added beside the staged files.
+
+    A table that compacts itself (`delta.autoOptimize.autoCompact`) does so in a commit that follows at once, by the
+    same call of Spark. Its files have replaced ours, so they are synced, too.
+
+    Raises:
+        OutcomeUnknown: rows are missing in it.
+        OSError: a file may be lost in a power failure. Nothing may follow from it.
+    """
+    adds = _read_adds(uri, version)
+    written = [add for add in adds if not unquote(add["path"]).startswith(f"{handle['folder']}/")]
+    if len(written) == len(adds) and "merge" not in handle:  # a merge may change nothing
+        _require_all_rows(sink, uri, handle, version, written)
+    for following_version in range(version + 1, version + 1 + MAX_FOLLOWING_COMMITS):
+        written += _read_adds(uri, following_version)
+    _sync(uri, written)
+
+
+def _read_adds(uri: str, version: int) -> list[dict[str, Any]]:
+    """Read the add actions of a log entry; none if there is no such entry. Entries are cleaned up days later."""
+    adds = []
+    try:
+        for line in table_files.read_lines(table_files.open_folder(uri), log_files.entry_path(version)):
+            action = json.loads(line) if b'"add"' in line else {}
+            if "add" in action:
+                adds.append(action["add"])
+    except FileNotFoundError:
+        return []
+    return adds
+
+
+def _require_all_rows(sink: str, uri: str, handle: Handle, version: int, adds: list[dict[str, Any]]) -> None:
+    rows = table_files.count_rows_and_bytes(adds, uri)[0]
+    if rows == handle["rows"]:
+        return
+    raise OutcomeUnknown(
+        f"sink '{sink}': version {version} of {uri} does not have all rows.",
+        f"{count(handle['rows'], 'row')} of {handle['folder']} had to be published, and Spark wrote {rows:,}.",
+        f"Nothing was deleted. The staged rows are in {uri}/{handle['folder']}. Compare them with that version, and "
+        "keep them until it is known what is missing.",
+        code="rows-differ",
+    )
+
+
+def _sync(uri: str, adds: list[dict[str, Any]]) -> None:
+    root = local_path(uri)
+    if root is None:
+        return
+    paths = [unquote(add["path"]) for add in adds if not urlsplit(add["path"]).scheme]
+    durability.sync_files([root / path for path in paths])

@@ -20,7 +20,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import ColumnProperties, DeltaTable, WriterProperties
 
-from onceonly.sinks.delta.statistics import FLOATS, Field, is_bounded, is_struct, is_unbounded, text
+from onceonly.delta.statistics import FLOATS, Field, is_bounded, is_struct, is_unbounded, to_json
 
 PREFIX_LENGTH = 32  # characters of a text, as Spark cuts them
 LAST_CHARACTER = "\U0010ffff"  # above every character that may have been cut off
@@ -42,7 +42,7 @@ def writer_properties(fields: Sequence[Field]) -> WriterProperties:
     return WriterProperties(compression="SNAPPY", default_column_properties=WITHOUT_STATISTICS, column_properties=exact)
 
 
-def of_file(source: Any, fields: Sequence[Field]) -> str:
+def read_statistics(source: Any, fields: Sequence[Field]) -> str:
     """Return what Parquet's own statistics of a file say, and what its values say where it has none.
 
     Args:
@@ -57,18 +57,18 @@ def of_file(source: Any, fields: Sequence[Field]) -> str:
         column_range, name = _read_range(file, column), column["name"]
         lows[name], highs[name] = column_range.tree("low"), column_range.tree("high")
         nulls[name] = column_range.tree("nulls")
-    return text({"numRecords": file.metadata.num_rows, "minValues": lows, "maxValues": highs, "nullCount": nulls})
+    return to_json({"numRecords": file.metadata.num_rows, "minValues": lows, "maxValues": highs, "nullCount": nulls})
 
 
 def recount(adds: list[dict[str, Any]], files: pafs.FileSystem, table: DeltaTable) -> list[dict[str, Any]]:
     """Return the add actions of files that delta-rs wrote into that table, with the statistics of what is in them."""
     fields = _columns(table)
-    return [{**add, "stats": _of_file_at(files, unquote(add["path"]), fields)} for add in adds]
+    return [{**add, "stats": _read_statistics_at(files, unquote(add["path"]), fields)} for add in adds]
 
 
-def _of_file_at(files: pafs.FileSystem, path: str, fields: Sequence[Field]) -> str:
+def _read_statistics_at(files: pafs.FileSystem, path: str, fields: Sequence[Field]) -> str:
     with files.open_input_file(path) as source:
-        return of_file(source, fields)
+        return read_statistics(source, fields)
 
 
 def _columns(table: DeltaTable) -> list[Field]:

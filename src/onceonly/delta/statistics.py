@@ -56,8 +56,8 @@ def settle(stats: str | None, schema: Field, partitions: Sequence[str], settings
     try:
         bounds = _Bounds(rows, _max_leaves(settings), _chosen_columns(settings)).check(fields, low, high, nulls)
     except _CannotState:
-        return text({"numRecords": rows})
-    return text({"numRecords": rows, **dict(zip(SIDES, bounds, strict=True))})
+        return to_json({"numRecords": rows})
+    return to_json({"numRecords": rows, **dict(zip(SIDES, bounds, strict=True))})
 
 
 def with_settled_statistics(adds: list[dict[str, Any]], table: Any) -> list[dict[str, Any]]:
@@ -197,10 +197,10 @@ def is_unbounded(kind: Any) -> bool:
     return not is_bounded(kind) and not is_struct(kind)
 
 
-def text(value: Any) -> str:
+def to_json(value: Any) -> str:
     """Return JSON in which decimals are numbers without an exponent, and infinities are as Spark writes them."""
     if isinstance(value, dict):
-        members = [f"{json.dumps(name, ensure_ascii=False)}:{text(member)}" for name, member in value.items()]
+        members = [f"{json.dumps(name, ensure_ascii=False)}:{to_json(member)}" for name, member in value.items()]
         return "{" + ",".join(members) + "}"
     if isinstance(value, Decimal):
         return format(value, "f")

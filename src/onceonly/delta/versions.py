@@ -6,10 +6,7 @@ Information", "In-Commit Timestamps".
 
 from __future__ import annotations
 
-import hashlib
 import io
-import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,14 +18,13 @@ from urllib.parse import unquote, urlsplit
 import pyarrow.fs as pafs
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
 
-from onceonly.storage import durability
+from onceonly.delta import table_files
+from onceonly.delta.durable_log import DurableLog
+from onceonly.delta.log_files import LOG_FOLDER, entry_path, find_entry_version, parse_actions
 from onceonly.storage.paths import local_path
 
-ENTRY = re.compile(r"(\d{20})\.json")
-LOG = "_delta_log"
-AT_ONCE = 16  # requests at the same time
+MAX_PARALLEL_REQUESTS = 16
 NO_DATE = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -75,7 +71,7 @@ class Version:
     transactions: Mapping[str, int]
 
 
-class TableLog:
+class VersionLog:
     """A reader of the log. Every call reads again; an entry never changes, unless the table is restored from a copy."""
 
     def __init__(self, uri: str) -> None:
@@ -91,14 +87,14 @@ class TableLog:
         """
         local_folder = local_path(self.uri)
         if local_folder:
-            _sync_log(durability.Log(local_folder))
+            _sync_log(DurableLog(local_folder))
         times = {}
-        for info in self._open_storage().get_file_info(pafs.FileSelector(LOG, allow_not_found=True)):
-            match = ENTRY.fullmatch(info.base_name)
-            if match:
-                times[int(match[1])] = info.mtime
+        for info in self._open_storage().get_file_info(pafs.FileSelector(LOG_FOLDER, allow_not_found=True)):
+            version = find_entry_version(info.base_name)
+            if version is not None:
+                times[version] = info.mtime
         if not times:
-            raise TableNotFoundError(f"no log in {self.uri}/{LOG}")
+            raise TableNotFoundError(f"no log in {self.uri}/{LOG_FOLDER}")
         newest = max(times)
         first = newest
         while first - 1 in times:
@@ -112,22 +108,18 @@ class TableLog:
     def versions(self, numbers: Iterable[int]) -> list[Version]:
         """Read these versions. Raises FileNotFoundError: one of the entries is not there any more."""
         storage = self._open_storage()
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        with ThreadPoolExecutor(MAX_PARALLEL_REQUESTS) as pool:
             return list(pool.map(lambda number: _to_version(number, _read_actions(storage, number)), numbers))
 
     def commit_times(self, numbers: Iterable[int]) -> dict[int, datetime | None]:
         """Read the in-commit timestamps of these versions."""
         storage = self._open_storage()
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        with ThreadPoolExecutor(MAX_PARALLEL_REQUESTS) as pool:
             return dict(pool.map(lambda number: (number, _find_commit_time(_read_actions(storage, number))), numbers))
 
     def mark(self, version: int) -> str | None:
         """Return a hash that tells this version from another one of the same number; None: its entry is not there."""
-        try:
-            with self._open_storage().open_input_stream(entry_path(version)) as stream:
-                return hashlib.file_digest(io.BufferedReader(stream), "sha256").hexdigest()
-        except FileNotFoundError:
-            return None
+        return table_files.hash_entry(self._open_storage(), version)
 
     def list_missing_files(self, files: Iterable[File]) -> list[str]:
         """Return the paths of files that are not there, or have another size."""
@@ -138,8 +130,8 @@ class TableLog:
             infos: list[pafs.FileInfo] = storage.get_file_info([file.path for file in part])
             return infos
 
-        parts = [files[start : start + AT_ONCE] for start in range(0, len(files), AT_ONCE)]
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        parts = [files[start : start + MAX_PARALLEL_REQUESTS] for start in range(0, len(files), MAX_PARALLEL_REQUESTS)]
+        with ThreadPoolExecutor(MAX_PARALLEL_REQUESTS) as pool:
             infos = list(chain.from_iterable(pool.map(read_infos, parts)))
         missing_paths = []
         for file, info in zip(files, infos, strict=True):
@@ -149,24 +141,17 @@ class TableLog:
 
     def _open_storage(self) -> pafs.FileSystem:
         """Return a file system whose root is the table's folder."""
-        local_folder = local_path(self.uri)
-        if local_folder:
-            return pafs.SubTreeFileSystem(str(local_folder), pafs.LocalFileSystem())
-        return pafs.PyFileSystem(DeltaStorageHandler(self.uri))
+        return table_files.open_folder(self.uri)
 
 
-def list_active_files(table: DeltaTable) -> list[File]:
+def list_table_files(table: DeltaTable) -> list[File]:
     """Return the files that a table's rows are in."""
     adds = table.get_add_actions()
     paths, sizes = adds["path"].to_pylist(), adds["size_bytes"].to_pylist()
     return [File(unquote(path), size, {}) for path, size in zip(paths, sizes, strict=True)]
 
 
-def entry_path(version: int) -> str:
-    return f"{LOG}/{version:020}.json"
-
-
-def _sync_log(log: durability.Log) -> None:
+def _sync_log(log: DurableLog) -> None:
     try:
         log.keep()
     except FileNotFoundError as error:
@@ -179,9 +164,7 @@ def _is_there(file: File, info: pafs.FileInfo) -> bool:
 
 def _read_actions(storage: pafs.FileSystem, number: int) -> Iterator[dict[str, Any]]:
     with storage.open_input_stream(entry_path(number)) as stream:
-        for line in io.BufferedReader(stream):
-            if line.strip():
-                yield json.loads(line)
+        yield from parse_actions(io.BufferedReader(stream))
 
 
 def _to_version(number: int, actions: Iterable[dict[str, Any]]) -> Version:

@@ -1,4 +1,4 @@
-"""A lock for writers to the log of a table on a local disk.
+"""Log entries that delta-rs writes, and the lock under which it does on a local disk.
 
 Writers through delta-rs exclude each other by the log itself. Spark's log store for local disks does not: it checks
 whether an entry exists, and then renames its own file over it. So a publisher through Spark takes the lock exclusively,
@@ -10,16 +10,46 @@ from __future__ import annotations
 import errno
 import fcntl
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO
+from typing import IO, Any
 
+from deltalake import CommitProperties, DeltaTable
+from deltalake import Transaction as DeltaTxn
+
+from onceonly.delta.log_files import LOG_FOLDER
 from onceonly.errors import OutcomeUnknown
 from onceonly.storage.paths import local_path
 
-NAME = ".onceonly.lock"  # in _delta_log, where readers ignore files that are not entries
+LOCK_NAME = ".onceonly.lock"  # in _delta_log, where readers ignore files that are not entries
 LOCK_TIMEOUT_SECONDS = 300.0
 UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+def commit_entry(
+    target: DeltaTable,
+    adds: Sequence[Any],
+    removes: Sequence[Any],
+    app_id: str,
+    version: int,
+    exactly_next: bool = False,
+) -> None:
+    """Write the log entry. Another commit since that snapshot may come between only if nothing is removed.
+
+    Args:
+        version: the evidence.
+        exactly_next: no other commit may come between, in any case.
+    Raises:
+        CommitFailedError: another one did, or it has published the same.
+    """
+    # delta-rs allows a removal in parallel to an OPTIMIZE of the same rows: so only commit the very next version
+    retries = 0 if removes or exactly_next else None
+    stamp = CommitProperties(app_transactions=[DeltaTxn(app_id, version)], max_commit_retries=retries)
+    columns = target.metadata().partition_columns
+    with hold_shared(target.table_uri):
+        target.create_write_transaction(
+            [*adds, *removes], "append", target.schema(), partition_by=columns, commit_properties=stamp
+        )
 
 
 @contextmanager
@@ -50,7 +80,7 @@ def _hold(uri: str, kind: int, dispensable: tuple[int, ...] = ()) -> Iterator[No
     if path is None:  # an object store excludes conflicting writers
         yield
         return
-    with open(path / "_delta_log" / NAME, "w") as lock:
+    with open(path / LOG_FOLDER / LOCK_NAME, "w") as lock:
         try:
             _take(lock, kind, uri)
         except OSError as error:
@@ -68,7 +98,8 @@ def _take(lock: IO[str], kind: int, uri: str) -> None:
             if time.monotonic() >= end:
                 raise OutcomeUnknown(
                     f"another process has been writing to {uri} for {LOCK_TIMEOUT_SECONDS:.0f} seconds.",
-                    f"It has locked {NAME} in _delta_log, and on a local disk no other process may write meanwhile.",
+                    f"It has locked {LOCK_NAME} in {LOG_FOLDER}, and on a local disk no other process may write "
+                    "meanwhile.",
                     "Wait until it ends, or end it, then: onceonly recover. Nothing was changed.",
                 ) from None
             time.sleep(0.05)

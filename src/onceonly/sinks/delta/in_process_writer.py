@@ -15,16 +15,16 @@ from typing import Any
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from onceonly.sinks.delta import file_statistics, log
+from onceonly.delta import file_statistics, log_files, table_files, table_snapshot
 from onceonly.spark.small_batch import collect_small_batch
 from onceonly.storage.objects import WRITTEN, Objects
 from onceonly.storage.paths import local_path
 
 FEATURES = {"appendOnly", "invariants"}  # of writers; the second means column metadata, which `_is_simple` refuses
-VERSIONS = (1, 2, 7)  # of the writer: the others mean more features, whether a table uses them or not
-PARTITIONED = {"byte", "short", "integer", "long", "date"}  # their values are written in one way only
-SIMPLE = {*PARTITIONED, "boolean", "string", "timestamp", "binary", "double", "float"}
-ONCE = CommitProperties(max_commit_retries=0)
+WRITER_VERSIONS = (1, 2, 7)  # of the writer: the others mean more features, whether a table uses them or not
+PARTITION_TYPES = {"byte", "short", "integer", "long", "date"}  # their values are written in one way only
+SIMPLE_TYPES = {*PARTITION_TYPES, "boolean", "string", "timestamp", "binary", "double", "float"}
+SINGLE_TRY = CommitProperties(max_commit_retries=0)
 
 
 def write(uri: str, rows: Any) -> bool:
@@ -37,8 +37,8 @@ def write(uri: str, rows: Any) -> bool:
 
 
 def _write(table: DeltaTable, rows: Any) -> bool:
-    names = log.column_names(table)
-    if not is_plain(table) or set(names) != set(rows.schema.names):
+    names = table_snapshot.column_names(table)
+    if not is_supported(table) or set(names) != set(rows.schema.names):
         return False
     collected = collect_small_batch(rows)
     if collected is None or not _is_valid_text(collected):
@@ -48,8 +48,8 @@ def _write(table: DeltaTable, rows: Any) -> bool:
             table,
             collected.select(names),
             mode="append",
-            writer_properties=file_statistics.writer_properties(log.column_fields(table)),
-            commit_properties=ONCE,
+            writer_properties=file_statistics.writer_properties(table_snapshot.column_fields(table)),
+            commit_properties=SINGLE_TRY,
         )
         _recount(table)
     return True
@@ -57,13 +57,13 @@ def _write(table: DeltaTable, rows: Any) -> bool:
 
 def _recount(table: DeltaTable) -> None:
     """Write into the log what is in the files. Nobody reads that entry yet, and nothing is staged if this dies."""
-    files, path = log.file_system(table.table_uri), log.entry(1)
-    actions = [json.loads(line) for line in log.lines(files, path)]
+    files, path = table_files.open_folder(table.table_uri), log_files.entry_path(1)
+    actions = [json.loads(line) for line in table_files.read_lines(files, path)]
     for action in actions:
         if "add" in action:
             (add,) = file_statistics.recount([action["add"]], files, table)
             action["add"] = add
-    log.write(files, path, "\n".join(map(json.dumps, actions)) + "\n")
+    table_files.write_text(files, path, "\n".join(map(json.dumps, actions)) + "\n")
 
 
 @contextmanager
@@ -77,9 +77,9 @@ def _local_table(uri: str) -> Iterator[DeltaTable]:
         return
     files = Objects(uri)
     with TemporaryDirectory(prefix="onceonly-") as scratch:
-        first, second = Path(scratch, log.entry(0)), Path(scratch, log.entry(1))
+        first, second = Path(scratch, log_files.entry_path(0)), Path(scratch, log_files.entry_path(1))
         first.parent.mkdir()
-        first.write_bytes(files.read(log.entry(0), WRITTEN))
+        first.write_bytes(files.read(log_files.entry_path(0), WRITTEN))
         yield DeltaTable(scratch)
         new_files = [path for path in Path(scratch).rglob("*.parquet") if path.is_file()]
         if second.exists():
@@ -91,16 +91,16 @@ def _local_table(uri: str) -> Iterator[DeltaTable]:
 def append(uri: str, rows: pa.Table, **options: Any) -> None:
     """Write rows, by delta-rs, as the next version of a table that is being staged."""
     with _local_table(uri) as table:
-        write_deltalake(table, rows, mode="append", commit_properties=ONCE, **options)
+        write_deltalake(table, rows, mode="append", commit_properties=SINGLE_TRY, **options)
 
 
-def is_plain(table: DeltaTable) -> bool:
+def is_supported(table: DeltaTable) -> bool:
     """Return whether rows of the right types are all that its writers have to know of."""
     protocol, metadata = table.protocol(), table.metadata()
     features = set(protocol.writer_features or []) | set(protocol.reader_features or [])
-    if not features <= FEATURES or protocol.min_writer_version not in VERSIONS or metadata.configuration:
+    if not features <= FEATURES or protocol.min_writer_version not in WRITER_VERSIONS or metadata.configuration:
         return False
-    return all(_is_simple(field, metadata.partition_columns) for field in log.column_fields(table))
+    return all(_is_simple(field, metadata.partition_columns) for field in table_snapshot.column_fields(table))
 
 
 def _is_simple(field: dict[str, Any], partitions: list[str]) -> bool:
@@ -108,8 +108,8 @@ def _is_simple(field: dict[str, Any], partitions: list[str]) -> bool:
     if not field["nullable"] or field["metadata"] or not isinstance(field["type"], str):
         return False
     if field["name"] in partitions:
-        return field["type"] in PARTITIONED
-    return field["type"] in SIMPLE or field["type"].startswith("decimal")
+        return field["type"] in PARTITION_TYPES
+    return field["type"] in SIMPLE_TYPES or field["type"].startswith("decimal")
 
 
 def _is_valid_text(rows: pa.Table) -> bool:

@@ -1,4 +1,4 @@
-"""What a table's log says of the table itself: its identity, and every transaction identifier.
+"""A summary of a table's log: the identity of the table, and every transaction identifier.
 
 A table library reads the list of all files before it answers. This reads three columns of the last log checkpoint, and
 the log entries since: of one file, of several parts, of format V2 (whose sidecars hold files alone), on any storage.
@@ -9,41 +9,33 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 
-from onceonly.delta import log_files
+from onceonly.delta import checkpoints, log_files, table_files, table_snapshot
+from onceonly.delta.table_snapshot import TableSnapshot
 from onceonly.errors import OutcomeUnknown
-from onceonly.sinks.delta import log
-from onceonly.sinks.delta.look import Look
 from onceonly.storage.objects import ListedObject, Objects
 from onceonly.storage.paths import local_path
 
-ENTRY = re.compile(r"(\d{20})\.json")
-CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10})|\.[0-9a-f-]{36})?\.(?:parquet|json)")
-CHECKPOINT_COLUMNS = ["txn.appId", "txn.version", "metaData", "protocol"]
 TABLE_ACTIONS = ("metaData", "protocol")  # what a table is; the newest of each counts
 # Key in the information of a commit: what the table is by then, so that no earlier entry has to be read.
 TABLE_KEY = "onceonly.table"
-LARGE = 32 << 10  # bytes: what is larger is not repeated in each commit
+MAX_SUMMARY_BYTES = 32 << 10  # bytes: what is larger is not repeated in each commit
 ACTION_MARKERS = tuple(f'"{name}"'.encode() for name in ("txn", *TABLE_ACTIONS, TABLE_KEY))  # of lines to parse
 MAX_CHECKPOINT_BYTES_AT_ONCE = 8 << 20  # a log checkpoint on an object store up to this is read in one request
 LOG_ERRORS = (OSError, ValueError, KeyError, DeltaError)  # of a log that cannot be read, or is no log
-CHECKPOINT_BATCH_ROWS = 4096  # of a log checkpoint, at a time: most of them are files
 MAX_PARALLEL_READS = 16  # entries read at the same time
 
 
 @dataclass(frozen=True)
-class Head:
+class LogSummary:
     """What a log says of one version of a table; `table_id` is None where it does not name it."""
 
     version: int
@@ -52,7 +44,7 @@ class Head:
     actions: Mapping[str, Mapping[str, Any]]  # its `metaData` and `protocol`, where the log has them
 
 
-def read(uri: str) -> Head | None:
+def read(uri: str) -> LogSummary | None:
     """Read the newest version; None: there is no table.
 
     Raises:
@@ -61,7 +53,7 @@ def read(uri: str) -> Head | None:
     return open_log(uri).head()
 
 
-def digest(uri: str, version: int) -> str | None:
+def read_digest(uri: str, version: int) -> str | None:
     """Return the SHA-256 of that log entry; None: it is no longer there.
 
     Raises:
@@ -69,16 +61,15 @@ def digest(uri: str, version: int) -> str | None:
     """
     try:
         if local_path(uri):
-            identity = log.identify_version(log.file_system(uri), version)
-            return identity["entry"] if identity else None
-        return hashlib.sha256(Objects(uri).read(log.entry(version))).hexdigest()
+            return table_files.hash_entry(table_files.open_folder(uri), version)
+        return hashlib.sha256(Objects(uri).read(log_files.entry_path(version))).hexdigest()
     except FileNotFoundError:
         return None
     except LOG_ERRORS as error:
-        raise _unreadable(uri, error) from error
+        raise _refuse_unreadable(uri, error) from error
 
 
-class Stored:
+class StoredLog:
     """The log of a table on an object store, as one listing shows it.
 
     Args:
@@ -87,7 +78,7 @@ class Stored:
 
     def __init__(self, uri: str, complete: bool = False) -> None:
         self.uri, self.files = uri, Objects(uri)
-        objects = self.files.list_objects(log.LOG) if complete else log_files.list_recent(self.files)
+        objects = self.files.list_objects(log_files.LOG_FOLDER) if complete else log_files.list_recent(self.files)
         self.objects_by_name: dict[str, ListedObject] = {file.name: file for file in objects}
 
     def lines(self, path: str) -> Iterator[bytes]:
@@ -97,11 +88,11 @@ class Stored:
     def open_input_file(self, path: str) -> pa.NativeFile:
         file = self.objects_by_name[path.rpartition("/")[2]]
         if file.size > MAX_CHECKPOINT_BYTES_AT_ONCE:
-            return log.file_system(self.uri).open_input_file(path)
+            return table_files.open_folder(self.uri).open_input_file(path)
         return pa.BufferReader(self.files.read(path, file.tag))
 
 
-Files: TypeAlias = "pafs.FileSystem | Stored"
+Files: TypeAlias = "pafs.FileSystem | StoredLog"
 
 
 class TableLog:
@@ -110,36 +101,36 @@ class TableLog:
     def __init__(self, uri: str, files: Files, names: list[str]) -> None:
         self.uri, self._files, self._names = uri, files, names
 
-    def head(self) -> Head | None:
+    def head(self) -> LogSummary | None:
         """Read the newest version; None: there is no table."""
-        newest = newest_version(self._names)
+        newest = log_files.find_newest_version(self._names)
         try:
             if newest < 0:
                 return None
-            if isinstance(self._files, Stored):
+            if isinstance(self._files, StoredLog):
                 return _read_backwards(self._files, newest)
             return _read_forwards(self._files, self._names, newest)
         except LOG_ERRORS as error:
-            raise _unreadable(self.uri, error) from error
+            raise _refuse_unreadable(self.uri, error) from error
 
     def digest(self, version: int) -> str | None:
         """Return the SHA-256 of that log entry; None: it is no longer there."""
-        if not isinstance(self._files, Stored):
-            return digest(self.uri, version)
+        if not isinstance(self._files, StoredLog):
+            return read_digest(self.uri, version)
         entry = self._files.objects_by_name.get(f"{version:020}.json")
         if entry is None:
-            return digest(self.uri, version)
+            return read_digest(self.uri, version)
         try:
             return hashlib.sha256(self._files.files.read(entry.path, entry.tag)).hexdigest()
         except FileNotFoundError:
             return None
         except LOG_ERRORS as error:
-            raise _unreadable(self.uri, error) from error
+            raise _refuse_unreadable(self.uri, error) from error
 
     def commit_info(self, version: int) -> dict[str, Any]:
         """Read what that commit says of itself; empty: nothing, or its log entry is no longer there."""
         try:
-            for line in _lines(self._files, log.entry(version)):
+            for line in _read_lines(self._files, log_files.entry_path(version)):
                 if b'"commitInfo"' not in line:
                     continue
                 info: dict[str, Any] | None = json.loads(line).get("commitInfo")
@@ -149,7 +140,7 @@ class TableLog:
         except (FileNotFoundError, KeyError):
             return {}
         except LOG_ERRORS as error:
-            raise _unreadable(self.uri, error) from error
+            raise _refuse_unreadable(self.uri, error) from error
 
 
 def open_log(uri: str) -> TableLog:
@@ -160,30 +151,30 @@ def open_log(uri: str) -> TableLog:
     """
     try:
         if not local_path(uri):
-            stored = Stored(uri)
+            stored = StoredLog(uri)
             return TableLog(uri, stored, list(stored.objects_by_name))
         # An empty file is no log checkpoint. An entry counts in any case.
-        infos = log.entries(uri, log.LOG)
-        names = [info.base_name for info in infos if info.size or ENTRY.fullmatch(info.base_name)]
-        return TableLog(uri, log.file_system(uri), names)
+        infos = table_files.list_folder(uri, log_files.LOG_FOLDER)
+        names = [info.base_name for info in infos if info.size or log_files.ENTRY_NAME.fullmatch(info.base_name)]
+        return TableLog(uri, table_files.open_folder(uri), names)
     except LOG_ERRORS as error:
-        raise _unreadable(uri, error) from error
+        raise _refuse_unreadable(uri, error) from error
 
 
-def table(uri: str) -> log.Table | None:
+def open_snapshot(uri: str) -> table_snapshot.Table | None:
     """Open the table there, as an append has to know it; None: there is none."""
-    return log.open_table(uri) if local_path(uri) else look(uri)
+    return table_files.open_table(uri) if local_path(uri) else read_snapshot(uri)
 
 
-def look(uri: str) -> Look | None:
+def read_snapshot(uri: str) -> TableSnapshot | None:
     """Read the newest version of a table on an object store; None: there is none.
 
     Raises:
         OutcomeUnknown: the log is not whole, or cannot be read.
     """
     try:
-        stored = Stored(uri)
-        newest = newest_version(stored.objects_by_name)
+        stored = StoredLog(uri)
+        newest = log_files.find_newest_version(stored.objects_by_name)
         if newest < 0:
             return None
         head = _read_backwards(stored, newest)
@@ -192,11 +183,11 @@ def look(uri: str) -> Look | None:
             raise ValueError(f"it does not tell {sorted(missing)}")
         digest = hashlib.sha256(stored.files.read(entry.path, entry.tag)).hexdigest() if entry else None
     except LOG_ERRORS as error:
-        raise _unreadable(uri, error) from error
-    return Look(uri, head.actions, head.txns, newest, digest)
+        raise _refuse_unreadable(uri, error) from error
+    return TableSnapshot(uri, head.actions, head.txns, newest, digest)
 
 
-def transactions(uri: str, app_id: str) -> Iterator[tuple[int, int]]:
+def read_txn_versions(uri: str, app_id: str) -> Iterator[tuple[int, int]]:
     """Yield (version of the table, number) of an application's transactions, newest first, as far as entries are left.
 
     Raises:
@@ -205,57 +196,47 @@ def transactions(uri: str, app_id: str) -> Iterator[tuple[int, int]]:
     try:
         files: Files
         if local_path(uri):
-            files = log.file_system(uri)
-            names = {info.base_name for info in log.entries(uri, log.LOG)}
+            files = table_files.open_folder(uri)
+            names = {info.base_name for info in table_files.list_folder(uri, log_files.LOG_FOLDER)}
         else:
-            files = Stored(uri, complete=True)
+            files = StoredLog(uri, complete=True)
             names = set(files.objects_by_name)
-        for version in range(newest_version(names), -1, -1):
+        for version in range(log_files.find_newest_version(names), -1, -1):
             if f"{version:020}.json" not in names:
                 return
-            for action in _read_actions(files, log.entry(version)):
+            for action in _read_actions(files, log_files.entry_path(version)):
                 txn = action.get("txn")
                 if txn and txn["appId"] == app_id:
                     yield version, txn["version"]
     except FileNotFoundError:  # cleaned up since the log was listed
         return
     except LOG_ERRORS as error:
-        raise _unreadable(uri, error) from error
+        raise _refuse_unreadable(uri, error) from error
 
 
-def newest_version(names: Iterable[str]) -> int:
-    """Return the newest version of a log with these files; -1 where there is none."""
-    newest = _last_checkpoint(names)[0]
-    for name in names:
-        match = ENTRY.fullmatch(name)
-        if match:
-            newest = max(newest, int(match[1]))
-    return newest
-
-
-def summary(before: Look, app_id: str, version: int) -> dict[str, Any]:
+def summarize_for_commit(before: TableSnapshot, app_id: str, version: int) -> dict[str, Any]:
     """Return what a commit after that look, with that transaction, says of the table; nothing, if it is much."""
     table_summary = {**before.actions, "txns": {**before.txns, app_id: version}}
-    return {TABLE_KEY: table_summary} if len(json.dumps(table_summary)) <= LARGE else {}
+    return {TABLE_KEY: table_summary} if len(json.dumps(table_summary)) <= MAX_SUMMARY_BYTES else {}
 
 
-def _read_backwards(stored: Stored, newest: int) -> Head:
+def _read_backwards(stored: StoredLog, newest: int) -> LogSummary:
     """Read from the newest entry down to one that shows what the table was by then, or to the last log checkpoint.
 
     The first request is for one entry, which is enough behind a commit of ours; each further round reads four times
     as many.
     """
-    start, _ = _last_checkpoint(stored.objects_by_name)
+    start, _ = log_files.find_last_checkpoint(stored.objects_by_name)
     actions: list[dict[str, Any]] = []
     last, round_size = newest, 1
     with ThreadPoolExecutor(MAX_PARALLEL_READS) as pool:
         while last > start:
-            paths = [log.entry(version) for version in range(max(last - round_size, start) + 1, last + 1)]
+            paths = [log_files.entry_path(version) for version in range(max(last - round_size, start) + 1, last + 1)]
             actions_by_entry = list(pool.map(lambda path: _read_actions(stored, path), paths))
             for entry_actions in reversed(actions_by_entry):
                 table_summary = _find_table_summary(entry_actions)
                 if table_summary:
-                    return _head(newest, [*_as_actions(table_summary), *actions])
+                    return _fold(newest, [*_as_actions(table_summary), *actions])
                 actions = [*entry_actions, *actions]
             last, round_size = last - len(paths), 4 * round_size
     return _read_forwards(stored, list(stored.objects_by_name), newest)
@@ -278,22 +259,24 @@ def _as_actions(table_summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     return actions
 
 
-def _read_forwards(files: Files, names: list[str], newest: int) -> Head:
+def _read_forwards(files: Files, names: list[str], newest: int) -> LogSummary:
     """Read the last log checkpoint and the entries since.
 
     Raises:
         FileNotFoundError: an entry is missing, or was cleaned up since the log was listed.
     """
-    start, parts = _last_checkpoint(names)
+    start, parts = log_files.find_last_checkpoint(names)
     entries = [f"{version:020}.json" for version in range(start + 1, newest + 1)]
     actions: list[dict[str, Any]] = []
     with ThreadPoolExecutor(MAX_PARALLEL_READS) as pool:
-        for file_actions in pool.map(lambda name: _read_actions(files, f"{log.LOG}/{name}"), [*parts, *entries]):
+        for file_actions in pool.map(
+            lambda name: _read_actions(files, f"{log_files.LOG_FOLDER}/{name}"), [*parts, *entries]
+        ):
             actions += file_actions
-    return _head(newest, actions)
+    return _fold(newest, actions)
 
 
-def _head(newest: int, actions: list[dict[str, Any]]) -> Head:
+def _fold(newest: int, actions: list[dict[str, Any]]) -> LogSummary:
     """Fold actions, oldest first: the last one of each kind counts."""
     txns: dict[str, int] = {}
     table_actions: dict[str, Mapping[str, Any]] = {}
@@ -305,61 +288,27 @@ def _head(newest: int, actions: list[dict[str, Any]]) -> Head:
             if action.get(name):
                 table_actions[name] = action[name]
     table_id = table_actions["metaData"]["id"] if "metaData" in table_actions else None
-    return Head(newest, table_id, txns, table_actions)
-
-
-def _last_checkpoint(names: Iterable[str]) -> tuple[int, list[str]]:
-    """Return (version, files) of the last log checkpoint of which every file is there; -1 where there is none."""
-    groups: dict[tuple[int, int], list[str]] = defaultdict(list)
-    for name in names:
-        if match := CHECKPOINT.fullmatch(name):
-            groups[int(match[1]), int(match[2] or 1)].append(name)
-    complete: dict[int, list[str]] = {}
-    for (version, number_of_parts), group in groups.items():
-        if len(group) >= number_of_parts:
-            complete[version] = sorted(group)
-    last = max(complete, default=-1)
-    return last, complete.get(last, [])
+    return LogSummary(newest, table_id, txns, table_actions)
 
 
 def _read_actions(files: Files, path: str) -> list[dict[str, Any]]:
     """Read the `txn`, `metaData` and `protocol` actions of a log entry or checkpoint."""
     if path.endswith(".parquet"):
-        return _read_checkpoint(files, path)
+        with files.open_input_file(path) as part:
+            return checkpoints.read_actions(part)
     # Most lines name a file. They are not parsed.
-    return [json.loads(line) for line in _lines(files, path) if _has_marker(line)]
+    return [json.loads(line) for line in _read_lines(files, path) if _has_marker(line)]
 
 
 def _has_marker(line: bytes) -> bool:
     return any(marker in line for marker in ACTION_MARKERS)
 
 
-def _lines(files: Files, path: str) -> Iterator[bytes]:
-    return files.lines(path) if isinstance(files, Stored) else log.lines(files, path)
+def _read_lines(files: Files, path: str) -> Iterator[bytes]:
+    return files.lines(path) if isinstance(files, StoredLog) else table_files.read_lines(files, path)
 
 
-def _read_checkpoint(files: Files, path: str) -> list[dict[str, Any]]:
-    actions: list[dict[str, Any]] = []
-    with files.open_input_file(path) as part:
-        checkpoint = pq.ParquetFile(part)
-        for batch in checkpoint.iter_batches(CHECKPOINT_BATCH_ROWS, columns=CHECKPOINT_COLUMNS, use_threads=False):
-            actions += _actions_in(batch)
-    return actions
-
-
-def _actions_in(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Return the few rows that are no file. (Without `drop_null`: it imports what takes longer than all of this.)"""
-    actions = []
-    for name in batch.schema.names:
-        if batch[name].null_count == len(batch):
-            continue
-        for value in batch[name].to_pylist():
-            if value:
-                actions.append({name: value})
-    return actions
-
-
-def _unreadable(uri: str, error: Exception) -> OutcomeUnknown:
+def _refuse_unreadable(uri: str, error: Exception) -> OutcomeUnknown:
     return OutcomeUnknown(
         f"it is not known what the log of {uri} shows.",
         f"{type(error).__name__}: {error}",
