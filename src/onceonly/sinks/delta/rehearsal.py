@@ -125,7 +125,7 @@ def make_merge_cache(handle: Handle) -> merge.MergeCache | None:
     """Return what a publication of changes keeps from try to try; None: these are no changes."""
     if "merge" not in handle:
         return None
-    from onceonly.sinks.delta import merge
+    from onceonly.sinks.delta import merge  # with pandas, which takes a second
 
     return merge.MergeCache()
 
@@ -143,7 +143,7 @@ def _refuse_altered(sink: str, uri: str, handle: Handle, altered: bool) -> None:
 def _merge(
     sink: str, uri: str, handle: Handle, target: DeltaTable, adds: list[dict[str, Any]], cache: merge.MergeCache
 ) -> None:
-    from onceonly.sinks.delta import merge
+    from onceonly.sinks.delta import merge  # with pandas, which takes a second
 
     try:
         merge.compute(target, uri, handle, adds, cache)

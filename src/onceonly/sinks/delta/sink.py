@@ -485,7 +485,7 @@ class DeltaWriter(
         altered = schema.is_altered(target, handle)
         if cache is not None:
             changes.refuse(self.name, target, handle, altered)
-            from onceonly.sinks.delta import merge
+            from onceonly.sinks.delta import merge  # with pandas, which takes a second
 
             return merge.publish(target, self.uri, handle, version, adds, cache)
         replaced = replacement.find_replaced_files(self.name, target, handle, adds, altered)
