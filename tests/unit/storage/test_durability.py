@@ -20,7 +20,7 @@ from onceonly.checkpoint.transaction_names import manifest_path
 from onceonly.delta import durable_log, table_files
 from onceonly.errors import NotCommitted, OutcomeUnknown
 from onceonly.pipeline.sinks import DeltaSink, FileSink
-from onceonly.sinks.delta import staged_table, target_table
+from onceonly.sinks.delta import schema, staged_table, target_table
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sinks.files import stage as filestage
 from onceonly.sinks.files.sink import FileWriter
