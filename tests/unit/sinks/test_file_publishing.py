@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from codes import raises
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
@@ -183,7 +184,7 @@ def test_given_up_while_a_committer_hangs(lake: Lake, monkeypatch: pytest.Monkey
     handle, said = lake.stage(txn), []
     with monkeypatch.context() as patch:
         at_call(number, os, step, lambda: said.append(lake.sink.fence(handle, 1)), patch)
-        with pytest.raises(Fenced, match="was given up") as fenced:
+        with raises(Fenced, "sink-given-up") as fenced:
             lake.commit(handle)
     assert said == [None]
     assert "--give-up lake" in fenced.value.todo
@@ -299,14 +300,14 @@ def test_what_is_given_up_takes_nobodys_place(lake: Lake) -> None:
     assert lake.sink.fence(new, 2) is None
     assert lake.numbers() == lake.listed() == [10, 11, 12]
     lake.sink.check_replace(old)
-    with pytest.raises(InvalidPipeline, match="cannot be replaced"):
+    with raises(InvalidPipeline, "replaced-files-missing"):
         lake.sink.check_replace(new)
 
 
 def test_what_is_gone_can_be_given_up(lake: Lake) -> None:
     handle = lake.stage(transaction())
     lake.sink.discard(transaction(), None)
-    with pytest.raises(CannotPublish, match="a staged file no longer exists"):
+    with raises(CannotPublish, "staged-files-missing"):
         lake.commit(handle)
     assert lake.sink.fence(handle, 1) is None
 
@@ -328,7 +329,7 @@ def test_somebody_elses_file_of_our_name_stays_when_we_give_up(lake: Lake) -> No
     theirs = lake.folder / handle["files"][1]["final"]
     theirs.parent.mkdir(parents=True)
     theirs.write_text('{"n": 99}\n')
-    with pytest.raises(CannotPublish, match="with other content"):
+    with raises(CannotPublish, "name-taken"):
         lake.commit(handle)
     assert lake.sink.fence(handle, 1) is None
     assert lake.numbers() == [99]
@@ -341,7 +342,7 @@ def test_somebody_elses_file_of_our_name_stays_when_we_give_up(lake: Lake) -> No
 def test_another_transaction_has_published_the_same_epoch(lake: Lake) -> None:
     first, again = lake.stage(transaction(attempt=1)), lake.stage(transaction(attempt=2))
     lake.commit(first)
-    with pytest.raises(StateBehind, match="has already published epoch 1") as behind:
+    with raises(StateBehind, "state-behind") as behind:
         lake.commit(again)
     assert "onceonly state forward flights" in behind.value.todo
     assert lake.numbers() == lake.listed() == [10, 11, 12]
@@ -418,7 +419,7 @@ def test_what_is_no_manifest_of_ours_stops_the_commit_and_the_fence(lake: Lake, 
     manifest.parent.mkdir(parents=True)
     manifest.write_text(json.dumps({"txn": content, "files": []}) if content.startswith(STATE) else content)
     for act in (lake.commit, lambda handle: lake.sink.fence(handle, 1)):
-        with pytest.raises(CannotPublish, match="with other content") as refused:
+        with raises(CannotPublish, "name-taken") as refused:
             act(handle)
         assert str(manifest) in refused.value.why
     assert "is not a manifest of Onceonly" in lake.sink.evidence(handle)[0]
@@ -489,7 +490,7 @@ def test_a_forged_handle_touches_nothing(lake: Lake, tmp_path: Path, forge: Call
     before = sorted(tmp_path.rglob("*"))
     fence = lambda forged: lake.sink.fence(forged, 1)  # noqa: E731
     for act in (lake.commit, fence, lake.sink.evidence, lake.sink.check_replace, lake.sink.read_staged):
-        with pytest.raises((CannotPublish, InvalidPipeline), match="damaged or forged"):
+        with raises((CannotPublish, InvalidPipeline), "handle-damaged"):
             act(handle)
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -499,7 +500,7 @@ def test_another_target_is_refused_and_the_same_by_another_name_is_not(lake: Lak
     (tmp_path / "elsewhere").mkdir()
     elsewhere = FileWriter(lake.sink.config, str(tmp_path / "elsewhere" / "lake"))
     for _ in range(2):
-        with pytest.raises(CannotPublish, match="not the folder for which the rows were staged") as refused:
+        with raises(CannotPublish, "target-changed") as refused:
             elsewhere.commit(handle, 1, FakeReceipts(tmp_path / "receipts"))
         assert "ONCEONLY_HOME" in refused.value.todo
         (tmp_path / "elsewhere" / "lake").mkdir(exist_ok=True)
@@ -528,7 +529,7 @@ def test_a_target_that_no_link_reaches_from_where_its_rows_are_staged(
         link(old, new)
 
     monkeypatch.setattr(os, "link", across)
-    with pytest.raises(InvalidPipeline, match="files cannot be written") as refused:
+    with raises(InvalidPipeline, "target-on-another-device") as refused:
         lake.sink.stage(transaction(), NO_ROWS)
     assert "on another file system or mount" in refused.value.why
     assert "below the mount point" in refused.value.todo

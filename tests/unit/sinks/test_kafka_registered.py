@@ -10,6 +10,7 @@ from typing import Any
 import protos
 import pyarrow as pa
 import pytest
+from codes import raises
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from schema_registry import FakeRegistry, serving
 
@@ -80,7 +81,7 @@ def test_subjects_by_topic_and_by_record(server: FakeRegistry, subjects: Any, ex
 
 def test_nothing_is_registered_unless_that_was_chosen(server: FakeRegistry) -> None:
     for ask in (lambda: registered.heads(sink(), registry(server), part()), lambda: check(server, LATE)):
-        with pytest.raises(InvalidPipeline, match=r"is not registered(.|\n)*late-value(.|\n)*register=True"):
+        with raises(InvalidPipeline, "schema-not-registered"):
             ask()
     assert server.subjects == {}
 
@@ -99,9 +100,7 @@ def test_registering_again_is_the_same(server: FakeRegistry) -> None:
 def test_what_is_not_compatible_is_refused(server: FakeRegistry) -> None:
     server.register("late-value", LATE)
     for ask in (heads, check):
-        with pytest.raises(
-            InvalidPipeline, match=r"cannot be registered(.|\n)*not compatible(.|\n)*Nothing was written"
-        ):
+        with raises(InvalidPipeline, "schema-incompatible"):
             ask(server, MORE, register=True)
     assert server.subjects == {"late-value": [300]}
 
@@ -169,14 +168,14 @@ def test_schema_files_that_cannot_be_used(tmp_path: Path, name: str, content: by
     if content is not None:
         (tmp_path / name).write_bytes(content)
     format = {"json": "json", "avsc": "avro", "desc": "protobuf"}[name.rpartition(".")[2]]
-    with pytest.raises(InvalidPipeline, match=rf"'{name}' cannot be used(.|\n)*{why}(.|\n)*Nothing was written"):
+    with raises(InvalidPipeline, "schema-unusable"):
         registered.parts(sink(format=format, schema=name), tmp_path)
 
 
 def test_a_message_of_another_file_is_refused(tmp_path: Path) -> None:
     shop = protos.file(protos.message("Late"), imports=("money.proto",))
     (tmp_path / "late.desc").write_bytes(FileDescriptorSet(file=[shop]).SerializeToString())
-    with pytest.raises(InvalidPipeline, match="write the types of both into one file"):
+    with raises(InvalidPipeline, "schema-unusable"):
         registered.parts(sink(format="protobuf", schema="late.desc"), tmp_path)
 
 

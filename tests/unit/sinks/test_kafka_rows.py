@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from codes import raises
 
 from onceonly.errors import InvalidPipeline
 from onceonly.sinks.kafka import limits
@@ -64,7 +65,8 @@ def test_any_other_time_that_the_topic_takes_is_accepted(time):
 def test_a_time_too_far_ahead_is_refused():
     said = refused(USUAL, {"key": b"k", "timestamp": NOW}, {"key": b"k", "timestamp": NOW + 2 * HOUR})
     assert "row 101 of Spark partition 3 (key b'k') has the timestamp" in said
-    assert "too far in the future for topic 'out'.\nThe topic's message.timestamp.after.max.ms is 3,600,000" in said
+    assert "too far in the future for topic 'out'." in said
+    assert "The topic's message.timestamp.after.max.ms is 3,600,000" in said
 
 
 def test_a_time_too_far_back_is_refused_with_a_margin_for_the_time_until_it_is_written():
@@ -134,7 +136,7 @@ def test_a_header_whose_key_is_no_text_is_refused():
     headers = pa.ListArray.from_arrays([0, 1], pa.StructArray.from_arrays([keys, pa.array([b"v"])], ["key", "value"]))
     columns = dict(zip(SCHEMA.names, rows({}).batch.columns, strict=True)) | {"headers": headers}
     batch = pa.RecordBatch.from_arrays(list(columns.values()), schema=SCHEMA)
-    with pytest.raises(InvalidPipeline, match="UTF-8"):
+    with raises(InvalidPipeline, "row-not-accepted"):
         limits.check(Topics({"out": USUAL}), Rows("late", batch, 0, "here"))
 
 
@@ -147,9 +149,9 @@ def test_a_partition_that_is_not_there_is_refused(partition):
 def test_each_topic_is_asked_for_its_own_rows_alone():
     topics = Topics({"out": Topic(4, 1_048_588), "keyed": Topic(1, 1_048_588, keyed=True)})
     limits.check(topics, rows({"partition": 3}, {"topic": "keyed", "key": b"k", "partition": 0}))
-    with pytest.raises(InvalidPipeline, match="row 2 of Spark partition 3 for topic 'keyed' has no key"):
+    with raises(InvalidPipeline, "row-not-accepted"):
         limits.check(topics, rows({}, {}, {"topic": "keyed"}, {"topic": "keyed", "key": b"k"}))
-    with pytest.raises(InvalidPipeline, match=r"row 1 of .* has topic 'else'.*\nAllowed: keyed, out"):
+    with raises(InvalidPipeline, "row-not-accepted"):
         limits.check(topics, rows({}, {"topic": "else"}))
-    with pytest.raises(InvalidPipeline, match=r"row 0 of .* has topic None"):
+    with raises(InvalidPipeline, "row-not-accepted"):
         limits.check(topics, rows({"topic": None}))

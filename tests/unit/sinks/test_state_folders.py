@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from codes import raises
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.sink import Trace
@@ -110,7 +111,7 @@ FOREIGN: list[Mapping[str, Any]] = [
 def test_a_forged_handle_touches_nothing(root: Path, tmp_path: Path, wrong: Mapping[str, Any]) -> None:
     (tmp_path / "victim" / "changes").mkdir(parents=True)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(CannotPublish, match="damaged or forged"):
+    with raises(CannotPublish, "handle-damaged"):
         commit(root, handle(**wrong))
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -118,7 +119,7 @@ def test_a_forged_handle_touches_nothing(root: Path, tmp_path: Path, wrong: Mapp
 def test_a_forged_run_is_not_read(root: Path) -> None:
     run = {"folder": "../victim/changes", "rows": 1}
     before = handle(149, runs=[run], schema=CONFIG.schema, key=["page"])
-    with pytest.raises(InvalidPipeline, match="damaged or forged"):
+    with raises(InvalidPipeline, "handle-damaged"):
         StateWriter(CONFIG, str(root)).read(None, before)
 
 
@@ -128,7 +129,7 @@ def test_a_forged_run_is_not_read(root: Path) -> None:
 def test_a_state_that_was_given_up_is_not_published(root: Path) -> None:
     sink = StateWriter(CONFIG, str(root))
     assert [sink.fence(handle(), 7), sink.fence(handle(), 7)] == [None, None]
-    with pytest.raises(Fenced, match="was given up"):
+    with raises(Fenced, "sink-given-up"):
         commit(root, handle())
     assert not (root / transaction(150).name / DONE).exists()
     assert (root / transaction(150).name / "changes").exists()
@@ -152,7 +153,7 @@ def test_another_transaction_has_published_the_same_epoch(root: Path) -> None:
     """The state table was restored from an older copy, and numbers epochs again."""
     (root / transaction(150, attempt=2).name / "changes").mkdir(parents=True)
     commit(root, handle())
-    with pytest.raises(StateBehind, match="has already published epoch 150") as behind:
+    with raises(StateBehind, "state-behind") as behind:
         commit(root, handle(attempt=2))
     assert "onceonly state forward pages" in behind.value.todo
     assert not (root / transaction(150, attempt=2).name / DONE).exists()
