@@ -180,7 +180,7 @@ def test_storage_that_fails_is_no_answer(memory: Memory, monkeypatch: pytest.Mon
     def silent(self: folders.Folders, name: str) -> dict[str, int]:
         raise OSError("storage does not answer")
 
-    monkeypatch.setattr(folders.Folders, "files", silent)
+    monkeypatch.setattr(folders.Folders, "list_files", silent)
     for act in (memory.rehearse, lambda handle: memory.commit(handle, 3)):
         with pytest.raises((NotCommitted, OutcomeUnknown)) as unknown:
             act(handle)
@@ -308,7 +308,7 @@ def test_silent_folder_tells_nothing(memory: Memory, monkeypatch: pytest.MonkeyP
     def silent(self: folders.Folders, name: str) -> Any:
         raise OSError("storage does not answer")
 
-    monkeypatch.setattr(folders.Folders, "files", silent)
+    monkeypatch.setattr(folders.Folders, "list_files", silent)
     monkeypatch.setattr(folders.Folders, "has", silent)
     for ask in (memory.sink.compare, memory.sink.proof_now):
         with pytest.raises(OutcomeUnknown) as unknown:
