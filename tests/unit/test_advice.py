@@ -248,6 +248,7 @@ def advised() -> dict[str, str]:
         for path in sorted(SOURCE.rglob("*.py"))
         if path.relative_to(SOURCE).parts[0] != "dev"  # the demo's own broker and tables
         for text in texts(path)
+        if text not in error_codes.read_catalogue()
         for command in commands(text)
     }
     in_explanations = {
