@@ -26,7 +26,7 @@ OWNER = "onceonly_owner"  # key of an XCom of the plan task: the run's owner key
 class OnceonlyOperator(BaseOperator):
     """What all operators share: the coordinator, the run's owner key, and how errors become task outcomes."""
 
-    worked_on: int | None = None  # epoch, for the link
+    linked_epoch: int | None = None  # whose page the task links to
     reported_lineage: Lineage | None = None  # for OpenLineage
     settled_checkpoints: tuple[Checkpoint, ...] = ()  # whose verdict or abort was recorded here, whichever task it is
 
@@ -135,8 +135,8 @@ class CheckpointOperator(OnceonlyOperator):
         epoch = self.epoch
         if epoch is None:
             epoch = context["ti"].xcom_pull(task_ids=PLAN_TASK)
-        self.worked_on = None if epoch is None else int(epoch)
-        return self.worked_on
+        self.linked_epoch = None if epoch is None else int(epoch)
+        return self.linked_epoch
 
 
 def owner_of(context: Any) -> str:

@@ -36,7 +36,7 @@ class CheckpointLink(BaseOperatorLink):
     name = "Checkpoint"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        return checkpoint_page(getattr(operator.pipeline, "name", operator.pipeline), operator.worked_on)
+        return checkpoint_page(getattr(operator.pipeline, "name", operator.pipeline), operator.linked_epoch)
 
 
 class DocsLink(BaseOperatorLink):

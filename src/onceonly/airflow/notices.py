@@ -107,7 +107,7 @@ def write_message(context: Any) -> str:
     lines = [what, why]
     pipeline = getattr(task, "pipeline", None)
     if pipeline:
-        name, epoch = getattr(pipeline, "name", pipeline), getattr(task, "worked_on", None)
+        name, epoch = getattr(pipeline, "name", pipeline), getattr(task, "linked_epoch", None)
         lines.append(checkpoint_page(name, epoch))
     return "\n".join(lines)
 

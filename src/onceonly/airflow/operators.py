@@ -72,7 +72,7 @@ class PlanOperator(OnceonlyOperator):
         if checkpoint is None:
             why = descriptions.describe_held_offsets(planned.held_offsets) if planned.held_offsets else "nothing to do"
             raise AirflowSkipException(f"{self.pipeline.name}: no new data, {why}")
-        self.worked_on = checkpoint.epoch
+        self.linked_epoch = checkpoint.epoch
         if checkpoint.state is State.COMMITTED:
             raise AirflowSkipException(f"{self.pipeline.name} epoch {checkpoint.epoch}: {_why_committed(checkpoint)}")
         self._log_ranges(checkpoint)

@@ -39,8 +39,16 @@ class DriverTrigger(BaseTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the path and the arguments of this trigger, as Airflow stores them; none of them is secret."""
-        names = ("master", "driver", "report", "started", "deadline")
-        return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
+        return f"{type(self).__module__}.{type(self).__qualname__}", self._arguments()
+
+    def _arguments(self) -> dict[str, Any]:
+        return {
+            "master": self.master,
+            "driver": self.driver,
+            "report": self.report,
+            "started": self.started,
+            "deadline": self.deadline,
+        }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event, once the driver has ended or its time has been over for long enough."""
@@ -132,10 +140,10 @@ class DriverTrigger(BaseTrigger):
         return (), False
 
     def _open_driver(self) -> Driver:
-        return driver_of(self.serialize()[1])
+        return driver_of(self._arguments())
 
     def _event(self, state: str) -> TriggerEvent:
-        return TriggerEvent({**self.serialize()[1], "state": state})  # type: ignore[no-untyped-call]
+        return TriggerEvent({**self._arguments(), "state": state})  # type: ignore[no-untyped-call]
 
 
 def driver_of(event: Any) -> Driver:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from codes import raises
 from person import Person
 from unit.world import World, values
 
@@ -187,7 +188,7 @@ def test_failed_stage_of_a_run_is_not_staged_here(make):
     """Only what a rehearsal has ended: the rest is for the run's own stage task."""
     run = make()
     run.world.abort()
-    with pytest.raises(NotCommitted, match="not staged"):
+    with raises(NotCommitted, "not-staged"):
         run.commit()
     assert run.world.now().attempt == 1
 

@@ -71,7 +71,7 @@ def test_a_sink_in_doubt_is_told_with_what_to_do_and_the_page(chat: Chat) -> Non
     from onceonly.airflow import WebhookNotifier
 
     error = InDoubt("flights epoch 7: sink 'late' is in doubt.", "Its marker expired.", "onceonly resolve flights 7 …")
-    WebhookNotifier("chat")(failed(error, pipeline="flights", worked_on=7))
+    WebhookNotifier("chat")(failed(error, pipeline="flights", linked_epoch=7))
     ((path, said),) = chat.posted
     assert path == f"/services/{SECRET}"
     first, *error_lines, page = said["text"].split("\n")

@@ -5,6 +5,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from codes import raises
 from unit.world import World
 
 from onceonly.errors import NotCommitted
@@ -307,7 +308,7 @@ def test_what_is_done_is_done_although_its_report_cannot_be_read(world, monkeypa
     monkeypatch.setattr(job_report, "arrow_file_system", broken)
     known = driver.Driver("http://master:6066", "driver-1", "s3://lake/_jobs/one")
     work.Work("flights", 1, RUN)._require(True, known, "is staged", "FINISHED")
-    with pytest.raises(NotCommitted, match="left no report"):
+    with raises(NotCommitted, "driver-without-report"):
         work.Work("flights", 1, RUN)._require(False, known, "is planned, not staged", "FINISHED")
 
 
@@ -317,6 +318,6 @@ def test_the_task_forgets_a_driver_that_it_has_seen_ended(world, state):
     named(world)
     known = driver.Driver("http://master:6066", "driver-1", Report.for_job(world.state.uri, JOB).uri)
     ours = work.Work("flights", 1, RUN)
-    with pytest.raises(NotCommitted, match="left no report"):
+    with raises(NotCommitted, "driver-without-report"):
         ours._require(False, known, "is planned, not staged", state)
     assert bool(job_report.list_drivers(world.state)) == (state == triggers.TIMED_OUT_RUNNING)
