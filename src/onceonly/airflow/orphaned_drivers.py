@@ -44,7 +44,7 @@ def _stop(note: NamedDriver, cluster_of: ClusterOf) -> str:
         driver_state = driver.look()
     except OnceonlyError as error:
         return f"{name}, may still be running: {error}"
-    if driver_state.at_work:
+    if driver_state.is_at_work:
         return f"{name}, was asked to end"
     driver.forget()
     return f"{name}, is {driver_state.state}"

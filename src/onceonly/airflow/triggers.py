@@ -125,7 +125,7 @@ class DriverTrigger(BaseTrigger):
             driver_state = self._open_driver().look()
         except Exception as error:  # whatever it is, it says nothing about the driver: the task is not to fail of it
             return "", _explain(error)
-        if not driver_state.at_work:
+        if not driver_state.is_at_work:
             return driver_state.state, ""
         if driver_state.state != self._logged_state:  # it may wait in a queue, or for its image
             self._logged_state = driver_state.state

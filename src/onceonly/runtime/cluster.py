@@ -53,10 +53,10 @@ class ApplicationStatus:
     """The state of an application, in the cluster's own words."""
 
     state: str
-    at_work: bool
+    is_at_work: bool
 
 
-GONE = ApplicationStatus("GONE", at_work=False)  # the cluster does not know it
+GONE = ApplicationStatus("GONE", is_at_work=False)  # the cluster does not know it
 
 
 class Launcher(Protocol):

@@ -174,7 +174,7 @@ class Submission:
                 yield self._driver(application.application, report.uri), tag
         for record in recorded.values():
             driver = self._driver(record["driver"], record["report"])
-            if not record.get("ending") and driver.look().at_work:
+            if not record.get("ending") and driver.look().is_at_work:
                 yield driver, record["tag"]
 
     def _recorded_drivers(self) -> list[job_report.NamedDriver]:

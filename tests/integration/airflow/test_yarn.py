@@ -196,7 +196,7 @@ def test_a_submission_that_is_killed_leaves_no_application(world: World, yarn: Y
         made.run(print)
     killed.join()
     assert made._job is not None
-    assert all(not made._cluster.look(each).at_work for each in made._cluster.list_submitted(made._job))
+    assert all(not made._cluster.look(each).is_at_work for each in made._cluster.list_submitted(made._job))
     assert world.now.attempt == 0
 
 

@@ -104,7 +104,7 @@ def test_who_has_a_ticket_and_a_right_may_end_it(
             with raises(NotCommitted, "cluster-login-failed"):
                 ask()
         env.setenv("KRB5CCNAME", kdc.ticket("other"))
-        assert submitted.look().at_work
+        assert submitted.look().is_at_work
         with raises(NotCommitted, "cluster-refused", match=f"(?s){submitted.driver}.*other"):
             submitted.end()
     submitted.end()

@@ -95,7 +95,7 @@ def test_why_a_pod_waits_or_has_ended_is_told(api: ApiServer) -> None:
 def test_a_pod_that_was_just_made_is_at_work(api: ApiServer) -> None:
     api.pod("one", "Running", {}, NAME)
     del api.pods["one"]["status"]
-    assert cluster(api).look("one").at_work
+    assert cluster(api).look("one").is_at_work
 
 
 def test_a_pod_that_was_deleted_is_looked_at_and_not_found(api: ApiServer) -> None:

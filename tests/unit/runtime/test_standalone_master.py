@@ -38,7 +38,7 @@ def test_a_driver_that_the_master_does_not_know_is_gone(monkeypatch):
 @pytest.mark.parametrize(("said", "at_work"), [("UNKNOWN", True), ("OF_A_NEWER_SPARK", True), ("ERROR", False)])
 def test_only_a_state_that_is_an_end_ends_the_wait(monkeypatch, said, at_work):
     monkeypatch.setattr(standalone, "_ask", lambda *_: {**STATUS, "success": True, "driverState": said})
-    assert standalone.Standalone("http://master:6066").look("driver-1").at_work is at_work
+    assert standalone.Standalone("http://master:6066").look("driver-1").is_at_work is at_work
 
 
 # ---- what is known of a question without an answer

@@ -97,7 +97,7 @@ def test_another_web_server_does_not_say_that_an_application_is_gone(answer: tup
 @pytest.mark.parametrize("bad", [(502, "<html>"), (503, {"error": "x"}), (200, "Can not find any active RM.")])
 def test_a_proxy_whose_manager_is_down_is_passed_over(bad: tuple[int, Any]) -> None:
     with manager({"": bad}) as down, manager({"GET": app("RUNNING")}) as active:
-        assert driver.open_cluster(f"yarn+{down},{active}").look(ONE).at_work
+        assert driver.open_cluster(f"yarn+{down},{active}").look(ONE).is_at_work
 
 
 def test_a_user_without_a_name_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,8 +152,8 @@ def test_the_one_that_runs_is_waited_for_first(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_active_one_of_two_is_asked_and_nothing_is_sent_elsewhere() -> None:
     with manager({"": (307, "This is standby RM.")}) as standby, manager({"GET": app("RUNNING")}) as active:
-        assert driver.open_cluster(f"yarn+{standby},{active}").look(ONE).at_work
-        assert driver.open_cluster(f"yarn+http://127.0.0.1:1,{active}").look(ONE).at_work
+        assert driver.open_cluster(f"yarn+{standby},{active}").look(ONE).is_at_work
+        assert driver.open_cluster(f"yarn+http://127.0.0.1:1,{active}").look(ONE).is_at_work
         with raises(OutcomeUnknown, "cluster-unreachable"):
             driver.open_cluster(f"yarn+{standby}").look(ONE)
 
