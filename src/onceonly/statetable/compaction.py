@@ -14,11 +14,11 @@ from __future__ import annotations
 import shutil
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -37,7 +37,16 @@ from onceonly.storage.paths import local_path
 
 FULL_FILE_BYTES = 4 << 20  # a file of this size is not merged again, so that the cost does not grow with history
 MIN_AGE_SECONDS = 3600  # of what is removed
-FILE_COLUMNS = ["path", "size_bytes", "num_records", "min.seq", "max.seq"]  # of the log's record of a file
+
+
+class TableFile(NamedTuple):
+    """A file of rows, as the log records it: path, size, number of rows, and the numbers of the first and the last."""
+
+    path: str
+    bytes: int
+    rows: int
+    first_seq: int
+    last_seq: int
 
 
 def tidy(pipeline: str, uri: str, log: Log) -> None:
@@ -57,20 +66,22 @@ def tidy(pipeline: str, uri: str, log: Log) -> None:
 # ---- files of the table
 
 
-def list_files(table: DeltaTable) -> list[dict[str, Any]]:
-    """Return the log's record of each file, with the keys of `FILE_COLUMNS`, in the order of their rows."""
-    adds = pa.table(table.get_add_actions(flatten=True))
-    files: list[dict[str, Any]] = adds.select(FILE_COLUMNS).to_pylist() if adds.num_rows else []
-    return sorted(files, key=lambda file: file["min.seq"])
+def list_files(table: DeltaTable) -> list[TableFile]:
+    """Return the files of the table, in the order of their rows."""
+    files = []
+    for add in pa.table(table.get_add_actions(flatten=True)).to_pylist():
+        file = TableFile(add["path"], add["size_bytes"], add["num_records"], add["min.seq"], add["max.seq"])
+        files.append(file)
+    return sorted(files, key=lambda file: file.first_seq)
 
 
-def select_small(files: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def select_small(files: list[TableFile]) -> list[TableFile]:
     """Return, of all files of a table, those after the last full one.
 
     Files before it are never merged, even if a single row filled it.
     """
-    last = max((file["max.seq"] for file in files if file["size_bytes"] >= FULL_FILE_BYTES), default=0)
-    return [file for file in files if file["max.seq"] > last]
+    full_seqs = [file.last_seq for file in files if file.bytes >= FULL_FILE_BYTES]
+    return [file for file in files if file.last_seq > max(full_seqs, default=0)]
 
 
 def list_obsolete(table: DeltaTable) -> list[str]:
@@ -85,7 +96,7 @@ def list_obsolete(table: DeltaTable) -> list[str]:
 # ---- disks
 
 
-def _merge_files(table: DeltaTable, pipeline: str, small_files: list[dict[str, Any]], log: Log) -> None:
+def _merge_files(table: DeltaTable, pipeline: str, small_files: list[TableFile], log: Log) -> None:
     """Replace these files by one, as exactly the version after the one that was read.
 
     Where there is nothing to merge, the commit says that too: a query need not look for rows in small files.
@@ -105,25 +116,25 @@ def _merge_files(table: DeltaTable, pipeline: str, small_files: list[dict[str, A
     log.keep()
 
 
-def _query_rows(pipeline: str, uri: str, small_files: list[dict[str, Any]]) -> list[Row] | None:
+def _query_rows(pipeline: str, uri: str, small_files: list[TableFile]) -> list[Row] | None:
     """Return the rows of these files, in order; None where a row is missing, or is there twice."""
-    first_seq = min(file["min.seq"] for file in small_files)
-    last_seq = max(file["max.seq"] for file in small_files)
+    first_seq, last_seq = small_files[0].first_seq, max(file.last_seq for file in small_files)
     records = Query(pipeline, uri).find(f"seq >= {first_seq} AND seq <= {last_seq}", tuple(row_format.COLUMNS))
     rows = sorted(map(row_format.from_record, records), key=lambda row: row.seq)
     expected = list(range(first_seq, last_seq + 1))
-    if [row.seq for row in rows] != expected or len(rows) != sum(file["num_records"] for file in small_files):
+    recorded_rows = sum(file.rows for file in small_files)
+    if [row.seq for row in rows] != expected or len(rows) != recorded_rows:
         return None
     return rows
 
 
-def _remove_action(file: dict[str, Any]) -> Action:
+def _remove_action(file: TableFile) -> Action:
     return {
         "remove": {
-            "path": file["path"],
+            "path": file.path,
             "dataChange": False,
             "deletionTimestamp": now_millis(),
-            "size": file["size_bytes"],
+            "size": file.bytes,
             "extendedFileMetadata": True,
             "partitionValues": {},
         }
@@ -162,10 +173,8 @@ def _create_checkpoint(log: LocalLog, version: int) -> None:
         for name in list_obsolete(table):
             (log.table / name).unlink(missing_ok=True)
         table.create_checkpoint()
-        for name in (
-            log_files.checkpoint_path(version),
-            log_files.LAST_CHECKPOINT,
-        ):  # in this order: the second names the first
+        # In this order: the second file names the first.
+        for name in (log_files.checkpoint_path(version), log_files.LAST_CHECKPOINT):
             durability.write(log.table / name, (Path(scratch) / name).read_bytes())
 
 
@@ -204,10 +213,10 @@ def merge_on_store(log: StoreLog) -> bool:
         table_files = list_files(DeltaTable(scratch))
         small_files = select_small(table_files)
         old_rows = _read_rows(log, small_files)
-        last_seq = max((file["max.seq"] for file in table_files), default=0)
+        last_seq = max((file.last_seq for file in table_files), default=0)
         if old_rows is None or not _has_no_hole(last_seq, rows):
             return False
-        obsolete = [*(file["path"] for file in small_files), *(row_files.path_of(row.id) for row in rows)]
+        obsolete = [file.path for file in small_files] + [row_files.path_of(row.id) for row in rows]
         add = row_files.put(log.uri, [*old_rows, *rows], f"merged-{uuid.uuid4().hex}", changes=False)
         log.commit(newest + 1, Commit(MERGE, [add, *map(_remove_path_action, obsolete)]), None)
         _make_checkpoint(log, newest + 1, Path(scratch), rows[-1])
@@ -241,17 +250,19 @@ def _copy_log(log: StoreLog, entries: Sequence[Entry], newest: int, scratch: Pat
         (scratch / path).write_bytes(content)
 
 
-def _read_rows(log: StoreLog, small_files: Sequence[Mapping[str, Any]]) -> list[Row] | None:
+def _read_rows(log: StoreLog, small_files: Sequence[TableFile]) -> list[Row] | None:
     """Return the rows of these files, in order; None where a row is missing, or is there twice."""
     rows: list[Row] = []
     expected: list[int] = []
     for file in small_files:
-        rows += _rows_of(log, file["path"])
-        expected += range(file["min.seq"], file["max.seq"] + 1)
-    return rows if [row.seq for row in rows] == expected else None
+        rows += _read_file(log, file.path)
+        expected += range(file.first_seq, file.last_seq + 1)
+    if [row.seq for row in rows] != expected:
+        return None
+    return rows
 
 
-def _rows_of(log: StoreLog, path: str) -> list[Row]:
+def _read_file(log: StoreLog, path: str) -> list[Row]:
     """Return the rows of one file, in order."""
     records, schema = pq.read_table(pa.BufferReader(log.files.read(path))), row_format.arrow_schema()
     rows = map(row_format.from_record, records.select(schema.names).cast(schema).to_pylist())

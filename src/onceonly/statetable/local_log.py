@@ -46,9 +46,12 @@ class LocalLog:
         Raises:
             Damaged: the log is empty, and the table is not.
         """
-        names = self._file_names()
-        entries = [name for name in names if len(name) == ENTRY_NAME_LENGTH and name.endswith(".json")]
-        checkpoints = [name for name in names if name.endswith(".checkpoint.parquet") and name[0] != "."]
+        entries, checkpoints = [], []
+        for name in self._file_names():
+            if len(name) == ENTRY_NAME_LENGTH and name.endswith(".json"):
+                entries.append(name)
+            elif name.endswith(".checkpoint.parquet") and name[0] != ".":
+                checkpoints.append(name)
         if not entries and not checkpoints and any(self.table.glob("*.parquet")):
             raise Damaged(f"{self.folder} is empty, but there are files of rows.")
         newest = max(entries, default=None)  # as texts: all of them have the same number of digits

@@ -13,7 +13,6 @@ what it is: `relocate` (the original no longer exists) or `fork` (a second table
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -36,7 +35,6 @@ TRIED = "onceonly.arbitrates"  # of a table on an object store: writers have rac
 FORMAT = 3  # of the folder: a table for each pipeline
 PIPELINES = "_pipelines"  # hidden: a VACUUM of the empty table at the root would take its files for left over
 CONFIGURATION = {"delta.appendOnly": "true", FORMAT_KEY: str(FORMAT)}
-ATOMIC_SCHEMES = {*LOCAL_SCHEMES, "s3", "s3a", "gs", "az", "abfs", "abfss", "adl", "azure"}
 
 
 class Missing(InvalidPipeline):
@@ -208,11 +206,17 @@ def fork(uri: str) -> None:
 def check_atomic(uri: str) -> None:
     """Refuse storage on which two writers could both win a compare-and-set."""
     scheme = urlsplit(uri).scheme.lower()
-    unsafe = find_unsafe_setting() if scheme in ("s3", "s3a") else None
-    if scheme not in ATOMIC_SCHEMES or unsafe:
+    if scheme in LOCAL_SCHEMES:
+        return
+    from onceonly.storage import arbitration
+
+    obstacle = arbitration.find_unsafe_setting(uri)
+    if scheme not in arbitration.SCHEMES:
+        obstacle = f"Every decision needs put-if-absent, which '{scheme}://' is not known to support."
+    if obstacle:
         raise InvalidPipeline(
             f"{uri} cannot hold the state table.",
-            unsafe or f"Every decision needs put-if-absent, which '{scheme}://' is not known to support.",
+            obstacle,
             "Use a local or network file system, S3 with conditional put, GCS or Azure. Nothing was written.",
             code="store-not-arbitrating",
         )
@@ -254,15 +258,6 @@ def locate(uri: str) -> str:
     if path:
         return f"inode {path.stat().st_ino}"
     return uri.rstrip("/").replace("s3a://", "s3://", 1)
-
-
-def find_unsafe_setting() -> str | None:
-    """Return the setting in the environment by which writers on S3 do not exclude each other; None: there is none."""
-    if os.environ.get("AWS_S3_ALLOW_UNSAFE_RENAME", "").lower() in ("1", "true"):
-        return "AWS_S3_ALLOW_UNSAFE_RENAME is set: the last writer would win silently."
-    if os.environ.get("AWS_CONDITIONAL_PUT", "etag").lower() == "disabled":
-        return "AWS_CONDITIONAL_PUT is disabled: without put-if-absent the last writer would win silently."
-    return None
 
 
 def _open_delta_table(uri: str) -> DeltaTable | None:

@@ -73,7 +73,8 @@ class Head:
 
     def apply(self, row: Row, checkpoint: Checkpoint) -> Head:
         """Return the head once `row` has led to `checkpoint`."""
-        open_ = {epoch: seq for epoch, seq in self.open.items() if epoch != row.epoch}
+        open_ = dict(self.open)
+        open_.pop(row.epoch, None)
         if not checkpoint.state.is_settled:
             open_[row.epoch] = checkpoint.first_seq
         return Head(
@@ -107,8 +108,9 @@ class Head:
     def _missing_after(self, row: Row) -> Mapping[str, int]:
         if row.event not in (Event.MISSING, Event.FOUND) or not row.sink:
             return self.missing
-        number = self.missing.get(row.sink, 0) + (1 if row.event is Event.MISSING else -1)
-        numbers = {sink: count for sink, count in self.missing.items() if sink != row.sink}
+        numbers = dict(self.missing)
+        number = numbers.pop(row.sink, 0)
+        number += 1 if row.event is Event.MISSING else -1
         if number:
             numbers[row.sink] = number
         return numbers
@@ -130,9 +132,9 @@ class Head:
             "open": {str(epoch): seq for epoch, seq in self.open.items()},
         }
         if self.publications:
-            head["published"] = {
-                sink: list(map(publication_json, publications)) for sink, publications in self.publications.items()
-            }
+            head["published"] = {}
+            for sink, publications in self.publications.items():
+                head["published"][sink] = list(map(publication_json, publications))
         if self.missing:
             head["missing"] = dict(self.missing)
         if self.unfit:
@@ -154,7 +156,9 @@ class Head:
 def publication_json(publication: Publication) -> dict[str, Any]:
     """Return the publication as a head and a body store it."""
     columns = {"epoch": publication.epoch, "decision": publication.decision, "proof": dict(publication.proof)}
-    return {**columns, "absent": True} if publication.absent else columns
+    if publication.absent:
+        columns["absent"] = True
+    return columns
 
 
 def schema_json() -> str:
@@ -176,7 +180,10 @@ def arrow_schema() -> pa.Schema:
         "string": pa.string(),
         "timestamp": pa.timestamp("us", tz="UTC"),
     }
-    return pa.schema([pa.field(name, types[type_], nullable=nullable) for name, (type_, nullable) in COLUMNS.items()])
+    fields = []
+    for name, (type_, nullable) in COLUMNS.items():
+        fields.append(pa.field(name, types[type_], nullable=nullable))
+    return pa.schema(fields)
 
 
 def to_arrow(records: Sequence[Mapping[str, Any]]) -> pa.Table:

@@ -179,7 +179,10 @@ class Rows:
         """Return these columns of the chosen rows, a tuple for each row."""
         unmerged_rows = filter(where.test, self._unmerged_rows())
         records = [*self._find_merged(where, columns), *map(row_format.record, unmerged_rows)]
-        return [tuple(record[name] for name in columns) for record in records]
+        values = []
+        for record in records:
+            values.append(tuple(record[name] for name in columns))
+        return values
 
     def intervals(self, where: Where) -> list[Interval]:
         """Return the intervals of the chosen rows; of merged rows, those that meet each other are one."""
@@ -214,9 +217,9 @@ class Rows:
     def checkpoints(self, epochs: Sequence[int]) -> dict[int, Checkpoint]:
         """Return these checkpoints by epoch, as the rows show them. An epoch without a row is left out."""
         rows = self._rows_in_memory()
-        near = [epoch for epoch in epochs if _has_all_of_epoch(rows, epoch)]
+        near = {epoch for epoch in epochs if _has_all_of_epoch(rows, epoch)}
         checkpoints = fold(row for row in rows if row.epoch in near)
-        far = sorted(set(epochs) - set(near))
+        far = sorted(set(epochs) - near)
         if far:
             checkpoints |= fold(self.find(of_epochs(far)))
         return checkpoints

@@ -5,7 +5,7 @@ Questions to a view are answered from that snapshot, whatever has been written s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -129,8 +129,7 @@ class View:
 
     def is_rewound(self, epoch: int) -> bool:
         """Return whether a rewind has removed what that checkpoint published. Once true, it stays true."""
-        rewinds = self._rewinds(epoch)
-        return any(rewind.rewinds_to is not None and rewind.rewinds_to < epoch for rewind in rewinds)
+        return any(rewind.rewinds_to is not None and rewind.rewinds_to < epoch for rewind in self._rewinds(epoch))
 
     def _rewinds(self, since: int) -> list[Checkpoint]:
         """Return the rewinds that were decided after that epoch."""
@@ -158,17 +157,19 @@ class View:
     def _last_before(self, time: datetime) -> tuple[datetime, int] | None:
         """Return the last pinned boundary at or before `time`, and its epoch."""
         around = self._pins_around(Interval(time, time))
-        earlier = _boundaries_until(around.pins, time)
+        earlier = _select_boundaries(around.pins, lambda boundary: boundary <= time)
         if not earlier:
-            earlier = _boundaries_until(self._read_pins(ends(until=around.span.start)), time)
+            pins = self._read_pins(ends(until=around.span.start))
+            earlier = _select_boundaries(pins, lambda boundary: boundary <= time)
         return max(earlier, default=None)
 
     def _first_after(self, time: datetime) -> tuple[datetime, int] | None:
         """Return the first pinned boundary at or after `time`, and its epoch."""
         around = self._pins_around(Interval(time, time))
-        later = _boundaries_since(around.pins, time)
+        later = _select_boundaries(around.pins, lambda boundary: boundary >= time)
         if not later:
-            later = _boundaries_since(self._read_pins(starts(since=around.span.end)), time)
+            pins = self._read_pins(starts(since=around.span.end))
+            later = _select_boundaries(pins, lambda boundary: boundary >= time)
         return min(later, default=None)
 
     def _pins_around(self, interval: Interval) -> Around:
@@ -219,20 +220,14 @@ class View:
         return checkpoints
 
 
-def _boundaries_until(pins: list[Pin], time: datetime) -> list[tuple[datetime, int]]:
-    """Return the boundaries at or before `time`, each with its epoch."""
-    return [(boundary, epoch) for boundary, epoch in _boundaries(pins) if boundary <= time]
-
-
-def _boundaries_since(pins: list[Pin], time: datetime) -> list[tuple[datetime, int]]:
-    """Return the boundaries at or after `time`, each with its epoch."""
-    return [(boundary, epoch) for boundary, epoch in _boundaries(pins) if boundary >= time]
-
-
-def _boundaries(pins: list[Pin]) -> Iterator[tuple[datetime, int]]:
+def _select_boundaries(pins: list[Pin], is_wanted: Callable[[datetime], bool]) -> list[tuple[datetime, int]]:
+    """Return the starts and ends of these intervals that are wanted, each with its epoch."""
+    boundaries = []
     for interval, epoch in pins:
-        yield interval.start, epoch
-        yield interval.end, epoch
+        for time in (interval.start, interval.end):
+            if is_wanted(time):
+                boundaries.append((time, epoch))
+    return boundaries
 
 
 def find_gaps(intervals: Iterable[Interval]) -> list[Interval]:
@@ -240,5 +235,8 @@ def find_gaps(intervals: Iterable[Interval]) -> list[Interval]:
 
     They are in any order and may be repeated, but do not overlap: so each ends before the one that begins next.
     """
-    in_order = sorted((interval.start, interval.end) for interval in intervals)
-    return [Interval(end, start) for (_, end), (start, _) in pairwise(in_order) if end < start]
+    gaps = []
+    for interval, next_interval in pairwise(sorted(intervals, key=lambda interval: (interval.start, interval.end))):
+        if interval.end < next_interval.start:
+            gaps.append(Interval(interval.end, next_interval.start))
+    return gaps

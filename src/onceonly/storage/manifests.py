@@ -35,14 +35,15 @@ def files(folder: str | Path) -> list[Any]:
         FileNotFoundError: no such folder.
         OSError: the storage does not answer.
     """
-    if on_hdfs := _find_on_hdfs(folder):
-        cluster, root = on_hdfs
-        return sorted(f"{root}/{path}" for path in _current_paths(_read_from_hdfs(cluster, root)))
-    if on_store := _find_on_store(folder):
-        file_system, root = on_store
-        return sorted(f"{root}/{path}" for path in _current_paths(_read_from_store(file_system, root)))
-    local = Path(folder)
-    return sorted(local / path for path in _current_paths(_read_from_disk(local)))
+    on_hdfs, on_store = _find_on_hdfs(folder), _find_on_store(folder)
+    if on_hdfs:
+        root, manifests = on_hdfs[1], _read_from_hdfs(*on_hdfs)
+    elif on_store:
+        root, manifests = on_store[1], _read_from_store(*on_store)
+    else:
+        local = Path(folder)
+        return sorted(local / path for path in _select_current_paths(_read_from_disk(local)))
+    return sorted(f"{root}/{path}" for path in _select_current_paths(manifests))
 
 
 def dataset(folder: str | Path) -> Any:
@@ -56,22 +57,32 @@ def dataset(folder: str | Path) -> Any:
     suffixes = {PurePosixPath(uri).suffix for uri in uris} or {".parquet"}
     formats = {".parquet": ds.ParquetFileFormat, ".jsonl": ds.JsonFileFormat, ".csv": ds.CsvFileFormat}
     format = formats[suffixes.pop()]()
-    if on_hdfs := _find_on_hdfs(folder):
+    on_hdfs, on_store = _find_on_hdfs(folder), _find_on_store(folder)
+    if on_hdfs:
         cluster, root = on_hdfs
         return cluster.dataset([cluster.path(uri) for uri in uris], cluster.path(root), format)
-    if on_store := _find_on_store(folder):
+    if on_store:
         fs, base = arrow_file_system(on_store[1])
         paths = [uri.partition("://")[2] for uri in uris]
         return ds.dataset(paths, format=format, filesystem=fs, partitioning="hive", partition_base_dir=base)
     return ds.dataset(uris, format=format, partitioning="hive", partition_base_dir=str(folder))
 
 
-def _read_manifests(names: Callable[[], Iterable[str]], read: Callable[[str], str | bytes]) -> dict[str, Any]:
-    """Return the content of every manifest by its name. `names` lists them, and `read` reads one."""
-    return read_listed(names, lambda name: json.loads(read(name)))
+def _read_manifests(list_names: Callable[[], Iterable[str]], read: Callable[[str], str | bytes]) -> dict[str, Any]:
+    """Return the content of every manifest by its name.
+
+    Args:
+        list_names: lists the folder of the manifests.
+        read: reads one by its name.
+    """
+
+    def list_manifests() -> list[str]:
+        return [name for name in list_names() if name.endswith(".manifest")]
+
+    return read_listed(list_manifests, lambda name: json.loads(read(name)))
 
 
-def _current_paths(manifests: Mapping[str, Any]) -> list[str]:
+def _select_current_paths(manifests: Mapping[str, Any]) -> list[str]:
     """Return the files of all manifests that no other one replaces, relative to the folder."""
     replaced: set[str] = set()
     for manifest in manifests.values():
@@ -88,9 +99,11 @@ def _read_from_disk(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a folder")
     place = folder / MANIFESTS
-    return _read_manifests(
-        lambda: [path.name for path in place.glob("*.manifest")], lambda name: (place / name).read_text()
-    )
+
+    def list_names() -> list[str]:
+        return os.listdir(place) if place.is_dir() else []
+
+    return _read_manifests(list_names, lambda name: (place / name).read_text())
 
 
 def _find_on_hdfs(folder: str | Path) -> tuple[Cluster, str] | None:
@@ -110,19 +123,18 @@ def _read_from_hdfs(cluster: Cluster, root: str) -> dict[str, Any]:
         raise FileNotFoundError(f"{root} is not a folder")
     place = cluster.path(f"{root}/{MANIFESTS}")
 
-    def names() -> list[str]:
+    def list_names() -> list[str]:
         try:
-            entries = [path.rpartition("/")[2] for path in fs.ls(place, detail=False)]
+            return [path.rpartition("/")[2] for path in fs.ls(place, detail=False)]
         except FileNotFoundError:
             return []
-        return [name for name in entries if name.endswith(".manifest")]
 
-    return _read_manifests(names, lambda name: fs.cat_file(f"{place}/{name}"))
+    return _read_manifests(list_names, lambda name: fs.cat_file(f"{place}/{name}"))
 
 
 def _find_on_store(folder: str | Path) -> tuple[FileSystem, str] | None:
     """Return the file system and the URI of a folder on an object store; None for another folder."""
-    if "://" not in str(folder) or str(folder).startswith("file:"):
+    if "://" not in str(folder) or str(folder).startswith(("file:", "hdfs:")):
         return None
     return open_file_system(str(folder))
 
@@ -133,6 +145,6 @@ def _read_from_store(file_system: FileSystem, root: str) -> dict[str, Any]:
         raise FileNotFoundError(f"{root} is not a folder")
     place = f"{root}/{MANIFESTS}"
     return _read_manifests(
-        lambda: [name for name in file_system.list_names(place) if name.endswith(".manifest")],
+        lambda: file_system.list_names(place),
         lambda name: file_system.read(f"{place}/{name}"),
     )

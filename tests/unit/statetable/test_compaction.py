@@ -115,8 +115,8 @@ def test_a_merged_file_that_lacks_a_row_is_left_alone(
     pin(stored, 5)
     stored.tidy(stored.view("flights"))
     pin(stored, 5)
-    real = compaction._rows_of
-    monkeypatch.setattr(compaction, "_rows_of", lambda log, path: real(log, path)[kept])
+    real = compaction._read_file
+    monkeypatch.setattr(compaction, "_read_file", lambda log, path: real(log, path)[kept])
     assert not compaction.merge_on_store(stored._log("flights"))  # type: ignore[arg-type]
     check(stored, 10)
 
@@ -140,7 +140,7 @@ def test_a_merge_that_ends_before_its_log_checkpoint_is_taken_up(
     assert len(DeltaTable(folder(stored)).file_uris()) == 1
 
 
-def test_rows_of_which_the_entries_do_not_tell_are_in_the_files_that_they_name(
+def test_read_file_which_the_entries_do_not_tell_are_in_the_files_that_they_name(
     stored: StateTable, no_other_way: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The entry of one row does not hold it."""

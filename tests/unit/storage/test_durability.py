@@ -349,7 +349,7 @@ def test_files_that_hold_more_than_is_read_of_them_are_left_alone(table, folder,
 
     def with_one_more(*given):
         *small, file = real(*given)
-        return [*small, {**file, "num_records": 2}]
+        return [*small, file._replace(rows=2)]
 
     monkeypatch.setattr(compaction, "select_small", with_one_more)
     table.tidy(view)

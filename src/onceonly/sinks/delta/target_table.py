@@ -20,7 +20,6 @@ from onceonly.pipeline import catalogs
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.delta.errors import first_line
 from onceonly.sinks.staging.row_types import nullable
-from onceonly.statetable import location
 from onceonly.storage import arbitration
 from onceonly.storage.paths import local_path
 
@@ -200,15 +199,16 @@ def require_exclusive_commits(sink: str, uri: str, table: Table | None) -> None:
         OSError: the store does not answer.
     """
     scheme = urlsplit(uri).scheme.lower()
-    if _was_published_to(table) or local_path(uri) or scheme not in location.ATOMIC_SCHEMES:
+    if _was_published_to(table) or local_path(uri) or scheme not in arbitration.SCHEMES:
         return
     on_s3 = scheme in ("s3", "s3a")
     if on_s3 and os.environ.get(LOCKING_PROVIDER):
         return
-    if on_s3 and (why := location.find_unsafe_setting()):
+    obstacle = arbitration.find_unsafe_setting(uri)
+    if obstacle:
         raise InvalidPipeline(
             f"sink '{sink}': publishing to {uri} is not safe.",
-            why,
+            obstacle,
             f"Unset it, or let delta-rs use a lock ({LOCKING_PROVIDER}). Nothing was written.",
         )
     arbitration.require_put_if_absent(uri, f"the table of sink '{sink}'")
