@@ -101,5 +101,6 @@ def _take(lock: IO[str], kind: int, uri: str) -> None:
                     f"It has locked {LOCK_NAME} in {LOG_FOLDER}, and on a local disk no other process may write "
                     "meanwhile.",
                     "Wait until it ends, or end it, then: onceonly recover. Nothing was changed.",
+                    code="log-locked",
                 ) from None
             time.sleep(0.05)

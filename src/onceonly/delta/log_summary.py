@@ -313,4 +313,5 @@ def _refuse_unreadable(uri: str, error: Exception) -> OutcomeUnknown:
         f"it is not known what the log of {uri} shows.",
         f"{type(error).__name__}: {error}",
         "Fix the storage or the table, then repeat the command. Nothing was written.",
+        code="table-unreadable",
     )

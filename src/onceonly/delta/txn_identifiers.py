@@ -45,6 +45,7 @@ def txn_version(decision: int, folder: str) -> int:
             "The folder in a handle is staged-<state table>-<pipeline>-<sink>-<epoch>-<attempt>-<nonce>. This one was "
             "altered.",
             "Restore the state table. Nothing was published.",
+            code="handle-damaged",
         )
     return decision << NAME_BITS | _name_part(match[1])
 

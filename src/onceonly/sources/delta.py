@@ -125,7 +125,7 @@ class DeltaReader(StoredSource):
             return self.log()
         except delta_rules.NoTable as error:
             why = "A checkpoint has pinned a range of it, and it was deleted since."
-            raise SourceLost(error.what, why, delta_rules.RESTORE) from error
+            raise SourceLost(error.what, why, delta_rules.RESTORE, code=error.code) from error
 
     def _check_mark(self, range_: TopicRange | None) -> None:
         """Refuse a log whose entry has another mark. An entry that was cleaned up cannot be compared any more."""
@@ -263,6 +263,7 @@ class DeltaReader(StoredSource):
                 f"table '{self._config.topic}' cannot be read.",
                 f"{type(error).__name__}: {error}",
                 f"Fix the storage of {self._uri}, then retry. Nothing was written.",
+                code="store-unreachable",
             ) from error
 
 
@@ -291,6 +292,7 @@ def _list_folder_files(table: DeltaTable, range_: TopicRange, folder: str, file_
             f"The log no longer has that entry, and the table has {len(files):,} of {count(file_count, 'file')}: they "
             "were rewritten (OPTIMIZE, UPDATE, DELETE), or replaced.",
             "Process the interval again in the pipeline that writes the table, then here. Nothing was written.",
+            code="published-rows-rewritten",
         )
     return files
 

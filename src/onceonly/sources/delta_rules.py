@@ -41,6 +41,7 @@ def check_table(config: DeltaSource, table: DeltaTable) -> None:
             f"table '{config.topic}' cannot be a source.",
             f"It has {', '.join(unsupported)}, which is not supported for reading a range of versions.",
             "Read a copy of the table without that. Nothing was written.",
+            code="source-unsupported",
         )
     if config.changes and settings.get(FEED) != "true":
         raise _refuse_missing_feed(config, table.version())
@@ -51,6 +52,7 @@ def refuse_other_table_id(config: DeltaSource, uri: str, table_id: str) -> Sourc
         f"the table '{config.table}' is not at {uri} any more.",
         f"The plan found the table with the id {config.table_id} there, and now there is {table_id}.",
         "Was it dropped and created again? Restore it; the next plan looks its name up again. Nothing was written.",
+        code="named-table-replaced",
     )
 
 
@@ -68,6 +70,7 @@ def _refuse_missing_feed(config: DeltaSource, version: int) -> InvalidPipeline:
         f"DeltaSource(changes=True) reads it, and {FEED} is not 'true' there.",
         f"ALTER TABLE … SET TBLPROPERTIES ('{FEED}' = 'true'); versions before that cannot be read by their "
         "changes: give the pipeline a new name and new targets to start with the whole table. Nothing was written.",
+        code="change-feed-missing",
     )
 
 
@@ -80,6 +83,7 @@ def check_inside(config: DeltaSource, version: int, files: list[File]) -> None:
                 f"At version {version} it has files that are outside of its folder, such as {file.path}: it is a "
                 "shallow clone.",
                 "Read the table that it is a clone of, or a deep copy. Nothing was written.",
+                code="source-unsupported",
             )
 
 
@@ -105,6 +109,7 @@ def _refuse_removed_rows(config: DeltaSource, version: Version, unread_count: in
         f"table '{config.topic}': version {version.number} does not only add rows.",
         f"Its operation is {version.operation}, which removes {count(len(version.removed), 'file')} with rows.",
         _describe_skip(config, version, unread_count),
+        code="not-append-only",
     )
 
 
@@ -132,6 +137,7 @@ def _refuse_added_files(config: DeltaSource, version: Version, unread_count: int
         f"table '{config.topic}': version {version.number} cannot be read by the files that it adds.",
         f"Its operation is {version.operation}, and {why}.",
         _describe_skip(config, version, unread_count),
+        code="not-append-only",
     )
 
 
@@ -145,6 +151,7 @@ def check_table_id(range_: TopicRange, table_id: str) -> None:
             f"{range_.label} is not the one that was pinned.",
             f"Its id was {range_.topic_id} and is now {table_id}: it was replaced.",
             RESTORE,
+            code="source-replaced",
         )
 
 
@@ -154,6 +161,7 @@ def refuse_shorter_log(range_: TopicRange, log: TopicLog) -> SourceLost:
         f"{range_.label} ends before what is pinned.",
         f"Version {range_.ends[0] - 1} is pinned, and the newest one is {newest}: the table was restored from a copy.",
         RESTORE,
+        code="source-replaced",
     )
 
 
@@ -163,6 +171,7 @@ def refuse_other_history(range_: TopicRange) -> SourceLost:
         f"Version {range_.ends[0] - 1} is not the same commit any more: the table was restored from a copy, and others "
         "have written to it since.",
         RESTORE,
+        code="source-replaced",
     )
 
 
@@ -172,6 +181,7 @@ def refuse_expired_log(range_: TopicRange, version: int, why: str) -> SourceLost
         f"{range_.label}: version {version} can no longer be read.",
         f"The versions {versions} have to be read, and the log does not hold all of them any more ({why[:160]}).",
         f"A table that is read has to keep its log for longer (delta.logRetentionDuration). {RESTORE}",
+        code="source-log-expired",
     )
 
 
@@ -181,6 +191,7 @@ def refuse_missing_files(range_: TopicRange, paths: Sequence[str]) -> SourceLost
         f"{count(len(paths), 'file')} of them, such as {paths[0]}: a VACUUM removed them after the table was "
         "rewritten, or somebody else did.",
         RESTORE,
+        code="source-files-missing",
     )
 
 
@@ -189,6 +200,7 @@ def refuse_early_time(config: DeltaSource, time: datetime, oldest_version: int) 
         f"table '{config.topic}': its version at {time:%Y-%m-%dT%H:%M:%SZ} is no longer known.",
         f"The log's first entry is that of version {oldest_version}, which is later: what came before was cleaned up.",
         "Run a later interval, or choose a later start. Nothing was written.",
+        code="source-time-expired",
     )
 
 
@@ -206,6 +218,7 @@ def refuse_missing_table(config: DeltaSource, uri: str) -> NoTable:
         f"There is no Delta table at {uri}.",
         "Correct DeltaSource(path=…): a relative path is below ONCEONLY_HOME. Or first run the pipeline that "
         "writes it. Nothing was written.",
+        code="source-missing",
     )
 
 
@@ -214,4 +227,5 @@ def refuse_unreadable_table(config: DeltaSource, uri: str, error: Exception) -> 
         f"table '{config.topic}' cannot be read.",
         f"{uri}: {error}",
         "Repair the table, or read a copy of it without the unsupported features. Nothing was written.",
+        code="table-unreadable",
     )

@@ -39,6 +39,7 @@ def check_columns(config: DeltaSink, rows: Any) -> None:
             f"sink '{config.name}': the rows cannot be merged.",
             f"Columns: {'; '.join(problems)}. Keys and order are integers, decimals, text, booleans, dates or times.",
             f"Change DeltaSink(merge=…) or the transform (cast). {TODO}",
+            code="columns-unsuitable",
         )
 
 
@@ -56,6 +57,7 @@ def check_table(config: DeltaSink, table: table_snapshot.Table) -> None:
             f"sink '{config.name}': changes cannot be merged into {table.table_uri}.",
             why,
             f"Use another table, or change DeltaSink(merge=…). {TODO}",
+            code="rows-not-replaceable",
         )
 
 
@@ -140,6 +142,7 @@ def refuse(sink: str, target: table_snapshot.Table, handle: Handle, altered: boo
             why,
             f"Undo that and recover, or: onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …. "
             f"The staged rows are kept in {handle['folder']}.",
+            code="staged-rows-refused",
         )
 
 
@@ -187,7 +190,9 @@ def _explain(config: DeltaSink, error: Exception) -> Exception:
     for mark, todo in TODOS.items():
         if mark in str(error):
             why = str(error).partition(mark)[2].splitlines()[0][:500]
-            return InvalidPipeline(f"sink '{config.name}': the changes cannot be merged.", why, todo)
+            return InvalidPipeline(
+                f"sink '{config.name}': the changes cannot be merged.", why, todo, code="change-invalid"
+            )
     return error
 
 

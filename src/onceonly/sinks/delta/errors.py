@@ -23,6 +23,7 @@ def another_table(sink: str, uri: str, handle: Handle, table_id: str | int | Non
         f"It {difference}; the rows were staged for id {handle['table_id']}.",
         f"Restore the table and recover, or: onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …. "
         f"The staged rows are kept in {handle['folder']}.",
+        code="target-recreated",
     )
 
 
@@ -62,6 +63,7 @@ def outcome_unknown(handle: Handle, why: str) -> OutcomeUnknown:
         f"it is not known whether the rows reached {handle['uri']}.",
         why,
         "Nothing was deleted. Publishing again is safe: onceonly recover",
+        code="commit-unconfirmed",
     )
 
 
@@ -85,4 +87,5 @@ def still_open(handle: Handle, why: str) -> OutcomeUnknown:
         f"{handle['uri']} could not be closed to the rows, so a process may still publish them.",
         why,
         "Nothing was recorded and nothing deleted. Fix the storage, then publish (onceonly recover) or give up again.",
+        code="decision-not-closed",
     )

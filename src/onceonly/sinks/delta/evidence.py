@@ -50,6 +50,7 @@ def find_outcome(sink: str, handle: Handle, version: int | None, wanted: int) ->
                 f"sink '{sink}': decision {wanted >> txn_identifiers.NAME_BITS} was given up.",
                 f"{handle['uri']} is closed to it (transaction {handle['app_id']}).",
                 f"The staged rows are kept in {handle['folder']}.",
+                code="sink-given-up",
             )
         case evidence_of_newer_state:
             raise _refuse_old_state(sink, handle, evidence_of_newer_state, version or 0, wanted)
@@ -65,6 +66,7 @@ def _refuse_old_state(
         "state table was restored from an older copy, or two copies of it are in use.",
         f"Restore a newer copy, or continue after what is published: onceonly state forward {pipeline} … "
         "(docs/operations.md, Backup and restore). Nothing was changed.",
+        code="state-behind",
     )
 
 

@@ -27,6 +27,7 @@ def check(config: DeltaSink, uri: str, old: Handle) -> None:
             f"sink '{config.name}': the rows that are published in {uri} cannot be replaced.",
             why,
             "Process the records again by a pipeline with a new name and new targets. Nothing was written.",
+            code="published-rows-fixed",
         )
 
 
@@ -80,6 +81,7 @@ def find_replaced_files(
             why,
             f"To keep them: onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …. "
             f"The new rows are kept in {handle['folder']}.",
+            code="replaced-rows-changed",
         )
     return replaced
 

@@ -60,6 +60,7 @@ def refuse_unsafe(sink: str, uri: str, spark: Session) -> None:
             f"sink '{sink}': publishing to {uri} is not safe.",
             f"The table has to be written through Spark. {why}",
             f"{_todo(uri)} Nothing was written.",
+            code="log-store-unsafe",
         )
 
 
@@ -186,6 +187,7 @@ def _refusal(sink: str, uri: str, handle: Handle, why: str) -> CannotPublish:
         why,
         f"Fix the table and recover, or: onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …. "
         f"The staged rows are kept in {handle['folder']}.",
+        code="staged-rows-refused",
     )
 
 
@@ -194,6 +196,7 @@ def _outcome_unknown(sink: str, uri: str, why: str) -> OutcomeUnknown:
         f"sink '{sink}': it is not known whether Spark published to {uri}.",
         why[:500],
         "Nothing was deleted. Publishing again is safe: onceonly recover",
+        code="commit-unconfirmed",
     )
 
 

@@ -138,6 +138,7 @@ def require_same_for_spark(config: DeltaSink, uri: str, spark: Any) -> None:
             f"sink '{config.name}': Spark does not write to {uri}, where its rows were to be staged.",
             f"The table created there has the id {staged_id}, and the one that Spark sees has {spark_id}.",
             "Does the path have characters with a meaning in URIs? Use another one. Nothing was published.",
+            code="storage-not-shared",
         )
 
 
@@ -154,6 +155,7 @@ def check_condition(config: DeltaSink, staged_uri: str) -> None:
             f"{len(outside):,} of {count(len(covered) + len(outside), 'file')}, such as "
             f"{outside[0].removeprefix(staged_uri)}, outside of {condition}.",
             "Filter the transform's output, or change DeltaSink(replace=…). Nothing is staged.",
+            code="rows-outside-condition",
         )
 
 

@@ -59,6 +59,7 @@ def open_existing(
             f"sink '{config.name}': there can be no table at {local}.",
             "delta-rs decodes '%' and two digits in any path, as in a URI.",
             "Choose another name for the folder. Nothing was written.",
+            code="uri-invalid",
         )
     try:
         table = by(uri)
@@ -96,6 +97,7 @@ def check_table(config: DeltaSink, table: table_snapshot.Table) -> None:
             f"sink '{config.name}': the table deletes transaction identifiers ({expiry}).",
             "They are the evidence of what was published. A commit that is repeated after that would publish again.",
             "ALTER TABLE … UNSET TBLPROPERTIES ('delta.setTransactionRetentionDuration'). Nothing was written.",
+            code="transaction-retention",
         )
     partition_columns = list(table.metadata().partition_columns)
     if config.partition_by and list(config.partition_by) != partition_columns:
@@ -104,6 +106,7 @@ def check_table(config: DeltaSink, table: table_snapshot.Table) -> None:
             f"the pipeline has {list(config.partition_by)}.",
             "A table's partitioning cannot be changed by appending.",
             "Set DeltaSink(partition_by=…) to the table's columns. Nothing was written.",
+            code="partitioning-differs",
         )
 
 
@@ -114,6 +117,7 @@ def check_replaceable(config: DeltaSink, table: table_snapshot.Table) -> None:
             f"sink '{config.name}': nothing in the table can be replaced.",
             why,
             "Remove DeltaSink(replace=…), or use another table. Nothing was written.",
+            code="rows-not-replaceable",
         )
 
 
@@ -132,6 +136,7 @@ def refuse_unknown_path(config: DeltaSink) -> InvalidPipeline:
         f"sink '{config.name}': the table '{config.table}' has not been looked up.",
         "The plan of each checkpoint does that.",
         "Plan it with Airflow or `onceonly run`. Nothing was written.",
+        code="table-not-looked-up",
     )
 
 
@@ -144,6 +149,7 @@ def refuse_other_named_table(config: DeltaSink, table_id: str | None) -> NotComm
         f"sink '{config.name}': the table '{config.table}' is not at {config.path} any more.",
         f"The plan found the table with the id {config.table_id} there, and now there is {table_id or 'none'}.",
         "Was it dropped or created again? The next plan looks its name up again. Nothing was written.",
+        code="named-table-replaced",
     )
 
 
@@ -160,6 +166,7 @@ def refuse_foreign_folder(sink: str, uri: str) -> None:
             f"sink '{sink}': {uri} is not a Delta table.",
             f"The folder contains {count(len(foreign), 'other item')}, such as '{min(foreign)}'.",
             "Choose an empty folder or a Delta table. Nothing was written.",
+            code="target-unsuitable",
         )
 
 
@@ -171,6 +178,7 @@ def _create(config: DeltaSink, uri: str, rows: Any) -> DeltaTable:
             f"sink '{config.name}': there is no column {missing} to partition by.",
             f"The transform's output has {columns}.",
             "Change DeltaSink(partition_by=…) or the transform. Nothing was written.",
+            code="columns-unsuitable",
         )
     schema = Schema.from_json(json.dumps(nullable(json.loads(rows.schema.json()))))
     try:
@@ -210,6 +218,7 @@ def require_exclusive_commits(sink: str, uri: str, table: Table | None) -> None:
             f"sink '{sink}': publishing to {uri} is not safe.",
             obstacle,
             f"Unset it, or let delta-rs use a lock ({LOCKING_PROVIDER}). Nothing was written.",
+            code="store-not-arbitrating",
         )
     arbitration.require_put_if_absent(uri, f"the table of sink '{sink}'")
 
