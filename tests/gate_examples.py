@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from onceonly.gate.catalog import JUDGED, NOT_JUDGED
+from onceonly.gate.suites import RULES, WHY_NOT_JUDGED
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 Literals = tuple[Any, Any]  # two values that a suite may give for the column
@@ -37,7 +37,7 @@ COLUMNS: dict[str, tuple[pa.DataType, list[Any], Literals]] = {
     "words": (pa.list_(pa.string()), [["a"], [], None, [None], ["a"], ["b", "c"]], ("a", "b")),
     "pair": (pa.struct([("x", pa.int32())]), [{"x": 1}, {"x": None}, None, {"x": 1}, {"x": 2}, {"x": 3}], (1, 2)),
 }  # fmt: skip
-KINDS = [*JUDGED, *NOT_JUDGED]
+KINDS = [*RULES, *WHY_NOT_JUDGED]
 
 
 def table(rows: str = "all") -> pa.Table:

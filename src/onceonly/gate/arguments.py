@@ -8,10 +8,8 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from onceonly.gate.columns import NUMBERS, Column, Kind
+from onceonly.gate.columns import NUMBERS, Column, Kind, Unjudgeable, WrongKind, literal, number, show_literal
 from onceonly.gate.conditions import Condition, condition_of
-from onceonly.gate.errors import Unjudgeable, WrongKind
-from onceonly.gate.literals import literal, number, show_literal
 
 
 @dataclass(frozen=True)

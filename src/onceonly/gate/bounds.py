@@ -21,23 +21,23 @@ def check(gate: Gate, checkpoint: Checkpoint, sink: Sink) -> list[Check]:
     checks: list[Check] = []
     min_rows = _option_of(gate.min_rows, sink.name)
     if min_rows is not None:
-        checks.append(critical(f"at least {count(min_rows, 'row')}", rows >= min_rows, f"{rows:,}"))
+        checks.append(make_critical_check(f"at least {count(min_rows, 'row')}", rows >= min_rows, f"{rows:,}"))
     max_rows = _option_of(gate.max_rows, sink.name)
     if max_rows is not None:
-        checks.append(critical(f"at most {count(max_rows, 'row')}", rows <= max_rows, f"{rows:,}"))
+        checks.append(make_critical_check(f"at most {count(max_rows, 'row')}", rows <= max_rows, f"{rows:,}"))
     fresh: Fresh | None = _option_of(gate.fresh, sink.name)
     if fresh and rows:
-        latest = newest(inspectable(sink).read_staged(handle), sink.name, fresh.column)
+        latest = find_newest(inspectable(sink).read_staged(handle), sink.name, fresh.column)
         checks.append(_check_freshness(fresh, checkpoint, latest))
     return checks
 
 
-def critical(what: str, ok: bool, observed: str, **column: str) -> Check:
+def make_critical_check(what: str, ok: bool, observed: str, **column: str) -> Check:
     """Return the result of a check whose failure fails the gate."""
     return {"what": what, "ok": ok, "severity": "critical", "observed": observed, **column}
 
 
-def newest(rows: Any, sink: str, column: str) -> datetime | None:
+def find_newest(rows: Any, sink: str, column: str) -> datetime | None:
     """Return the latest time in a column of a RecordBatchReader, in UTC; None if it has only nulls.
 
     Args:
@@ -72,7 +72,7 @@ def _check_freshness(fresh: Fresh, checkpoint: Checkpoint, latest: datetime | No
     ok = latest is not None and (until - latest).total_seconds() <= fresh.within
     observed = f"{latest:%Y-%m-%dT%H:%M:%SZ}" if latest else "only nulls"
     what = f"newest '{fresh.column}' at most {fresh.within:g} s before {until:%Y-%m-%dT%H:%M:%SZ}"
-    return critical(what, ok, observed, column=fresh.column)
+    return make_critical_check(what, ok, observed, column=fresh.column)
 
 
 def _option_of(option: Any, sink: str) -> Any:

@@ -12,13 +12,17 @@ import pyarrow.compute as pc
 
 from onceonly.counts import count
 from onceonly.gate.arguments import Arguments, Bounds
-from onceonly.gate.columns import COMPARABLE, NUMBERS, TIMES, Column, Kind
+from onceonly.gate.columns import COMPARABLE, NUMBERS, TIMES, Column, Kind, Unjudgeable, number
 from onceonly.gate.conditions import Condition
-from onceonly.gate.errors import Unjudgeable
 from onceonly.gate.figures import Moments, find_by_rank, find_moments, square_root, to_float
-from onceonly.gate.literals import number
-from onceonly.gate.reductions import Judgement, Reduction
-from onceonly.gate.results import MAX_SHOWN_VALUES, Judged, figure_result, values_result
+from onceonly.gate.reductions import (
+    MAX_SHOWN_VALUES,
+    ExpectationResult,
+    Judgement,
+    Reduction,
+    figure_result,
+    values_result,
+)
 from onceonly.gate.row_rules import EVERY, Start, count_values, iterate_rows, values_rule
 
 INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
@@ -32,7 +36,7 @@ def extreme(arguments: Arguments, find: Callable[[Any], Any]) -> Start:
     column, condition = arguments.column((*NUMBERS, *TIMES)), arguments.condition
     bounds = arguments.bounds(column)
 
-    def fold(arrays: list[pa.Array], length: int) -> Any:
+    def fold_part(arrays: list[pa.Array], length: int) -> Any:
         return pc.min_max(arrays[0]).as_py()[find.__name__]
 
     def merge(a: Any, b: Any) -> Any:
@@ -43,7 +47,7 @@ def extreme(arguments: Arguments, find: Callable[[Any], Any]) -> Start:
         return find((a, b))
 
     def judge() -> Judgement:
-        value = yield Reduction((column,), condition, fold, merge)
+        value = yield Reduction((column,), condition, fold_part, merge)
         if value is None:
             return figure_result(False, None)
         return figure_result(bounds.contains(value), column.show(value), column.kind in TIMES)
@@ -185,7 +189,7 @@ def quantiles(arguments: Arguments) -> Start:
             "observed_value": {"quantiles": [float(level) for level in levels], "values": figures},
             "details": {"success_details": successes},
         }
-        return Judged(all(successes), ", ".join(text or "none" for text in figures), details)
+        return ExpectationResult(all(successes), ", ".join(text or "none" for text in figures), details)
 
     return judge
 
@@ -338,11 +342,11 @@ def non_null_proportion(arguments: Arguments) -> Start:
     """Judge the share of rows whose value is not null; 0 of no rows."""
     column, condition, bounds = arguments.column(EVERY), arguments.condition, arguments.number_bounds()
 
-    def fold(arrays: list[pa.Array], length: int) -> tuple[int, int]:
+    def fold_part(arrays: list[pa.Array], length: int) -> tuple[int, int]:
         return length - arrays[0].null_count, length
 
     def judge() -> Judgement:
-        valid, rows = yield Reduction((column,), condition, fold, _add_pairs)
+        valid, rows = yield Reduction((column,), condition, fold_part, _add_pairs)
         value = Fraction(valid, rows) if rows else Fraction(0)
         return figure_result(bounds.contains(value), _show_figure(value))
 
@@ -353,12 +357,12 @@ def unique_figure(arguments: Arguments, is_proportion: bool) -> Start:
     """Judge the number of distinct values, or its share of all values that are not null."""
     column, condition, bounds = arguments.column(COMPARABLE), arguments.condition, arguments.number_bounds()
 
-    def fold(arrays: list[pa.Array], length: int) -> tuple[int, int]:
+    def fold_part(arrays: list[pa.Array], length: int) -> tuple[int, int]:
         times = arrays[1].filter(pc.is_valid(arrays[0]))
         return len(times), pc.sum(times).as_py() or 0
 
     def judge() -> Judgement:
-        distinct, values = yield Reduction((column,), condition, fold, _add_pairs, by_value=True)
+        distinct, values = yield Reduction((column,), condition, fold_part, _add_pairs, by_value=True)
         value = Fraction(distinct)
         if is_proportion and values:
             value = Fraction(distinct, values)
@@ -376,22 +380,22 @@ def distinct_in_set(arguments: Arguments, may_have_others: bool, must_have_all: 
     column, condition = arguments.column(COMPARABLE), arguments.condition
     values = arguments.values(column)
 
-    def fold(arrays: list[pa.Array], length: int) -> tuple[set[Any], set[Any], bool]:
+    def fold_part(arrays: list[pa.Array], length: int) -> tuple[set[Any], set[Any], bool]:
         """Return which values of the set the rows have, some of the others, and whether there are others."""
         distinct = {value for value, _ in count_values(arrays[0])}
-        others = distinct - values
+        other_values = distinct - values
         expected = {value for value in distinct if value in values}  # the column's values, not the suite's equal ones
-        return expected, _keep_first(others), bool(others)
+        return expected, _keep_first(other_values), bool(other_values)
 
     def merge(a: Any, b: Any) -> Any:
         return a[0] | b[0], _keep_first(a[1] | b[1]), a[2] or b[2]
 
     def judge() -> Judgement:
-        expected, others, has_others = yield Reduction((column,), condition, fold, merge)
+        expected, other_values, has_others = yield Reduction((column,), condition, fold_part, merge)
         missing = values - expected if must_have_all else set()
         ok = not missing and (may_have_others or not has_others)
         summary = _summarize(has_others and not may_have_others, len(missing))
-        texts = sorted(column.show(value) for value in _keep_first(expected | others))
+        texts = sorted(column.show(value) for value in _keep_first(expected | other_values))
         return values_result(ok, texts[:MAX_SHOWN_VALUES], summary)
 
     return judge
@@ -416,7 +420,7 @@ def most_common(arguments: Arguments) -> Start:
     column, condition, ties_okay = arguments.column(COMPARABLE), arguments.condition, arguments.flag("ties_okay")
     values = arguments.values(column)
 
-    def fold(arrays: list[pa.Array], length: int) -> tuple[int, int, int, list[Any]]:
+    def fold_part(arrays: list[pa.Array], length: int) -> tuple[int, int, int, list[Any]]:
         """Return how often the most common values occur, how many they are, how many are in the set, and some."""
         most, leaders = 0, list[Any]()
         for value, times in iterate_rows(arrays):
@@ -433,7 +437,7 @@ def most_common(arguments: Arguments) -> Start:
         return a[0], a[1] + b[1], a[2] + b[2], sorted(a[3] + b[3])[:MAX_SHOWN_VALUES]
 
     def judge() -> Judgement:
-        times, leaders, in_set, samples = yield Reduction((column,), condition, fold, merge, by_value=True)
+        times, leaders, in_set, samples = yield Reduction((column,), condition, fold_part, merge, by_value=True)
         ok = in_set > 0 and (ties_okay or in_set == leaders)
         summary = f"{count(leaders, 'value')} with {count(times, 'row')}"
         return values_result(ok, [column.show(value) for value in samples], summary)

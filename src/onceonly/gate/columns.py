@@ -1,20 +1,31 @@
-"""The columns that a gate judges, and their values in the one form in which they are compared.
+"""Columns of staged rows by kind, and a suite's values, which are JSON, as normalized values of a column.
 
-A value has the same form whether its row is read in this process or by a worker of Spark: integers and decimals are
-exact, dates are days and times are microseconds since 1970, NaN is null and -0.0 is 0.0.
+Nothing is rounded but to the nearest value of a floating-point column.
 """
 
 from __future__ import annotations
 
+import math
 import re
+import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+
+class Unjudgeable(Exception):
+    """No rows of this type can be judged by the expectation, or no rows at all; the text says why."""
+
+
+class WrongKind(Unjudgeable):
+    """The expectation judges columns of other types."""
+
 
 EPOCH = datetime(1970, 1, 1)
 DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
@@ -201,3 +212,75 @@ def to_microseconds(text: str, has_zone: bool) -> int:
         raise ValueError("the column's times have no zone")
     moment = time.replace(tzinfo=time.tzinfo or UTC).astimezone(UTC).replace(tzinfo=None)
     return (moment - EPOCH) // timedelta(microseconds=1)
+
+
+Number = int | float | Decimal
+
+
+def literal(value: Any, column: Column) -> Any:
+    """Return a suite's value as a normalized value of the column.
+
+    Raises:
+        Unjudgeable: it is no value of such a column.
+    """
+    kind = column.kind
+    if kind in (Kind.INTEGER, Kind.DECIMAL):
+        return number(value)
+    if kind is Kind.FLOAT:
+        return _nearest_float(number(value), column)
+    if kind is Kind.BOOLEAN and isinstance(value, bool):
+        return value
+    if kind is Kind.TEXT and isinstance(value, str):
+        return value
+    if kind in TIMES and isinstance(value, str):
+        return _parse_time(value, column)
+    raise WrongKind(f"column '{column.name}' has {kind}, and the suite gives {show_literal(value)}")
+
+
+def number(value: Any) -> int | Decimal:
+    """Return a number exactly as it is written. Raises Unjudgeable."""
+    if isinstance(value, bool) or not isinstance(value, Number):
+        raise WrongKind(f"the suite gives {show_literal(value)} where a number is needed")
+    exact = Decimal(repr(value)) if isinstance(value, float) else value
+    if not math.isfinite(exact):
+        raise Unjudgeable(f"{value} is no number that values can be compared with")
+    if isinstance(exact, Decimal) and exact and exact.adjusted() > 400:
+        raise Unjudgeable(f"{value} is beyond every number of a column")
+    return exact
+
+
+def show_literal(value: Any) -> str:
+    """Return a value of a suite as it is written there, more or less."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(show_literal, value))}]"
+    if isinstance(value, dict):
+        items = ", ".join(f"{key!r}: {show_literal(item)}" for key, item in value.items())
+        return f"{{{items}}}"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, str):
+        return repr(value)
+    return str(value)
+
+
+def _nearest_float(value: int | Decimal, column: Column) -> float:
+    """Return the nearest value of a FLOAT or DOUBLE column."""
+    try:
+        wide = float(value)
+        if column.spark_type != "float":
+            return wide
+        single: float = struct.unpack("f", struct.pack("f", wide))[0]
+        return single
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _parse_time(value: str, column: Column) -> int:
+    """Return a date or time in ISO form as a normalized value of the column. Raises WrongKind."""
+    try:
+        if column.kind is Kind.DATE:
+            return to_days(value)
+        return to_microseconds(value, column.kind is Kind.TIMESTAMP)
+    except ValueError as error:
+        kind = "date" if column.kind is Kind.DATE else "time"
+        raise WrongKind(f"{value!r} is no {kind} in ISO form for column '{column.name}' ({error})") from error

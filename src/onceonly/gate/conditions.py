@@ -18,9 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from onceonly.gate.columns import NUMBERS, Column, Kind
-from onceonly.gate.errors import Unjudgeable
-from onceonly.gate.literals import literal
+from onceonly.gate.columns import NUMBERS, Column, Kind, Unjudgeable, literal
 
 Arrays = Mapping[str, pa.Array]  # normalized values by column
 OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -123,11 +121,11 @@ class Combination:
         return set[Column]().union(*(part.columns for part in self.parts))
 
     def select(self, arrays: Arrays) -> pa.Array:
-        selected, *others = [part.select(arrays) for part in self.parts]
+        selected, *further_parts = [part.select(arrays) for part in self.parts]
         if self.joined_by == "not":
             return pc.invert(selected)
         join = pc.and_kleene if self.joined_by == "and" else pc.or_kleene
-        for other in others:
+        for other in further_parts:
             selected = join(selected, other)
         return selected
 

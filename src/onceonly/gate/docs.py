@@ -37,7 +37,7 @@ pre { white-space: pre-wrap } .show-scrollbars { overflow: auto }
 """
 
 
-def write(folder: str, title: str, checks: Mapping[str, Iterable[Check]], pages: Mapping[str, str]) -> str:
+def write_pages(folder: str, title: str, checks: Mapping[str, Iterable[Check]], pages: Mapping[str, str]) -> str:
     """Write a new folder; return the address of its index.
 
     Args:
@@ -56,7 +56,7 @@ def write(folder: str, title: str, checks: Mapping[str, Iterable[Check]], pages:
     return f"{address}/index.html"
 
 
-def delete(index: str) -> None:
+def delete_pages(index: str) -> None:
     """Delete the folder whose index has that address."""
     folder, _, name = index.rpartition("/")
     assert name == "index.html"
@@ -71,7 +71,7 @@ def _write(address: str, page: str) -> None:
         out.write(page.encode())
 
 
-def page(result: Any) -> str:
+def render_page(result: Any) -> str:
     """Return the page for one validation result, as in Great Expectations' own Data Docs.
 
     They render a stored result, so it is converted to plain types and loaded again.
@@ -88,7 +88,7 @@ def page(result: Any) -> str:
     return str(view.render(ValidationResultsPageRenderer().render(stored_result)))
 
 
-def missing_page(why: str) -> str:
+def render_missing_page(why: str) -> str:
     """Return a page for a sink whose page could not be made."""
     return f"<html><head></head><body><p>Great Expectations could not make this page: {escape(why)}</p></body></html>"
 

@@ -17,10 +17,8 @@ from onceonly.errors import InvalidPipeline
 from onceonly.gate import docs
 from onceonly.gate.arguments import replace_decimals
 from onceonly.gate.bounds import Check
-from onceonly.gate.columns import by_name
-from onceonly.gate.literals import show_literal
-from onceonly.gate.reductions import NoRows, Rows, conclude
-from onceonly.gate.results import Judged
+from onceonly.gate.columns import by_name, show_literal
+from onceonly.gate.reductions import ExpectationResult, NoRows, Rows, conclude
 from onceonly.gate.suites import Suite
 
 LOG = logging.getLogger(__name__)
@@ -61,7 +59,7 @@ def run(subject: Subject, sink: str) -> tuple[list[Check], str]:
     return checks, _render_page(subject.suite, sink, results)
 
 
-def judge(subject: Subject) -> list[Judged]:
+def judge(subject: Subject) -> list[ExpectationResult]:
     """Return the result of each expectation of the suite, in their order."""
     rows = subject.rows
     columns = None if rows is None else by_name(rows.columns)
@@ -98,7 +96,7 @@ def _to_configuration(expectation: Mapping[str, Any]) -> Any:
     return ExpectationConfiguration(type=expectation["type"], kwargs=kwargs, **options)
 
 
-def _to_check(expectation: Mapping[str, Any], result: Judged) -> Check:
+def _to_check(expectation: Mapping[str, Any], result: ExpectationResult) -> Check:
     kwargs = expectation.get("kwargs", {})
     check: Check = {
         "what": _describe(expectation["type"], kwargs),
@@ -120,17 +118,17 @@ def _describe(kind: str, kwargs: Mapping[str, Any]) -> str:
     return f"{kind}({', '.join(arguments)})"
 
 
-def _render_page(suite: Suite, sink: str, results: list[Judged]) -> str:
+def _render_page(suite: Suite, sink: str, results: list[ExpectationResult]) -> str:
     """Return the page of Great Expectations; or, whatever goes wrong with it, one that says why there is none."""
     try:
         _make_context(_import_great_expectations())
-        return docs.page(_to_validation_result(suite, sink, results))
+        return docs.render_page(_to_validation_result(suite, sink, results))
     except Exception as error:  # of another product, after the verdict: nothing may take that with it
         LOG.warning("gate: Great Expectations could not make the page of sink '%s': %r", sink, error)
-        return docs.missing_page(f"{type(error).__name__}: {str(error)[:MAX_ERROR_CHARACTERS]}")
+        return docs.render_missing_page(f"{type(error).__name__}: {str(error)[:MAX_ERROR_CHARACTERS]}")
 
 
-def _to_validation_result(suite: Suite, sink: str, results: list[Judged]) -> Any:
+def _to_validation_result(suite: Suite, sink: str, results: list[ExpectationResult]) -> Any:
     from great_expectations.core.expectation_validation_result import (
         ExpectationSuiteValidationResult,
         ExpectationValidationResult,

@@ -55,8 +55,10 @@ class Moments:
 
 def find_moments(column: Column, condition: Condition | None) -> Generator[Reduction, Any, Moments]:
     """Return the moments of a column of numbers, in one pass."""
-    fold = _sum_floats if column.kind is Kind.FLOAT else _sum_exactly
-    count, total, squares, plus_infinities, minus_infinities = yield Reduction((column,), condition, fold, _add_sums)
+    fold_part = _sum_floats if column.kind is Kind.FLOAT else _sum_exactly
+    count, total, squares, plus_infinities, minus_infinities = yield Reduction(
+        (column,), condition, fold_part, _add_sums
+    )
     infinite = None
     if plus_infinities and minus_infinities:
         infinite = math.nan
@@ -161,14 +163,14 @@ def _select(
     A first pass samples the values, or gets all if they are few. A second one counts how many lie between and on the
     values of the sample, the pivots. A rank on a pivot is found then, and any other one by the same on its slot.
     """
-    fold = _SampleFold(low, high).fold
-    count, is_whole, sample = yield Reduction((column,), condition, fold, _merge_samples)
+    fold_part = _SampleFold(low, high).fold_part
+    count, is_whole, sample = yield Reduction((column,), condition, fold_part, _merge_samples)
     ranks = ranks_of(count)
     if is_whole:
         return [sample[rank] for rank in ranks]
     distinct = sorted(set(sample))
     pivots = distinct[:: max(1, len(distinct) // MAX_PIVOTS)]
-    slots = yield Reduction((column,), condition, _SlotFold(low, high, pivots).fold, _add_slots)
+    slots = yield Reduction((column,), condition, _SlotFold(low, high, pivots).fold_part, _add_slots)
     values = []
     for rank in ranks:
         slot = 0
@@ -196,7 +198,7 @@ class _SampleFold:
     low: Any
     high: Any
 
-    def fold(self, arrays: list[pa.Array], length: int) -> Sample:
+    def fold_part(self, arrays: list[pa.Array], length: int) -> Sample:
         values = sorted(_keep_between(arrays[0].drop_null().to_pylist(), self.low, self.high))
         return _thin((len(values), True, values))
 
@@ -229,7 +231,7 @@ class _SlotFold:
     high: Any
     pivots: list[Any]
 
-    def fold(self, arrays: list[pa.Array], length: int) -> list[int]:
+    def fold_part(self, arrays: list[pa.Array], length: int) -> list[int]:
         slots = [0] * (2 * len(self.pivots) + 1)
         pairs = pc.value_counts(arrays[0].drop_null())
         values, counts = pairs.field(0).to_pylist(), pairs.field(1).to_pylist()

@@ -97,7 +97,7 @@ class LiveInspector(Inspector):
 
     def forget(self, examined: Findings) -> None:
         if examined.docs:
-            docs.delete(examined.docs)
+            docs.delete_pages(examined.docs)
 
     def _suites(self) -> dict[str, Suite]:
         """Return the suites by sink."""
@@ -134,7 +134,7 @@ class LiveInspector(Inspector):
         folder = f"{checkpoint.epoch}-{checkpoint.attempt}-{uuid.uuid4().hex[:12]}"
         title = f"{checkpoint.pipeline} epoch {checkpoint.epoch} attempt {checkpoint.attempt}"
         try:
-            return docs.write(f"{self._docs}/{checkpoint.pipeline}/{folder}", title, checks, pages)
+            return docs.write_pages(f"{self._docs}/{checkpoint.pipeline}/{folder}", title, checks, pages)
         except Exception as error:
             why = f"{type(error).__name__}: {str(error)[:300]}"
             LOG.warning("gate: the Data Docs could not be written below %s: %s", self._docs, why)

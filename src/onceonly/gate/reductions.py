@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from onceonly.counts import count
 from onceonly.gate.columns import Column, Kind, columns_of_arrow, columns_of_spark
 from onceonly.gate.conditions import Condition
 
@@ -27,16 +30,16 @@ class Reduction:
     """A figure of the rows that is found part by part.
 
     Args:
-        columns: those that `fold` gets, as normalized arrays of one length.
+        columns: those that `fold_part` gets, as normalized arrays of one length.
         condition: only the rows that meet it are seen; None: all rows.
-        fold: the value of a part of the rows, of any size: plain Python that can be pickled.
+        fold_part: the value of a part of the rows, of any size: plain Python that can be pickled.
         merge: the value of two parts together. Neither their order nor how the rows were split may matter.
-        by_value: the parts are of distinct rows, and `fold` gets how often each occurs as another array.
+        by_value: the parts are of distinct rows, and `fold_part` gets how often each occurs as another array.
     """
 
     columns: tuple[Column, ...]
     condition: Condition | None
-    fold: Callable[[list[pa.Array], int], Any]
+    fold_part: Callable[[list[pa.Array], int], Any]
     merge: Callable[[Any, Any], Any]
     by_value: bool = False
 
@@ -99,7 +102,7 @@ class LocalRows:
         selected = pa.concat_tables([_empty_table(reduction), *tables])
         distinct = selected.group_by(names).aggregate([([], "count_all")]).combine_chunks()
         arrays = [distinct.column(name).combine_chunks() for name in [*names, "count_all"]]
-        return [reduction.fold(arrays, distinct.num_rows) for reduction in reductions]
+        return [reduction.fold_part(arrays, distinct.num_rows) for reduction in reductions]
 
 
 class NoRows:
@@ -119,16 +122,16 @@ class SparkRows:
         self._frame = frame
 
     def reduce(self, reductions: Sequence[Reduction]) -> list[Any]:
-        return _reduce(reductions, self._fold, self._by_value)
+        return _reduce(reductions, self._fold_on_workers, self._by_value)
 
-    def _fold(self, reductions: Sequence[Reduction]) -> list[Any]:
+    def _fold_on_workers(self, reductions: Sequence[Reduction]) -> list[Any]:
         columns = needed_columns(reductions)
 
-        def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def fold_part(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             parts = (_Part(columns, batch.columns, batch.num_rows) for batch in batches)
             yield _pickle(_fold_all(parts, reductions))
 
-        return _merge_all(self._project(columns).mapInArrow(fold, "state binary").collect(), reductions)
+        return _merge_all(self._project(columns).mapInArrow(fold_part, "state binary").collect(), reductions)
 
     def _by_value(self, reductions: Sequence[Reduction]) -> list[Any]:
         reduction = reductions[0]
@@ -140,17 +143,17 @@ class SparkRows:
                 table = _Part(columns, batch.columns, batch.num_rows).selected_table(reduction)
                 yield from table.to_batches()
 
-        def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def fold_part(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             values = _fold_no_rows(reductions)
             for batch in batches:
                 arrays = list(batch.columns)
                 for number, reduction in enumerate(reductions):
-                    values[number] = reduction.merge(values[number], reduction.fold(arrays, batch.num_rows))
+                    values[number] = reduction.merge(values[number], reduction.fold_part(arrays, batch.num_rows))
             yield _pickle(values)
 
         schema = ", ".join(f"{name} {_ddl_type(column)}" for name, column in zip(names, reduction.columns, strict=True))
         distinct = self._project(columns).mapInArrow(select, schema).groupBy(*names).count()
-        return _merge_all(distinct.mapInArrow(fold, "state binary").collect(), reductions)
+        return _merge_all(distinct.mapInArrow(fold_part, "state binary").collect(), reductions)
 
     def _project(self, columns: Sequence[Column]) -> Any:
         """Select the columns by position: names may have dots and quotes, and Arrow does not have every type."""
@@ -169,7 +172,7 @@ class SparkRows:
 
 def _reduce(
     reductions: Sequence[Reduction],
-    fold: Callable[[list[Reduction]], list[Any]],
+    fold_part: Callable[[list[Reduction]], list[Any]],
     fold_by_value: Callable[[list[Reduction]], list[Any]],
 ) -> list[Any]:
     """Fold the rows once for all plain reductions, and once for all of the distinct values of the same columns."""
@@ -180,7 +183,7 @@ def _reduce(
     values: list[Any] = [None] * len(reductions)
     for key, numbers in groups.items():
         group = [reductions[number] for number in numbers]
-        fold_group = fold if key is None else fold_by_value
+        fold_group = fold_part if key is None else fold_by_value
         group_values = fold_group(group)
         for number, value in zip(numbers, group_values, strict=True):
             values[number] = value
@@ -210,9 +213,9 @@ class _Part:
         self._selected: dict[Condition, pa.Array] = {}
         self._length = length
 
-    def fold(self, reduction: Reduction) -> Any:
+    def fold_part(self, reduction: Reduction) -> Any:
         arrays, length = self._arrays(reduction)
-        return reduction.fold(arrays, length)
+        return reduction.fold_part(arrays, length)
 
     def selected_table(self, reduction: Reduction) -> pa.Table:
         arrays, _ = self._arrays(reduction)
@@ -258,7 +261,7 @@ def _fold_all(parts: Iterable[_Part], reductions: Sequence[Reduction]) -> list[A
     values = _fold_no_rows(reductions)
     for part in parts:
         for number, reduction in enumerate(reductions):
-            values[number] = reduction.merge(values[number], part.fold(reduction))
+            values[number] = reduction.merge(values[number], part.fold_part(reduction))
     return values
 
 
@@ -271,12 +274,12 @@ def _fold_nothing(reduction: Reduction) -> Any:
     arrays = [pa.array([], column.form) for column in reduction.columns]
     if reduction.by_value:
         arrays.append(pa.array([], pa.int64()))
-    return reduction.fold(arrays, 0)
+    return reduction.fold_part(arrays, 0)
 
 
 def _merge_states(reduction: Reduction, states: Iterable[Any]) -> Any:
-    merged, *others = states
-    for state in others:
+    merged, *further_states = states
+    for state in further_states:
         merged = reduction.merge(merged, state)
     return merged
 
@@ -310,3 +313,89 @@ def _ddl_type(column: Column) -> str:
         return column.spark_type
     names = {pa.int64(): "bigint", pa.float64(): "double", pa.string(): "string", pa.bool_(): "boolean"}
     return names.get(column.form, "binary")
+
+
+MAX_SHOWN_VALUES = 20
+
+
+@dataclass(frozen=True)
+class ExpectationResult:
+    """The result of one expectation.
+
+    Args:
+        observed: figures only: values of rows are not copied to where every user can see them.
+        details: plain JSON, as Great Expectations' pages show it.
+    """
+
+    ok: bool
+    observed: str
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How many rows, or values, there are, and which are unexpected. `missing`: those that are not judged."""
+
+    rows: int = 0
+    missing: int = 0
+    unexpected: int = 0
+    samples: tuple[tuple[str, int], ...] = ()  # as people read them, and how often
+
+    def plus(self, other: Tally) -> Tally:
+        samples = Counter(dict(self.samples))
+        samples.update(dict(other.samples))
+        return Tally(
+            self.rows + other.rows,
+            self.missing + other.missing,
+            self.unexpected + other.unexpected,
+            limit_samples(samples),
+        )
+
+    def to_result(self, mostly: Fraction) -> ExpectationResult:
+        judged_rows = self.rows - self.missing
+        ok = not judged_rows or Fraction(judged_rows - self.unexpected, judged_rows) >= mostly
+        values: list[str] = []
+        for value, times in self.samples:
+            values += [value] * min(times, MAX_SHOWN_VALUES)
+        details = {
+            "element_count": self.rows,
+            "unexpected_count": self.unexpected,
+            "unexpected_percent": _percent(self.unexpected, judged_rows),
+            "partial_unexpected_list": values[:MAX_SHOWN_VALUES],
+            "missing_count": self.missing,
+            "missing_percent": _percent(self.missing, self.rows),
+            "unexpected_percent_total": _percent(self.unexpected, self.rows),
+            "unexpected_percent_nonmissing": _percent(self.unexpected, judged_rows),
+            "partial_unexpected_counts": [{"value": value, "count": times} for value, times in self.samples],
+        }
+        return ExpectationResult(ok, f"{self.unexpected:,} of {count(self.rows, 'row')}", details)
+
+
+def limit_samples(samples: Counter[str]) -> tuple[tuple[str, int], ...]:
+    """Return the samples that are shown: the first ones by their text, however the rows were split."""
+    return tuple(sorted(samples.items())[:MAX_SHOWN_VALUES])
+
+
+def figure_result(ok: bool, observed: Any, is_value: bool = False) -> ExpectationResult:
+    """Return the result for one figure.
+
+    Args:
+        observed: as a person reads it; None: there are no rows of which it could be.
+        is_value: it is the value of a row, and no number.
+    """
+    if observed is None:
+        text = "none"
+    elif is_value:
+        text = "see Data Docs"
+    else:
+        text = str(observed)
+    return ExpectationResult(ok, text, {"observed_value": observed})
+
+
+def values_result(ok: bool, values: Sequence[str], summary: str) -> ExpectationResult:
+    """Return the result for several values of rows."""
+    return ExpectationResult(ok, summary, {"observed_value": list(values)})
+
+
+def _percent(part: int, total: int) -> float | None:
+    return part / total * 100 if total else None

@@ -16,12 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from onceonly.gate.arguments import Arguments
-from onceonly.gate.columns import COMPARABLE, NUMBERS, TIMES, Column, Kind
+from onceonly.gate.columns import COMPARABLE, NUMBERS, TIMES, Column, Kind, Unjudgeable, WrongKind, literal, number
 from onceonly.gate.conditions import are_comparable
-from onceonly.gate.errors import Unjudgeable, WrongKind
-from onceonly.gate.literals import literal, number
-from onceonly.gate.reductions import Judgement, Reduction
-from onceonly.gate.results import Tally, limit_samples
+from onceonly.gate.reductions import Judgement, Reduction, Tally, limit_samples
 from onceonly.json_values.text import parser
 
 Predicate = Callable[[Any], bool]
@@ -69,7 +66,7 @@ def nullity(arguments: Arguments, expected: bool) -> Start:
     """Judge whether each value is null, or is not."""
     column, condition, mostly = arguments.column(EVERY), arguments.condition, arguments.mostly
 
-    def fold(arrays: list[pa.Array], length: int) -> Tally:
+    def fold_part(arrays: list[pa.Array], length: int) -> Tally:
         missing = arrays[0].null_count
         if not expected:
             return Tally(length, 0, missing)
@@ -77,7 +74,7 @@ def nullity(arguments: Arguments, expected: bool) -> Start:
         return Tally(length, 0, length - missing, limit_samples(samples))
 
     def judge() -> Judgement:
-        tally = yield Reduction((column,), condition, fold, Tally.plus)
+        tally = yield Reduction((column,), condition, fold_part, Tally.plus)
         return tally.to_result(mostly)
 
     return judge
@@ -112,7 +109,7 @@ def values_unique(arguments: Arguments) -> Start:
     """Judge whether each value of a column occurs once."""
     column, condition, mostly = arguments.column(COMPARABLE), arguments.condition, arguments.mostly
 
-    def fold(arrays: list[pa.Array], length: int) -> Tally:
+    def fold_part(arrays: list[pa.Array], length: int) -> Tally:
         samples: Counter[str] = Counter()
         rows = missing = unexpected = 0
         for value, times in iterate_rows(arrays):
@@ -126,7 +123,7 @@ def values_unique(arguments: Arguments) -> Start:
         return Tally(rows, missing, unexpected, tuple(sorted(samples.items())))
 
     def judge() -> Judgement:
-        tally = yield Reduction((column,), condition, fold, Tally.plus, by_value=True)
+        tally = yield Reduction((column,), condition, fold_part, Tally.plus, by_value=True)
         return tally.to_result(mostly)
 
     return judge
@@ -296,7 +293,7 @@ class _RowsOfColumns:
     is_ignored: Callable[[Sequence[Any]], bool]
     predicate: Callable[[Sequence[Any]], bool]
 
-    def fold(self, arrays: list[pa.Array], length: int) -> Tally:
+    def fold_part(self, arrays: list[pa.Array], length: int) -> Tally:
         samples: Counter[str] = Counter()
         missing = unexpected = 0
         for row in iterate_rows(arrays):
@@ -358,7 +355,7 @@ def _rows_rule(
     rule = _RowsOfColumns(columns, is_ignored, predicate)
 
     def judge() -> Judgement:
-        tally = yield Reduction(columns, condition, rule.fold, Tally.plus)
+        tally = yield Reduction(columns, condition, rule.fold_part, Tally.plus)
         return tally.to_result(mostly)
 
     return judge
@@ -458,7 +455,7 @@ def compound_unique(arguments: Arguments) -> Start:
     columns, condition, mostly = arguments.column_list(COMPARABLE), arguments.condition, arguments.mostly
     is_ignored = IGNORE_PREDICATES[arguments.choice("ignore_row_if", LIST_CHOICES, LIST_CHOICES[0])]
 
-    def fold(arrays: list[pa.Array], length: int) -> Tally:
+    def fold_part(arrays: list[pa.Array], length: int) -> Tally:
         samples: Counter[str] = Counter()
         rows = missing = unexpected = 0
         for *row, times in iterate_rows(arrays):
@@ -472,7 +469,7 @@ def compound_unique(arguments: Arguments) -> Start:
         return Tally(rows, missing, unexpected, tuple(sorted(samples.items())))
 
     def judge() -> Judgement:
-        tally = yield Reduction(columns, condition, fold, Tally.plus, by_value=True)
+        tally = yield Reduction(columns, condition, fold_part, Tally.plus, by_value=True)
         return tally.to_result(mostly)
 
     return judge

@@ -8,11 +8,8 @@ from typing import Any
 
 from onceonly.counts import count
 from onceonly.gate.arguments import Arguments
-from onceonly.gate.columns import DECIMAL, KINDS, Column, Kind
-from onceonly.gate.errors import Unjudgeable
-from onceonly.gate.literals import show_literal
-from onceonly.gate.reductions import Judgement, Reduction
-from onceonly.gate.results import Judged, figure_result
+from onceonly.gate.columns import DECIMAL, KINDS, Column, Kind, Unjudgeable, show_literal
+from onceonly.gate.reductions import ExpectationResult, Judgement, Reduction, figure_result
 from onceonly.gate.row_rules import EVERY, Start
 
 SQL_NAMES: Mapping[str, str] = {
@@ -61,7 +58,7 @@ def column_exists(arguments: Arguments) -> Start:
         ok = name in names
     else:
         ok = isinstance(index, int) and name in names and names[index : index + 1] == [name]
-    return _start_without_rows(Judged(ok, "there" if name in names else "missing"))
+    return _start_without_rows(ExpectationResult(ok, "there" if name in names else "missing"))
 
 
 def column_names(arguments: Arguments, is_ordered: bool) -> Start:
@@ -74,7 +71,7 @@ def column_names(arguments: Arguments, is_ordered: bool) -> Start:
         ok = set(names) == set(expected)
     else:
         ok = set(names) >= set(expected)
-    return _start_without_rows(Judged(ok, count(len(names), "column"), {"observed_value": names}))
+    return _start_without_rows(ExpectationResult(ok, count(len(names), "column"), {"observed_value": names}))
 
 
 def column_type(arguments: Arguments, key: str) -> Start:
@@ -82,7 +79,7 @@ def column_type(arguments: Arguments, key: str) -> Start:
     column = arguments.column(EVERY)
     names = arguments.list(key) if key == "type_list" else [arguments.text(key)]
     ok = any(_has_type(column, _spark_type(name)) for name in names)
-    return _start_without_rows(Judged(ok, column.spark_type, {"observed_value": column.spark_type}))
+    return _start_without_rows(ExpectationResult(ok, column.spark_type, {"observed_value": column.spark_type}))
 
 
 def _spark_type(name: Any) -> str:
@@ -105,7 +102,7 @@ def _has_type(column: Column, name: str) -> bool:
     return column.spark_type.replace(" ", "") == name
 
 
-def _start_without_rows(result: Judged) -> Start:
+def _start_without_rows(result: ExpectationResult) -> Start:
     """Return a judgement that asks for no reduction, as its result is known from the columns alone."""
 
     def judge() -> Judgement:

@@ -22,7 +22,7 @@ from onceonly.settings import Settings
 from onceonly.spark import small_batch, stores
 from onceonly.spark.progress import Say, report_progress
 from onceonly.spark.strict_reading import switch_off_skipping
-from onceonly.windows.bound import dated
+from onceonly.windows.state import mark_time
 
 
 def stage(
@@ -127,7 +127,7 @@ class _OutputProducer:
         else:
             state_sink = self._services.sink(self._pipeline, state.name)
             assert isinstance(state_sink, KeepsState)
-            state_rows = dated(state_sink.read(self._spark, self._previous_state), _time_of(checkpoint))
+            state_rows = mark_time(state_sink.read(self._spark, self._previous_state), _time_of(checkpoint))
             outputs = self._make_outputs(checkpoint, self._transform(batch, state_rows))
             outputs = {**outputs, state.name: Changes(outputs[state.name], self._previous_state)}
         self._check_suites(outputs)

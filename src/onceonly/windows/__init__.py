@@ -22,8 +22,7 @@ from functools import reduce
 from typing import Any, Literal
 
 from onceonly.errors import InvalidPipeline
-from onceonly.windows import bound
-from onceonly.windows.check import check_same, check_types, mark_changes
+from onceonly.windows import state as window_state
 
 MICROSECOND = timedelta(microseconds=1)
 NOWHERE = "2262-01-01 00:00:00.000001"  # window_start of the state's row with the watermark; no window has it
@@ -158,10 +157,10 @@ class Windows:
         """
         from pyspark.sql import functions as F
 
-        check_types(rows.select(*self._stored_columns()), state)
-        check_same(state, _open_windows(state), str(self))
+        window_state.check_types(rows.select(*self._stored_columns()), state)
+        window_state.check_same(state, _open_windows(state), str(self))
         before = state.agg(F.max(F.unix_micros("watermark"))).first()[0]
-        now, rows_ahead = self._watermark(rows, before, watermark, bound.latest(state, self.ahead))
+        now, rows_ahead = self._watermark(rows, before, watermark, window_state.read_latest_time(state, self.ahead))
         pieces, late = self._split_rows(rows, state, before)
         windows = self._merge_pieces(pieces)
         closed = F.unix_micros("window_end") <= F.lit(now).cast("bigint")
@@ -169,7 +168,7 @@ class Windows:
         return Seen(
             closed=windows.where(closed).select(*self._columns),
             late=late,
-            changes=mark_changes(changes, str(self), bound.note(rows_ahead, self.ahead)),
+            changes=window_state.mark_changes(changes, str(self), window_state.make_note(rows_ahead, self.ahead)),
             ahead=rows_ahead,
         )
 

@@ -115,7 +115,7 @@ class Everything:
         checks = CHECKS if failed else [{**check, "ok": True, "observed": "0 of 4,211 rows"} for check in CHECKS]
         folder = f"{self._docs}/flights_daily/{epoch}-1-{epoch:012x}"
         page = "<html><head></head><body><h1>What Great Expectations has found</h1></body></html>"
-        index = docs.write(folder, f"flights_daily epoch {epoch} attempt 1", {"delays": checks}, {"delays": page})
+        index = docs.write_pages(folder, f"flights_daily epoch {epoch} attempt 1", {"delays": checks}, {"delays": page})
         sinks = {"delays": {"rows": 4_211, "path": "in process", "checks": checks}}
         body = {"outcome": "failed" if failed else "passed", "sinks": sinks, "docs": index, "by": "recovery"}
         past.add(epoch, Event.VERDICT, at, body=body)

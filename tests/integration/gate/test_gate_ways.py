@@ -10,11 +10,10 @@ import gate_examples
 import pytest
 
 from onceonly.errors import InvalidPipeline
-from onceonly.gate.catalog import JUDGED
 from onceonly.gate.columns import by_name
 from onceonly.gate.expectations import Subject, judge
 from onceonly.gate.reductions import LocalRows, Rows, SparkRows
-from onceonly.gate.suites import Suite
+from onceonly.gate.suites import RULES, Suite
 
 pytestmark = [pytest.mark.integration]
 
@@ -69,7 +68,7 @@ def one_of_each_kind() -> list[dict[str, Any]]:
 
 def test_an_expectation_of_each_kind_has_one_verdict(spark: Any) -> None:
     judged = compare(spark, "all", one_of_each_kind())
-    assert {expectation["type"] for expectation in judged} == set(JUDGED)
+    assert {expectation["type"] for expectation in judged} == set(RULES)
 
 
 @pytest.mark.heavy

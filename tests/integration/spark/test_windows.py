@@ -21,7 +21,7 @@ from onceonly.sinks.state.sink import StateWriter
 from onceonly.testing.fakes import FakeReceipts
 from onceonly.views import descriptions
 from onceonly.windows import Sessions, Sliding, Tumbling, Windows, count, least, most, state_key, state_schema, sum_of
-from onceonly.windows.bound import dated
+from onceonly.windows.state import mark_time
 
 pytestmark = [pytest.mark.integration]
 MINUTE = timedelta(minutes=1)
@@ -57,7 +57,7 @@ class Run:
     def add(self, rows: list[Row], **more: Any) -> Closed:
         sink = StateWriter(OPEN, str(self.folder))
         state = sink.read(self.spark, self.before)
-        state = dated(state, self.as_of) if self.as_of else state
+        state = mark_time(state, self.as_of) if self.as_of else state
         seen = self.windows.add(self.spark.createDataFrame(rows, ROWS), state, **more)
         closed = {
             (row["page"], row["window_start"].astimezone(UTC), row["window_end"].astimezone(UTC)): tuple(row)[3:]

@@ -184,13 +184,13 @@ def test_a_column_is_looked_for_as_soon_as_columns_are_known(tmp_path):
 
 def test_values_of_rows_do_nothing_in_a_page(tmp_path):
     check = {"what": "<b>n</b>", "ok": False, "severity": "critical", "observed": "<script>alert(1)</script>"}
-    index = docs.write(str(tmp_path / "d"), "flights <1>", {"lake": [check]}, {})
+    index = docs.write_pages(str(tmp_path / "d"), "flights <1>", {"lake": [check]}, {})
     page = (tmp_path / "d" / "index.html").read_text()
     assert index == (tmp_path / "d" / "index.html").as_uri()
     assert "<script" not in page
     assert "<b>" not in page
     assert "default-src 'none'" in page
-    docs.delete(index)
+    docs.delete_pages(index)
     assert not (tmp_path / "d").exists()
 
 

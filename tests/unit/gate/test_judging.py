@@ -18,11 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onceonly.errors import InvalidPipeline
-from onceonly.gate import catalog, figures, suites
+from onceonly.gate import figures, suites
 from onceonly.gate.columns import Column
 from onceonly.gate.expectations import Subject, judge
-from onceonly.gate.reductions import LocalRows, conclude
-from onceonly.gate.results import Judged
+from onceonly.gate.reductions import ExpectationResult, LocalRows, conclude
 from onceonly.gate.suites import Suite
 
 CENTS = pa.array([Decimal("0.01"), Decimal("99.99"), Decimal("5.00"), None], pa.decimal128(10, 2))
@@ -32,7 +31,7 @@ def verdict(table: pa.Table, kind: str, **kwargs: Any) -> bool:
     return result(table, kind, **kwargs).ok
 
 
-def result(table: pa.Table, kind: str, **kwargs: Any) -> Judged:
+def result(table: pa.Table, kind: str, **kwargs: Any) -> ExpectationResult:
     suite = Suite("s.json", "s", ({"type": f"expect_{kind}", "kwargs": kwargs},))
     return judge(Subject(suite, LocalRows(table), False))[0]
 
@@ -243,7 +242,7 @@ def test_every_expectation_that_ships_is_known():
     import great_expectations  # noqa: F401
     from great_expectations.expectations.registry import list_registered_expectation_implementations
 
-    assert {*catalog.JUDGED, *catalog.NOT_JUDGED} == set(list_registered_expectation_implementations())
+    assert {*suites.RULES, *suites.WHY_NOT_JUDGED} == set(list_registered_expectation_implementations())
 
 
 # ---- figures

@@ -125,7 +125,7 @@ def test_a_column_to_partition_by_can_be_fresh(tmp_path):
         "schema": struct(n="long", day="date"),
     }
     rows = filelook.batches(LocalFiles(), handle)
-    assert bounds.newest(rows, "files", "day") == datetime(2013, 1, 1, 23, 59, 59, 999999, UTC)
+    assert bounds.find_newest(rows, "files", "day") == datetime(2013, 1, 1, 23, 59, 59, 999999, UTC)
 
 
 def test_what_only_spark_can_read_is_not_read_here(tmp_path):
@@ -138,7 +138,7 @@ def test_what_only_spark_can_read_is_not_read_here(tmp_path):
     assert filelook.batches(LocalFiles(), handle) is None
     assert filelook.batches(LocalFiles(), handle | {"format": "avro", "schema": struct(a="long")}) is None
     with pytest.raises(InvalidPipeline, match="Only Spark can read its rows"):
-        bounds.newest(None, "files", "day")
+        bounds.find_newest(None, "files", "day")
 
 
 def test_a_handle_that_knows_no_types_is_read_as_before(tmp_path):

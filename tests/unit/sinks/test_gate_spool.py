@@ -114,7 +114,7 @@ def test_times_are_times(tmp_path):
     assert row["at"] == datetime(2013, 1, 1, 0, 0, 0, 1, UTC)
     first = datetime(1970, 1, 1, 0, 0, 0, 1000, UTC)
     assert row["timestamp"] == first
-    assert bounds.newest(gate_view.batches(handle, "json", None), "late", "timestamp") == first
+    assert bounds.find_newest(gate_view.batches(handle, "json", None), "late", "timestamp") == first
 
 
 def test_a_type_that_arrow_has_not_is_left_to_spark(tmp_path):

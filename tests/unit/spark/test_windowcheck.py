@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onceonly.windows.check import fits
+from onceonly.windows.state import fits
 
 
 @pytest.mark.parametrize(

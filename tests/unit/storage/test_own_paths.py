@@ -123,7 +123,7 @@ OTHERWISE = {
     "storage/local.py remove_empty",  # nothing is in it
     "storage/hdfs.py remove_empty",
     "runtime/job_report.py _delete",  # of a stage job: named by the task that reads it
-    "gate/docs.py delete",  # of an examination that has just been made
+    "gate/docs.py delete_pages",  # of an examination that has just been made
     "testing/fake_sink.py discard",
     "dev/services/spark.py _draw_token",  # of the server before
     "dev/services/daemon.py stop",  # its own record

@@ -1,14 +1,23 @@
-"""Checks before windows are continued: the open ones have the same definition, and the state's types fit the values."""
+"""What windows keep and check in the state: their definition, the watermark's bound, and types that fit the values.
+
+The bound says how late a row may be dated and still move the watermark. One event of the year 2092, from a device with
+a wrong clock, would otherwise close every window. It comes from what the checkpoint has pinned, and not from a clock: a
+stage that is repeated computes the same.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime, timedelta
 from typing import Any
 
 from onceonly.errors import InvalidPipeline
 
 DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}  # of the integer types, each wider than the one before
-MADE_BY = "onceonly.windows"  # key in the metadata of the state's column 'watermark', which the state preserves
+DEFINITION_KEY = "onceonly.windows"  # key in the metadata of the state's column 'watermark', which the state preserves
+WATERMARK = "watermark"  # the state's column that carries it
+TIME_KEY = "onceonly.as_of"  # key in the column's metadata: the time of the checkpoint, in microseconds since 1970
+NOTE_KEY = "onceonly.note"  # key in the metadata of a changed column: a sentence for the log and `describe`
 
 
 def check_same(state: Any, open_windows: Any, now: str) -> None:
@@ -20,7 +29,7 @@ def check_same(state: Any, open_windows: Any, now: str) -> None:
     Raises:
         InvalidPipeline: the definitions differ; lateness does not matter.
     """
-    then = state.schema["watermark"].metadata.get(MADE_BY, now)
+    then = state.schema["watermark"].metadata.get(DEFINITION_KEY, now)
     if then != now and not open_windows.isEmpty():
         raise InvalidPipeline(
             "the open windows have another definition than the transform.",
@@ -33,7 +42,7 @@ def check_same(state: Any, open_windows: Any, now: str) -> None:
 
 def mark_changes(changes: Any, now: str, note: Mapping[str, str]) -> Any:
     """Return the changes with the definition of the windows in their metadata, and perhaps a note."""
-    return changes.withMetadata("watermark", {MADE_BY: now, **note})
+    return changes.withMetadata("watermark", {DEFINITION_KEY: now, **note})
 
 
 def check_types(columns: Any, state: Any) -> None:
@@ -90,3 +99,28 @@ def _fits_decimal(kind: str, precision: int, scale: int) -> bool:
 def _decimal(kind: str) -> tuple[int, int]:
     precision, scale = kind.removeprefix("decimal(").removesuffix(")").split(",")
     return int(precision), int(scale)
+
+
+def mark_time(state: Any, as_of: datetime) -> Any:
+    """Return the state with the time of the checkpoint that is being staged: the end of its interval, or of its plan.
+
+    A state without windows is returned as it is.
+    """
+    if WATERMARK not in state.columns:
+        return state
+    metadata = state.schema[WATERMARK].metadata
+    return state.withMetadata(WATERMARK, {**metadata, TIME_KEY: round(as_of.timestamp() * 1e6)})
+
+
+def read_latest_time(state: Any, ahead: timedelta) -> int | None:
+    """Return the latest time that moves the watermark, in microseconds; None where no checkpoint is staged (a test)."""
+    as_of = state.schema[WATERMARK].metadata.get(TIME_KEY)
+    return None if as_of is None else as_of + ahead // timedelta(microseconds=1)
+
+
+def make_note(rows_ahead: int, ahead: timedelta) -> dict[str, str]:
+    """Return the metadata that tells of rows dated ahead; empty if there are none."""
+    if not rows_ahead:
+        return {}
+    rows = "1 row is" if rows_ahead == 1 else f"{rows_ahead:,} rows are"
+    return {NOTE_KEY: f"{rows} dated more than {ahead} ahead of the checkpoint: did not move the watermark"}
