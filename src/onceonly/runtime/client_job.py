@@ -7,6 +7,7 @@ thread, or from a signal handler, by `end`: `run` then raises.
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import threading
@@ -17,6 +18,7 @@ from typing import Protocol
 
 from onceonly import redaction
 from onceonly.checkpoint.model import Checkpoint
+from onceonly.error_codes import read_catalogue
 from onceonly.errors import ActionNeeded, InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.kafka import airflow_connections
 from onceonly.kafka.airflow_connections import Lookup
@@ -32,6 +34,8 @@ from onceonly.spark import catalog, jvm
 from onceonly.spark.progress import Say
 from onceonly.statetable.table import Notify, StateTable
 from onceonly.views.descriptions import JOB_LINE_PREFIX
+
+CODE_OF_HEADLINE = re.compile(r"\[([a-z0-9-]+)\]$")  # see `errors.headline`
 
 
 def make_stage_job(spark: SparkConnection, say: Say, notify: Notify, connections: Lookup) -> StageJob:
@@ -156,7 +160,16 @@ def classify_exit(code: int, tail: list[str]) -> Exception:
             code="job-killed",
         )
     kind = {1: NotCommitted, 2: InvalidPipeline, 4: ActionNeeded}.get(code, OutcomeUnknown)
-    return kind("the stage job failed.", "\n".join(tail), code="job-failed")
+    return kind("the stage job failed.", "\n".join(tail), code=_find_code(tail) or "job-failed")
+
+
+def _find_code(lines: Sequence[str]) -> str:
+    """Return the code of the last error that the lines tell; empty if they tell none that the catalogue explains."""
+    for line in reversed(lines):
+        code = CODE_OF_HEADLINE.search(line)
+        if code and code[1] in read_catalogue():
+            return code[1]
+    return ""
 
 
 def find_tables(spark: SparkConnection, names: Iterable[str]) -> Mapping[str, CatalogTable]:
@@ -181,5 +194,5 @@ def find_tables(spark: SparkConnection, names: Iterable[str]) -> Mapping[str, Ca
         f"it is not known where these tables are: {', '.join(sorted(names))}.",
         "\n".join(child_process.select_last_lines(lines)),
         "Nothing was planned.",
-        code="job-failed",
+        code=_find_code(lines) or "job-failed",
     )

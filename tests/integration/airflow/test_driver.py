@@ -90,7 +90,7 @@ def test_of_two_drivers_for_one_request_the_second_takes_nothing_over(world: Wor
     over = wait_until(
         lambda: [each for each in (first, second) if each.open_report().read().code], "one gave way", PATIENCE
     )
-    with raises(NotCommitted, "job-failed", match="it has changed since this process was started"):
+    with raises(NotCommitted, "ownership-lost", match="it has changed since this process was started"):
         world.require_staged(over[0], "FAILED")
     world.go_on()
     other = second if over == [first] else first
@@ -103,7 +103,7 @@ def test_an_error_of_the_job_is_told_by_the_task(world: World) -> None:
     world.plan("broken")
     submitted = world.submit()
     fired(trigger(submitted))
-    with raises(NotCommitted, "job-failed", match="the transform fails on purpose"):
+    with raises(NotCommitted, "staging-failed", match="the transform fails on purpose"):
         world.require_staged(submitted, "FAILED")
     assert world.now.state is State.PLANNED
     assert world.project.staged_folders() == []
@@ -114,7 +114,7 @@ def test_a_connection_is_looked_up_where_the_driver_runs(world: World) -> None:
     world.plan(connection="kafka_here")
     submitted = world.submit()
     fired(trigger(submitted))
-    with raises(InvalidPipeline, "job-failed", match="AIRFLOW_CONN_KAFKA_HERE"):
+    with raises(InvalidPipeline, "connection-missing", match="AIRFLOW_CONN_KAFKA_HERE"):
         world.require_staged(submitted, "FAILED")
 
 

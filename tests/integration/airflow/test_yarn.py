@@ -164,7 +164,7 @@ def test_a_second_master_of_one_application_takes_nothing_over(
     assert fired(trigger(submitted))["state"] in ("FAILED", "at its end")
     attempts = yarn.manager.ask(f"cluster/apps/{submitted.driver}/appattempts")["appAttempts"]["appAttempt"]
     assert len(attempts) == 2
-    with raises(NotCommitted, "job-failed", match="it has changed since this process was started"):
+    with raises(NotCommitted, "ownership-lost", match="it has changed since this process was started"):
         world.require_staged(submitted, "FAILED")
     assert (world.now.state, world.now.attempt) == (State.PLANNED, 1)
 
