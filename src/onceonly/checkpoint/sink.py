@@ -305,7 +305,7 @@ class Replaceable(ABC):
 
 
 @dataclass(frozen=True)
-class Landed:
+class RowLocation:
     """The place of the rows of a published handle, for a source that reads its target by versions.
 
     Args:
@@ -327,7 +327,7 @@ class Versioned(ABC):
     """Its target has versions, by which other pipelines read it."""
 
     @abstractmethod
-    def locate_rows(self, handle: Handle, decision: int) -> Landed:
+    def locate_rows(self, handle: Handle, decision: int) -> RowLocation:
         """Return where the rows of a published handle are. Changes nothing.
 
         Raises:

@@ -18,7 +18,7 @@ from onceonly.checkpoint.interfaces import (
     Source,
 )
 from onceonly.checkpoint.offsets import Boundary, Interval, Offsets, TopicLog, TopicRange
-from onceonly.checkpoint.sink import Landed
+from onceonly.checkpoint.sink import RowLocation
 from onceonly.errors import Busy, InvalidPipeline, SourceLost
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sources import EARLIEST, LATEST, SourceConfig
@@ -72,7 +72,7 @@ class Pins:
         first = self.source.first_offsets(range_)
         return replace(range_, partitions={p: (first[p], end) for p, end in range_.ends.items()})
 
-    def range(self, view: View, landed: tuple[Landed, ...] | None = None) -> TopicRange:
+    def range(self, view: View, landed: tuple[RowLocation, ...] | None = None) -> TopicRange:
         """Return the range to pin, given what `view` shows as pinned; it may be empty.
 
         Args:
@@ -111,7 +111,7 @@ class Pins:
             return None
         return offsets.range_of(view.latest.ranges, self.config.topic)
 
-    def _range_of_landed(self, view: View, landed: tuple[Landed, ...]) -> TopicRange:
+    def _range_of_landed(self, view: View, landed: tuple[RowLocation, ...]) -> TopicRange:
         end = max(end for _, end in self.log.partitions.values())
         for rows in landed:
             offsets.same_topic(rows.table_id, self.log, "what it reads")
@@ -119,7 +119,7 @@ class Pins:
                 raise _refuse_shrunk_table(self.log, rows.version)
         return self._range_of_versions(landed, end) if self.interval else self._range_up_to(view, landed)
 
-    def _range_of_versions(self, landed: tuple[Landed, ...], end: int) -> TopicRange:
+    def _range_of_versions(self, landed: tuple[RowLocation, ...], end: int) -> TopicRange:
         """Return the versions that have published the interval, one in each partition.
 
         Where a version is not known, all up to the newest are pinned, for the files of its folder. They were found by
@@ -136,7 +136,7 @@ class Pins:
         partitions = partitions or {0: (end, end)}
         return TopicRange(self.log.topic, self.log.topic_id, partitions, self.log.kind, folders=tuple(folders))
 
-    def _range_up_to(self, view: View, landed: tuple[Landed, ...]) -> TopicRange:
+    def _range_up_to(self, view: View, landed: tuple[RowLocation, ...]) -> TopicRange:
         """Return the range of a chain, up to the version that has published the last checkpoint."""
         if not landed:
             return offsets.cut_at(self._range_of_chain(view), 0)

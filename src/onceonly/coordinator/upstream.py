@@ -15,7 +15,7 @@ from datetime import datetime
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import WORDS, Interval
-from onceonly.checkpoint.sink import Landed, Versioned
+from onceonly.checkpoint.sink import RowLocation, Versioned
 from onceonly.coordinator.messages import how_to_settle
 from onceonly.errors import Busy, InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline.definition import Pipeline
@@ -33,7 +33,7 @@ class Barrier:
     """
 
     epochs: Mapping[str, tuple[int, ...]]
-    tables: Mapping[str, tuple[Landed, ...]]
+    tables: Mapping[str, tuple[RowLocation, ...]]
 
 
 def find_barrier(state: StateTable, parts: Parts, pipeline: Pipeline, interval: Interval | None) -> Barrier:
@@ -51,7 +51,7 @@ def find_barrier(state: StateTable, parts: Parts, pipeline: Pipeline, interval: 
         checkpoints[upstream.name] = to_read
         epochs[upstream.name] = tuple(checkpoint.epoch for checkpoint in to_read)
     epochs_read = {} if interval else _epochs_already_read(state, pipeline)
-    tables: dict[str, tuple[Landed, ...]] = {}
+    tables: dict[str, tuple[RowLocation, ...]] = {}
     for upstream in upstreams:
         has_new = epochs[upstream.name] != epochs_read.get(upstream.name)
         for topic in upstream.sink_by_topic:
@@ -93,7 +93,7 @@ def make_closed_barrier(state: StateTable, parts: Parts, pipeline: Pipeline) -> 
     Raises:
         InvalidPipeline: as `find_barrier`.
     """
-    tables: dict[str, tuple[Landed, ...]] = {}
+    tables: dict[str, tuple[RowLocation, ...]] = {}
     for name in pipeline.after:
         upstream = _Upstream(state, parts, pipeline, name)
         tables.update(dict.fromkeys(upstream.sink_by_topic, ()))
@@ -191,7 +191,7 @@ class _Upstream:
             self._check_committed(interval, checkpoint)
         return checkpoints
 
-    def locate_rows(self, topic: str, checkpoints: list[Checkpoint]) -> tuple[Landed, ...]:
+    def locate_rows(self, topic: str, checkpoints: list[Checkpoint]) -> tuple[RowLocation, ...]:
         """Find where the rows are that the table shows of these checkpoints.
 
         Args:
@@ -212,7 +212,7 @@ class _Upstream:
                 return (self._locate_checkpoint(checkpoint, sink),)
         return ()
 
-    def _locate_interval(self, checkpoint: Checkpoint, topic: str, uri: str) -> Landed | None:
+    def _locate_interval(self, checkpoint: Checkpoint, topic: str, uri: str) -> RowLocation | None:
         """Find where the rows of one interval are; None: it has none."""
         sink = _find_writing_sink(checkpoint, uri)
         if sink is None and checkpoint.handles:
@@ -244,7 +244,7 @@ class _Upstream:
             return None
         return self._find_shown(self._view.require(checkpoint.replaces), sink)
 
-    def _locate_checkpoint(self, checkpoint: Checkpoint, sink: str) -> Landed:
+    def _locate_checkpoint(self, checkpoint: Checkpoint, sink: str) -> RowLocation:
         """Ask the sink where the rows of one checkpoint are."""
         writer = self._parts.sink(Pipeline.from_json(checkpoint.definition), sink)
         if not isinstance(writer, Versioned):

@@ -50,7 +50,7 @@ def read(uri: str) -> LogSummary | None:
     Raises:
         OutcomeUnknown: the log is not whole, or cannot be read.
     """
-    return open_log(uri).head()
+    return open_log(uri).read_summary()
 
 
 def read_digest(uri: str, version: int) -> str | None:
@@ -81,7 +81,7 @@ class StoredLog:
         objects = self.files.list_objects(log_files.LOG_FOLDER) if complete else log_files.list_recent(self.files)
         self.objects_by_name: dict[str, ListedObject] = {file.name: file for file in objects}
 
-    def lines(self, path: str) -> Iterator[bytes]:
+    def read_lines(self, path: str) -> Iterator[bytes]:
         file = self.objects_by_name[path.rpartition("/")[2]]
         yield from self.files.read(path, file.tag).splitlines()
 
@@ -101,7 +101,7 @@ class TableLog:
     def __init__(self, uri: str, files: Files, names: list[str]) -> None:
         self.uri, self._files, self._names = uri, files, names
 
-    def head(self) -> LogSummary | None:
+    def read_summary(self) -> LogSummary | None:
         """Read the newest version; None: there is no table."""
         newest = log_files.find_newest_version(self._names)
         try:
@@ -113,7 +113,7 @@ class TableLog:
         except LOG_ERRORS as error:
             raise _refuse_unreadable(self.uri, error) from error
 
-    def digest(self, version: int) -> str | None:
+    def read_digest(self, version: int) -> str | None:
         """Return the SHA-256 of that log entry; None: it is no longer there."""
         if not isinstance(self._files, StoredLog):
             return read_digest(self.uri, version)
@@ -127,7 +127,7 @@ class TableLog:
         except LOG_ERRORS as error:
             raise _refuse_unreadable(self.uri, error) from error
 
-    def commit_info(self, version: int) -> dict[str, Any]:
+    def read_commit_info(self, version: int) -> dict[str, Any]:
         """Read what that commit says of itself; empty: nothing, or its log entry is no longer there."""
         try:
             for line in _read_lines(self._files, log_files.entry_path(version)):
@@ -177,14 +177,14 @@ def read_snapshot(uri: str) -> TableSnapshot | None:
         newest = log_files.find_newest_version(stored.objects_by_name)
         if newest < 0:
             return None
-        head = _read_backwards(stored, newest)
+        summary = _read_backwards(stored, newest)
         entry = stored.objects_by_name.get(f"{newest:020}.json")
-        if missing := set(TABLE_ACTIONS) - set(head.actions):
+        if missing := set(TABLE_ACTIONS) - set(summary.actions):
             raise ValueError(f"it does not tell {sorted(missing)}")
         digest = hashlib.sha256(stored.files.read(entry.path, entry.tag)).hexdigest() if entry else None
     except LOG_ERRORS as error:
         raise _refuse_unreadable(uri, error) from error
-    return TableSnapshot(uri, head.actions, head.txns, newest, digest)
+    return TableSnapshot(uri, summary.actions, summary.txns, newest, digest)
 
 
 def read_txn_versions(uri: str, app_id: str) -> Iterator[tuple[int, int]]:
@@ -236,7 +236,7 @@ def _read_backwards(stored: StoredLog, newest: int) -> LogSummary:
             for entry_actions in reversed(actions_by_entry):
                 table_summary = _find_table_summary(entry_actions)
                 if table_summary:
-                    return _fold(newest, [*_as_actions(table_summary), *actions])
+                    return _fold_actions(newest, [*_as_actions(table_summary), *actions])
                 actions = [*entry_actions, *actions]
             last, round_size = last - len(paths), 4 * round_size
     return _read_forwards(stored, list(stored.objects_by_name), newest)
@@ -273,10 +273,10 @@ def _read_forwards(files: Files, names: list[str], newest: int) -> LogSummary:
             lambda name: _read_actions(files, f"{log_files.LOG_FOLDER}/{name}"), [*parts, *entries]
         ):
             actions += file_actions
-    return _fold(newest, actions)
+    return _fold_actions(newest, actions)
 
 
-def _fold(newest: int, actions: list[dict[str, Any]]) -> LogSummary:
+def _fold_actions(newest: int, actions: list[dict[str, Any]]) -> LogSummary:
     """Fold actions, oldest first: the last one of each kind counts."""
     txns: dict[str, int] = {}
     table_actions: dict[str, Mapping[str, Any]] = {}
@@ -305,7 +305,7 @@ def _has_marker(line: bytes) -> bool:
 
 
 def _read_lines(files: Files, path: str) -> Iterator[bytes]:
-    return files.lines(path) if isinstance(files, StoredLog) else table_files.read_lines(files, path)
+    return files.read_lines(path) if isinstance(files, StoredLog) else table_files.read_lines(files, path)
 
 
 def _refuse_unreadable(uri: str, error: Exception) -> OutcomeUnknown:

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pytest
+from codes import raises
 from deltalake import DeltaTable, write_deltalake
 from patience import PATIENCE
 
@@ -209,7 +210,7 @@ def test_a_wrong_value_for_a_generated_column_is_an_error_while_staging(delta):
 )
 def test_rows_that_do_not_fit_the_table_are_refused_column_by_column(delta, select, problem):
     delta.sql("CREATE TABLE {t} (n INT, price DOUBLE) USING delta")
-    with pytest.raises(InvalidPipeline, match="the rows do not match the table") as error:
+    with raises(InvalidPipeline, "columns-differ") as error:
         delta.stage(delta.numbers(1).selectExpr(*select))
     assert problem in error.value.why
     assert delta.staged() == []
@@ -245,9 +246,9 @@ def test_a_table_partitioned_otherwise_is_refused(delta):
 def test_a_folder_with_something_else_is_left_alone(delta, name):
     (delta.folder / name).parent.mkdir(parents=True)
     (delta.folder / name).write_text("mine")
-    with pytest.raises(InvalidPipeline, match="is not a Delta table"):
+    with raises(InvalidPipeline, "target-unsuitable"):
         delta.stage(delta.numbers(1))
-    with pytest.raises(InvalidPipeline, match="is not a Delta table"):
+    with raises(InvalidPipeline, "target-unsuitable"):
         delta.writer().check()
     assert [path.name for path in delta.folder.iterdir()] == [Path(name).parts[0]]
 
@@ -258,7 +259,7 @@ def test_a_folder_with_something_else_is_left_alone(delta, name):
 def test_a_target_dropped_after_staging_is_not_made_again(delta):
     handle = delta.stage(delta.numbers(3))
     shutil.rmtree(delta.folder)
-    with pytest.raises(CannotPublish, match="It no longer exists") as error:
+    with raises(CannotPublish, "target-recreated") as error:
         delta.commit(handle)
     assert "--give-up lake" in error.value.todo
     assert not delta.folder.exists() or list(delta.folder.iterdir()) == []
@@ -268,7 +269,7 @@ def test_a_target_replaced_after_staging_is_not_touched(delta):
     handle = delta.stage(delta.numbers(3))
     shutil.rmtree(delta.folder / "_delta_log")
     DeltaTable.create(delta.uri, pa.schema([("n", pa.int32())]))
-    with pytest.raises(CannotPublish, match="is now another table"):
+    with raises(CannotPublish, "target-recreated"):
         delta.commit(handle)
     assert (delta.version(), delta.read()) == (0, [])
     assert len(delta.staged()) == 1
@@ -289,7 +290,7 @@ def test_vacuum_keeps_what_is_published_and_what_it_takes_is_not_half_published(
     delta.commit(delta.stage(delta.numbers(3)))
     waiting = delta.stage(delta.numbers(3, start=7), epoch=2)
     vacuum(delta)
-    with pytest.raises(CannotPublish, match="A VACUUM deletes files that were not published") as error:
+    with raises(CannotPublish, "staged-files-missing") as error:
         delta.commit(waiting, 2)
     assert "--give-up lake" in error.value.todo
     assert (DeltaTable(delta.uri).transaction_version(waiting["app_id"]), delta.ns()) == (0x100000001, [0, 1, 2])
@@ -377,7 +378,7 @@ def test_a_column_added_to_the_target_after_staging_is_null_in_the_staged_rows(d
 def test_a_constraint_added_after_staging_that_the_rows_violate_is_refused(delta):
     handle = delta.stage(delta.numbers(2))
     delta.sql("ALTER TABLE {t} ADD CONSTRAINT big CHECK (n > 1000)")
-    with pytest.raises(CannotPublish, match="now refuses the staged rows"):
+    with raises(CannotPublish, "staged-rows-refused"):
         delta.commit_through_spark(handle)
     assert (delta.ns(), len(delta.staged())) == ([], 1)
 

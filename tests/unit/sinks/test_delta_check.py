@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from codes import raises
 from deltalake import DeltaTable
 
 from onceonly.errors import InvalidPipeline
@@ -32,7 +33,7 @@ def test_a_table_of_ours_is_published_to_by_metadata_only(tmp_path: Path) -> Non
 
 def test_other_partitioning_is_refused(tmp_path: Path) -> None:
     DeltaTable.create(str(tmp_path), SCHEMA, partition_by=["day"])
-    with pytest.raises(InvalidPipeline, match="partitioned by"):
+    with raises(InvalidPipeline, "partitioning-differs"):
         writer(tmp_path, "n").check()
 
 
@@ -45,5 +46,5 @@ def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
 def test_a_table_that_forgets_transactions_is_refused(tmp_path: Path) -> None:
     configuration = {"delta.setTransactionRetentionDuration": "interval 7 days"}
     DeltaTable.create(str(tmp_path), SCHEMA, configuration=configuration)
-    with pytest.raises(InvalidPipeline, match="deletes transaction identifiers"):
+    with raises(InvalidPipeline, "transaction-retention"):
         writer(tmp_path).check()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from codes import raises
 
 from onceonly.checkpoint.model import Transaction
 from onceonly.delta import txn_identifiers
@@ -65,18 +66,18 @@ def test_what_may_be_published_and_what_is_published_already() -> None:
 
 @pytest.mark.parametrize("seen", [OTHER, txn_identifiers.txn_version(9, folder("a1b2c3d4e5f6"))])
 def test_what_the_state_table_does_not_know_is_refused_with_the_command_to_give(seen: int) -> None:
-    with pytest.raises(StateBehind, match="the state table is behind /lake") as error:
+    with raises(StateBehind, "state-behind") as error:
         evidence.find_outcome("lake", handle("a1b2c3d4e5f6"), seen, OURS)
     assert f"({seen:x})" in error.value.why
     assert "onceonly state forward flights" in error.value.todo
 
 
 def test_what_was_given_up_is_fenced() -> None:
-    with pytest.raises(Fenced, match="decision 7 was given up"):
+    with raises(Fenced, "sink-given-up"):
         evidence.find_outcome("lake", handle("a1b2c3d4e5f6"), txn_identifiers.closing_version(7), OURS)
 
 
 @pytest.mark.parametrize("name", ["", "staged-x", "../staged-s-p-l-1-1-a1b2c3d4e5f6", "staged-s-p/../l-1-1-a1b2c3d4"])
 def test_a_folder_that_is_no_transactions_is_refused(name: str) -> None:
-    with pytest.raises(CannotPublish, match="is not that of a transaction"):
+    with raises(CannotPublish, "handle-damaged"):
         txn_identifiers.txn_version(1, name)

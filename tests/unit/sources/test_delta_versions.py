@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from codes import raises
 from deltalake import DeltaTable
 from unit.versions import FEED, NOON, Table, minutes
 
@@ -62,7 +63,7 @@ def test_a_log_that_was_cleaned_up_still_has_the_whole_table(table: Table) -> No
     table.entry(0).unlink()
     table.entry(1).unlink()
     assert table.pin().partitions == {0: (0, 3)}
-    with pytest.raises(SourceLost, match="version 1 can no longer be read"):
+    with raises(SourceLost, "source-log-expired"):
         table.pin(start=1)
 
 
@@ -108,7 +109,7 @@ def test_a_time_that_the_log_no_longer_reaches_is_not_guessed(table: Table) -> N
         table.date(version, minute)
     table.now.create_checkpoint()
     table.entry(0).unlink()
-    with pytest.raises(SourceLost, match="is no longer known"):
+    with raises(SourceLost, "source-time-expired"):
         table.pin(minutes(5, 15))
     assert table.pin(minutes(15, 25)).partitions == {0: (2, 3)}
 
@@ -131,7 +132,7 @@ def test_log_that_begins_in_the_future_is_not_guessed(table: Table) -> None:
         table.date(version, minute)
     table.now.create_checkpoint()
     table.entry(0).unlink()
-    with pytest.raises(SourceLost, match="is no longer known"):
+    with raises(SourceLost, "source-time-expired"):
         table.pin(minutes(5, 15))
     assert table.pin(minutes(21, 25)).partitions == {0: (3, 3)}
 
@@ -162,7 +163,7 @@ def test_a_version_that_does_more_than_append_is_refused_by_number(
     table: Table, change: Callable[[Table], Any], told: str
 ) -> None:
     change(table)
-    with pytest.raises(InvalidPipeline, match="version 3 does not only add rows") as refused:
+    with raises(InvalidPipeline, "not-append-only") as refused:
         table.range(2, 4)
     assert (told in refused.value.why, "changes=True" in refused.value.todo) == (True, True)
     assert ("max_versions=1" in refused.value.todo, "--to 4" in refused.value.todo) == (True, True)
@@ -175,7 +176,7 @@ def test_rows_that_come_back_are_no_new_rows(table: Table) -> None:
     table.now.delete("n = 2")
     table.now.restore(2)
     assert not [action for action in table.actions(4) if "remove" in action]
-    with pytest.raises(InvalidPipeline, match="version 4 does not only add rows"):
+    with raises(InvalidPipeline, "not-append-only"):
         table.range(4, 5)
 
 
@@ -220,7 +221,7 @@ def test_no_table(tmp_path: Path, made: bool) -> None:
     if made:
         Path(table.uri).mkdir()
     for asked in (table.reader().check, table.pin):
-        with pytest.raises(InvalidPipeline, match="table 'orders' does not exist"):
+        with raises(InvalidPipeline, "source-missing"):
             asked()
     assert Path(table.uri).exists() == made
 
@@ -228,7 +229,7 @@ def test_no_table(tmp_path: Path, made: bool) -> None:
 def test_a_table_that_was_replaced(table: Table) -> None:
     pinned = table.pin()
     shutil.rmtree(table.uri)
-    with pytest.raises(SourceLost, match="does not exist"):
+    with raises(SourceLost, "source-missing"):
         table.reader().verify((pinned,))
     for number in (1, 2, 3):
         table.write(number)
@@ -243,7 +244,7 @@ def test_a_table_that_was_replaced_within_its_log(table: Table) -> None:
     table.rewrite(3, [metadata])
     with pytest.raises(SourceLost, match="now another"):
         table.reader().verify((pinned,))
-    with pytest.raises(SourceLost, match="is not the one that was pinned"):
+    with raises(SourceLost, "source-replaced"):
         table.pin(max_versions=2)  # of the table that was there before
 
 
@@ -253,7 +254,7 @@ def test_files_that_a_vacuum_took(table: Table) -> None:
     table.reader().verify((pinned, whole))
     table.now.vacuum(0, dry_run=False, enforce_retention_duration=False)
     for range_ in (pinned, whole):
-        with pytest.raises(SourceLost, match="no longer exist") as lost:
+        with raises(SourceLost, "source-files-missing") as lost:
             table.reader().verify((range_,))
         assert "VACUUM" in lost.value.why
 
@@ -262,7 +263,7 @@ def test_a_file_that_is_cut(table: Table) -> None:
     pinned = table.range(1, 3)
     name = next(action["add"]["path"] for action in table.actions(2) if "add" in action)
     Path(table.uri, name).write_bytes(b"PAR1")
-    with pytest.raises(SourceLost, match="no longer exist"):
+    with raises(SourceLost, "source-files-missing"):
         table.reader().verify((pinned,))
 
 
@@ -271,14 +272,14 @@ def test_a_log_entry_that_was_cleaned_up(table: Table) -> None:
     DeltaTable(table.uri, version=1).create_checkpoint()
     table.entry(0).unlink()
     table.entry(1).unlink()
-    with pytest.raises(SourceLost, match="version 1 can no longer be read"):
+    with raises(SourceLost, "source-log-expired"):
         table.reader().verify((pinned,))
 
 
 def test_a_copy_that_ends_before_what_is_pinned(table: Table) -> None:
     pinned = table.range(1, 3)
     table.entry(2).unlink()
-    with pytest.raises(SourceLost, match="ends before what is pinned"):
+    with raises(SourceLost, "source-replaced"):
         table.reader().verify((pinned,))
 
 
@@ -288,9 +289,9 @@ def test_a_copy_that_others_have_written_to(table: Table) -> None:
     table.entry(2).unlink()
     table.write(30)
     table.write(40)
-    with pytest.raises(SourceLost, match="has another history"):
+    with raises(SourceLost, "source-replaced"):
         table.reader().verify((pinned,))
-    with pytest.raises(SourceLost, match="has another history"):
+    with raises(SourceLost, "source-replaced"):
         table.range(3, 4, previous=pinned)
 
 
@@ -373,7 +374,7 @@ def test_a_whole_table_with_files_of_another_one(table: Table) -> None:
         if "add" in action:
             action["add"]["path"] = "file:///elsewhere/part.parquet"
     table.rewrite(0, actions)
-    with pytest.raises(InvalidPipeline, match="cannot be a source") as refused:
+    with raises(InvalidPipeline, "source-unsupported") as refused:
         table.pin()
     assert "shallow clone" in refused.value.why
 
@@ -398,7 +399,7 @@ def test_a_table_that_was_another_one_within_the_range(table: Table) -> None:
     table.rewrite(2, redefined(table, "name"))
     table.rewrite(3, whole)
     table.rewrite(4, redefined(table, "none"))
-    with pytest.raises(InvalidPipeline, match="cannot be a source") as refused:
+    with raises(InvalidPipeline, "source-unsupported") as refused:
         table.range(2, 5)
     assert "column mapping" in refused.value.why
     assert table.range(4, 5).partitions == {0: (4, 5)}

@@ -11,7 +11,7 @@ from onceonly.errors import CannotPublish, OutcomeUnknown
 TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
 
 
-def another_table(sink: str, uri: str, handle: Handle, table_id: str | int | None) -> CannotPublish:
+def refuse_other_table(sink: str, uri: str, handle: Handle, table_id: str | int | None) -> CannotPublish:
     """Describe another table in place of the target.
 
     Args:
@@ -27,7 +27,7 @@ def another_table(sink: str, uri: str, handle: Handle, table_id: str | int | Non
     )
 
 
-def files_missing(sink: str, uri: str, handle: Handle, missing: int, paths: Sequence[str]) -> CannotPublish:
+def refuse_missing_files(sink: str, uri: str, handle: Handle, missing: int, paths: Sequence[str]) -> CannotPublish:
     """Describe staged files that no longer exist.
 
     Args:
@@ -67,7 +67,7 @@ def outcome_unknown(handle: Handle, why: str) -> OutcomeUnknown:
     )
 
 
-def unreadable(handle: Handle, error: Exception) -> OutcomeUnknown:
+def refuse_unreadable_log(handle: Handle, error: Exception) -> OutcomeUnknown:
     return OutcomeUnknown(
         f"the table's log in {handle['uri']} cannot be read.",
         first_line(error),
@@ -81,7 +81,7 @@ def first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:500]
 
 
-def still_open(handle: Handle, why: str) -> OutcomeUnknown:
+def refuse_open_decision(handle: Handle, why: str) -> OutcomeUnknown:
     """Describe a decision that could not be closed."""
     return OutcomeUnknown(
         f"{handle['uri']} could not be closed to the rows, so a process may still publish them.",

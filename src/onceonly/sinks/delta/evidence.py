@@ -167,21 +167,21 @@ def compare(uri: str, last: Publication) -> History:
     if is_elsewhere(uri, last):
         return History(Answer.ELSEWHERE, f"it was published to {last.proof.get('target', 'an unknown place')}")
     table_log = log_summary.open_log(uri)
-    table_head = table_log.head()
-    if table_head is None:
+    summary = table_log.read_summary()
+    if summary is None:
         return History(Answer.WENT_BACK, f"there is no table at {uri}")
-    if table_head.table_id != last.proof["table_id"]:
+    if summary.table_id != last.proof["table_id"]:
         return History(
-            Answer.WENT_BACK, f"{uri} is another table: its id is {table_head.table_id}, not {last.proof['table_id']}"
+            Answer.WENT_BACK, f"{uri} is another table: its id is {summary.table_id}, not {last.proof['table_id']}"
         )
-    difference = _find_difference(table_log, table_head, last)
+    difference = _find_difference(table_log, summary, last)
     if difference:
-        decision = txn_identifiers.decision_of(table_head.txns.get(last.proof["app_id"], 0))
+        decision = txn_identifiers.decision_of(summary.txns.get(last.proof["app_id"], 0))
         return History(Answer.WENT_BACK, difference, min(decision, last.decision - 1))
     if difference is None:
         why = f"log entry {last.proof['version']} of {uri} and its transaction identifiers have expired"
-        return History(Answer.UNKNOWN, why, remarks=_list_remarks(table_log, table_head, last))
-    return History(Answer.SAME, remarks=_list_remarks(table_log, table_head, last))
+        return History(Answer.UNKNOWN, why, remarks=_list_remarks(table_log, summary, last))
+    return History(Answer.SAME, remarks=_list_remarks(table_log, summary, last))
 
 
 def read_current_proof(uri: str, last: Publication) -> Publication | None:
@@ -191,50 +191,48 @@ def read_current_proof(uri: str, last: Publication) -> Publication | None:
         OutcomeUnknown: the log cannot be read.
     """
     table_log = log_summary.open_log(uri)
-    table_head = table_log.head()
-    if table_head is None:
+    summary = table_log.read_summary()
+    if summary is None:
         return None
     app_id = last.proof["app_id"]
-    number = table_head.txns.get(app_id, 0)
+    number = summary.txns.get(app_id, 0)
     decision = txn_identifiers.decision_of(number)
-    digest = table_log.digest(table_head.version)
-    proof_of_head = make_proof(uri, table_head.table_id, table_head.version, digest, app_id, number)
+    digest = table_log.read_digest(summary.version)
+    proof_of_head = make_proof(uri, summary.table_id, summary.version, digest, app_id, number)
     return Publication(last.epoch if decision == last.decision else 0, decision, proof_of_head)
 
 
-def _find_difference(
-    table_log: log_summary.TableLog, table_head: log_summary.LogSummary, last: Publication
-) -> str | None:
+def _find_difference(table_log: log_summary.TableLog, summary: log_summary.LogSummary, last: Publication) -> str | None:
     """Say why the table is not the one that was published to; empty: it is; None: it can no longer be known."""
     version, digest, published_number = last.proof["version"], last.proof["entry"], last.proof["txn"]
-    number = table_head.txns.get(last.proof["app_id"])
-    if version is not None and table_head.version < version:
-        return f"its log ends at version {table_head.version}, and version {version} published epoch {last.epoch}"
+    number = summary.txns.get(last.proof["app_id"])
+    if version is not None and summary.version < version:
+        return f"its log ends at version {summary.version}, and version {version} published epoch {last.epoch}"
     if number is not None and number < published_number:
         return (
             f"it shows decision {txn_identifiers.decision_of(number)}, and decision {last.decision} was published to it"
         )
-    digest_now = table_log.digest(version) if version is not None and digest else None
+    digest_now = table_log.read_digest(version) if version is not None and digest else None
     if digest_now is not None:
         return "" if digest_now == digest else f"its version {version} is another commit than the one that published"
     # The log entry has expired: only the transaction number is left, which outlives it unless the table expires it.
     if number is not None or not published_number:
         return ""
-    if errors.TRANSACTION_RETENTION in (table_head.actions["metaData"].get("configuration") or {}):
+    if errors.TRANSACTION_RETENTION in (summary.actions["metaData"].get("configuration") or {}):
         return None
     return f"it shows no decision of this sink, and decision {last.decision} was published to it"
 
 
 def _list_remarks(
-    table_log: log_summary.TableLog, table_head: log_summary.LogSummary, last: Publication
+    table_log: log_summary.TableLog, summary: log_summary.LogSummary, last: Publication
 ) -> tuple[str, ...]:
     """List what others did since then that may have removed published rows."""
     if last.proof["version"] is None:
         return ()
-    first = max(last.proof["version"], table_head.version - MAX_ENTRIES_REMARKED) + 1
-    versions = range(first, table_head.version + 1)
+    first = max(last.proof["version"], summary.version - MAX_ENTRIES_REMARKED) + 1
+    versions = range(first, summary.version + 1)
     with ThreadPoolExecutor(log_summary.MAX_PARALLEL_READS) as pool:
-        infos = list(pool.map(table_log.commit_info, versions))
+        infos = list(pool.map(table_log.read_commit_info, versions))
     newest: dict[str, int] = {}
     times = Counter[str]()
     for version, info in zip(versions, infos, strict=True):

@@ -33,7 +33,7 @@ OPTIONS = ds.ParquetReadOptions(coerce_int96_timestamp_unit="us")
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergeResult:
     """What the commit adds and removes, and what it did, for people."""
 
     adds: list[AddAction]
@@ -110,7 +110,7 @@ def publish(
     return Outcome(detail={"rows": handle["rows"], **merged.detail})
 
 
-def compute(target: DeltaTable, uri: str, handle: Handle, adds: list[dict[str, Any]], cache: MergeCache) -> Merged:
+def compute(target: DeltaTable, uri: str, handle: Handle, adds: list[dict[str, Any]], cache: MergeCache) -> MergeResult:
     """Write the copies that are needed, durably, and return what to commit. Nothing is visible before that.
 
     Args:
@@ -118,7 +118,7 @@ def compute(target: DeltaTable, uri: str, handle: Handle, adds: list[dict[str, A
         cache: of earlier tries of the same publication by this process.
     """
     if not adds:
-        return Merged([], {}, {"inserted": 0, "updated": 0, "older": 0, "rewritten": 0})
+        return MergeResult([], {}, {"inserted": 0, "updated": 0, "older": 0, "rewritten": 0})
     table = _dataset(target)
     staged = _staged_dataset(f"{uri.rstrip('/')}/{staged_table.rows_folder(handle)}", table, adds)
     matches = _search(target, table, staged, handle, cache)
@@ -138,7 +138,7 @@ def compute(target: DeltaTable, uri: str, handle: Handle, adds: list[dict[str, A
         new_adds = [*new_adds, *staged_table.to_target_adds(adds, staged_table.rows_folder(handle), target)]
     updated = matches.count_updates()
     detail = {"inserted": len(applied) - updated, "updated": updated, "older": older, "rewritten": len(rewritten)}
-    return Merged(list(new_adds), _removes(target, rewritten), detail)
+    return MergeResult(list(new_adds), _removes(target, rewritten), detail)
 
 
 def _dataset(table: DeltaTable) -> ds.FileSystemDataset:
@@ -189,7 +189,7 @@ def _search(target: DeltaTable, table: ds.Dataset, staged: ds.Dataset, handle: H
     files, stale = [], [pa.array([], pa.int64())]
     for fragment in _fragments(target, table, keys, cache.changes):
         if fragment.path not in cache.files:
-            cache.files[fragment.path] = _look_into(_batches(fragment, table.schema, columns), cache.changes)
+            cache.files[fragment.path] = _match_changes(_batches(fragment, table.schema, columns), cache.changes)
         matched_numbers, stale_numbers = cache.files[fragment.path]
         files.append((fragment, matched_numbers))
         stale.append(stale_numbers)
@@ -197,7 +197,7 @@ def _search(target: DeltaTable, table: ds.Dataset, staged: ds.Dataset, handle: H
     return _Matches(files, cache.changes.filter(is_applied))
 
 
-def _look_into(batches: Iterator[pa.RecordBatch], changes: pa.Table) -> tuple[pa.Array, pa.Array]:
+def _match_changes(batches: Iterator[pa.RecordBatch], changes: pa.Table) -> tuple[pa.Array, pa.Array]:
     """Return the numbers of the changes of whose keys there are rows, and of those not newer than such a row."""
     matched, stale = [pa.array([], pa.int64())], [pa.array([], pa.int64())]
     for batch in batches:

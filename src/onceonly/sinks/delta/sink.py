@@ -25,11 +25,11 @@ from onceonly.checkpoint.sink import (
     Inspectable,
     KeepsCopies,
     KeepsNames,
-    Landed,
     ProvesHistory,
     Publication,
     Receipts,
     Replaceable,
+    RowLocation,
     StagesSmallBatches,
     Trace,
     Traced,
@@ -183,8 +183,8 @@ class DeltaWriter(
         except CannotPublish as error:
             target = table_files.open_table(self.uri)
             if target is None:
-                raise rehearsal.no_table(self.name, self.uri, handle) from error
-            raise rehearsal.another_table(self.name, self.uri, handle, str(target.metadata().id)) from error
+                raise rehearsal.refuse_missing_table(self.name, self.uri, handle) from error
+            raise rehearsal.refuse_recreated_table(self.name, self.uri, handle, str(target.metadata().id)) from error
 
     def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
         """Make the staged files part of the table, once. Cost is one log entry, whatever the number of rows.
@@ -242,13 +242,13 @@ class DeltaWriter(
     def _outcome_in_log(self, handle: Handle, decision: int) -> Outcome | None:
         """Return what the log alone shows of it; None: nothing yet, which the snapshot to write from has to confirm."""
         try:
-            table_head = log_summary.read(self.uri)
+            summary = log_summary.read(self.uri)
         except OutcomeUnknown:
             return None
-        if table_head is None or table_head.table_id != handle["table_id"]:
+        if summary is None or summary.table_id != handle["table_id"]:
             return None
         version = txn_identifiers.txn_version(decision, handle["folder"])
-        return evidence.find_outcome(self.name, handle, table_head.txns.get(handle["app_id"]), version)
+        return evidence.find_outcome(self.name, handle, summary.txns.get(handle["app_id"]), version)
 
     def _confirm_in_log(self, handle: Handle, decision: int, seconds: float) -> None:
         """Raise OutcomeUnknown unless the log contains the commit, which took that long.
@@ -310,7 +310,7 @@ class DeltaWriter(
             for _ in range(MAX_COMMIT_ATTEMPTS):
                 target = table_files.open_table(self.uri)
                 if target is None:  # dropped, or a volume that is not mounted: only a person can tell
-                    raise errors.still_open(handle, "There is no table.")
+                    raise errors.refuse_open_decision(handle, "There is no table.")
                 if target.metadata().id != handle["table_id"]:
                     return None  # there the handle is refused
                 version = txn_identifiers.txn_version(decision, handle["folder"])
@@ -323,9 +323,9 @@ class DeltaWriter(
                     return Outcome(already=True, detail={"rows": handle["rows"]})
                 return None
         except (DeltaError, OSError) as error:
-            raise errors.still_open(handle, f"{type(error).__name__}: {error}") from error
+            raise errors.refuse_open_decision(handle, f"{type(error).__name__}: {error}") from error
         crowded = f"{MAX_COMMIT_ATTEMPTS} commits in a row conflicted with other writers of the table."
-        raise errors.still_open(handle, crowded)
+        raise errors.refuse_open_decision(handle, crowded)
 
     def traces(self, pipeline: str) -> list[Trace]:
         traces = []
@@ -338,8 +338,8 @@ class DeltaWriter(
     def _read_txns(self) -> Mapping[str, int]:
         """Read every transaction number of the table, by app id; a look on an object store is kept for `target`."""
         if local_path(self.uri):
-            table_head = log_summary.read(self.uri)
-            return table_head.txns if table_head else {}
+            summary = log_summary.read(self.uri)
+            return summary.txns if summary else {}
         self._newest_look = look = log_summary.read_snapshot(self.uri)
         return look.txns if look else {}
 
@@ -361,10 +361,10 @@ class DeltaWriter(
     def proof_now(self, last: Publication) -> Publication | None:
         return evidence.read_current_proof(self.uri, last)
 
-    def locate_rows(self, handle: Handle, decision: int) -> Landed:
+    def locate_rows(self, handle: Handle, decision: int) -> RowLocation:
         txn_version = txn_identifiers.txn_version(decision, handle["folder"])
         version = evidence.find_published_version(self.uri, handle["app_id"], txn_version)
-        return Landed(handle["table_id"], version, handle["folder"], handle["files"], "merge" not in handle)
+        return RowLocation(handle["table_id"], version, handle["folder"], handle["files"], "merge" not in handle)
 
     def check_replace(self, old: Handle) -> None:
         replacement.check(self.config, self.uri, old)
@@ -418,13 +418,13 @@ class DeltaWriter(
         try:
             target = table_files.open_table(self.uri)
         except DeltaError as error:
-            raise errors.unreadable(handle, error) from error
+            raise errors.refuse_unreadable_log(handle, error) from error
         table_id = str(target.metadata().id) if target else None
         if target is None or table_id != handle["table_id"]:
             if last is not None and not evidence.is_elsewhere(self.uri, last) and table_id != last.proof["table_id"]:
                 why = f"It is another table (id {table_id})." if table_id else "There is no table."
                 raise evidence.refuse_target_that_went_back(self.name, self.uri, last, why)
-            raise errors.another_table(self.name, self.uri, handle, table_id)
+            raise errors.refuse_other_table(self.name, self.uri, handle, table_id)
         return target
 
     def _outcome_in(
@@ -481,7 +481,7 @@ class DeltaWriter(
             if outcome:
                 return outcome  # another process has published them meanwhile, and settled the folder
             number_missing = handle["files"] - len(adds) + len(missing)
-            raise errors.files_missing(self.name, self.uri, handle, number_missing, missing)
+            raise errors.refuse_missing_files(self.name, self.uri, handle, number_missing, missing)
         altered = schema.is_altered(target, handle)
         if cache is not None:
             changes.refuse(self.name, target, handle, altered)

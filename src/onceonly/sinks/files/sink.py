@@ -17,11 +17,11 @@ from onceonly.checkpoint.sink import (
     History,
     Inspectable,
     KeepsCopies,
-    Landed,
     ProvesHistory,
     Publication,
     Receipts,
     Replaceable,
+    RowLocation,
     ShowsEvidence,
     Sink,
     Trace,
@@ -225,10 +225,10 @@ class FileWriter(Sink, KeepsCopies, Traced, ProvesHistory, Replaceable, Versione
     def traces(self, pipeline: str) -> list[Trace]:
         return manifest.traces(self._file_system, self._target, pipeline, self.name)
 
-    def locate_rows(self, handle: Handle, decision: int) -> Landed:
+    def locate_rows(self, handle: Handle, decision: int) -> RowLocation:
         """Return where the rows are. Readers go by the decisions of manifests, each with the rows of one checkpoint."""
         file_handle = self._parse_handle(handle)
-        return Landed(stream_name(file_handle.txn), decision, file_handle.manifest, len(file_handle.files))
+        return RowLocation(stream_name(file_handle.txn), decision, file_handle.manifest, len(file_handle.files))
 
     def check_replace(self, old: Handle) -> None:
         """Refuse a handle whose manifest no longer exists.

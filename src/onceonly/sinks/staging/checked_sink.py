@@ -17,7 +17,6 @@ from onceonly.checkpoint.sink import (
     KeepsCopies,
     KeepsNames,
     KeepsState,
-    Landed,
     PooledTransaction,
     PoolsIds,
     ProvesHistory,
@@ -26,6 +25,7 @@ from onceonly.checkpoint.sink import (
     Replaceable,
     Resolvable,
     Revocable,
+    RowLocation,
     ShowsEvidence,
     Sink,
     StagesSmallBatches,
@@ -166,7 +166,7 @@ class CheckedReplaceable(HandleCheck, Replaceable):
 class CheckedVersioned(HandleCheck, Versioned):
     _sink: Versioned
 
-    def locate_rows(self, handle: Handle, decision: int) -> Landed:
+    def locate_rows(self, handle: Handle, decision: int) -> RowLocation:
         self._check(handle)
         return self._sink.locate_rows(handle, decision)
 
