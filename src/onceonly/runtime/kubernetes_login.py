@@ -1,7 +1,7 @@
 """The login of this process to a Kubernetes API: by the service account of its pod, or by KUBECONFIG.
 
 The official client (`kubernetes`, looked at in version 37) is not used. It writes keys that KUBECONFIG holds to files
-that stay until the process exits, and for good if that is killed. It logs the failure of a token command, and then asks
+that stay until the process exits, or permanently if it is killed. It logs the failure of a token command, and then asks
 without a login. It makes an object without fields of any JSON, so another web server would say how a pod is.
 
 Source: Kubernetes' docs, "Accessing the API from a Pod", "kubeconfig (v1)" and "Client Authentication (v1)".
