@@ -101,14 +101,15 @@ class Reading:
             raise Unreadable("it is not a Debezium envelope: it has no op")
         if op not in ("c", "u", "r", "d"):
             raise Unreadable(f"its op is not known: {op}")
-        values = envelope.get("before" if op == "d" else "after")
+        is_deleted = op == "d"
+        values = envelope.get("before") if is_deleted else envelope.get("after")
         if not isinstance(values, dict):
             raise Unreadable("its row is null (REPLICA IDENTITY NOTHING?)")
         self._check_key(key, op, envelope.get("before"), values)
         self._check_columns(values)
         commit, lsn = _position(envelope.get("source"))
         row = {name: self._value(name, values, kinds, op) for name in self.columns}
-        return {**row, "_commit": commit, "_lsn": lsn, "_offset": offset, "_deleted": op == "d"}
+        return {**row, "_commit": commit, "_lsn": lsn, "_offset": offset, "_deleted": is_deleted}
 
     def _value(self, name: str, values: Row, kinds: Mapping[str, Kind], op: str) -> Any:
         """Return the value of a column; of a deleted row only of the key.
@@ -148,7 +149,9 @@ class Reading:
 
 def _envelope(value: Any) -> tuple[Mapping[str, Kind], Row]:
     """Return what the record's schema says of the columns, by name, and the envelope."""
-    document = _parse_json(value) if isinstance(value, bytes) else value
+    document = value
+    if isinstance(value, bytes):
+        document = _parse_json(value)
     if not isinstance(document, dict):
         raise Unreadable("it is not a single JSON object")
     if not isinstance(document.get("payload"), dict):
@@ -296,7 +299,9 @@ def _binary(encoding: str | None, value: Any, kind: Kind) -> bytes:
         encoding = "base64"
     if not isinstance(value, str) or encoding not in ("base64", "hex"):
         raise Unreadable
-    return base64.b64decode(value, validate=True) if encoding == "base64" else bytes.fromhex(value)
+    if encoding == "base64":
+        return base64.b64decode(value, validate=True)
+    return bytes.fromhex(value)
 
 
 def _decimal(precision: int, scale: int, encoding: str | None, value: Any, kind: Kind) -> Decimal:

@@ -43,7 +43,9 @@ def _read(changes: Changes, batch: DataFrame, row: Any) -> DataFrame:
         type_ = type_.add(name, LongType())
     type_ = type_.add(DELETED, BooleanType()).add(ERROR, StringType())
     read = arrow.udf(_reader(partial(row, reading), type_), type_)
-    key = F.col("key") if "key" in batch.columns else F.lit(None).cast("binary")
+    key = F.lit(None).cast("binary")
+    if "key" in batch.columns:
+        key = F.col("key")
     row_column = read(key, "value", "topic", "partition", "offset").alias("row")
     return batch.where(F.col("value").isNotNull()).select("topic", "partition", "offset", row_column)
 

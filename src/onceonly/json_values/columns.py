@@ -82,10 +82,11 @@ class _Parser:
         fields = [self._field()]
         while self._take(","):
             fields.append(self._field())
-        names = [field["name"] for field in fields]
-        duplicate = next((name for name in names if names.count(name) > 1), None)
-        if duplicate is not None:
-            raise BadColumns(f"the column {duplicate!r} is there twice")
+        names: set[str] = set()
+        for field in fields:
+            if field["name"] in names:
+                raise BadColumns(f"the column {field['name']!r} is there twice")
+            names.add(field["name"])
         return {"type": "struct", "fields": fields}
 
     def _field(self) -> dict[str, Any]:
@@ -93,7 +94,9 @@ class _Parser:
         self._take(":")
         type_ = self._type()
         nullable = not self._take("NOT", "NULL")
-        metadata = {"comment": self._text()} if self._take("COMMENT") else {}
+        metadata = {}
+        if self._take("COMMENT"):
+            metadata["comment"] = self._text()
         return {"name": name, "type": type_, "nullable": nullable, "metadata": metadata}
 
     def _type(self) -> Any:

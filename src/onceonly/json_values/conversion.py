@@ -281,7 +281,7 @@ def _round_to_float(number: float, value: Any) -> float:
     Rounding twice is wrong where the double lies in the middle of two floats and the value beside it.
     """
     if abs(value) < FLOAT_OVERFLOW and abs(number) >= FLOAT_OVERFLOW:
-        return FLOAT_MAX if number > 0 else -FLOAT_MAX
+        return math.copysign(FLOAT_MAX, number)
     (nearest,) = struct.unpack("<f", struct.pack("<f", number))
     if nearest == number or type(value) is int:
         return float(nearest)
@@ -300,9 +300,8 @@ def _round_to_float(number: float, value: Any) -> float:
 
 
 def _to_date(value: Any) -> date:
-    match = DAY.fullmatch(value) if type(value) is str else None
     try:
-        if match:
+        if type(value) is str and (match := DAY.fullmatch(value)):
             return date(*map(int, match.groups()))
     except ValueError:
         pass
@@ -356,8 +355,9 @@ def _offset_micros(zone: str) -> int:
     if zone == "Z":
         return 0
     minutes = int(zone[1:3]) * 60 + int(zone[3:].lstrip(":") or 0)
-    sign = -1 if zone[0] == "-" else 1
-    return sign * minutes * 60 * SECOND
+    if zone[0] == "-":
+        minutes = -minutes
+    return minutes * 60 * SECOND
 
 
 # ---- names
@@ -371,4 +371,6 @@ def _type_name(type_: str) -> str:
 def _with_article(type_: str) -> str:
     """Return the type's name in SQL, with its article."""
     name = NAMES.get(type_, type_.upper())
-    return f"an {name}" if name[0] in "AI" else f"a {name}"
+    if name[0] in "AI":
+        return f"an {name}"
+    return f"a {name}"

@@ -38,8 +38,7 @@ def reader(type_: Any, part: str, check: Check | None = None) -> ReadOne:
             value = parse(data)
             if type(value) is not dict:
                 return None, NO_OBJECT
-            broken_rule = check(value) if check is not None else None
-            if broken_rule:
+            if check is not None and (broken_rule := check(value)):
                 return None, broken_rule
             return convert(value), None
         except conversion.Unlike as error:
@@ -60,12 +59,16 @@ def read_all(read: ReadOne, data: Iterable[bytes | None], type_: Any) -> pa.Stru
     rows = list(map(read, data))
     arrow = arrow_type(type_)
     try:
-        values = pa.array([value for value, _ in rows], arrow)
+        values = _first_column(rows, arrow)
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
         rows = [_keep_if_arrow_takes(row, arrow) for row in rows]
-        values = pa.array([value for value, _ in rows], arrow)
+        values = _first_column(rows, arrow)
     whys = pa.array([why for _, why in rows], pa.string())
     return pa.StructArray.from_arrays([values, whys], fields=list(result_type(type_)))
+
+
+def _first_column(rows: Iterable[Read], arrow: pa.DataType) -> pa.Array:
+    return pa.array([value for value, _ in rows], arrow)
 
 
 def _keep_if_arrow_takes(row: Read, arrow: pa.DataType) -> Read:

@@ -51,7 +51,9 @@ class BrokerClient:
     def address(self) -> str:
         """Return the bootstrap servers, for messages."""
         servers = self._config["bootstrap_servers"]
-        return servers if isinstance(servers, str) else ",".join(map(str, servers))
+        if isinstance(servers, str):
+            return servers
+        return ",".join(map(str, servers))
 
     def close(self) -> None:
         """Close the socket and end the thread."""

@@ -30,18 +30,19 @@ LOGIN_MODULES = {
     "SCRAM-SHA-512": f"{SECURITY}.scram.ScramLoginModule",
     "OAUTHBEARER": f"{SECURITY}.oauthbearer.OAuthBearerLoginModule",
 }
-JAVA_TRANSLATED = (
+AUTHENTICATION_SETTINGS = (
     *("security.protocol", "sasl.mechanism", "sasl.username", "sasl.password", "ssl.endpoint.identification.algorithm"),
-    *(f"sasl.oauthbearer.{key}" for key in ("method", "client.id", "client.secret", "token.endpoint.url")),
-    *("sasl.oauthbearer.scope", "sasl.oauthbearer.extensions", "ssl.keystore.location", "ssl.keystore.password"),
+    *("sasl.oauthbearer.method", "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret"),
+    *("sasl.oauthbearer.token.endpoint.url", "sasl.oauthbearer.scope", "sasl.oauthbearer.extensions"),
+)
+JAVA_TRANSLATED = (
+    *(*AUTHENTICATION_SETTINGS, "ssl.keystore.location", "ssl.keystore.password"),
     *("enable.ssl.certificate.verification", *PEM_SETTINGS),
 )
 UNENCRYPTED_KEY = "-----BEGIN PRIVATE KEY-----"  # PKCS#8
 KAFKA_PYTHON_CLIENT = "kafka-python"
 KAFKA_PYTHON_TRANSLATED = (
-    *("security.protocol", "sasl.mechanism", "sasl.username", "sasl.password", "ssl.endpoint.identification.algorithm"),
-    *(f"sasl.oauthbearer.{key}" for key in ("method", "client.id", "client.secret", "token.endpoint.url")),
-    *("sasl.oauthbearer.scope", "sasl.oauthbearer.extensions", "ssl.cipher.suites", "ssl.crl.location"),
+    *(*AUTHENTICATION_SETTINGS, "ssl.cipher.suites", "ssl.crl.location"),
     *("enable.ssl.certificate.verification", *PEM_SETTINGS),
 )
 
@@ -65,7 +66,8 @@ def java_options(connection: KafkaConnection) -> dict[str, str]:
 
 def _sasl_options(connection: KafkaConnection, mechanism: str) -> dict[str, str]:
     if mechanism != "OAUTHBEARER":
-        user = {key: connection.settings[f"sasl.{key}"] for key in ("username", "password")}
+        settings = connection.settings
+        user = {"username": settings["sasl.username"], "password": settings["sasl.password"]}
         return {"sasl.mechanism": mechanism, "sasl.jaas.config": jaas(LOGIN_MODULES[mechanism], user)}
     return {
         "sasl.mechanism": mechanism,
@@ -78,12 +80,15 @@ def _sasl_options(connection: KafkaConnection, mechanism: str) -> dict[str, str]
 def _oauth_values(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the values of the JAAS entry for client credentials, without empty ones."""
     names = {"clientId": "client.id", "clientSecret": "client.secret", "scope": "scope"}
-    values = {name: settings.get(f"sasl.oauthbearer.{key}", "") for name, key in names.items()}
+    values: dict[str, str] = {}
+    for name, key in names.items():
+        if value := settings.get(f"sasl.oauthbearer.{key}"):
+            values[name] = value
     for pair in settings.get("sasl.oauthbearer.extensions", "").split(","):
-        if pair:
-            key, _, value = pair.partition("=")
+        key, _, value = pair.partition("=")
+        if value:
             values[f"extension_{key.strip()}"] = value
-    return {name: value for name, value in values.items() if value}
+    return values
 
 
 def jaas(module: str, values: Mapping[str, str]) -> Secret:
@@ -256,7 +261,9 @@ def _read_pem(connection: KafkaConnection, kind: str) -> str | None:
     try:
         text = Path(location).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
+        reason = "it is not a text file"
+        if isinstance(error, OSError):
+            reason = str(error.strerror)
         raise connection.invalid(
             f"'{kind}.location' {location} cannot be read: {reason}.", "Name a PEM file that is readable here."
         ) from error

@@ -142,9 +142,12 @@ class Cluster:
 
     def _smallest_value(self, key: str) -> int:
         """Return the smallest of the brokers' values of a setting."""
-        texts = [self._config("BROKER", str(broker), [key]).get(key) for broker in self.list_brokers()]
-        values = [int(text) for text in texts if text is not None]
-        if len(values) < len(texts) or not values:
+        brokers, values = self.list_brokers(), []
+        for broker in brokers:
+            text = self._config("BROKER", str(broker), [key]).get(key)
+            if text is not None:
+                values.append(int(text))
+        if len(values) < len(brokers) or not values:
             raise InvalidPipeline(
                 f"the configuration of the brokers at {self._client.address} cannot be described.",
                 "DescribeConfigs on the Cluster is not granted to this client.",

@@ -22,12 +22,15 @@ from onceonly.errors import InvalidPipeline
 
 ALIASES = {"sasl.mechanisms": "sasl.mechanism", "metadata.broker.list": "bootstrap.servers"}
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-OIDC = tuple(f"sasl.oauthbearer.{key}" for key in ("client.id", "client.secret", "token.endpoint.url"))
+OIDC = (
+    *("sasl.oauthbearer.method", "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret"),
+    "sasl.oauthbearer.token.endpoint.url",
+)
 NEEDS = {
     "PLAIN": ("sasl.username", "sasl.password"),
     "SCRAM-SHA-256": ("sasl.username", "sasl.password"),
     "SCRAM-SHA-512": ("sasl.username", "sasl.password"),
-    "OAUTHBEARER": ("sasl.oauthbearer.method", *OIDC),
+    "OAUTHBEARER": OIDC,
 }
 SPELLINGS: Mapping[str, Mapping[str, tuple[str, ...]]] = {  # setting -> meaning -> accepted spellings, in any case
     "enable.ssl.certificate.verification": {"true": ("true", "t", "1"), "false": ("false", "f", "0")},
@@ -109,7 +112,7 @@ class KafkaConnection:
 
     def librdkafka(self) -> dict[str, str]:
         """Return all settings for confluent-kafka, tuning included. The caller adds its own on top."""
-        return {key: Secret(value) if SECRET.search(key) else value for key, value in self.settings.items()}
+        return {key: _mask(key, value) for key, value in self.settings.items()}
 
     def scrub(self, text: str) -> str:
         """Return `text` with this connection's secrets masked: a client may have put one into an error."""
@@ -134,7 +137,9 @@ class KafkaConnection:
 
     def invalid(self, what: str, todo: str) -> InvalidPipeline:
         """Return the error for a setting of this connection."""
-        connection = f"the Kafka connection '{self.name}'" if self.name else "the Kafka connection"
+        connection = "the Kafka connection"
+        if self.name:
+            connection += f" '{self.name}'"
         return InvalidPipeline(
             f"{connection} cannot be used.", what, f"{todo} Nothing was written.", code="kafka-connection-invalid"
         )
@@ -170,7 +175,7 @@ class KafkaConnection:
 
     def _check_sasl(self) -> None:
         if not self.protocol.startswith("SASL_"):
-            if stray := next((key for key in self.settings if key.startswith("sasl.")), None):
+            if stray := self._find_setting("sasl."):
                 raise self.invalid(
                     f"'{stray}' is set, and 'security.protocol' is {self.protocol}: nothing would be authenticated.",
                     "Set 'security.protocol' to SASL_SSL, or remove what starts with 'sasl.'.",
@@ -186,11 +191,18 @@ class KafkaConnection:
     def _check_encryption(self) -> None:
         if self.protocol.endswith("SSL"):
             return
-        if stray := next((key for key in self.settings if key.removeprefix("enable.").startswith("ssl.")), None):
+        if stray := self._find_setting("ssl.", "enable.ssl."):
             raise self.invalid(
                 f"'{stray}' is set, and 'security.protocol' is {self.protocol}: nothing would be encrypted.",
                 "Set 'security.protocol' to SSL or SASL_SSL, or remove what starts with 'ssl.'.",
             )
+
+    def _find_setting(self, *prefixes: str) -> str | None:
+        """Find the first setting that begins with one of these; None if there is none."""
+        for key in self.settings:
+            if key.startswith(prefixes):
+                return key
+        return None
 
     def _check_certificates(self) -> None:
         for kind in ("location", "pem"):
@@ -206,4 +218,11 @@ class KafkaConnection:
 
 def _text(key: str, value: Any) -> str:
     text = str(value).lower() if isinstance(value, bool) else str(value)
-    return Secret(text) if SECRET.search(key) else text
+    return _mask(key, text)
+
+
+def _mask(key: str, text: str) -> str:
+    """Return the value of a setting, as a `Secret` if it is one."""
+    if SECRET.search(key):
+        return Secret(text)
+    return text

@@ -158,7 +158,8 @@ async def _read_end_batches(client: BrokerClient, topic: Topic, ends: Mapping[in
         while waiting:
             answers = await _fetch_ends(client, topic, waiting, node, fetch_bytes)
             end_batches |= answers
-            waiting = {number: end for number, end in waiting.items() if number not in answers}
+            for number in answers:
+                del waiting[number]
             if fetch_bytes == MAX_FETCH_BYTES and not answers:  # nothing is left there, although the log continues
                 end_batches |= dict.fromkeys(waiting)
                 break

@@ -95,7 +95,9 @@ class TopicClient:
         offsets: Any = admin.OffsetSpec  # type: ignore[attr-defined]
         spec = {EARLIEST: offsets.earliest, LATEST: offsets.latest}.get(at, lambda: offsets.for_timestamp(at))()
         specs = {TopicPartition(self.topic, partition): spec for partition in partitions}
-        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        level = IsolationLevel.READ_COMMITTED
+        if not committed:
+            level = IsolationLevel.READ_UNCOMMITTED
 
         def list_offsets() -> dict[int, Any]:
             futures = self.admin.list_offsets(specs, isolation_level=level, request_timeout=TIMEOUT)
@@ -144,8 +146,12 @@ class TopicClient:
         Raises:
             NotCommitted: the log does not have all of it, or did not answer.
         """
-        waiting = {partition: end for partition, (start, end) in partitions.items() if start < end}
-        with self._reading({partition: partitions[partition][0] for partition in waiting}) as reader:
+        starts: dict[int, int] = {}
+        waiting: dict[int, int] = {}  # the end of each partition that is not read to its end
+        for partition, (start, end) in partitions.items():
+            if start < end:
+                starts[partition], waiting[partition] = start, end
+        with self._reading(starts) as reader:
             while waiting:
                 message = self._await_message(reader)
                 partition, at_end = message.partition(), self._is_at_end(message)
@@ -242,7 +248,9 @@ class TopicClient:
         """Return the error for brokers that do not answer, or that refuse the credentials."""
         self.admin.poll(0)  # delivers the errors of the connections
         error = self._connection_error()
-        reason = self._kafka.scrub(error.str()) if error else why
+        reason = why
+        if error:
+            reason = self._kafka.scrub(error.str())
         if REFUSED in reason:
             return self._credentials_refused(reason)
         if reason != why:

@@ -357,7 +357,9 @@ def _with_logs(starts: Starts, topic_ids: Mapping[str, str]) -> list[Start]:
 
 def _to_described(state: Any) -> Described:
     """Return a coordinator's description of a transaction as ours."""
-    start_millis = state.transaction_start_time_ms
+    started_at = None
+    if state.transaction_start_time_ms >= 0:
+        started_at = UNIX_EPOCH + timedelta(milliseconds=state.transaction_start_time_ms)
     partitions: set[Partition] = set()
     for topic in state.topics:
         partitions |= {(topic.topic, number) for number in topic.partitions}
@@ -366,6 +368,6 @@ def _to_described(state: Any) -> Described:
         producer_id=state.producer_id,
         epoch=state.producer_epoch,
         timeout=state.transaction_timeout_ms / 1000,
-        started_at=UNIX_EPOCH + timedelta(milliseconds=start_millis) if start_millis >= 0 else None,
+        started_at=started_at,
         partitions=frozenset(partitions),
     )

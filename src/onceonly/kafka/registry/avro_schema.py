@@ -160,7 +160,7 @@ class _Parser:
             raise Unusable(f"{_place(at)} is not a type: {json.dumps(schema)[:100]}")
         match schema["type"]:
             case "array" | "map" as kind:
-                key = "items" if kind == "array" else "values"
+                key = {"array": "items", "map": "values"}[kind]
                 if key not in schema:
                     raise Unusable(f"{_place(at)} is {kind} without '{key}'")
                 return Node(kind, parts=((key, self.type(schema[key], space, f"{at}[]", within)),))
@@ -174,7 +174,7 @@ class _Parser:
     def _by_name(self, name: str, space: str, at: str, within: tuple[str, ...]) -> Node:
         if name in PLAIN:
             return Node(name)
-        full = name if "." in name or not space else f"{space}.{name}"
+        full = _qualify(name, space)
         if full in within or name in within:
             raise Unusable(f"{_place(at)} contains its own record '{name}', and no column can do so")
         definition = self._definitions.get(full) or self._definitions.get(name)
@@ -228,7 +228,14 @@ def full_name(schema: Mapping[str, Any], space: str) -> tuple[str, str]:
     if "." in name:
         return name, name.rpartition(".")[0]
     namespace = str(schema.get("namespace", space) or "")
-    return (f"{namespace}.{name}" if namespace else name), namespace
+    return _qualify(name, namespace), namespace
+
+
+def _qualify(name: str, space: str) -> str:
+    """Return the full name of a type; `space` is the namespace around the place where it is named."""
+    if "." in name or not space:
+        return name
+    return f"{space}.{name}"
 
 
 def is_default(node: Node, value: Any) -> bool:
@@ -239,7 +246,7 @@ def is_default(node: Node, value: Any) -> bool:
         case "boolean":
             return isinstance(value, bool)
         case "int" | "long":
-            bits = 31 if node.kind == "int" else 63
+            bits = {"int": 31, "long": 63}[node.kind]
             return type(value) is int and -(1 << bits) <= value < 1 << bits
         case "float" | "double":
             return type(value) in (int, float) or value in ("NaN", "Infinity", "-Infinity")
@@ -266,7 +273,9 @@ def _is_default_record(node: Node, value: Mapping[str, Any]) -> bool:
 
 
 def _place(at: str) -> str:
-    return f"field '{at}'" if at else "it"
+    if at:
+        return f"field '{at}'"
+    return "it"
 
 
 def _check_size(size: Any, at: str) -> int:
@@ -306,7 +315,9 @@ def resolve_writer(written: Node, read: Node, at: str = "") -> Node:
         return replace(written, parts=tuple(branches))
     if read.kind == "union":
         branch = _find_branch(written, read)
-        return resolve_writer(written, branch, at) if branch else written
+        if branch is None:
+            return written
+        return resolve_writer(written, branch, at)
     match written.kind:
         case "record" if read.kind == "record":
             fields = [_fit_field(name, part, read, at) for name, part in written.parts]
@@ -334,10 +345,16 @@ def _find_branch(written: Node, read: Node) -> Node | None:
 
     A branch of the same type and name comes first, then one of the same type, then one that it is promoted to.
     """
-    same_kind = [branch for branch in read.branches if branch.kind == written.kind]
-    same_name = [branch for branch in same_kind if _last_name(branch) == _last_name(written)]
-    wider = [branch for branch in read.branches if branch.kind in PROMOTED.get(written.kind, ())]
-    return next(iter([*same_name, *same_kind, *wider]), None)
+    same_kind: Node | None = None
+    wider: Node | None = None
+    for branch in read.branches:
+        if branch.kind == written.kind:
+            if _last_name(branch) == _last_name(written):
+                return branch
+            same_kind = same_kind or branch
+        elif branch.kind in PROMOTED.get(written.kind, ()):
+            wider = wider or branch
+    return same_kind or wider
 
 
 def _last_name(node: Node) -> str:
@@ -361,7 +378,9 @@ def _unit(node: Node) -> tuple[str, int]:
 
 
 def _describe(node: Node) -> str:
-    return f"decimal({node.digits}, {node.scale})" if node.logical == "decimal" else node.logical
+    if node.logical == "decimal":
+        return f"decimal({node.digits}, {node.scale})"
+    return node.logical
 
 
 # ---- references
@@ -416,11 +435,13 @@ class _Inlining:
             if key in node:
                 inlined[key] = self.inline(node[key], space)
         if "fields" in node:
-            inlined["fields"] = [{**field, "type": self.inline(field["type"], space)} for field in node["fields"]]
+            inlined["fields"] = []
+            for field in node["fields"]:
+                inlined["fields"].append({**field, "type": self.inline(field["type"], space)})
         return inlined
 
     def _inline_name(self, name: str, space: str) -> Any:
-        full = name if "." in name or not space else f"{space}.{name}"
+        full = _qualify(name, space)
         if full not in self._definitions or full in self._defined:
             return name
         return self.inline(self._definitions[full], "")

@@ -26,8 +26,9 @@ LOGIN = "basic.auth.user.info"
 SETTINGS = (
     *("url", LOGIN, "proxy"),
     *("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.key.password"),
-    *(f"bearer.auth.{name}" for name in ("credentials.source", "token", "logical.cluster", "identity.pool.id")),
-    *(f"bearer.auth.{name}" for name in ("client.id", "client.secret", "scope", "issuer.endpoint.url")),
+    *("bearer.auth.credentials.source", "bearer.auth.token", "bearer.auth.logical.cluster"),
+    *("bearer.auth.identity.pool.id", "bearer.auth.client.id", "bearer.auth.client.secret", "bearer.auth.scope"),
+    "bearer.auth.issuer.endpoint.url",
 )
 SECRET = re.compile(r"user\.info|password|secret|token$|proxy")
 NEEDED = ("authlib", "cachetools", "certifi", "confluent_kafka", "httpx")
@@ -193,7 +194,10 @@ class Registry:
             with self._translating_errors(f"schema id {id}"):
                 client = self._compiled_client if compiled else self._client
                 answer = _ask(lambda: client.get_schema(id, fmt=form))
-                self._schemas[id, form] = self._read_schema(id, answer, form) if answer else None
+                schema = None
+                if answer:
+                    schema = self._read_schema(id, answer, form)
+                self._schemas[id, form] = schema
         return self._schemas[id, form]
 
     def find_latest(self, subject: str, compiled: bool = False) -> Version | None:
@@ -207,7 +211,9 @@ class Registry:
         """Return the id of a schema that is a version of the subject; None if it is not."""
         with self._translating_errors(f"subject '{subject}'"):
             answer = _ask(lambda: self._client.lookup_schema(subject, _client_schema(kind, text)))
-            return int(answer.schema_id) if answer else None
+            if answer is None:
+                return None
+            return int(answer.schema_id)
 
     def accepts(self, subject: str, kind: str, text: str) -> bool:
         """Return whether the subject would take the schema as its next version; a new subject takes any."""

@@ -114,8 +114,11 @@ def writer(rules: str) -> Callable[[str], bytes]:
         value = parse(text.encode())
         if _is_valid(validator, value):
             return text.encode()
-        nulls = [error for error in validator.iter_errors(value) if error.instance is None]
-        for path in {tuple(error.instance_path) for error in nulls}:
+        paths_of_nulls = set()
+        for error in validator.iter_errors(value):
+            if error.instance is None:
+                paths_of_nulls.add(tuple(error.instance_path))
+        for path in paths_of_nulls:
             _remove_field(value, path)
         if broken_rule := check(value):
             raise ValueError(broken_rule)
@@ -164,14 +167,20 @@ def _validator(rules: str) -> Any:
     for name, referenced_text in referenced_texts.items():
         for uri in {name, urljoin(base, name)}:
             resources.append((uri, _parse(referenced_text)))
-    registry = engine.Registry(resources, draft=engine.Draft7) if resources else None
-    make_validator = engine.validator_for if dialect else engine.Draft7Validator
+    registry = None
+    if resources:
+        registry = engine.Registry(resources, draft=engine.Draft7)
+    make_validator: Any = engine.Draft7Validator
+    if dialect:
+        make_validator = engine.validator_for
     return make_validator(document, registry=registry, validate_formats=False, offline=True)
 
 
 def _rule(document: Any, error: Any) -> str:
     """Return the name of the rule, and what it asks for, if that stands in the document itself."""
-    name = str(error.schema_path[-1]) if error.schema_path else str(error.kind.name)
+    name = str(error.kind.name)
+    if error.schema_path:
+        name = str(error.schema_path[-1])
     node = document
     for part in error.schema_path:
         try:
@@ -185,7 +194,10 @@ def _place(path: list[str | int]) -> str:
     """Return a path in the notation of JSONPath."""
     text = "$"
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f".{part}"
     return text
 
 
@@ -253,16 +265,22 @@ class _TypeReader:
             kinds = [kinds]
         kinds = [kind for kind in kinds if kind != "null"]
         if len(kinds) != 1 or kinds[0] not in (*PLAIN, "object", "array"):
-            raise NoType(f"{at} has {'several types' if kinds else 'no type'}")
+            problem = "several types" if kinds else "no type"
+            raise NoType(f"{at} has {problem}")
         return str(kinds[0])
 
     def _implied_kinds(self, node: Mapping[str, Any]) -> list[str]:
         """Return the type of a node that does not say it: that of its values, or of a thing with properties."""
-        constants = [node["const"]] if "const" in node else []
-        values = node.get("enum", constants)
+        values = []
+        if "enum" in node:
+            values = node["enum"]
+        elif "const" in node:
+            values = [node["const"]]
         if values and all(isinstance(value, str) or value is None for value in values):
             return ["string"]
-        return ["object"] if "properties" in node else []
+        if "properties" in node:
+            return ["object"]
+        return []
 
     def _type_of_object(self, node: Mapping[str, Any], at: str, within: tuple[str, ...]) -> Any:
         """Return a struct where the node names properties, else a map of texts."""

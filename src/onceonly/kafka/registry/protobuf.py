@@ -22,8 +22,9 @@ MAIN = "onceonly_main.proto"
 ROOTS = ("", "confluent_kafka.schema_registry.")  # packages with files that many schemas import
 TIMESTAMP = "google.protobuf.Timestamp"
 WRAPPERS = {  # messages of one field, which stand for a value that may be null
-    f"google.protobuf.{name}Value"
-    for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+    *("google.protobuf.DoubleValue", "google.protobuf.FloatValue", "google.protobuf.BoolValue"),
+    *("google.protobuf.Int64Value", "google.protobuf.UInt64Value", "google.protobuf.Int32Value"),
+    *("google.protobuf.UInt32Value", "google.protobuf.StringValue", "google.protobuf.BytesValue"),
 }
 COMMON = ("google/protobuf/", "google/type/", "confluent/")  # files that every registry knows
 SECONDS = (-62_135_596_800, 253_402_300_799)  # of Timestamps: 0001-01-01 to 9999-12-31, since 1970
@@ -240,7 +241,9 @@ def _value_type(field: Any, within: tuple[str, ...]) -> Any:
     name = field.message_type.full_name
     if name in WRAPPERS:
         return TYPES[field.message_type.fields_by_name["value"].type]
-    return "timestamp" if name == TIMESTAMP else _struct(field.message_type, within)
+    if name == TIMESTAMP:
+        return "timestamp"
+    return _struct(field.message_type, within)
 
 
 def is_map(field: Any) -> bool:
@@ -285,8 +288,10 @@ def reader(files: bytes, name: str, allowed: Mapping[int, tuple[int, ...]]) -> C
     message_type, convert = message_class(files, name), _message_converter(descriptor(files, name))
 
     def read(value: bytes | None) -> dict[str, Any] | None:
-        id = None if value is None else id_of(value)
-        if value is None or id is None or id not in allowed:
+        if value is None:
+            return None
+        id = id_of(value)
+        if id is None or id not in allowed:
             return None
         try:
             indexes, start = parsed_indexes(value, HEAD)
@@ -368,7 +373,9 @@ def message_class(files: bytes, name: str) -> Any:
 
 def _message_converter(message: Any) -> Convert:
     """Return a function of such a message: its row, with None for each field that has presence and is not set."""
-    fields = [(field.name, field.has_presence, _field_converter(field)) for field in message.fields]
+    fields = []
+    for field in message.fields:
+        fields.append((field.name, field.has_presence, _field_converter(field)))
 
     def convert(value: Any) -> dict[str, Any]:
         row = {}

@@ -44,7 +44,9 @@ def _check_message(data: memoryview, message: Any, depth: int) -> None:
             _check_repeated(field, wire, value, depth, keys.setdefault(number, set()))
             continue
         _check_value(field, wire, value, depth)
-        name = field.containing_oneof.name + "()" if field.containing_oneof else field.name
+        name = field.name
+        if field.containing_oneof:
+            name = field.containing_oneof.name + "()"
         if name in written:
             raise Altered(f"field '{field.name}' was written more than once")
         written.add(name)
@@ -94,7 +96,9 @@ def _check_value(field: Any, wire: int, value: Any, depth: int) -> None:
 
 def _to_signed(number: int) -> int:
     """Return the signed number that an unsigned one of 64 bits stands for."""
-    return number - (1 << 64) if number >= 1 << 63 else number
+    if number >= 1 << 63:
+        return number - (1 << 64)
+    return number
 
 
 def _can_hold(kind: int, number: int) -> bool:

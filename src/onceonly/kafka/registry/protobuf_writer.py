@@ -46,8 +46,7 @@ def misfit(have: Any, want: Any, at: str = "value") -> str | None:
         return f"{at} is {have['type']}, and the message has {want['type']}"
     if have["type"] == "struct":
         return _misfit_of_fields(have, want, at)
-    parts = ("elementType",) if have["type"] == "array" else ("keyType", "valueType")
-    for part in parts:
+    for part in {"array": ("elementType",), "map": ("keyType", "valueType")}[have["type"]]:
         if why := misfit(have[part], want[part], f"{at}.{part}"):
             return why
     return None
@@ -65,7 +64,9 @@ def _misfit_of_fields(have: Any, want: Any, at: str) -> str | None:
 
 
 def _type_name(type_: Any) -> str:
-    return type_ if isinstance(type_, str) else str(type_["type"])
+    if isinstance(type_, str):
+        return type_
+    return str(type_["type"])
 
 
 def _filler(descriptor: Any) -> Fill:
@@ -143,8 +144,10 @@ def _part_filler(descriptor: Any) -> Fill:
     """Return a function that fills a message which is part of another one. It is there even if it is empty."""
     if descriptor.full_name == protobuf.TIMESTAMP:
         return _fill_timestamp
-    is_wrapper = descriptor.full_name in protobuf.WRAPPERS
-    fill_part = _wrapper_filler(descriptor) if is_wrapper else _filler(descriptor)
+    make_filler = _filler
+    if descriptor.full_name in protobuf.WRAPPERS:
+        make_filler = _wrapper_filler
+    fill_part = make_filler(descriptor)
 
     def fill(part: Any, value: Any) -> None:
         part.SetInParent()
@@ -172,7 +175,9 @@ def _converter(field: Any) -> Callable[[Any], Any]:
     if field.type == protobuf.ENUM:
         numbers = {value.name: value.number for value in field.enum_type.values}
         return lambda name: numbers[name] if name in numbers else int(name)
-    return int if protobuf.TYPES.get(field.type) == "decimal(20,0)" else _require_value
+    if protobuf.TYPES.get(field.type) == "decimal(20,0)":
+        return int
+    return _require_value
 
 
 def _require_value(value: Any) -> Any:
