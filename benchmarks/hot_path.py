@@ -19,7 +19,7 @@ from benchmarks.world import ROWS, record, world
 from onceonly.kafka.librdkafka import Producer, Records
 from onceonly.runtime.live_services import LiveServices
 from onceonly.sinks.kafka import spool
-from onceonly.sinks.kafka.produce import ROOM
+from onceonly.sinks.kafka.producer import ROOM
 
 LIBRDKAFKA = {"acks": "all", "linger.ms": 5, "batch.size": 1_000_000}
 WRITERS = 2  # processes: as many as cores

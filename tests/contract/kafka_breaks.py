@@ -17,13 +17,13 @@ from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.dev.services import machine
 from onceonly.kafka.admin import BrokerClient
 from onceonly.kafka.transactions import Transactions
-from onceonly.sinks.kafka.handle import Tx, parts_of
+from onceonly.sinks.kafka.handle import KafkaHandle, Tx
 from onceonly.testing.contract import Break
 from onceonly.testing.targets import Undo
 
 
 def transactions_of(handle: Handle) -> list[Tx]:
-    return [part.tx for part in parts_of(handle) if part.tx]
+    return [part.tx for part in KafkaHandle.parse("late", handle).parts if part.tx]
 
 
 def need_open_transactions(handle: Handle) -> None:
@@ -32,7 +32,7 @@ def need_open_transactions(handle: Handle) -> None:
 
 
 def spool_files(target: Any, handle: Handle) -> list[Path]:
-    return [Path(target.folder) / handle["txn"] / part.spool for part in parts_of(handle)]
+    return [Path(target.folder) / handle["txn"] / part.spool for part in KafkaHandle.parse("late", handle).parts]
 
 
 def abort(target: Any, handle: Handle, txn: Transaction) -> None:

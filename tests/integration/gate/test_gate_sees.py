@@ -320,9 +320,9 @@ def test_so_it_is_of_json_for_kafka(spark: Any, tmp_path: Path) -> None:
     file.write(pa.RecordBatch.from_pylist([{**row, "value": b'{"n": "x", "text": "a"}'}], SCHEMA))
     file.close()
     schema = {"fields": [{"name": "value", "type": OF_NUMBERS}]}
-    handle = {"folder": str(tmp_path), "schema": schema, "parts": [{"spool": file.name, "rows": 1, "tx": None}]}
+    spooled = kafkalook.SpooledRows(str(tmp_path), (file.name,), 1, schema)
     with pytest.raises(PySparkException, match=r"MALFORMED|FAILFAST"):
-        kafkalook.frame(handle, "json", None, spark).toArrow()
+        kafkalook.frame(spooled, "json", None, spark).toArrow()
 
 
 def test_text_that_is_none_is_shown_in_files_and_tables(spark: Any, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, KafkaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import live_services, owners, spark_stage
-from onceonly.sinks.kafka.handle import Part, parts_of
+from onceonly.sinks.kafka.handle import KafkaHandle, Part
 from onceonly.spark import small_batch
 
 MODE = {"staged": "chained", "late": "interval"}
@@ -101,7 +101,7 @@ class Copy:
         return self.now(epoch).handles["copy"]
 
     def parts(self, epoch: int = 1) -> list[Part]:
-        return parts_of(self.handle(epoch))
+        return list(KafkaHandle.parse("copy", self.handle(epoch)).parts)
 
     def events(self) -> list[str]:
         return [row.event.value for row in self.through.state.history("copying")]

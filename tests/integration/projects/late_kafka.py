@@ -16,7 +16,7 @@ from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline.sinks import KafkaSink
 from onceonly.sinks.kafka import stage
-from onceonly.sinks.kafka.handle import parts_of
+from onceonly.sinks.kafka.handle import KafkaHandle, Part
 from onceonly.sinks.kafka.sink import KafkaWriter
 from onceonly.sinks.kafka.spool import SCHEMA
 
@@ -74,9 +74,13 @@ class Late:
     def commit(self) -> Any:
         return self.writer.commit(self.recorded[-1], 1, self)
 
+    def parts(self, handle: Handle | None = None) -> tuple[Part, ...]:
+        """Of a handle, by default the last."""
+        return KafkaHandle.parse("late", handle or self.recorded[-1]).parts
+
     def written(self, handle: Handle | None = None) -> dict[str, str]:
         """Spool file → transactional id, of the parts that a handle (by default the last) names one for."""
-        return {part.spool: part.tx.id for part in parts_of(handle or self.recorded[-1]) if part.tx}
+        return {part.spool: part.tx.id for part in self.parts(handle) if part.tx}
 
     def open(self) -> list[str]:
         with self.known() as known:

@@ -23,9 +23,8 @@ from onceonly.checkpoint.model import State
 from onceonly.errors import CannotPublish, InDoubt, NotCommitted, OutcomeUnknown
 from onceonly.kafka.transactions import MarkerState, Transactions
 from onceonly.sinks.kafka import outcome as kafkaoutcome
-from onceonly.sinks.kafka.handle import parts_of
+from onceonly.sinks.kafka.commit import Republisher
 from onceonly.sinks.kafka.outcome import TransactionFinisher, TxOutcome
-from onceonly.sinks.kafka.republish import Republisher
 
 pytestmark = [pytest.mark.integration]
 Make = Callable[..., Copy]
@@ -271,8 +270,10 @@ def test_what_is_given_up_is_fenced_part_by_part(tmp_path: Path, broker: str, mo
         assert late.writer.fence(late.recorded[-1], 1) is None
     assert late.open() == []
     with late.known() as known:
-        parts = [part for part in parts_of(late.recorded[-1]) if part.tx]
-        assert {TransactionFinisher(known, late.recorded[-1]).settle(part) for part in parts} == {TxOutcome.LOST}
+        parts = [part for part in late.parts() if part.tx]
+        assert {TransactionFinisher(known, late.recorded[-1]["topics"]).settle(part) for part in parts} == {
+            TxOutcome.LOST
+        }
     assert values(broker, late.topic) == []
 
 

@@ -24,8 +24,8 @@ from onceonly.checkpoint.sink import PooledTransaction
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.kafka.transactions import Transactions
 from onceonly.sinks.kafka import spool, stage
+from onceonly.sinks.kafka.handle import slot_of
 from onceonly.sinks.kafka.outcome import discard_open
-from onceonly.sinks.kafka.transactional_ids import slot_of
 
 pytestmark = [pytest.mark.integration]
 Make = Callable[..., Copy]

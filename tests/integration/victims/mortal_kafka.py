@@ -32,7 +32,7 @@ from onceonly.kafka.transactions import Transactions
 from onceonly.runtime import owners, spark_stage
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sinks.kafka import stage
-from onceonly.sinks.kafka.produce import Output
+from onceonly.sinks.kafka.producer import Output
 from onceonly.sinks.kafka.sink import KafkaWriter
 from onceonly.sinks.kafka.spool import SpoolFile
 from onceonly.spark import small_batch

@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -19,7 +20,7 @@ from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.registry import protobuf_writer
 from onceonly.kafka.registry.wire import HEAD
 from onceonly.pipeline.sinks import KafkaSink
-from onceonly.sinks.kafka import gate_view, registered
+from onceonly.sinks.kafka import gate_view, registered_schemas
 from onceonly.sinks.kafka.sink import KafkaWriter
 from onceonly.sinks.kafka.spool import SCHEMA, SpoolFile
 
@@ -40,7 +41,7 @@ def spooled(folder, *values: bytes | None):
     ]
     file.write(pa.RecordBatch.from_pylist(rows, SCHEMA))
     file.close()
-    return {"folder": str(folder), "rows": len(rows), "parts": [{"spool": file.name, "rows": len(rows), "tx": None}]}
+    return gate_view.SpooledRows(str(folder), (file.name,), len(rows))
 
 
 def avro(minutes: int) -> bytes:
@@ -84,7 +85,7 @@ def field(name: str, kind: object) -> dict:
 
 
 def typed(handle, kind: object):
-    return {**handle, "schema": {"type": "struct", "fields": [field("value", kind)]}}
+    return replace(handle, schema={"type": "struct", "fields": [field("value", kind)]})
 
 
 def record(**kinds: object) -> dict:
@@ -128,7 +129,7 @@ def test_rows_are_not_all_in_memory(tmp_path):
 
 def test_protobuf_shows_the_fields_of_its_message(tmp_path):
     made = order()
-    part = registered.Part("value", "protobuf", "order.desc", "", "shop.Order", files(made))
+    part = registered_schemas.SchemaPart("value", "protobuf", "order.desc", "", "shop.Order", files(made))
     write = protobuf_writer.writer(part.files, part.record)
     values = [b"\0\0\0\0\7" + part.indexes + write(row) for row in (FULL, EMPTY)]
     rows = gate_view.batches(spooled(tmp_path, *values, None), "protobuf", part, HEAD).read_all()
@@ -191,6 +192,20 @@ def every(row: dict) -> bytes:
     return out.getvalue()
 
 
+def recorded(rows: gate_view.SpooledRows, txn: str) -> dict:
+    """The handle of a transaction with these rows, which was staged in late mode."""
+    return {
+        "txn": txn,
+        "guarantee": "exactly-once",
+        "cluster": "cluster",
+        "topics": {"late": "id"},
+        "slot": None,
+        "folder": rows.folder,
+        "rows": rows.rows,
+        "parts": [{"spool": file, "rows": rows.rows, "tx": None} for file in rows.files],
+    }
+
+
 @pytest.mark.parametrize("txn", ["../victim", f"{STATE}-flights-late-1-1-0123456789ab"])
 def test_another_spool_is_not_looked_at(tmp_path, txn):
     """Whoever can write to the state table could else have any Parquet file shown in the Data Docs."""
@@ -201,7 +216,7 @@ def test_another_spool_is_not_looked_at(tmp_path, txn):
     victim = spooled(tmp_path / "victim", b"secret")
     if txn == "../victim":
         with raises(CannotPublish, "handle-damaged"):
-            sink.read_staged({**victim, "txn": txn})
+            sink.read_staged(recorded(victim, txn))
     else:
-        forged = {**own, "txn": txn, "folder": victim["folder"]}
+        forged = recorded(replace(own, folder=victim.folder), txn)
         assert [row["value"] for row in sink.read_staged(forged).read_all().to_pylist()] == ["7"]

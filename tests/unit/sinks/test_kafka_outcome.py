@@ -11,9 +11,9 @@ from unit.kafka_log import ABORTED, COMMITTED, LOG_ENDS, NONE, UNKNOWN, Log, Wri
 from onceonly.errors import CannotPublish, NotCommitted, OnceonlyError, OutcomeUnknown
 from onceonly.kafka import markers
 from onceonly.kafka.log_ends import Comparison, Replacement
+from onceonly.sinks.kafka import open_transactions
 from onceonly.sinks.kafka import outcome as kafkaoutcome
-from onceonly.sinks.kafka import staged_rows
-from onceonly.sinks.kafka.handle import Part, Resolution
+from onceonly.sinks.kafka.handle import LogEnd, Part, Resolution
 from onceonly.sinks.kafka.outcome import TransactionFinisher, TxOutcome
 
 
@@ -25,7 +25,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settle(log: Any, tx: Part | None = None) -> TxOutcome:
-    return TransactionFinisher(log, {"topics": {"t": "id"}}).settle(tx or part())
+    return TransactionFinisher(log, {"t": "id"}).settle(tx or part())
 
 
 def test_it_is_published_once_every_partition_shows_it():
@@ -90,7 +90,7 @@ def test_what_is_contradicted_or_gone_is_in_doubt(seen):
 
 
 def settle_with_ends(log: Log) -> TxOutcome:
-    return TransactionFinisher(log, {"topics": {"t": "id"}, "log_ends": LOG_ENDS}).settle(part())  # type: ignore[arg-type]
+    return TransactionFinisher(log, {"t": "id"}, [*map(LogEnd.from_json, LOG_ENDS)]).settle(part())  # type: ignore[arg-type]
 
 
 def test_rows_that_are_there_are_committed() -> None:
@@ -135,10 +135,10 @@ def test_other_topic_of_that_name_is_not_compared() -> None:
 
 def test_each_end_of_a_log_is_compared() -> None:
     """What was written again has other ends than what was staged."""
-    handle_ = {**handle(part()), "log_ends": [*LOG_ENDS, ["t", 0, 5, 4, 3, 79]]}
+    log_ends = [LogEnd.from_json(log_end) for log_end in [*LOG_ENDS, ["t", 0, 5, 4, 3, 79]]]
     log = Log((NONE, NONE))
     log.comparison = Comparison({0: Replacement(None, None)}, ())
-    assert staged_rows.find_cut_logs(log, handle_) == {(("t", 0), 1), (("t", 0), 5)}  # type: ignore[arg-type]
+    assert open_transactions.find_cut_logs(log, {"t": "id"}, log_ends) == {(("t", 0), 1), (("t", 0), 5)}  # type: ignore[arg-type]
     assert log.done == ["compare", "compare"]
 
 

@@ -19,7 +19,8 @@ from onceonly.kafka.registry.client import Registry, RegistryConnection
 from onceonly.kafka.registry.wire import HEAD
 from onceonly.pipeline.registry import sink_from_json, sink_json
 from onceonly.pipeline.sinks import KafkaSink
-from onceonly.sinks.kafka import gate_view, registered
+from onceonly.sinks.kafka import gate_view, registered_schemas
+from onceonly.sinks.kafka.registered_schemas import read_parts, require_heads
 from onceonly.spark import arrow
 
 LATE = {"type": "record", "name": "Late", "namespace": "shop", "fields": [{"name": "id", "type": "int"}]}
@@ -41,16 +42,16 @@ def sink(**more: Any) -> KafkaSink:
     return KafkaSink(**({"topic": "late"} | given if "topics" not in more else given))
 
 
-def part(schema: Any = LATE) -> registered.Part:
-    return registered.Part("value", "avro", "late.avsc", json.dumps(schema, indent=2), "shop.Late")
+def part(schema: Any = LATE) -> registered_schemas.SchemaPart:
+    return registered_schemas.SchemaPart("value", "avro", "late.avsc", json.dumps(schema, indent=2), "shop.Late")
 
 
 def heads(server: FakeRegistry, schema: Any, **more: Any) -> dict[str, bytes]:
-    return dict(registered.heads(sink(**more), registry(server), part(schema)))
+    return dict(require_heads(sink(**more), registry(server), part(schema)))
 
 
 def check(server: FakeRegistry, schema: Any, **more: Any) -> list[str]:
-    return registered.check(sink(**more), registry(server), [part(schema)])
+    return registered_schemas.check(sink(**more), registry(server), [part(schema)])
 
 
 def test_a_registered_schema_is_looked_up(server: FakeRegistry) -> None:
@@ -65,9 +66,9 @@ def test_a_spark_that_cannot_write_a_format_is_named_before_any_work(
     monkeypatch.setattr(arrow, "version", lambda name: "3.5.9")
     server.register("late-value", LATE)
     assert check(server, LATE)
-    message = registered.Part("value", "protobuf", "late.proto", "", "shop.Late")
+    message = registered_schemas.SchemaPart("value", "protobuf", "late.proto", "", "shop.Late")
     with pytest.raises(InvalidPipeline, match=r"PySpark 3\.5\.9"):
-        registered.check(sink(), registry(server), [message])
+        registered_schemas.check(sink(), registry(server), [message])
 
 
 @pytest.mark.parametrize(
@@ -80,7 +81,10 @@ def test_subjects_by_topic_and_by_record(server: FakeRegistry, subjects: Any, ex
 
 
 def test_nothing_is_registered_unless_that_was_chosen(server: FakeRegistry) -> None:
-    for ask in (lambda: registered.heads(sink(), registry(server), part()), lambda: check(server, LATE)):
+    for ask in (
+        lambda: require_heads(sink(), registry(server), part()),
+        lambda: check(server, LATE),
+    ):
         with raises(InvalidPipeline, "schema-not-registered"):
             ask()
     assert server.subjects == {}
@@ -136,11 +140,14 @@ def test_keys_have_subjects_of_their_own(server: FakeRegistry, tmp_path: Path) -
     (tmp_path / "late.avsc").write_text(json.dumps(LATE))
     (tmp_path / "id.json").write_text(json.dumps({"title": "Id", "type": "object"}))
     both = sink(key_format="json", key_schema="id.json", register=True)
-    key, value = registered.parts(both, tmp_path)
-    assert [registered.heads(both, registry(server), each)["late"][4] for each in (key, value)] == [44, 45]
+    key, value = read_parts(both, tmp_path)
+    assert [require_heads(both, registry(server), each)["late"][4] for each in (key, value)] == [
+        44,
+        45,
+    ]
     assert sorted(server.subjects) == ["late-key", "late-value"]
     named = sink(key_format="json", key_schema="id.json", register=True, subjects="topic-record")
-    registered.heads(named, registry(server), key)
+    require_heads(named, registry(server), key)
     assert "late-Id" in server.subjects
 
 
@@ -149,8 +156,8 @@ def test_a_message_is_named_by_its_indexes(server: FakeRegistry, tmp_path: Path)
     (tmp_path / "late.desc").write_bytes(FileDescriptorSet(file=[shop]).SerializeToString())
     for message, indexes in {None: b"\0", "shop.Late": b"\2\2", "shop.Late.Line": b"\4\2\0"}.items():
         config = sink(format="protobuf", schema="late.desc", message=message, register=True)
-        (found,) = registered.parts(config, tmp_path)
-        assert registered.heads(config, registry(server), found)["late"] == b"\0\0\0\x01\x2c" + indexes
+        (found,) = read_parts(config, tmp_path)
+        assert require_heads(config, registry(server), found)["late"] == b"\0\0\0\x01\x2c" + indexes
 
 
 @pytest.mark.parametrize(
@@ -169,14 +176,14 @@ def test_schema_files_that_cannot_be_used(tmp_path: Path, name: str, content: by
         (tmp_path / name).write_bytes(content)
     format = {"json": "json", "avsc": "avro", "desc": "protobuf"}[name.rpartition(".")[2]]
     with raises(InvalidPipeline, "schema-unusable"):
-        registered.parts(sink(format=format, schema=name), tmp_path)
+        read_parts(sink(format=format, schema=name), tmp_path)
 
 
 def test_a_message_of_another_file_is_refused(tmp_path: Path) -> None:
     shop = protos.file(protos.message("Late"), imports=("money.proto",))
     (tmp_path / "late.desc").write_bytes(FileDescriptorSet(file=[shop]).SerializeToString())
     with raises(InvalidPipeline, "schema-unusable"):
-        registered.parts(sink(format="protobuf", schema="late.desc"), tmp_path)
+        read_parts(sink(format="protobuf", schema="late.desc"), tmp_path)
 
 
 def test_a_sink_without_keys_is_stored_as_before() -> None:

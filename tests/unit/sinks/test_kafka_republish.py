@@ -10,12 +10,11 @@ from codes import raises
 
 from onceonly.checkpoint.model import Transaction
 from onceonly.errors import Fenced, NotCommitted, OutcomeUnknown
-from onceonly.sinks.kafka import republish
-from onceonly.sinks.kafka.handle import Part, Tx
+from onceonly.sinks.kafka import commit
+from onceonly.sinks.kafka.commit import Republisher
+from onceonly.sinks.kafka.handle import Ids, Part, Tx
 from onceonly.sinks.kafka.limits import Topics
-from onceonly.sinks.kafka.produce import Target
-from onceonly.sinks.kafka.republish import Republisher
-from onceonly.sinks.kafka.transactional_ids import Ids
+from onceonly.sinks.kafka.producer import Target
 
 TXN = Transaction("0123456789ab", "flights", "late", 1, 1, "nonce")
 
@@ -29,9 +28,9 @@ class Slow:
         self.timeouts: dict[str, float] = {}
         self.fenced: list[str] = []
         self.rounds: list[int] = []
-        monkeypatch.setattr(republish, "monotonic", lambda: self.now)
-        monkeypatch.setattr(republish, "side_by_side", self._side_by_side)
-        monkeypatch.setattr(republish.produce, "write_all", self._write_all)
+        monkeypatch.setattr(commit, "monotonic", lambda: self.now)
+        monkeypatch.setattr(commit, "side_by_side", self._side_by_side)
+        monkeypatch.setattr(commit.producer, "write_all", self._write_all)
 
     def again(self, timeout: float) -> Republisher:
         known: Any = self
@@ -124,7 +123,7 @@ def test_what_fails_before_the_time_out_is_no_time_out(monkeypatch, error):
 
 def test_a_part_that_is_lost_again_and_again_is_not_written_for_ever(monkeypatch):
     again, lost = Slow(monkeypatch, 0.01).again(60), pieces(1)
-    for _ in range(republish.TRIES):
+    for _ in range(commit.MAX_TRIES):
         again.write(lost)
     with raises(OutcomeUnknown, "transaction-lost"):
         again.write(lost)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.counts import count
 from onceonly.errors import ActionNeeded, CannotPublish, InDoubt, NotCommitted, StageAgain
-from onceonly.sinks.kafka.handle import Part
+from onceonly.sinks.kafka.handle import KafkaHandle, Part
 
 UNDECIDED = "Nothing was decided or published."
 Place = Mapping[str, Any]  # "cluster": its id; "topics": their ids, by name
@@ -26,7 +25,7 @@ def recreated_while_staging(sink: str, place: Place) -> NotCommitted:
     )
 
 
-def topics_missing(sink: str, handle: Handle, names: Sequence[str]) -> ActionNeeded:
+def topics_missing(sink: str, handle: KafkaHandle, names: Sequence[str]) -> ActionNeeded:
     return ActionNeeded(
         f"sink '{sink}': there is no topic {', '.join(map(repr, names))}.",
         "The rows were staged for it, so it was deleted since, or the cluster has lost it.",
@@ -36,26 +35,26 @@ def topics_missing(sink: str, handle: Handle, names: Sequence[str]) -> ActionNee
     )
 
 
-def topics_recreated(sink: str, handle: Handle, names: Sequence[str]) -> StageAgain:
+def topics_recreated(sink: str, handle: KafkaHandle, names: Sequence[str]) -> StageAgain:
     return StageAgain(
         f"sink '{sink}': topic {', '.join(map(repr, names))} was deleted and created again.",
-        f"The rows were staged for another topic of that name, in {handle['txn']}.",
+        f"The rows were staged for another topic of that name, in {handle.txn.name}.",
         "They are staged again, if this attempt is aborted.",
         "target-recreated",
     )
 
 
-def another_cluster(sink: str, handle: Handle, cluster: str) -> ActionNeeded:
+def another_cluster(sink: str, handle: KafkaHandle, cluster: str) -> ActionNeeded:
     return ActionNeeded(
         f"sink '{sink}': its connection leads to another cluster.",
-        f"The rows were staged for the cluster {handle['cluster']}, and this is {cluster}.",
+        f"The rows were staged for the cluster {handle.cluster}, and this is {cluster}.",
         f"Correct the connection, then: onceonly recover {_pipeline(handle)}. If the pipeline has moved: "
         f"onceonly abort {_command_arguments(handle)} --reason …, and run it again. {UNDECIDED}",
         "another-cluster",
     )
 
 
-def doubt_before_decision(sink: str, handle: Handle, parts: Sequence[Part]) -> ActionNeeded:
+def doubt_before_decision(sink: str, handle: KafkaHandle, parts: Sequence[Part]) -> ActionNeeded:
     names = _transaction_names(parts)
     return ActionNeeded(
         f"sink '{sink}': it is not known how {count(len(parts), 'transaction')} of it ended.",
@@ -67,10 +66,10 @@ def doubt_before_decision(sink: str, handle: Handle, parts: Sequence[Part]) -> A
     )
 
 
-def spool_unusable(sink: str, handle: Handle, part: Part, why: str) -> StageAgain:
+def spool_unusable(sink: str, handle: KafkaHandle, part: Part, why: str) -> StageAgain:
     return StageAgain(
         f"sink '{sink}': {count(part.rows, 'spooled row')} cannot be written to Kafka any more.",
-        f"{handle['folder']}/{part.spool} {why}, and no open transaction holds these rows.",
+        f"{handle.folder}/{part.spool} {why}, and no open transaction holds these rows.",
         "They are staged again, if this attempt is aborted.",
         "spool-missing",
     )
@@ -79,21 +78,21 @@ def spool_unusable(sink: str, handle: Handle, part: Part, why: str) -> StageAgai
 # ---- after the decision
 
 
-def spool_missing(sink: str, handle: Handle, part: Part) -> CannotPublish:
+def spool_missing(sink: str, handle: KafkaHandle, part: Part) -> CannotPublish:
     return CannotPublish(
         f"sink '{sink}': spooled rows no longer exist.",
-        f"{handle['folder']}/{part.spool} with {count(part.rows, 'row')} is missing.",
+        f"{handle.folder}/{part.spool} with {count(part.rows, 'row')} is missing.",
         f"Restore it and recover, or: onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …",
         "spool-missing",
     )
 
 
-def staged_for_another(sink: str, handle: Handle, then: Place, now: Place) -> CannotPublish:
+def staged_for_another(sink: str, handle: KafkaHandle, now: Place) -> CannotPublish:
     return CannotPublish(
         f"sink '{sink}': the rows were staged for another cluster or topic.",
-        f"They were staged for {then}. The sink would now write to {now}.",
+        f"They were staged for {handle.place}. The sink would now write to {now}.",
         "Restore the topic or the connection and recover, or: onceonly resolve PIPELINE EPOCH "
-        f"--give-up {sink} --reason …. The rows are kept in {handle['folder']}.",
+        f"--give-up {sink} --reason …. The rows are kept in {handle.folder}.",
         "target-recreated",
     )
 
@@ -109,15 +108,14 @@ def in_doubt(sink: str, parts: Sequence[Part]) -> InDoubt:
     )
 
 
-def _command_arguments(handle: Handle) -> str:
+def _command_arguments(handle: KafkaHandle) -> str:
     """Return the pipeline and epoch, as commands take them."""
-    txn = Transaction.parse(handle["txn"])
-    return f"{txn.pipeline} {txn.epoch}" if txn else "PIPELINE EPOCH"
+    return f"{handle.txn.pipeline} {handle.txn.epoch}"
 
 
 def _transaction_names(parts: Sequence[Part]) -> str:
     return ", ".join(part.tx.id for part in parts if part.tx)
 
 
-def _pipeline(handle: Handle) -> str:
-    return _command_arguments(handle).split()[0]
+def _pipeline(handle: KafkaHandle) -> str:
+    return handle.txn.pipeline

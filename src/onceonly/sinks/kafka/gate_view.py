@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
-from onceonly.checkpoint.model import Handle
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline
 from onceonly.kafka.registry import protobuf
 from onceonly.sinks.kafka import spool
-from onceonly.sinks.kafka.handle import parts_of
-from onceonly.sinks.kafka.registered import Part
+from onceonly.sinks.kafka.registered_schemas import SchemaPart
 from onceonly.sinks.staging import row_text, row_types, spark_files
 from onceonly.spark import arrow, file_formats
 from onceonly.spark.strict_reading import strict_reader
@@ -32,14 +31,29 @@ SPOOL_COLUMNS = "topic STRING, partition INT, key BINARY, timestamp BIGINT, valu
 Values = list[dict[str, Any] | None]
 Decode = Callable[[pa.Array], Values]
 Column = Callable[[Values, pa.DataType], pa.Array]
-Schema = str | Part | None  # the text of Avro's, or of Protobuf the message
+Schema = str | SchemaPart | None  # the text of Avro's, or of Protobuf the message
+
+
+@dataclass(frozen=True)
+class SpooledRows:
+    """The rows of one handle in the spool.
+
+    Args:
+        folder: with the files.
+        schema: of the staged rows, in Spark's JSON form; None: the handle does not contain it.
+    """
+
+    folder: str
+    files: tuple[str, ...]
+    rows: int
+    schema: Mapping[str, Any] | None = None
 
 
 def columns(format: str, schema: Schema) -> list[str] | None:
     """Return the names of the columns; None for JSON, whose fields are only known after staging."""
     if format == "json":
         return None
-    if isinstance(schema, Part):
+    if isinstance(schema, SchemaPart):
         fields = [field["name"] for field in _message_type(schema)["fields"]]
     elif schema:
         fields = _avro_fields(schema)
@@ -62,7 +76,7 @@ def staged_schema(rows: Any, schema: str | None) -> dict[str, Any]:
     return row_types.of(rows.withColumn(VALUE, value))
 
 
-def batches(handle: Handle, format: str, schema: Schema, head: int = 0) -> pa.RecordBatchReader | None:
+def batches(spooled: SpooledRows, format: str, schema: Schema, head: int = 0) -> pa.RecordBatchReader | None:
     """Read all rows in this process; None if only Spark can read them.
 
     If a field of `value` has the name of another column, the field is used.
@@ -70,35 +84,35 @@ def batches(handle: Handle, format: str, schema: Schema, head: int = 0) -> pa.Re
     Args:
         head: bytes before each value: the id of its schema.
     """
-    kind = _message_type(schema) if isinstance(schema, Part) else _value_type(handle, format)
+    kind = _message_type(schema) if isinstance(schema, SchemaPart) else _value_type(spooled, format)
     decode = _strip_head(head, _make_decoder(format, schema, kind))
     if kind is None:
-        return _read_untyped(handle, decode)
+        return _read_untyped(spooled, decode)
     try:
-        fields = _value_fields(kind, handle, decode)
+        fields = _value_fields(kind, spooled, decode)
     except row_types.OnlySpark:
         return None
     record_columns = [(name, type) for name, type in RECORD_COLUMNS.items() if name not in fields.names]
     row_schema = pa.schema([*record_columns, *fields])
-    rows = _read_typed(handle, decode, fields, _column_builder(format), row_schema)
+    rows = _read_typed(spooled, decode, fields, _column_builder(format), row_schema)
     return pa.RecordBatchReader.from_batches(row_schema, rows)
 
 
-def frame(handle: Handle, format: str, schema: Schema, spark: Any, head: int = 0) -> Any:
+def frame(spooled: SpooledRows, format: str, schema: Schema, spark: Any, head: int = 0) -> Any:
     """Return all rows, as a Spark DataFrame. `head`: as for `batches`."""
     from pyspark.sql import functions as F
     from pyspark.sql.avro.functions import from_avro
 
-    kind = _value_type(handle, format)
+    kind = _value_type(spooled, format)
     if kind is None and format == "json":
         raise InvalidPipeline(
-            f"the gate cannot read {count(handle['rows'], 'JSON record')} on Spark.",
+            f"the gate cannot read {count(spooled.rows, 'JSON record')} on Spark.",
             "They were staged by a version of Onceonly that did not record their fields.",
             "Raise Gate(in_process_rows=…), or stage them again. Nothing was published.",
             code="rows-unreadable-on-spark",
         )
-    rows = _spool_frame(handle, spark)
-    if isinstance(schema, Part):
+    rows = _spool_frame(spooled, spark)
+    if isinstance(schema, SchemaPart):
         return _flatten(rows.withColumn(VALUE, _from_protobuf(schema, head)))
     if schema:
         return _flatten(rows.withColumn(VALUE, from_avro(F.expr(f"substring({VALUE}, {head + 1})"), schema)))
@@ -110,10 +124,10 @@ def frame(handle: Handle, format: str, schema: Schema, spark: Any, head: int = 0
 # ---- on Spark
 
 
-def _spool_frame(handle: Handle, spark: Any) -> Any:
+def _spool_frame(spooled: SpooledRows, spark: Any) -> Any:
     from pyspark.sql import functions as F
 
-    files = [spark_files.uri(f"{handle['folder']}/{part.spool}") for part in parts_of(handle)]
+    files = [spark_files.uri(f"{spooled.folder}/{file}") for file in spooled.files]
     rows = strict_reader(spark).parquet(*files) if files else spark.createDataFrame([], SPOOL_COLUMNS)
     return rows.select(
         "topic", "partition", F.make_valid_utf8(F.col("key").cast("string")).alias("key"),
@@ -131,7 +145,7 @@ def _from_json(rows: Any, kind: Any, head: int) -> Any:
     return F.from_json(text, type, {"mode": "FAILFAST", **file_formats.MICROS})
 
 
-def _from_protobuf(schema: Part, head: int) -> Any:
+def _from_protobuf(schema: SchemaPart, head: int) -> Any:
     """Return the column with the messages, decoded in Python on the workers.
 
     They have this package, as they have written the messages.
@@ -167,11 +181,11 @@ def _flatten(rows: Any) -> Any:
 
 
 def _read_typed(
-    handle: Handle, decode: Decode, fields: pa.Schema, build_column: Column, row_schema: pa.Schema
+    spooled: SpooledRows, decode: Decode, fields: pa.Schema, build_column: Column, row_schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows with the columns of `row_schema`. `fields`: those of `value`."""
     kind = pa.struct(list(fields))
-    for batch in _read_spool(handle):
+    for batch in _read_spool(spooled):
         values = build_column(decode(batch.column(VALUE)), kind)
         arrays = _record_arrays(batch) | dict(zip(fields.names, values.flatten(), strict=True))
         yield pa.RecordBatch.from_arrays([arrays[name] for name in row_schema.names], schema=row_schema)
@@ -185,9 +199,9 @@ def _column_builder(format: str) -> Column:
     return partial(row_text.array, leaf=leaf)
 
 
-def _read_untyped(handle: Handle, decode: Decode) -> pa.RecordBatchReader:
+def _read_untyped(spooled: SpooledRows, decode: Decode) -> pa.RecordBatchReader:
     """Read the rows of a handle without types: each column gets a type that fits its values."""
-    tables = [_untyped_table(batch, decode(batch.column(VALUE))) for batch in _read_spool(handle)]
+    tables = [_untyped_table(batch, decode(batch.column(VALUE))) for batch in _read_spool(spooled)]
     if not tables:
         tables = [pa.table({name: pa.array([], kind) for name, kind in RECORD_COLUMNS.items()})]
     return pa.concat_tables(tables, promote_options="permissive").to_reader()
@@ -209,9 +223,9 @@ def _names_in(rows: Iterable[dict[str, Any] | None]) -> list[str]:
     return list(names)
 
 
-def _read_spool(handle: Handle) -> Iterator[pa.RecordBatch]:
-    for part in parts_of(handle):
-        yield from spool.read(handle["folder"], part.spool)
+def _read_spool(spooled: SpooledRows) -> Iterator[pa.RecordBatch]:
+    for file in spooled.files:
+        yield from spool.read(spooled.folder, file)
 
 
 def _record_arrays(batch: pa.RecordBatch) -> dict[str, pa.Array]:
@@ -222,31 +236,31 @@ def _record_arrays(batch: pa.RecordBatch) -> dict[str, pa.Array]:
     return arrays
 
 
-def _value_fields(kind: Any, handle: Handle, decode: Decode) -> pa.Schema:
+def _value_fields(kind: Any, spooled: SpooledRows, decode: Decode) -> pa.Schema:
     """Return the columns for values of this type (Spark's type as JSON). Raises OnlySpark."""
     if not isinstance(kind, str) and kind["type"] == "map":
         item = row_types.kind_of(kind["valueType"])
-        return pa.schema([(name, item) for name in _map_keys(handle, decode)])
+        return pa.schema([(name, item) for name in _map_keys(spooled, decode)])
     arrow_type = row_types.kind_of(kind)
     if pa.types.is_struct(arrow_type):
         return pa.schema(list(arrow_type))
     return pa.schema([(VALUE, arrow_type)])
 
 
-def _map_keys(handle: Handle, decode: Decode) -> list[str]:
+def _map_keys(spooled: SpooledRows, decode: Decode) -> list[str]:
     """Return the names of all fields of any row: in a map, each row has its own."""
     names: dict[str, None] = {}
-    for batch in _read_spool(handle):
+    for batch in _read_spool(spooled):
         names |= dict.fromkeys(_names_in(decode(batch.column(VALUE))))
     return list(names)
 
 
-def _value_type(handle: Handle, format: str) -> Any:
+def _value_type(spooled: SpooledRows, format: str) -> Any:
     """Return Spark's type of `value` after it is read back; None if it was not recorded."""
     if format == "raw":
         return "string"
     staged_type = None
-    for field in handle.get("schema", {"fields": []})["fields"]:
+    for field in (spooled.schema or {"fields": []})["fields"]:
         if field["name"] == VALUE:
             staged_type = field["type"]
     if format == "json" and staged_type:
@@ -254,7 +268,7 @@ def _value_type(handle: Handle, format: str) -> Any:
     return staged_type
 
 
-def _message_type(schema: Part) -> dict[str, Any]:
+def _message_type(schema: SchemaPart) -> dict[str, Any]:
     """Return the type of the messages in Spark."""
     return protobuf.spark_type(schema.files, schema.record)
 
@@ -274,7 +288,7 @@ def _for_each_value(decode_value: Callable[[bytes | None], dict[str, Any] | None
 
 def _make_decoder(format: str, schema: Schema, kind: Any) -> Decode:
     """Return what decodes a column of values without heads into rows."""
-    if isinstance(schema, Part):
+    if isinstance(schema, SchemaPart):
         return _message_decoder(schema.files, schema.record)
     if format == "json":
         parse = row_text.json_parser(kind)

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import Any
 
-from onceonly.checkpoint.model import Handle
+from onceonly.checkpoint.model import Outcome
 from onceonly.checkpoint.sink import Answer, History, Publication
 from onceonly.errors import InvalidPipeline
 from onceonly.kafka import markers
 from onceonly.kafka.cluster import Cluster
 from onceonly.kafka.log_ends import Batch
-from onceonly.sinks.kafka.handle import parts_of
+from onceonly.sinks.kafka.handle import KafkaHandle
 
 PAUSE_SECONDS = 0.2  # between looks at what is missing
 MAX_PARTITIONS_SHOWN = 5
@@ -105,25 +105,34 @@ def read_batches(client: Cluster, topic_ids: Mapping[str, str], ends: Ends) -> B
     return batches_by_topic
 
 
-def publication_proof(client: Cluster, bootstrap: str, handle: Handle) -> dict[str, Any]:
+def published_outcome(client: Cluster, bootstrap: str, handle: KafkaHandle, already: bool = False) -> Outcome:
+    """Return the outcome of a published handle. The markers of its transactions were seen.
+
+    Args:
+        already: it was published before this call.
+    """
+    return Outcome(already, {"rows": handle.rows}, publication_proof(client, bootstrap, handle))
+
+
+def publication_proof(client: Cluster, bootstrap: str, handle: KafkaHandle) -> dict[str, Any]:
     """Return the proof of a handle that was just published, or seen to be: it names the topics it was staged for.
 
     The ends include all partitions: the rows of earlier checkpoints may be in any of them.
     """
-    topic_ids = handle["topics"]
+    topic_ids = handle.topics
     target = read(client, bootstrap, sorted(topic_ids))
     same_topics: dict[str, str] = {}
-    if target.cluster == handle["cluster"]:
+    if target.cluster == handle.cluster:
         same_topics = {name: id for name, id in topic_ids.items() if target.has(name, id)}
     batches = read_batches(client, same_topics, target.ends)
     ends = {name: dict(target.ends[name]) for name in same_topics}
-    for part in parts_of(handle):
+    for part in handle.parts:
         if part.tx is None:
             continue
         for (name, number), (_, end) in part.tx.partitions.items():
             if name in ends:  # its marker is above that offset, even if the log has lost it by now
                 ends[name][str(number)] = max(end + 1, ends[name].get(str(number), 0))
-    return proof(bootstrap, handle["cluster"], topic_ids, ends, batches, sorted(topic_ids))
+    return proof(bootstrap, handle.cluster, topic_ids, ends, batches, sorted(topic_ids))
 
 
 def compare(client: Cluster, bootstrap: str, names: Sequence[str], last: Publication) -> History:

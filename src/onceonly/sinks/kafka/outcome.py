@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
 from threading import Lock
 from time import monotonic, sleep
+from typing import Any, TypeVar
 
-from onceonly.checkpoint.model import Handle
 from onceonly.counts import count
 from onceonly.errors import NotCommitted, OnceonlyError, OutcomeUnknown
 from onceonly.kafka.transactions import Described, EndRefused, MarkerState, Transactions
-from onceonly.sinks.kafka import staged_rows
-from onceonly.sinks.kafka.handle import Part, Partition, Resolution, Tx, with_resolution
-from onceonly.sinks.kafka.republish import AT_ONCE, side_by_side
-from onceonly.sinks.kafka.staged_rows import End
+from onceonly.sinks.kafka import open_transactions
+from onceonly.sinks.kafka.handle import LogEnd, Part, Partition, Resolution, Tx, with_resolution
+from onceonly.sinks.kafka.open_transactions import LogPosition
 
+MAX_PARALLEL_TRANSACTIONS = 8  # that are written or ended at the same time
 PATIENCE = 15.0  # seconds, for a coordinator that does not answer
 PAUSE = 0.05
 SOON = 0.001  # seconds after which a marker usually follows
 SETTLED = 5.0  # seconds for a marker to appear after its coordinator reported that it was written
+T = TypeVar("T")
 
 
 class TxOutcome(Enum):
@@ -32,6 +34,7 @@ class TxOutcome(Enum):
 
 
 COMPLETE_STATES = ("CompleteCommit", "CompleteAbort", "Empty")
+PUBLISHED = (TxOutcome.COMMITTED, TxOutcome.ALREADY_COMMITTED)
 OUTCOMES = {MarkerState.COMMITTED: TxOutcome.ALREADY_COMMITTED, MarkerState.ABORTED: TxOutcome.LOST}
 
 
@@ -44,19 +47,26 @@ def discard_open(transactions: Transactions, tx: Tx) -> None:
 
 
 class TransactionFinisher:
-    """Ends the transactions of one handle. Only for handles that are recorded in the state table."""
+    """Ends the transactions of one handle. Only for handles that are recorded in the state table.
 
-    def __init__(self, transactions: Transactions, handle: Handle) -> None:
-        self._transactions, self._handle, self._topics = transactions, handle, dict(handle["topics"])
-        self._cut_logs: frozenset[End] | None = None  # not read yet
+    Args:
+        topic_ids: of the topics for which the rows were staged, by name.
+        log_ends: behind the rows of the transactions.
+    """
+
+    def __init__(
+        self, transactions: Transactions, topic_ids: Mapping[str, str], log_ends: Sequence[LogEnd] = ()
+    ) -> None:
+        self._transactions, self._topics, self._log_ends = transactions, dict(topic_ids), log_ends
+        self._cut_logs: frozenset[LogPosition] | None = None  # not read yet
         self._lock = Lock()
 
     def settle_all(self, parts: Sequence[Part]) -> list[TxOutcome]:
         """Settle the parts in parallel; what they ask first is asked once for all. See `settle`."""
         self._watch(parts)
         outcomes: list[TxOutcome] = []
-        for start in range(0, len(parts), AT_ONCE):
-            group = parts[start : start + AT_ONCE]
+        for start in range(0, len(parts), MAX_PARALLEL_TRANSACTIONS):
+            group = parts[start : start + MAX_PARALLEL_TRANSACTIONS]
             self._prepare([part.tx for part in group if part.tx])
             outcomes += side_by_side(self.settle, group)
         return outcomes
@@ -187,7 +197,7 @@ class TransactionFinisher:
         """Return whether a log with the transaction's rows was cut off below them since they were acknowledged."""
         with self._lock:
             if self._cut_logs is None:
-                self._cut_logs = staged_rows.find_cut_logs(self._transactions, self._handle)
+                self._cut_logs = open_transactions.find_cut_logs(self._transactions, self._topics, self._log_ends)
             return any((partition, end) in self._cut_logs for partition, (_, end) in tx.partitions.items())
 
     def _abort_without_rows(self, tx: Tx) -> TxOutcome:
@@ -350,3 +360,10 @@ def _apply_resolution(tx: Tx, outcome: TxOutcome) -> TxOutcome:
 def _ends(tx: Tx) -> dict[Partition, int]:
     """Return, by partition, an offset above the transaction's rows and below its marker."""
     return {partition: end for partition, (_, end) in tx.partitions.items()}
+
+
+def side_by_side(function: Callable[[Any], T], items: Sequence[Any]) -> list[T]:
+    """Call it for all items, in parallel. All calls are completed before the first error is raised."""
+    with ThreadPoolExecutor(MAX_PARALLEL_TRANSACTIONS) as pool:
+        futures = [pool.submit(function, item) for item in items]
+    return [future.result() for future in futures]

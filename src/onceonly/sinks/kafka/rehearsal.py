@@ -10,52 +10,49 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from onceonly.checkpoint.model import Handle
 from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline.sinks import KafkaSink
 from onceonly.sinks.kafka import check, errors, limits, spool
-from onceonly.sinks.kafka.handle import Part, parts_of
+from onceonly.sinks.kafka.handle import KafkaHandle, Part
 from onceonly.sinks.kafka.limits import Rows, Topics
-from onceonly.sinks.kafka.outcome import TransactionFinisher, TxOutcome
-
-PUBLISHED = (TxOutcome.COMMITTED, TxOutcome.ALREADY_COMMITTED)
+from onceonly.sinks.kafka.outcome import PUBLISHED, TransactionFinisher, TxOutcome
 
 
-def require_same_topics(config: KafkaSink, transactions: Transactions, handle: Handle) -> None:
+def require_same_topics(config: KafkaSink, transactions: Transactions, handle: KafkaHandle) -> None:
     """Raise ActionNeeded or StageAgain unless the topics are those that the rows were staged for."""
     cluster_id = transactions.read_cluster_id()
-    if cluster_id != handle["cluster"]:
+    if cluster_id != handle.cluster:
         raise errors.another_cluster(config.name, handle, cluster_id)
-    topic_ids = transactions.read_topic_ids(handle["topics"])
-    missing = sorted(handle["topics"].keys() - topic_ids.keys())
+    topic_ids = transactions.read_topic_ids(handle.topics)
+    missing = sorted(handle.topics.keys() - topic_ids.keys())
     if missing:
         raise errors.topics_missing(config.name, handle, missing)
-    recreated = sorted(name for name, id in handle["topics"].items() if topic_ids[name] != id)
+    recreated = sorted(name for name, id in handle.topics.items() if topic_ids[name] != id)
     if recreated:
         raise errors.topics_recreated(config.name, handle, recreated)
 
 
-def is_published(transactions: Transactions, handle: Handle) -> bool:
+def is_published(transactions: Transactions, handle: KafkaHandle) -> bool:
     """Return whether the log shows every transaction of the handle as committed."""
-    parts = parts_of(handle)
-    if handle["guarantee"] != "exactly-once" or not all(part.tx for part in parts):
+    parts = handle.parts
+    if handle.guarantee != "exactly-once" or not all(part.tx for part in parts):
         return False
-    outcomes = TransactionFinisher(transactions, handle).observe_all(parts)
+    outcomes = TransactionFinisher(transactions, handle.topics, handle.log_ends).observe_all(parts)
     return bool(parts) and all(outcome in PUBLISHED for outcome in outcomes)
 
 
-def parts_to_write(config: KafkaSink, transactions: Transactions, handle: Handle) -> list[Part]:
+def parts_to_write(config: KafkaSink, transactions: Transactions, handle: KafkaHandle) -> list[Part]:
     """Return the parts that the commit will have to write.
 
     Raises:
         ActionNeeded: how a transaction ended can no longer be told.
         OutcomeUnknown, NotCommitted: no answer, or not yet.
     """
-    parts = parts_of(handle)
-    if handle["guarantee"] != "exactly-once":
+    parts = handle.parts
+    if handle.guarantee != "exactly-once":
         return [part for part in parts if part.spool]
     doubtful, lost = [], []
-    outcomes = TransactionFinisher(transactions, handle).observe_all(parts)
+    outcomes = TransactionFinisher(transactions, handle.topics, handle.log_ends).observe_all(parts)
     for part, outcome in zip(parts, outcomes, strict=True):
         if outcome is TxOutcome.DOUBT:
             doubtful.append(part)
@@ -67,7 +64,7 @@ def parts_to_write(config: KafkaSink, transactions: Transactions, handle: Handle
 
 
 def require_writable(
-    config: KafkaSink, transactions: Transactions, handle: Handle, parts: list[Part], folder: str
+    config: KafkaSink, transactions: Transactions, handle: KafkaHandle, parts: list[Part], folder: str
 ) -> None:
     """Go through the writing of these parts, up to the first request that writes.
 
@@ -80,14 +77,14 @@ def require_writable(
     """
     if not parts:
         return
-    if handle["guarantee"] == "exactly-once":
+    if handle.guarantee == "exactly-once":
         check.refuse_transactions(config, transactions)
     topics = check.topics(config, transactions).without_margin()
     for part in parts:
         _read_spool(topics, handle, part, config.name, folder)
 
 
-def _read_spool(topics: Topics, handle: Handle, part: Part, sink: str, folder: str) -> None:
+def _read_spool(topics: Topics, handle: KafkaHandle, part: Part, sink: str, folder: str) -> None:
     """Read the part's spool file to its end, and check each row against the limits of the topics.
 
     Raises:

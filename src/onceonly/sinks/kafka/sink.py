@@ -2,7 +2,7 @@
 
 `stage` spools the rows and, in staged mode, leaves them in open transactions, one per Spark partition. `commit` ends
 those. If one was lost (time-out, failed broker, fencing), its rows are written again from its spool file, in a new
-transaction that is recorded before it is ended (`republish.py`). In late mode, all rows are written that way.
+transaction that is recorded before it is ended (`commit.py`). In late mode, all rows are written that way.
 
 The only evidence is the marker that ends a transaction in the log. If there is no marker and the coordinator refuses to
 end the transaction, its id is fenced. After that it cannot be open, and the log is read again.
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -49,24 +48,19 @@ from onceonly.sinks.kafka import (
     errors,
     gate_view,
     history,
-    produce,
-    registered,
+    open_transactions,
+    registered_schemas,
     rehearsal,
     stage,
-    staged_rows,
-    transactional_ids,
 )
-from onceonly.sinks.kafka import spool as kafkaspool
-from onceonly.sinks.kafka.confirm import confirm_open
-from onceonly.sinks.kafka.handle import Part, parts_of, with_parts
-from onceonly.sinks.kafka.outcome import TransactionFinisher, TxOutcome, discard_open
-from onceonly.sinks.kafka.produce import Target
-from onceonly.sinks.kafka.republish import Republisher, side_by_side
+from onceonly.sinks.kafka.commit import Commit
+from onceonly.sinks.kafka.handle import Ids, KafkaHandle, Part, owner, pooled_ids_pattern, slot_of, unique_ids_pattern
+from onceonly.sinks.kafka.open_transactions import confirm_open
+from onceonly.sinks.kafka.outcome import PUBLISHED, TransactionFinisher, side_by_side
+from onceonly.sinks.kafka.producer import Target
 from onceonly.sinks.kafka.stage import Job
-from onceonly.sinks.kafka.transactional_ids import Ids
 from onceonly.sinks.staging import handles
 from onceonly.sinks.staging import history as histories
-from onceonly.sinks.staging.handles import check_file, check_folder
 from onceonly.storage import logins
 from onceonly.storage.folders import Folders
 
@@ -108,9 +102,9 @@ class KafkaWriter(
     def check(self) -> list[str]:
         with self._transactions() as transactions:
             notes = check.check(self.config, self._late, transactions, self._connection, self._root)
-        parts = registered.parts(self.config, self._root)
+        parts = registered_schemas.read_parts(self.config, self._root)
         if self._registry:
-            notes = notes + registered.check(self.config, self._registry, parts)
+            notes = notes + registered_schemas.check(self.config, self._registry, parts)
         return notes
 
     # ---- stage
@@ -127,7 +121,7 @@ class KafkaWriter(
                 receipts = stage.run(job, records, is_small_batch)
             producers_by_id = {receipt.id: receipt.producer for receipt in receipts if receipt.id}
             txs_by_id = confirm_open(self.config, transactions, producers_by_id)
-            log_ends = staged_rows.read_log_ends(transactions, place["topics"], txs_by_id.values())
+            log_ends = open_transactions.read_log_ends(transactions, place["topics"], txs_by_id.values())
             if job.ids:  # failed and repeated task attempts have left others open
                 self._fence_open(transactions, txn, keep=set(txs_by_id))
             if self._place(transactions) != place:  # asked last: rows and ends are by name, and an id never comes back
@@ -155,12 +149,12 @@ class KafkaWriter(
         """Return where the rows go: the cluster's id and, by name, those of the topics."""
         return {"cluster": transactions.read_cluster_id(), "topics": transactions.read_topic_ids(self.config.allowed)}
 
-    def _schema_heads(self) -> list[tuple[registered.Part, registered.Heads]]:
+    def _schema_heads(self) -> list[tuple[registered_schemas.SchemaPart, registered_schemas.Heads]]:
         """Return what begins with the id of a schema, and by which; a schema is registered here, if that was chosen."""
         if self._registry is None:
             return []
-        parts = registered.parts(self.config, self._root)
-        return [(part, registered.heads(self.config, self._registry, part)) for part in parts]
+        parts = registered_schemas.read_parts(self.config, self._root)
+        return [(part, registered_schemas.require_heads(self.config, self._registry, part)) for part in parts]
 
     def _job(self, txn: Transaction, target: Target) -> Job:
         """Return what the workers need to stage this transaction."""
@@ -184,16 +178,17 @@ class KafkaWriter(
             InvalidPipeline: the brokers would refuse what has to be written.
             NotCommitted, OutcomeUnknown: no answer.
         """
-        folder = self._with_own_folder(handle)["folder"]
+        kafka_handle = self._parse_handle(handle)
+        folder = self._spool.path(kafka_handle.txn.name)
         with self._transactions() as transactions, self._explain_refusals(transactions):
-            if self._is_published(transactions, handle, last):
+            if self._is_published(transactions, kafka_handle, last):
                 return handle
-            rehearsal.require_same_topics(self.config, transactions, handle)
-            parts = rehearsal.parts_to_write(self.config, transactions, handle)
-            rehearsal.require_writable(self.config, transactions, handle, parts, folder)
+            rehearsal.require_same_topics(self.config, transactions, kafka_handle)
+            parts = rehearsal.parts_to_write(self.config, transactions, kafka_handle)
+            rehearsal.require_writable(self.config, transactions, kafka_handle, parts, folder)
         return handle
 
-    def _is_published(self, transactions: Transactions, handle: Handle, last: Publication | None) -> bool:
+    def _is_published(self, transactions: Transactions, handle: KafkaHandle, last: Publication | None) -> bool:
         """Return whether the log shows all of the handle although the topics lack the last publication.
 
         Raises:
@@ -220,87 +215,13 @@ class KafkaWriter(
     # ---- commit
 
     def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
+        kafka_handle = self._parse_handle(handle)
         with self._transactions() as transactions, self._explain_refusals(transactions):
-            self._is_published(transactions, handle, last)
-            if handle["guarantee"] != "exactly-once":
-                return self._commit_plainly(transactions, handle)
-            return self._commit(transactions, handle, receipts)
-
-    def _commit(self, transactions: Transactions, handle: Handle, receipts: Receipts) -> Outcome:
-        """Settle the parts and write the lost ones again, until none is lost."""
-        republisher, outcomes = None, dict[tuple[str, int, int], TxOutcome]()
-        while True:
-            lost = self._settle(transactions, handle, outcomes)
-            if not lost:
-                is_ended_now = TxOutcome.COMMITTED in outcomes.values()  # outcomes are only added
-                already = not is_ended_now and bool(handle["parts"])
-                return self._published_outcome(transactions, handle, already=already)
-            self._check_same_topics(transactions, handle)
-            if republisher is None:
-                republisher = self._republisher(transactions, handle)
-            handle = self._write_again(transactions, handle, lost, receipts, republisher)
-
-    def _published_outcome(self, transactions: Transactions, handle: Handle, already: bool = False) -> Outcome:
-        """Return the outcome of a published handle. The markers of its transactions were seen."""
-        proof = history.publication_proof(transactions, self._connection.bootstrap, handle)
-        return Outcome(already, {"rows": handle["rows"]}, proof)
-
-    def _settle(
-        self, transactions: Transactions, handle: Handle, outcomes: dict[tuple[str, int, int], TxOutcome]
-    ) -> list[Part]:
-        """End the open transactions; returns the parts that have to be written (again).
-
-        Args:
-            outcomes: known to this commit, by id and producer; they are final. New ones are added here.
-        Raises:
-            InDoubt: there is no evidence of the outcome of some.
-        """
-        parts = parts_of(handle)
-        unsettled = [part for part in parts if part.tx and part.tx.name not in outcomes]
-        doubtful, new_outcomes = [], dict[tuple[str, int, int], TxOutcome]()
-        settled = TransactionFinisher(transactions, handle).settle_all(unsettled)
-        for part, outcome in zip(unsettled, settled, strict=True):
-            if outcome is TxOutcome.DOUBT:
-                doubtful.append(part)
-            if part.tx:
-                new_outcomes[part.tx.name] = outcome
-        if doubtful:
-            raise errors.in_doubt(self.name, doubtful)
-        outcomes |= new_outcomes
-        return [part for part in parts if part.tx is None or outcomes[part.tx.name] is TxOutcome.LOST]
-
-    def _write_again(
-        self, transactions: Transactions, handle: Handle, lost: list[Part], receipts: Receipts, republisher: Republisher
-    ) -> Handle:
-        """Write some of `lost` in new transactions and record them; returns the handle that is recorded now."""
-        txs_by_spool = republisher.write(lost)
-        try:
-            log_ends = staged_rows.read_log_ends(transactions, handle["topics"], txs_by_spool.values())
-            # Asked last: they were written by name, and an id never comes back
-            self._check_same_topics(transactions, handle)
-            parts = [replace(part, tx=txs_by_spool.get(part.spool, part.tx)) for part in parts_of(handle)]
-            new_handle = {**with_parts(handle, parts), "log_ends": [*handle.get("log_ends", ()), *log_ends]}
-            # Not recorded yet: if the process dies before this, its new transactions are swept or time out
-            recorded_handle = receipts.replace(handle, new_handle)
-        except BaseException:  # the first error is the one to raise
-            republisher.end(tx.id for tx in txs_by_spool.values())
-            raise
-        if recorded_handle != new_handle:  # another process has recorded its own: ours will never be committed
-            side_by_side(lambda tx: discard_open(transactions, tx), list(txs_by_spool.values()))
-        return recorded_handle
-
-    def _republisher(self, transactions: Transactions, handle: Handle) -> Republisher:
-        """Return what writes parts of this handle again."""
-        txn = Transaction.parse(handle["txn"])
-        assert txn is not None
-        ids = Ids(self.config.id_prefix, txn, handle["slot"])
-        return Republisher(
-            transactions,
-            self._target(transactions),
-            ids,
-            lambda part: self._read_spooled(handle, part),
-            lambda written: confirm_open(self.config, transactions, written),
-        )
+            self._is_published(transactions, kafka_handle, last)
+            commit = Commit(self.config, self._connection, transactions, self._spool.path(kafka_handle.txn.name))
+            if kafka_handle.guarantee != "exactly-once":
+                return commit.publish_without_transactions(kafka_handle)
+            return commit.publish(kafka_handle, receipts)
 
     def fence(self, handle: Handle, decision: int) -> Outcome | None:
         """Make sure that nothing of it can be published any more, and then read the log.
@@ -308,47 +229,20 @@ class KafkaWriter(
         Parts that were already published stay, even if others never will be; `evidence` shows each part. Rows of a sink
         without transactions stay, too: writing them cannot be prevented.
         """
-        if handle["guarantee"] == "none":
-            return Outcome(already=True, detail={"rows": handle["rows"]})
-        if handle["guarantee"] != "exactly-once":
+        kafka_handle = self._parse_handle(handle)
+        if kafka_handle.guarantee == "none":
+            return Outcome(already=True, detail={"rows": kafka_handle.rows})
+        if kafka_handle.guarantee != "exactly-once":
             return None
-        txn = Transaction.parse(handle["txn"])
-        assert txn is not None
         try:
             with self._transactions() as transactions:
-                self._fence_open(transactions, txn, keep=set())
-                outcomes = TransactionFinisher(transactions, handle).fence_all(parts_of(handle))
-                if any(outcome not in rehearsal.PUBLISHED for outcome in outcomes):
+                self._fence_open(transactions, kafka_handle.txn, keep=set())
+                outcomes = _finisher(transactions, kafka_handle).fence_all(kafka_handle.parts)
+                if any(outcome not in PUBLISHED for outcome in outcomes):
                     return None
-                return self._published_outcome(transactions, handle, already=True)
+                return history.published_outcome(transactions, self._connection.bootstrap, kafka_handle, already=True)
         except NotCommitted as error:
             raise OutcomeUnknown(f"sink '{self.name}': {error.what}", error.why, error.todo, error.code) from error
-
-    def _commit_plainly(self, transactions: Transactions, handle: Handle) -> Outcome:
-        """Write the rows at least once: a repeated commit writes them again."""
-        parts = [part for part in parts_of(handle) if part.spool]
-        if parts:
-            self._check_same_topics(transactions, handle)
-        target = self._target(transactions)
-        for part in parts:
-            produce.write_all(target, None, self._read_spooled(handle, part))
-        return self._published_outcome(transactions, handle)
-
-    def _read_spooled(self, handle: Handle, part: Part) -> Iterator[Any]:
-        """Yield the rows of a part from its spool file. Raises CannotPublish: the file does not exist any more."""
-        check_folder(self.name, handle["txn"])
-        check_file(self.name, part.spool)
-        try:
-            yield from kafkaspool.read(self._spool.path(handle["txn"]), part.spool)
-        except FileNotFoundError as error:
-            raise errors.spool_missing(self.name, handle, part) from error
-
-    def _check_same_topics(self, transactions: Transactions, handle: Handle) -> None:
-        """Raise CannotPublish unless cluster and topics are those that the rows were staged for."""
-        now = {"cluster": transactions.read_cluster_id(), "topics": transactions.read_topic_ids(handle["topics"])}
-        then = {"cluster": handle["cluster"], "topics": handle["topics"]}
-        if now != then:
-            raise errors.staged_for_another(self.name, handle, then, now)
 
     # ---- discard, release, sweep
 
@@ -370,15 +264,15 @@ class KafkaWriter(
         txns = set(list_transactions(self._spool.list_names(), prefix))
         if self.config.guarantee == "exactly-once":
             with self._transactions() as transactions:
-                for id in transactions.list_open(transactional_ids.unique_ids_pattern(prefix)):
-                    txn = transactional_ids.owner(id)
+                for id in transactions.list_open(unique_ids_pattern(prefix)):
+                    txn = owner(id)
                     if txn:
                         txns.add(txn)
         return sorted(txns, key=lambda txn: (txn.epoch, txn.attempt, txn.nonce))
 
     def _fence_open(self, transactions: Transactions, txn: Transaction, keep: set[str]) -> None:
         """Fence the unique ids of this transaction that are open, without those to keep."""
-        open_ids = transactions.list_open(transactional_ids.unique_ids_pattern(txn.name))
+        open_ids = transactions.list_open(unique_ids_pattern(txn.name))
         side_by_side(transactions.fence, [id for id in open_ids if id not in keep])
 
     # ---- the pool
@@ -390,19 +284,19 @@ class KafkaWriter(
         if self.config.ids != "pool":
             return []
         with self._transactions() as transactions:
-            open_ids = transactions.list_open(transactional_ids.pooled_ids_pattern(prefix))
+            open_ids = transactions.list_open(pooled_ids_pattern(prefix))
             descriptions = transactions.describe(open_ids)
         _, pipeline, sink = prefix.split("-")
         pooled_transactions = []
         for id, description in descriptions.items():
-            slot = transactional_ids.slot_of(id)
+            slot = slot_of(id)
             if slot is not None:
                 producer = description.producer_id, description.epoch
                 pooled_transactions.append(PooledTransaction(pipeline, sink, slot, id, producer))
         return pooled_transactions
 
     def needs(self, handle: Handle, txn: PooledTransaction) -> bool:
-        for part in parts_of(handle):
+        for part in self._parse_handle(handle).parts:
             if part.tx is None or (part.tx.id, part.tx.producer) == (txn.id, txn.producer):
                 return True
         return False
@@ -415,10 +309,10 @@ class KafkaWriter(
     # ---- the gate's view
 
     def read_staged(self, handle: Handle) -> Any:
-        return gate_view.batches(self._with_own_folder(handle), self.config.format, self._schema, self._head_size)
+        return gate_view.batches(self._spooled_rows(handle), self.config.format, self._schema, self._head_size)
 
     def staged_frame(self, handle: Handle, spark: Any) -> Any:
-        return gate_view.frame(self._with_own_folder(handle), self.config.format, self._schema, spark, self._head_size)
+        return gate_view.frame(self._spooled_rows(handle), self.config.format, self._schema, spark, self._head_size)
 
     def columns(self) -> list[str] | None:
         return gate_view.columns(self.config.format, self._schema)
@@ -427,13 +321,16 @@ class KafkaWriter(
     def stages_columns_as_returned(self) -> bool:
         return False
 
-    def _with_own_folder(self, handle: Handle) -> Handle:
-        """Return the handle with the spool that would be published, even if the handle names another one."""
-        check_folder(self.name, handle["txn"])
-        for part in parts_of(handle):
-            if part.spool or handle["guarantee"] != "none":  # without a guarantee, nothing is kept
-                check_file(self.name, part.spool)
-        return {**handle, "folder": self._spool.path(handle["txn"])}
+    def _spooled_rows(self, handle: Handle) -> gate_view.SpooledRows:
+        """Return the rows that would be published, in the sink's own spool, even if the handle names another one."""
+        kafka_handle = self._parse_handle(handle)
+        files = tuple(part.spool for part in kafka_handle.parts)
+        folder = self._spool.path(kafka_handle.txn.name)
+        return gate_view.SpooledRows(folder, files, kafka_handle.rows, handle.get("schema"))
+
+    def _parse_handle(self, handle: Handle) -> KafkaHandle:
+        """Parse a handle. Raises CannotPublish if it names files or folders that this sink does not write."""
+        return KafkaHandle.parse(self.name, handle)
 
     @property
     def _head_size(self) -> int:
@@ -445,27 +342,29 @@ class KafkaWriter(
     def _schema(self) -> gate_view.Schema:
         if self.config.format != "protobuf":
             return check.schema(self.config, self._root)
-        return next(part for part in registered.parts(self.config, self._root) if part.name == registered.VALUE)
+        return registered_schemas.read_value_part(self.config, self._root)
 
     # ---- manual resolution
 
     def evidence(self, handle: Handle) -> list[str]:
+        kafka_handle = self._parse_handle(handle)
         with self._transactions() as transactions:
-            finisher = TransactionFinisher(transactions, handle)
+            finisher = _finisher(transactions, kafka_handle)
             lines: list[str] = []
-            for part in parts_of(handle):
+            for part in kafka_handle.parts:
                 lines += finisher.describe(part)
             return lines
 
     def resolve_handle(self, handle: Handle, committed: bool) -> Handle:
+        kafka_handle = self._parse_handle(handle)
         with self._transactions() as transactions:
-            return with_parts(handle, TransactionFinisher(transactions, handle).resolve(parts_of(handle), committed))
+            parts = _finisher(transactions, kafka_handle).resolve(kafka_handle.parts, committed)
+            return kafka_handle.replace_parts(parts)
 
     # ---- the cluster
 
     def _target(self, transactions: Transactions) -> Target:
-        topics = check.topics(self.config, transactions)
-        return Target(self.name, self._connection.librdkafka(), topics, self.config.transaction_timeout)
+        return check.target(self.config, self._connection, transactions)
 
     @cached_property
     def _arguments(self) -> dict[str, Any]:
@@ -500,3 +399,7 @@ class KafkaWriter(
         if len(refusals) > MAX_REFUSALS_SHOWN:
             more = f"; and {len(refusals) - MAX_REFUSALS_SHOWN:,} more"
         return f"The brokers write nothing there now: {'; '.join(refusals[:MAX_REFUSALS_SHOWN])}{more}."
+
+
+def _finisher(transactions: Transactions, handle: KafkaHandle) -> TransactionFinisher:
+    return TransactionFinisher(transactions, handle.topics, handle.log_ends)

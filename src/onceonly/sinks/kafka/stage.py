@@ -20,12 +20,12 @@ from onceonly.kafka import client_settings
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline.sinks import KafkaSink
-from onceonly.sinks.kafka import encode, limits
+from onceonly.sinks.kafka import limits, registered_schemas
+from onceonly.sinks.kafka.handle import Ids
 from onceonly.sinks.kafka.limits import Rows
-from onceonly.sinks.kafka.produce import Output, Target
-from onceonly.sinks.kafka.registered import Heads, Part
+from onceonly.sinks.kafka.producer import Output, Target
+from onceonly.sinks.kafka.registered_schemas import Heads, SchemaPart
 from onceonly.sinks.kafka.spool import SCHEMA, SpoolFile
-from onceonly.sinks.kafka.transactional_ids import Ids
 from onceonly.spark.file_formats import MICROS
 from onceonly.spark.small_batch import collect_small_batch
 from onceonly.storage import logins
@@ -39,7 +39,7 @@ TYPES = {
     "headers": (HEADERS, (HEADERS,)),
 }
 RECEIPT = "receipt STRING"
-ERROR_IN_TEXT = re.compile(encode.MARK + r" (\{.*?\})(?=$|\n|\\n)", re.MULTILINE)
+ERROR_IN_TEXT = re.compile(registered_schemas.ERROR_PREFIX + r" (\{.*?\})(?=$|\n|\\n)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,9 @@ class Receipt:
     producer: tuple[int, int] | None = None
 
 
-def records(config: KafkaSink, rows: Any, schema: str | None, registered: Sequence[tuple[Part, Heads]] = ()) -> Any:
+def records(
+    config: KafkaSink, rows: Any, schema: str | None, registered: Sequence[tuple[SchemaPart, Heads]] = ()
+) -> Any:
     """Return a DataFrame with the names and types of the spool's columns.
 
     `_add_missing_columns` adds those that are missing.
@@ -89,7 +91,7 @@ def records(config: KafkaSink, rows: Any, schema: str | None, registered: Sequen
     }
     for part, heads in registered:
         if part.name in rows.columns:
-            columns[part.name] = encode.column(config, part, rows, heads)
+            columns[part.name] = registered_schemas.encode_column(config, part, rows, heads)
     return rows.select(*(columns[name].alias(name) for name in SCHEMA.names if name in rows.columns))
 
 
@@ -129,7 +131,7 @@ def _make_task(job: Job) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Rec
         try:
             receipt = _stage_part(attempt_job, part, batches)
         except OnceonlyError as error:
-            raise encode.worker_error(error) from error
+            raise registered_schemas.worker_error(error) from error
         if receipt:
             yield pa.RecordBatch.from_pydict({"receipt": [json.dumps(vars(receipt))]})
 

@@ -1,25 +1,32 @@
-"""The ids that written keys and values begin with: of the sink's schemas, as versions of subjects in a registry."""
+"""Keys and values with schemas of a registry: the ids that they begin with, and their bytes.
+
+Rows are encoded on Spark's workers: JSON Schema and Protobuf need this package there.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from onceonly.errors import InvalidPipeline
+import pyarrow as pa
+
+from onceonly.errors import InvalidPipeline, OnceonlyError
 from onceonly.kafka.registry import avro_schema, json_schema, protobuf
 from onceonly.kafka.registry.client import Registry, Schema
 from onceonly.kafka.registry.wire import KINDS, head_of
 from onceonly.pipeline.sinks import KafkaSink
 from onceonly.spark import arrow
+from onceonly.spark.file_formats import MICROS
 
 KEY, VALUE = "key", "value"
 Heads = Mapping[str, bytes]  # by topic
 
 
 @dataclass(frozen=True)
-class Part:
+class SchemaPart:
     """The keys, or the values, of a sink, where they have a schema.
 
     Args:
@@ -46,8 +53,8 @@ class Part:
         return protobuf.indexes_text(message_indexes)
 
 
-def parts(config: KafkaSink, root: Path) -> list[Part]:
-    """Return what the sink writes with a schema of a registry.
+def read_parts(config: KafkaSink, root: Path) -> list[SchemaPart]:
+    """Read what the sink writes with a schema of a registry.
 
     Raises:
         InvalidPipeline: a schema file cannot be used.
@@ -62,11 +69,16 @@ def parts(config: KafkaSink, root: Path) -> list[Part]:
     return sink_parts
 
 
-def check(config: KafkaSink, registry: Registry, parts: Sequence[Part]) -> list[str]:
-    """Return notes on what `heads` would do; register nothing.
+def read_value_part(config: KafkaSink, root: Path) -> SchemaPart:
+    """Read the schema of the sink's values, which it has. Raises InvalidPipeline: the file cannot be used."""
+    return next(part for part in read_parts(config, root) if part.name == VALUE)
+
+
+def check(config: KafkaSink, registry: Registry, parts: Sequence[SchemaPart]) -> list[str]:
+    """Return notes on what `require_heads` would do; register nothing.
 
     Raises:
-        InvalidPipeline: `heads` would refuse it; or the registry refuses the credentials.
+        InvalidPipeline: `require_heads` would refuse it; or the registry refuses the credentials.
         NotCommitted: the registry does not answer.
     """
     notes = []
@@ -85,7 +97,7 @@ def check(config: KafkaSink, registry: Registry, parts: Sequence[Part]) -> list[
     return notes
 
 
-def heads(config: KafkaSink, registry: Registry, part: Part) -> Heads:
+def require_heads(config: KafkaSink, registry: Registry, part: SchemaPart) -> Heads:
     """Return what each key or value in a topic begins with; register the schema where that was chosen.
 
     Registering is repeated with the same result, and harms no reader.
@@ -99,7 +111,7 @@ def heads(config: KafkaSink, registry: Registry, part: Part) -> Heads:
     return heads_by_topic
 
 
-def _find_or_register(config: KafkaSink, registry: Registry, subject: str, part: Part) -> int:
+def _find_or_register(config: KafkaSink, registry: Registry, subject: str, part: SchemaPart) -> int:
     """Return the id of the part's schema in the registry."""
     kind = KINDS[part.format]
     id = registry.find_id(subject, kind, part.text)
@@ -110,7 +122,7 @@ def _find_or_register(config: KafkaSink, registry: Registry, subject: str, part:
     return id
 
 
-def _subjects(config: KafkaSink, part: Part) -> dict[str, str]:
+def _subjects(config: KafkaSink, part: SchemaPart) -> dict[str, str]:
     """Return the subject of the part's schema, by topic. Raises InvalidPipeline: it needs a record's name."""
     if not part.record and config.subjects != "topic":
         raise InvalidPipeline(
@@ -127,7 +139,7 @@ def _subjects(config: KafkaSink, part: Part) -> dict[str, str]:
 # ---- schema files
 
 
-def _read_part(config: KafkaSink, root: Path, name: str, format: str, file: str, message: str | None) -> Part:
+def _read_part(config: KafkaSink, root: Path, name: str, format: str, file: str, message: str | None) -> SchemaPart:
     """Read a schema file. Raises InvalidPipeline: it cannot be used."""
     try:
         data = (root / file).read_bytes()
@@ -135,7 +147,7 @@ def _read_part(config: KafkaSink, root: Path, name: str, format: str, file: str,
             return _protobuf_part(name, file, data, message)
         text = data.decode()
         record = _avro_record(text) if format == "avro" else _json_record(text)
-        return Part(name, format, file, text, record)
+        return SchemaPart(name, format, file, text, record)
     except (OSError, ValueError, protobuf.Unusable, json_schema.NoType) as error:
         raise InvalidPipeline(
             f"sink '{config.name}': the schema '{file}' cannot be used.",
@@ -169,17 +181,17 @@ def _json_record(text: str) -> str:
     return str(parsed.get("title", ""))
 
 
-def _protobuf_part(name: str, file: str, data: bytes, message: str | None) -> Part:
+def _protobuf_part(name: str, file: str, data: bytes, message: str | None) -> SchemaPart:
     """Return the part for a message of a file set, by default its first one. Raises Unusable."""
     text, files = protobuf.of_set(data)
     record = message or protobuf.message_at(files, (0,))
     if protobuf.indexes_of(files, record) is None:
         raise protobuf.Unusable(f"it has no message '{record}'")
     protobuf.spark_type(files, record)
-    return Part(name, "protobuf", file, text, record, files)
+    return SchemaPart(name, "protobuf", file, text, record, files)
 
 
-def _schema_refused(config: KafkaSink, part: Part, registry: Registry, subject: str) -> InvalidPipeline:
+def _schema_refused(config: KafkaSink, part: SchemaPart, registry: Registry, subject: str) -> InvalidPipeline:
     """Return the error for a schema that the registry does not accept, or does not have."""
     where = f"subject '{subject}' of the registry {registry.connection.describe()}"
     if config.register:
@@ -195,4 +207,116 @@ def _schema_refused(config: KafkaSink, part: Part, registry: Registry, subject: 
         f"It is not a version of {where}.",
         "Register it there, or let the sink do so: KafkaSink(register=True). Nothing was written.",
         code="schema-not-registered",
+    )
+
+
+# ---- rows as bytes
+
+
+ERROR_PREFIX = "ONCEONLY-ERROR"  # in the text of an error of a worker
+
+
+def encode_column(config: KafkaSink, part: SchemaPart, rows: Any, heads: Heads) -> Any:
+    """Return the column of that part, encoded and with its head; null stays null.
+
+    Raises:
+        InvalidPipeline: rows of its type cannot have that schema.
+    """
+    encode = {"avro": _encode_avro, "json": _encode_json, "protobuf": _encode_protobuf}[part.format]
+    return _prepend_head(config, encode(config, part, rows), heads)
+
+
+def worker_error(error: OnceonlyError) -> RuntimeError:
+    """Return the error that a worker raises for `error`: Spark only passes on its text."""
+    parts = {"kind": type(error).__name__, "what": error.what, "why": error.why, "todo": error.todo}
+    return RuntimeError(f"{ERROR_PREFIX} {json.dumps(parts)}")
+
+
+def _prepend_head(config: KafkaSink, encoded: Any, heads: Heads) -> Any:
+    """Return the column with the head of its topic before each value; null stays null."""
+    from pyspark.sql import functions as F
+
+    if config.topic:
+        return F.concat(F.lit(heads[config.topic]), encoded)
+    head = F.lit(None).cast("binary")  # of a topic that is not allowed: that row is refused, and named, by `limits`
+    for topic, topic_head in heads.items():
+        head = F.when(F.col("topic") == topic, F.lit(topic_head)).otherwise(head)
+    return F.when(encoded.isNotNull(), F.concat(F.coalesce(head, F.lit(b"")), encoded))
+
+
+def _encode_avro(config: KafkaSink, part: SchemaPart, rows: Any) -> Any:
+    from pyspark.sql import functions as F
+    from pyspark.sql.avro.functions import to_avro
+
+    return F.when(F.col(part.name).isNotNull(), to_avro(F.col(part.name), part.text))
+
+
+def _encode_json(config: KafkaSink, part: SchemaPart, rows: Any) -> Any:
+    from pyspark.sql import functions as F
+
+    from onceonly.kafka.registry import json_schema
+    from onceonly.kafka.registry.client import Schema
+
+    kind = rows.schema[part.name].dataType.typeName()
+    if kind not in ("struct", "map", "array"):
+        raise _unfit_rows(config, part, f"'{part.name}' is {kind}, and JSON needs a struct, a map or an array")
+    rules, sink = json_schema.rules(Schema(0, "JSON", part.text)), config.name
+
+    def encode_texts(values: pa.Array) -> pa.Array:
+        from onceonly.kafka.registry import json_schema
+
+        return _encode_values(values, json_schema.writer(rules), sink, part)
+
+    text = F.to_json(F.col(part.name), {"ignoreNullFields": "false", **MICROS})
+    return arrow.udf(encode_texts, "binary")(text)
+
+
+def _encode_protobuf(config: KafkaSink, part: SchemaPart, rows: Any) -> Any:
+    from pyspark.sql import functions as F
+
+    from onceonly.kafka.registry import protobuf, protobuf_writer
+
+    column_type = rows.schema[part.name].dataType.jsonValue()
+    if why := protobuf_writer.misfit(column_type, protobuf.spark_type(part.files, part.record), part.name):
+        raise _unfit_rows(config, part, why)
+    sink = config.name
+
+    def encode_messages(values: pa.Array) -> pa.Array:
+        from onceonly.kafka.registry import protobuf_writer
+
+        return _encode_values(values, protobuf_writer.writer(part.files, part.record), sink, part)
+
+    return arrow.udf(encode_messages, "binary")(F.col(part.name))
+
+
+def _encode_values(values: pa.Array, write: Callable[[Any], bytes], sink: str, part: SchemaPart) -> pa.Array:
+    """Return the bytes that `write` makes of each value; null stays null. Runs on a worker.
+
+    Raises:
+        RuntimeError: as from `worker_error`: a value cannot be written by the schema.
+    """
+    from onceonly.kafka.registry.protobuf_writer import Unwritable
+
+    try:
+        return pa.array([None if value is None else write(value) for value in values.to_pylist()], pa.binary())
+    except (Unwritable, ValueError) as error:
+        why = f"{error}." if isinstance(error, Unwritable) else str(error)
+        raise worker_error(_unfit_row(sink, part, why)) from None
+
+
+def _unfit_rows(config: KafkaSink, part: SchemaPart, why: str) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"sink '{config.name}': the rows cannot be written by the schema '{part.file}'.",
+        f"{why}.",
+        "Correct the transform or the schema. Nothing was staged.",
+        code="schema-does-not-fit",
+    )
+
+
+def _unfit_row(sink: str, part: SchemaPart, why: str) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"sink '{sink}': the {part.name} of a row cannot be written by the schema '{part.file}'.",
+        why,
+        "Correct the transform or the schema. Nothing was published.",
+        code="schema-does-not-fit",
     )
