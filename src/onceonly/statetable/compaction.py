@@ -123,7 +123,7 @@ def _query_rows(pipeline: str, uri: str, small_files: list[TableFile]) -> list[R
     rows = sorted(map(row_format.from_record, records), key=lambda row: row.seq)
     expected = list(range(first_seq, last_seq + 1))
     recorded_rows = sum(file.rows for file in small_files)
-    if [row.seq for row in rows] != expected or len(rows) != recorded_rows:
+    if _seqs(rows) != expected or len(rows) != recorded_rows:
         return None
     return rows
 
@@ -257,7 +257,7 @@ def _read_rows(log: StoreLog, small_files: Sequence[TableFile]) -> list[Row] | N
     for file in small_files:
         rows += _read_file(log, file.path)
         expected += range(file.first_seq, file.last_seq + 1)
-    if [row.seq for row in rows] != expected:
+    if _seqs(rows) != expected:
         return None
     return rows
 
@@ -271,7 +271,11 @@ def _read_file(log: StoreLog, path: str) -> list[Row]:
 
 def _has_no_hole(last_seq: int, rows: Sequence[Row]) -> bool:
     """Return whether the first row has the next number, and each further one the next again."""
-    return [row.seq for row in rows] == list(range(last_seq + 1, rows[-1].seq + 1))
+    return _seqs(rows) == list(range(last_seq + 1, rows[-1].seq + 1))
+
+
+def _seqs(rows: Sequence[Row]) -> list[int]:
+    return [row.seq for row in rows]
 
 
 def _remove_path_action(path: str) -> Action:

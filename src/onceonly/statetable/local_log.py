@@ -67,8 +67,11 @@ class LocalLog:
 
     def versions(self) -> list[int]:
         """Return the versions whose entries are there, in order."""
-        names = (path.name for path in self.folder.glob("*.json"))
-        return sorted(int(name[:20]) for name in names if len(name) == ENTRY_NAME_LENGTH)
+        versions = []
+        for path in self.folder.glob("*.json"):
+            if len(path.name) == ENTRY_NAME_LENGTH:
+                versions.append(int(path.name[:20]))
+        return sorted(versions)
 
     def _read_down_from(self, newest: int, checkpoint: int) -> Iterator[Entry]:
         """Yield the entries from that version down, to `ENTRIES_BEFORE_CHECKPOINT` before the last log checkpoint.

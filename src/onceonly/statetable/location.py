@@ -113,7 +113,9 @@ def read_properties(uri: str) -> Mapping[str, str] | None:
     if properties is not None or (local and not (local / LOG_FOLDER).is_dir()):
         return properties
     table = _open_delta_table(uri)  # none of the entries has them, but a log checkpoint may
-    return table.metadata().configuration if table else None
+    if table is None:
+        return None
+    return table.metadata().configuration
 
 
 def _properties_in_log(entries: Iterator[str], uri: str) -> Mapping[str, str] | None:

@@ -94,7 +94,9 @@ class Past:
             if entry.row and entry.row.seq == seq:
                 return entry
         records = self.merged_query().find(f"seq = {seq}", tuple(row_format.COLUMNS))
-        return Entry(NONE, row_format.from_record(records[0])) if records else None
+        if not records:
+            return None
+        return Entry(NONE, row_format.from_record(records[0]))
 
     def query(self) -> Query:
         """Return what finds rows in files, of the version that the table has at the first question."""

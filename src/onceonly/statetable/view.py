@@ -125,7 +125,9 @@ class View:
 
     def missing(self) -> list[Checkpoint]:
         """Return the checkpoints that a target has lost, by manual resolution, oldest first."""
-        return self._checkpoints(of_event(Event.MISSING)) if self.head.missing else []
+        if not self.head.missing:
+            return []
+        return self._checkpoints(of_event(Event.MISSING))
 
     def is_rewound(self, epoch: int) -> bool:
         """Return whether a rewind has removed what that checkpoint published. Once true, it stays true."""

@@ -23,7 +23,7 @@ from azure.identity import DefaultAzureCredential
 from azure.storage.blob import BlobServiceClient
 
 from onceonly.storage.interface import MAX_PARALLEL_REQUESTS
-from onceonly.storage.logins import AZURE_KEY, AZURE_TOKEN
+from onceonly.storage.logins import AZURE_KEY, AZURE_TOKEN, snapshot_variables
 from onceonly.storage.object_files import MARK_KEY, StoredObject, UnmetCondition
 from onceonly.storage.paths import AzureFolder, is_azure_emulated
 
@@ -173,7 +173,7 @@ class Container:
 
     @property
     def _container(self) -> Any:
-        variables = frozenset(item for item in os.environ.items() if item[0].startswith(("AZURE_", "AZURITE_")))
+        variables = snapshot_variables("AZURE_", "AZURITE_")
         return _client(os.getpid(), self._folder, variables).get_container_client(self.name)
 
     def _ask(self, uri: str, request: Callable[[], T]) -> T:

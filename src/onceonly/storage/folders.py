@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -73,13 +74,22 @@ class Folders:
 
         Empty if the folder does not exist.
         """
+        sizes = {}
+        for path, size in self._list_all_files(name):
+            if size and not _is_hidden(path):
+                sizes[path] = size
+        return sizes
+
+    def _list_all_files(self, name: str) -> Iterator[tuple[str, int]]:
+        """Yield (path, size) of everything below a folder that is no folder itself."""
         if is_marked_store(self.uri):
-            sizes = {obj.path: obj.size for obj in objects.literal(self.path(name)).list_objects()}
-        else:
-            files, path = arrow_file_system(self.path(name))
-            infos = files.get_file_info(pafs.FileSelector(path, allow_not_found=True, recursive=True))
-            sizes = {info.path.removeprefix(f"{path}/"): info.size for info in infos if info.is_file}
-        return {path: size for path, size in sizes.items() if size and not _is_hidden(path)}
+            for obj in objects.literal(self.path(name)).list_objects():
+                yield obj.path, obj.size
+            return
+        files, root = arrow_file_system(self.path(name))
+        for info in files.get_file_info(pafs.FileSelector(root, allow_not_found=True, recursive=True)):
+            if info.is_file:
+                yield info.path.removeprefix(f"{root}/"), info.size
 
     def read_text(self, name: str) -> str:
         files, path = arrow_file_system(self.path(name))

@@ -24,7 +24,7 @@ from google.cloud.storage import Client  # type: ignore[import-untyped]
 from google.cloud.storage.exceptions import DataCorruption  # type: ignore[import-untyped]
 
 from onceonly.storage.interface import MAX_PARALLEL_REQUESTS
-from onceonly.storage.logins import find_google_key_file
+from onceonly.storage.logins import find_google_key_file, snapshot_variables
 from onceonly.storage.object_files import MARK_KEY, StoredObject, UnmetCondition
 
 TIMEOUT_SECONDS = (10.0, 60.0)  # to connect, and for a response
@@ -112,7 +112,7 @@ class Bucket:
 
     @property
     def _client(self) -> Any:
-        variables = frozenset(item for item in os.environ.items() if item[0].startswith("GOOGLE_"))
+        variables = snapshot_variables("GOOGLE_")
         try:
             return _client(os.getpid(), variables)
         except login.TransportError as error:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from onceonly.errors import InvalidPipeline
@@ -24,6 +24,7 @@ AZURE_KEY, AZURE_TOKEN = "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN"
 AZURE_PREFIXES = ("AZURE_STORAGE_", "AZURITE_")
 GOOGLE_KEY_FILES = ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_APPLICATION_CREDENTIALS")
 
+T = TypeVar("T")
 # Extra, login and password of a connection, by its id, the variable that names it, and its type.
 FindConnection = Callable[[str, str, str], tuple[Mapping[str, Any], str | None, str | None]]
 
@@ -122,7 +123,7 @@ class AwsLogin(StoreLogin):
 
     def _find_obstacle(self, settings: Mapping[str, Any]) -> str | None:
         """Return why a connection with these settings cannot be used; None: it can be."""
-        roles = [name for name in self.ROLES if settings.get(name)]
+        roles = _select(settings, self.ROLES)
         if roles:
             return f"It names a role ({', '.join(roles)}), which only a profile or the machine itself can assume."
         if bool(settings.get(self.KEY)) != bool(settings.get(self.SECRET)):
@@ -168,7 +169,7 @@ class AzureLogin(StoreLogin):
 
     def _find_obstacle(self, settings: Mapping[str, Any]) -> str | None:
         """Return why a connection with these settings cannot be used; None: it can be."""
-        unsupported = [name for name in self.AIRFLOW_ONLY if settings.get(name)]
+        unsupported = _select(settings, self.AIRFLOW_ONLY)
         if unsupported:
             return f"It has {', '.join(unsupported)}, which only Airflow's own client can use."
         if not settings.get(self.LOGIN):
@@ -193,7 +194,7 @@ class GoogleLogin(StoreLogin):
         return extra
 
     def to_variables(self, conn_id: str, settings: Mapping[str, Any]) -> dict[str, str]:
-        unsupported = [name for name in self.AIRFLOW_ONLY if settings.get(name)]
+        unsupported = _select(settings, self.AIRFLOW_ONLY)
         if unsupported:
             raise InvalidPipeline(
                 f"the Airflow connection '{conn_id}' cannot be used for Google Cloud Storage.",
@@ -253,9 +254,14 @@ def executor_variables(uri: str, env: Mapping[str, str] = os.environ) -> dict[st
     return {}
 
 
-def _select(env: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
-    """Return these variables, as far as they are set."""
+def _select(env: Mapping[str, T], names: Iterable[str]) -> dict[str, T]:
+    """Return these variables or settings, as far as they are set."""
     return {name: env[name] for name in names if env.get(name)}
+
+
+def snapshot_variables(*prefixes: str) -> frozenset[tuple[str, str]]:
+    """Return the variables of the environment that begin so: after a change of one, another client is made."""
+    return frozenset(item for item in os.environ.items() if item[0].startswith(prefixes))
 
 
 def find_google_key_file(env: Mapping[str, str] = os.environ) -> Path | None:

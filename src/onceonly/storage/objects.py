@@ -6,7 +6,6 @@ has acknowledged is durable. An object with the same tag has the same content, s
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
 from onceonly.errors import InvalidPipeline
-from onceonly.storage.logins import profile_arguments
+from onceonly.storage.logins import profile_arguments, snapshot_variables
 from onceonly.storage.paths import local_path
 
 if TYPE_CHECKING:
@@ -251,7 +250,7 @@ def _tag(answer: Any) -> str | None:
 
 def _settings() -> tuple[tuple[str, str], ...]:
     """Return what the environment says of stores: after a change of it, another client is used."""
-    return tuple(sorted(item for item in os.environ.items() if item[0].startswith(VARIABLE_PREFIXES)))
+    return tuple(sorted(snapshot_variables(*VARIABLE_PREFIXES)))
 
 
 @lru_cache(8)

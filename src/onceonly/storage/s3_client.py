@@ -20,6 +20,7 @@ from botocore import session
 from botocore.config import Config
 
 from onceonly.storage.interface import MAX_PARALLEL_REQUESTS
+from onceonly.storage.logins import snapshot_variables
 from onceonly.storage.object_files import MARK_KEY, StoredObject
 
 CONNECT_TIMEOUT_SECONDS, RESPONSE_TIMEOUT_SECONDS = 10.0, 60.0
@@ -171,7 +172,7 @@ class Bucket:
     @property
     def _client(self) -> Any:
         """The client, made once for all buckets, because that takes a third of a second."""
-        variables = frozenset(item for item in os.environ.items() if item[0].startswith("AWS_"))
+        variables = snapshot_variables("AWS_")
         try:
             return _client(os.getpid(), variables)
         except LOGIN_ERRORS as error:
