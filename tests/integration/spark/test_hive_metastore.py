@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from codes import raises
 from deltalake import DeltaTable
 from integration.airflow.test_airflow import Airflow
 from integration.programs.children import without_spark
@@ -65,7 +66,7 @@ def test_a_table_of_the_metastore_is_found(tmp_path: Path, hive: dict[str, str])
 
 @pytest.mark.heavy
 def test_what_is_not_there_is_refused(hive: dict[str, str]) -> None:
-    with pytest.raises(InvalidPipeline, match=r"(?s)no Spark catalog has a table 'lake.numbers'.*CREATE TABLE"):
+    with raises(InvalidPipeline, "table-not-in-catalog", match=r"(?s)'lake.numbers'.*CREATE TABLE"):
         client_job.find_tables(SparkConnection(conf=hive), ["lake.numbers"])
 
 

@@ -153,12 +153,12 @@ def write(folder, text: str):
     ],
 )
 def test_what_is_no_suite_is_refused(tmp_path, text, why):
-    with pytest.raises(InvalidPipeline, match=why):
+    with raises(InvalidPipeline, "suite-invalid", match=why):
         write(tmp_path, text)
 
 
 def test_a_suite_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(InvalidPipeline, match=r"there is no suite s\.json"):
+    with raises(InvalidPipeline, "suite-missing"):
         suites.load("s.json", tmp_path)
 
 
@@ -178,7 +178,7 @@ def test_a_column_is_looked_for_as_soon_as_columns_are_known(tmp_path):
     assert unknown.check() == [
         "gate: s.json has 1 expectation for sink 'lake', whose columns are known once its first rows are staged"
     ]
-    with pytest.raises(InvalidPipeline, match="names 'm', and sink 'lake' has no such column"):
+    with raises(InvalidPipeline, "no-such-column", match="names 'm', and sink 'lake' has no such column"):
         inspector(tmp_path, pa.table({}), ["n"], suites="s.json").check()
 
 
@@ -197,9 +197,8 @@ def test_values_of_rows_do_nothing_in_a_page(tmp_path):
 def test_a_suite_whose_expectation_cannot_be_judged_is_refused(tmp_path):
     """By `check`, before anything is written."""
     write(tmp_path, '{"expectations": [{"type": "expect_column_values_to_be_increasing", "kwargs": {"column": "n"}}]}')
-    with pytest.raises(InvalidPipeline, match=r"expectation 1 cannot be judged.*\n.*be_increasing") as refused:
+    with raises(InvalidPipeline, "expectation-not-judged", match="be_increasing"):
         inspector(tmp_path, pa.table({}), ["n"], suites="s.json").check()
-    assert refused.value.code == "expectation-not-judged"
 
 
 class Typed(Staged):
@@ -217,7 +216,7 @@ def test_a_type_that_an_expectation_cannot_judge_is_refused(tmp_path):
     made = LiveInspector(
         pipeline(suites="s.json"), lambda name: Typed(pa.table({}), ["n"]), tmp_path, str(tmp_path), pytest.fail
     )
-    with pytest.raises(InvalidPipeline, match="column 'n' has text") as refused:
+    with raises(InvalidPipeline, "expectation-not-judged", match="column 'n' has text") as refused:
         made.check()
     assert refused.value.code == "expectation-not-judged"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from codes import raises
 
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.dead_letters import is_beyond
@@ -61,36 +62,40 @@ def test_without_them_a_definition_is_stored_as_before() -> None:
     ],
 )
 def test_a_sink_that_cannot_take_them_is_refused(sink: SinkConfig, why: str) -> None:
-    with pytest.raises(InvalidPipeline, match=f"sink 'dead' cannot take dead letters: .*{why}"):
+    with raises(InvalidPipeline, "dead-letter-sink-unsuitable", match=f"sink 'dead' cannot take dead letters: .*{why}"):
         pipeline(dead_letters=sink)
 
 
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    ("changes", "code", "why"),
     [
-        ({}, "has no sink to send records to"),
-        ({"dead_letters": "nowhere"}, "dead_letters is 'nowhere'"),
-        ({"dead_letters": "lake"}, "dead_letters is 'lake'"),
-        ({"dead_letters": LAKE}, "with different names"),
-        ({"dead_letters": KafkaSink(name="dead", topic="orders")}, "which the pipeline reads"),
-        ({"source": DeltaSource("lake/other"), "dead_letters": DEAD}, "are records of topics, and it reads none"),
-        ({"source": source(), "max_bad": 5}, "max_bad limits nothing"),
-        ({"source": source(on_bad_record="drop"), "max_bad": -1}, "max_bad -1 is neither"),
-        ({"source": source(on_bad_record="drop"), "max_bad": 1.5}, "max_bad 1.5 is neither"),
-        ({"source": source(on_bad_record="drop"), "max_bad": 0.0}, "max_bad 0.0 is neither"),
-        ({"source": source(on_bad_record="drop"), "max_bad": True}, "max_bad True is neither"),
+        ({}, "option-missing", "has no sink to send records to"),
+        ({"dead_letters": "nowhere"}, "options-conflict", "dead_letters is 'nowhere'"),
+        ({"dead_letters": "lake"}, "options-conflict", "dead_letters is 'lake'"),
+        ({"dead_letters": LAKE}, "names-not-distinct", "with different names"),
+        ({"dead_letters": KafkaSink(name="dead", topic="orders")}, "own-output-read", "which the pipeline reads"),
+        (
+            {"source": DeltaSource("lake/other"), "dead_letters": DEAD},
+            "options-conflict",
+            "it reads none",
+        ),
+        ({"source": source(), "max_bad": 5}, "options-conflict", "max_bad limits nothing"),
+        ({"source": source(on_bad_record="drop"), "max_bad": -1}, "option-invalid", "max_bad -1 is neither"),
+        ({"source": source(on_bad_record="drop"), "max_bad": 1.5}, "option-invalid", "max_bad 1.5 is neither"),
+        ({"source": source(on_bad_record="drop"), "max_bad": 0.0}, "option-invalid", "max_bad 0.0 is neither"),
+        ({"source": source(on_bad_record="drop"), "max_bad": True}, "option-invalid", "max_bad True is neither"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(changes: dict[str, Any], why: str) -> None:
-    with pytest.raises(InvalidPipeline, match=why):
+def test_what_does_not_fit_together_is_refused(changes: dict[str, Any], code: str, why: str) -> None:
+    with raises(InvalidPipeline, code, match=why):
         pipeline(**changes)
 
 
 def test_raw_records_are_never_bad() -> None:
-    with pytest.raises(InvalidPipeline, match="has nothing to decide"):
+    with raises(InvalidPipeline, "options-conflict"):
         KafkaSource("orders", on_bad_record="drop")
     KafkaSource("orders", registry="registry", key_format="avro", on_bad_record="drop")
-    with pytest.raises(InvalidPipeline, match="on_bad_record 'skip' is not known"):
+    with raises(InvalidPipeline, "option-invalid", match="on_bad_record 'skip' is not known"):
         source(on_bad_record="skip")
 
 

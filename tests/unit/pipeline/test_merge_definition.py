@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from codes import raises
 
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.registry import sink_from_json, sink_json
@@ -15,23 +16,23 @@ GOOD = Merge(keys=["id"], order_by=["lsn"], deletes="deleted")
 
 
 @pytest.mark.parametrize(
-    ("options", "why"),
+    ("options", "code", "why"),
     [
-        ({"keys": [], "order_by": ["at"]}, "keys=.* names no columns"),
-        ({"keys": "id", "order_by": ["at"]}, "keys='id'.* names no columns"),
-        ({"keys": ["id"], "order_by": []}, "order_by=.* names no columns"),
-        ({"keys": ["id"], "order_by": ["id"]}, "names a column twice"),
-        ({"keys": ["id"], "order_by": ["at"], "deletes": "id"}, "names a column twice"),
+        ({"keys": [], "order_by": ["at"]}, "option-missing", "keys=.* names no columns"),
+        ({"keys": "id", "order_by": ["at"]}, "option-missing", "keys='id'.* names no columns"),
+        ({"keys": ["id"], "order_by": []}, "option-missing", "order_by=.* names no columns"),
+        ({"keys": ["id"], "order_by": ["id"]}, "names-not-distinct", "names a column twice"),
+        ({"keys": ["id"], "order_by": ["at"], "deletes": "id"}, "names-not-distinct", "names a column twice"),
     ],
 )
-def test_a_merge_that_cannot_be_is_refused(options: dict[str, Any], why: str) -> None:
-    with pytest.raises(InvalidPipeline, match=why):
+def test_a_merge_that_cannot_be_is_refused(options: dict[str, Any], code: str, why: str) -> None:
+    with raises(InvalidPipeline, code, match=why):
         Merge(**options)
 
 
 @pytest.mark.parametrize("other", [{"replace": "partitions", "partition_by": ["day"]}, {"widen": True}])
 def test_what_does_not_go_with_it_is_refused(other: dict[str, Any]) -> None:
-    with pytest.raises(InvalidPipeline, match="has merge and"):
+    with raises(InvalidPipeline, "options-conflict"):
         DeltaSink("lake", "lake", merge=GOOD, **other)
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from codes import raises
 
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
@@ -17,25 +18,41 @@ def test_it_is_read_by_a_file_or_by_a_subject() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "why"),
+    ("fields", "code", "why"),
     [
-        ({"format": "raw", "registry": "registry"}, "has no schemas in a registry"),
-        ({"format": "avro", "registry": "http://ann:secret@host"}, "is not an Airflow connection id"),
-        ({"format": "avro", "schema": "a.avsc", "subject": "orders"}, "needs a registry"),
-        ({"format": "avro", "schema": "a.avsc", "subject": "o", "registry": "r"}, "Remove one of subject and schema"),
-        ({"format": "avro", "schema": "a.json", "registry": "r"}, "needs a schema file ending in .avsc"),
-        ({"format": "avro"}, "needs a schema file"),
-        ({"format": "protobuf"}, "is read with a schema registry"),
-        ({"format": "protobuf", "registry": "r", "schema": "a.proto"}, "takes no schema"),
-        ({"format": "avro", "registry": "r", "message": "A"}, "is of Protobuf"),
-        ({"format": "raw", "key_format": "avro"}, "key_format 'avro' needs a registry"),
-        ({"format": "raw", "key_format": "xml", "registry": "r"}, "key_format 'xml' is not known"),
-        ({"format": "raw", "key_format": "avro", "registry": "r", "subject": "o"}, "has no schemas in a registry"),
-        ({"format": "json", "registry": "r", "schema": "a.avsc"}, "needs a schema file ending in .ddl"),
+        ({"format": "raw", "registry": "registry"}, "options-conflict", "no schemas in a registry"),
+        ({"format": "avro", "registry": "http://ann:secret@host"}, "option-invalid", "is not an Airflow connection id"),
+        ({"format": "avro", "schema": "a.avsc", "subject": "orders"}, "option-missing", "needs a registry"),
+        (
+            {"format": "avro", "schema": "a.avsc", "subject": "o", "registry": "r"},
+            "options-conflict",
+            "one of subject and schema",
+        ),
+        (
+            {"format": "avro", "schema": "a.json", "registry": "r"},
+            "option-invalid",
+            "ending in .avsc",
+        ),
+        ({"format": "avro"}, "option-invalid", "needs a schema file"),
+        ({"format": "protobuf"}, "option-missing", "is read with a schema registry"),
+        ({"format": "protobuf", "registry": "r", "schema": "a.proto"}, "option-invalid", "takes no schema"),
+        ({"format": "avro", "registry": "r", "message": "A"}, "options-conflict", "is of Protobuf"),
+        ({"format": "raw", "key_format": "avro"}, "option-missing", "key_format 'avro' needs a registry"),
+        ({"format": "raw", "key_format": "xml", "registry": "r"}, "option-invalid", "key_format 'xml' is not known"),
+        (
+            {"format": "raw", "key_format": "avro", "registry": "r", "subject": "o"},
+            "options-conflict",
+            "has no schemas in a registry",
+        ),
+        (
+            {"format": "json", "registry": "r", "schema": "a.avsc"},
+            "option-invalid",
+            "ending in .ddl",
+        ),
     ],
 )
-def test_what_does_not_fit_is_refused(fields: dict[str, Any], why: str) -> None:
-    with pytest.raises(InvalidPipeline, match=why) as caught:
+def test_what_does_not_fit_is_refused(fields: dict[str, Any], code: str, why: str) -> None:
+    with raises(InvalidPipeline, code, match=why) as caught:
         KafkaSource("orders", **fields)
     assert "secret" not in str(caught.value)
 

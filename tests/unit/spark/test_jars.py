@@ -6,6 +6,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from codes import raises
 
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.settings import Settings
@@ -76,7 +77,7 @@ def test_what_cannot_be_fetched_changes_nothing(tmp_path: Path, monkeypatch: pyt
 
 def test_an_old_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installation, "java_version", lambda command: 11)
-    with pytest.raises(InvalidPipeline, match="older than Java 17"):
+    with raises(InvalidPipeline, "java-missing", match="older than Java 17"):
         jars.fetch(tmp_path, ["spark"])
 
 

@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from codes import raises
 from unit.spark.test_jars import names, put
 
 from onceonly.errors import InvalidPipeline
@@ -24,9 +25,9 @@ def installed(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
 @pytest.mark.parametrize("version", ["3.5.9", "4.0.5"])
 def test_functions_of_arrow_s_arrays_are_asked_for(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     installed(monkeypatch, version)
-    with pytest.raises(InvalidPipeline, match=f"PySpark {version} cannot read or write"):
+    with raises(InvalidPipeline, "pyspark-unsupported", match=f"PySpark {version} cannot read or write"):
         arrow.require()
-    with pytest.raises(InvalidPipeline):
+    with raises(InvalidPipeline, "pyspark-unsupported"):
         arrow.udf(lambda values: values, "binary")
     installed(monkeypatch, "4.1.0")
     arrow.require()
@@ -35,10 +36,10 @@ def test_functions_of_arrow_s_arrays_are_asked_for(monkeypatch: pytest.MonkeyPat
 def test_a_connect_server_is_asked_for_by_spark_4(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     settings = Settings.from_env({"ONCEONLY_PROJECT": str(tmp_path), "SPARK_REMOTE": "sc://127.0.0.1:9"})
     installed(monkeypatch, "3.5.9")
-    with pytest.raises(InvalidPipeline, match=r"Connect cannot be used with pyspark 3\.5\.9"):
+    with raises(InvalidPipeline, "pyspark-unsupported", match=r"Connect cannot be used with pyspark 3\.5\.9"):
         check.notes(settings, {})
     installed(monkeypatch, "4.0.5")
-    with pytest.raises(InvalidPipeline, match="no Spark answers"):
+    with raises(InvalidPipeline, "spark-unreachable"):
         check.notes(settings, {})
 
 
@@ -56,7 +57,7 @@ def test_the_jars_are_those_of_the_installed_spark(monkeypatch: pytest.MonkeyPat
 
 def test_an_unknown_spark_is_refused_with_those_that_there_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     installed(monkeypatch, "4.9.0")
-    with pytest.raises(InvalidPipeline, match=r"pyspark 4\.9\.0 is not supported") as refused:
+    with raises(InvalidPipeline, "pyspark-unsupported", match=r"pyspark 4\.9\.0 is not supported") as refused:
         check.notes(Settings.from_env({"ONCEONLY_PROJECT": str(tmp_path)}), {})
     assert ", ".join(jars.series()) in refused.value.why
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from codes import raises
 
 import onceonly
 from onceonly.errors import InvalidPipeline, NotCommitted
@@ -50,7 +51,7 @@ def test_session_that_must_skip_is_refused(setting: str) -> None:
     settings = Settings({setting: "TRUE"})
     settings.locked = (setting,)
     session: Any = Session(settings)
-    with pytest.raises(InvalidPipeline) as refused:
+    with raises(InvalidPipeline, "spark-skips-files") as refused:
         strict_reading.strict_reader(session)
     assert refused.value.code == "spark-skips-files"
 
@@ -58,7 +59,7 @@ def test_session_that_must_skip_is_refused(setting: str) -> None:
 @pytest.mark.parametrize("rows", [0, 9, 11])
 def test_other_number_of_rows_is_refused(rows: int) -> None:
     strict_reading.require_rows(10, 10, "the rows")
-    with pytest.raises(NotCommitted) as refused:
+    with raises(NotCommitted, "rows-differ") as refused:
         strict_reading.require_rows(rows, 10, "the rows")
     assert refused.value.code == "rows-differ"
 
