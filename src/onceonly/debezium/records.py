@@ -71,7 +71,7 @@ Convert = Callable[[Any, Kind], Any]
 
 
 @dataclass(frozen=True)
-class Reading:
+class RecordReader:
     """How the records of one table are read.
 
     Args:
@@ -84,7 +84,7 @@ class Reading:
     keys: Sequence[str]
     without: Sequence[str]
 
-    def row(self, key: Any, value: Any, offset: int) -> Row:
+    def read_row(self, key: Any, value: Any, offset: int) -> Row:
         """Return the row of a record.
 
         Args:

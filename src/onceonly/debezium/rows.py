@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, LongType, StringType, StructType
 
 from onceonly.debezium import DELETED, ORDER, Changes
-from onceonly.debezium.records import Convert, Reading, Unreadable, converter
+from onceonly.debezium.records import Convert, RecordReader, Unreadable, converter
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.sinks import REFUSED_RECORD
 from onceonly.spark import arrow
@@ -38,11 +38,11 @@ def _read(changes: Changes, batch: DataFrame, row: Any) -> DataFrame:
     Records without a value are left out: they tell Kafka's compaction something, and say nothing new.
     """
     type_ = batch.sparkSession.createDataFrame([], changes.columns).schema
-    reading = reading_of(changes, type_)
+    reader = make_reader(changes, type_)
     for name in ORDER:
         type_ = type_.add(name, LongType())
     type_ = type_.add(DELETED, BooleanType()).add(ERROR, StringType())
-    read = arrow.udf(_reader(partial(row, reading), type_), type_)
+    read = arrow.udf(_reader(partial(row, reader), type_), type_)
     key = F.lit(None).cast("binary")
     if "key" in batch.columns:
         key = F.col("key")
@@ -50,7 +50,7 @@ def _read(changes: Changes, batch: DataFrame, row: Any) -> DataFrame:
     return batch.where(F.col("value").isNotNull()).select("topic", "partition", "offset", row_column)
 
 
-def reading_of(changes: Changes, type_: StructType) -> Reading:
+def make_reader(changes: Changes, type_: StructType) -> RecordReader:
     """Return how the records are read. Raises InvalidPipeline if columns, keys and encodings do not fit each other.
 
     Args:
@@ -80,7 +80,7 @@ def reading_of(changes: Changes, type_: StructType) -> Reading:
             "Correct columns, keys, encodings or without. Nothing was written.",
             code="changes-invalid",
         )
-    return Reading(columns, changes.keys, changes.without)
+    return RecordReader(columns, changes.keys, changes.without)
 
 
 def _reader(row: Any, type_: StructType) -> Any:
@@ -101,17 +101,19 @@ def _reader(row: Any, type_: StructType) -> Any:
     return read_all
 
 
-def _row_or_fail(reading: Reading, key: Any, value: Any, topic: str, partition: int, offset: int) -> dict[str, Any]:
+def _row_or_fail(reader: RecordReader, key: Any, value: Any, topic: str, partition: int, offset: int) -> dict[str, Any]:
     """Return the row of a record. Raises ValueError, which names the record, if it is refused."""
     try:
-        return reading.row(key, value, offset)
+        return reader.read_row(key, value, offset)
     except Unreadable as error:
         raise ValueError(f"{REFUSED_RECORD}topic {topic} partition {partition} offset {offset}: {error}.") from None
 
 
-def _row_or_error(reading: Reading, key: Any, value: Any, topic: str, partition: int, offset: int) -> dict[str, Any]:
+def _row_or_error(
+    reader: RecordReader, key: Any, value: Any, topic: str, partition: int, offset: int
+) -> dict[str, Any]:
     """Return the row of a record, or one with the reason alone if it is refused."""
     try:
-        return reading.row(key, value, offset)
+        return reader.read_row(key, value, offset)
     except Unreadable as error:
         return {ERROR: str(error)}

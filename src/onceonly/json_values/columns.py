@@ -38,7 +38,7 @@ class BadColumns(ValueError):
     """Why the text cannot be used."""
 
 
-def columns(ddl: str) -> dict[str, Any]:
+def parse_columns(ddl: str) -> dict[str, Any]:
     """Parse the columns of a record; return their struct.
 
     Raises:

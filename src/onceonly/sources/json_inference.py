@@ -12,7 +12,7 @@ from typing import Any
 
 from onceonly.counts import count
 from onceonly.errors import NotCommitted
-from onceonly.json_values.columns import columns
+from onceonly.json_values.columns import parse_columns
 from onceonly.json_values.reader import reader
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.topic import EARLIEST, LATEST, TIMEOUT, PatientConsumer, TopicClient
@@ -71,7 +71,7 @@ def _note_bad_values(inferred: InferredColumns, objects: list[bytes]) -> list[st
     """Return a note of the values that the columns do not take: values of different types have none that fits all."""
     if not inferred.fields:
         return []
-    read = reader(columns(inferred.ddl), "value")
+    read = reader(parse_columns(inferred.ddl), "value")
     reasons = []
     for value in objects:
         why = read(value)[1]

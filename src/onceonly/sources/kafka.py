@@ -16,7 +16,7 @@ from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import NO_OFFSETS, START_OVER, Offsets, TopicLog, TopicRange, check_held, range_of
 from onceonly.checkpoint.sink import Trace
 from onceonly.errors import BadRecord, InvalidPipeline, NotCommitted, SourceLost
-from onceonly.json_values.columns import BadColumns, columns
+from onceonly.json_values.columns import BadColumns, parse_columns
 from onceonly.kafka import client_settings
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.registry import avro_schema
@@ -392,7 +392,7 @@ class KafkaReader:
     def _parse_columns(self, text: str) -> Any:
         """Return the type of JSON values that the text, Spark's DDL, names. Raises InvalidPipeline: it names none."""
         try:
-            return columns(text)
+            return parse_columns(text)
         except BadColumns as error:
             raise self._refuse_schema(f"It does not name columns of JSON: {error}.") from error
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from onceonly.counts import count
 from onceonly.errors import BadRecord, InvalidPipeline
-from onceonly.json_values.columns import columns as json_columns
+from onceonly.json_values.columns import parse_columns
 from onceonly.kafka.registry import avro_schema, json_schema, protobuf
 from onceonly.kafka.registry.client import Registry, Schema
-from onceonly.kafka.registry.wire import HEAD, KINDS, id_of
+from onceonly.kafka.registry.wire import HEAD, KINDS, read_id
 from onceonly.pipeline.sources import FAIL, KafkaSource
 from onceonly.spark import arrow
 
@@ -243,14 +243,14 @@ class RegisteredPart(PartSchemas):
     def _json_type(self, pins: Pins) -> Any:
         """Return the type of decoded JSON."""
         if self.file is not None:
-            return json_columns(self.file)
+            return parse_columns(self.file)
         return self._reader_type(self._read_reader(pins))
 
     def explain_failure(self, bytes_: bytes, pins: Pins) -> str | None:
         """Return what is wrong with bytes that Spark could not decode; None if it cannot be told."""
         from fastavro import parse_schema, schemaless_reader
 
-        id = id_of(bytes_)
+        id = read_id(bytes_)
         if self.format != "avro" or id is None or str(id) not in pins["writers"]:
             return None
         try:
@@ -338,7 +338,7 @@ class RegisteredPart(PartSchemas):
                 indexes = protobuf.indexes_of(files, message)
                 why = None
                 if indexes is not None:
-                    why = protobuf.misfit(files, reader_files, message)
+                    why = protobuf.find_misfit(files, reader_files, message)
             if why and not self.lenient:
                 raise self._refuse_unfit(id, why)
             if why:

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from onceonly.kafka.registry.wire import HEAD, MAGIC, UNFRAMED, UNKNOWN, head_of
+from onceonly.kafka.registry.wire import HEAD, MAGIC, UNFRAMED, UNKNOWN, make_head
 from onceonly.spark import arrow
 from onceonly.spark import avro as exact_avro
 
@@ -58,7 +58,7 @@ def collect_ids(rows: DataFrame, column: str) -> list[int] | None:
 
 def select_id(rows: DataFrame, column: str, id: int) -> DataFrame:
     """Return the rows in which the column names that schema."""
-    return rows.where(F.substring(F.col(column), 1, HEAD) == F.lit(head_of(id)))
+    return rows.where(F.substring(F.col(column), 1, HEAD) == F.lit(make_head(id)))
 
 
 def decode(rows: DataFrame, column: str, decoding: Decoding, why: str) -> DataFrame:
@@ -93,7 +93,7 @@ def _payload(bytes_: Column) -> Column:
 
 def _names_any(bytes_: Column, ids: Collection[int]) -> Column:
     """Return whether the bytes begin with one of these ids."""
-    return _head(bytes_).isin([F.lit(head_of(id)) for id in ids]) if ids else F.lit(False)
+    return _head(bytes_).isin([F.lit(make_head(id)) for id in ids]) if ids else F.lit(False)
 
 
 def _is_framed(head: Column) -> Column:
@@ -113,7 +113,7 @@ def make_avro_decoding(writers: Mapping[int, str], reader: str, unfit: Mapping[i
         typed = exact_avro.decode(payload, reader, reader)
         value = F.when(F.lit(False), typed)  # for the type, should nothing name a schema
         for id, writer in writers.items():
-            value = value.when(_head(bytes_) == F.lit(head_of(id)), exact_avro.decode(payload, writer, reader))
+            value = value.when(_head(bytes_) == F.lit(make_head(id)), exact_avro.decode(payload, writer, reader))
         return value
 
     return Decoding(writers, take, _value_field, _is_sound, _why_field, unfit)

@@ -17,7 +17,7 @@ from integration.readers.kafka_reader import committed, new_topic
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.errors import BadRecord, CannotPublish, InvalidPipeline
-from onceonly.json_values.columns import columns
+from onceonly.json_values.columns import parse_columns
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.sinks import KafkaSink
@@ -154,7 +154,7 @@ def test_bad_is_exactly_what_fails_otherwise(spark: Any, format: str, schema: st
     """Each value alone fails a query that decodes it, or is good; and good ones become the same."""
     numbered = [(None, value, "t", 0, n, None, None) for n, value in enumerate(VALUES[format])]
     rows = spark.createDataFrame(numbered, topics.SCHEMA)
-    json_ = JsonDecoder(columns(schema), "value") if format == "json" else None
+    json_ = JsonDecoder(parse_columns(schema), "value") if format == "json" else None
     way = json_.decode if json_ else partial(avro.decode_plain_avro, schema=schema)
     both = decode_results.decode_with_errors(rows, [("value", way)])
     good = {row["offset"]: row["value"] for row in decode_results.select_decoded(both).collect()}

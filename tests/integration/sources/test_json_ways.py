@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from onceonly.json_values.columns import columns
+from onceonly.json_values.columns import parse_columns
 from onceonly.kafka.registry.client import Schema
 from onceonly.kafka.registry.json_schema import rules
-from onceonly.kafka.registry.wire import head_of
+from onceonly.kafka.registry.wire import make_head
 from onceonly.spark import arrow, decode_results, small_batch
 from onceonly.spark.json_decoding import JsonDecoder
 
@@ -89,7 +89,7 @@ def each_way(decoder: JsonDecoder, records: list[bytes | None], spark: Any, monk
 
 
 def test_each_way_has_the_same_rows(spark: Any, monkeypatch: Any) -> None:
-    here, workers, older = each_way(JsonDecoder(columns(DDL), "value"), [*GOOD, *BAD], spark, monkeypatch)
+    here, workers, older = each_way(JsonDecoder(parse_columns(DDL), "value"), [*GOOD, *BAD], spark, monkeypatch)
     assert str(here) == str(workers) == str(older)  # NaN is not equal to itself
     assert [row["_onceonly_error"] is None for row in here] == [True] * len(GOOD) + [False] * len(BAD)
     assert [row["_onceonly_raw_value"] for row in here] == [None] * len(GOOD) + BAD
@@ -99,17 +99,19 @@ def test_each_way_has_the_same_rows(spark: Any, monkeypatch: Any) -> None:
 def test_each_way_follows_the_rules_of_a_schema(spark: Any, monkeypatch: Any) -> None:
     schema = {"properties": {"dec": {"multipleOf": 0.01}, "s": {"pattern": "^\\p{L}+$"}}}
     decoder = JsonDecoder(
-        columns("dec DOUBLE, s STRING"), "value", ((7, rules(Schema(7, "JSON", json.dumps(schema)))),)
+        parse_columns("dec DOUBLE, s STRING"), "value", ((7, rules(Schema(7, "JSON", json.dumps(schema)))),)
     )
     good = [b'{"dec": 19.99, "s": "\xc3\xa4"}', b'{"dec": 1e400}']
-    records = [head_of(7) + each for each in (good[0], b'{"dec": 0.005}', b'{"s": "a1"}', good[1], b'{"s": "\\ud83d"}')]
-    here, workers, older = each_way(decoder, [*records, head_of(8) + good[0], good[0], None], spark, monkeypatch)
+    records = [
+        make_head(7) + each for each in (good[0], b'{"dec": 0.005}', b'{"s": "a1"}', good[1], b'{"s": "\\ud83d"}')
+    ]
+    here, workers, older = each_way(decoder, [*records, make_head(8) + good[0], good[0], None], spark, monkeypatch)
     assert here == workers == older
     assert [row["_onceonly_error"] is None for row in here] == [True, *[False] * 6, True]
 
 
 def test_a_failing_query_names_the_record_and_why(spark: Any) -> None:
-    decoder = JsonDecoder(columns(DDL), "value")
+    decoder = JsonDecoder(parse_columns(DDL), "value")
     for record in BAD:
         table = small_batch.to_table([Message(number, each) for number, each in enumerate([b"{}", record])])
         with pytest.raises(Exception, match="onceonly") as caught:
@@ -124,5 +126,5 @@ def test_a_failing_query_names_the_record_and_why(spark: Any) -> None:
 def test_a_record_of_21_megabytes_is_read_on_workers(spark: Any) -> None:
     text = "concat('{\"s\": \"', repeat('y', 21000000), '\"}')"
     made = spark.range(3).selectExpr("id AS offset", f"CAST({text} AS BINARY) AS value")
-    read = JsonDecoder(columns("s STRING"), "value").decode(made, "why")
+    read = JsonDecoder(parse_columns("s STRING"), "value").decode(made, "why")
     assert [tuple(row) for row in read.selectExpr("length(value.s)", "why").collect()] == [(21_000_000, None)] * 3

@@ -20,7 +20,7 @@ from patience import PATIENCE
 from schema_registry import FakeRegistry, serving
 
 from onceonly.errors import BadRecord, InvalidPipeline
-from onceonly.kafka.registry.wire import head_of
+from onceonly.kafka.registry.wire import make_head
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
@@ -105,7 +105,7 @@ def test_topics_and_partitions_that_appear_lose_no_record(shop: Shop) -> None:
     shop.run(2)
     assert shop.rows() == [("cn", 0, 4), ("eu", 0, 1), ("eu", 0, 2), ("us", 0, 3), ("us", 1, 5)]
     producer = Producer({"bootstrap.servers": shop.broker, "log_level": 0})
-    producer.produce(eu, head_of(1))
+    producer.produce(eu, make_head(1))
     assert producer.flush(PATIENCE) == 0
     for other in (us, f"{shop.prefix}.cn"):  # good ones at the same offset
         shop.produce(other, 6, 7)

@@ -37,7 +37,7 @@ def read(name: str, recording: str, how: Any) -> list[dict[str, Any]]:
     whole = whole.add(DELETED, "boolean").add(rows.ERROR, "string")
     records = [each.record(schemas=False) for each in said(recording, name)]
     batch = [pa.array(part) for part in zip(*[(*both, "shop", 0, at) for at, both in enumerate(records)], strict=True)]
-    found = rows._reader(rows.partial(how, rows.reading_of(changes, type_)), whole)(*batch)
+    found = rows._reader(rows.partial(how, rows.make_reader(changes, type_)), whole)(*batch)
     return [row for row in found.to_pylist() if row is not None]
 
 
@@ -66,13 +66,13 @@ def test_a_record_that_is_refused_is_named_or_told_apart() -> None:
 )
 def test_columns_that_are_no_table_with_a_key_are_refused(columns: str, options: Any, why: str) -> None:
     with raises(InvalidPipeline, "changes-invalid") as refused:
-        rows.reading_of(Changes(columns, **{"keys": ["id"], **options}), type_of(columns))
+        rows.make_reader(Changes(columns, **{"keys": ["id"], **options}), type_of(columns))
     assert why in refused.value.why
 
 
 def test_a_type_that_no_value_becomes_is_refused() -> None:
     with raises(InvalidPipeline, "changes-invalid") as refused:
-        rows.reading_of(Changes("", ["id"]), StructType().add("id", StructType()))
+        rows.make_reader(Changes("", ["id"]), StructType().add("id", StructType()))
     assert "'id' is struct<>" in refused.value.why
 
 

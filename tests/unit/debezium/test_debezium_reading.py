@@ -12,20 +12,20 @@ from codes import raises
 from integration.debezium.recorded import COLUMNS, KEYS, comparable, encodings, said, table
 
 from onceonly.debezium import DELETED, ORDER, Changes
-from onceonly.debezium.records import Reading, Unreadable, converter
+from onceonly.debezium.records import RecordReader, Unreadable, converter
 from onceonly.errors import InvalidPipeline
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def reading(ddl: str, keys: list[str], written: dict[str, str] | None = None, without: Any = ()) -> Reading:
+def reading(ddl: str, keys: list[str], written: dict[str, str] | None = None, without: Any = ()) -> RecordReader:
     kinds = {name: kind.replace(" ", "").lower() for name, kind in re.findall(r"(\w+) (\w+(?:\(.*?\)|<.*?>)?)", ddl)}
     made = {name: (kind, converter(kind, (written or {}).get(name))) for name, kind in kinds.items()}
     assert all(convert for _, convert in made.values())
-    return Reading(made, keys, without)  # type: ignore[arg-type]
+    return RecordReader(made, keys, without)  # type: ignore[arg-type]
 
 
-def of(name: str, recording: str, schemas: bool) -> Reading:
+def of(name: str, recording: str, schemas: bool) -> RecordReader:
     fitting = {} if schemas and recording == "default" else encodings(recording, name)
     if schemas or recording == "text" or name == "lines":
         return reading(COLUMNS[name], KEYS.get(name, ["id"]), fitting)
@@ -33,9 +33,9 @@ def of(name: str, recording: str, schemas: bool) -> Reading:
     return reading(COLUMNS[name].replace("balance DECIMAL(12, 2), ", ""), ["id"], fitting, without)
 
 
-def rows(read: Reading, recording: str, name: str, schemas: bool = True) -> list[dict[str, Any]]:
+def rows(read: RecordReader, recording: str, name: str, schemas: bool = True) -> list[dict[str, Any]]:
     records = [each.record(schemas) for each in said(recording, name)]
-    return [read.row(key, value, offset) for offset, (key, value) in enumerate(records) if value is not None]
+    return [read.read_row(key, value, offset) for offset, (key, value) in enumerate(records) if value is not None]
 
 
 def newest(rows: list[dict[str, Any]], keys: Any) -> list[dict[str, Any]]:
@@ -126,14 +126,14 @@ def test_what_is_no_change_is_refused(flaw: str) -> None:
     plain["source"] = {"connector": "postgresql", "lsn": 2, "sequence": '["1","2"]'}
     read = reading("id INT, who STRING", **{"keys": ["id"], **options})
     with pytest.raises(Unreadable, match=why):
-        read.row(b'{"id":1}', json.dumps({**plain, **other}).encode(), 0)
+        read.read_row(b'{"id":1}', json.dumps({**plain, **other}).encode(), 0)
 
 
 @pytest.mark.parametrize("schema", ["x", [1], {"fields": 1}, {"fields": ["after"]}, {"fields": [{"field": "after"}]}])
 def test_a_schema_that_is_none_is_refused(schema: Any) -> None:
     text = json.dumps({"schema": schema, "payload": {"op": "c"}}).encode()
     with pytest.raises(Unreadable, match="its schema is not one of Debezium"):
-        reading("id INT", ["id"]).row(None, text, 0)
+        reading("id INT", ["id"]).read_row(None, text, 0)
 
 
 @pytest.mark.parametrize("told", [{"name": "org.apache.kafka.connect.data.Decimal"}, {"name": ["x"]}])
@@ -144,13 +144,13 @@ def test_a_value_whose_schema_is_broken_is_refused(told: dict[str, Any]) -> None
     payload = {"op": "c", "after": {"id": 1, "paid": "AQ=="}, "source": source}
     text = json.dumps({"schema": {"fields": [after]}, "payload": payload}).encode()
     with pytest.raises(Unreadable, match="column 'paid' is a text and not decimal"):
-        reading("id INT, paid DECIMAL(9, 2)", ["id"]).row(None, text, 0)
+        reading("id INT, paid DECIMAL(9, 2)", ["id"]).read_row(None, text, 0)
 
 
 @pytest.mark.parametrize("text", [b"", b"no json", b"[]", b"\xff", b"{} {}", b"[" * 100_000])
 def test_what_is_no_object_is_refused(text: bytes) -> None:
     with pytest.raises(Unreadable, match="not a single JSON object"):
-        reading("id INT", ["id"]).row(None, text, 0)
+        reading("id INT", ["id"]).read_row(None, text, 0)
 
 
 @pytest.mark.parametrize(
@@ -242,13 +242,13 @@ def test_every_placeholder_is_refused(type_: str, value: Any) -> None:
     source = {"lsn": 2, "sequence": '["1","2"]'}
     envelope = {"op": "u", "before": None, "after": {"id": 1, "c": value}, "source": source}
     with pytest.raises(Unreadable, match="column 'c' was not sent"):
-        reading(f"id INT, c {type_}", ["id"]).row({"id": 1}, envelope, 0)
+        reading(f"id INT, c {type_}", ["id"]).read_row({"id": 1}, envelope, 0)
 
 
 def test_a_number_beyond_a_double_is_refused() -> None:
     text = b'{"op":"c","after":{"id":1,"c":1e400},"source":{"lsn":2,"sequence":"[\\"1\\",\\"2\\"]"}}'
     with pytest.raises(Unreadable, match="not a single JSON object"):
-        reading("id INT, c DOUBLE", ["id"]).row(None, text, 0)
+        reading("id INT, c DOUBLE", ["id"]).read_row(None, text, 0)
 
 
 def test_a_definition_that_says_nothing_is_refused() -> None:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from onceonly.json_values.columns import ALIASES, BadColumns, columns
+from onceonly.json_values.columns import ALIASES, BadColumns, parse_columns
 
 FIELD = {"nullable": True, "metadata": {}}
 
 
 def types(ddl: str) -> dict[str, Any]:
-    return {field["name"]: field["type"] for field in columns(ddl)["fields"]}
+    return {field["name"]: field["type"] for field in parse_columns(ddl)["fields"]}
 
 
 def test_every_plain_type() -> None:
@@ -37,7 +37,7 @@ def test_names_comments_and_constraints() -> None:
     ddl = """-- the orders
     struct<`odd ``name`: INT NOT NULL COMMENT 'it''s, "odd"', /* two
     lines */ value STRING>"""
-    odd, value = columns(ddl)["fields"]
+    odd, value = parse_columns(ddl)["fields"]
     assert (odd["name"], odd["nullable"], odd["metadata"]) == ("odd `name", False, {"comment": "it''s, \"odd\""})
     assert (value["name"], value["nullable"]) == ("value", True)
 
@@ -64,4 +64,4 @@ def test_names_comments_and_constraints() -> None:
 )
 def test_unusable_columns_are_refused(ddl: str, why: str) -> None:
     with pytest.raises(BadColumns, match=why):
-        columns(ddl)
+        parse_columns(ddl)

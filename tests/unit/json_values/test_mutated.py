@@ -9,10 +9,10 @@ import pytest
 from unit.json_values.records import read
 
 from onceonly.json_values import text
-from onceonly.json_values.columns import columns
+from onceonly.json_values.columns import parse_columns
 from onceonly.kafka.registry.client import Schema
 from onceonly.kafka.registry.json_schema import framed_reader, rules
-from onceonly.kafka.registry.wire import head_of
+from onceonly.kafka.registry.wire import make_head
 
 counts = pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.heavy)])
 DDL = (
@@ -67,7 +67,7 @@ def mutated(chance: random.Random) -> bytes:
 def test_mutated_records_are_good_or_bad(count: int) -> None:
     chance = random.Random(7)
     good, bad = json.dumps(GOOD).encode(), 0
-    type_ = columns(DDL)
+    type_ = parse_columns(DDL)
     for _ in range(0, count, 1000):
         records = [mutated(chance) for _ in range(1000)]
         rows = read([good, *records, good], type_)
@@ -82,10 +82,10 @@ def test_mutated_records_are_good_or_bad(count: int) -> None:
 @counts
 def test_mutated_records_of_a_schema_are_good_or_bad(count: int) -> None:
     chance = random.Random(8)
-    framed = framed_reader(columns(DDL), "value", {7: rules(Schema(7, "JSON", json.dumps(SCHEMA))), 8: None})
-    assert framed(head_of(7) + json.dumps(GOOD).encode())[1] is None
+    framed = framed_reader(parse_columns(DDL), "value", {7: rules(Schema(7, "JSON", json.dumps(SCHEMA))), 8: None})
+    assert framed(make_head(7) + json.dumps(GOOD).encode())[1] is None
     for _ in range(count):
-        record = head_of(chance.choice([7, 7, 7, 7, 8, 9])) + mutated(chance)
+        record = make_head(chance.choice([7, 7, 7, 7, 8, 9])) + mutated(chance)
         if chance.random() < 0.05:
             record = record[chance.randrange(5) :]
         row, why = framed(record)
@@ -97,4 +97,7 @@ def test_a_surprise_is_a_bad_record(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RecursionError
 
     monkeypatch.setattr(text, "_is_too_deep", surprise)
-    assert read([b"{}", None], columns("a INT")) == [(None, "It cannot be decoded: RecursionError."), (None, None)]
+    assert read([b"{}", None], parse_columns("a INT")) == [
+        (None, "It cannot be decoded: RecursionError."),
+        (None, None),
+    ]

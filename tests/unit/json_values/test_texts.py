@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from unit.json_values.records import read
 
-from onceonly.json_values.columns import columns
+from onceonly.json_values.columns import parse_columns
 from onceonly.json_values.text import MAX_DEPTH, MAX_DIGITS
 
-TYPE = columns("id BIGINT, s STRING")
+TYPE = parse_columns("id BIGINT, s STRING")
 
 
 def why(record: bytes) -> str | None:
@@ -65,7 +65,7 @@ def test_a_text_of_21_megabytes_is_read() -> None:
 
 
 def test_reasons_name_field_and_value() -> None:
-    type_ = columns("a ARRAY<STRUCT<b: MAP<STRING, TINYINT>>>, n INT NOT NULL")
+    type_ = parse_columns("a ARRAY<STRUCT<b: MAP<STRING, TINYINT>>>, n INT NOT NULL")
     one, two, three = read(
         [b'{"n": 1, "a": [null, {"b": {"x\\n": 300}}]}', b'{"n": null}', b'{"n": "%s"}' % (b"z" * 100)], type_
     )

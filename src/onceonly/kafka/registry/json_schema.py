@@ -16,7 +16,7 @@ from urllib.parse import urljoin
 from onceonly.json_values.reader import Read, ReadOne, reader
 from onceonly.json_values.text import NotJson, parser
 from onceonly.kafka.registry.client import Schema
-from onceonly.kafka.registry.wire import HEAD, UNFRAMED, UNKNOWN, head_of, id_of
+from onceonly.kafka.registry.wire import HEAD, UNFRAMED, UNKNOWN, make_head, read_id
 
 PLAIN = {"string": "string", "integer": "long", "number": "double", "boolean": "boolean"}
 MAX_RULE_CHARACTERS = 200  # of a rule in a message
@@ -87,14 +87,14 @@ def framed_reader(type_: Any, part: str, rules: Mapping[int, str | None]) -> Rea
     readers = {}
     for id, text in rules.items():
         check = _cached_checker(text) if text else None
-        readers[head_of(id)] = reader(type_, part, check)
+        readers[make_head(id)] = reader(type_, part, check)
 
     def read(data: bytes | None) -> Read:
         if data is None:
             return None, None
         if read_payload := readers.get(data[:HEAD]):
             return read_payload(data[HEAD:])
-        id = id_of(data)
+        id = read_id(data)
         return None, UNFRAMED if id is None else UNKNOWN % id
 
     return read

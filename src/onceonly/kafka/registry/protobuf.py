@@ -16,7 +16,7 @@ from typing import Any
 from onceonly.kafka.registry import protobuf_wire
 from onceonly.kafka.registry.client import Schema
 from onceonly.kafka.registry.protobuf_wire import Altered
-from onceonly.kafka.registry.wire import HEAD, id_of
+from onceonly.kafka.registry.wire import HEAD, read_id
 
 MAIN = "onceonly_main.proto"
 ROOTS = ("", "confluent_kafka.schema_registry.")  # packages with files that many schemas import
@@ -56,7 +56,7 @@ def files(schema: Schema) -> bytes:
     return bytes(FileDescriptorSet(file=files_by_name.values()).SerializeToString())
 
 
-def of_set(data: bytes) -> tuple[str, bytes]:
+def parse_descriptor_set(data: bytes) -> tuple[str, bytes]:
     """Return the last file of a FileDescriptorSet, as text for a registry; and all of them, as from `files`.
 
     Raises:
@@ -129,7 +129,7 @@ def spark_type(files: bytes, name: str) -> dict[str, Any]:
     return _struct(descriptor(files, name), ())
 
 
-def misfit(written: bytes, read: bytes, name: str) -> str | None:
+def find_misfit(written: bytes, read: bytes, name: str) -> str | None:
     """Return why values of the one cannot be read as the other; None if they can.
 
     A parser alone would leave out fields.
@@ -290,7 +290,7 @@ def reader(files: bytes, name: str, allowed: Mapping[int, tuple[int, ...]]) -> C
     def read(value: bytes | None) -> dict[str, Any] | None:
         if value is None:
             return None
-        id = id_of(value)
+        id = read_id(value)
         if id is None or id not in allowed:
             return None
         try:
@@ -325,7 +325,7 @@ def _parse_exactly(message_type: Any, data: bytes) -> Any:
     return message
 
 
-def after_id(files: bytes, name: str) -> Convert:
+def payload_reader(files: bytes, name: str) -> Convert:
     """Return a function of what follows the id in a value that was written as this message.
 
     It returns the value's row, as from `reader`.

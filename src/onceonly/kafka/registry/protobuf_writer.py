@@ -36,7 +36,7 @@ def writer(files: bytes, name: str) -> Callable[[Mapping[str, Any]], bytes]:
     return write
 
 
-def misfit(have: Any, want: Any, at: str = "value") -> str | None:
+def find_misfit(have: Any, want: Any, at: str = "value") -> str | None:
     """Return why rows of the one type (Spark's, as JSON) cannot become messages of the other; None if they can."""
     if isinstance(have, str) or isinstance(want, str):
         if have == want or [have, want] in WIDER:
@@ -47,7 +47,7 @@ def misfit(have: Any, want: Any, at: str = "value") -> str | None:
     if have["type"] == "struct":
         return _misfit_of_fields(have, want, at)
     for part in {"array": ("elementType",), "map": ("keyType", "valueType")}[have["type"]]:
-        if why := misfit(have[part], want[part], f"{at}.{part}"):
+        if why := find_misfit(have[part], want[part], f"{at}.{part}"):
             return why
     return None
 
@@ -58,7 +58,7 @@ def _misfit_of_fields(have: Any, want: Any, at: str) -> str | None:
         name = field["name"]
         if name not in message_types:
             return f"{at}.{name} is not a field of the message"
-        if why := misfit(field["type"], message_types[name], f"{at}.{name}"):
+        if why := find_misfit(field["type"], message_types[name], f"{at}.{name}"):
             return why
     return None
 

@@ -9,12 +9,12 @@ UNKNOWN = "The registry has no schema of that format with its id %s."
 KINDS = {"avro": "AVRO", "json": "JSON", "protobuf": "PROTOBUF"}  # formats, as registries call them
 
 
-def head_of(id: int) -> bytes:
+def make_head(id: int) -> bytes:
     """Return how values begin that are written by the schema with that id."""
     return MAGIC + id.to_bytes(HEAD - 1, "big")
 
 
-def id_of(value: bytes) -> int | None:
+def read_id(value: bytes) -> int | None:
     """Return the id that the value begins with; None: it begins with something else."""
     if value[:1] != MAGIC or len(value) < HEAD:
         return None

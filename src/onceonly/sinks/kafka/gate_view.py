@@ -274,7 +274,7 @@ def _message_type(schema: SchemaPart) -> dict[str, Any]:
 
 
 def _message_decoder(files: bytes, name: str) -> Decode:
-    read = protobuf.after_id(files, name)
+    read = protobuf.payload_reader(files, name)
 
     def decode_message(value: bytes | None) -> dict[str, Any] | None:
         return None if value is None else read(value)

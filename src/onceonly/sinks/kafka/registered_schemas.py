@@ -16,7 +16,7 @@ import pyarrow as pa
 from onceonly.errors import InvalidPipeline, OnceonlyError
 from onceonly.kafka.registry import avro_schema, json_schema, protobuf
 from onceonly.kafka.registry.client import Registry, Schema
-from onceonly.kafka.registry.wire import KINDS, head_of
+from onceonly.kafka.registry.wire import KINDS, make_head
 from onceonly.pipeline.sinks import KafkaSink
 from onceonly.spark import arrow
 from onceonly.spark.file_formats import MICROS
@@ -107,7 +107,7 @@ def require_heads(config: KafkaSink, registry: Registry, part: SchemaPart) -> He
     """
     heads_by_topic: dict[str, bytes] = {}
     for topic, subject in _subjects(config, part).items():
-        heads_by_topic[topic] = head_of(_find_or_register(config, registry, subject, part)) + part.indexes
+        heads_by_topic[topic] = make_head(_find_or_register(config, registry, subject, part)) + part.indexes
     return heads_by_topic
 
 
@@ -183,7 +183,7 @@ def _json_record(text: str) -> str:
 
 def _protobuf_part(name: str, file: str, data: bytes, message: str | None) -> SchemaPart:
     """Return the part for a message of a file set, by default its first one. Raises Unusable."""
-    text, files = protobuf.of_set(data)
+    text, files = protobuf.parse_descriptor_set(data)
     record = message or protobuf.message_at(files, (0,))
     if protobuf.indexes_of(files, record) is None:
         raise protobuf.Unusable(f"it has no message '{record}'")
@@ -277,7 +277,7 @@ def _encode_protobuf(config: KafkaSink, part: SchemaPart, rows: Any) -> Any:
     from onceonly.kafka.registry import protobuf, protobuf_writer
 
     column_type = rows.schema[part.name].dataType.jsonValue()
-    if why := protobuf_writer.misfit(column_type, protobuf.spark_type(part.files, part.record), part.name):
+    if why := protobuf_writer.find_misfit(column_type, protobuf.spark_type(part.files, part.record), part.name):
         raise _unfit_rows(config, part, why)
     sink = config.name
 

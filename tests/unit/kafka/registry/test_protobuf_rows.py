@@ -12,6 +12,7 @@ from google.protobuf.descriptor_pb2 import EnumDescriptorProto, FieldDescriptorP
 from protos import field, file, message
 
 from onceonly.kafka.registry import protobuf, protobuf_writer
+from onceonly.kafka.registry.protobuf_writer import find_misfit
 
 LINE = message("Line", field(1, "sku", "string"), field(2, "n", "int64", optional=True))
 STATE = EnumDescriptorProto(name="State", value=[{"name": "NEW", "number": 0}, {"name": "PAID", "number": 2}])
@@ -41,7 +42,7 @@ def order() -> Any:
 
 
 def files(made: Any = None) -> bytes:
-    return protobuf.of_set(FileDescriptorSet(file=[made or order()]).SerializeToString())[1]
+    return protobuf.parse_descriptor_set(FileDescriptorSet(file=[made or order()]).SerializeToString())[1]
 
 
 FULL = {
@@ -97,15 +98,13 @@ def test_what_a_message_cannot_hold_is_refused(change: dict[str, Any], why: str)
 def test_types_that_do_not_fit() -> None:
     want = protobuf.spark_type(files(), "shop.Order")
     of = lambda name, kind: {"type": "struct", "fields": [{"name": name, "type": kind}]}  # noqa: E731
-    assert protobuf_writer.misfit(want, want) is None
-    assert protobuf_writer.misfit(of("id", "short"), want) is None
-    assert protobuf_writer.misfit(of("id", "long"), want) == "value.id is long, and the message has integer"
-    assert protobuf_writer.misfit(of("more", "long"), want) == "value.more is not a field of the message"
-    assert protobuf_writer.misfit(of("lines", "string"), want) == "value.lines is string, and the message has array"
+    assert find_misfit(want, want) is None
+    assert find_misfit(of("id", "short"), want) is None
+    assert find_misfit(of("id", "long"), want) == "value.id is long, and the message has integer"
+    assert find_misfit(of("more", "long"), want) == "value.more is not a field of the message"
+    assert find_misfit(of("lines", "string"), want) == "value.lines is string, and the message has array"
     nested = {"type": "array", "elementType": of("sku", "long"), "containsNull": True}
-    assert protobuf_writer.misfit(of("lines", nested), want) == (
-        "value.lines.elementType.sku is long, and the message has string"
-    )
+    assert find_misfit(of("lines", nested), want) == ("value.lines.elementType.sku is long, and the message has string")
 
 
 @pytest.mark.parametrize("indexes", [(0,), (1,), (1, 0), (64, 8191), (300,)])
@@ -116,7 +115,7 @@ def test_indexes_are_read_back(indexes: tuple[int, ...]) -> None:
 
 def test_the_text_for_a_registry_is_that_of_confluents_serializer() -> None:
     made = order()
-    assert protobuf.of_set(FileDescriptorSet(file=[made]).SerializeToString())[0] == protos.text(made)
+    assert protobuf.parse_descriptor_set(FileDescriptorSet(file=[made]).SerializeToString())[0] == protos.text(made)
 
 
 def test_proto2_with_required_fields_and_defaults() -> None:

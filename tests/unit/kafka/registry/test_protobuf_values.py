@@ -114,10 +114,10 @@ def test_what_is_not_that_message_is_not_read(value: bytes | None) -> None:
 def test_a_field_that_was_written_as_another_type_is_noticed() -> None:
     """A parser would put it among the unknown fields, and read a zero."""
     old, new = (file(message("A", field(1, "a", kind))) for kind in ("string", "int32"))
-    assert "field 1 ('a') of 'shop.A'" in str(protobuf.misfit(compiled(old), compiled(new), "shop.A"))
+    assert "field 1 ('a') of 'shop.A'" in str(protobuf.find_misfit(compiled(old), compiled(new), "shop.A"))
     wide = file(message("A", field(1, "a", "int64"), field(2, "b", "string")))
-    assert protobuf.misfit(compiled(new), compiled(wide), "shop.A") is None
-    assert protobuf.misfit(compiled(wide), compiled(new), "shop.A")
+    assert protobuf.find_misfit(compiled(new), compiled(wide), "shop.A") is None
+    assert protobuf.find_misfit(compiled(wide), compiled(new), "shop.A")
 
 
 def test_it_is_noticed_in_every_place_where_a_message_is_used() -> None:
@@ -126,7 +126,7 @@ def test_it_is_noticed_in_every_place_where_a_message_is_used() -> None:
     fields = [field(1, "net", ".shop.Money"), field(2, "more", ".shop.Money")]
     read = file(message("A", *fields), money)
     written = file(message("A", fields[0], field(2, "more", ".shop.Note")), money, note)
-    assert "'cents'" in str(protobuf.misfit(compiled(written), compiled(read), "shop.A"))
+    assert "'cents'" in str(protobuf.find_misfit(compiled(written), compiled(read), "shop.A"))
 
 
 def test_a_message_within_itself_has_no_type() -> None:
