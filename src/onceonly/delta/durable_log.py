@@ -1,4 +1,9 @@
-"""How far the log of a table on a local disk is known to survive a power failure."""
+"""How far the log of a table on a local disk is known to survive a power failure.
+
+A power failure may leave an entry without its content. Readers take an empty entry for an empty commit, so its row
+counts as not written. A process that had acted on the row would then be wrong. So writers and readers of an entry sync
+it first.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Durability on a local disk: only files and folders that were synced (fsync) survive a power failure for certain.
-
-A power failure may leave an entry of a Delta log without its content. Readers take an empty entry for an empty commit,
-so its row counts as not written. A process that had acted on the row would then be wrong. Hence `Log.keep`, for
-writers and for readers of an entry.
-"""
+"""Durability on a local disk: only files and folders that were synced (fsync) survive a power failure for certain."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from onceonly.storage.paths import (
     AzureFolder,
     local_path,
     split_google_uri,
+    split_hdfs_uri,
     split_s3_uri,
 )
 
@@ -49,11 +50,11 @@ def open_file_system(uri: str, webhdfs: str | None = None) -> tuple[FileSystem, 
 def _open_hdfs(uri: str, address: str | None) -> tuple[FileSystem, str]:
     try:
         from onceonly.storage.hdfs import HdfsFiles
-        from onceonly.storage.webhdfs import Cluster, split
+        from onceonly.storage.webhdfs import Cluster
     except ImportError as error:
         raise _not_installed(uri, error, "hdfs") from error
     cluster = Cluster(uri, address)
-    return HdfsFiles(cluster), cluster.root + split(uri)[1]
+    return HdfsFiles(cluster), cluster.root + split_hdfs_uri(uri)[1]
 
 
 def _open_s3(uri: str) -> tuple[FileSystem, str]:

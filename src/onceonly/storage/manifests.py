@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from onceonly.storage.file_systems import open_file_system, read_listed
 from onceonly.storage.folders import arrow_file_system
 from onceonly.storage.own_paths import MANIFESTS
+from onceonly.storage.paths import split_hdfs_uri
 
 if TYPE_CHECKING:
     from onceonly.storage.interface import FileSystem
@@ -110,10 +111,10 @@ def _find_on_hdfs(folder: str | Path) -> tuple[Cluster, str] | None:
     """Return the cluster and the folder's URI; None for a folder that is not on HDFS."""
     if not str(folder).startswith("hdfs://"):
         return None
-    from onceonly.storage.webhdfs import Cluster, split
+    from onceonly.storage.webhdfs import Cluster
 
     cluster = Cluster(str(folder), os.environ.get(WEBHDFS_ADDRESS) or None)
-    return cluster, cluster.root + split(str(folder))[1]
+    return cluster, cluster.root + split_hdfs_uri(str(folder))[1]
 
 
 def _read_from_hdfs(cluster: Cluster, root: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ S3_SCHEMES = ("s3", "s3a")  # s3a, as Spark calls it, is the same place
 AZURE_SHORT_SCHEMES, AZURE_LONG_SCHEMES = ("az", "azure"), ("abfs", "abfss")
 AZURE_SCHEMES = AZURE_SHORT_SCHEMES + AZURE_LONG_SCHEMES
 GOOGLE_SCHEMES = ("gs",)
+HDFS_PREFIX = "hdfs://"
 AZURE_ACCOUNT, AZURE_EMULATOR = "AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_USE_EMULATOR"
 AZURE_HOST = "dfs.core.windows.net"
 
@@ -42,6 +43,26 @@ def spark_uri(uri: str) -> str:
     if scheme in AZURE_SHORT_SCHEMES:
         return AzureFolder.parse(uri).uri
     return uri
+
+
+def split_hdfs_uri(uri: str) -> tuple[str, str]:
+    """Return (host:port, path) of an hdfs:// URI.
+
+    Hadoop takes the path literally: '%', '#' and '?' have no special meaning.
+
+    Raises:
+        InvalidPipeline: no NameNode, a user name before it, or no folder below the root.
+    """
+    authority, _, path = uri.removeprefix(HDFS_PREFIX).partition("/")
+    clean_path = f"/{_normalise(path)}"
+    if not authority or "@" in authority or clean_path == "/":
+        raise InvalidPipeline(
+            f"'{HDFS_PREFIX}…/{path}' cannot be used.",
+            "It must name a NameNode and a folder below the root, without a user.",
+            "Write it as in hdfs://namenode:8020/lake/delays. Nothing was written.",
+            code="uri-invalid",
+        )
+    return authority, clean_path
 
 
 def split_s3_uri(uri: str) -> tuple[str, str]:

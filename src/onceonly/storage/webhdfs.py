@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import posixpath
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import SplitResult, quote, urlsplit
@@ -24,8 +23,8 @@ from fsspec.implementations.webhdfs import WebHDFS
 from requests.adapters import HTTPAdapter
 
 from onceonly.errors import InvalidPipeline
+from onceonly.storage.paths import HDFS_PREFIX, split_hdfs_uri
 
-SCHEME = "hdfs://"
 CONNECT_TIMEOUT_SECONDS, RESPONSE_TIMEOUT_SECONDS = 10.0, 60.0
 PORTS = {"http": 9870, "https": 9871}
 ERRORS: Mapping[str, type[OSError]] = {
@@ -52,8 +51,8 @@ class Cluster:
     """
 
     def __init__(self, uri: str, address: str | None = None) -> None:
-        authority, _ = split(uri)
-        self.root = SCHEME + authority
+        authority, _ = split_hdfs_uri(uri)
+        self.root = HDFS_PREFIX + authority
         namenode = _parse_address(address or f"http://{urlsplit(self.root).hostname}")
         port = namenode.port or PORTS[namenode.scheme]
         self.address = f"{namenode.scheme}://{namenode.hostname}:{port}"
@@ -137,26 +136,6 @@ def _user() -> str:
             "Set HADOOP_USER_NAME. Nothing was written.",
             code="hdfs-user-unknown",
         ) from error
-
-
-def split(uri: str) -> tuple[str, str]:
-    """Return (host:port, path) of an hdfs:// URI.
-
-    Hadoop takes the path literally: '%', '#' and '?' have no special meaning.
-
-    Raises:
-        InvalidPipeline: no NameNode, a user name before it, or no folder below the root.
-    """
-    authority, _, path = uri.removeprefix(SCHEME).partition("/")
-    clean = posixpath.normpath("/" + path.lstrip("/")).rstrip("/")
-    if not authority or "@" in authority or not clean:
-        raise InvalidPipeline(
-            f"'{SCHEME}…/{path}' cannot be used.",
-            "It must name a NameNode and a folder below the root, without a user.",
-            "Write it as in hdfs://namenode:8020/lake/delays. Nothing was written.",
-            code="uri-invalid",
-        )
-    return authority, clean
 
 
 def _parse_address(address: str) -> SplitResult:

@@ -18,7 +18,8 @@ from onceonly.sinks.files.moves import NameTaken, StagedFile
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.storage.interface import Fingerprint
 from onceonly.storage.local import LocalFiles
-from onceonly.storage.webhdfs import Cluster, _raise_error, split
+from onceonly.storage.paths import split_hdfs_uri
+from onceonly.storage.webhdfs import Cluster, _raise_error
 
 
 @pytest.mark.parametrize(
@@ -57,12 +58,12 @@ def test_an_address_that_cannot_be_used_is_not_repeated(address: str) -> None:
 @pytest.mark.parametrize("uri", ["hdfs:///lake", "hdfs://name", "hdfs://name:8020/", "hdfs://joe:secret@name/lake"])
 def test_a_folder_must_be_named_whole(uri: str) -> None:
     with raises(InvalidPipeline, "uri-invalid") as refused:
-        split(uri)
+        split_hdfs_uri(uri)
     assert "secret" not in str(refused.value)
 
 
 def test_a_path_is_taken_as_hadoop_takes_it() -> None:
-    assert split("hdfs://name:8020//lake/./a%20b#c?d/") == ("name:8020", "/lake/a%20b#c?d")
+    assert split_hdfs_uri("hdfs://name:8020//lake/./a%20b#c?d/") == ("name:8020", "/lake/a%20b#c?d")
     cluster = Cluster("hdfs://name:8020/lake")
     assert cluster.path("hdfs://name:8020/lake/x") == "/lake/x"
     for other in ("hdfs://name:80201/lake", "/lake"):
