@@ -59,4 +59,4 @@ def _sentence(why: str) -> str:
 
 def _today() -> str:
     """The broker's revision in ivy.xml."""
-    return next(jar.revision for jar in jars.listed("broker") if jar.name == "kafka_2.13")
+    return next(jar.revision for jar in jars.list_jars("broker") if jar.name == "kafka_2.13")

@@ -47,7 +47,7 @@ class Sources(Mapping[str, T], Generic[T]):
             if name == source.input_name:
                 return source
             if source.reads(name):
-                return source.of(name)
+                return source.for_topic(name)
         raise KeyError(name)
 
     @cached_property

@@ -136,7 +136,7 @@ def fetch(settings: Settings, folders: tuple[str, ...], repository: Path | None,
         words.append(f"{', '.join(fetched) or 'nothing was missing'}: {base}")
     prepared = "spark" in folders_to_fetch and _prepare_classes(base, steps)
     if as_json:
-        count = sum(len(jars.listed(folder)) for folder in folders_to_fetch)
+        count = sum(len(jars.list_jars(folder)) for folder in folders_to_fetch)
         print_json({"folder": str(base), "fetched": fetched, "jars": count, "prepared": prepared})
 
 
@@ -167,5 +167,5 @@ def packages(as_json: bool) -> None:
     from onceonly.spark import jars
 
     if as_json:
-        return print_json({"packages": [jar.coordinates for jar in jars.listed("spark")]})
+        return print_json({"packages": [jar.coordinates for jar in jars.list_jars("spark")]})
     click.echo(jars.packages())

@@ -126,7 +126,9 @@ class Cut:
         if topic not in self._pins:
             config = self._pipeline.source_of(topic)
             assert config is not None  # see `check_lineage`
-            self._pins[topic] = Pins(self._pipeline, self._sources[topic], config.of(topic), self.interval, self._now)
+            self._pins[topic] = Pins(
+                self._pipeline, self._sources[topic], config.for_topic(topic), self.interval, self._now
+            )
         return self._pins[topic]
 
     def to_json(self, ranges: Ranges) -> dict[str, Any]:

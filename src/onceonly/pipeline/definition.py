@@ -163,7 +163,7 @@ class Pipeline:
 
     def _topics_written(self) -> Iterator[str]:
         for sink in self.sinks:
-            yield from getattr(sink, "allowed", ())
+            yield from getattr(sink, "allowed_topics", ())
 
     def _check_after(self) -> None:
         if isinstance(self.after, str):
@@ -251,7 +251,7 @@ class Pipeline:
             )
         sink = self.sink(name)
         sink.check_dead_letters()
-        for topic in getattr(sink, "allowed", ()):
+        for topic in getattr(sink, "allowed_topics", ()):
             if self.source_of(topic) is not None:
                 why = f"go to topic '{topic}', which the pipeline reads: it would read them again and again"
                 raise refuse("dead_letters", why, "Use another topic.", code="own-output-read")

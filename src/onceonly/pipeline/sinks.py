@@ -233,7 +233,7 @@ class KafkaSink(SinkConfig):
                 code="option-missing",
             )
         self._check_choices()
-        for topic in self.allowed:
+        for topic in self.allowed_topics:
             if not TOPIC.fullmatch(topic):
                 raise refuse(
                     f"topic '{topic}'",
@@ -247,16 +247,16 @@ class KafkaSink(SinkConfig):
         self._check_transactions()
 
     @property
-    def allowed(self) -> tuple[str, ...]:
+    def allowed_topics(self) -> tuple[str, ...]:
         """All topics that it may write to."""
         return (self.topic,) if self.topic else tuple(self.topics)
 
     def targets(self) -> tuple[str, ...]:
-        return tuple(f"topic '{topic}'" for topic in self.allowed)
+        return tuple(f"topic '{topic}'" for topic in self.allowed_topics)
 
     def asset_uris(self) -> tuple[str, ...]:
         cluster = self.connection or (self.bootstrap or "default").split(",")[0]
-        return tuple(f"kafka://{cluster}/{topic}" for topic in self.allowed)
+        return tuple(f"kafka://{cluster}/{topic}" for topic in self.allowed_topics)
 
     def is_late(self, mode: str) -> bool:
         """Return whether its rows are only written at commit, in a pipeline of that mode."""

@@ -43,7 +43,7 @@ class SourceConfig(Protocol):
     def reads(self, topic: str) -> bool:
         """Return whether a topic, or table, of that name is one of those that it reads."""
 
-    def of(self, topic: str) -> SourceConfig:
+    def for_topic(self, topic: str) -> SourceConfig:
         """Return the same source for one of its topics."""
 
     @property
@@ -182,7 +182,7 @@ class KafkaSource:
             return topic == self.topic
         return not topic.startswith(OWN) and re.fullmatch(self.topic_pattern, topic) is not None
 
-    def of(self, topic: str) -> KafkaSource:
+    def for_topic(self, topic: str) -> KafkaSource:
         """Return the same source for one of its topics."""
         return replace(self, topic=topic, topic_pattern=None)
 
@@ -396,7 +396,7 @@ class DeltaSource(Stored):
     def asset_uri(self) -> str:
         return catalogs.table_uri(self.table) if self.table else super().asset_uri
 
-    def of(self, topic: str) -> DeltaSource:
+    def for_topic(self, topic: str) -> DeltaSource:
         return self
 
     @property
@@ -438,7 +438,7 @@ class FileSource(Stored):
         check_limit(self.counts, self.most)
         object.__setattr__(self, "start", check_stored_start(self.start, self.word, "decision"))
 
-    def of(self, topic: str) -> FileSource:
+    def for_topic(self, topic: str) -> FileSource:
         return self
 
     @property

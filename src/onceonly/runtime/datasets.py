@@ -82,7 +82,7 @@ def list_intended_outputs(services: LiveServices, checkpoint: Checkpoint) -> Ite
     """
     for config in Pipeline.from_json(checkpoint.definition).sinks:
         handle = checkpoint.handles.get(config.name, {})
-        allowed_topics = config.allowed if isinstance(config, KafkaSink) else ()
+        allowed_topics = config.allowed_topics if isinstance(config, KafkaSink) else ()
         topics = handle.get("topics") or allowed_topics
         if topics:
             for topic in topics:

@@ -132,7 +132,7 @@ class KafkaReader:
 
     def _reader_of(self, topic: str) -> KafkaReader:
         """Return the reader of one topic: this one, or for a pattern of topics another."""
-        config = self._config.of(topic)
+        config = self._config.for_topic(topic)
         return self if config == self._config else KafkaReader(config, self._kafka, self._root)
 
     def _read_pinned_log(self) -> TopicLog:

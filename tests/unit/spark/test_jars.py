@@ -13,7 +13,7 @@ from onceonly.settings import Settings
 from onceonly.spark import installation, jars
 
 ROOT = Path(__file__).parents[3]
-OURS = [jar.file for jar in jars.listed("spark")]
+OURS = [jar.file for jar in jars.list_jars("spark")]
 
 
 def put(folder: Path, *names: str) -> None:
@@ -31,7 +31,7 @@ def retrieved(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     def retrieve(base: Path, folders: list[str], into: Path, settings: Path) -> None:
         asked.append(folders)
         for folder in folders:
-            put(into / jars._conf(folder), *(jar.file for jar in jars.listed(folder)))
+            put(into / jars._conf(folder), *(jar.file for jar in jars.list_jars(folder)))
 
     monkeypatch.setattr(jars, "_retrieve", retrieve)
     return asked

@@ -47,7 +47,7 @@ def test_the_jars_are_those_of_the_installed_spark(monkeypatch: pytest.MonkeyPat
     """Each series has the same kinds of them, of one Delta, for its own Scala and Spark."""
     for series in jars.series():
         installed(monkeypatch, f"{series}.0")
-        found = {jar.name: jar for jar in jars.listed("spark")}
+        found = {jar.name: jar for jar in jars.list_jars("spark")}
         assert len(found) == 7
         scala, delta = ("2.12", "delta-spark_2.12") if series == "3.5" else ("2.13", f"delta-spark_{series}_2.13")
         assert found[delta].revision == found["delta-storage"].revision
@@ -64,7 +64,7 @@ def test_an_unknown_spark_is_refused_with_those_that_there_are(monkeypatch: pyte
 
 def test_another_spark_s_jars_make_way(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     installed(monkeypatch, "3.5.9")
-    put(tmp_path / "spark", "mine-1.jar", *(jar.file for jar in jars.listed("spark")))
+    put(tmp_path / "spark", "mine-1.jar", *(jar.file for jar in jars.list_jars("spark")))
     installed(monkeypatch, "4.2.0")
     monkeypatch.setattr(jars, "_retrieve", lambda base, folders, into, settings: put(into / "spark-4.2", *ours()))
     jars.fetch(tmp_path, ["spark"])
@@ -72,7 +72,7 @@ def test_another_spark_s_jars_make_way(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def ours() -> list[str]:
-    return [jar.file for jar in jars.listed("spark")]
+    return [jar.file for jar in jars.list_jars("spark")]
 
 
 def test_the_extra_accepts_the_sparks_that_have_jars() -> None:

@@ -19,7 +19,7 @@ PLACE = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9000", "AWS_REGION": "eu-west-1"}
 
 @pytest.fixture
 def fetched(tmp_path: Path) -> Path:
-    put(tmp_path / "s3", *(jar.file for jar in jars.listed("s3")))
+    put(tmp_path / "s3", *(jar.file for jar in jars.list_jars("s3")))
     return tmp_path
 
 
@@ -53,21 +53,21 @@ def test_what_spark_s_own_file_says_stays(fetched: Path) -> None:
 def test_who_has_not_fetched_the_jars_does_not_have_them_on_a_class_path(fetched: Path, tmp_path: Path) -> None:
     with_them = Settings.from_env({"ONCEONLY_JARS": str(fetched)})
     without = Settings.from_env({"ONCEONLY_JARS": str(tmp_path / "other")})
-    assert len(conf(with_them)["spark.jars"].split(",")) == len(jars.listed("s3"))
+    assert len(conf(with_them)["spark.jars"].split(",")) == len(jars.list_jars("s3"))
     assert "spark.jars" not in conf(without)
 
 
 def test_the_jars_are_of_the_hadoop_that_pyspark_brings() -> None:
-    known = {jar.name: jar.revision for jar in jars.listed("s3")}
+    known = {jar.name: jar.revision for jar in jars.list_jars("s3")}
     assert list(jars.ivy_jar().parent.glob(f"hadoop-client-api-{known['hadoop-aws']}.jar"))
-    of_the_sdk = {jar.revision for jar in jars.listed("s3") if jar.org == "software.amazon.awssdk"}
+    of_the_sdk = {jar.revision for jar in jars.list_jars("s3") if jar.org == "software.amazon.awssdk"}
     assert len(of_the_sdk) == 1
 
 
 def test_what_pyspark_brings_is_not_fetched_again() -> None:
     """Two revisions of one library on a class path exclude each other."""
     there = {file.stem.rpartition("-")[0] for file in jars.ivy_jar().parent.glob("*.jar")}
-    assert not [jar.name for jar in jars.listed("s3") if jar.name in there]
+    assert not [jar.name for jar in jars.list_jars("s3") if jar.name in there]
 
 
 @pytest.mark.parametrize("uri", ["s3://lake/x", "s3a://lake/x"])
@@ -97,9 +97,9 @@ def test_a_stage_without_the_jars_says_which(store: Any, said: str) -> None:
 @pytest.mark.parametrize("store", stores.STORES, ids=lambda store: store.folder)
 def test_the_jars_of_each_store_are_found_once_and_of_each_it_is_told(tmp_path: Path, store: Any) -> None:
     for each in stores.STORES:
-        put(tmp_path / each.folder, *(jar.file for jar in jars.listed(each.folder)))
+        put(tmp_path / each.folder, *(jar.file for jar in jars.list_jars(each.folder)))
     names = [Path(jar).name for jar in stores.list_jars(tmp_path)]
-    assert len(names) == len(set(names)) and {jar.file for jar in jars.listed(store.folder)} <= set(names)
+    assert len(names) == len(set(names)) and {jar.file for jar in jars.list_jars(store.folder)} <= set(names)
     assert Settings.from_env({"ONCEONLY_JARS": str(tmp_path)}).spark_jars() == stores.list_jars(tmp_path)
     place = f"{store.schemes[0]}://lake@a.dfs.core.windows.net/x"
     assert stores.find_store(place) is store
@@ -109,14 +109,14 @@ def test_the_jars_of_each_store_are_found_once_and_of_each_it_is_told(tmp_path: 
 
 
 def test_a_key_of_azure_is_looked_up_by_hadoop_itself(tmp_path: Path) -> None:
-    put(tmp_path / "azure", *(jar.file for jar in jars.listed("azure")))
+    put(tmp_path / "azure", *(jar.file for jar in jars.list_jars("azure")))
     env = {"AZURE_STORAGE_ACCOUNT_NAME": "ours", "AZURE_STORAGE_ACCOUNT_KEY": "hidden"}
     name = "spark.hadoop.fs.azure.account.key.ours.dfs.core.windows.net"
     assert stores.conf(tmp_path, env) == {name: "${env.AZURE_STORAGE_ACCOUNT_KEY}"}
 
 
 def test_a_key_file_of_google_is_named(tmp_path: Path) -> None:
-    put(tmp_path / "google", *(jar.file for jar in jars.listed("google")))
+    put(tmp_path / "google", *(jar.file for jar in jars.list_jars("google")))
     said = stores.conf(tmp_path, {"GOOGLE_SERVICE_ACCOUNT": "/keys/lake.json"})
     assert said["spark.hadoop.fs.gs.auth.service.account.json.keyfile"] == "/keys/lake.json"
     assert stores.conf(tmp_path, {})["spark.hadoop.fs.gs.auth.type"] == "APPLICATION_DEFAULT"

@@ -39,7 +39,7 @@ def check(
         notes += _warnings(config, transactions)
     else:
         how = f"{config.guarantee}, without transactions"
-    return [f"{config.name}: writes to {', '.join(config.allowed)} {how}", *notes]
+    return [f"{config.name}: writes to {', '.join(config.allowed_topics)} {how}", *notes]
 
 
 def refuse(config: KafkaSink, transactions: Transactions, connection: KafkaConnection) -> list[str]:
@@ -49,7 +49,7 @@ def refuse(config: KafkaSink, transactions: Transactions, connection: KafkaConne
         InvalidPipeline: a topic is missing, a permission is missing, or the brokers' limits are too low.
         NotCommitted: no broker answers.
     """
-    for name in config.allowed:
+    for name in config.allowed_topics:
         TopicClient(name, connection).describe()  # librdkafka has the best messages about failed connections
     if config.guarantee != "exactly-once":
         return []
@@ -82,8 +82,8 @@ def topics(config: KafkaSink, transactions: Transactions) -> Topics:
     Raises:
         InvalidPipeline: a topic does not exist.
     """
-    partition_counts = transactions.count_partitions(config.allowed)
-    missing = [name for name in config.allowed if name not in partition_counts]
+    partition_counts = transactions.count_partitions(config.allowed_topics)
+    missing = [name for name in config.allowed_topics if name not in partition_counts]
     if missing:
         raise InvalidPipeline(
             f"sink '{config.name}': there is no topic {', '.join(repr(name) for name in missing)}.",
@@ -201,7 +201,7 @@ def _warnings(config: KafkaSink, transactions: Transactions) -> list[str]:
         notes.append(
             f"{config.name}: __transaction_state has {copies} replicas on {brokers} brokers; 3 survive the loss of one"
         )
-    for name in config.allowed:
+    for name in config.allowed_topics:
         settings: Mapping[str, str] = {}
         with suppress(InvalidPipeline):
             settings = transactions.read_topic_config(name)

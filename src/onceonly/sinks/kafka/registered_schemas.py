@@ -133,7 +133,7 @@ def _subjects(config: KafkaSink, part: SchemaPart) -> dict[str, str]:
         )
     patterns = {"topic": "{topic}-{part}", "record": "{record}", "topic-record": "{topic}-{record}"}
     pattern = patterns[config.subjects]
-    return {topic: pattern.format(topic=topic, part=part.name, record=part.record) for topic in config.allowed}
+    return {topic: pattern.format(topic=topic, part=part.name, record=part.record) for topic in config.allowed_topics}
 
 
 # ---- schema files

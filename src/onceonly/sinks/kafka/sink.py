@@ -147,7 +147,10 @@ class KafkaWriter(
 
     def _place(self, transactions: Transactions) -> dict[str, Any]:
         """Return where the rows go: the cluster's id and, by name, those of the topics."""
-        return {"cluster": transactions.read_cluster_id(), "topics": transactions.read_topic_ids(self.config.allowed)}
+        return {
+            "cluster": transactions.read_cluster_id(),
+            "topics": transactions.read_topic_ids(self.config.allowed_topics),
+        }
 
     def _schema_heads(self) -> list[tuple[registered_schemas.SchemaPart, registered_schemas.Heads]]:
         """Return what begins with the id of a schema, and by which; a schema is registered here, if that was chosen."""
@@ -196,7 +199,7 @@ class KafkaWriter(
         """
         if last is None:
             return False
-        comparison = history.compare(transactions, self._connection.bootstrap, self.config.allowed, last)
+        comparison = history.compare(transactions, self._connection.bootstrap, self.config.allowed_topics, last)
         if comparison.answer is not Answer.WENT_BACK:
             histories.require_still_lost(self, last)
             return False
@@ -206,11 +209,11 @@ class KafkaWriter(
 
     def compare(self, last: Publication) -> History:
         with self._transactions() as transactions:
-            return history.compare(transactions, self._connection.bootstrap, self.config.allowed, last)
+            return history.compare(transactions, self._connection.bootstrap, self.config.allowed_topics, last)
 
     def proof_now(self, last: Publication) -> Publication | None:
         with self._transactions() as transactions:
-            return history.proof_now(transactions, self._connection.bootstrap, self.config.allowed, last)
+            return history.proof_now(transactions, self._connection.bootstrap, self.config.allowed_topics, last)
 
     # ---- commit
 
@@ -392,7 +395,7 @@ class KafkaWriter(
         """Return a sentence about the partitions that accept nothing; empty if there is none, or no answer."""
         refusals: list[str] = []
         with suppress(OnceonlyError):
-            refusals = transactions.list_refusing_partitions(self.config.allowed)
+            refusals = transactions.list_refusing_partitions(self.config.allowed_topics)
         if not refusals:
             return ""
         more = ""

@@ -67,7 +67,7 @@ def installed_series() -> str:
     return pyspark_series if pyspark_series in series() else series()[-1]
 
 
-def listed(folder: str) -> list[Jar]:
+def list_jars(folder: str) -> list[Jar]:
     """Return the jars that belong into the folder of that name."""
     return _read_jars(_conf(folder), folder)
 
@@ -105,17 +105,17 @@ def _read_jar_names(folder: str) -> set[str]:
 
 def packages() -> str:
     """Return the line for spark-submit's --packages, or spark.jars.packages."""
-    return ",".join(jar.coordinates for jar in listed("spark"))
+    return ",".join(jar.coordinates for jar in list_jars("spark"))
 
 
 def list_missing(base: Path, folder: str) -> list[Jar]:
     """Return the jars of that folder below `base` that are not there, or not a whole jar."""
-    return [jar for jar in listed(folder) if not zipfile.is_zipfile(base / folder / jar.file)]
+    return [jar for jar in list_jars(folder) if not zipfile.is_zipfile(base / folder / jar.file)]
 
 
 def list_outdated(base: Path, folder: str) -> list[Path]:
     """Return files of other revisions of what is listed, and for another Spark: with two of one jar, neither works."""
-    current_files = {jar.file for jar in listed(folder)}
+    current_files = {jar.file for jar in list_jars(folder)}
     names = "|".join(rf"{re.escape(name)}-\d[\w.-]*\.jar" for name in _read_jar_names(folder))
     pattern = re.compile(names)
     outdated_files = []
