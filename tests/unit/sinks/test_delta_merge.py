@@ -226,7 +226,7 @@ def test_a_try_after_another_writer_reads_and_copies_only_what_is_new(
             append(lake, [3 if len(tries) == 2 else 10 + len(tries)])
         commit_(*given, **more)
 
-    monkeypatch.setattr(merge, "_look_into", lambda *given: looked.append(1) or look(*given))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(merge, "_match_changes", lambda *given: looked.append(1) or look(*given))  # type: ignore[func-returns-value]
     monkeypatch.setattr(merge, "_write", lambda *given: written.append(1) or write(*given))  # type: ignore[func-returns-value]
     monkeypatch.setattr(commits, "commit_entry", commit_files)
     assert commit(lake, handle, 2)["older"] == 1
