@@ -28,8 +28,13 @@ def entry_name(version: int) -> str:
 
 
 def entry_path(version: int) -> str:
-    """Return the path of the log entry of a version. Below 0: a path before all of them."""
-    return f"{LOG_FOLDER}/{entry_name(version)}" if version >= 0 else f"{LOG_FOLDER}/"
+    """Return the path of the log entry of a version. No file has that of a version below 0."""
+    return f"{LOG_FOLDER}/{entry_name(version)}"
+
+
+def path_before_entry(version: int) -> str:
+    """Return a path behind which a listing begins with the log entry of that version."""
+    return entry_path(version - 1) if version > 0 else f"{LOG_FOLDER}/"
 
 
 def checkpoint_path(version: int) -> str:
@@ -97,7 +102,7 @@ def list_recent(files: Objects) -> list[ListedObject]:
         return first_page
     last_checkpoint = _read_last_checkpoint(files)
     if last_checkpoint is not None:
-        later = files.list_objects(LOG_FOLDER, after=entry_path(last_checkpoint - 1))
+        later = files.list_objects(LOG_FOLDER, after=path_before_entry(last_checkpoint))
         if any(find_checkpoint_version(obj.name) == last_checkpoint for obj in later):
             return later
     # No log checkpoint is named, or the named one is missing, or of another log than this: list the rest.

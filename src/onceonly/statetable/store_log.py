@@ -148,7 +148,7 @@ class StoreLog:
         """List the newest entry that is known and those behind it, in one request; False: it is another log."""
         memory = self._memory
         newest_path = log_files.entry_path(memory.newest)
-        listing = self.files.list_objects(log_files.LOG_FOLDER, after=log_files.entry_path(memory.newest - 1))
+        listing = self.files.list_objects(log_files.LOG_FOLDER, after=log_files.path_before_entry(memory.newest))
         newest_file = next((file for file in listing if file.path == newest_path), None)
         if newest_file is None or newest_file.tag != memory.tag:
             return False

@@ -218,7 +218,7 @@ def test_a_try_after_another_writer_reads_and_copies_only_what_is_new(
 ) -> None:
     publish(lake, 1, change(1, 1), change(2, 1))
     handle, looked, written, tries = lake.stage(transaction(2), [change(1, 2), change(3, 1)]), [], [], []
-    look, write, commit_ = merge._look_into, merge._write, commits.commit_entry
+    look, write, commit_ = merge._match_changes, merge._write, commits.commit_entry
 
     def commit_files(*given: Any, **more: Any) -> None:
         tries.append(1)
