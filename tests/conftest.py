@@ -16,6 +16,7 @@ from integration.services import s3 as s3_server
 from patience import PATIENCE
 
 from onceonly.dev.services import Services
+from onceonly.dev.services.kafka import KafkaBroker
 from onceonly.dev.services.service import Service
 from onceonly.dev.services.spark import TOKEN, SparkConnect
 
@@ -27,12 +28,15 @@ settings.register_profile("onceonly", deadline=None)  # no test depends on speed
 settings.load_profile("onceonly")
 
 HOME = pytest.StashKey[Path]()
+SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # less to compile and to collect: an eighth of the work
 LONG = ("test_tutorial.py", "test_wheel.py")  # one test of minutes each: begun first
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Where the services of this run live, which may start slowly; and SIGTERM runs the teardown, as Ctrl-C does."""
     Service.seconds_to_start = SparkConnect.seconds_to_start = PATIENCE
+    SparkConnect.java_options = SHORT_LIVED
+    KafkaBroker.java_options = (*KafkaBroker.java_options, *SHORT_LIVED)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     given: dict[str, str] | None = getattr(config, "workerinput", None)
     config.stash[HOME] = Path(given["services"] if given else tempfile.mkdtemp(prefix="onceonly-tests-"))

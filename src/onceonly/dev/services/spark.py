@@ -28,12 +28,15 @@ class SparkConnect(Service):
     port_variable = "ONCEONLY_SPARK_PORT"
     default_port = 15002
     seconds_to_start = 240.0
+    java_options: Sequence[str] = ()
 
     def command(self, port: int) -> Sequence[str]:
         """Return the command of the server in the foreground, by spark-class: the scripts in sbin would detach it."""
         self._draw_token()
         command = [f"{spark_home()}/bin/spark-class", "org.apache.spark.deploy.SparkSubmit", "--class", SERVER]
         command += ["--master", "local[*]", "--driver-memory", os.environ.get("ONCEONLY_SPARK_MEMORY", "2g")]
+        if self.java_options:
+            command += ["--driver-java-options", " ".join(self.java_options)]
         command += ["--driver-class-path", os.pathsep.join(jvm.list_jars(self._jars))]
         store_jars = stores.list_jars(self._jars)
         if store_jars:
