@@ -117,7 +117,7 @@ class TableLog:
         """Return the SHA-256 of that log entry; None: it is no longer there."""
         if not isinstance(self._files, StoredLog):
             return read_digest(self.uri, version)
-        entry = self._files.objects_by_name.get(f"{version:020}.json")
+        entry = self._files.objects_by_name.get(log_files.entry_name(version))
         if entry is None:
             return read_digest(self.uri, version)
         try:
@@ -163,7 +163,9 @@ def open_log(uri: str) -> TableLog:
 
 def open_snapshot(uri: str) -> table_snapshot.Table | None:
     """Open the table there, as an append has to know it; None: there is none."""
-    return table_files.open_table(uri) if local_path(uri) else read_snapshot(uri)
+    if local_path(uri):
+        return table_files.open_table(uri)
+    return read_snapshot(uri)
 
 
 def read_snapshot(uri: str) -> TableSnapshot | None:
@@ -178,7 +180,7 @@ def read_snapshot(uri: str) -> TableSnapshot | None:
         if newest < 0:
             return None
         summary = _read_backwards(stored, newest)
-        entry = stored.objects_by_name.get(f"{newest:020}.json")
+        entry = stored.objects_by_name.get(log_files.entry_name(newest))
         if missing := set(TABLE_ACTIONS) - set(summary.actions):
             raise ValueError(f"it does not tell {sorted(missing)}")
         digest = hashlib.sha256(stored.files.read(entry.path, entry.tag)).hexdigest() if entry else None
@@ -202,7 +204,7 @@ def read_txn_versions(uri: str, app_id: str) -> Iterator[tuple[int, int]]:
             files = StoredLog(uri, complete=True)
             names = set(files.objects_by_name)
         for version in range(log_files.find_newest_version(names), -1, -1):
-            if f"{version:020}.json" not in names:
+            if log_files.entry_name(version) not in names:
                 return
             for action in _read_actions(files, log_files.entry_path(version)):
                 txn = action.get("txn")
@@ -217,7 +219,9 @@ def read_txn_versions(uri: str, app_id: str) -> Iterator[tuple[int, int]]:
 def summarize_for_commit(before: TableSnapshot, app_id: str, version: int) -> dict[str, Any]:
     """Return what a commit after that look, with that transaction, says of the table; nothing, if it is much."""
     table_summary = {**before.actions, "txns": {**before.txns, app_id: version}}
-    return {TABLE_KEY: table_summary} if len(json.dumps(table_summary)) <= MAX_SUMMARY_BYTES else {}
+    if len(json.dumps(table_summary)) > MAX_SUMMARY_BYTES:
+        return {}
+    return {TABLE_KEY: table_summary}
 
 
 def _read_backwards(stored: StoredLog, newest: int) -> LogSummary:
@@ -266,7 +270,7 @@ def _read_forwards(files: Files, names: list[str], newest: int) -> LogSummary:
         FileNotFoundError: an entry is missing, or was cleaned up since the log was listed.
     """
     start, parts = log_files.find_last_checkpoint(names)
-    entries = [f"{version:020}.json" for version in range(start + 1, newest + 1)]
+    entries = [log_files.entry_name(version) for version in range(start + 1, newest + 1)]
     actions: list[dict[str, Any]] = []
     with ThreadPoolExecutor(MAX_PARALLEL_READS) as pool:
         for file_actions in pool.map(
@@ -305,7 +309,9 @@ def _has_marker(line: bytes) -> bool:
 
 
 def _read_lines(files: Files, path: str) -> Iterator[bytes]:
-    return files.read_lines(path) if isinstance(files, StoredLog) else table_files.read_lines(files, path)
+    if isinstance(files, StoredLog):
+        return files.read_lines(path)
+    return table_files.read_lines(files, path)
 
 
 def _refuse_unreadable(uri: str, error: Exception) -> OutcomeUnknown:

@@ -78,7 +78,9 @@ def read_proof(uri: str, handle: Handle, decision: int) -> dict[str, Any]:
     """
     number = txn_identifiers.txn_version(decision, handle["folder"])
     version = find_published_version(uri, handle["app_id"], number)
-    digest = None if version is None else log_summary.read_digest(uri, version)
+    digest = None
+    if version is not None:
+        digest = log_summary.read_digest(uri, version)
     return make_proof(uri, handle["table_id"], version, digest, handle["app_id"], number)
 
 
@@ -212,7 +214,9 @@ def _find_difference(table_log: log_summary.TableLog, summary: log_summary.LogSu
         return (
             f"it shows decision {txn_identifiers.decision_of(number)}, and decision {last.decision} was published to it"
         )
-    digest_now = table_log.read_digest(version) if version is not None and digest else None
+    digest_now = None
+    if version is not None and digest:
+        digest_now = table_log.read_digest(version)
     if digest_now is not None:
         return "" if digest_now == digest else f"its version {version} is another commit than the one that published"
     # The log entry has expired: only the transaction number is left, which outlives it unless the table expires it.

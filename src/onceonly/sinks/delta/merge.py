@@ -132,7 +132,9 @@ def compute(target: DeltaTable, uri: str, handle: Handle, adds: list[dict[str, A
         parts = [_rows_to_keep(table, fragment, applied, handle) for fragment in rewritten]
         if older and len(applied):  # only some of the changes apply, so the staged files cannot be added as they are
             parts += [_changes_to_apply(table, fragment, applied, handle) for fragment in staged.get_fragments()]
-        new_adds = _write(target, uri, handle["folder"], table.schema, parts) if parts else []
+        new_adds = []
+        if parts:
+            new_adds = _write(target, uri, handle["folder"], table.schema, parts)
         cache.copied = paths, numbers, new_adds
     if not older:
         new_adds = [*new_adds, *staged_table.to_target_adds(adds, staged_table.rows_folder(handle), target)]

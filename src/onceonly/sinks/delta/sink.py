@@ -400,11 +400,11 @@ class DeltaWriter(
         return strict_reader(spark).format("delta").load(uri)
 
     def columns(self) -> list[str] | None:
-        target = None if self.config.add_columns else table_files.open_table(self.uri)
+        target = target_table.open_with_fixed_columns(self.config, self.uri)
         return table_snapshot.column_names(target) if target else None
 
     def types(self) -> Mapping[str, Any] | None:
-        target = None if self.config.add_columns else table_files.open_table(self.uri)
+        target = target_table.open_with_fixed_columns(self.config, self.uri)
         return json.loads(target.schema().to_json()) if target else None
 
     def _open_target(self, handle: Handle, last: Publication | None) -> DeltaTable:

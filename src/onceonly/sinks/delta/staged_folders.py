@@ -78,7 +78,9 @@ def _settle_stored(files: Objects, own: OwnPath) -> None:
     contents = _names(paths, own.name)
     logs = [path for path in paths if f"/{LOG_FOLDER}/" in path]
     if not contents - {MARK, LOG_FOLDER}:
-        return _delete_marked(own) if folders.is_marked_store(own.root) else files.unlink(paths)
+        if folders.is_marked_store(own.root):
+            return _delete_marked(own)
+        return files.unlink(paths)
     if MARK not in contents:
         files.write(f"{own.name}/{MARK}", SETTLED.encode())
     files.unlink(logs)
@@ -185,7 +187,9 @@ def _delete_marked(own: OwnPath) -> None:
 def has_reference(uri: str, folder: str) -> bool:
     """Return whether the table refers to the folder, or has since it was staged."""
     in_log = _find_in_entries(uri, folder)
-    return _is_in_files(uri, folder) if in_log is None else in_log
+    if in_log is None:
+        return _is_in_files(uri, folder)
+    return in_log
 
 
 def _find_in_entries(uri: str, folder: str) -> bool | None:
@@ -221,7 +225,7 @@ def _list_versions_since(uri: str, identity: dict[str, Any] | None) -> range | N
     if identity is None or newest - identity["version"] > MAX_ENTRIES_SEARCHED:
         return None
     versions = range(identity["version"] + 1, newest + 1)
-    return versions if {f"{version:020}.json" for version in versions} <= set(names) else None
+    return versions if set(map(log_files.entry_name, versions)) <= set(names) else None
 
 
 def _has_folder(files: pafs.FileSystem, version: int, folder: str) -> bool:

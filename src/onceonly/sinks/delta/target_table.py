@@ -80,6 +80,13 @@ def open_existing(
     return table
 
 
+def open_with_fixed_columns(config: DeltaSink, uri: str) -> DeltaTable | None:
+    """Open the table at `uri`, if there is one and the sink adds no columns to it."""
+    if config.add_columns:
+        return None
+    return table_files.open_table(uri)
+
+
 def check(config: DeltaSink, table: table_snapshot.Table) -> None:
     """Refuse a table that the sink cannot write to as its configuration says. Raises InvalidPipeline."""
     table_id = str(table.metadata().id) if config.table else None
