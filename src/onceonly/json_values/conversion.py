@@ -80,7 +80,7 @@ def converter(type_: Any) -> Convert:
     Raises, that function:
         Unlike: the value is no value of that type.
     """
-    kind = type_["type"] if isinstance(type_, Mapping) else _type_name(type_)
+    kind = _type_name(type_)
     match kind:
         case "struct":
             return _struct_converter(type_["fields"])
@@ -363,9 +363,11 @@ def _offset_micros(zone: str) -> int:
 # ---- names
 
 
-def _type_name(type_: str) -> str:
-    """Return the type without its parameters: "decimal" of "decimal(10,2)"."""
-    return type_.partition("(")[0]
+def _type_name(type_: Any) -> str:
+    """Return the type without its parameters and parts: "decimal" of "decimal(10,2)"."""
+    if isinstance(type_, Mapping):
+        return str(type_["type"])
+    return str(type_).partition("(")[0]
 
 
 def _with_article(type_: str) -> str:

@@ -111,7 +111,7 @@ class Cluster:
             f"topic '{topic}' cannot be described on {self._client.address}.",
             "It does not exist, or DescribeConfigs is not granted to this client.",
             "Create the topic, correct its name, or grant DescribeConfigs on it. Nothing was published.",
-            code="kafka-access-denied",
+            code="topic-not-describable",
         )
 
     # --- the cluster

@@ -107,6 +107,9 @@ def read_epoch_ends(client: BrokerClient, topic: Topic, epochs: Mapping[int, int
 def compare(client: BrokerClient, topic: Topic, ends: Mapping[int, int], marks: Mapping[int, Batch]) -> Comparison:
     """Compare the logs with the batches that ended them once. If one no longer exists, its leader epoch's end decides.
 
+    The answer is valid for the moment of the reading: a log can be cut off later, and a copy of it can be restored.
+    Of a partition in `unknown` there is no evidence left, for or against.
+
     Args:
         ends: the offset that each log had reached then, by partition.
         marks: the batch that held the last offset below it, by partition.

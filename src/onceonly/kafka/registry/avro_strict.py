@@ -73,5 +73,7 @@ def _record_of_parts(node: Node, numbers: Iterator[int]) -> Any:
 
 
 def _record(fields: list[tuple[str, Any]], numbers: Iterator[int]) -> Any:
-    field_schemas = [{"name": name, "type": kind} for name, kind in fields]
+    field_schemas = []
+    for name, kind in fields:
+        field_schemas.append({"name": name, "type": kind})
     return {"type": "record", "name": f"Record{next(numbers)}", "fields": field_schemas}

@@ -141,13 +141,14 @@ def _files(schema: Schema, name: str) -> Iterator[tuple[str, Any]]:
     """Yield the name and descriptor of the schema's file and of all that it imports; those first that others import."""
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
+    references = set()
     for imported, other in schema.references:
+        references.add(imported)
         yield from _files(other, imported)
     try:
         file = FileDescriptorProto.FromString(base64.b64decode(schema.text, validate=True))
     except Exception as error:
         raise Unusable(f"schema {schema.id} is not compiled: the registry does not know format=serialized") from error
-    references = {imported for imported, _ in schema.references}
     for imported in set(file.dependency) - references:
         yield from _common_files(imported)
     file.name = name
