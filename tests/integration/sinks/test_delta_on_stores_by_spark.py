@@ -19,7 +19,8 @@ from onceonly.delta import txn_identifiers
 from onceonly.pipeline.sinks import DeltaSink, Merge, StateSink
 from onceonly.pipeline.sources import DeltaSource
 from onceonly.sinks.delta.sink import DeltaWriter
-from onceonly.sinks.state.sink import MAX_RUNS, StateWriter
+from onceonly.sinks.state.runs import MAX_RUNS
+from onceonly.sinks.state.sink import StateWriter
 from onceonly.sources.delta import DeltaReader
 from onceonly.storage.paths import spark_uri
 from onceonly.testing.fakes import FakeReceipts

@@ -15,7 +15,8 @@ from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.checkpoint.sink import Changes
 from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.pipeline.sinks import StateSink
-from onceonly.sinks.state.sink import DONE, MAX_RUNS, StateWriter
+from onceonly.sinks.state.runs import MAX_RUNS
+from onceonly.sinks.state.sink import DONE, StateWriter
 from onceonly.testing.fakes import FakeReceipts
 
 pytestmark = pytest.mark.integration

@@ -25,8 +25,8 @@ from onceonly.errors import (
     TargetWentBack,
 )
 from onceonly.pipeline.sinks import StateSink
-from onceonly.sinks.state import history
 from onceonly.sinks.state.history import DONE
+from onceonly.sinks.state.runs import describe_files
 from onceonly.sinks.state.sink import StateWriter
 from onceonly.storage import folders
 from onceonly.testing.fakes import FakeReceipts
@@ -58,7 +58,7 @@ class Memory:
         folder.mkdir(parents=True)
         (folder / "_SUCCESS").touch()
         (folder / f"part-{epoch}.parquet").write_text("row" * epoch)
-        run = {"folder": name, "rows": 1, **history.content(folders.Folders(str(self.root)), name)}
+        run = {"folder": name, "rows": 1, **describe_files(folders.Folders(str(self.root)), name)}
         runs = [*(self.before["runs"] if self.before else []), run]
         of_state = {"schema": CONFIG.schema, "key": ["page"], "retired": [], "forget": []}
         return {"kind": "state", "txn": transaction(epoch, attempt).name, **of_state, "runs": runs, "rows": 1}

@@ -6,6 +6,7 @@ A run is a folder, `changes` or `merged`, in the folder of a transaction.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from onceonly.checkpoint.model import Handle, Transaction
@@ -13,6 +14,35 @@ from onceonly.checkpoint.transaction_names import parse_transaction
 from onceonly.sinks.staging.handles import damaged_handle
 
 KINDS = ("changes", "merged")
+
+
+@dataclass(frozen=True)
+class StateHandle:
+    """A parsed handle.
+
+    Args:
+        txn: that staged it; None: a rewind, for which nothing was staged.
+        runs: of the state, oldest first.
+        to_delete: transactions whose folders are deleted after this one is published.
+        rows: how many keys it changed.
+    """
+
+    txn: Transaction | None
+    runs: tuple[dict[str, Any], ...]
+    to_delete: tuple[Transaction, ...]
+    rows: int
+
+
+def parse(sink: str, handle: Handle) -> StateHandle:
+    """Parse the handle of a sink.
+
+    Raises:
+        CannotPublish: a name is not that of a transaction or of a run of this sink, or the handle itself needs a folder
+            that it names as one to delete.
+    """
+    to_delete = tuple(transactions_to_delete(sink, handle))
+    txn = None if handle["txn"] is None else transaction(sink, handle["txn"])
+    return StateHandle(txn, tuple(runs(sink, handle)), to_delete, int(handle["rows"]))
 
 
 def transaction(sink: str, name: object) -> Transaction:

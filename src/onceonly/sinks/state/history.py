@@ -1,61 +1,37 @@
-"""The runs of a state as they were written, and by which of them its folder can be recognised later."""
+"""Whether a folder still has the state that was published to it, by the newest run of the last publication."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from onceonly.checkpoint.model import Handle, Transaction
+from onceonly.checkpoint.model import Transaction
 from onceonly.checkpoint.sink import Answer, History, Publication
 from onceonly.checkpoint.transaction_names import list_transactions
-from onceonly.sinks.state import handle as staterun
+from onceonly.sinks.state import runs
+from onceonly.sinks.state.runs import Run
 from onceonly.storage.folders import Folders
-from onceonly.storage.interface import MAX_PARALLEL_REQUESTS
 from onceonly.storage.local import LocalFiles
 from onceonly.storage.own_paths import is_transaction
 from onceonly.storage.paths import local_path
 
 DONE = "_published"  # marks the folder of a published transaction
 MAX_TRANSACTIONS_READ = 64  # published ones that are read for the last decision that a folder shows
-Run = Mapping[str, Any]
 
 
-def content(folders: Folders, name: str) -> dict[str, Any]:
-    """Return what a run is recognised by: how many files it has, their bytes, and a digest of names and sizes."""
-    sizes = folders.list_files(name)
-    lines = "".join(f"{path} {size}\n" for path, size in sorted(sizes.items()))
-    digest = hashlib.sha256(lines.encode()).hexdigest()
-    return {"files": len(sizes), "bytes": sum(sizes.values()), "listing": digest}
-
-
-def changed_runs(folders: Folders, runs: Iterable[Run]) -> list[Run]:
-    """Return the runs that are not there as they were written."""
-
-    def is_changed(run: Run) -> bool:
-        return bool(content(folders, run["folder"])["listing"] != run["listing"])
-
-    all_runs = list(runs)
-    with ThreadPoolExecutor(MAX_PARALLEL_REQUESTS) as pool:
-        answers = pool.map(is_changed, all_runs)
-        return [run for run, changed in zip(all_runs, answers, strict=True) if changed]
-
-
-def proof(folders: Folders, sink: str, handle: Handle, prefix: str) -> dict[str, Any]:
+def proof(folders: Folders, state_runs: Sequence[Run], prefix: str) -> dict[str, Any]:
     """Return the proof of a publication: the place, whose it is, and the newest run of the state; None: it is empty."""
-    runs = staterun.runs(sink, handle)
     newest = None
-    if runs:
-        newest = {"folder": runs[-1]["folder"], "listing": runs[-1]["listing"]}
+    if state_runs:
+        newest = {"folder": state_runs[-1]["folder"], "listing": state_runs[-1]["listing"]}
     return {"target": folders.uri, "prefix": prefix, "run": newest}
 
 
 def compare(folders: Folders, last: Publication) -> History:
     """Look for the newest run of the last publication. The run decides, and not the path, which may have changed."""
     run = last.proof["run"]
-    if folders.exists() and (run is None or not changed_runs(folders, [run])):
+    if folders.exists() and (run is None or not runs.find_changed_runs(folders, [run])):
         return History(Answer.SAME)
     if not _is_same(str(last.proof["target"]), folders.uri):
         return History(Answer.ELSEWHERE, f"it was published to {last.proof['target']}, and this is {folders.uri}")
@@ -81,7 +57,7 @@ def proof_now(folders: Folders, last: Publication) -> Publication | None:
     folder = f"{txn.name}/merged"
     if not folders.has(folder):
         folder = f"{txn.name}/changes"
-    run = {"folder": folder, "listing": content(folders, folder)["listing"]}
+    run = {"folder": folder, "listing": runs.describe_files(folders, folder)["listing"]}
     return Publication(txn.epoch, decision, {"target": folders.uri, "prefix": prefix, "run": run})
 
 

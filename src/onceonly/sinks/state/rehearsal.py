@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
-from onceonly.checkpoint.model import Handle, Transaction
+from onceonly.checkpoint.model import Transaction
 from onceonly.errors import ActionNeeded, NotCommitted, StageAgain
-from onceonly.sinks.state import handle as staterun
-from onceonly.sinks.state import history
+from onceonly.sinks.state.handle import StateHandle
+from onceonly.sinks.state.runs import find_changed_runs
 from onceonly.storage.folders import Folders
 from onceonly.storage.local import PERMISSIONS, LocalFiles
 from onceonly.storage.paths import local_path
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 UNDECIDED = "Nothing was decided or published, and what is staged is kept."
 
 
-def rehearse(folders: Folders, sink: str, txn: Transaction, handle: Handle, forget: Iterable[Transaction]) -> None:
+def rehearse(folders: Folders, txn: Transaction, handle: StateHandle) -> None:
     """Go through a commit. It marks nothing.
 
     Raises:
@@ -29,21 +25,20 @@ def rehearse(folders: Folders, sink: str, txn: Transaction, handle: Handle, forg
         ActionNeeded: an earlier run is missing, or this process may not publish there.
         NotCommitted: no answer.
     """
-    with explain_errors(folders, sink, txn.pipeline):
+    with explain_errors(folders, txn.sink, txn.pipeline):
         if not folders.list_names():
             why = f"{folders.uri} is missing or empty. Perhaps its volume is not mounted."
-            raise _action(sink, txn.pipeline, why, "Mount it.", "target-missing")
-        _check_runs(folders, sink, txn, handle)
+            raise _action(txn.sink, txn.pipeline, why, "Mount it.", "target-missing")
+        _check_runs(folders, txn, handle)
         folders.check_mark(txn.name)
-        for old in forget:
+        for old in handle.to_delete:
             _check_removal(folders, old)
 
 
-def _check_runs(folders: Folders, sink: str, txn: Transaction, handle: Handle) -> None:
-    runs = staterun.runs(sink, handle)
+def _check_runs(folders: Folders, txn: Transaction, handle: StateHandle) -> None:
     own: list[str] = []
     earlier: list[str] = []
-    for run in history.changed_runs(folders, runs):
+    for run in find_changed_runs(folders, handle.runs):
         path = folders.path(run["folder"])
         if path.startswith(f"{folders.path(txn.name)}/"):
             own.append(path)
@@ -52,10 +47,10 @@ def _check_runs(folders: Folders, sink: str, txn: Transaction, handle: Handle) -
     if earlier:
         why = f"{earlier[0]} is missing, or has other files than were written. An earlier checkpoint wrote it."
         todo = "Restore it, or go back to an epoch whose state is there (onceonly rewind)."
-        raise _action(sink, txn.pipeline, why, todo, "state-run-missing")
+        raise _action(txn.sink, txn.pipeline, why, todo, "state-run-missing")
     if own or not folders.has(txn.name):
         raise StageAgain(
-            f"sink '{sink}': the staged state no longer exists, or has changed.",
+            f"sink '{txn.sink}': the staged state no longer exists, or has changed.",
             f"{folders.path(txn.name)} is missing, or has other files than were written.",
             "It is staged again, if this attempt is aborted.",
             "staged-files-missing",

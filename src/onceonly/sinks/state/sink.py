@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import reduce
 from typing import Any
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
@@ -29,22 +28,19 @@ from onceonly.checkpoint.sink import (
     cannot_take_back,
 )
 from onceonly.checkpoint.transaction_names import list_transactions, parse_transaction
-from onceonly.counts import count
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, OutcomeUnknown, StateBehind
 from onceonly.pipeline.sinks import StateSink
 from onceonly.sinks.context import Context
-from onceonly.sinks.staging import handles, spark_files
+from onceonly.sinks.staging import handles
 from onceonly.sinks.staging import history as histories
 from onceonly.sinks.staging.handles import refuse_before_decision
 from onceonly.sinks.state import handle as staterun
 from onceonly.sinks.state import history, rehearsal
+from onceonly.sinks.state.handle import StateHandle
 from onceonly.sinks.state.history import DONE
-from onceonly.spark.strict_reading import require_rows, strict_reader
+from onceonly.sinks.state.runs import RunFiles, count_to_merge, find_changed_runs
 from onceonly.storage.folders import Folders
-from onceonly.storage.local import LocalFiles
-from onceonly.storage.paths import local_path
 
-MAX_RUNS = 8  # before the newest are merged
 KEPT_CHECKPOINTS = 100  # for which a merged run is kept, because readers of an older state may need it
 GIVEN_UP = "_given_up"  # marks the folder of a transaction that was given up
 NOTE = "onceonly.note"  # key in the metadata of a changed column: a sentence for people, such as that of `windows`
@@ -63,6 +59,7 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
 
     def __init__(self, config: StateSink, uri: str) -> None:
         self.name, self.config, self._folders = config.name, config, Folders(uri)
+        self._run_files = RunFiles(config, self._folders)
 
     @classmethod
     def make(cls, config: StateSink, context: Context) -> StateWriter:
@@ -75,25 +72,25 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
         """Return the state after the handle `before`, as a DataFrame of the schema; empty for None."""
         self._check_same_shape(before)
         runs = self._runs(before)
-        state = self._merge(spark, runs).where("NOT _deleted").drop("_deleted", "_epoch")
+        state = self._run_files.merge(spark, runs).where("NOT _deleted").drop("_deleted", "_epoch")
         for name, metadata in _metadata(before).items():
             state = state.withMetadata(name, metadata)
         return state
 
     def stage(self, txn: Transaction, rows: Changes) -> Handle:
         """Write the changes as a new run, merged with the newest runs if there are many. The handle lists all runs."""
-        changes, before = self._conform(rows.rows, txn.epoch), rows.before
+        changes, before = self._run_files.conform(rows.rows, txn.epoch), rows.before
         runs = self._runs(before)
-        new_run = self._write(changes, f"{txn.name}/changes")
-        self._check_keys(changes.sparkSession, new_run)
+        new_run = self._run_files.write(changes, f"{txn.name}/changes")
+        self._run_files.check_keys(changes.sparkSession, new_run)
         changed_keys = new_run["rows"]
-        older = len(runs) - self._count_to_merge(runs, changed_keys)
+        older = len(runs) - count_to_merge(runs, changed_keys)
         unmerged, merged = runs[:older], runs[older:]
         if merged:
-            rows_of_merged = self._merge(changes.sparkSession, [*merged, new_run])
+            rows_of_merged = self._run_files.merge(changes.sparkSession, [*merged, new_run])
             if not unmerged:  # the first run has no deleted rows
                 rows_of_merged = rows_of_merged.where("NOT _deleted")
-            new_run = self._write(rows_of_merged, f"{txn.name}/merged")
+            new_run = self._run_files.write(rows_of_merged, f"{txn.name}/merged")
             self._folders.delete(f"{txn.name}/changes")  # included in `merged`
         retired, forget = self._retire(before, merged, txn.epoch)
         handle: dict[str, Any] = {
@@ -129,17 +126,17 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
 
     def rehearse(self, handle: Handle, decision: int, last: Publication | None = None) -> Handle:
         """Look at every run that makes up the state, and try a mark. Raises as `commit` and `rehearsal.rehearse`."""
-        to_delete = staterun.transactions_to_delete(self.name, handle)
-        if handle["txn"] is None:  # a rewind begins with the decision
+        state_handle = staterun.parse(self.name, handle)
+        txn = state_handle.txn
+        if txn is None:  # a rewind begins with the decision
             return handle
-        txn = staterun.transaction(self.name, handle["txn"])
         with rehearsal.explain_errors(self._folders, self.name, txn.pipeline):
             if self._is_marked(txn, DONE):
                 return handle
             self._refuse_given_up(txn)
             self._refuse_behind(txn)
             histories.require(self, last)
-        rehearsal.rehearse(self._folders, self.name, txn, handle, to_delete)
+        rehearsal.rehearse(self._folders, txn, state_handle)
         return handle
 
     def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
@@ -151,29 +148,29 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
             TargetWentBack: the folder lacks the last published run.
             CannotPublish: the staged state no longer exists, or the handle is damaged.
         """
-        to_delete = staterun.transactions_to_delete(self.name, handle)
-        if handle["txn"] is None:
-            return self._rewind(handle, to_delete, last)
-        txn = staterun.transaction(self.name, handle["txn"])
-        already = self._publish(txn, handle, decision, last)
-        self._delete_folders(to_delete)
-        return Outcome(already, {"rows": handle["rows"]}, history.proof(self._folders, self.name, handle, txn.prefix))
+        state_handle = staterun.parse(self.name, handle)
+        txn = state_handle.txn
+        if txn is None:
+            return self._rewind(state_handle, last)
+        already = self._publish(txn, state_handle, decision, last)
+        self._delete_folders(state_handle.to_delete)
+        proof = history.proof(self._folders, state_handle.runs, txn.prefix)
+        return Outcome(already, {"rows": state_handle.rows}, proof)
 
-    def _rewind(self, handle: Handle, to_delete: list[Transaction], last: Publication | None) -> Outcome:
+    def _rewind(self, handle: StateHandle, last: Publication | None) -> Outcome:
         """Publish a rewind, for which nothing was staged.
 
         Its first try may have deleted the last published run already.
         """
-        if last and not self._is_of_any(last.proof.get("run"), to_delete):
+        if last and not self._is_of_any(last.proof.get("run"), handle.to_delete):
             histories.require(self, last)
-        runs = staterun.runs(self.name, handle)
-        if changed := history.changed_runs(self._folders, runs):
-            raise self._run_missing(self._folders.path(changed[0]["folder"]), "Restore it and recover.")
+        self._require_runs(handle)
         if last and not self._folders.exists():
             raise self._run_missing(self._folders.uri, "Mount or restore it and recover.")
-        self._delete_folders(to_delete)
-        owners = [staterun.transaction(self.name, run["folder"].split("/")[0]) for run in runs] + to_delete
-        proof = history.proof(self._folders, self.name, handle, owners[0].prefix) if owners else {}
+        self._delete_folders(handle.to_delete)
+        owners = [staterun.transaction(self.name, run["folder"].split("/")[0]) for run in handle.runs]
+        owners += handle.to_delete
+        proof = history.proof(self._folders, handle.runs, owners[0].prefix) if owners else {}
         return Outcome(detail={"rows": 0}, proof=proof)
 
     @staticmethod
@@ -182,6 +179,12 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
         if not run:
             return False
         return any(run["folder"].split("/")[0] == txn.name for txn in transactions)
+
+    def _require_runs(self, handle: StateHandle) -> None:
+        """Raise CannotPublish unless all runs of the state are as they were written."""
+        changed = find_changed_runs(self._folders, handle.runs)
+        if changed:
+            raise self._run_missing(self._folders.path(changed[0]["folder"]), "Restore it and recover.")
 
     def _run_missing(self, path: str, todo: str) -> CannotPublish:
         what = f"sink '{self.name}': a part of the state no longer exists."
@@ -207,7 +210,7 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
             "no-answer",
         )
 
-    def _publish(self, txn: Transaction, handle: Handle, decision: int, last: Publication | None) -> bool:
+    def _publish(self, txn: Transaction, handle: StateHandle, decision: int, last: Publication | None) -> bool:
         """Mark the folder of the transaction as published. Returns whether it was already."""
         if self._is_marked(txn, DONE):
             return True
@@ -222,8 +225,7 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
             )
         self._refuse_given_up(txn)
         self._refuse_behind(txn)
-        if changed := history.changed_runs(self._folders, staterun.runs(self.name, handle)):
-            raise self._run_missing(self._folders.path(changed[0]["folder"]), "Restore it and recover.")
+        self._require_runs(handle)
         return not self._folders.create_mark(f"{txn.name}/{DONE}", json.dumps({"decision": decision}))
 
     def _refuse_given_up(self, txn: Transaction) -> None:
@@ -252,7 +254,7 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
                     code="state-behind",
                 )
 
-    def _delete_folders(self, transactions: list[Transaction]) -> None:
+    def _delete_folders(self, transactions: Sequence[Transaction]) -> None:
         """Delete the folders of these transactions. Each contains one run."""
         for txn in transactions:
             self._folders.delete(txn.name)
@@ -354,99 +356,6 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
         """List the transactions whose folder is there, and not marked as published."""
         return [txn for txn in list_transactions(self._folders.list_names(), prefix) if not self._is_marked(txn, DONE)]
 
-    # ---- runs
-
-    @property
-    def _run_schema(self) -> str:
-        """The schema of a run, in Spark's DDL."""
-        return f"{self.config.schema}, _deleted BOOLEAN, _epoch BIGINT"
-
-    def _merge(self, spark: Any, runs: Sequence[Mapping[str, Any]]) -> Any:
-        """Return the newest row of each key. Deleted keys are still marked."""
-        from pyspark.sql import functions as F
-
-        if not runs:
-            return spark.createDataFrame([], self._run_schema)
-        first, *later = frames = [self._read_run(spark, run) for run in runs]
-        self._require_all_rows(frames, runs)
-        if not later:
-            return first
-        key, changes = list(self.config.key), reduce(lambda one, other: one.unionByName(other), later)
-        newest_row = F.max_by(F.struct(*changes.columns), "_epoch").alias("row")
-        newest = changes.groupBy(*key).agg(newest_row).select("row.*")
-        # Each run has one row per key. So of the first one, only the rows are left out that later ones replace.
-        return first.join(newest.select(*key), key, "left_anti").select(*changes.columns).unionByName(newest)
-
-    def _read_run(self, spark: Any, run: Mapping[str, Any]) -> Any:
-        folder = self._folders.path(run["folder"])
-        return strict_reader(spark).schema(self._run_schema).parquet(spark_files.uri(folder))
-
-    def _require_all_rows(self, frames: Sequence[Any], runs: Sequence[Mapping[str, Any]]) -> None:
-        """Compare the rows of these runs with what was written. One job, which reads only the footers of the files."""
-        rows = reduce(lambda one, other: one.unionAll(other), frames).count()
-        written = sum(run["rows"] for run in runs)
-        require_rows(rows, written, f"sink '{self.name}': the rows of the state in {self._folders.uri}")
-
-    def _conform(self, rows: Any, epoch: int) -> Any:
-        """Return the changes with the columns of a run, in their order.
-
-        Raises:
-            InvalidPipeline: they do not match the schema of the state; names each column.
-        """
-        from pyspark.sql import functions as F
-
-        schema = rows.sparkSession.createDataFrame([], self.config.schema).schema
-        types = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
-        problems = self._list_problems(schema, types)
-        if problems:
-            raise InvalidPipeline(
-                f"sink '{self.name}': the changes do not match the schema of the state.",
-                f"Columns: {'; '.join(problems)}.",
-                "Change what the transform returns (select, cast), or the schema. Nothing was staged.",
-                code="columns-unsuitable",
-            )
-        deleted = F.lit(False)
-        if "deleted" in types:
-            deleted = F.coalesce(F.col("deleted"), F.lit(False))
-        return rows.select(*schema.names, deleted.alias("_deleted"), F.lit(epoch).cast("bigint").alias("_epoch"))
-
-    def _list_problems(self, schema: Any, types: Mapping[str, str]) -> list[str]:
-        """Say what is wrong with changes of these types, by column; empty: nothing."""
-        problems = []
-        for name in self.config.key:
-            if name not in schema.names:
-                problems.append(f"'{name}' is in the key and not in the schema")
-        for field in schema.fields:
-            kind = field.dataType.simpleString()
-            if types.get(field.name) != kind:
-                problems.append(f"'{field.name}' is {types.get(field.name, 'missing')}, the schema has {kind}")
-        for name in types:
-            if name not in [*schema.names, "deleted"]:
-                problems.append(f"'{name}' is not in the schema")
-        if types.get("deleted", "boolean") != "boolean":
-            problems.append(f"'deleted' is {types['deleted']}, not boolean")
-        return problems
-
-    def _check_keys(self, spark: Any, run: Mapping[str, Any]) -> None:
-        """Check the keys of the written run, so that the transform is not computed twice."""
-        from pyspark.sql import functions as F
-
-        key = list(self.config.key)
-        times_by_key = self._read_run(spark, run).groupBy(*key).count()
-        has_null = reduce(lambda one, other: one | other, [F.col(name).isNull() for name in key])
-        wrong = times_by_key.where(has_null | (F.col("count") > 1)).limit(3).collect()
-        if wrong:
-            examples = []
-            for row in wrong:
-                values = [row[name] for name in key]
-                examples.append(f"{values} {count(row['count'], 'time')}")
-            raise InvalidPipeline(
-                f"sink '{self.name}': in the changes, a key is null or occurs more than once.",
-                f"{', '.join(key)}: {'; '.join(examples)}.",
-                "Return one row per key, without null in the key. Nothing was published.",
-                code="state-key-invalid",
-            )
-
     def _check_same_shape(self, before: Handle | None) -> None:
         if before and (before["schema"], before["key"]) != (self.config.schema, list(self.config.key)):
             raise InvalidPipeline(
@@ -457,28 +366,6 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
                 "Nothing was staged.",
                 code="state-shape-changed",
             )
-
-    def _count_to_merge(self, runs: Sequence[Mapping[str, Any]], new_rows: int) -> int:
-        """Return how many of the newest runs to merge with the new rows.
-
-        Those that are at most twice as large as what is merged by then, and half of the maximum in any case.
-        """
-        if len(runs) < MAX_RUNS:
-            return 0
-        number, rows = 0, new_rows
-        while number < len(runs):
-            next_rows = runs[-1 - number]["rows"]
-            if number >= MAX_RUNS // 2 and next_rows > 2 * rows:
-                break
-            number, rows = number + 1, rows + next_rows
-        return number
-
-    def _write(self, rows: Any, name: str) -> dict[str, Any]:
-        folder = self._folders.path(name)
-        written = spark_files.write(rows, folder)
-        if local := local_path(folder):
-            LocalFiles().make_durable(str(local))
-        return {"folder": name, "rows": written, **history.content(self._folders, name)}
 
 
 def _lasting_metadata(changes: Any) -> dict[str, Any]:
