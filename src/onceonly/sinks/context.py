@@ -51,7 +51,7 @@ def open_sink(config: SinkConfig, context: Context) -> Sink:
     """
     module, _, name = config.writer.partition(":")
     try:
-        make = attrgetter(name)(import_module(module))
+        factory = attrgetter(name)(import_module(module))
     except (ImportError, AttributeError) as error:
         raise InvalidPipeline(
             f"sink '{config.name}': its writer cannot be imported.",
@@ -59,12 +59,12 @@ def open_sink(config: SinkConfig, context: Context) -> Sink:
             f"Install what the sink of the kind '{config.kind}' needs. Nothing was written.",
             code="writer-not-importable",
         ) from error
-    made = make(config, context)
-    if not isinstance(made, Sink):
+    writer = factory(config, context)
+    if not isinstance(writer, Sink):
         raise InvalidPipeline(
-            f"sink '{config.name}': {config.writer} created a {type(made).__name__}.",
+            f"sink '{config.name}': {config.writer} created a {type(writer).__name__}.",
             "A writer must be a Sink (onceonly.sinks.Sink).",
             "Fix the package that provides it (docs/add-a-sink.md). Nothing was written.",
             code="writer-unsuitable",
         )
-    return made
+    return writer

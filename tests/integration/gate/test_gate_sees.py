@@ -223,7 +223,7 @@ class Place:
 
     def arrow(self, rows: Rows, held: dict[str, tuple[str, Any]]) -> pa.Table:
         ddl = ", ".join(f"{name} {kind}" for name, (kind, _) in held.items())
-        return pa.Table.from_pylist(rows, row_types.arrow(row_types.of(self.spark.createDataFrame([], ddl))))
+        return pa.Table.from_pylist(rows, row_types.arrow(row_types.read_schema(self.spark.createDataFrame([], ddl))))
 
     def frame(self, table: pa.Table) -> Any:
         """Spark takes a time without a zone for one with a zone, unless it is told."""

@@ -79,7 +79,7 @@ class FileWriter(Sink, KeepsCopies, Traced, ProvesHistory, Replaceable, Versione
             "txn": txn.name,
             "folder": folder,
             "manifest": manifest_path(txn),
-            "schema": row_types.of(rows),
+            "schema": row_types.read_schema(rows),
             "partition_by": list(self.config.partition_by),
             "rows": rows_staged,
             "bytes": sum(file.print.bytes for file in files),

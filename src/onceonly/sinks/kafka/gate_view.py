@@ -68,12 +68,12 @@ def staged_schema(rows: Any, schema: str | None) -> dict[str, Any]:
     An Avro `value` has the type that decoding by the Avro schema gives.
     """
     if schema is None:
-        return row_types.of(rows)
+        return row_types.read_schema(rows)
     from pyspark.sql import functions as F
     from pyspark.sql.avro.functions import from_avro
 
     value = from_avro(F.lit(None).cast("binary"), schema)
-    return row_types.of(rows.withColumn(VALUE, value))
+    return row_types.read_schema(rows.withColumn(VALUE, value))
 
 
 def batches(spooled: SpooledRows, format: str, schema: Schema, head: int = 0) -> pa.RecordBatchReader | None:

@@ -37,7 +37,7 @@ class OnlySpark(Exception):
     """A type that Arrow does not have, such as an interval or a variant."""
 
 
-def of(rows: Any) -> dict[str, Any]:
+def read_schema(rows: Any) -> dict[str, Any]:
     """Return the schema of a DataFrame, as a handle holds it."""
     schema: dict[str, Any] = nullable(json.loads(rows.schema.json()))
     return schema
