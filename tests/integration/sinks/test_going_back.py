@@ -17,12 +17,12 @@ from integration.projects.project import Project, make_project, produce
 from person import seen
 
 from onceonly.checkpoint.model import Checkpoint
+from onceonly.checkpoint.sink import KeepsState
 from onceonly.cli import main
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import live_services, owners, spark_stage
-from onceonly.sinks.state.sink import StateWriter
 from onceonly.storage import manifests
 
 pytestmark = pytest.mark.integration
@@ -79,7 +79,7 @@ class Sums:
         latest = live_services.open_coordinator(self.project.parts).state.view("sums").latest
         assert latest is not None
         writer = self.project.parts.sink(Pipeline.from_json(latest.definition), "totals")
-        assert isinstance(writer, StateWriter)
+        assert isinstance(writer, KeepsState)
         state = writer.read(self.project.parts.spark(), latest.handles["totals"])
         return {row["part"]: row["total"] for row in state.collect()}
 
