@@ -28,7 +28,7 @@ from onceonly.checkpoint.model import Row
 from onceonly.delta import log_files
 from onceonly.statetable import row_files, row_format
 from onceonly.statetable.local_log import ENTRIES_BEFORE_CHECKPOINT, LocalLog
-from onceonly.statetable.log import MERGE, NONE, Action, Commit, Entry, Log, Taken, now_millis
+from onceonly.statetable.log import MERGE, NONE, Action, Commit, Entry, Log, Taken, now_millis, rows_of
 from onceonly.statetable.query import Query, rows_up_to
 from onceonly.statetable.store_log import StoreLog
 from onceonly.storage import durability
@@ -80,8 +80,14 @@ def select_small(files: list[TableFile]) -> list[TableFile]:
 
     Files before it are never merged, even if a single row filled it.
     """
-    full_seqs = [file.last_seq for file in files if file.bytes >= FULL_FILE_BYTES]
-    return [file for file in files if file.last_seq > max(full_seqs, default=0)]
+    full_files = [file for file in files if file.bytes >= FULL_FILE_BYTES]
+    last_full_seq = _last_seq(full_files)
+    return [file for file in files if file.last_seq > last_full_seq]
+
+
+def _last_seq(files: Iterable[TableFile]) -> int:
+    """Return the number of the last row in these files; 0: there are none."""
+    return max((file.last_seq for file in files), default=0)
 
 
 def list_obsolete(table: DeltaTable) -> list[str]:
@@ -118,7 +124,7 @@ def _merge_files(table: DeltaTable, pipeline: str, small_files: list[TableFile],
 
 def _query_rows(pipeline: str, uri: str, small_files: list[TableFile]) -> list[Row] | None:
     """Return the rows of these files, in order; None where a row is missing, or is there twice."""
-    first_seq, last_seq = small_files[0].first_seq, max(file.last_seq for file in small_files)
+    first_seq, last_seq = small_files[0].first_seq, _last_seq(small_files)
     records = Query(pipeline, uri).find(f"seq >= {first_seq} AND seq <= {last_seq}", tuple(row_format.COLUMNS))
     rows = sorted(map(row_format.from_record, records), key=lambda row: row.seq)
     expected = list(range(first_seq, last_seq + 1))
@@ -183,14 +189,24 @@ def _remove_old(log: LocalLog) -> None:
 
     Each is removed when it is an hour old.
     """
-    _, last = log.listing()
-    entries = [log.path(version) for version in log.versions() if version <= last - ENTRIES_BEFORE_CHECKPOINT]
-    checkpoints = [path for path in log.folder.glob("*.checkpoint.parquet") if int(path.name[:20]) < last]
-    drafts = log.folder.glob(".*")
-    for path in (*entries, *checkpoints, *drafts):
+    for path in _list_old(log):
         with suppress(FileNotFoundError):
             if path.stat().st_mtime < time.time() - MIN_AGE_SECONDS:
                 path.unlink()
+
+
+def _list_old(log: LocalLog) -> list[Path]:
+    """Return the files that `_remove_old` removes once they are an hour old."""
+    _, last = log.listing()
+    paths = []
+    for version in log.versions():
+        if version <= last - ENTRIES_BEFORE_CHECKPOINT:
+            paths.append(log.path(version))
+    for checkpoint in log.folder.glob("*.checkpoint.parquet"):
+        if int(checkpoint.name[:20]) < last:
+            paths.append(checkpoint)
+    drafts = log.folder.glob(".*")
+    return [*paths, *drafts]
 
 
 # ---- object stores
@@ -205,7 +221,7 @@ def merge_on_store(log: StoreLog) -> bool:
     """
     newest, all_entries = log.recent()
     entries = _since_merge(all_entries)
-    rows = [entry.row for entry in reversed(entries) if entry.row]
+    rows = list(rows_of(reversed(entries)))
     if any(entry.foreign or entry.rewrites for entry in entries) or not rows:
         return False
     with TemporaryDirectory(prefix="onceonly-") as scratch:
@@ -213,10 +229,11 @@ def merge_on_store(log: StoreLog) -> bool:
         table_files = list_files(DeltaTable(scratch))
         small_files = select_small(table_files)
         old_rows = _read_rows(log, small_files)
-        last_seq = max((file.last_seq for file in table_files), default=0)
-        if old_rows is None or not _has_no_hole(last_seq, rows):
+        if old_rows is None or not _has_no_hole(_last_seq(table_files), rows):
             return False
-        obsolete = [file.path for file in small_files] + [row_files.path_of(row.id) for row in rows]
+        obsolete = [file.path for file in small_files]
+        for row in rows:
+            obsolete.append(row_files.path_of(row.id))
         add = row_files.put(log.uri, [*old_rows, *rows], f"merged-{uuid.uuid4().hex}", changes=False)
         log.commit(newest + 1, Commit(MERGE, [add, *map(_remove_path_action, obsolete)]), None)
         _make_checkpoint(log, newest + 1, Path(scratch), rows[-1])
@@ -239,8 +256,11 @@ def _copy_log(log: StoreLog, entries: Sequence[Entry], newest: int, scratch: Pat
     if log.checkpoint != NONE:
         checkpoint = log_files.checkpoint_path(log.checkpoint)
         (scratch / checkpoint).write_bytes(log.files.read(checkpoint))
-    # Not version 0, which creates the table: its protocol and schema have to be in the copy.
-    unmerged = {entry.version: entry for entry in entries if not entry.merges and entry.version}
+    unmerged = {}  # by version
+    for entry in entries:
+        # Not version 0, which creates the table: its protocol and schema have to be in the copy.
+        if entry.version and not entry.merges:
+            unmerged[entry.version] = entry
     for version in range(log.checkpoint + 1, newest + 1):
         path = log_files.entry_path(version)
         if version in unmerged:

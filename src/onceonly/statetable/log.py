@@ -152,6 +152,13 @@ def entry_from_info(version: int, info: Mapping[str, Any]) -> Entry:
     return Entry(version, merges=merges, rewrites=not merges and operation == MERGE, foreign=foreign)
 
 
+def rows_of(entries: Iterable[Entry]) -> Iterator[Row]:
+    """Yield the rows of those entries that hold one, in the order of the entries."""
+    for entry in entries:
+        if entry.row:
+            yield entry.row
+
+
 def parse_entry(version: int, lines: Iterable[str]) -> Entry:
     """Return the entry of a log file with these lines.
 

@@ -123,8 +123,11 @@ class Query:
         weakref.finalize(self, scratch.cleanup)
         copy = Path(scratch.name)
         (copy / log_files.LOG_FOLDER).mkdir()
+        tag = None
+        if self._last:
+            tag = rows_up_to(self._last)
         try:
-            (copy / path).write_bytes(files.read(path, rows_up_to(self._last) if self._last else None))
+            (copy / path).write_bytes(files.read(path, tag))
         except FileNotFoundError:
             return None
         table = DeltaTable(str(copy))

@@ -101,16 +101,21 @@ class Head:
             new = Publication(**row.body["baseline"])
         else:
             return self.publications
-        publications = self.publications.get(sink, ())
-        other_targets = (publication for publication in publications if publication.target != new.target)
-        return {**self.publications, sink: (new, *other_targets)[:MAX_TARGETS]}
+        publications = [new]
+        for publication in self.publications.get(sink, ()):
+            if publication.target != new.target:
+                publications.append(publication)
+        return {**self.publications, sink: tuple(publications[:MAX_TARGETS])}
 
     def _missing_after(self, row: Row) -> Mapping[str, int]:
         if row.event not in (Event.MISSING, Event.FOUND) or not row.sink:
             return self.missing
         numbers = dict(self.missing)
         number = numbers.pop(row.sink, 0)
-        number += 1 if row.event is Event.MISSING else -1
+        if row.event is Event.MISSING:
+            number += 1
+        else:
+            number -= 1
         if number:
             numbers[row.sink] = number
         return numbers
@@ -199,6 +204,9 @@ def to_arrow(records: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 def record(row: Row) -> dict[str, Any]:
     """Return the row by column; times are datetimes, `head` and `body` are JSON texts."""
+    start, end = None, None
+    if row.interval:
+        start, end = row.interval.start, row.interval.end
     return {
         "format": row.format,
         "id": row.id,
@@ -211,8 +219,8 @@ def record(row: Row) -> dict[str, Any]:
         "owner": row.owner,
         "sink": row.sink,
         "decision": row.decision,
-        "interval_start": row.interval.start if row.interval else None,
-        "interval_end": row.interval.end if row.interval else None,
+        "interval_start": start,
+        "interval_end": end,
         "head": canonical(row.head),
         "body": canonical(row.body),
     }

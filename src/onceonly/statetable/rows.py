@@ -15,7 +15,7 @@ from onceonly.checkpoint.model import Checkpoint, Row, fold
 from onceonly.checkpoint.offsets import Interval
 from onceonly.statetable import row_format
 from onceonly.statetable.errors import damage_error, read_error
-from onceonly.statetable.log import NONE, Damaged, Entry, Log
+from onceonly.statetable.log import NONE, Damaged, Entry, Log, rows_of
 from onceonly.statetable.predicates import EVERY, Where, from_epoch, of_epochs
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Past:
     @property
     def rows(self) -> list[Row]:
         """The rows that have been read, oldest first."""
-        return [entry.row for entry in reversed(self._read) if entry.row]
+        return list(rows_of(reversed(self._read)))
 
     def find_entry(self, seq: int) -> Entry | None:
         """Return the entry of that row; None: there is no such row."""
@@ -186,6 +186,10 @@ class Rows:
             values.append(tuple(record[name] for name in columns))
         return values
 
+    def distinct(self, where: Where, column: str) -> set[Any]:
+        """Return the values of this column in the chosen rows, each once."""
+        return {value for (value,) in self.values(where, column)}
+
     def intervals(self, where: Where) -> list[Interval]:
         """Return the intervals of the chosen rows; of merged rows, those that meet each other are one."""
         unmerged = self._unmerged_rows()
@@ -219,15 +223,20 @@ class Rows:
     def checkpoints(self, epochs: Sequence[int]) -> dict[int, Checkpoint]:
         """Return these checkpoints by epoch, as the rows show them. An epoch without a row is left out."""
         rows = self._rows_in_memory()
-        near = {epoch for epoch in epochs if _has_all_of_epoch(rows, epoch)}
+        near: set[int] = set()  # those that the log's entries show whole
+        far: set[int] = set()
+        for epoch in epochs:
+            if _has_all_of_epoch(rows, epoch):
+                near.add(epoch)
+            else:
+                far.add(epoch)
         checkpoints = fold(row for row in rows if row.epoch in near)
-        far = sorted(set(epochs) - near)
         if far:
-            checkpoints |= fold(self.find(of_epochs(far)))
+            checkpoints |= fold(self.find(of_epochs(sorted(far))))
         return checkpoints
 
     def _rows_in_memory(self) -> list[Row]:
-        return [*self.past.rows, *(entry.row for entry in self.added if entry.row)]
+        return [*self.past.rows, *rows_of(self.added)]
 
     def _unmerged_rows(self) -> list[Row]:
         """Return the rows that are not in merged files, and perhaps more, oldest first."""

@@ -28,6 +28,7 @@ from onceonly.statetable.log import (
     Taken,
     creation,
     parse_entry,
+    rows_of,
 )
 from onceonly.storage.objects import ListedObject, Objects
 
@@ -128,7 +129,7 @@ class StoreLog:
         if self._memory.newest != version:
             raise Taken
         if after and after.row:
-            last_row = next((entry.row for entry in self._read_down_from(version) if entry.row), None)
+            last_row = next(rows_of(self._read_down_from(version)), None)
             if last_row is None or last_row.id != after.row.id:
                 raise Taken
 
@@ -182,10 +183,12 @@ class StoreLog:
         for version in range(newest, NONE, -1):
             if version not in remembered and version not in fetched:
                 try:
-                    fetched = {entry.version: entry for entry in self._fetch(version)}
+                    entries = self._fetch(version)
                 except FileNotFoundError:
                     raise Damaged(f"Version {version} is missing.") from None
-                for entry in fetched.values():
+                fetched = {}
+                for entry in entries:
+                    fetched[entry.version] = entry
                     _remember(remembered, entry)
             yield remembered.get(version) or fetched[version]
 

@@ -131,12 +131,14 @@ class StateTable:
 
         def owners_of(name: str) -> set[str] | None:
             with suppress(OutcomeUnknown):
-                owners = self._rows(name).values(OWNED & above_seq(since_seq[name]), "owner")
-                return {owner for (owner,) in owners}
+                return self._rows(name).distinct(OWNED & above_seq(since_seq[name]), "owner")
             return None
 
-        owners_by_pipeline = _map_at_once(owners_of, since_seq)
-        return {name: owners for name, owners in owners_by_pipeline.items() if owners is not None}
+        owners_by_pipeline = {}
+        for name, owners in _map_at_once(owners_of, since_seq).items():
+            if owners is not None:
+                owners_by_pipeline[name] = owners
+        return owners_by_pipeline
 
     def gaps(self, pipelines: Iterable[str]) -> dict[str, list[Interval]]:
         """Return by pipeline the gaps between its first and its last pinned interval, oldest first."""
@@ -168,7 +170,7 @@ class StateTable:
     def after_others(self, pipeline: str) -> list[Checkpoint]:
         """Return its checkpoints that have read what other pipelines published, in order; for people."""
         rows = self._rows(pipeline)
-        return _checkpoints_in_order(rows, {epoch for (epoch,) in rows.values(AFTER, "epoch")})
+        return _checkpoints_in_order(rows, rows.distinct(AFTER, "epoch"))
 
     def tidy(self, view: View) -> View:
         """Merge the pipeline's small files and drop old log entries, if there are many; returns the view after it.

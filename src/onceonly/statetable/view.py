@@ -131,7 +131,11 @@ class View:
 
     def is_rewound(self, epoch: int) -> bool:
         """Return whether a rewind has removed what that checkpoint published. Once true, it stays true."""
-        return any(rewind.rewinds_to is not None and rewind.rewinds_to < epoch for rewind in self._rewinds(epoch))
+        for rewind in self._rewinds(epoch):
+            last_left = rewind.rewinds_to  # the last epoch whose rows it has left
+            if last_left is not None and last_left < epoch:
+                return True
+        return False
 
     def _rewinds(self, since: int) -> list[Checkpoint]:
         """Return the rewinds that were decided after that epoch."""
@@ -147,12 +151,12 @@ class View:
 
     def gap_before(self, interval: Interval) -> Interval | None:
         """Return the gap between the end of the last pinned interval before `interval` and its start."""
-        pins = self._pins_around(interval).pins
-        earlier_ends = [pinned.end for pinned, _ in pins if pinned.end <= interval.start]
-        if not earlier_ends:
-            earlier_ends = [pinned.end for pinned, _ in self._read_pins(ends(until=interval.start))]
-        last_end = max(earlier_ends, default=interval.start)
-        return Interval(last_end, interval.start) if last_end < interval.start else None
+        last_end = _last_end(self._pins_around(interval).pins, interval.start)
+        if last_end is None:
+            last_end = _last_end(self._read_pins(ends(until=interval.start)), interval.start)
+        if last_end is None or last_end == interval.start:
+            return None
+        return Interval(last_end, interval.start)
 
     # Pinned intervals do not overlap: if one of those around a time lies on a side of it, none is closer there.
 
@@ -206,8 +210,7 @@ class View:
 
     def _checkpoints(self, chosen: Where) -> list[Checkpoint]:
         """Return the checkpoints that have such a row, oldest first."""
-        epochs = {epoch for (epoch,) in self.rows.values(chosen, "epoch")}
-        return self._checkpoints_of(sorted(epochs))
+        return self._checkpoints_of(sorted(self.rows.distinct(chosen, "epoch")))
 
     def _checkpoints_of(self, epochs: list[int]) -> list[Checkpoint]:
         """Return the checkpoints of these epochs, in their order; those that are not loaded are read at once."""
@@ -230,6 +233,15 @@ def _select_boundaries(pins: list[Pin], is_wanted: Callable[[datetime], bool]) -
             if is_wanted(time):
                 boundaries.append((time, epoch))
     return boundaries
+
+
+def _last_end(pins: list[Pin], until: datetime) -> datetime | None:
+    """Return the last end of these intervals that is not after `until`; None: there is none."""
+    last_end = None
+    for interval, _ in pins:
+        if interval.end <= until and (last_end is None or interval.end > last_end):
+            last_end = interval.end
+    return last_end
 
 
 def find_gaps(intervals: Iterable[Interval]) -> list[Interval]:
