@@ -121,7 +121,9 @@ class Arguments:
 
     def _read_bound(self, key: str, read: Callable[[Any], Any]) -> Any:
         value = self.kwargs.get(key)
-        return None if value is None else read(value)
+        if value is None:
+            return None
+        return read(value)
 
     def _require(self, key: str) -> Any:
         if self.kwargs.get(key) is None:
@@ -156,10 +158,19 @@ def _describe_kinds(kinds: Collection[Kind]) -> str:
 
 def replace_decimals(value: Any) -> Any:
     """Return a suite's value with floats in place of Decimals, as Great Expectations takes it."""
-    if isinstance(value, Decimal):
-        return float(value)
+    return convert_items(value, _decimal_to_float)
+
+
+def _decimal_to_float(item: Any) -> Any:
+    if isinstance(item, Decimal):
+        return float(item)
+    return item
+
+
+def convert_items(value: Any, convert: Callable[[Any], Any]) -> Any:
+    """Return a value of JSON with everything converted that is neither an object nor a list, at any depth."""
     if isinstance(value, Mapping):
-        return {key: replace_decimals(item) for key, item in value.items()}
+        return {key: convert_items(item, convert) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [replace_decimals(item) for item in value]
-    return value
+        return [convert_items(item, convert) for item in value]
+    return convert(value)

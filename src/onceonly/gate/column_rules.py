@@ -82,9 +82,13 @@ def _is_within(bounds: Bounds, value: Any, column: Column) -> bool:
 
 def _round_bounds(bounds: Bounds) -> Bounds:
     """Return the nearest floats as bounds."""
-    low = None if bounds.low is None else to_float(bounds.low)
-    high = None if bounds.high is None else to_float(bounds.high)
-    return Bounds(low, high, bounds.excludes_low, bounds.excludes_high)
+    return Bounds(_round_bound(bounds.low), _round_bound(bounds.high), bounds.excludes_low, bounds.excludes_high)
+
+
+def _round_bound(bound: Fraction | None) -> float | None:
+    if bound is None:
+        return None
+    return to_float(bound)
 
 
 def _show_figure(value: Any) -> str | None:
@@ -138,11 +142,15 @@ def median(arguments: Arguments) -> Start:
     """Judge the middle value, or the mean of both middle values."""
 
     def ranks_of(count: int) -> list[int]:
-        return [(count - 1) // 2, count // 2] if count else []
+        if not count:
+            return []
+        return [(count - 1) // 2, count // 2]
 
     def find(column: Column, condition: Condition | None) -> Generator[Reduction, Any, Any]:
         values = yield from find_by_rank(column, condition, ranks_of)
-        return _weigh(*values) if values else None
+        if not values:
+            return None
+        return _weigh(*values)
 
     return _number_rule(arguments, find)
 
@@ -183,10 +191,13 @@ def quantiles(arguments: Arguments) -> Start:
         for index, position in enumerate(_positions(levels, count)):
             low, high = neighbours[2 * index : 2 * index + 2]
             values[index] = _interpolate(low, high, position, interpolation)
-        successes = [_is_within(bounds, value, column) for bounds, value in zip(ranges, values, strict=True)]
-        figures = [_show_figure(value) for value in values]
+        successes: list[bool] = []
+        figures: list[str | None] = []
+        for bounds, value in zip(ranges, values, strict=True):
+            successes.append(_is_within(bounds, value, column))
+            figures.append(_show_figure(value))
         details = {
-            "observed_value": {"quantiles": [float(level) for level in levels], "values": figures},
+            "observed_value": {"quantiles": list(map(float, levels)), "values": figures},
             "details": {"success_details": successes},
         }
         return ExpectationResult(all(successes), ", ".join(text or "none" for text in figures), details)
@@ -196,7 +207,9 @@ def quantiles(arguments: Arguments) -> Start:
 
 def _positions(levels: Sequence[Fraction], count: int) -> list[Fraction]:
     """Return where quantiles lie among `count` sorted values, mostly between two ranks; nowhere if there are none."""
-    return [(count - 1) * level for level in levels] if count else []
+    if not count:
+        return []
+    return [(count - 1) * level for level in levels]
 
 
 def _ranks_beside(positions: Sequence[Fraction]) -> list[int]:
@@ -229,7 +242,9 @@ def _quantile_ranges(arguments: Arguments) -> tuple[list[Fraction], list[Bounds]
 
 
 def _fraction(value: Any) -> Fraction | None:
-    return None if value is None else Fraction(number(value))
+    if value is None:
+        return None
+    return Fraction(number(value))
 
 
 def _interpolate(low: Any, high: Any, position: Fraction, interpolation: str) -> Any:
@@ -382,9 +397,12 @@ def distinct_in_set(arguments: Arguments, may_have_others: bool, must_have_all: 
 
     def fold_part(arrays: list[pa.Array], length: int) -> tuple[set[Any], set[Any], bool]:
         """Return which values of the set the rows have, some of the others, and whether there are others."""
-        distinct = {value for value, _ in count_values(arrays[0])}
-        other_values = distinct - values
-        expected = {value for value in distinct if value in values}  # the column's values, not the suite's equal ones
+        expected, other_values = set[Any](), set[Any]()
+        for value, _ in count_values(arrays[0]):
+            if value in values:
+                expected.add(value)  # as the column has it: the suite's value is equal, and may be of another type
+            else:
+                other_values.add(value)
         return expected, _keep_first(other_values), bool(other_values)
 
     def merge(a: Any, b: Any) -> Any:
@@ -392,7 +410,9 @@ def distinct_in_set(arguments: Arguments, may_have_others: bool, must_have_all: 
 
     def judge() -> Judgement:
         expected, other_values, has_others = yield Reduction((column,), condition, fold_part, merge)
-        missing = values - expected if must_have_all else set()
+        missing = set[Any]()
+        if must_have_all:
+            missing = set(values - expected)
         ok = not missing and (may_have_others or not has_others)
         summary = _summarize(has_others and not may_have_others, len(missing))
         texts = sorted(column.show(value) for value in _keep_first(expected | other_values))

@@ -191,8 +191,13 @@ def _valid_text(values: pa.Array) -> pa.Array:
     try:
         values.validate(full=True)
     except pa.ArrowInvalid:
-        rows = values.cast(pa.binary()).to_pylist()
-        return pa.array([None if row is None else row.decode(errors="replace") for row in rows], pa.string())
+        texts: list[str | None] = []
+        for row in values.cast(pa.binary()).to_pylist():
+            if row is None:
+                texts.append(None)
+            else:
+                texts.append(row.decode(errors="replace"))
+        return pa.array(texts, pa.string())
     return values
 
 
@@ -254,8 +259,10 @@ def show_literal(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(show_literal, value))}]"
     if isinstance(value, dict):
-        items = ", ".join(f"{key!r}: {show_literal(item)}" for key, item in value.items())
-        return f"{{{items}}}"
+        items = []
+        for key, item in value.items():
+            items.append(f"{key!r}: {show_literal(item)}")
+        return f"{{{', '.join(items)}}}"
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, str):
@@ -272,7 +279,14 @@ def _nearest_float(value: int | Decimal, column: Column) -> float:
         single: float = struct.unpack("f", struct.pack("f", wide))[0]
         return single
     except OverflowError:
-        return math.inf if value > 0 else -math.inf
+        return signed_infinity(value)
+
+
+def signed_infinity(value: Any) -> float:
+    """Return the infinity with the sign of a number beyond all floats."""
+    if value > 0:
+        return math.inf
+    return -math.inf
 
 
 def _parse_time(value: str, column: Column) -> int:

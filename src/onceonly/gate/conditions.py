@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -47,7 +47,7 @@ ColumnOf = Callable[[str], Column]
 def apply_predicate(values: pa.Array, predicate: Callable[[Any], bool]) -> pa.Array:
     """Return for each value whether the predicate holds; null for null."""
     encoded = values.dictionary_encode()
-    holds = [predicate(value) for value in encoded.dictionary.to_pylist()]
+    holds = list(map(predicate, encoded.dictionary.to_pylist()))
     return pa.array(holds, pa.bool_()).take(encoded.indices)
 
 
@@ -87,7 +87,10 @@ class ColumnComparison:
         compare = OPERATORS[self.symbol]
         results: list[bool | None] = []
         for left, right in zip(arrays[self.left.name].to_pylist(), arrays[self.right.name].to_pylist(), strict=True):
-            results.append(None if left is None or right is None else compare(left, right))
+            if left is None or right is None:
+                results.append(None)
+            else:
+                results.append(compare(left, right))
         return pa.array(results, pa.bool_())
 
 
@@ -118,15 +121,21 @@ class Combination:
 
     @property
     def columns(self) -> set[Column]:
-        return set[Column]().union(*(part.columns for part in self.parts))
+        columns: set[Column] = set()
+        for part in self.parts:
+            columns |= part.columns
+        return columns
 
     def select(self, arrays: Arrays) -> pa.Array:
-        selected, *further_parts = [part.select(arrays) for part in self.parts]
+        first_part, *further_parts = self.parts
+        selected = first_part.select(arrays)
         if self.joined_by == "not":
             return pc.invert(selected)
-        join = pc.and_kleene if self.joined_by == "and" else pc.or_kleene
-        for other in further_parts:
-            selected = join(selected, other)
+        join = pc.or_kleene
+        if self.joined_by == "and":
+            join = pc.and_kleene
+        for part in further_parts:
+            selected = join(selected, part.select(arrays))
         return selected
 
 
@@ -190,8 +199,10 @@ def _parse_object(condition_json: Mapping[str, Any], column_of: ColumnOf) -> Con
             return Combination(kind, tuple(_parse_object(part, column_of) for part in condition_json["conditions"]))
         if kind == "pass_through":
             return _parse_text(condition_json["pass_through_filter"], column_of)
-        column_json = condition_json["column"]
-        column = column_of(column_json["name"] if isinstance(column_json, Mapping) else column_json)
+        column_name = condition_json["column"]
+        if isinstance(column_name, Mapping):
+            column_name = column_name["name"]
+        column = column_of(column_name)
         if kind == "nullity":
             return Nullity(column, bool(condition_json["is_null"]))
         symbol = str(condition_json["operator"]).lower().replace("_", " ")
@@ -227,12 +238,14 @@ class _TextParser:
 
     def parse_condition(self, node: ast.expr) -> Condition:
         match node:
-            case ast.BoolOp():
-                joined_by = "and" if isinstance(node.op, ast.And) else "or"
-                return Combination(joined_by, tuple(map(self.parse_condition, node.values)))
-            case ast.BinOp(op=ast.BitAnd() | ast.BitOr()):  # pandas' `&` and `|`
-                joined_by = "and" if isinstance(node.op, ast.BitAnd) else "or"
-                return Combination(joined_by, (self.parse_condition(node.left), self.parse_condition(node.right)))
+            case ast.BoolOp(op=ast.And()):
+                return self.combine("and", node.values)
+            case ast.BoolOp(op=ast.Or()):
+                return self.combine("or", node.values)
+            case ast.BinOp(op=ast.BitAnd()):  # pandas' `&`
+                return self.combine("and", [node.left, node.right])
+            case ast.BinOp(op=ast.BitOr()):  # pandas' `|`
+                return self.combine("or", [node.left, node.right])
             case ast.UnaryOp(op=ast.Not() | ast.Invert()):
                 return Combination("not", (self.parse_condition(node.operand),))
             case ast.Call(func=ast.Attribute(attr=test), args=[]) if test in NULL_TESTS:
@@ -244,6 +257,9 @@ class _TextParser:
                     return parts[0]
                 return Combination("and", parts)
         raise self.refuse()
+
+    def combine(self, joined_by: str, operands: Sequence[ast.expr]) -> Combination:
+        return Combination(joined_by, tuple(map(self.parse_condition, operands)))
 
     def parse_comparisons(self, node: ast.Compare) -> Iterator[Condition]:
         """Yield the comparisons of a chain: `1 < a < b` has two."""
@@ -288,7 +304,7 @@ class _TextParser:
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=float() as positive)):
                 return -Decimal(repr(positive))
             case ast.List() | ast.Tuple() | ast.Set():
-                return [self.parse_value(item) for item in node.elts]
+                return list(map(self.parse_value, node.elts))
         raise self.refuse()
 
     def refuse(self) -> Unjudgeable:

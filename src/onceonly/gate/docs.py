@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
 
+from onceonly.gate.arguments import convert_items
 from onceonly.gate.bounds import Check
 from onceonly.storage.folders import arrow_file_system
 from onceonly.storage.paths import local_path
@@ -47,8 +48,9 @@ def write_pages(folder: str, title: str, checks: Mapping[str, Iterable[Check]], 
     """
     for sink, page in pages.items():
         _write(f"{folder}/{sink}.html", _make_self_contained(page, f"{title}, sink {sink}"))
-    sections = "".join(_section(sink, sink_checks, sink in pages) for sink, sink_checks in checks.items())
-    body = f"<h1>{escape(title)}</h1>{sections}"
+    body = f"<h1>{escape(title)}</h1>"
+    for sink, sink_checks in checks.items():
+        body += _section(sink, sink_checks, sink in pages)
     index = f'<!DOCTYPE html>\n<html lang="en"><head>{_head(title)}</head><body>{body}</body></html>\n'
     _write(f"{folder}/index.html", index)
     local = local_path(folder)
@@ -97,17 +99,14 @@ def _escape_result(result: dict[str, Any]) -> dict[str, Any]:
     """Return a result with its values escaped, which Great Expectations omits. For an aggregate, only the aggregate."""
     if "observed_value" in result and "unexpected_percent" not in result:
         result = {"observed_value": result["observed_value"]}
-    return {key: _escape(value) for key, value in result.items()}
+    escaped: dict[str, Any] = convert_items(result, _escape_text)
+    return escaped
 
 
-def _escape(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _escape(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_escape(item) for item in value]
-    if isinstance(value, str):
-        return escape(value)
-    return value
+def _escape_text(item: Any) -> Any:
+    if isinstance(item, str):
+        return escape(item)
+    return item
 
 
 def _make_self_contained(page: str, title: str) -> str:

@@ -54,17 +54,20 @@ def run(subject: Subject, sink: str) -> tuple[list[Check], str]:
     The page is made last, and no verdict depends on it: if it cannot be made, it says why.
     """
     results = judge(subject)
-    judged = zip(subject.suite.expectations, results, strict=True)
-    checks = [_to_check(expectation, result) for expectation, result in judged]
+    checks = []
+    for expectation, result in zip(subject.suite.expectations, results, strict=True):
+        checks.append(_to_check(expectation, result))
     return checks, _render_page(subject.suite, sink, results)
 
 
 def judge(subject: Subject) -> list[ExpectationResult]:
     """Return the result of each expectation of the suite, in their order."""
-    rows = subject.rows
-    columns = None if rows is None else by_name(rows.columns)
+    rows: Rows = NoRows()
+    columns = None
+    if subject.rows is not None:
+        rows, columns = subject.rows, by_name(subject.rows.columns)
     judgements = [start() for start in subject.suite.starts(columns)]
-    return conclude(NoRows() if rows is None else rows, judgements)
+    return conclude(rows, judgements)
 
 
 def _build_suite(suite: Suite) -> Any:
@@ -91,7 +94,10 @@ def _build_suite(suite: Suite) -> Any:
 def _to_configuration(expectation: Mapping[str, Any]) -> Any:
     from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
 
-    options = {key: expectation[key] for key in ("meta", "notes", "description", "severity") if expectation.get(key)}
+    options = {}
+    for key in ("meta", "notes", "description", "severity"):
+        if expectation.get(key):
+            options[key] = expectation[key]
     kwargs = replace_decimals(expectation.get("kwargs", {}))
     return ExpectationConfiguration(type=expectation["type"], kwargs=kwargs, **options)
 
@@ -113,8 +119,10 @@ def _describe(kind: str, kwargs: Mapping[str, Any]) -> str:
     """Return 'expect_column_values_to_be_between(column=delay, min_value=0)'."""
     arguments = []
     for key, value in kwargs.items():
-        text = value if isinstance(value, str) else show_literal(value)
-        arguments.append(f"{key}={text}")
+        if isinstance(value, str):
+            arguments.append(f"{key}={value}")
+        else:
+            arguments.append(f"{key}={show_literal(value)}")
     return f"{kind}({', '.join(arguments)})"
 
 
@@ -135,6 +143,7 @@ def _to_validation_result(suite: Suite, sink: str, results: list[ExpectationResu
     )
 
     gx_results = []
+    successful = 0
     for expectation, result in zip(suite.expectations, results, strict=True):
         gx_results.append(
             ExpectationValidationResult(
@@ -144,7 +153,8 @@ def _to_validation_result(suite: Suite, sink: str, results: list[ExpectationResu
                 exception_info={"raised_exception": False, "exception_message": None, "exception_traceback": None},
             )
         )
-    successful = sum(result.ok for result in results)
+        if result.ok:
+            successful += 1
     return ExpectationSuiteValidationResult(
         success=successful == len(results),
         results=gx_results,
@@ -184,7 +194,11 @@ def _import_great_expectations() -> Any:
 
 
 def _first_lines(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = []
+    for line in str(error).splitlines():
+        text = line.strip()
+        if text:
+            lines.append(text)
     if len(lines) > 1:
         lines = lines[1:4]  # the first line only counts the errors
     return "; ".join(lines)[:MAX_ERROR_CHARACTERS]

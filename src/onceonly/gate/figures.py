@@ -15,7 +15,7 @@ import numpy
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from onceonly.gate.columns import Column, Kind
+from onceonly.gate.columns import Column, Kind, signed_infinity
 from onceonly.gate.conditions import Condition
 from onceonly.gate.reductions import Reduction
 
@@ -82,7 +82,7 @@ def to_float(value: Fraction) -> float:
     try:
         return float(value)
     except OverflowError:
-        return math.inf if value > 0 else -math.inf
+        return signed_infinity(value)
 
 
 Sums = tuple[

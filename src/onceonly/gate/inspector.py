@@ -74,7 +74,9 @@ class LiveInspector(Inspector):
     def _types(self, sink: str) -> dict[str, Column] | None:
         """Return the columns of a sink with their types, if both are known before rows are staged."""
         types = inspectable(self._sink(sink)).types()
-        return by_name(columns_of_spark(types)) if types else None
+        if not types:
+            return None
+        return by_name(columns_of_spark(types))
 
     def check_suites(self) -> None:
         """Check the suites with Great Expectations itself."""

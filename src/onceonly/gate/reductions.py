@@ -97,10 +97,11 @@ class LocalRows:
 
     def _by_value(self, reductions: Sequence[Reduction]) -> list[Any]:
         reduction = reductions[0]
-        tables = [part.selected_table(reduction) for part in self._parts([reduction])]
+        tables = [_empty_table(reduction)]
+        for part in self._parts([reduction]):
+            tables.append(part.selected_table(reduction))
         names = _position_names(reduction)
-        selected = pa.concat_tables([_empty_table(reduction), *tables])
-        distinct = selected.group_by(names).aggregate([([], "count_all")]).combine_chunks()
+        distinct = pa.concat_tables(tables).group_by(names).aggregate([([], "count_all")]).combine_chunks()
         arrays = [distinct.column(name).combine_chunks() for name in [*names, "count_all"]]
         return [reduction.fold_part(arrays, distinct.num_rows) for reduction in reductions]
 
@@ -136,7 +137,6 @@ class SparkRows:
     def _by_value(self, reductions: Sequence[Reduction]) -> list[Any]:
         reduction = reductions[0]
         columns = needed_columns([reduction])
-        names = _position_names(reduction)
 
         def select(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
@@ -151,8 +151,8 @@ class SparkRows:
                     values[number] = reduction.merge(values[number], reduction.fold_part(arrays, batch.num_rows))
             yield _pickle(values)
 
-        schema = ", ".join(f"{name} {_ddl_type(column)}" for name, column in zip(names, reduction.columns, strict=True))
-        distinct = self._project(columns).mapInArrow(select, schema).groupBy(*names).count()
+        selected = self._project(columns).mapInArrow(select, _ddl_schema(reduction))
+        distinct = selected.groupBy(*_position_names(reduction)).count()
         return _merge_all(distinct.mapInArrow(fold_part, "state binary").collect(), reductions)
 
     def _project(self, columns: Sequence[Column]) -> Any:
@@ -176,16 +176,19 @@ def _reduce(
     fold_by_value: Callable[[list[Reduction]], list[Any]],
 ) -> list[Any]:
     """Fold the rows once for all plain reductions, and once for all of the distinct values of the same columns."""
-    groups: dict[Any, list[int]] = {}
+    groups: dict[Any, dict[int, Reduction]] = {}  # by the columns of the distinct values: reductions by their number
     for number, reduction in enumerate(reductions):
-        key = (reduction.columns, reduction.condition) if reduction.by_value else None
-        groups.setdefault(key, []).append(number)
+        key = None
+        if reduction.by_value:
+            key = (reduction.columns, reduction.condition)
+        groups.setdefault(key, {})[number] = reduction
     values: list[Any] = [None] * len(reductions)
-    for key, numbers in groups.items():
-        group = [reductions[number] for number in numbers]
-        fold_group = fold_part if key is None else fold_by_value
-        group_values = fold_group(group)
-        for number, value in zip(numbers, group_values, strict=True):
+    for key, group in groups.items():
+        fold_group = fold_by_value
+        if key is None:
+            fold_group = fold_part
+        group_values = fold_group(list(group.values()))
+        for number, value in zip(group, group_values, strict=True):
             values[number] = value
     return values
 
@@ -267,11 +270,11 @@ def _fold_all(parts: Iterable[_Part], reductions: Sequence[Reduction]) -> list[A
 
 def _fold_no_rows(reductions: Sequence[Reduction]) -> list[Any]:
     """Return the value of each reduction for no rows, from which merging starts."""
-    return [_fold_nothing(reduction) for reduction in reductions]
+    return list(map(_fold_nothing, reductions))
 
 
 def _fold_nothing(reduction: Reduction) -> Any:
-    arrays = [pa.array([], column.form) for column in reduction.columns]
+    arrays = _empty_arrays(reduction)
     if reduction.by_value:
         arrays.append(pa.array([], pa.int64()))
     return reduction.fold_part(arrays, 0)
@@ -289,8 +292,10 @@ def _merge_all(rows: Iterable[Any], reductions: Sequence[Reduction]) -> list[Any
     parts = [pickle.loads(bytes(row.state)) for row in rows]
     parts.append(_fold_no_rows(reductions))
     states_by_reduction = zip(*parts, strict=True)
-    merging = zip(reductions, states_by_reduction, strict=True)
-    return [_merge_states(reduction, states) for reduction, states in merging]
+    values = []
+    for reduction, states in zip(reductions, states_by_reduction, strict=True):
+        values.append(_merge_states(reduction, states))
+    return values
 
 
 def _pickle(values: list[Any]) -> pa.RecordBatch:
@@ -303,8 +308,19 @@ def _position_names(reduction: Reduction) -> list[str]:
 
 
 def _empty_table(reduction: Reduction) -> pa.Table:
-    arrays = [pa.array([], column.form) for column in reduction.columns]
-    return pa.table(dict(zip(_position_names(reduction), arrays, strict=True)))
+    return pa.table(dict(zip(_position_names(reduction), _empty_arrays(reduction), strict=True)))
+
+
+def _empty_arrays(reduction: Reduction) -> list[pa.Array]:
+    return [pa.array([], column.form) for column in reduction.columns]
+
+
+def _ddl_schema(reduction: Reduction) -> str:
+    """Return the columns of a reduction, by position, in Spark's DDL."""
+    fields = []
+    for name, column in zip(_position_names(reduction), reduction.columns, strict=True):
+        fields.append(f"{name} {_ddl_type(column)}")
+    return ", ".join(fields)
 
 
 def _ddl_type(column: Column) -> str:
@@ -355,8 +371,10 @@ class Tally:
         judged_rows = self.rows - self.missing
         ok = not judged_rows or Fraction(judged_rows - self.unexpected, judged_rows) >= mostly
         values: list[str] = []
+        value_counts: list[dict[str, Any]] = []
         for value, times in self.samples:
             values += [value] * min(times, MAX_SHOWN_VALUES)
+            value_counts.append({"value": value, "count": times})
         details = {
             "element_count": self.rows,
             "unexpected_count": self.unexpected,
@@ -366,7 +384,7 @@ class Tally:
             "missing_percent": _percent(self.missing, self.rows),
             "unexpected_percent_total": _percent(self.unexpected, self.rows),
             "unexpected_percent_nonmissing": _percent(self.unexpected, judged_rows),
-            "partial_unexpected_counts": [{"value": value, "count": times} for value, times in self.samples],
+            "partial_unexpected_counts": value_counts,
         }
         return ExpectationResult(ok, f"{self.unexpected:,} of {count(self.rows, 'row')}", details)
 
@@ -398,4 +416,6 @@ def values_result(ok: bool, values: Sequence[str], summary: str) -> ExpectationR
 
 
 def _percent(part: int, total: int) -> float | None:
-    return part / total * 100 if total else None
+    if not total:
+        return None
+    return part / total * 100

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from onceonly.gate.arguments import Arguments
+from onceonly.gate.arguments import Arguments, convert_items
 from onceonly.gate.columns import COMPARABLE, NUMBERS, TIMES, Column, Kind, Unjudgeable, WrongKind, literal, number
 from onceonly.gate.conditions import are_comparable
 from onceonly.gate.reductions import Judgement, Reduction, Tally, limit_samples
@@ -70,7 +70,9 @@ def nullity(arguments: Arguments, expected: bool) -> Start:
         missing = arrays[0].null_count
         if not expected:
             return Tally(length, 0, missing)
-        samples = Counter({column.show(value): times for value, times in count_values(arrays[0])})
+        samples: Counter[str] = Counter()
+        for value, times in count_values(arrays[0]):
+            samples[column.show(value)] = times
         return Tally(length, 0, length - missing, limit_samples(samples))
 
     def judge() -> Judgement:
@@ -238,18 +240,14 @@ def json_schema(arguments: Arguments) -> Start:
     from jsonschema_rs import ReferencingError
 
     try:
-        follows_schema = _SchemaPredicate(_make_exact(arguments.kwargs.get("json_schema")))
+        follows_schema = _SchemaPredicate(convert_items(arguments.kwargs.get("json_schema"), _make_exact))
     except (ValueError, ReferencingError) as error:
         raise Unjudgeable(f"its json_schema is not one: {str(error).partition(chr(10))[0]}") from error
     return values_rule(arguments, arguments.column(TEXT), follows_schema)
 
 
 def _make_exact(value: Any) -> Any:
-    """Return a value of a suite with each float exactly as it is written."""
-    if isinstance(value, dict):
-        return {name: _make_exact(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_make_exact(item) for item in value]
+    """Return a float of a suite exactly as it is written, and anything else as it is."""
     if isinstance(value, float):
         return number(value)
     return value
@@ -311,7 +309,10 @@ def show_row(columns: Sequence[Column], row: Sequence[Any]) -> str:
     """Return the values of several columns as a person reads them."""
     texts = []
     for column, value in zip(columns, row, strict=True):
-        texts.append("null" if value is None else column.show(value))
+        if value is None:
+            texts.append("null")
+        else:
+            texts.append(column.show(value))
     return f"({', '.join(texts)})"
 
 
@@ -320,7 +321,7 @@ def _is_all_missing(row: Sequence[Any]) -> bool:
 
 
 def _is_any_missing(row: Sequence[Any]) -> bool:
-    return any(value is None for value in row)
+    return None in row
 
 
 def _ignore_no_row(row: Sequence[Any]) -> bool:
@@ -406,7 +407,9 @@ def pair_in_set(arguments: Arguments) -> Start:
 
 
 def _literal_or_null(value: Any, column: Column) -> Any:
-    return None if value is None else literal(value, column)
+    if value is None:
+        return None
+    return literal(value, column)
 
 
 def sum_equal(arguments: Arguments) -> Start:

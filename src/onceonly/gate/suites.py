@@ -94,7 +94,9 @@ def load(path: str, project: Path) -> Suite:
         InvalidPipeline: no such file, or not a suite.
     """
     data = _read_json(path, project / path)
-    expectations = data.get("expectations") if isinstance(data, dict) else None
+    expectations = None
+    if isinstance(data, dict):
+        expectations = data.get("expectations")
     if not isinstance(expectations, list) or not expectations:
         raise _refuse_suite(path, "It has no list of 'expectations'.")
     for number, expectation in enumerate(expectations, 1):
@@ -134,9 +136,13 @@ def _columns_of(expectation: Mapping[str, Any]) -> list[str]:
     kwargs = expectation.get("kwargs", {})
     if expectation["type"].startswith("expect_table_"):  # these check which columns exist
         return []
-    single = [kwargs[key] for key in ("column", "column_A", "column_B") if key in kwargs]
-    several = [*kwargs.get("column_list", []), *list_columns(kwargs.get("row_condition"))]
-    return [name for name in [*single, *several] if isinstance(name, str)]
+    names: list[Any] = []
+    for key in ("column", "column_A", "column_B"):
+        if key in kwargs:
+            names.append(kwargs[key])
+    names += kwargs.get("column_list", [])
+    names += list_columns(kwargs.get("row_condition"))
+    return [name for name in names if isinstance(name, str)]
 
 
 def _quote(names: Collection[str]) -> str:
