@@ -47,8 +47,10 @@ class DurableLog:
         names = sorted(filter(_is_entry_or_checkpoint, os.listdir(self.folder)))
         if not names:
             raise FileNotFoundError(f"{self.folder} contains no Delta log")
-        checkpoints = [name for name in names if not name.endswith(".json") and self._has_content(name)]
-        start = _version_of(checkpoints[-1]) if checkpoints else 0
+        start = 0
+        for name in names:
+            if not name.endswith(".json") and self._has_content(name):
+                start = _version_of(name)
         return [name for name in names if _version_of(name) >= start]
 
     def _has_content(self, name: str) -> bool:

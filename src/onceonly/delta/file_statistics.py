@@ -6,7 +6,6 @@ read.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import ColumnProperties, DeltaTable, WriterProperties
 
+from onceonly.delta import table_snapshot
 from onceonly.delta.statistics import FLOATS, Field, is_bounded, is_struct, is_unbounded, to_json
 
 PREFIX_LENGTH = 32  # characters of a text, as Spark cuts them
@@ -62,8 +62,12 @@ def read_statistics(source: Any, fields: Sequence[Field]) -> str:
 
 def recount(adds: list[dict[str, Any]], files: pafs.FileSystem, table: DeltaTable) -> list[dict[str, Any]]:
     """Return the add actions of files that delta-rs wrote into that table, with the statistics of what is in them."""
-    fields = _columns(table)
-    return [{**add, "stats": _read_statistics_at(files, unquote(add["path"]), fields)} for add in adds]
+    fields = _stored_columns(table)
+    recounted = []
+    for add in adds:
+        stats = _read_statistics_at(files, unquote(add["path"]), fields)
+        recounted.append({**add, "stats": stats})
+    return recounted
 
 
 def _read_statistics_at(files: pafs.FileSystem, path: str, fields: Sequence[Field]) -> str:
@@ -71,10 +75,10 @@ def _read_statistics_at(files: pafs.FileSystem, path: str, fields: Sequence[Fiel
         return read_statistics(source, fields)
 
 
-def _columns(table: DeltaTable) -> list[Field]:
+def _stored_columns(table: DeltaTable) -> list[Field]:
     """Return the columns that a file of the table has."""
     partitions = table.metadata().partition_columns
-    return [column for column in json.loads(table.schema().to_json())["fields"] if column["name"] not in partitions]
+    return table_snapshot.without_columns(table_snapshot.column_fields(table), partitions)
 
 
 @dataclass

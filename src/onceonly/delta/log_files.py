@@ -44,13 +44,16 @@ def checkpoint_path(version: int) -> str:
 
 def find_entry_version(name: str) -> int | None:
     """Return the version of a log entry with this name; None: it is none."""
-    match = ENTRY_NAME.fullmatch(name)
-    return int(match[1]) if match else None
+    return _find_version(ENTRY_NAME, name)
 
 
 def find_checkpoint_version(name: str) -> int | None:
     """Return the version of a log checkpoint, or of a part of one, with this name; None: it is none."""
-    match = CHECKPOINT_NAME.fullmatch(name)
+    return _find_version(CHECKPOINT_NAME, name)
+
+
+def _find_version(pattern: re.Pattern[str], name: str) -> int | None:
+    match = pattern.fullmatch(name)
     return int(match[1]) if match else None
 
 

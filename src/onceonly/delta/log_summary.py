@@ -153,9 +153,11 @@ def open_log(uri: str) -> TableLog:
         if not local_path(uri):
             stored = StoredLog(uri)
             return TableLog(uri, stored, list(stored.objects_by_name))
-        # An empty file is no log checkpoint. An entry counts in any case.
-        infos = table_files.list_folder(uri, log_files.LOG_FOLDER)
-        names = [info.base_name for info in infos if info.size or log_files.ENTRY_NAME.fullmatch(info.base_name)]
+        names = []
+        for info in table_files.list_folder(uri, log_files.LOG_FOLDER):
+            # An empty file is no log checkpoint. An entry counts in any case.
+            if info.size or log_files.ENTRY_NAME.fullmatch(info.base_name):
+                names.append(info.base_name)
         return TableLog(uri, table_files.open_folder(uri), names)
     except LOG_ERRORS as error:
         raise _refuse_unreadable(uri, error) from error
@@ -183,7 +185,9 @@ def read_snapshot(uri: str) -> TableSnapshot | None:
         entry = stored.objects_by_name.get(log_files.entry_name(newest))
         if missing := set(TABLE_ACTIONS) - set(summary.actions):
             raise ValueError(f"it does not tell {sorted(missing)}")
-        digest = hashlib.sha256(stored.files.read(entry.path, entry.tag)).hexdigest() if entry else None
+        digest = None
+        if entry:
+            digest = hashlib.sha256(stored.files.read(entry.path, entry.tag)).hexdigest()
     except LOG_ERRORS as error:
         raise _refuse_unreadable(uri, error) from error
     return TableSnapshot(uri, summary.actions, summary.txns, newest, digest)
@@ -199,7 +203,7 @@ def read_txn_versions(uri: str, app_id: str) -> Iterator[tuple[int, int]]:
         files: Files
         if local_path(uri):
             files = table_files.open_folder(uri)
-            names = {info.base_name for info in table_files.list_folder(uri, log_files.LOG_FOLDER)}
+            names = set(table_files.list_log(uri))
         else:
             files = StoredLog(uri, complete=True)
             names = set(files.objects_by_name)
@@ -235,7 +239,8 @@ def _read_backwards(stored: StoredLog, newest: int) -> LogSummary:
     last, round_size = newest, 1
     with ThreadPoolExecutor(MAX_PARALLEL_READS) as pool:
         while last > start:
-            paths = [log_files.entry_path(version) for version in range(max(last - round_size, start) + 1, last + 1)]
+            first = max(last - round_size, start) + 1
+            paths = list(map(log_files.entry_path, range(first, last + 1)))
             actions_by_entry = list(pool.map(lambda path: _read_actions(stored, path), paths))
             for entry_actions in reversed(actions_by_entry):
                 table_summary = _find_table_summary(entry_actions)
@@ -257,7 +262,9 @@ def _find_table_summary(actions: list[dict[str, Any]]) -> Mapping[str, Any] | No
 
 def _as_actions(table_summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the actions of which the summary is the result."""
-    actions: list[dict[str, Any]] = [{name: table_summary[name]} for name in TABLE_ACTIONS]
+    actions: list[dict[str, Any]] = []
+    for name in TABLE_ACTIONS:
+        actions.append({name: table_summary[name]})
     for app_id, version in table_summary["txns"].items():
         actions.append({"txn": {"appId": app_id, "version": version}})
     return actions
@@ -270,12 +277,14 @@ def _read_forwards(files: Files, names: list[str], newest: int) -> LogSummary:
         FileNotFoundError: an entry is missing, or was cleaned up since the log was listed.
     """
     start, parts = log_files.find_last_checkpoint(names)
-    entries = [log_files.entry_name(version) for version in range(start + 1, newest + 1)]
+    entries = map(log_files.entry_name, range(start + 1, newest + 1))
+
+    def read_file(name: str) -> list[dict[str, Any]]:
+        return _read_actions(files, f"{log_files.LOG_FOLDER}/{name}")
+
     actions: list[dict[str, Any]] = []
     with ThreadPoolExecutor(MAX_PARALLEL_READS) as pool:
-        for file_actions in pool.map(
-            lambda name: _read_actions(files, f"{log_files.LOG_FOLDER}/{name}"), [*parts, *entries]
-        ):
+        for file_actions in pool.map(read_file, [*parts, *entries]):
             actions += file_actions
     return _fold_actions(newest, actions)
 
@@ -291,7 +300,9 @@ def _fold_actions(newest: int, actions: list[dict[str, Any]]) -> LogSummary:
         for name in TABLE_ACTIONS:
             if action.get(name):
                 table_actions[name] = action[name]
-    table_id = table_actions["metaData"]["id"] if "metaData" in table_actions else None
+    table_id = None
+    if "metaData" in table_actions:
+        table_id = table_actions["metaData"]["id"]
     return LogSummary(newest, table_id, txns, table_actions)
 
 
@@ -300,8 +311,11 @@ def _read_actions(files: Files, path: str) -> list[dict[str, Any]]:
     if path.endswith(".parquet"):
         with files.open_input_file(path) as part:
             return checkpoints.read_actions(part)
-    # Most lines name a file. They are not parsed.
-    return [json.loads(line) for line in _read_lines(files, path) if _has_marker(line)]
+    actions = []
+    for line in _read_lines(files, path):
+        if _has_marker(line):  # most lines name a file; they are not parsed
+            actions.append(json.loads(line))
+    return actions
 
 
 def _has_marker(line: bytes) -> bool:

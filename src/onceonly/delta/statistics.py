@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from onceonly.delta import table_snapshot
+
 Field = Mapping[str, Any]  # of a Delta schema
 INTEGERS = {"byte", "short", "integer", "long"}
 FLOATS = {"float", "double"}
@@ -51,7 +53,7 @@ def settle(stats: str | None, schema: Field, partitions: Sequence[str], settings
     rows = written.get("numRecords")
     if not isinstance(rows, int):
         return "{}"
-    fields = [field for field in schema["fields"] if field["name"] not in partitions]
+    fields = table_snapshot.without_columns(schema["fields"], partitions)
     low, high, nulls = (_inner(written, side) for side in SIDES)
     try:
         bounds = _Bounds(rows, _max_leaves(settings), _chosen_columns(settings)).check(fields, low, high, nulls)
@@ -64,7 +66,11 @@ def with_settled_statistics(adds: list[dict[str, Any]], table: Any) -> list[dict
     """Return add actions of files for that table, with statistics that a commit may state."""
     metadata, schema = table.metadata(), json.loads(table.schema().to_json())
     partitions = list(metadata.partition_columns)
-    return [{**add, "stats": settle(add.get("stats"), schema, partitions, metadata.configuration)} for add in adds]
+    settled = []
+    for add in adds:
+        stats = settle(add.get("stats"), schema, partitions, metadata.configuration)
+        settled.append({**add, "stats": stats})
+    return settled
 
 
 # ---- what is stated
@@ -72,15 +78,20 @@ def with_settled_statistics(adds: list[dict[str, Any]], table: Any) -> list[dict
 
 def _max_leaves(settings: Mapping[str, str]) -> int | None:
     """Return how many columns have statistics, those in structs counted one by one; None: all."""
+    if NAMED_COLUMNS in settings:
+        return None
     number = settings.get(COUNTED_LEAVES, str(DEFAULT_LEAVES))
-    return int(number) if number.isdecimal() and NAMED_COLUMNS not in settings else None
+    return int(number) if number.isdecimal() else None
 
 
 def _chosen_columns(settings: Mapping[str, str]) -> set[str] | None:
     """Return which columns have statistics, and all that are inside of them; None: the first ones."""
     if NAMED_COLUMNS not in settings:
         return None
-    return {name.strip().replace("`", "") for name in COLUMN_NAME.findall(settings[NAMED_COLUMNS])}
+    columns = set()
+    for quoted_name in COLUMN_NAME.findall(settings[NAMED_COLUMNS]):
+        columns.add(quoted_name.strip().replace("`", ""))
+    return columns
 
 
 @dataclass
@@ -131,13 +142,16 @@ class _Bounds:
     def _has_statistics(self, *path: str) -> bool:
         """Return whether that column has statistics, by the table's settings. Counts the column."""
         if self.chosen is not None:
-            # A column has statistics also where one that it is inside of is chosen.
-            prefixes = {".".join(path[:length]) for length in range(1, len(path) + 1)}
-            return not prefixes.isdisjoint(self.chosen)
+            return _is_inside_chosen(path, self.chosen)
         if self.leaves is None:
             return True
         self.leaves -= 1
         return self.leaves >= 0
+
+
+def _is_inside_chosen(path: Sequence[str], chosen: set[str]) -> bool:
+    """Return whether a column, or one that it is inside of, is chosen."""
+    return any(".".join(path[:length]) in chosen for length in range(1, len(path) + 1))
 
 
 def _check_bound(kind: str, value: Any, is_high: bool) -> Any:
@@ -176,7 +190,9 @@ def _check_time(value: str, is_high: bool) -> str:
         raise _CannotState
     seconds, fraction, zone = match[1], match[2] or "", match[3]
     if len(fraction) <= MILLISECOND_DIGITS:
-        fraction = fraction.ljust(MILLISECOND_DIGITS, "0") + ("999" if is_high else "")
+        fraction = fraction.ljust(MILLISECOND_DIGITS, "0")
+        if is_high:
+            fraction += "999"
     return f"{seconds}.{fraction}{zone}"
 
 
@@ -200,7 +216,10 @@ def is_unbounded(kind: Any) -> bool:
 def to_json(value: Any) -> str:
     """Return JSON in which decimals are numbers without an exponent, and infinities are as Spark writes them."""
     if isinstance(value, dict):
-        members = [f"{json.dumps(name, ensure_ascii=False)}:{to_json(member)}" for name, member in value.items()]
+        members = []
+        for name, member in value.items():
+            key = json.dumps(name, ensure_ascii=False)
+            members.append(f"{key}:{to_json(member)}")
         return "{" + ",".join(members) + "}"
     if isinstance(value, Decimal):
         return format(value, "f")

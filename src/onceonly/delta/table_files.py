@@ -64,6 +64,11 @@ def list_folder(uri: str, folder: str = "", recursive: bool = False) -> list[paf
     return infos
 
 
+def list_log(uri: str) -> list[str]:
+    """List the names of the files in the table's log."""
+    return [info.base_name for info in list_folder(uri, log_files.LOG_FOLDER)]
+
+
 def read_lines(files: pafs.FileSystem, path: str) -> Iterator[bytes]:
     """Yield the actions of a log entry, one by one: it may name as many files as the table has."""
     with files.open_input_stream(path) as stream:
@@ -133,13 +138,20 @@ def select_in_partitions(files: dict[str, int], table: DeltaTable, where: Partit
     paths = dict(zip(sorted(table.file_uris()), sorted(files, key=unquote), strict=True))  # one prefix: one order
     if not where:
         return {}
-    return {paths[uri]: files[paths[uri]] for uri in table.file_uris(file_pruning_predicate=where)}
+    selected = {}
+    for uri in table.file_uris(file_pruning_predicate=where):
+        path = paths[uri]
+        selected[path] = files[path]
+    return selected
 
 
 def partition_condition(adds: list[dict[str, Any]]) -> PartitionCondition:
     """Return a predicate for just the partitions that add actions are in."""
+    partitions = set()
+    for add in adds:
+        partitions.add(tuple(sorted(add["partitionValues"].items())))
     where: PartitionCondition = []
-    for partition in {tuple(sorted(add["partitionValues"].items())) for add in adds}:
+    for partition in partitions:
         where.append([(column, "=", value or "") for column, value in partition])  # "" is null
     return where
 
@@ -147,7 +159,10 @@ def partition_condition(adds: list[dict[str, Any]]) -> PartitionCondition:
 def to_removes(files: dict[str, int]) -> list[RemoveAction]:
     """Return actions that remove those files from the table (paths decoded, as above). A VACUUM deletes them."""
     now = int(time.time() * 1000)
-    return [RemoveAction(unquote(path), True, now, size) for path, size in sorted(files.items())]
+    removes = []
+    for path, size in sorted(files.items()):
+        removes.append(RemoveAction(unquote(path), True, now, size))
+    return removes
 
 
 def find_missing(adds: list[dict[str, Any]], folder: str, sizes: dict[str, int]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +71,11 @@ def column_fields(table: Table) -> list[dict[str, Any]]:
     return fields
 
 
+def without_columns(fields: Iterable[Mapping[str, Any]], names: Collection[str]) -> list[Mapping[str, Any]]:
+    """Return the columns, in the JSON form of a schema, that have other names than these."""
+    return [field for field in fields if field["name"] not in names]
+
+
 def types_by_name(fields: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return name -> type of columns in the JSON form of a schema."""
     return {field["name"]: field["type"] for field in fields}
@@ -100,6 +105,6 @@ def fingerprint(table: Table, without: Iterable[str] = ()) -> str:
             constraints[name] = condition
     features = sorted(protocol.writer_features or [])
     schema = json.loads(table.schema().to_json())
-    schema["fields"] = [field for field in schema["fields"] if field["name"] not in set(without)]
+    schema["fields"] = without_columns(schema["fields"], set(without))
     shape = [schema, metadata.partition_columns, constraints, protocol.min_writer_version, features]
     return hashlib.sha256(json.dumps(shape, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]

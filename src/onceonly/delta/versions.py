@@ -126,13 +126,14 @@ class VersionLog:
         files = list(files)
         storage = self._open_storage()
 
-        def read_infos(part: list[File]) -> list[pafs.FileInfo]:
+        def read_infos(start: int) -> list[pafs.FileInfo]:
+            part = files[start : start + MAX_PARALLEL_REQUESTS]
             infos: list[pafs.FileInfo] = storage.get_file_info([file.path for file in part])
             return infos
 
-        parts = [files[start : start + MAX_PARALLEL_REQUESTS] for start in range(0, len(files), MAX_PARALLEL_REQUESTS)]
+        starts = range(0, len(files), MAX_PARALLEL_REQUESTS)
         with ThreadPoolExecutor(MAX_PARALLEL_REQUESTS) as pool:
-            infos = list(chain.from_iterable(pool.map(read_infos, parts)))
+            infos = list(chain.from_iterable(pool.map(read_infos, starts)))
         missing_paths = []
         for file, info in zip(files, infos, strict=True):
             if not _is_there(file, info):
@@ -148,7 +149,10 @@ def list_table_files(table: DeltaTable) -> list[File]:
     """Return the files that a table's rows are in."""
     adds = table.get_add_actions()
     paths, sizes = adds["path"].to_pylist(), adds["size_bytes"].to_pylist()
-    return [File(unquote(path), size, {}) for path, size in zip(paths, sizes, strict=True)]
+    files = []
+    for path, size in zip(paths, sizes, strict=True):
+        files.append(File(unquote(path), size, {}))
+    return files
 
 
 def _sync_log(log: DurableLog) -> None:
@@ -173,15 +177,18 @@ def _to_version(number: int, actions: Iterable[dict[str, Any]]) -> Version:
     removes = _select_changes(actions, "remove")
     commit_infos = _select_kind(actions, "commitInfo")
     commit_info = commit_infos[0] if commit_infos else {}
+    transactions = {}
+    for txn in _select_kind(actions, "txn"):
+        transactions[txn["appId"]] = txn["version"]
     return Version(
         number,
-        tuple(map(_to_file, adds)),
-        tuple(map(_to_file, removes)),
-        tuple(map(_to_file, _select_kind(actions, "cdc"))),
-        str(commit_info.get("operation", "?")),
-        any(add.get("deletionVector") for add in adds),
-        any(action.get("metaData") or action.get("protocol") for action in actions),
-        {txn["appId"]: txn["version"] for txn in _select_kind(actions, "txn")},
+        added=tuple(map(_to_file, adds)),
+        removed=tuple(map(_to_file, removes)),
+        changed=tuple(map(_to_file, _select_kind(actions, "cdc"))),
+        operation=str(commit_info.get("operation", "?")),
+        hides=any(add.get("deletionVector") for add in adds),
+        redefines=bool(_select_kind(actions, "metaData") or _select_kind(actions, "protocol")),
+        transactions=transactions,
     )
 
 
