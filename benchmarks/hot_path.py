@@ -134,5 +134,7 @@ def _spool(folder: str, rows: int) -> None:
 def _batch() -> pa.RecordBatch:
     pairs = [record(number) for number in range(BATCH)]
     made = {"value": [value for value, _ in pairs], "key": [key for _, key in pairs], "topic": ["bare"] * BATCH}
-    columns = [pa.array(made[f.name], f.type) if f.name in made else pa.nulls(BATCH, f.type) for f in spool.SCHEMA]
-    return pa.RecordBatch.from_arrays(columns, schema=spool.SCHEMA)
+    columns = [
+        pa.array(made[f.name], f.type) if f.name in made else pa.nulls(BATCH, f.type) for f in spool.SPOOL_SCHEMA
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=spool.SPOOL_SCHEMA)

@@ -11,7 +11,7 @@ CREDENTIALS = re.compile(r"://[^/\s]+@")  # to the last @: a password may contai
 SECRET = re.compile(r"secret|password|passphrase|token|(access|account|private)[._-]?key", re.IGNORECASE)
 # In a value, such as -Dx.password=…
 SECRET_IN_VALUE = re.compile(rf"({SECRET.pattern})[\w.-]*\"?\s*[=:]\s*\S", re.IGNORECASE)
-PLACE = re.compile(r"File$|\.(secretKeyRef|secrets)\.")  # says where a secret is, as Kubernetes' settings do
+PLACE_OF_SECRET = re.compile(r"File$|\.(secretKeyRef|secrets)\.")  # says where a secret is, as Kubernetes' settings do
 JVM_OPTIONS = re.compile(r"(default|extra)JavaOptions$")
 
 
@@ -47,7 +47,7 @@ def of_a_jvm(conf: Mapping[str, str]) -> list[str]:
 
 def _is_secret_by_name(key: str, value: str) -> bool:
     """Whether the setting is secret by its name. A boolean never is."""
-    return bool(SECRET.search(key)) and not PLACE.search(key) and value.lower() not in ("true", "false")
+    return bool(SECRET.search(key)) and not PLACE_OF_SECRET.search(key) and value.lower() not in ("true", "false")
 
 
 def _has_secret(value: str) -> bool:

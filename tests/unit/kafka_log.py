@@ -9,7 +9,7 @@ from typing import Any
 from onceonly.checkpoint.model import Handle
 from onceonly.errors import NotCommitted
 from onceonly.kafka.connection import KafkaConnection
-from onceonly.kafka.log_ends import Batch, Comparison
+from onceonly.kafka.log_ends import Batch, LogComparison
 from onceonly.kafka.transactions import Described, MarkerState
 from onceonly.pipeline.sinks import KafkaSink
 from onceonly.sinks.kafka.handle import Part, Resolution, Tx
@@ -30,7 +30,7 @@ class Log:
         self.cluster, self.topics, self.end_offsets = "cluster", {"t": "id"}, {("t", 0): 9, ("t", 1): 9}
         self.described: dict[str, Described] = {}
         self.batches = {0: Batch(4, 8, 77), 1: Batch(4, 8, 77)}
-        self.comparison = Comparison({}, ())
+        self.comparison = LogComparison({}, ())
 
     def read_marker_states(
         self, since: Mapping[tuple[str, int], int], *_: Any, **__: Any
@@ -92,7 +92,7 @@ class Log:
     def read_end_batches(self, topic: Any, ends: Mapping[int, int]) -> dict[int, Batch]:
         return {number: self.batches[number] for number in ends if number in self.batches}
 
-    def compare_ends(self, *_: Any) -> Comparison:
+    def compare_ends(self, *_: Any) -> LogComparison:
         self.done.append("compare")
         return self.comparison
 

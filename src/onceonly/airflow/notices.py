@@ -23,10 +23,10 @@ from onceonly.views import descriptions
 if TYPE_CHECKING:
     from onceonly.checkpoint.model import Checkpoint, Row
 
-ERROR = "onceonly_error"  # key of an XCom: what a task of this run failed with, for the abort task
+ERROR_KEY = "onceonly_error"  # key of an XCom: what a task of this run failed with, for the abort task
 UNKNOWN = "an earlier task of the run failed in Airflow; which one is not known, because Airflow's API did not answer"
 WEBHOOK_TIMEOUT_SECONDS = 10.0
-MAX_ERROR_CHARACTERS = 1_000
+MAX_NOTICE_CHARACTERS = 1_000
 NO_ERROR = "it was marked failed or killed, or it timed out"
 Notifier = Callable[[Any], Any]  # an Airflow notifier, or any function of a task's context
 
@@ -40,7 +40,7 @@ def leave_error(context: Any, error: BaseException) -> None:
     what_and_why = "\n".join(str(error).split("\n")[:2])
     with suppress(Exception):
         text = redaction.hide_credentials(redact(what_and_why))
-        context["ti"].xcom_push(key=ERROR, value=text[:MAX_ERROR_CHARACTERS])
+        context["ti"].xcom_push(key=ERROR_KEY, value=text[:MAX_NOTICE_CHARACTERS])
 
 
 def explain_abort(context: Any, task_ids: Sequence[str]) -> str:
@@ -59,7 +59,7 @@ def explain_abort(context: Any, task_ids: Sequence[str]) -> str:
 
 def _describe_failure(ti: Any, task_id: str) -> str:
     """Say in one line that a task has failed, and with the error that it left for the abort task."""
-    error = ti.xcom_pull(task_ids=task_id, key=ERROR)
+    error = ti.xcom_pull(task_ids=task_id, key=ERROR_KEY)
     reason = " ".join(str(error).split()) if error else NO_ERROR
     return f"task '{task_id}' failed in Airflow: {reason}"
 
@@ -103,7 +103,7 @@ def write_message(context: Any) -> str:
         return "\n".join([notice["text"], *checks, notice["page"]])
     task, error = context.get("task"), context.get("exception") or context.get("reason") or NO_ERROR
     what = f"{context['ti'].dag_id}, run {context['ti'].run_id}: task '{context['ti'].task_id}' has failed."
-    why = redaction.hide_credentials(redact(str(error)))[:MAX_ERROR_CHARACTERS]
+    why = redaction.hide_credentials(redact(str(error)))[:MAX_NOTICE_CHARACTERS]
     lines = [what, why]
     pipeline = getattr(task, "pipeline", None)
     if pipeline:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import metadata
 from typing import Any
 
-NAME = "Onceonly"
+PROVIDER_NAME = "Onceonly"
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -15,15 +15,15 @@ def get_provider_info() -> dict[str, Any]:
     """
     return {
         "package-name": "onceonly",
-        "name": NAME,
+        "name": PROVIDER_NAME,
         "description": metadata("onceonly")["Summary"],
-        "integrations": [{"integration-name": NAME, "tags": ["software"]}],
+        "integrations": [{"integration-name": PROVIDER_NAME, "tags": ["software"]}],
         "operators": [
             {
-                "integration-name": NAME,
+                "integration-name": PROVIDER_NAME,
                 "python-modules": ["onceonly.airflow.operators", "onceonly.airflow.commit"],
             }
         ],
-        "triggers": [{"integration-name": NAME, "python-modules": ["onceonly.airflow.triggers"]}],
+        "triggers": [{"integration-name": PROVIDER_NAME, "python-modules": ["onceonly.airflow.triggers"]}],
         "extra-links": ["onceonly.airflow.links.CheckpointLink", "onceonly.airflow.links.DocsLink"],
     }

@@ -54,7 +54,7 @@ UNAVAILABLE: list[Any] = [
 ]
 MAX_SINGLE, MAX_DOUBLE = 3.4028234663852886e38, 1.7976931348623157e308
 DAYS = (-719_162, 2_932_896)  # 0001-01-01 and 9999-12-31, since 1970
-MICROS = (DAYS[0] * 86_400_000_000, (DAYS[1] + 1) * 86_400_000_000 - 1)
+MICROSECOND_RANGE = (DAYS[0] * 86_400_000_000, (DAYS[1] + 1) * 86_400_000_000 - 1)
 BITS = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
 PER_MICRO = {  # what a number counts, by Debezium's name of it
     "io.debezium.time.Timestamp": "millis",
@@ -65,7 +65,7 @@ PER_MICRO = {  # what a number counts, by Debezium's name of it
 PRECISE = "org.apache.kafka.connect.data.Decimal"
 DIGITS = Context(prec=80)
 FINER_THAN_MICROS = re.compile(r"[.,]\d{6}\d*[1-9]")
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+UTC_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Kind = Mapping[str, Any]  # of a column in Debezium's schema; empty: there is none
 Convert = Callable[[Any, Kind], Any]
 
@@ -360,16 +360,16 @@ def _time(encoding: str | None, zoned: bool, value: Any, kind: Kind) -> int:
         raise Unreadable
     if not zoned and value.utcoffset():
         raise Unreadable
-    return (value.replace(tzinfo=value.tzinfo or UTC) - EPOCH) // timedelta(microseconds=1)
+    return (value.replace(tzinfo=value.tzinfo or UTC) - UTC_EPOCH) // timedelta(microseconds=1)
 
 
 def _micros(number: int, unit: str | None) -> int:
     if unit == "nanos" and number % 1000 == 0:
-        return _require_within(MICROS, number // 1000)
+        return _require_within(MICROSECOND_RANGE, number // 1000)
     if unit == "millis":
-        return _require_within(MICROS, number * 1000)
+        return _require_within(MICROSECOND_RANGE, number * 1000)
     if unit == "micros":
-        return _require_within(MICROS, number)
+        return _require_within(MICROSECOND_RANGE, number)
     raise Unreadable
 
 

@@ -16,20 +16,20 @@ from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.sinks import REFUSED_RECORD
 from onceonly.spark import arrow
 
-ERROR = "_error"  # why a record is refused
+ERROR_COLUMN = "_error"  # why a record is refused
 
 
 def read_rows(changes: Changes, batch: DataFrame) -> DataFrame:
     """Return a row for each change, see `Changes.rows`."""
-    return _read(changes, batch, _row_or_fail).select("row.*").drop(ERROR)
+    return _read(changes, batch, _row_or_fail).select("row.*").drop(ERROR_COLUMN)
 
 
 def split(changes: Changes, batch: DataFrame) -> tuple[DataFrame, DataFrame]:
     """Return the rows, and the records that are refused, see `Changes.split`."""
     records = _read(changes, batch, _row_or_error)
-    error = F.col("row").getField(ERROR)
+    error = F.col("row").getField(ERROR_COLUMN)
     refused = records.where(error.isNotNull()).select("topic", "partition", "offset", error.alias("error"))
-    return records.where(error.isNull()).select("row.*").drop(ERROR), refused
+    return records.where(error.isNull()).select("row.*").drop(ERROR_COLUMN), refused
 
 
 def _read(changes: Changes, batch: DataFrame, row: Any) -> DataFrame:
@@ -41,7 +41,7 @@ def _read(changes: Changes, batch: DataFrame, row: Any) -> DataFrame:
     reader = make_reader(changes, type_)
     for name in ORDER:
         type_ = type_.add(name, LongType())
-    type_ = type_.add(DELETED, BooleanType()).add(ERROR, StringType())
+    type_ = type_.add(DELETED, BooleanType()).add(ERROR_COLUMN, StringType())
     read = arrow.udf(_reader(partial(row, reader), type_), type_)
     key = F.lit(None).cast("binary")
     if "key" in batch.columns:
@@ -64,7 +64,7 @@ def make_reader(changes: Changes, type_: StructType) -> RecordReader:
     missing = sorted({*changes.keys, *changes.encodings} - set(kinds))
     if missing:
         problems.append(f"no column {missing}")
-    reserved = sorted({DELETED, ERROR, *ORDER, *changes.without} & set(kinds))
+    reserved = sorted({DELETED, ERROR_COLUMN, *ORDER, *changes.without} & set(kinds))
     if reserved:
         problems.append(f"columns {reserved} have another meaning")
     for name, kind in kinds.items():
@@ -116,4 +116,4 @@ def _row_or_error(
     try:
         return reader.read_row(key, value, offset)
     except Unreadable as error:
-        return {ERROR: str(error)}
+        return {ERROR_COLUMN: str(error)}

@@ -27,7 +27,7 @@ LAST_CHARACTER = "\U0010ffff"  # above every character that may have been cut of
 BATCH_ROWS = 1 << 17  # of a file in memory at a time
 WITHOUT_STATISTICS = ColumnProperties(statistics_enabled="NONE")
 WITH_STATISTICS = ColumnProperties(statistics_enabled="CHUNK")
-EPOCH = datetime(1970, 1, 1)
+NAIVE_EPOCH = datetime(1970, 1, 1)
 
 
 def writer_properties(fields: Sequence[Field]) -> WriterProperties:
@@ -188,10 +188,10 @@ def _log_value(kind: str, value: Any, is_high: bool) -> Any:
         return _shorten(value, is_high)
     try:
         if kind == "date":
-            return (EPOCH.date() + timedelta(days=value)).isoformat()
+            return (NAIVE_EPOCH.date() + timedelta(days=value)).isoformat()
         if kind.startswith("timestamp"):
             zone = "" if kind.endswith("ntz") else "Z"
-            return (EPOCH + timedelta(microseconds=value)).isoformat(timespec="microseconds") + zone
+            return (NAIVE_EPOCH + timedelta(microseconds=value)).isoformat(timespec="microseconds") + zone
     except OverflowError:
         return None
     return value

@@ -26,8 +26,8 @@ INTEGERS = {"byte", "short", "integer", "long"}
 FLOATS = {"float", "double"}
 BOUNDED = {*INTEGERS, *FLOATS, "string", "boolean", "date", "timestamp", "timestamp_ntz"}  # and decimals
 SIDES = ("minValues", "maxValues", "nullCount")
-DECIMAL = "decimal("
-DAY = re.compile(r"\d{4}-\d\d-\d\d")
+DECIMAL_PREFIX = "decimal("
+ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\d|)")
 COLUMN_NAME = re.compile(r"(?:`(?:[^`]|``)*`|[^,`])+")
 MILLISECOND_DIGITS = 3  # to which Spark cuts a time
@@ -162,12 +162,12 @@ def _check_bound(kind: str, value: Any, is_high: bool) -> Any:
         raise _CannotState
     if kind in FLOATS:
         return _check_float(float(value), is_high)
-    if kind.startswith(DECIMAL):
+    if kind.startswith(DECIMAL_PREFIX):
         return Decimal(str(value))
     if kind == "string":
         return value
     if kind == "date":
-        if not DAY.fullmatch(value):
+        if not ISO_DATE.fullmatch(value):
             raise _CannotState
         return value
     if kind.startswith("timestamp"):
@@ -206,7 +206,7 @@ def is_struct(kind: Any) -> bool:
 
 
 def is_bounded(kind: Any) -> bool:
-    return isinstance(kind, str) and (kind in BOUNDED or kind.startswith(DECIMAL))
+    return isinstance(kind, str) and (kind in BOUNDED or kind.startswith(DECIMAL_PREFIX))
 
 
 def is_unbounded(kind: Any) -> bool:

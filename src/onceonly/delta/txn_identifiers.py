@@ -16,7 +16,7 @@ from onceonly.errors import CannotPublish
 STAGED_PREFIX = "staged-"
 NAME_BITS = 32
 # In place of a name. The highest number, because Spark skips a version that is not above the one in the table.
-GIVEN_UP = (1 << NAME_BITS) - 1
+GIVEN_UP_NUMBER = (1 << NAME_BITS) - 1
 STAGED_FOLDER = re.compile(r"staged-[\w-]+-([0-9a-f]{8})[0-9a-f]*")
 
 
@@ -53,17 +53,17 @@ def txn_version(decision: int, folder: str) -> int:
 def is_version_of(version: int, folder: str) -> bool:
     """Return whether the version is that of the transaction with this staged folder, at any decision."""
     match = STAGED_FOLDER.fullmatch(folder)
-    return match is not None and version & GIVEN_UP == _name_part(match[1])
+    return match is not None and version & GIVEN_UP_NUMBER == _name_part(match[1])
 
 
 def _name_part(digits: str) -> int:
-    """Return the part of a version that names a transaction. GIVEN_UP itself would close the decision."""
-    return min(int(digits, 16), GIVEN_UP - 1)
+    """Return the part of a version that names a transaction. GIVEN_UP_NUMBER itself would close the decision."""
+    return min(int(digits, 16), GIVEN_UP_NUMBER - 1)
 
 
 def closing_version(decision: int) -> int:
     """Return the version that closes a decision."""
-    return decision << NAME_BITS | GIVEN_UP
+    return decision << NAME_BITS | GIVEN_UP_NUMBER
 
 
 def decision_of(version: int) -> int:

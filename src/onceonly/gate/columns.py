@@ -27,7 +27,7 @@ class WrongKind(Unjudgeable):
     """The expectation judges columns of other types."""
 
 
-EPOCH = datetime(1970, 1, 1)
+UNZONED_EPOCH = datetime(1970, 1, 1)
 DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 TEXT_OF_SOME_LENGTH = re.compile(r"(var)?char\(\d+\)")
 
@@ -127,9 +127,9 @@ class Column:
             return str(value)
         try:
             if self.kind is Kind.DATE:
-                return date.fromordinal(value + EPOCH.toordinal()).isoformat()
+                return date.fromordinal(value + UNZONED_EPOCH.toordinal()).isoformat()
             zone = "Z" if self.kind is Kind.TIMESTAMP else ""
-            return f"{(EPOCH + timedelta(microseconds=value)).isoformat()}{zone}"
+            return f"{(UNZONED_EPOCH + timedelta(microseconds=value)).isoformat()}{zone}"
         except (OverflowError, ValueError):  # before the year 1, or after 9999
             unit = "days" if self.kind is Kind.DATE else "µs"
             return f"{value} {unit} since 1970"
@@ -203,7 +203,7 @@ def _valid_text(values: pa.Array) -> pa.Array:
 
 def to_days(text: str) -> int:
     """Return the days since 1970 of a date in ISO form. Raises ValueError."""
-    return date.fromisoformat(text).toordinal() - EPOCH.toordinal()
+    return date.fromisoformat(text).toordinal() - UNZONED_EPOCH.toordinal()
 
 
 def to_microseconds(text: str, has_zone: bool) -> int:
@@ -216,7 +216,7 @@ def to_microseconds(text: str, has_zone: bool) -> int:
     if time.tzinfo and not has_zone:
         raise ValueError("the column's times have no zone")
     moment = time.replace(tzinfo=time.tzinfo or UTC).astimezone(UTC).replace(tzinfo=None)
-    return (moment - EPOCH) // timedelta(microseconds=1)
+    return (moment - UNZONED_EPOCH) // timedelta(microseconds=1)
 
 
 Number = int | float | Decimal

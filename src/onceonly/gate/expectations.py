@@ -18,11 +18,11 @@ from onceonly.gate import docs
 from onceonly.gate.arguments import replace_decimals
 from onceonly.gate.bounds import Check
 from onceonly.gate.columns import by_name, show_literal
-from onceonly.gate.reductions import ExpectationResult, NoRows, Rows, conclude
+from onceonly.gate.reductions import ExpectationResult, NoRows, ReducedRows, conclude
 from onceonly.gate.suites import Suite
 
 LOG = logging.getLogger(__name__)
-MAX_ERROR_CHARACTERS = 300  # characters of an expectation's own failure
+MAX_REASON_CHARACTERS = 300  # characters of an expectation's own failure
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Subject:
     """
 
     suite: Suite
-    rows: Rows | None
+    rows: ReducedRows | None
     on_spark: bool
 
 
@@ -62,7 +62,7 @@ def run(subject: Subject, sink: str) -> tuple[list[Check], str]:
 
 def judge(subject: Subject) -> list[ExpectationResult]:
     """Return the result of each expectation of the suite, in their order."""
-    rows: Rows = NoRows()
+    rows: ReducedRows = NoRows()
     columns = None
     if subject.rows is not None:
         rows, columns = subject.rows, by_name(subject.rows.columns)
@@ -133,7 +133,7 @@ def _render_page(suite: Suite, sink: str, results: list[ExpectationResult]) -> s
         return docs.render_page(_to_validation_result(suite, sink, results))
     except Exception as error:  # of another product, after the verdict: nothing may take that with it
         LOG.warning("gate: Great Expectations could not make the page of sink '%s': %r", sink, error)
-        return docs.render_missing_page(f"{type(error).__name__}: {str(error)[:MAX_ERROR_CHARACTERS]}")
+        return docs.render_missing_page(f"{type(error).__name__}: {str(error)[:MAX_REASON_CHARACTERS]}")
 
 
 def _to_validation_result(suite: Suite, sink: str, results: list[ExpectationResult]) -> Any:
@@ -201,4 +201,4 @@ def _first_lines(error: Exception) -> str:
             lines.append(text)
     if len(lines) > 1:
         lines = lines[1:4]  # the first line only counts the errors
-    return "; ".join(lines)[:MAX_ERROR_CHARACTERS]
+    return "; ".join(lines)[:MAX_REASON_CHARACTERS]

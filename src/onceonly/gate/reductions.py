@@ -44,7 +44,7 @@ class Reduction:
     by_value: bool = False
 
 
-class Rows(Protocol):
+class ReducedRows(Protocol):
     """The rows of one sink."""
 
     columns: Sequence[Column]
@@ -55,7 +55,7 @@ class Rows(Protocol):
 Judgement = Generator[Reduction, Any, Any]  # yields reductions, is sent their values, and returns its result
 
 
-def conclude(rows: Rows, judgements: Sequence[Judgement]) -> list[Any]:
+def conclude(rows: ReducedRows, judgements: Sequence[Judgement]) -> list[Any]:
     """Run all judgements to their ends, and return what they return."""
     results: list[Any] = [None] * len(judgements)
     pending: dict[int, Reduction] = {}

@@ -22,16 +22,16 @@ INTEGERS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 NOT_NUMBERS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}  # as Spark writes them
 FLOAT_MAX, FLOAT_OVERFLOW = float(2**128 - 2**104), 2**128 - 2**103  # what is nearer to the next power of 2 overflows
 NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-DAY = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})")
+DATE_TEXT = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})")
 TIME = re.compile(
-    DAY.pattern + r"[T ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]+))?)?"
+    DATE_TEXT.pattern + r"[T ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]+))?)?"
     r"(Z|[+-](?:0[0-9]|1[0-9]|2[0-3])(?::?[0-5][0-9])?)?"
 )
 SECOND, DAY_MICROS = 1_000_000, 86_400_000_000  # in microseconds
-EPOCH = date(1970, 1, 1).toordinal()
+EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 MIN_MICROS, MAX_MICROS = (
-    (1 - EPOCH) * DAY_MICROS,
-    (date.max.toordinal() + 1 - EPOCH) * DAY_MICROS - 1,
+    (1 - EPOCH_ORDINAL) * DAY_MICROS,
+    (date.max.toordinal() + 1 - EPOCH_ORDINAL) * DAY_MICROS - 1,
 )  # years 1 to 9999
 NAMES = {"byte": "TINYINT", "short": "SMALLINT", "integer": "INT", "long": "BIGINT"}
 EXPECTED = {
@@ -63,13 +63,13 @@ class Unlike(ValueError):
 
     def __str__(self) -> str:
         """Return it as a sentence."""
-        if self.value is MISSING:
+        if self.value is NO_VALUE:
             return f"{self.path} is null or missing, and its column is NOT NULL."
         expected = EXPECTED[_type_name(self.type)]
         return f"{self.path} is {show_value(self.value)}, which is not {_with_article(self.type)} ({expected})."
 
 
-MISSING = object()
+NO_VALUE = object()
 
 
 def converter(type_: Any) -> Convert:
@@ -126,7 +126,7 @@ def _struct_converter(fields: list[Mapping[str, Any]]) -> Convert:
             elif nullable:
                 row[name] = None
             else:
-                raise Unlike(MISSING, "", f".{name}")
+                raise Unlike(NO_VALUE, "", f".{name}")
         return row
 
     return convert
@@ -301,7 +301,7 @@ def _round_to_float(number: float, value: Any) -> float:
 
 def _to_date(value: Any) -> date:
     try:
-        if type(value) is str and (match := DAY.fullmatch(value)):
+        if type(value) is str and (match := DATE_TEXT.fullmatch(value)):
             return date(*map(int, match.groups()))
     except ValueError:
         pass
@@ -347,7 +347,7 @@ def _parse_time(value: Any) -> tuple[datetime | None, str]:
 
 def _micros_since_1970(time: datetime) -> int:
     seconds = (time.hour * 60 + time.minute) * 60 + time.second
-    return (time.toordinal() - EPOCH) * DAY_MICROS + seconds * SECOND + time.microsecond
+    return (time.toordinal() - EPOCH_ORDINAL) * DAY_MICROS + seconds * SECOND + time.microsecond
 
 
 def _offset_micros(zone: str) -> int:

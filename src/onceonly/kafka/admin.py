@@ -18,12 +18,12 @@ from uuid import UUID
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.kafka.connection import DENIED
 
-TIMEOUT = 10.0  # seconds, for one request and all its retries
+ADMIN_TIMEOUT_SECONDS = 10.0  # seconds, for one request and all its retries
 PAUSE = 0.01, 1.0  # seconds between retries: the first, the longest
 DEFAULTS: Mapping[str, Any] = {
     "client_id": "onceonly",
-    "request_timeout_ms": int(TIMEOUT * 1000),
-    "bootstrap_timeout_ms": int(TIMEOUT * 1000),
+    "request_timeout_ms": int(ADMIN_TIMEOUT_SECONDS * 1000),
+    "bootstrap_timeout_ms": int(ADMIN_TIMEOUT_SECONDS * 1000),
     "reconnect_backoff_max_ms": 1000,
 }
 OUT_OF_RANGE = 1  # the error code of a fetch at an offset that the log does not hold
@@ -41,7 +41,7 @@ class BrokerClient:
         config: kafka-python's keyword arguments, at least `bootstrap_servers`.
     """
 
-    timeout = TIMEOUT
+    timeout = ADMIN_TIMEOUT_SECONDS
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = {**DEFAULTS, **config}

@@ -62,7 +62,7 @@ class Cluster:
         batches = log_ends.read_end_batches(self._client, topic, ends_above_zero)
         return {partition: batch for partition, batch in batches.items() if batch}
 
-    def compare_ends(self, topic: Topic, ends: Mapping[int, int], marks: Mapping[int, Batch]) -> log_ends.Comparison:
+    def compare_ends(self, topic: Topic, ends: Mapping[int, int], marks: Mapping[int, Batch]) -> log_ends.LogComparison:
         """Compare logs with the batches that they once ended with, see `log_ends.compare`."""
         return log_ends.compare(self._client, topic, ends, marks)
 

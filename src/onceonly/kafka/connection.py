@@ -36,7 +36,7 @@ SPELLINGS: Mapping[str, Mapping[str, tuple[str, ...]]] = {  # setting -> meaning
     "enable.ssl.certificate.verification": {"true": ("true", "t", "1"), "false": ("false", "f", "0")},
     "ssl.endpoint.identification.algorithm": {"https": ("https",), "none": ("none", "")},  # empty: as Java writes it
 }
-SECRET = re.compile(r"password|passphrase|secret|key\.pem|assertion|oauthbearer\.config")
+SECRET_PROPERTY = re.compile(r"password|passphrase|secret|key\.pem|assertion|oauthbearer\.config")
 CLIENTS = ("confluent_kafka", "fastavro", "kafka")  # modules of the extra `kafka` that every use needs
 DENIED = (29, 30, 31, 53)  # topic, group, cluster and transactional id authorization failed; the same in all clients
 GUARDED = re.compile(r"(enable\.)?(ssl|sasl|security|https)\.")  # settings that no translation may silently leave out
@@ -117,7 +117,7 @@ class KafkaConnection:
     def scrub(self, text: str) -> str:
         """Return `text` with this connection's secrets masked: a client may have put one into an error."""
         for key, value in self.settings.items():
-            if SECRET.search(key) and len(value) > 3:
+            if SECRET_PROPERTY.search(key) and len(value) > 3:
                 text = text.replace(value, "***")
         return text
 
@@ -223,6 +223,6 @@ def _text(key: str, value: Any) -> str:
 
 def _mask(key: str, text: str) -> str:
     """Return the value of a setting, as a `Secret` if it is one."""
-    if SECRET.search(key):
+    if SECRET_PROPERTY.search(key):
         return Secret(text)
     return text

@@ -65,7 +65,7 @@ class Replacement:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class LogComparison:
     """How the logs of a topic compare with the batches that they once ended with.
 
     Args:
@@ -104,7 +104,7 @@ def read_epoch_ends(client: BrokerClient, topic: Topic, epochs: Mapping[int, int
     return client.call(lambda: _read_epoch_ends(client, topic, epochs))
 
 
-def compare(client: BrokerClient, topic: Topic, ends: Mapping[int, int], marks: Mapping[int, Batch]) -> Comparison:
+def compare(client: BrokerClient, topic: Topic, ends: Mapping[int, int], marks: Mapping[int, Batch]) -> LogComparison:
     """Compare the logs with the batches that ended them once. If one no longer exists, its leader epoch's end decides.
 
     The answer is valid for the moment of the reading: a log can be cut off later, and a copy of it can be restored.
@@ -135,7 +135,7 @@ def compare(client: BrokerClient, topic: Topic, ends: Mapping[int, int], marks: 
     replaced: dict[int, Replacement] = {}
     for partition in sorted(changed | cut_off):
         replaced[partition] = Replacement(end_batches[partition], epoch_ends.get(partition))
-    return Comparison(replaced, tuple(unknown))
+    return LogComparison(replaced, tuple(unknown))
 
 
 def _changed_or_missing(

@@ -14,14 +14,16 @@ from typing import Any, TypeVar
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.kafka.connection import DENIED, KafkaConnection
 
-TIMEOUT = 10.0  # seconds, for one request; also without progress in a scan
+REQUEST_SECONDS = 10.0  # seconds, for one request; also without progress in a scan
 # What brokers and clients answer that do not know of a new leader yet
 MOVING = (
     *("NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "OFFSET_NOT_AVAILABLE"),
     *("FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH"),
 )
 EARLIEST, LATEST = -2, -1  # in place of a time
-REFUSED = "SASL authentication error"  # librdkafka's text for an error of the broker, not of a token endpoint
+AUTHENTICATION_ERROR = (
+    "SASL authentication error"  # librdkafka's text for an error of the broker, not of a token endpoint
+)
 CHECKS_PER_TIMEOUT = 10
 T = TypeVar("T")
 RecordSearch = Callable[[int, int], T | None]  # of a record's offset and time, in milliseconds since 1970
@@ -63,7 +65,7 @@ class TopicClient:
             "client.id": "onceonly",
             **self._kafka.librdkafka(),
             "allow.auto.create.topics": False,
-            "socket.connection.setup.timeout.ms": int(TIMEOUT * 1000 / 2),
+            "socket.connection.setup.timeout.ms": int(REQUEST_SECONDS * 1000 / 2),
             "reconnect.backoff.max.ms": 1000,
             "log_level": 0,  # errors come through error_cb; librdkafka would print them to stderr as well
             "error_cb": self._connection_errors.append,
@@ -71,7 +73,7 @@ class TopicClient:
 
     def list_names(self) -> list[str]:
         """Return the names of all topics of the cluster that this client may describe."""
-        return sorted(self._request(lambda: self.admin.list_topics(timeout=TIMEOUT)).topics)
+        return sorted(self._request(lambda: self.admin.list_topics(timeout=REQUEST_SECONDS)).topics)
 
     def describe(self) -> tuple[str, list[int]]:
         """Return the topic's id and partitions."""
@@ -79,7 +81,7 @@ class TopicClient:
 
         topics = TopicCollection([self.topic])
         description = self._request(
-            lambda: self.admin.describe_topics(topics, request_timeout=TIMEOUT)[self.topic].result()
+            lambda: self.admin.describe_topics(topics, request_timeout=REQUEST_SECONDS)[self.topic].result()
         )
         return str(description.topic_id), sorted(partition.id for partition in description.partitions)
 
@@ -100,7 +102,7 @@ class TopicClient:
             level = IsolationLevel.READ_UNCOMMITTED
 
         def list_offsets() -> dict[int, Any]:
-            futures = self.admin.list_offsets(specs, isolation_level=level, request_timeout=TIMEOUT)
+            futures = self.admin.list_offsets(specs, isolation_level=level, request_timeout=REQUEST_SECONDS)
             return {key.partition: future.result() for key, future in futures.items()}
 
         return self._request(list_offsets)
@@ -177,7 +179,7 @@ class TopicClient:
             "fetch.wait.max.ms": 20,
             "queued.max.messages.kbytes": 16384,
         }
-        with closing(PatientConsumer(settings, TIMEOUT)) as reader:
+        with closing(PatientConsumer(settings, REQUEST_SECONDS)) as reader:
             positions = [TopicPartition(self.topic, partition, offset) for partition, offset in starts.items()]
             reader.consumer.assign(positions)
             yield reader
@@ -185,7 +187,7 @@ class TopicClient:
     def _await_message(self, reader: PatientConsumer) -> Any:
         message = self._request(reader.poll)
         if message is None:
-            raise self._no_answer(f"no record, no progress and no end of the log within {TIMEOUT:.0f} s")
+            raise self._no_answer(f"no record, no progress and no end of the log within {REQUEST_SECONDS:.0f} s")
         return message
 
     def _stop_reading(self, reader: PatientConsumer, waiting: dict[int, int], partition: int) -> None:
@@ -216,7 +218,7 @@ class TopicClient:
         from confluent_kafka import KafkaError, KafkaException
 
         moving_codes = {getattr(KafkaError, name) for name in MOVING}
-        deadline = monotonic() + TIMEOUT
+        deadline = monotonic() + REQUEST_SECONDS
         while True:
             try:
                 return request()
@@ -232,7 +234,7 @@ class TopicClient:
 
     def _no_topic(self) -> NoTopic:
         """Return the error for a topic that does not exist, with similar names."""
-        topics = self._request(lambda: self.admin.list_topics(timeout=TIMEOUT)).topics
+        topics = self._request(lambda: self.admin.list_topics(timeout=REQUEST_SECONDS)).topics
         similar = difflib.get_close_matches(self.topic, [name for name in topics if not name.startswith("__")])
         names = "No name is similar"
         if similar:
@@ -251,7 +253,7 @@ class TopicClient:
         reason = why
         if error:
             reason = self._kafka.scrub(error.str())
-        if REFUSED in reason:
+        if AUTHENTICATION_ERROR in reason:
             return self._credentials_refused(reason)
         if reason != why:
             why = f"{why}: {reason}"

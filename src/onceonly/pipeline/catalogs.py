@@ -15,7 +15,7 @@ from typing import Any
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.checks import refuse
 
-NAME = re.compile(r"[\w-]+(\.[\w-]+){1,2}")
+TABLE_NAME = re.compile(r"[\w-]+(\.[\w-]+){1,2}")
 UNSTORED_DEFAULTS: Mapping[str, Any] = {
     "table": None,
     "table_id": None,
@@ -40,7 +40,7 @@ def check_table_name(what: str, path: str, table: str | None, table_id: str | No
                 what, "has a table_id, and no table", "Set table='catalog.schema.table' alone.", code="options-conflict"
             )
         return
-    if not isinstance(table, str) or not NAME.fullmatch(table):
+    if not isinstance(table, str) or not TABLE_NAME.fullmatch(table):
         raise refuse(
             what,
             f"has the table {table!r}, which is no name in a catalog",

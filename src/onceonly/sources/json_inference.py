@@ -15,7 +15,7 @@ from onceonly.errors import NotCommitted
 from onceonly.json_values.columns import parse_columns
 from onceonly.json_values.reader import reader
 from onceonly.kafka.connection import KafkaConnection
-from onceonly.kafka.topic import EARLIEST, LATEST, TIMEOUT, PatientConsumer, TopicClient
+from onceonly.kafka.topic import EARLIEST, LATEST, REQUEST_SECONDS, PatientConsumer, TopicClient
 
 PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 BIGINT_LIMIT, DECIMAL_LIMIT = 2**63, 10**38
@@ -204,13 +204,13 @@ def read_last_values(topic: str, kafka: KafkaConnection, most: int) -> Iterator[
     unfinished = set(first_offsets)
     settings = {"group.id": "onceonly", "enable.auto.commit": False, "enable.partition.eof": True}  # never joined
     settings = {**client.make_config(), **settings, "isolation.level": "read_committed"}
-    with closing(PatientConsumer(settings, TIMEOUT)) as reader:
+    with closing(PatientConsumer(settings, REQUEST_SECONDS)) as reader:
         reader.consumer.assign([TopicPartition(topic, *position) for position in first_offsets.items()])
         while unfinished:
             message = reader.poll()
             if message is None:
                 raise NotCommitted(
-                    f"topic '{topic}': no record, no progress and no end of the log within {TIMEOUT:.0f} s.",
+                    f"topic '{topic}': no record, no progress and no end of the log within {REQUEST_SECONDS:.0f} s.",
                     f"The Kafka broker at {kafka.describe()} did not answer.",
                     "This is safe to retry. Nothing was written.",
                     code="no-answer",

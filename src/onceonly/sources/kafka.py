@@ -21,7 +21,7 @@ from onceonly.kafka import client_settings
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.registry import avro_schema
 from onceonly.kafka.registry.client import Registry
-from onceonly.kafka.topic import TIMEOUT, NoTopic, TopicClient
+from onceonly.kafka.topic import REQUEST_SECONDS, NoTopic, TopicClient
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.sources import registered_values
 from onceonly.sources.consumer_group import Group, OffsetMetadata
@@ -162,7 +162,7 @@ class KafkaReader:
         return self._group(pipeline).traces(partitions)
 
     def _group(self, pipeline: str) -> Group:
-        return Group(self._topic.make_config(), pipeline, self._config.topic, TIMEOUT)
+        return Group(self._topic.make_config(), pipeline, self._config.topic, REQUEST_SECONDS)
 
     def read(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
         """Return the committed records of `ranges` with decoded values: a lazy DataFrame (see `spark.topics`)."""

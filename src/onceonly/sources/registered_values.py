@@ -14,7 +14,7 @@ from onceonly.errors import BadRecord, InvalidPipeline
 from onceonly.json_values.columns import parse_columns
 from onceonly.kafka.registry import avro_schema, json_schema, protobuf
 from onceonly.kafka.registry.client import Registry, Schema
-from onceonly.kafka.registry.wire import HEAD, KINDS, read_id
+from onceonly.kafka.registry.wire import HEAD, SCHEMA_TYPES, read_id
 from onceonly.pipeline.sources import FAIL, KafkaSource
 from onceonly.spark import arrow
 
@@ -115,7 +115,7 @@ class PartSchemas:
 
     def _check_kind(self, schema: Schema) -> None:
         """Refuse a schema of another format. Raises InvalidPipeline."""
-        if schema.kind != KINDS[self.format]:
+        if schema.kind != SCHEMA_TYPES[self.format]:
             raise InvalidPipeline(
                 f"each {self.part} of topic '{self.topic}' cannot be read as {self.format}.",
                 f"Its schema {schema.id} is {schema.kind}.",
@@ -403,7 +403,7 @@ class RegisteredPart(PartSchemas):
     def _find_writer(self, id: int, rows: Any) -> Schema | None:
         """Read the schema of that id. None if there is none of that format, and the records that name it are bad."""
         schema = self.registry.find_schema(id, self._is_compiled)
-        if self.lenient and (schema is None or schema.kind != KINDS[self.format]):
+        if self.lenient and (schema is None or schema.kind != SCHEMA_TYPES[self.format]):
             return None
         if schema is None:
             raise self._refuse_unknown_id(id, rows)

@@ -24,7 +24,7 @@ DAYS = (-719162, 2932896)  # 0001-01-01 and 9999-12-31, since 1970
 SECONDS = (DAYS[0] * 86_400, (DAYS[1] + 1) * 86_400 - 1)
 INT = (-(1 << 31), (1 << 31) - 1)
 PER_SECOND = {"millis": 1_000, "micros": 1_000_000}
-OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
+AVRO_READ_OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
 SHORT_DECIMAL = 18  # digits that Spark keeps in eight bytes, to which it cuts what was written
 UNREADABLE = "its bytes end before the record does, or do not match the schema"
 LEFT_OVER = "bytes are left over, so it was written by another schema, or begins with the head of a schema registry"
@@ -45,7 +45,7 @@ def decode(payload: Column, writer: str, reader: str) -> Column:
     """
     reader_tree = avro_schema.parse(reader)
     tree = avro_schema.resolve_writer(avro_schema.parse(writer), reader_tree)
-    options = {**OPTIONS, "avroSchema": _frame_schema(avro_schema.with_plain_times(reader), SOUND)}
+    options = {**AVRO_READ_OPTIONS, "avroSchema": _frame_schema(avro_schema.with_plain_times(reader), SOUND)}
     framed = from_avro(payload, _frame_schema(avro_schema.with_plain_times(writer)), options)
     why_bad = _let(F.md5(payload).cast("binary"), lambda digest: _read_strictly(payload, digest, tree))
 
@@ -83,7 +83,7 @@ def _parse_schema(schema: str) -> object:
 
 def _read_strictly(payload: Column, digest: Column, tree: Node) -> Column:
     """Read the bytes a second time, with their digest behind them, and return why they are bad: a clause, or null."""
-    strict = from_avro(F.concat(payload, digest), avro_strict.schema_of(tree, DIGEST_SIZE), OPTIONS)
+    strict = from_avro(F.concat(payload, digest), avro_strict.schema_of(tree, DIGEST_SIZE), AVRO_READ_OPTIONS)
 
     def find_reason(record: Column) -> Column:
         end = record[avro_strict.END]

@@ -25,7 +25,7 @@ from onceonly.spark.topics import COLUMNS
 
 Decode = Callable[[DataFrame, str], DataFrame]  # decodes a part of the rows; a column of that name says why it failed
 PLACE = ("topic", "partition", "offset")
-ERROR = "_onceonly_error"
+ERROR_COLUMN = "_onceonly_error"
 IS_IN_BATCH = "_onceonly_found"
 PARTS = ("key", "value")
 NO_REASON = "The transform has given no reason."
@@ -82,7 +82,7 @@ def find_malformed(error: Exception) -> Malformed | None:
 
 
 def decode_with_errors(rows: DataFrame, decodes: Iterable[tuple[str, Decode]]) -> DataFrame:
-    """Decode the rows of a source and add a text ERROR, null where that succeeded. Bad rows keep their bytes.
+    """Decode the rows of a source and add a text ERROR_COLUMN, null where that succeeded. Bad rows keep their bytes.
 
     Args:
         decodes: by part ('key' or 'value').
@@ -95,28 +95,28 @@ def decode_with_errors(rows: DataFrame, decodes: Iterable[tuple[str, Decode]]) -
         rows = decode(rows, why)
         reasons.append(F.concat(F.lit(f"The {part} cannot be decoded. "), F.col(why)))
     is_bad = reduce(or_, [reason.isNotNull() for reason in reasons], F.lit(False))
-    rows = rows.withColumn(ERROR, F.when(is_bad, F.concat_ws(" ", *reasons)))
+    rows = rows.withColumn(ERROR_COLUMN, F.when(is_bad, F.concat_ws(" ", *reasons)))
     raw_if_bad = []
     for name in map(_raw_column, PARTS):
-        raw_if_bad.append(F.when(F.col(ERROR).isNotNull(), F.col(name)).alias(name))
-    return rows.select(*COLUMNS, ERROR, *raw_if_bad)
+        raw_if_bad.append(F.when(F.col(ERROR_COLUMN).isNotNull(), F.col(name)).alias(name))
+    return rows.select(*COLUMNS, ERROR_COLUMN, *raw_if_bad)
 
 
 def select_decoded(rows: DataFrame) -> DataFrame:
     """Return the rows that could be decoded, from those of `decode_with_errors`."""
-    return rows.where(F.col(ERROR).isNull()).select(*COLUMNS)
+    return rows.where(F.col(ERROR_COLUMN).isNull()).select(*COLUMNS)
 
 
 def select_failed(rows: DataFrame) -> DataFrame:
     """Return the rows that could not be decoded, as dead letters: as they were read, and why."""
     raw = [F.col(_raw_column(part)).alias(part) for part in PARTS]
-    letters = rows.where(F.col(ERROR).isNotNull())
-    return letters.select(*raw, "headers", *PLACE, "timestamp", F.col(ERROR).alias("error"))
+    letters = rows.where(F.col(ERROR_COLUMN).isNotNull())
+    return letters.select(*raw, "headers", *PLACE, "timestamp", F.col(ERROR_COLUMN).alias("error"))
 
 
 def count_failures(rows: DataFrame) -> tuple[int, int]:
     """Count all rows, and those that could not be decoded."""
-    row = rows.agg(F.count(F.lit(1)).alias("all"), F.count(ERROR).alias("bad")).first()
+    row = rows.agg(F.count(F.lit(1)).alias("all"), F.count(ERROR_COLUMN).alias("bad")).first()
     assert row is not None
     return row["all"], row["bad"]
 

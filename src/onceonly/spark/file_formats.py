@@ -13,14 +13,14 @@ from typing import Any
 from onceonly.spark.strict_reading import escape_glob, quote_name, strict_reader
 
 Schema = Mapping[str, Any]  # Spark's StructType in its JSON form
-MICROS = {  # by default, Spark truncates to milliseconds
+MICROSECOND_FORMATS = {  # by default, Spark truncates to milliseconds
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
 BLANKS = {"ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}  # by default Spark strips them
 OPTIONS = {  # to write, and to read
-    "csv": {"header": "true", "escape": '"', **BLANKS, **MICROS},
-    "json": {"ignoreNullFields": "false", **MICROS},
+    "csv": {"header": "true", "escape": '"', **BLANKS, **MICROSECOND_FORMATS},
+    "json": {"ignoreNullFields": "false", **MICROSECOND_FORMATS},
 }
 
 

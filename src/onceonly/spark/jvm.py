@@ -20,7 +20,7 @@ CLASS_PATH = "spark.driver.extraClassPath"
 MAX_SHORT_RECORDS = 10_000  # of a short job
 # The optimising compiler takes more of two processors than a short job itself. No collector is chosen: if a user's
 # options choose another one, the JVM does not start.
-PLAIN = ("-XX:TieredStopAtLevel=1",)
+SHORT_JOB_OPTIONS = ("-XX:TieredStopAtLevel=1",)
 # Avro's decoder makes room for as much as a record says that it holds, before it looks: a broken one of twenty bytes
 # would end the JVM. With these it is an error of that record.
 AVRO_LIMITS = (
@@ -37,10 +37,10 @@ def environment(jars: Path, records: int | None = None, env: Mapping[str, str] =
     Args:
         records: how many the job reads, where that is known.
     """
-    compiler_options = PLAIN if records is not None and records <= MAX_SHORT_RECORDS else ()
+    compiler_options = SHORT_JOB_OPTIONS if records is not None and records <= MAX_SHORT_RECORDS else ()
     return {
         OF_JVM: _prepend([*AVRO_LIMITS, *compiler_options, *archive.options(jars)], env.get(OF_JVM)),
-        OF_LAUNCHER: _prepend(PLAIN, env.get(OF_LAUNCHER)),  # it only composes a command line
+        OF_LAUNCHER: _prepend(SHORT_JOB_OPTIONS, env.get(OF_LAUNCHER)),  # it only composes a command line
     }
 
 

@@ -14,10 +14,10 @@ import pyarrow as pa
 MAX_RECORDS = 10_000  # that a checkpoint reads; and rows that a transform makes of them, for one sink
 MAX_BYTES = 16 * 1024 * 1024  # of keys, values and headers
 MAX_TIME_MILLIS = (2**63 - 1) // 1000  # Spark's timestamps have 64 bits of microseconds
-Row = tuple[Any, ...]  # of SCHEMA
+Row = tuple[Any, ...]  # of RECORD_SCHEMA
 RESULT_TOO_LARGE = "maxResultSize"  # in the error about rows that are few, and of many megabytes
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-SCHEMA = pa.schema(
+HEADERS_ARROW_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+RECORD_SCHEMA = pa.schema(
     [
         ("key", pa.binary()),
         ("value", pa.binary()),
@@ -25,7 +25,7 @@ SCHEMA = pa.schema(
         ("partition", pa.int32()),
         ("offset", pa.int64()),
         ("timestamp", pa.timestamp("us", "UTC")),
-        ("headers", HEADERS),
+        ("headers", HEADERS_ARROW_TYPE),
     ]
 )
 
@@ -46,7 +46,7 @@ def to_frame(spark: Any, table: pa.Table, decoded: Mapping[str, Any] | None = No
     """Return the records as a DataFrame.
 
     Args:
-        decoded: Spark's types of the columns that `table` has beside those of SCHEMA.
+        decoded: Spark's types of the columns that `table` has beside those of RECORD_SCHEMA.
     """
     from pyspark.sql.types import StructType
 
@@ -91,12 +91,14 @@ def _build_table(messages: Iterable[Any]) -> pa.Table | None:
         if size > MAX_BYTES:
             return None
     rows.sort(key=_position)
-    columns = zip(*rows, strict=True) if rows else ([] for _ in SCHEMA)
-    return pa.table([pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)], SCHEMA)
+    columns = zip(*rows, strict=True) if rows else ([] for _ in RECORD_SCHEMA)
+    return pa.table(
+        [pa.array(column, field.type) for column, field in zip(columns, RECORD_SCHEMA, strict=True)], RECORD_SCHEMA
+    )
 
 
 def _build_row(message: Any) -> Row | None:
-    """Return the record as a row of SCHEMA.
+    """Return the record as a row of RECORD_SCHEMA.
 
     None: it has no time, one that is no microsecond, or a header whose name is no text. Spark says what it is.
     """

@@ -22,7 +22,7 @@ FEED = (
     "_commit_timestamp",
 )  # what a Change Data Feed has beside the table's columns
 FILE_COLUMN = "__onceonly_file"
-PLAIN = re.compile(r"[\w.-]+")  # a file name that is the same in every encoding
+UNQUOTED_NAME = re.compile(r"[\w.-]+")  # a file name that is the same in every encoding
 LOST = re.compile(
     r"FILE_NOT_EXIST|FileNotFound|DELTA_FILE_NOT_FOUND|PATH_NOT_FOUND|PATH_DOES_NOT_EXIST|FAILED_READ_FILE|TIMESTAMP|VERSION"
     r"|does not exist|No such file|truncated|[Vv]ersion",
@@ -141,7 +141,7 @@ def _join_partition_values(
 def _has_distinct_names(files: Files) -> bool:
     """Return whether each file can be told from the others by its name alone."""
     names = [_file_name(path) for path, _ in files]
-    return len(set(names)) == len(names) and all(PLAIN.fullmatch(name) for name in names)
+    return len(set(names)) == len(names) and all(UNQUOTED_NAME.fullmatch(name) for name in names)
 
 
 def _file_name(path: str) -> str:

@@ -50,10 +50,10 @@ def open_file_system(uri: str, webhdfs: str | None = None) -> tuple[FileSystem, 
 def _open_hdfs(uri: str, address: str | None) -> tuple[FileSystem, str]:
     try:
         from onceonly.storage.hdfs import HdfsFiles
-        from onceonly.storage.webhdfs import Cluster
+        from onceonly.storage.webhdfs import WebHdfsCluster
     except ImportError as error:
         raise _not_installed(uri, error, "hdfs") from error
-    cluster = Cluster(uri, address)
+    cluster = WebHdfsCluster(uri, address)
     return HdfsFiles(cluster), cluster.root + split_hdfs_uri(uri)[1]
 
 

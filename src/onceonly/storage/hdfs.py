@@ -28,7 +28,7 @@ from onceonly.storage.interface import (
     probe_in,
 )
 from onceonly.storage.own_paths import MANIFESTS, OwnPath
-from onceonly.storage.webhdfs import CONNECT_TIMEOUT_SECONDS, Cluster, Unreachable
+from onceonly.storage.webhdfs import CONNECT_TIMEOUT_SECONDS, Unreachable, WebHdfsCluster
 
 LASTING = ("QuotaExceededException", "PathComponentTooLongException", "MaxDirectoryItemsExceededException")
 
@@ -36,7 +36,7 @@ LASTING = ("QuotaExceededException", "PathComponentTooLongException", "MaxDirect
 class HdfsFiles(FileSystem):
     """Files of one cluster."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: WebHdfsCluster) -> None:
         self._cluster, self._fs = cluster, cluster.fs
         self._checked: dict[str, tuple[Any, ...]] = {}  # by path: what a staged file was when its content was checked
 

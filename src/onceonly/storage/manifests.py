@@ -22,7 +22,7 @@ from onceonly.storage.paths import split_hdfs_uri
 
 if TYPE_CHECKING:
     from onceonly.storage.interface import FileSystem
-    from onceonly.storage.webhdfs import Cluster
+    from onceonly.storage.webhdfs import WebHdfsCluster
 
 WEBHDFS_ADDRESS = "ONCEONLY_WEBHDFS"  # the variable with the address of the NameNode
 
@@ -107,17 +107,17 @@ def _read_from_disk(folder: Path) -> dict[str, Any]:
     return _read_manifests(list_names, lambda name: (place / name).read_text())
 
 
-def _find_on_hdfs(folder: str | Path) -> tuple[Cluster, str] | None:
+def _find_on_hdfs(folder: str | Path) -> tuple[WebHdfsCluster, str] | None:
     """Return the cluster and the folder's URI; None for a folder that is not on HDFS."""
     if not str(folder).startswith("hdfs://"):
         return None
-    from onceonly.storage.webhdfs import Cluster
+    from onceonly.storage.webhdfs import WebHdfsCluster
 
-    cluster = Cluster(str(folder), os.environ.get(WEBHDFS_ADDRESS) or None)
+    cluster = WebHdfsCluster(str(folder), os.environ.get(WEBHDFS_ADDRESS) or None)
     return cluster, cluster.root + split_hdfs_uri(str(folder))[1]
 
 
-def _read_from_hdfs(cluster: Cluster, root: str) -> dict[str, Any]:
+def _read_from_hdfs(cluster: WebHdfsCluster, root: str) -> dict[str, Any]:
     """Return the manifests of a folder on HDFS. Raises FileNotFoundError: there is no such folder."""
     fs = cluster.fs
     if fs.info(cluster.path(root))["type"] != "directory":

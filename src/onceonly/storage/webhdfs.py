@@ -40,7 +40,7 @@ class Unreachable(ConnectionError):
     """No response in time."""
 
 
-class Cluster:
+class WebHdfsCluster:
     """The HDFS that a URI names.
 
     Args:

@@ -21,7 +21,7 @@ from person import Person
 from onceonly.checkpoint.model import State
 from onceonly.errors import CannotPublish
 from onceonly.sinks.kafka import stage
-from onceonly.sinks.kafka.spool import SCHEMA
+from onceonly.sinks.kafka.spool import SPOOL_SCHEMA
 
 pytestmark = [pytest.mark.integration]
 Make = Callable[[str], Copy]
@@ -96,7 +96,7 @@ def test_what_a_losing_task_has_left_open_is_ended_with_the_stage(make: Make, mo
     losing: list[str] = []
 
     def twice(job: stage.Job, rows: Any) -> list[stage.Receipt]:
-        loser = stage._stage_part(job, 0, [pa.RecordBatch.from_pylist([row], SCHEMA)])
+        loser = stage._stage_part(job, 0, [pa.RecordBatch.from_pylist([row], SPOOL_SCHEMA)])
         assert loser is not None and loser.id in copy.open()
         losing.append(loser.id)
         return inner(job, rows)

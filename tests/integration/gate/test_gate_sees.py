@@ -26,7 +26,7 @@ from onceonly.sinks.files import gate_view as filelook
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.sinks.kafka import gate_view as kafkalook
 from onceonly.sinks.kafka.sink import KafkaWriter
-from onceonly.sinks.kafka.spool import SCHEMA, SpoolFile
+from onceonly.sinks.kafka.spool import SPOOL_SCHEMA, SpoolFile
 from onceonly.sinks.staging import row_types
 
 pytestmark = [pytest.mark.integration]
@@ -317,7 +317,7 @@ def test_what_spark_cannot_read_of_files_is_an_error_and_no_null(spark: Any, tmp
 def test_so_it_is_of_json_for_kafka(spark: Any, tmp_path: Path) -> None:
     file = SpoolFile(str(tmp_path), 0)
     row = {"topic": "t", "partition": None, "key": None, "timestamp": 1, "headers": None}
-    file.write(pa.RecordBatch.from_pylist([{**row, "value": b'{"n": "x", "text": "a"}'}], SCHEMA))
+    file.write(pa.RecordBatch.from_pylist([{**row, "value": b'{"n": "x", "text": "a"}'}], SPOOL_SCHEMA))
     file.close()
     schema = {"fields": [{"name": "value", "type": OF_NUMBERS}]}
     spooled = kafkalook.SpooledRows(str(tmp_path), (file.name,), 1, schema)

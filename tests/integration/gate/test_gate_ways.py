@@ -12,7 +12,7 @@ import pytest
 from onceonly.errors import InvalidPipeline
 from onceonly.gate.columns import by_name
 from onceonly.gate.expectations import Subject, judge
-from onceonly.gate.reductions import LocalRows, Rows, SparkRows
+from onceonly.gate.reductions import LocalRows, ReducedRows, SparkRows
 from onceonly.gate.suites import RULES, Suite
 
 pytestmark = [pytest.mark.integration]
@@ -26,7 +26,7 @@ def frame(spark: Any, rows: str) -> Any:
     return made
 
 
-def refusal(expectation: dict[str, Any], rows: Rows) -> str:
+def refusal(expectation: dict[str, Any], rows: ReducedRows) -> str:
     try:
         Suite("s.json", "s", (expectation,)).starts(by_name(rows.columns))
     except InvalidPipeline as error:

@@ -104,7 +104,7 @@ def topic(settings: dict[str, dict[str, str]]) -> str:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """3 s instead of 10 for a broker that will not answer."""
-    monkeypatch.setattr("onceonly.kafka.topic.TIMEOUT", 3.0)
+    monkeypatch.setattr("onceonly.kafka.topic.REQUEST_SECONDS", 3.0)
 
 
 def produce(connection: KafkaConnection, topic: str, value: str) -> None:

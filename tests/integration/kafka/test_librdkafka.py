@@ -17,7 +17,7 @@ from integration.readers.kafka_reader import Record, committed, new_topic
 from patience import PATIENCE
 
 from onceonly.kafka.librdkafka import Producer, Records
-from onceonly.sinks.kafka.spool import SCHEMA
+from onceonly.sinks.kafka.spool import SPOOL_SCHEMA
 
 pytestmark = pytest.mark.integration
 Rows = list[dict[str, Any]]
@@ -39,7 +39,7 @@ HEADED: Rows = [
 
 
 def columns(rows: Rows) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([{**row, "headers": _headers(row)} for row in rows], SCHEMA)
+    return pa.RecordBatch.from_pylist([{**row, "headers": _headers(row)} for row in rows], SPOOL_SCHEMA)
 
 
 def _headers(row: dict[str, Any]) -> list[dict[str, Any]]:

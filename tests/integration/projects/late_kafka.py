@@ -18,7 +18,7 @@ from onceonly.pipeline.sinks import KafkaSink
 from onceonly.sinks.kafka import stage
 from onceonly.sinks.kafka.handle import KafkaHandle, Part
 from onceonly.sinks.kafka.sink import KafkaWriter
-from onceonly.sinks.kafka.spool import SCHEMA
+from onceonly.sinks.kafka.spool import SPOOL_SCHEMA
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Late:
 
     def batch(self, rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
         plain = {"topic": self.topic, "value": b"v", "headers": []}
-        return pa.RecordBatch.from_pylist([{**plain, **row} for row in rows], SCHEMA)
+        return pa.RecordBatch.from_pylist([{**plain, **row} for row in rows], SPOOL_SCHEMA)
 
     def replace(self, old: Handle, new: Handle) -> Handle:
         """As `Receipts`."""

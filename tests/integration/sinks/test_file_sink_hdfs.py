@@ -30,7 +30,7 @@ from onceonly.pipeline.sinks import FileSink
 from onceonly.sinks.files import gate_view, stage
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.storage import manifests
-from onceonly.storage.webhdfs import Cluster
+from onceonly.storage.webhdfs import WebHdfsCluster
 from onceonly.testing.fakes import FakeReceipts
 
 pytestmark = pytest.mark.integration
@@ -88,7 +88,7 @@ def lake(hdfs: Hdfs, monkeypatch: pytest.MonkeyPatch) -> Lake:
 
 def staged_by_hand(lake: Lake, count: int) -> Handle:
     """As `stage` leaves it, without a Spark task for each file."""
-    sink, cluster = lake.sink(format="json"), Cluster(lake.folder, lake.hdfs.webhdfs)
+    sink, cluster = lake.sink(format="json"), WebHdfsCluster(lake.folder, lake.hdfs.webhdfs)
     folder = f"{stage.staging_of(lake.folder)}/{transaction().name}/data"
 
     def make(number: int) -> None:
@@ -108,7 +108,7 @@ def staged_by_hand(lake: Lake, count: int) -> Handle:
 
 
 def test_a_rename_never_goes_over_a_file_nor_into_a_folder(lake: Lake) -> None:
-    cluster = Cluster(lake.folder, lake.hdfs.webhdfs)
+    cluster = WebHdfsCluster(lake.folder, lake.hdfs.webhdfs)
     mine, theirs, place = (f"{lake.folder}/{name}" for name in ("mine", "theirs", "place"))
     cluster.create(mine, b"mine")
     cluster.create(theirs, b"theirs")
@@ -132,7 +132,7 @@ def test_a_rename_never_goes_over_a_file_nor_into_a_folder(lake: Lake) -> None:
 
 
 def test_a_file_is_made_once_and_its_checksum_outlives_a_rename(lake: Lake) -> None:
-    cluster, on = Cluster(lake.folder, lake.hdfs.webhdfs), lake.sink()._file_system
+    cluster, on = WebHdfsCluster(lake.folder, lake.hdfs.webhdfs), lake.sink()._file_system
     odd, new = f"{lake.folder}/place=a%2Fb +ü#?&;", f"{lake.folder}/%25=#?"
     cluster.create(odd, b"content")
     with pytest.raises(FileExistsError):
@@ -271,7 +271,7 @@ def test_two_committers_at_once(lake: Lake, spark: Any) -> None:
 def test_a_file_of_somebody_else_is_never_overwritten(lake: Lake) -> None:
     handle = staged_by_hand(lake, 8)
     theirs = f"{lake.folder}/{handle['files'][3]['final']}"
-    Cluster(lake.folder, lake.hdfs.webhdfs).create(theirs, b'{"n": 3}\t')  # of the same size
+    WebHdfsCluster(lake.folder, lake.hdfs.webhdfs).create(theirs, b'{"n": 3}\t')  # of the same size
     with pytest.raises(CannotPublish) as refused:
         lake.commit(handle)
     assert theirs in refused.value.why
@@ -294,7 +294,7 @@ def test_nothing_is_moved_into_a_folder_that_has_a_final_name(lake: Lake) -> Non
 
 def test_a_manifest_of_somebody_else_is_never_overwritten(lake: Lake) -> None:
     handle = staged_by_hand(lake, 2)
-    Cluster(lake.folder, lake.hdfs.webhdfs).create(f"{lake.folder}/{handle['manifest']}", b'{"txn": "theirs"}')
+    WebHdfsCluster(lake.folder, lake.hdfs.webhdfs).create(f"{lake.folder}/{handle['manifest']}", b'{"txn": "theirs"}')
     with pytest.raises(CannotPublish, match="with other content"):
         lake.commit(handle)
     assert lake.hdfs.fs.cat_file(lake.path(handle["manifest"])) == b'{"txn": "theirs"}'
@@ -309,7 +309,7 @@ def test_a_staged_file_that_is_gone_is_not_taken_for_moved(lake: Lake) -> None:
 
 
 def test_a_target_that_is_something_else_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster(lake.folder, lake.hdfs.webhdfs)
+    cluster = WebHdfsCluster(lake.folder, lake.hdfs.webhdfs)
     cluster.create(f"{lake.folder}/file", b"")
     cluster.create(f"{lake.folder}/table/_delta_log/0.json", b"")
     for name, why in (("file", "is not a folder"), ("file/below", "is not a folder"), ("table", "is a Delta table")):
@@ -327,14 +327,14 @@ def test_a_target_that_is_something_else_is_refused(lake: Lake, monkeypatch: pyt
 def test_a_gateway_that_renames_in_its_own_way_is_refused_before_any_row(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, own: dict[str, str], says: str
 ) -> None:
-    whole = Cluster.request
+    whole = WebHdfsCluster.request
 
-    def deaf(self: Cluster, method: str, op: str, path: str, **options: Any) -> Any:
+    def deaf(self: WebHdfsCluster, method: str, op: str, path: str, **options: Any) -> Any:
         if options.pop("renameoptions", None):
             options |= own
         return whole(self, method, op, path, **options)
 
-    monkeypatch.setattr(Cluster, "request", deaf)
+    monkeypatch.setattr(WebHdfsCluster, "request", deaf)
     rows = SimpleNamespace(columns=["n"], schema=SimpleNamespace(fields=[]))
     with pytest.raises(InvalidPipeline) as refused:
         lake.stage(rows)

@@ -70,7 +70,7 @@ class Shown:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first group that a broker is asked for has it make a topic, which takes a busy machine a while."""
-    monkeypatch.setattr(kafka, "TIMEOUT", PATIENCE)
+    monkeypatch.setattr(kafka, "REQUEST_SECONDS", PATIENCE)
 
 
 @pytest.fixture

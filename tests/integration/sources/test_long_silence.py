@@ -131,7 +131,7 @@ def test_broker_that_hangs_is_silent(own: FarBroker, monkeypatch: pytest.MonkeyP
     producer = Producer({"bootstrap.servers": own.near, "log_level": 0})
     producer.produce(name, "seen")
     assert producer.flush(PATIENCE) == 0
-    monkeypatch.setattr(topics, "TIMEOUT", 3.0)
+    monkeypatch.setattr(topics, "REQUEST_SECONDS", 3.0)
     client = topics.TopicClient(name, KafkaConnection.plaintext(own.near))
     records: Iterator[Any] = client.read_records({0: (0, 5)})
     assert next(records).value() == b"seen"

@@ -48,7 +48,7 @@ def test_a_folder_is_the_one_that_its_path_names_and_no_other(store: StoreServer
     folders = Folders(f"{root}/{name}")
     assert not folders.has(TXN.name)
     file = spool.SpoolFile(folders.path(TXN.name), 1)
-    file.write(pa.RecordBatch.from_pylist([{"topic": "t", "partition": 0, "timestamp": 7}], spool.SCHEMA))
+    file.write(pa.RecordBatch.from_pylist([{"topic": "t", "partition": 0, "timestamp": 7}], spool.SPOOL_SCHEMA))
     file.close()
     assert f"{here}/{name}/{TXN.name}/{file.name}" in shown.keys(here)
     assert [row["timestamp"] for b in spool.read(folders.path(TXN.name), file.name) for row in b.to_pylist()] == [7]

@@ -24,7 +24,7 @@ from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import live_services, owners, spark_stage
 from onceonly.settings import Settings
 from onceonly.storage import manifests
-from onceonly.storage.webhdfs import Cluster, Unreachable
+from onceonly.storage.webhdfs import Unreachable, WebHdfsCluster
 
 pytestmark = pytest.mark.integration
 SUITE = {
@@ -94,14 +94,14 @@ def test_a_pipeline_from_kafka_to_hdfs(hours: Hours, hdfs: Hdfs, monkeypatch: py
 
     second = hours.stage(1)
     with monkeypatch.context() as broken:  # the NameNode does what it is asked, and nobody hears of it
-        whole = Cluster.rename
+        whole = WebHdfsCluster.rename
 
-        def unheard(self: Cluster, old: str, new: str) -> None:
+        def unheard(self: WebHdfsCluster, old: str, new: str) -> None:
             whole(self, old, new)
             if not PurePath(old).name.startswith("."):  # not the probe of a rehearsal, with which nothing is published
                 raise Unreachable("the answer is lost")
 
-        broken.setattr(Cluster, "rename", unheard)
+        broken.setattr(WebHdfsCluster, "rename", unheard)
         with pytest.raises(OutcomeUnknown, match="not known"):
             hours.commit(second.epoch)
     [settled] = live_services.open_coordinator(hours.parts).recover("hours", owners.is_never_alive)

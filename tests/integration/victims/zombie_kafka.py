@@ -21,7 +21,7 @@ from integration.readers.kafka_reader import until
 from onceonly.checkpoint.model import Transaction
 from onceonly.sinks.kafka import stage
 from onceonly.sinks.kafka.sink import KafkaWriter
-from onceonly.sinks.kafka.spool import SCHEMA
+from onceonly.sinks.kafka.spool import SPOOL_SCHEMA
 
 
 def stop(when: str) -> None:
@@ -41,7 +41,7 @@ def batches(copy: Copy, txn: Transaction) -> Iterator[pa.RecordBatch]:
 
 def batch(copy: Copy, *partitions: int) -> pa.RecordBatch:
     row = {"topic": copy.out, "key": None, "value": b"666", "timestamp": None, "headers": None}
-    return pa.RecordBatch.from_pylist([{**row, "partition": number} for number in partitions], SCHEMA)
+    return pa.RecordBatch.from_pylist([{**row, "partition": number} for number in partitions], SPOOL_SCHEMA)
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ def read(name: str, recording: str, how: Any) -> list[dict[str, Any]]:
     whole = StructType(list(type_))
     for each in ORDER:
         whole = whole.add(each, "long")
-    whole = whole.add(DELETED, "boolean").add(rows.ERROR, "string")
+    whole = whole.add(DELETED, "boolean").add(rows.ERROR_COLUMN, "string")
     records = [each.record(schemas=False) for each in said(recording, name)]
     batch = [pa.array(part) for part in zip(*[(*both, "shop", 0, at) for at, both in enumerate(records)], strict=True)]
     found = rows._reader(rows.partial(how, rows.make_reader(changes, type_)), whole)(*batch)
@@ -50,8 +50,8 @@ def test_a_record_that_is_refused_is_named_or_told_apart() -> None:
     with pytest.raises(ValueError, match=r"this record is refused: topic shop partition 0 offset 3: .*emptied"):
         read("visits", "default", rows._row_or_fail)
     found = read("visits", "default", rows._row_or_error)
-    assert [row["id"] for row in found if row[rows.ERROR] is None] == [1, 2, 3, 1]
-    assert [row[DELETED] for row in found if row[rows.ERROR]] == [None]
+    assert [row["id"] for row in found if row[rows.ERROR_COLUMN] is None] == [1, 2, 3, 1]
+    assert [row[DELETED] for row in found if row[rows.ERROR_COLUMN]] == [None]
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_the_sink_says_which_record_was_refused_and_what_to_do() -> None:
     assert isinstance(found, InvalidPipeline)
     assert found.why == "topic shop partition 0 offset 3: it is emptied."
     assert "Changes(…)" in found.todo
-    unordered = changes._explain(sink, ValueError(f"Job aborted: {changes.REFUSED}'id' is null, {{}}\n  at Worker"))
+    unordered = changes._explain(sink, ValueError(f"Job aborted: {changes.BAD_CHANGE}'id' is null, {{}}\n  at Worker"))
     assert isinstance(unordered, InvalidPipeline)
-    assert (unordered.why, unordered.todo) == ("'id' is null, {}", changes.TODOS[changes.REFUSED])
+    assert (unordered.why, unordered.todo) == ("'id' is null, {}", changes.TODOS[changes.BAD_CHANGE])
     other = OSError("disk full")
     assert changes._explain(sink, other) is other

@@ -40,7 +40,7 @@ def test_new_leader_is_waited_for(client: TopicClient, name: str) -> None:
 
 def test_leader_that_stays_away_is_no_answer(client: TopicClient, monkeypatch: pytest.MonkeyPatch) -> None:
     assert client.admin is not None  # made with the usual time-out
-    monkeypatch.setattr(topic, "TIMEOUT", -1.0)
+    monkeypatch.setattr(topic, "REQUEST_SECONDS", -1.0)
     with raises(NotCommitted, "kafka-unreachable"):
         client._request(Moving(KafkaError.UNKNOWN_LEADER_EPOCH))
 

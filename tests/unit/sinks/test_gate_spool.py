@@ -22,7 +22,7 @@ from onceonly.kafka.registry.wire import HEAD
 from onceonly.pipeline.sinks import KafkaSink
 from onceonly.sinks.kafka import gate_view, registered_schemas
 from onceonly.sinks.kafka.sink import KafkaWriter
-from onceonly.sinks.kafka.spool import SCHEMA, SpoolFile
+from onceonly.sinks.kafka.spool import SPOOL_SCHEMA, SpoolFile
 
 STATE = "0123456789abcdef"
 AVRO = json.dumps(
@@ -39,7 +39,7 @@ def spooled(folder, *values: bytes | None):
     rows = [
         {"topic": "late", "partition": None, "key": b"UA", "value": v, "timestamp": 1, "headers": None} for v in values
     ]
-    file.write(pa.RecordBatch.from_pylist(rows, SCHEMA))
+    file.write(pa.RecordBatch.from_pylist(rows, SPOOL_SCHEMA))
     file.close()
     return gate_view.SpooledRows(str(folder), (file.name,), len(rows))
 

@@ -10,7 +10,7 @@ from unit.kafka_log import ABORTED, COMMITTED, LOG_ENDS, NONE, UNKNOWN, Log, Wri
 
 from onceonly.errors import CannotPublish, NotCommitted, OnceonlyError, OutcomeUnknown
 from onceonly.kafka import markers
-from onceonly.kafka.log_ends import Comparison, Replacement
+from onceonly.kafka.log_ends import LogComparison, Replacement
 from onceonly.sinks.kafka import open_transactions
 from onceonly.sinks.kafka import outcome as kafkaoutcome
 from onceonly.sinks.kafka.handle import LogEnd, Part, Resolution
@@ -106,7 +106,7 @@ def test_rows_that_the_log_has_lost_are_not_committed(is_shorter: bool) -> None:
     if is_shorter:
         log.end_offsets["t", 1] = 0
     else:
-        log.comparison = Comparison({1: Replacement(None, 0)}, ())
+        log.comparison = LogComparison({1: Replacement(None, 0)}, ())
     assert settle_with_ends(log) is TxOutcome.LOST
     assert "fence" in log.done
     assert "commit" not in log.done
@@ -122,7 +122,7 @@ def test_published_rows_need_no_comparison() -> None:
 
 def test_removed_rows_of_an_open_transaction_are_no_lost_end() -> None:
     log = Log((UNKNOWN, NONE), (COMMITTED, COMMITTED))
-    log.comparison = Comparison({}, (0, 1))
+    log.comparison = LogComparison({}, (0, 1))
     assert settle_with_ends(log) is TxOutcome.COMMITTED
 
 
@@ -137,7 +137,7 @@ def test_each_end_of_a_log_is_compared() -> None:
     """What was written again has other ends than what was staged."""
     log_ends = [LogEnd.from_json(log_end) for log_end in [*LOG_ENDS, ["t", 0, 5, 4, 3, 79]]]
     log = Log((NONE, NONE))
-    log.comparison = Comparison({0: Replacement(None, None)}, ())
+    log.comparison = LogComparison({0: Replacement(None, None)}, ())
     assert open_transactions.find_cut_logs(log, {"t": "id"}, log_ends) == {(("t", 0), 1), (("t", 0), 5)}  # type: ignore[arg-type]
     assert log.done == ["compare", "compare"]
 

@@ -14,12 +14,12 @@ from unit.kafka_log import ABORTED, COMMITTED, ID, LOG_ENDS, NONE, TXN, UNKNOWN,
 from onceonly.checkpoint.sink import REFUSALS, Answer, Publication
 from onceonly.errors import ActionNeeded, InvalidPipeline, NotCommitted, OnceonlyError, StageAgain, TargetWentBack
 from onceonly.kafka import markers
-from onceonly.kafka.log_ends import Batch, Comparison, Replacement
+from onceonly.kafka.log_ends import Batch, LogComparison, Replacement
 from onceonly.kafka.transactions import Described, MarkerState
 from onceonly.sinks.kafka import outcome as kafkaoutcome
 from onceonly.sinks.kafka import spool as kafkaspool
 from onceonly.sinks.kafka.handle import Part, Resolution
-from onceonly.sinks.kafka.spool import SCHEMA, SpoolFile
+from onceonly.sinks.kafka.spool import SPOOL_SCHEMA, SpoolFile
 
 OPEN = Described("Ongoing", 1, 0, 60.0, None, frozenset())
 Look = tuple[MarkerState, MarkerState]
@@ -35,7 +35,7 @@ def spooled(folder: Path, value: bytes = b"value", rows: int = 2) -> Part:
     """A part with its file, which has two rows unless told otherwise."""
     file = SpoolFile(str(folder / TXN), 0)
     columns = {"topic": "t", "partition": None, "key": b"key", "value": value, "timestamp": None, "headers": []}
-    file.write(pa.RecordBatch.from_pylist([columns] * rows, SCHEMA))
+    file.write(pa.RecordBatch.from_pylist([columns] * rows, SPOOL_SCHEMA))
     file.close()
     return Part(file.name, 2)
 
@@ -104,7 +104,7 @@ def test_lost_transaction_passes_with_its_spool(tmp_path: Path, look: Look) -> N
 
 def test_open_transaction_without_its_rows_needs_its_spool(tmp_path: Path) -> None:
     log = Untouched((NONE, NONE))
-    log.described, log.comparison = {ID: OPEN}, Comparison({0: Replacement(None, 0)}, ())
+    log.described, log.comparison = {ID: OPEN}, LogComparison({0: Replacement(None, 0)}, ())
     Writer(log, spool=tmp_path).rehearse({**handle(staged(tmp_path)), "log_ends": LOG_ENDS}, 1)
     with pytest.raises(StageAgain) as again:
         Writer(log, spool=tmp_path).rehearse({**handle(part()), "log_ends": LOG_ENDS}, 1)
@@ -265,7 +265,7 @@ def test_log_that_was_cut_and_grew_again_went_back() -> None:
     log = Log()
     proven = last(batches={"t": {"1": [4, 8, 77]}})
     assert Writer(log).compare(proven).answer is Answer.SAME
-    log.comparison = Comparison({1: Replacement(None, 5)}, ())
+    log.comparison = LogComparison({1: Replacement(None, 5)}, ())
     history = Writer(log).compare(proven)
     assert (history.answer, history.at_least) == (Answer.WENT_BACK, True)
     assert "partition 1 lost records below offset 9" in history.why
@@ -273,7 +273,7 @@ def test_log_that_was_cut_and_grew_again_went_back() -> None:
 
 def test_log_without_its_last_batch_is_remarked_upon() -> None:
     log = Log()
-    log.comparison = Comparison({}, (0, 1))
+    log.comparison = LogComparison({}, (0, 1))
     history = Writer(log).compare(last(batches={"t": {"0": [4, 8, 77], "1": [4, 8, 77]}}))
     assert history.answer is Answer.SAME
     assert "not known of partition 0, 1" in history.remarks[0]

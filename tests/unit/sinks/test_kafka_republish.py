@@ -14,7 +14,7 @@ from onceonly.sinks.kafka import commit
 from onceonly.sinks.kafka.commit import Republisher
 from onceonly.sinks.kafka.handle import Ids, Part, Tx
 from onceonly.sinks.kafka.limits import Topics
-from onceonly.sinks.kafka.producer import Target
+from onceonly.sinks.kafka.producer import SendTarget
 
 TXN = Transaction("0123456789ab", "flights", "late", 1, 1, "nonce")
 
@@ -35,7 +35,7 @@ class Slow:
     def again(self, timeout: float) -> Republisher:
         known: Any = self
         ids = Ids("onceonly", TXN, None)
-        return Republisher(known, Target("late", {}, Topics({}), timeout), ids, lambda part: [], self.confirm)
+        return Republisher(known, SendTarget("late", {}, Topics({}), timeout), ids, lambda part: [], self.confirm)
 
     def publish(self, parts: int, timeout: float) -> list[int]:
         """As a commit does it: round after round, each recorded and ended. How many parts each round had."""
@@ -66,7 +66,7 @@ class Slow:
             self.begun |= {id: begun for id in self.begun if self.begun[id] > begun}
         return results
 
-    def _write_all(self, target: Target, id: str, *_: Any) -> None:
+    def _write_all(self, target: SendTarget, id: str, *_: Any) -> None:
         self.begun[id], self.timeouts[id] = self.now, target.timeout
         self.now += self.seconds
 

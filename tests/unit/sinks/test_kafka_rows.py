@@ -11,18 +11,18 @@ from codes import raises
 
 from onceonly.errors import InvalidPipeline
 from onceonly.sinks.kafka import limits
-from onceonly.sinks.kafka.limits import DAY, Rows, Topic, Topics
-from onceonly.sinks.kafka.spool import SCHEMA
+from onceonly.sinks.kafka.limits import DAY_MILLISECONDS, CheckedRows, Topic, Topics
+from onceonly.sinks.kafka.spool import SPOOL_SCHEMA
 
 NOW = int(time() * 1000)
-HOUR = DAY // 24
+HOUR = DAY_MILLISECONDS // 24
 USUAL = Topic(4, 1_048_588, ahead=HOUR)
 
 
-def rows(*changes: dict[str, Any], first: int = 0) -> Rows:
+def rows(*changes: dict[str, Any], first: int = 0) -> CheckedRows:
     plain = {"topic": "out", "value": b"v", "headers": []}
-    batch = pa.RecordBatch.from_pylist([{**plain, **change} for change in changes], SCHEMA)
-    return Rows("late", batch, first, "Spark partition 3")
+    batch = pa.RecordBatch.from_pylist([{**plain, **change} for change in changes], SPOOL_SCHEMA)
+    return CheckedRows("late", batch, first, "Spark partition 3")
 
 
 def refused(topic: Topic, *changes: dict[str, Any]) -> str:
@@ -56,7 +56,7 @@ def test_a_time_that_kafka_takes_for_another_is_refused(time):
 
 
 @pytest.mark.parametrize(
-    "time", [1, -2, -DAY, NOW, NOW + HOUR - 60_000, None], ids=str.split("1ms -2ms -1d now soon none")
+    "time", [1, -2, -DAY_MILLISECONDS, NOW, NOW + HOUR - 60_000, None], ids=str.split("1ms -2ms -1d now soon none")
 )
 def test_any_other_time_that_the_topic_takes_is_accepted(time):
     accepted(USUAL, {"timestamp": time}, {"timestamp": 1})
@@ -70,14 +70,14 @@ def test_a_time_too_far_ahead_is_refused():
 
 
 def test_a_time_too_far_back_is_refused_with_a_margin_for_the_time_until_it_is_written():
-    week = Topic(4, 1_048_588, behind=7 * DAY)
-    accepted(week, {"timestamp": NOW - 6 * DAY})
-    for age in (8 * DAY, 7 * DAY - HOUR, int(6.5 * DAY)):
+    week = Topic(4, 1_048_588, behind=7 * DAY_MILLISECONDS)
+    accepted(week, {"timestamp": NOW - 6 * DAY_MILLISECONDS})
+    for age in (8 * DAY_MILLISECONDS, 7 * DAY_MILLISECONDS - HOUR, int(6.5 * DAY_MILLISECONDS)):
         assert "message.timestamp.before.max.ms is 604,800,000" in refused(week, {"timestamp": NOW - age})
 
 
 def test_where_the_brokers_stamp_the_rows_their_own_time_is_of_no_account():
-    accepted(Topic(4, 1_048_588, stamped=True), {"timestamp": 0}, {"timestamp": NOW + DAY})
+    accepted(Topic(4, 1_048_588, stamped=True), {"timestamp": 0}, {"timestamp": NOW + DAY_MILLISECONDS})
 
 
 @pytest.mark.parametrize("bound", [2**63 - 2, 10**17])
@@ -134,10 +134,10 @@ def test_a_header_whose_key_cannot_be_sent_is_refused(key):
 def test_a_header_whose_key_is_no_text_is_refused():
     keys = pa.array([b"\xff"]).view(pa.string())
     headers = pa.ListArray.from_arrays([0, 1], pa.StructArray.from_arrays([keys, pa.array([b"v"])], ["key", "value"]))
-    columns = dict(zip(SCHEMA.names, rows({}).batch.columns, strict=True)) | {"headers": headers}
-    batch = pa.RecordBatch.from_arrays(list(columns.values()), schema=SCHEMA)
+    columns = dict(zip(SPOOL_SCHEMA.names, rows({}).batch.columns, strict=True)) | {"headers": headers}
+    batch = pa.RecordBatch.from_arrays(list(columns.values()), schema=SPOOL_SCHEMA)
     with raises(InvalidPipeline, "row-not-accepted"):
-        limits.check(Topics({"out": USUAL}), Rows("late", batch, 0, "here"))
+        limits.check(Topics({"out": USUAL}), CheckedRows("late", batch, 0, "here"))
 
 
 @pytest.mark.parametrize("partition", [4, -1])

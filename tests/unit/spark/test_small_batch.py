@@ -48,13 +48,13 @@ class Odd(Message):
 def test_records_are_in_order_whenever_they_came() -> None:
     table = small_batch._build_table(Message(number) for number in (3, 2, 1, 0))
     assert table is not None
-    assert (table.schema, table["offset"].to_pylist()) == (small_batch.SCHEMA, [0, 2, 1, 3])
+    assert (table.schema, table["offset"].to_pylist()) == (small_batch.RECORD_SCHEMA, [0, 2, 1, 3])
 
 
 def test_no_records_are_a_table_without_rows() -> None:
     table = small_batch._build_table([])
     assert table is not None
-    assert (table.schema, table.num_rows) == (small_batch.SCHEMA, 0)
+    assert (table.schema, table.num_rows) == (small_batch.RECORD_SCHEMA, 0)
 
 
 @pytest.mark.parametrize(

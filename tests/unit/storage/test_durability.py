@@ -24,7 +24,7 @@ from onceonly.sinks.delta import schema, staged_table, target_table
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sinks.files import stage as filestage
 from onceonly.sinks.files.sink import FileWriter
-from onceonly.sinks.kafka.spool import SCHEMA, SpoolFile
+from onceonly.sinks.kafka.spool import SPOOL_SCHEMA, SpoolFile
 from onceonly.statetable import compaction, local_log, row_files, row_format
 from onceonly.statetable import table as state
 from onceonly.statetable.local_log import LocalLog
@@ -547,7 +547,7 @@ def test_spooled_rows_and_the_way_to_them_are_on_disk(tmp_path, monkeypatch):
     disk = Disk(tmp_path / "spool")
     monkeypatch.setattr(os, "fsync", disk.fsync)
     file = SpoolFile(str(tmp_path / "spool" / "flights" / "transaction"), 0)
-    file.write(pa.RecordBatch.from_pylist([], schema=SCHEMA))
+    file.write(pa.RecordBatch.from_pylist([], schema=SPOOL_SCHEMA))
     file.close()
     assert disk.lost() == []
 

@@ -19,7 +19,7 @@ from onceonly.sinks.files.sink import FileWriter
 from onceonly.storage.interface import Fingerprint
 from onceonly.storage.local import LocalFiles
 from onceonly.storage.paths import split_hdfs_uri
-from onceonly.storage.webhdfs import Cluster, _raise_error
+from onceonly.storage.webhdfs import WebHdfsCluster, _raise_error
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ from onceonly.storage.webhdfs import Cluster, _raise_error
     ],
 )
 def test_the_name_node_has_the_configured_address_or_hadoops_default(given: str | None, address: str) -> None:
-    assert Cluster("hdfs://name:8020/lake", given).address == address
+    assert WebHdfsCluster("hdfs://name:8020/lake", given).address == address
     assert Settings.from_env({"ONCEONLY_WEBHDFS": given or ""}).webhdfs == given
 
 
@@ -41,7 +41,7 @@ def test_for_a_user_id_without_a_name_the_error_says_what_to_set(monkeypatch: py
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr("os.getuid", lambda: 1_000_580_000)
     with raises(InvalidPipeline, "hdfs-user-unknown") as refused:
-        Cluster("hdfs://name:8020/lake")
+        WebHdfsCluster("hdfs://name:8020/lake")
     assert "1000580000" in refused.value.why and "HADOOP_USER_NAME" in refused.value.todo
 
 
@@ -64,7 +64,7 @@ def test_a_folder_must_be_named_whole(uri: str) -> None:
 
 def test_a_path_is_taken_as_hadoop_takes_it() -> None:
     assert split_hdfs_uri("hdfs://name:8020//lake/./a%20b#c?d/") == ("name:8020", "/lake/a%20b#c?d")
-    cluster = Cluster("hdfs://name:8020/lake")
+    cluster = WebHdfsCluster("hdfs://name:8020/lake")
     assert cluster.path("hdfs://name:8020/lake/x") == "/lake/x"
     for other in ("hdfs://name:80201/lake", "/lake"):
         with pytest.raises(FileNotFoundError):
@@ -73,7 +73,7 @@ def test_a_path_is_taken_as_hadoop_takes_it() -> None:
 
 def test_the_user_is_hadoops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HADOOP_USER_NAME", "joe")
-    assert Cluster("hdfs://name/lake").fs.pars == {"user.name": "joe"}
+    assert WebHdfsCluster("hdfs://name/lake").fs.pars == {"user.name": "joe"}
 
 
 @pytest.mark.parametrize(

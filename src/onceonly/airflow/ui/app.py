@@ -24,7 +24,7 @@ from onceonly.views import formatting, metrics, provenance, summary
 from onceonly.views import queries as reading
 from onceonly.views.summary import Lag, Summary
 
-HEADERS = {
+SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'self'",
     "X-Content-Type-Options": "nosniff",
@@ -40,9 +40,9 @@ _summaries = pages.Summaries()
 
 @app.middleware("http")
 async def add_headers(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-    """Add HEADERS to every answer, unless its route has set them itself."""
+    """Add SECURITY_HEADERS to every answer, unless its route has set them itself."""
     response = await call_next(request)
-    for name, value in HEADERS.items():
+    for name, value in SECURITY_HEADERS.items():
         response.headers.setdefault(name, value)
     return response
 

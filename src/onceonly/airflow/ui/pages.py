@@ -51,7 +51,7 @@ def mask(data: Any) -> Any:
 def mask_secrets(settings: Mapping[str, Any]) -> None:
     """Mask a Kafka connection's secrets from now on, also those whose names say nothing to Airflow."""
     for key, value in settings.items():
-        if connection.SECRET.search(key):
+        if connection.SECRET_PROPERTY.search(key):
             mask_secret(value)
 
 

@@ -20,7 +20,7 @@ from onceonly.sources.kafka import KafkaReader
 
 PARTITIONS = 4
 LATE_TOPIC = "late-flights"  # the example's output
-TIMEOUT = 30.0  # seconds for a request, or for a delivery
+DELIVERY_SECONDS = 30.0  # seconds for a request, or for a delivery
 TOPIC_CONFIG = {  # retention uses record time, which is in 2013
     "retention.ms": "-1",
     "message.timestamp.type": "CreateTime",
@@ -83,7 +83,7 @@ class _Sender:
         self._failures: list[str] = []
         self._producer = Producer(
             {**_client(bootstrap), "enable.idempotence": True, "enable.gapless.guarantee": True, "linger.ms": 50}
-            | {"queue.buffering.max.messages": 200_000, "delivery.timeout.ms": int(TIMEOUT * 1000)}
+            | {"queue.buffering.max.messages": 200_000, "delivery.timeout.ms": int(DELIVERY_SECONDS * 1000)}
         )
 
     def send(self, flight: flights.Record, partition: int) -> None:
@@ -99,9 +99,9 @@ class _Sender:
 
     def finish(self) -> None:
         """Wait until every record is acknowledged."""
-        unacknowledged = self._producer.flush(2 * TIMEOUT)
+        unacknowledged = self._producer.flush(2 * DELIVERY_SECONDS)
         if unacknowledged:
-            self._failures.append(f"{unacknowledged} records were not acknowledged within {2 * TIMEOUT:.0f} s")
+            self._failures.append(f"{unacknowledged} records were not acknowledged within {2 * DELIVERY_SECONDS:.0f} s")
         self._require_no_failure()
 
     def _record_failure(self, error: Any, message: Any) -> None:
@@ -136,7 +136,7 @@ def _create_topic(bootstrap: str, topic: str) -> None:
     client = admin.AdminClient(_client(bootstrap))  # must exist until the response has arrived
     new_topic = admin.NewTopic(topic, PARTITIONS, config=TOPIC_CONFIG)  # type: ignore[attr-defined]
     try:
-        client.create_topics([new_topic], operation_timeout=TIMEOUT)[topic].result(TIMEOUT)
+        client.create_topics([new_topic], operation_timeout=DELIVERY_SECONDS)[topic].result(DELIVERY_SECONDS)
     except KafkaException as failure:
         raise NotCommitted(
             f"topic '{topic}' cannot be created on {bootstrap}.",
@@ -153,7 +153,7 @@ def _check_config(bootstrap: str, topic: str) -> None:
 
     client = admin.AdminClient(_client(bootstrap))
     resource = admin.ConfigResource(admin.ResourceType.TOPIC, topic)  # type: ignore[attr-defined]
-    entries = client.describe_configs([resource])[resource].result(TIMEOUT)
+    entries = client.describe_configs([resource])[resource].result(DELIVERY_SECONDS)
     config = {name: entries[name].value for name in TOPIC_CONFIG}
     if config != TOPIC_CONFIG:
         raise InvalidPipeline(

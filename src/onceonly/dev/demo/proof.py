@@ -23,7 +23,7 @@ from onceonly.kafka.topic import PatientConsumer
 if TYPE_CHECKING:
     import pandas as pd
 
-TIMEOUT = 30.0  # seconds without a record and without progress
+READ_TIMEOUT_SECONDS = 30.0  # seconds without a record and without progress
 COLUMNS = {
     "carrier": "carrier",
     "flight": "flight",
@@ -115,8 +115,8 @@ def _read_committed_values(bootstrap: str, topic: str) -> Iterator[bytes]:
 
     settings = {"group.id": "onceonly-demo-proof", "isolation.level": "read_committed", "enable.partition.eof": True}
     settings |= {"bootstrap.servers": bootstrap, "enable.auto.commit": False}
-    with closing(PatientConsumer(settings, TIMEOUT)) as reader:
-        unfinished = set(reader.consumer.list_topics(topic, timeout=TIMEOUT).topics[topic].partitions)
+    with closing(PatientConsumer(settings, READ_TIMEOUT_SECONDS)) as reader:
+        unfinished = set(reader.consumer.list_topics(topic, timeout=READ_TIMEOUT_SECONDS).topics[topic].partitions)
         reader.consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in unfinished])
         while unfinished:
             message = reader.poll()

@@ -12,7 +12,7 @@ from typing import Any
 
 from onceonly.kafka.registry.client import Schema
 
-PLAIN = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+PRIMITIVE_TYPES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 NAMED = ("record", "error", "enum", "fixed")
 LOGICAL = {  # the types on which Spark and we know a logical type; elsewhere it is ignored, as Avro asks for
     "date": ("int",), "time-millis": ("int",), "time-micros": ("long",),
@@ -42,7 +42,7 @@ class Node:
     """One type of a schema.
 
     Args:
-        kind: one of PLAIN, or record, enum, fixed, array, map, union.
+        kind: one of PRIMITIVE_TYPES, or record, enum, fixed, array, map, union.
         logical: its logical type, if it is one of LOGICAL; "decimal" has `digits` and `scale`.
         parts: fields by name, branches of a union, or what an array or a map holds.
         aliases: of a record's fields: (name, its other names).
@@ -166,13 +166,13 @@ class _Parser:
                 return Node(kind, parts=((key, self.type(schema[key], space, f"{at}[]", within)),))
             case kind if isinstance(kind, str) and kind in NAMED:
                 return self._named_type(schema, kind, space, at, within)
-            case str() as kind if kind in PLAIN:
+            case str() as kind if kind in PRIMITIVE_TYPES:
                 return _with_logical_type(Node(kind), schema, at)
             case inner:
                 return self.type(inner, space, at, within)
 
     def _by_name(self, name: str, space: str, at: str, within: tuple[str, ...]) -> Node:
-        if name in PLAIN:
+        if name in PRIMITIVE_TYPES:
             return Node(name)
         full = _qualify(name, space)
         if full in within or name in within:

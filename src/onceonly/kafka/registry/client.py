@@ -20,8 +20,8 @@ from weakref import finalize
 
 from onceonly.errors import InvalidPipeline, NotCommitted
 
-REFUSED = (401, 403)
-MISSING = 404
+DENIED_STATUSES = (401, 403)
+NOT_FOUND_STATUS = 404
 LOGIN = "basic.auth.user.info"
 SETTINGS = (
     *("url", LOGIN, "proxy"),
@@ -30,7 +30,7 @@ SETTINGS = (
     *("bearer.auth.identity.pool.id", "bearer.auth.client.id", "bearer.auth.client.secret", "bearer.auth.scope"),
     "bearer.auth.issuer.endpoint.url",
 )
-SECRET = re.compile(r"user\.info|password|secret|token$|proxy")
+SECRET_SETTING = re.compile(r"user\.info|password|secret|token$|proxy")
 NEEDED = ("authlib", "cachetools", "certifi", "confluent_kafka", "httpx")
 
 
@@ -74,7 +74,7 @@ class RegistryConnection:
     def scrub(self, text: str) -> str:
         """Return `text` with this connection's secrets masked."""
         for key, value in self.settings.items():
-            if not SECRET.search(key):
+            if not SECRET_SETTING.search(key):
                 continue
             for part in (value, *value.split(":", 1)):  # a login is a name and a password
                 if len(part) > 3:
@@ -300,7 +300,7 @@ class Registry:
         status, code = error.http_status_code, error.error_code
         why = self.connection.scrub(f"Asked for {what}, it answers {status} ({code}): {error.error_message}.")
         where = f"the schema registry {self.connection.describe()}"
-        if status in REFUSED:
+        if status in DENIED_STATUSES:
             todo = "Correct the connection's credentials, or grant the right to read it. Nothing was written."
             return InvalidPipeline(f"{where} refuses {what}.", why, todo, code="registry-access-denied")
         if 400 <= status < 500 and status not in (408, 429):
@@ -329,6 +329,6 @@ def _ask(request: Any) -> Any:
     try:
         return request()
     except SchemaRegistryError as error:
-        if error.http_status_code == MISSING:
+        if error.http_status_code == NOT_FOUND_STATUS:
             return None
         raise

@@ -18,7 +18,7 @@ from onceonly.json_values.text import NotJson, parser
 from onceonly.kafka.registry.client import Schema
 from onceonly.kafka.registry.wire import HEAD, UNFRAMED, UNKNOWN, make_head, read_id
 
-PLAIN = {"string": "string", "integer": "long", "number": "double", "boolean": "boolean"}
+SCALAR_TYPES = {"string": "string", "integer": "long", "number": "double", "boolean": "boolean"}
 MAX_RULE_CHARACTERS = 200  # of a rule in a message
 CONNECT = {"int8": "byte", "int16": "short", "int32": "integer", "int64": "long", "float32": "float"}
 
@@ -256,7 +256,7 @@ class _TypeReader:
                 items = self.type(node.get("items"), f"{at}/items", within)
                 return {"type": "array", "elementType": items, "containsNull": True}
             case kind:
-                return CONNECT.get(node.get("connect.type", ""), PLAIN[kind])
+                return CONNECT.get(node.get("connect.type", ""), SCALAR_TYPES[kind])
 
     def _kind(self, node: Mapping[str, Any], at: str) -> str:
         """Return JSON Schema's word for the node's only type beside null. Raises NoType."""
@@ -264,7 +264,7 @@ class _TypeReader:
         if isinstance(kinds, str):
             kinds = [kinds]
         kinds = [kind for kind in kinds if kind != "null"]
-        if len(kinds) != 1 or kinds[0] not in (*PLAIN, "object", "array"):
+        if len(kinds) != 1 or kinds[0] not in (*SCALAR_TYPES, "object", "array"):
             problem = "several types" if kinds else "no type"
             raise NoType(f"{at} has {problem}")
         return str(kinds[0])

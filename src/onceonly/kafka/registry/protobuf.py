@@ -34,7 +34,7 @@ TYPES = {  # of descriptor.proto; enums and messages are not here
     9: "string", 12: "binary", 13: "long", 15: "integer", 16: "long", 17: "integer", 18: "long",
 }  # fmt: skip
 STRING, MESSAGE, ENUM = 9, 11, 14
-WIDER = {(5, 3), (13, 4), (13, 3), (17, 18), (14, 5), (14, 3)}  # (written, read), beside the same type
+WIDER_FIELD_TYPES = {(5, 3), (13, 4), (13, 3), (17, 18), (14, 5), (14, 3)}  # (written, read), beside the same type
 
 
 class Unusable(Exception):
@@ -261,7 +261,7 @@ def _misfit(written: Any, read: Any, compared: set[tuple[str, str]]) -> str | No
         written_field = written.fields_by_number.get(field.number)
         if written_field is None:
             continue
-        is_same_type = field.type == written_field.type or (written_field.type, field.type) in WIDER
+        is_same_type = field.type == written_field.type or (written_field.type, field.type) in WIDER_FIELD_TYPES
         if not is_same_type or field.is_repeated != written_field.is_repeated:
             return f"field {field.number} ('{field.name}') of '{read.full_name}' is written as another type"
         if field.type == MESSAGE:

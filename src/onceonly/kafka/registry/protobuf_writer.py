@@ -13,7 +13,13 @@ from typing import Any
 from onceonly.kafka.registry import protobuf
 
 Fill = Callable[[Any, Any], None]  # (message, value that is not null)
-WIDER = [["byte", "integer"], ["short", "integer"], ["byte", "long"], ["short", "long"], ["integer", "long"]]
+WIDER_SPARK_TYPES = [
+    ["byte", "integer"],
+    ["short", "integer"],
+    ["byte", "long"],
+    ["short", "long"],
+    ["integer", "long"],
+]
 
 
 class Unwritable(Exception):
@@ -39,7 +45,7 @@ def writer(files: bytes, name: str) -> Callable[[Mapping[str, Any]], bytes]:
 def find_misfit(have: Any, want: Any, at: str = "value") -> str | None:
     """Return why rows of the one type (Spark's, as JSON) cannot become messages of the other; None if they can."""
     if isinstance(have, str) or isinstance(want, str):
-        if have == want or [have, want] in WIDER:
+        if have == want or [have, want] in WIDER_SPARK_TYPES:
             return None
         return f"{at} is {_type_name(have)}, and the message has {_type_name(want)}"
     if have["type"] != want["type"]:

@@ -6,7 +6,7 @@ MAGIC = b"\0"
 HEAD = 5  # bytes
 UNFRAMED = "It does not begin with a zero byte and the id of a schema, as clients of a schema registry write."
 UNKNOWN = "The registry has no schema of that format with its id %s."
-KINDS = {"avro": "AVRO", "json": "JSON", "protobuf": "PROTOBUF"}  # formats, as registries call them
+SCHEMA_TYPES = {"avro": "AVRO", "json": "JSON", "protobuf": "PROTOBUF"}  # formats, as registries call them
 
 
 def make_head(id: int) -> bytes:

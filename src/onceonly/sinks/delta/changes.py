@@ -11,13 +11,13 @@ from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.pipeline.sinks import REFUSED_RECORD, DeltaSink, Merge
 from onceonly.sinks.delta import staged_table, target_table
 
-KINDS = {"byte", "short", "integer", "long", "string", "date", "timestamp", "timestamp_ntz", "boolean"}
-REFUSED = "onceonly: this change is refused: "  # in the error of the Spark job
+ORDERED_TYPES = {"byte", "short", "integer", "long", "string", "date", "timestamp", "timestamp_ntz", "boolean"}
+BAD_CHANGE = "onceonly: this change is refused: "  # in the error of the Spark job
 EXACT = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"}
 TODO = "Nothing was written."
 TODOS = {
-    REFUSED: "Keys, order and the column of deletes must not be null, and two different changes of one key must differ "
-    "in order. Change the transform, or order by more columns. Nothing was staged.",
+    BAD_CHANGE: "Keys, order and the column of deletes must not be null, and two different changes of one key must "
+    "differ in order. Change the transform, or order by more columns. Nothing was staged.",
     REFUSED_RECORD: "Correct Changes(…) or the connector, or leave the record out in the transform. "
     "Nothing was staged.",
 }
@@ -147,7 +147,7 @@ def refuse(sink: str, target: table_snapshot.Table, handle: Handle, altered: boo
 
 
 def newest(merge: Merge, rows: Any) -> Any:
-    """Reduce to one row per key. The job fails with REFUSED on a null, and on different changes without an order."""
+    """Reduce to one row per key. The job fails with BAD_CHANGE on a null, and on different changes without an order."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -177,10 +177,10 @@ def _row_or_error(merge: Merge) -> Any:
         F.struct(*[row.getField(name).alias(name) for name in merge.columns]), {"ignoreNullFields": "false"}
     )
     checked = F.when(
-        F.col("differ"), F.raise_error(F.concat(F.lit(f"{REFUSED}another one has the same order, "), example))
+        F.col("differ"), F.raise_error(F.concat(F.lit(f"{BAD_CHANGE}another one has the same order, "), example))
     )
     for name in merge.columns:
-        message = F.concat(F.lit(f"{REFUSED}'{name}' is null, "), example)
+        message = F.concat(F.lit(f"{BAD_CHANGE}'{name}' is null, "), example)
         checked = checked.when(row.getField(name).isNull(), F.raise_error(message))
     return checked.otherwise(row)
 
@@ -197,7 +197,7 @@ def _explain(config: DeltaSink, error: Exception) -> Exception:
 
 
 def _is_comparable(kind: Any) -> bool:
-    return isinstance(kind, str) and (kind in KINDS or kind.startswith("decimal("))
+    return isinstance(kind, str) and (kind in ORDERED_TYPES or kind.startswith("decimal("))
 
 
 def _type_name(kind: Any) -> str:

@@ -29,7 +29,7 @@ BATCH_ROWS = 1 << 17  # of the table in memory at a time
 READAHEAD_BATCHES = 2
 MAX_VALUES_BY_NAME = 100  # values, such as days, by which partitions are looked up one by one
 EXACT_TYPES = (pa.types.is_integer, pa.types.is_date)  # their statistics are exact: not shortened, not rounded
-OPTIONS = ds.ParquetReadOptions(coerce_int96_timestamp_unit="us")
+PARQUET_READ_OPTIONS = ds.ParquetReadOptions(coerce_int96_timestamp_unit="us")
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def compute(target: DeltaTable, uri: str, handle: Handle, adds: list[dict[str, A
 
 
 def _dataset(table: DeltaTable) -> ds.FileSystemDataset:
-    return table.to_pyarrow_dataset(parquet_read_options=OPTIONS)
+    return table.to_pyarrow_dataset(parquet_read_options=PARQUET_READ_OPTIONS)
 
 
 def _staged_dataset(uri: str, table: ds.FileSystemDataset, adds: list[dict[str, Any]]) -> ds.FileSystemDataset:
@@ -153,7 +153,7 @@ def _staged_dataset(uri: str, table: ds.FileSystemDataset, adds: list[dict[str, 
         return _dataset(DeltaTable(uri))
     except ValueError:  # of a day after 9999 in Spark's statistics, which are not needed here
         pass
-    files, file_format = table_files.open_folder(uri), ds.ParquetFileFormat(read_options=OPTIONS)
+    files, file_format = table_files.open_folder(uri), ds.ParquetFileFormat(read_options=PARQUET_READ_OPTIONS)
     fragments = []
     for add in adds:
         partition = _partition(table.schema, add["partitionValues"])

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 RETENTION = "delta.deletedFileRetentionDuration"
 DEFAULT_RETENTION = timedelta(days=7)
-DAY = timedelta(days=1)
+ONE_DAY = timedelta(days=1)
 UNITS = {"millisecond": 1e-3, "second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 DURATION = re.compile(r"(\d+)\s+(milli)?(second|minute|hour|day|week)s?")
 CHUNK_BYTES = 1 << 22  # of a file in memory while it is copied
@@ -217,7 +217,7 @@ def copy_rows(sink: str, uri: str, handle: Handle) -> Handle:
 def _safe_age(retention: str | None) -> timedelta:
     """Return the age below which no VACUUM that is running now can have a file on its list."""
     duration = _parse_duration(retention)
-    return duration - DAY if duration >= 2 * DAY else duration / 2
+    return duration - ONE_DAY if duration >= 2 * ONE_DAY else duration / 2
 
 
 def _parse_duration(text: str | None) -> timedelta:

@@ -13,7 +13,7 @@ from onceonly.kafka.topic import TopicClient
 from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline.sinks import KafkaSink
 from onceonly.sinks.kafka.limits import Topic, Topics
-from onceonly.sinks.kafka.producer import Target
+from onceonly.sinks.kafka.producer import SendTarget
 
 ANY = 2**63 - 1  # milliseconds: in Kafka, no limit
 USUAL_LARGEST = 1_048_588  # Kafka's default of max.message.bytes
@@ -94,10 +94,10 @@ def topics(config: KafkaSink, transactions: Transactions) -> Topics:
     return Topics({name: _topic(name, number, transactions) for name, number in partition_counts.items()})
 
 
-def target(config: KafkaSink, connection: KafkaConnection, transactions: Transactions) -> Target:
+def target(config: KafkaSink, connection: KafkaConnection, transactions: Transactions) -> SendTarget:
     """Return what a producer of the sink needs. Raises InvalidPipeline: a topic does not exist."""
     limits = topics(config, transactions)
-    return Target(config.name, connection.librdkafka(), limits, config.transaction_timeout)
+    return SendTarget(config.name, connection.librdkafka(), limits, config.transaction_timeout)
 
 
 def _topic(name: str, partitions: int, transactions: Transactions) -> Topic:

@@ -23,7 +23,7 @@ from onceonly.pipeline.sinks import KafkaSink
 from onceonly.sinks.kafka import check, errors, history, limits, open_transactions, producer
 from onceonly.sinks.kafka import spool as kafkaspool
 from onceonly.sinks.kafka.handle import Ids, KafkaHandle, Part, Tx, slot_of
-from onceonly.sinks.kafka.limits import Rows
+from onceonly.sinks.kafka.limits import CheckedRows
 from onceonly.sinks.kafka.outcome import (
     MAX_PARALLEL_TRANSACTIONS,
     TransactionFinisher,
@@ -31,7 +31,7 @@ from onceonly.sinks.kafka.outcome import (
     discard_open,
     side_by_side,
 )
-from onceonly.sinks.kafka.producer import Target
+from onceonly.sinks.kafka.producer import SendTarget
 
 MAX_TRIES = 5  # how often one part is written if its transaction is lost each time
 Confirm = Callable[[Mapping[str, tuple[int, int] | None]], Mapping[str, Tx]]
@@ -146,7 +146,7 @@ class Republisher:
     def __init__(
         self,
         transactions: Transactions,
-        target: Target,
+        target: SendTarget,
         ids: Ids,
         rows: Callable[[Part], Iterable[Any]],
         confirm: Confirm,
@@ -223,7 +223,7 @@ class Republisher:
         """Yield the rows. Raises InvalidPipeline for one that the brokers' settings of today refuse."""
         topics, first_row = self._target.topics.without_margin(), 0
         for batch in self._rows(part):
-            limits.check(topics, Rows(self._target.sink, batch, first_row, part.spool))
+            limits.check(topics, CheckedRows(self._target.sink, batch, first_row, part.spool))
             first_row += batch.num_rows
             yield batch
 

@@ -9,7 +9,7 @@ from onceonly.counts import count
 from onceonly.errors import ActionNeeded, CannotPublish, InDoubt, NotCommitted, StageAgain
 from onceonly.sinks.kafka.handle import KafkaHandle, Part
 
-UNDECIDED = "Nothing was decided or published."
+NOTHING_DECIDED = "Nothing was decided or published."
 Place = Mapping[str, Any]  # "cluster": its id; "topics": their ids, by name
 
 
@@ -30,7 +30,7 @@ def topics_missing(sink: str, handle: KafkaHandle, names: Sequence[str]) -> Acti
         f"sink '{sink}': there is no topic {', '.join(map(repr, names))}.",
         "The rows were staged for it, so it was deleted since, or the cluster has lost it.",
         "Create it again (kafka-topics --create); the rows are then staged again. If it shall not exist any more: "
-        f"onceonly abort {_command_arguments(handle)} --reason …. {UNDECIDED}",
+        f"onceonly abort {_command_arguments(handle)} --reason …. {NOTHING_DECIDED}",
         "target-missing",
     )
 
@@ -49,7 +49,7 @@ def another_cluster(sink: str, handle: KafkaHandle, cluster: str) -> ActionNeede
         f"sink '{sink}': its connection leads to another cluster.",
         f"The rows were staged for the cluster {handle.cluster}, and this is {cluster}.",
         f"Correct the connection, then: onceonly recover {_pipeline(handle)}. If the pipeline has moved: "
-        f"onceonly abort {_command_arguments(handle)} --reason …, and run it again. {UNDECIDED}",
+        f"onceonly abort {_command_arguments(handle)} --reason …, and run it again. {NOTHING_DECIDED}",
         "another-cluster",
     )
 
@@ -61,7 +61,7 @@ def doubt_before_decision(sink: str, handle: KafkaHandle, parts: Sequence[Part])
         f"{names}: not open any more, and the part of the log with the marker no longer exists. No decision is "
         "recorded, so it can only have been committed if the state table was restored from an older copy.",
         "Look for the rows in the topic. If they are there, see `onceonly state forward`. If not: onceonly abort "
-        f"{_command_arguments(handle)} --reason …, and run it again. {UNDECIDED}",
+        f"{_command_arguments(handle)} --reason …, and run it again. {NOTHING_DECIDED}",
         "doubt-before-decision",
     )
 

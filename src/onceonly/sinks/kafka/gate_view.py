@@ -142,7 +142,7 @@ def _from_json(rows: Any, kind: Any, head: int) -> Any:
     field = {"name": VALUE, "type": kind, "nullable": True, "metadata": {}}
     type = file_formats.on_spark({"type": "struct", "fields": [field]})[VALUE].dataType
     text = F.expr(f"CAST(substring({VALUE}, {head + 1}) AS STRING)")
-    return F.from_json(text, type, {"mode": "FAILFAST", **file_formats.MICROS})
+    return F.from_json(text, type, {"mode": "FAILFAST", **file_formats.MICROSECOND_FORMATS})
 
 
 def _from_protobuf(schema: SchemaPart, head: int) -> Any:

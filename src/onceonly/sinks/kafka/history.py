@@ -28,7 +28,7 @@ Batches = Mapping[str, Mapping[str, list[int]]]  # likewise: the batch that hold
 
 
 @dataclass(frozen=True)
-class Target:
+class ComparedTopics:
     """The topics of a sink, as the brokers show them now.
 
     Args:
@@ -78,7 +78,7 @@ def proof(
     }
 
 
-def read(client: Cluster, bootstrap: str, names: Sequence[str]) -> Target:
+def read(client: Cluster, bootstrap: str, names: Sequence[str]) -> ComparedTopics:
     """Read the topics as they are now. Raises NotCommitted: the brokers do not answer."""
     cluster_id = client.read_cluster_id()
     partitions: list[tuple[str, int]] = []
@@ -88,7 +88,7 @@ def read(client: Cluster, bootstrap: str, names: Sequence[str]) -> Target:
     for (name, number), end in sorted(client.read_ends(partitions).items()):
         ends.setdefault(name, {})[str(number)] = end
     topic_ids = client.read_topic_ids(names)  # asked last: ends are by name, and an id never comes back
-    return Target(bootstrap, cluster_id, tuple(names), topic_ids, ends)
+    return ComparedTopics(bootstrap, cluster_id, tuple(names), topic_ids, ends)
 
 
 def read_batches(client: Cluster, topic_ids: Mapping[str, str], ends: Ends) -> Batches:
@@ -164,7 +164,7 @@ def proof_now(client: Cluster, bootstrap: str, names: Sequence[str], last: Publi
     return Publication(0, 0, target.proof(client))
 
 
-def _compare(client: Cluster, now: Target, last: Publication) -> History:
+def _compare(client: Cluster, now: ComparedTopics, last: Publication) -> History:
     history = _compare_ends(now, last)
     if history.answer is not Answer.SAME:
         return history
@@ -198,7 +198,7 @@ def _remark_on_unknown(name: str, partitions: Sequence[int]) -> str:
     )
 
 
-def _compare_ends(now: Target, last: Publication) -> History:
+def _compare_ends(now: ComparedTopics, last: Publication) -> History:
     """Compare the topics' ids and log ends with the recorded ones."""
     if last.proof["target"] != now.place:
         return _compare_targets(now, last)
@@ -216,7 +216,7 @@ def _compare_ends(now: Target, last: Publication) -> History:
     return History(Answer.SAME)
 
 
-def _compare_targets(now: Target, last: Publication) -> History:
+def _compare_targets(now: ComparedTopics, last: Publication) -> History:
     """Return whether the target, which is another one, was chosen or exchanged.
 
     Other topics, or another cluster at another address, were chosen. Another cluster at the same address was not.
@@ -228,5 +228,5 @@ def _compare_targets(now: Target, last: Publication) -> History:
     return History(Answer.ELSEWHERE, f"it was published to {last.proof['target']}, and this is {now.place}")
 
 
-def _is_same_address(now: Target, last: Publication) -> bool:
+def _is_same_address(now: ComparedTopics, last: Publication) -> bool:
     return set(now.bootstrap.split(",")) == set(str(last.proof.get("bootstrap", "")).split(","))

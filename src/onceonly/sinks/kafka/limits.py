@@ -22,7 +22,7 @@ BATCH = 61  # bytes of a record batch before its records
 AROUND = 36  # maximum bytes of a record in addition to key, value and headers, as librdkafka counts
 AROUND_HEADER = 10  # the same for one header
 CODEC_HEAD = 256  # maximum bytes that a codec adds to a batch beside what grows with it
-DAY = 24 * 3600 * 1000  # milliseconds
+DAY_MILLISECONDS = 24 * 3600 * 1000  # milliseconds
 NOW, NO_TIME = 0, -1  # the meaning of these timestamps in librdkafka, and in Kafka
 
 
@@ -62,7 +62,7 @@ class Topic:
         """Return the earliest timestamp that is accepted, in milliseconds; None: any is."""
         if self.behind is None:
             return None
-        margin = min(self.behind // 10, DAY) if self.margin else 0
+        margin = min(self.behind // 10, DAY_MILLISECONDS) if self.margin else 0
         return now - self.behind + margin
 
     def latest(self, now: int) -> int | None:
@@ -95,7 +95,7 @@ class Topics:
 
 
 @dataclass(frozen=True)
-class Rows:
+class CheckedRows:
     """One batch, with what is needed to identify a row of it in a message.
 
     Args:
@@ -133,7 +133,7 @@ class Rows:
         )
 
 
-def check(topics: Topics, rows: Rows) -> None:
+def check(topics: Topics, rows: CheckedRows) -> None:
     """Refuse rows that Kafka would refuse after the decision, and name the first one.
 
     Raises:
@@ -155,7 +155,7 @@ def check(topics: Topics, rows: Rows) -> None:
     _check_sizes(rows, topics.narrowest)
 
 
-def _check_topic(topics: Topics, rows: Rows, name: str | None) -> None:
+def _check_topic(topics: Topics, rows: CheckedRows, name: str | None) -> None:
     """Refuse rows with that topic, unless it is one of the sink's. Null is none."""
     if name in topics.limits:
         return
@@ -169,7 +169,7 @@ def _check_topic(topics: Topics, rows: Rows, name: str | None) -> None:
     )
 
 
-def _check_partitions(rows: Rows, name: str, topic: Topic, is_in_topic: pa.Array | None) -> None:
+def _check_partitions(rows: CheckedRows, name: str, topic: Topic, is_in_topic: pa.Array | None) -> None:
     column = rows.batch.column("partition")
     if column.null_count == len(column):
         return
@@ -181,7 +181,7 @@ def _check_partitions(rows: Rows, name: str, topic: Topic, is_in_topic: pa.Array
     )
 
 
-def _check_keys(rows: Rows, name: str, topic: Topic, is_in_topic: pa.Array | None) -> None:
+def _check_keys(rows: CheckedRows, name: str, topic: Topic, is_in_topic: pa.Array | None) -> None:
     column = rows.batch.column("key")
     if topic.keyed and column.null_count:
         rows.refuse(
@@ -192,7 +192,7 @@ def _check_keys(rows: Rows, name: str, topic: Topic, is_in_topic: pa.Array | Non
         )
 
 
-def _check_times(rows: Rows, name: str, topic: Topic, is_in_topic: pa.Array | None) -> None:
+def _check_times(rows: CheckedRows, name: str, topic: Topic, is_in_topic: pa.Array | None) -> None:
     column = rows.batch.column("timestamp")
     if column.null_count == len(column):
         return
@@ -209,7 +209,7 @@ def _check_times(rows: Rows, name: str, topic: Topic, is_in_topic: pa.Array | No
     _check_span(rows, name, topic, is_in_topic)
 
 
-def _check_rebuilt(rows: Rows, name: str, is_in_topic: pa.Array | None) -> None:
+def _check_rebuilt(rows: CheckedRows, name: str, is_in_topic: pa.Array | None) -> None:
     column = rows.batch.column("timestamp")
     rows.refuse(
         _in_topic(is_in_topic, pc.and_(pc.less(column, 0), pc.not_equal(column, NO_TIME))),
@@ -219,7 +219,7 @@ def _check_rebuilt(rows: Rows, name: str, is_in_topic: pa.Array | None) -> None:
     )
 
 
-def _check_span(rows: Rows, name: str, topic: Topic, is_in_topic: pa.Array | None) -> None:
+def _check_span(rows: CheckedRows, name: str, topic: Topic, is_in_topic: pa.Array | None) -> None:
     """Refuse rows whose time differs too much from the broker's clock."""
     column, now = rows.batch.column("timestamp"), int(time() * 1000)
     earliest, latest = topic.earliest(now), topic.latest(now)
@@ -240,7 +240,7 @@ def _check_span(rows: Rows, name: str, topic: Topic, is_in_topic: pa.Array | Non
         )
 
 
-def _check_headers(rows: Rows) -> None:
+def _check_headers(rows: CheckedRows) -> None:
     column = rows.batch.column("headers")
     headers = column.flatten()
     if not len(headers):
@@ -258,7 +258,7 @@ def _check_headers(rows: Rows) -> None:
     )
 
 
-def _check_sizes(rows: Rows, topic: Topic) -> None:
+def _check_sizes(rows: CheckedRows, topic: Topic) -> None:
     """Refuse rows that are too large for a batch of the topic, or for the client's queue."""
     max_size = min(topic.room, QUEUE)
     sizes = _sizes(rows.batch)

@@ -25,7 +25,7 @@ ROOM = 0.005  # seconds until there may be room in a full queue
 
 
 @dataclass(frozen=True)
-class Target:
+class SendTarget:
     """What a producer needs. Can be pickled, so that Spark can send it to its workers (in the task, not in the plan).
 
     Args:
@@ -50,7 +50,9 @@ class Output:
 
     producer: tuple[int, int] | None = None
 
-    def __init__(self, target: Target, transactional_id: str | None, transactions: Transactions | None = None) -> None:
+    def __init__(
+        self, target: SendTarget, transactional_id: str | None, transactions: Transactions | None = None
+    ) -> None:
         self._target, self._id = target, transactional_id
         self._errors: list[str] = []
         with self._convert_errors():
@@ -129,7 +131,7 @@ def _is_fatal(error: Exception) -> bool:
 class _ErrorConverter:
     """Converts errors of the client into those of onceonly.errors."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: SendTarget) -> None:
         self._target = target
 
     def __enter__(self) -> None:
@@ -160,7 +162,7 @@ class _ErrorConverter:
 
 
 def write_all(
-    target: Target,
+    target: SendTarget,
     transactional_id: str | None,
     batches: Iterable[pa.RecordBatch],
     transactions: Transactions | None = None,
@@ -183,7 +185,7 @@ def _failure_reporter(errors: list[str]) -> FailureCallback:
     return report
 
 
-def _producer_settings(target: Target, transactional_id: str | None) -> dict[str, Any]:
+def _producer_settings(target: SendTarget, transactional_id: str | None) -> dict[str, Any]:
     """Return librdkafka's settings: those of the connection, and over them our own."""
     settings: dict[str, Any] = {
         "client.id": "onceonly",
@@ -230,7 +232,7 @@ def _records_by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, Records]]:
         yield name, Records(batch.filter(pc.equal(column, name)))
 
 
-def _not_written(target: Target, why: str) -> OnceonlyError:
+def _not_written(target: SendTarget, why: str) -> OnceonlyError:
     return NotCommitted(
         f"sink '{target.sink}': rows could not be written to Kafka at {target.config['bootstrap.servers']}.",
         why,

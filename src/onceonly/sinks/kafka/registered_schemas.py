@@ -16,10 +16,10 @@ import pyarrow as pa
 from onceonly.errors import InvalidPipeline, OnceonlyError
 from onceonly.kafka.registry import avro_schema, json_schema, protobuf
 from onceonly.kafka.registry.client import Registry, Schema
-from onceonly.kafka.registry.wire import KINDS, make_head
+from onceonly.kafka.registry.wire import SCHEMA_TYPES, make_head
 from onceonly.pipeline.sinks import KafkaSink
 from onceonly.spark import arrow
-from onceonly.spark.file_formats import MICROS
+from onceonly.spark.file_formats import MICROSECOND_FORMATS
 
 KEY, VALUE = "key", "value"
 Heads = Mapping[str, bytes]  # by topic
@@ -86,10 +86,10 @@ def check(config: KafkaSink, registry: Registry, parts: Sequence[SchemaPart]) ->
         arrow.require()
     for part in parts:
         for topic, subject in _subjects(config, part).items():
-            id = registry.find_id(subject, KINDS[part.format], part.text)
+            id = registry.find_id(subject, SCHEMA_TYPES[part.format], part.text)
             if id is not None:
                 how = f"have schema {id}"
-            elif config.register and registry.accepts(subject, KINDS[part.format], part.text):
+            elif config.register and registry.accepts(subject, SCHEMA_TYPES[part.format], part.text):
                 how = "get a schema that staging will register"
             else:
                 raise _schema_refused(config, part, registry, subject)
@@ -113,7 +113,7 @@ def require_heads(config: KafkaSink, registry: Registry, part: SchemaPart) -> He
 
 def _find_or_register(config: KafkaSink, registry: Registry, subject: str, part: SchemaPart) -> int:
     """Return the id of the part's schema in the registry."""
-    kind = KINDS[part.format]
+    kind = SCHEMA_TYPES[part.format]
     id = registry.find_id(subject, kind, part.text)
     if id is None and config.register and registry.accepts(subject, kind, part.text):
         id = registry.register(subject, kind, part.text)
@@ -267,7 +267,7 @@ def _encode_json(config: KafkaSink, part: SchemaPart, rows: Any) -> Any:
 
         return _encode_values(values, json_schema.writer(rules), sink, part)
 
-    text = F.to_json(F.col(part.name), {"ignoreNullFields": "false", **MICROS})
+    text = F.to_json(F.col(part.name), {"ignoreNullFields": "false", **MICROSECOND_FORMATS})
     return arrow.udf(encode_texts, "binary")(text)
 
 

@@ -14,7 +14,7 @@ from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline.sinks import KafkaSink
 from onceonly.sinks.kafka import check, errors, limits, spool
 from onceonly.sinks.kafka.handle import KafkaHandle, Part
-from onceonly.sinks.kafka.limits import Rows, Topics
+from onceonly.sinks.kafka.limits import CheckedRows, Topics
 from onceonly.sinks.kafka.outcome import PUBLISHED, TransactionFinisher, TxOutcome
 
 
@@ -95,9 +95,9 @@ def _read_spool(topics: Topics, handle: KafkaHandle, part: Part, sink: str, fold
     row_count = 0
     try:
         for batch in spool.read(folder, part.spool):
-            if batch.schema != spool.SCHEMA:
+            if batch.schema != spool.SPOOL_SCHEMA:
                 raise errors.spool_unusable(sink, handle, part, "has other columns than those that were written")
-            limits.check(topics, Rows(sink, batch, row_count, part.spool))
+            limits.check(topics, CheckedRows(sink, batch, row_count, part.spool))
             row_count += batch.num_rows
     except FileNotFoundError as error:
         raise errors.spool_unusable(sink, handle, part, "does not exist") from error

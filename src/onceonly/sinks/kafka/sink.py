@@ -57,7 +57,7 @@ from onceonly.sinks.kafka.commit import Commit
 from onceonly.sinks.kafka.handle import Ids, KafkaHandle, Part, owner, pooled_ids_pattern, slot_of, unique_ids_pattern
 from onceonly.sinks.kafka.open_transactions import confirm_open
 from onceonly.sinks.kafka.outcome import PUBLISHED, TransactionFinisher, side_by_side
-from onceonly.sinks.kafka.producer import Target
+from onceonly.sinks.kafka.producer import SendTarget
 from onceonly.sinks.kafka.stage import Job
 from onceonly.sinks.staging import handles
 from onceonly.sinks.staging import history as histories
@@ -159,7 +159,7 @@ class KafkaWriter(
         parts = registered_schemas.read_parts(self.config, self._root)
         return [(part, registered_schemas.require_heads(self.config, self._registry, part)) for part in parts]
 
-    def _job(self, txn: Transaction, target: Target) -> Job:
+    def _job(self, txn: Transaction, target: SendTarget) -> Job:
         """Return what the workers need to stage this transaction."""
         is_published_at_once = self.config.guarantee == "none"
         is_staged_in_kafka = self.config.guarantee == "exactly-once" and not self._late
@@ -366,7 +366,7 @@ class KafkaWriter(
 
     # ---- the cluster
 
-    def _target(self, transactions: Transactions) -> Target:
+    def _target(self, transactions: Transactions) -> SendTarget:
         return check.target(self.config, self._connection, transactions)
 
     @cached_property

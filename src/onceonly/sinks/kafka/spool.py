@@ -27,7 +27,7 @@ WRITER_OPTIONS: dict[
     "use_dictionary": ["topic"],
     "write_statistics": False,
 }
-SCHEMA = pa.schema(
+SPOOL_SCHEMA = pa.schema(
     [
         pa.field("topic", pa.string()),
         pa.field("partition", pa.int32()),
@@ -48,7 +48,7 @@ class SpoolFile:
         self._files, path = arrow_file_system(folder)
         self._files.create_dir(path, recursive=True)
         self._path = f"{path}/{self.name}"
-        self._writer = pq.ParquetWriter(self._path, SCHEMA, filesystem=self._files, **WRITER_OPTIONS)
+        self._writer = pq.ParquetWriter(self._path, SPOOL_SCHEMA, filesystem=self._files, **WRITER_OPTIONS)
         self._batches: list[pa.RecordBatch] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -66,7 +66,7 @@ class SpoolFile:
 
     def _flush(self) -> None:
         if self._batches:
-            self._writer.write_table(pa.Table.from_batches(self._batches, SCHEMA))
+            self._writer.write_table(pa.Table.from_batches(self._batches, SPOOL_SCHEMA))
         self._batches, self._buffered_bytes = [], 0
 
 

@@ -22,11 +22,11 @@ from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline.sinks import KafkaSink
 from onceonly.sinks.kafka import limits, registered_schemas
 from onceonly.sinks.kafka.handle import Ids
-from onceonly.sinks.kafka.limits import Rows
-from onceonly.sinks.kafka.producer import Output, Target
+from onceonly.sinks.kafka.limits import CheckedRows
+from onceonly.sinks.kafka.producer import Output, SendTarget
 from onceonly.sinks.kafka.registered_schemas import Heads, SchemaPart
-from onceonly.sinks.kafka.spool import SCHEMA, SpoolFile
-from onceonly.spark.file_formats import MICROS
+from onceonly.sinks.kafka.spool import SPOOL_SCHEMA, SpoolFile
+from onceonly.spark.file_formats import MICROSECOND_FORMATS
 from onceonly.spark.small_batch import collect_small_batch
 from onceonly.storage import logins
 
@@ -46,7 +46,7 @@ ERROR_IN_TEXT = re.compile(registered_schemas.ERROR_PREFIX + r" (\{.*?\})(?=$|\n
 class Job:
     """What a worker needs. It is part of the task, not of the query plan, which people can see."""
 
-    target: Target
+    target: SendTarget
     spool: str | None  # folder; None: no spool
     ids: Ids | None  # None: no transaction
     write: bool  # to Kafka, now
@@ -92,7 +92,7 @@ def records(
     for part, heads in registered:
         if part.name in rows.columns:
             columns[part.name] = registered_schemas.encode_column(config, part, rows, heads)
-    return rows.select(*(columns[name].alias(name) for name in SCHEMA.names if name in rows.columns))
+    return rows.select(*(columns[name].alias(name) for name in SPOOL_SCHEMA.names if name in rows.columns))
 
 
 def run(job: Job, rows: Any, is_small_batch: bool = False) -> list[Receipt]:
@@ -172,7 +172,7 @@ def _stage_part(job: Job, part: int, batches: Iterable[pa.RecordBatch]) -> Recei
         if not batch.num_rows:
             continue
         records = _add_missing_columns(job.target, batch)
-        limits.check(job.target.topics, Rows(job.target.sink, records, rows, f"Spark partition {part}"))
+        limits.check(job.target.topics, CheckedRows(job.target.sink, records, rows, f"Spark partition {part}"))
         rows, size = rows + batch.num_rows, size + batch.nbytes
         if job.spool:
             spool = spool or SpoolFile(job.spool, part)
@@ -192,18 +192,18 @@ def _stage_part(job: Job, part: int, batches: Iterable[pa.RecordBatch]) -> Recei
     return Receipt(spool_name, rows, size, id, output.producer)
 
 
-def _add_missing_columns(target: Target, batch: pa.RecordBatch) -> pa.RecordBatch:
+def _add_missing_columns(target: SendTarget, batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the batch with all columns. Missing ones are added here, because Spark would send them row by row."""
     columns_by_name = dict(zip(batch.schema.names, batch.columns, strict=True))
     if "topic" not in columns_by_name:
         columns_by_name["topic"] = _repeat(target.topics.only, batch.num_rows)
     columns = []
-    for column_field in SCHEMA:
+    for column_field in SPOOL_SCHEMA:
         if column_field.name in columns_by_name:
             columns.append(columns_by_name[column_field.name].cast(column_field.type))
         else:
             columns.append(_nulls(column_field.type, batch.num_rows))
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+    return pa.RecordBatch.from_arrays(columns, schema=SPOOL_SCHEMA)
 
 
 @lru_cache(16)  # nearly all batches of a task have the same length
@@ -276,5 +276,5 @@ def _value(config: KafkaSink, rows: Any, schema: str | None) -> Any:
 
         return F.when(value.isNotNull(), to_avro(value, schema or ""))  # a null value is a tombstone
     if config.format == "json":
-        value = F.to_json(value, {"ignoreNullFields": "false", **MICROS})
+        value = F.to_json(value, {"ignoreNullFields": "false", **MICROSECOND_FORMATS})
     return value.cast("binary")

@@ -13,7 +13,7 @@ from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.checkpoint.transaction_names import parse_transaction
 from onceonly.sinks.staging.handles import damaged_handle
 
-KINDS = ("changes", "merged")
+RUN_KINDS = ("changes", "merged")
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def transaction(sink: str, name: object) -> Transaction:
 def run(sink: str, data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the run. Raises CannotPublish if its folder, relative to the root, is not that of a run of this sink."""
     above, _, kind = str(data["folder"]).rpartition("/")
-    if kind not in KINDS:
+    if kind not in RUN_KINDS:
         raise damaged_handle(sink, f"It names the run {data['folder']!r}.")
     return {**data, "folder": f"{transaction(sink, above).name}/{kind}"}
 
@@ -86,4 +86,4 @@ def transactions_to_delete(sink: str, handle: Handle) -> list[Transaction]:
 def _owner(sink: str, name: object) -> Transaction:
     """Return the transaction, from its name or from the folder of its run."""
     above, _, kind = str(name).rpartition("/")
-    return transaction(sink, above if kind in KINDS else name)
+    return transaction(sink, above if kind in RUN_KINDS else name)

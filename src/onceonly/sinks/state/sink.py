@@ -42,7 +42,7 @@ from onceonly.sinks.state.runs import RunFiles, count_to_merge, find_changed_run
 from onceonly.storage.folders import Folders
 
 KEPT_CHECKPOINTS = 100  # for which a merged run is kept, because readers of an older state may need it
-GIVEN_UP = "_given_up"  # marks the folder of a transaction that was given up
+GIVEN_UP_MARK = "_given_up"  # marks the folder of a transaction that was given up
 NOTE = "onceonly.note"  # key in the metadata of a changed column: a sentence for people, such as that of `windows`
 _HANDLE_CONSTANTS = {"kind": "state", "unit": "changed key", "target": "the pipeline's state"}  # for people
 MAX_TRANSACTIONS_READ = 8  # published ones that are read for a trace
@@ -229,10 +229,10 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
         return not self._folders.create_mark(f"{txn.name}/{DONE}", json.dumps({"decision": decision}))
 
     def _refuse_given_up(self, txn: Transaction) -> None:
-        if self._is_marked(txn, GIVEN_UP):
+        if self._is_marked(txn, GIVEN_UP_MARK):
             raise Fenced(
                 f"sink '{self.name}': the state of epoch {txn.epoch} was given up.",
-                f"A person gave it up, as {self._folders.path(txn.name)}/{GIVEN_UP} shows.",
+                f"A person gave it up, as {self._folders.path(txn.name)}/{GIVEN_UP_MARK} shows.",
                 f"If the state table still waits for it: onceonly resolve {txn.pipeline} {txn.epoch} "
                 f"--give-up {self.name} --reason …",
                 code="sink-given-up",
@@ -278,7 +278,7 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
             )
         try:
             if not self._is_marked(txn, DONE) and self._folders.has(txn.name):
-                self._folders.create_mark(f"{txn.name}/{GIVEN_UP}", json.dumps({"decision": decision}))
+                self._folders.create_mark(f"{txn.name}/{GIVEN_UP_MARK}", json.dumps({"decision": decision}))
             published = self._is_marked(txn, DONE)
         except OSError as error:
             raise OutcomeUnknown(
