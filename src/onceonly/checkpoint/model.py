@@ -502,4 +502,5 @@ def _refuse_illegal(row: Row, state: State | None) -> OutcomeUnknown:
         f"{row.pipeline} epoch {row.epoch}: the state table holds an illegal transition.",
         f"Row {row.id} (seq {row.seq}) says '{row.event.value}' after '{state.value if state else 'nothing'}'.",
         "Nothing was changed. Was the table edited by hand? Restore it to the version before that row.",
+        code="state-table-damaged",
     )

@@ -175,6 +175,7 @@ def same_topic(pinned_id: str, log: TopicLog, since: str) -> None:
             f"{log.label} is not the one for which {since} was pinned.",
             f"Its id was {pinned_id} and is now {log.topic_id}: it was deleted and created again.",
             restore(log),
+            code="source-recreated",
         )
 
 
@@ -197,6 +198,7 @@ def check_held(range_: TopicRange, log: TopicLog) -> None:
                 f"The range [{start}, {end}) has to be read, but the log now starts at {log_start}: records expired "
                 "or were deleted.",
                 f"Restore the records. {_suggest_skip(log, partition, log_start)} Nothing was written.",
+                code="records-expired",
             )
 
 
@@ -321,6 +323,7 @@ def _refuse_shrunk(previous: TopicRange, log: TopicLog) -> None:
                 f"{log.label} partition {partition} ends before what was already read.",
                 f"The last checkpoint ended at {end} and the log now ends at {stable}: records were lost or replaced.",
                 restore(log),
+                code="source-shrank",
             )
 
 
@@ -329,4 +332,5 @@ def _refuse_vanished(log: TopicLog, partition: int) -> SourceLost:
         f"{log.label} no longer has partition {partition}.",
         f"It was pinned by an earlier checkpoint; the topic now has partitions {sorted(log.partitions)}.",
         restore(log),
+        code="partition-missing",
     )

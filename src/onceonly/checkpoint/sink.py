@@ -429,7 +429,11 @@ def replaceable(sink: Sink) -> Replaceable:
 def inspectable(sink: Sink) -> Inspectable:
     """Return the sink as an Inspectable. Raises InvalidPipeline if it is not one."""
     if not isinstance(sink, Inspectable):
-        raise InvalidPipeline(f"sink '{sink.name}': a gate cannot read its rows.", todo="Remove it from the gate.")
+        raise InvalidPipeline(
+            f"sink '{sink.name}': a gate cannot read its rows.",
+            todo="Remove it from the gate.",
+            code="sink-not-inspectable",
+        )
     return sink
 
 
@@ -438,8 +442,11 @@ def cannot_take_back(sink: str) -> InvalidPipeline:
         f"sink '{sink}': published rows cannot be taken back.",
         "Readers may have read them.",
         "Process the records again by a pipeline with a new name and new targets. Nothing was written.",
+        code="rows-not-retractable",
     )
 
 
 def never_in_doubt(sink: str) -> InvalidPipeline:
-    return InvalidPipeline(f"sink '{sink}' is never in doubt.", todo="Settle it: onceonly recover")
+    return InvalidPipeline(
+        f"sink '{sink}' is never in doubt.", todo="Settle it: onceonly recover", code="sink-not-in-doubt"
+    )

@@ -66,4 +66,5 @@ class Sources(Mapping[str, T], Generic[T]):
             "The brokers show none of such a name to this client. The pattern has to match the whole name.",
             "Create the first topic, correct KafkaSource(topic_pattern=…), or grant Describe on the topics. "
             "Nothing was written.",
+            code="no-topic-matches",
         )

@@ -147,6 +147,7 @@ class Pins:
                 f"Its log does not have the entry of the last checkpoint that was published to it ({last.folder}): "
                 "entries expire (delta.logRetentionDuration), or the table was restored from an older copy.",
                 "Publish another checkpoint to it, or read it without after. Nothing was written.",
+                code="upstream-entries-expired",
             )
         return offsets.cut_at(self._range_of_chain(view), last.version + 1)
 
@@ -192,6 +193,7 @@ class Pins:
                 f"{self.pipeline.name}: {self.log.label} cannot be read from partition {partition} {unit} {offset} on.",
                 f"Its start=… names it, and {why}.",
                 "Correct start. Nothing was written.",
+                code="start-not-in-log",
             )
         return chosen
 
@@ -262,6 +264,7 @@ class Pins:
                 f"The boundary {pinned.time:%Y-%m-%dT%H:%M:%SZ} was pinned at {offset} and the log now ends at "
                 f"{stable}: records were lost or replaced.",
                 offsets.restore(self.log),
+                code="source-shrank",
             )
 
     def _find_short_partitions(self, pinned: Boundary) -> dict[int, tuple[int, int]]:
@@ -288,6 +291,7 @@ class Pins:
                     f"{record.offset}, and nothing after it can be read before it ends.",
                     "Plan again: it ends within its time-out (15 minutes by default). Whose it is: "
                     f"kafka-transactions --bootstrap-server … describe-producers {where}. Nothing was written.",
+                    code="open-transaction",
                 )
 
     def _refuse_lost(self, time: datetime, records: Mapping[int, FirstRecord], low: Offsets) -> None:
@@ -305,6 +309,7 @@ class Pins:
                     "Restore the records, or run a later interval. What is left of this one stays unread and is shown "
                     "as a gap. To leave it out: onceonly skip PIPELINE --interval START END --reason …. Nothing was "
                     "written.",
+                    code="records-expired",
                 )
 
 
@@ -333,6 +338,7 @@ def _refuse_shrunk_table(log: TopicLog, version: int) -> SourceLost:
         f"{log.label} ends before what was published to it.",
         f"A checkpoint was published by its version {version}: the table was restored from a copy.",
         offsets.restore(log),
+        code="source-shrank",
     )
 
 

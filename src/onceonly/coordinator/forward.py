@@ -57,7 +57,11 @@ def forward(transitions: Transitions, parts: Parts, pipeline: Pipeline, statemen
     traces = restore_check.list_traces(parts, pipeline, sources)
     shown_decision = max((trace.decision for trace in traces), default=0)
     if statement.decision < shown_decision:
-        raise _refuse(pipeline, f"Its targets show decision {shown_decision}, and --decision is {statement.decision}.")
+        raise _refuse(
+            pipeline,
+            f"Its targets show decision {shown_decision}, and --decision is {statement.decision}.",
+            code="decision-too-low",
+        )
     own_traces = [trace for trace in traces if trace.state_id == transitions.state.id]
     used = max((trace.epoch for trace in own_traces), default=0)
     for number, interval in enumerate(statement.intervals or [None], 1):
@@ -96,9 +100,19 @@ def _check_kind(pipeline: Pipeline, statement: Forward) -> None:
             f"It continues from its state '{pipeline.state.name}', and it is not known which state belongs to those "
             "offsets."
         )
-        raise _refuse(pipeline, why, "Restore the newest state table, or give it a new name and new targets.")
+        raise _refuse(
+            pipeline,
+            why,
+            "Restore the newest state table, or give it a new name and new targets.",
+            code="pipeline-keeps-state",
+        )
     if pipeline.mode == "interval" and (statement.ends or not statement.intervals):
-        raise _refuse(pipeline, "It runs by intervals.", "Name those that are published: --interval START END …")
+        raise _refuse(
+            pipeline,
+            "It runs by intervals.",
+            "Name those that are published: --interval START END …",
+            code="mode-mismatch",
+        )
     topics = {source.input_name for source in pipeline.sources}
     topics_with_ends = set()
     for topic in statement.ends:
@@ -106,7 +120,9 @@ def _check_kind(pipeline: Pipeline, statement: Forward) -> None:
         topics_with_ends.add(source.input_name if source else topic)
     if pipeline.mode == "chained" and (statement.intervals or topics_with_ends != topics):
         why = f"It reads {', '.join(sorted(topics))} from where the last checkpoint ended."
-        raise _refuse(pipeline, why, "Give the end of each partition: --ends TOPIC:PARTITION=OFFSET …")
+        raise _refuse(
+            pipeline, why, "Give the end of each partition: --ends TOPIC:PARTITION=OFFSET …", code="ends-incomplete"
+        )
 
 
 def _decide(
@@ -155,9 +171,11 @@ def _check_view(pipeline: Pipeline, statement: Forward, view: View) -> None:
         give_up = f"onceonly resolve {pipeline.name} {epoch} --give-up SINK --reason …"
         why = f"Epoch {epoch} is {state}."
         todo = f"{how_to_settle(view.open[0])}. A sink that refuses, because it is ahead, is given up: {give_up}."
-        raise _refuse(pipeline, why, todo)
+        raise _refuse(pipeline, why, todo, code="checkpoint-open")
     if statement.decision < view.head.decision:
-        raise _refuse(pipeline, f"The state table is at decision {view.head.decision} already.")
+        raise _refuse(
+            pipeline, f"The state table is at decision {view.head.decision} already.", code="decision-too-low"
+        )
 
 
 # ---- an interval
@@ -168,7 +186,11 @@ def _find_pinned(pipeline: Pipeline, view: View, interval: Interval) -> Checkpoi
     planned = view.planned_for(interval)
     for other in planned:
         if other.interval != interval:
-            raise _refuse(pipeline, f"{interval} overlaps epoch {other.epoch}, which covers {other.interval}.")
+            raise _refuse(
+                pipeline,
+                f"{interval} overlaps epoch {other.epoch}, which covers {other.interval}.",
+                code="interval-overlaps",
+            )
     return planned[-1] if planned else None
 
 
@@ -187,7 +209,7 @@ def _ranges_of_chain(
     if missing:  # one that is not named would be read from its start
         why = f"It reads {', '.join(missing)}, too."
         todo = "Give the end of each partition of it; what was not published from it yet ends where its log starts."
-        raise _refuse(pipeline, why, todo)
+        raise _refuse(pipeline, why, todo, code="ends-incomplete")
     order = list(sources)
     ranges = []
     for topic in sorted(statement.ends, key=order.index):
@@ -214,18 +236,21 @@ def _range_at(pipeline: Pipeline, source: Source, before: TopicRange | None, end
         same_topic(before.topic_id, log, "the last checkpoint")
     if set(ends) != set(log.partitions):
         why = f"{log.label.capitalize()} has partitions {sorted(log.partitions)}, and you name {sorted(ends)}."
-        raise _refuse(pipeline, why, "Name each one; one that was not read yet ends at 0.")
+        raise _refuse(pipeline, why, "Name each one; one that was not read yet ends at 0.", code="ends-incomplete")
     for partition, end in sorted(ends.items()):
         low, high = before.ends.get(partition, 0) if before else 0, log.partitions[partition][1]
         if not low <= end <= high:
             raise _refuse(
-                pipeline, f"{log.topic}:{partition} was read up to {low} and holds {high}: {end} is not in between."
+                pipeline,
+                f"{log.topic}:{partition} was read up to {low} and holds {high}: {end} is not in between.",
+                code="offset-outside-log",
             )
     empty = TopicRange(log.topic, log.topic_id, {partition: (end, end) for partition, end in ends.items()}, log.kind)
     return mark_left_out(source, empty, before)
 
 
 def _refuse(
-    pipeline: Pipeline, why: str, todo: str = "Look at the targets, and give what they show."
+    pipeline: Pipeline, why: str, todo: str = "Look at the targets, and give what they show.", *, code: str
 ) -> InvalidPipeline:
-    return InvalidPipeline(f"{pipeline.name}: it cannot continue from there.", why, f"{todo} Nothing was changed.")
+    what = f"{pipeline.name}: it cannot continue from there."
+    return InvalidPipeline(what, why, f"{todo} Nothing was changed.", code=code)

@@ -104,14 +104,14 @@ def require(checkpoint: Checkpoint) -> None:
             f"{name} cannot be published yet.",
             "Its pipeline has a gate, and there is no verdict on what is staged.",
             f"Clear the gate task, or, when the run has ended: onceonly recover {checkpoint.pipeline}",
+            code="verdict-missing",
         )
     if checkpoint.verdict["outcome"] == "failed":
-        error_class = GateHeld if checkpoint.is_held else GateFailed
-        raise error_class(
-            f"{name}: the gate failed the staged rows of attempt {checkpoint.attempt}. Nothing was published.",
-            _join_failed_checks(checkpoint.verdict),
-            _what_to_do(checkpoint),
-        )
+        what = f"{name}: the gate failed the staged rows of attempt {checkpoint.attempt}. Nothing was published."
+        why, todo = _join_failed_checks(checkpoint.verdict), _what_to_do(checkpoint)
+        if checkpoint.is_held:
+            raise GateHeld(what, why, todo, code="gate-held")
+        raise GateFailed(what, why, todo, code="gate-failed")
 
 
 def failed_checks(verdict: Mapping[str, Any]) -> list[str]:
@@ -158,6 +158,7 @@ def _check_staged(checkpoint: Checkpoint) -> None:
             f"{checkpoint.pipeline} epoch {checkpoint.epoch} has nothing that its gate could examine.",
             f"It is {checkpoint.state.value}, not staged{reason_in_brackets(checkpoint)}.",
             f"Stage it again: clear its stage task. onceonly describe {checkpoint.pipeline} {checkpoint.epoch}",
+            code="not-staged",
         )
 
 
@@ -169,6 +170,7 @@ def _classify_error(error: Exception, checkpoint: Checkpoint) -> OnceonlyError:
         f"{checkpoint.pipeline} epoch {checkpoint.epoch}: its gate could not examine what is staged.",
         first_sentence(error)[:500],
         "There is no verdict and nothing was published. Fix the cause and run the gate again.",
+        code="gate-not-run",
     )
 
 
@@ -186,4 +188,5 @@ def _refuse_not_held(checkpoint: Checkpoint) -> InvalidPipeline:
         f"{checkpoint.pipeline} epoch {checkpoint.epoch} does not wait for an approval.",
         f"It is {checkpoint.state.value}, its verdict: {outcome}. Only what a gate failed with on_fail='hold' does.",
         f"Look first: onceonly describe {checkpoint.pipeline} {checkpoint.epoch}. Nothing was changed.",
+        code="not-held",
     )

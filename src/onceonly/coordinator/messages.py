@@ -94,6 +94,7 @@ def refuse_fenced(checkpoint: Checkpoint, why: str, what: str = "ownership was l
         f"{checkpoint.pipeline} epoch {checkpoint.epoch}: {what}.",
         f"It is {checkpoint.state.value}, and {why}.",
         "The current attempt was not touched. This process stops.",
+        code="ownership-lost",
     )
 
 
@@ -129,6 +130,7 @@ def refuse_uncommitted(checkpoint: Checkpoint) -> OutcomeUnknown:
         f"{checkpoint.pipeline} epoch {checkpoint.epoch} is decided, and not yet committed.",
         f"It is {checkpoint.state.value}; sinks that wait to be published: {waiting}.",
         f"Retry: onceonly recover {checkpoint.pipeline}",
+        code="publication-unfinished",
     )
 
 
@@ -151,6 +153,6 @@ def _classify(error: Exception, name: str, what: str) -> OnceonlyError:
     if isinstance(error, OnceonlyError):
         return error
     todo = f"What is recorded stands, and the rest stays to be settled. Fix the cause, then: onceonly recover {name}"
-    unknown = OutcomeUnknown(what, first_sentence(error), todo)
+    unknown = OutcomeUnknown(what, first_sentence(error), todo, code="outcome-unknown")
     unknown.__cause__ = error
     return unknown

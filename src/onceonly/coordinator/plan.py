@@ -157,6 +157,7 @@ class Planning:
                 f"It is {checkpoint.state.value}, from an interval of {list(checkpoint.after)} that was replaced "
                 "since.",
                 f"{how_to_settle(checkpoint)}, then plan again. Nothing was written.",
+                code="checkpoint-open",
             )
 
     def _has_replaced(self, view: View, checkpoint: Checkpoint) -> bool:
@@ -186,6 +187,7 @@ class Planning:
                 f"{self.pipeline.name}: blocked by unsettled epoch {checkpoint.epoch}.",
                 f"It is {checkpoint.state.value} and belongs to '{checkpoint.owner}', {_why_open(checkpoint)}.",
                 f"{'' if checkpoint.is_held else 'Retry when it has ended. '}{how_to_settle(checkpoint)}",
+                code="checkpoint-open",
             )
         moved = checkpoint.state in (State.ABORTED, State.PLANNED) and self.cut.has_moved(checkpoint)
         is_aborted = checkpoint.state is State.ABORTED
@@ -217,6 +219,7 @@ def _find_of_interval(view: View, name: str, interval: Interval, reprocess: str 
                 f"Epoch {checkpoint.epoch} covers {checkpoint.interval} and is {_describe_state(checkpoint)}.",
                 f"Run exactly that interval{_suggest_reprocess(checkpoint)}, or start at its end. Was the schedule "
                 "changed? Nothing was written.",
+                code="interval-overlaps",
             )
         if reprocess or checkpoint.replaces is None or checkpoint.state is not State.ABORTED:
             return checkpoint
@@ -254,6 +257,7 @@ def _check_kind(pipeline: Pipeline) -> None:
             f"{pipeline.name}: its checkpoints cannot be processed again.",
             f"Each checkpoint of this pipeline {why}.",
             "Give it a new name and new targets, and run it from the start. Nothing was written.",
+            code="not-reprocessable",
         )
 
 
@@ -264,6 +268,7 @@ def _check_replaceable(pipeline: Pipeline, old: Checkpoint, shown: Mapping[str, 
             f"{pipeline.name}: {old.interval} cannot be processed again.",
             f"Epoch {old.epoch} says that it is published ({old.reason}); what was published is not known here.",
             "Process it by a pipeline with a new name and new targets. Nothing was written.",
+            code="publication-not-recorded",
         )
     names = {sink.name for sink in pipeline.sinks}
     gone = sorted(set(shown) - names)
@@ -272,6 +277,7 @@ def _check_replaceable(pipeline: Pipeline, old: Checkpoint, shown: Mapping[str, 
             f"{pipeline.name}: epoch {old.epoch} was published to {gone}, which are no longer sinks of the pipeline.",
             "Its rows there would stay beside those of the new one.",
             "Keep the sink until the interval is processed again. Nothing was written.",
+            code="sink-removed",
         )
     for name, handle in shown.items():
         replaceable(parts.sink(pipeline, name)).check_replace(handle)

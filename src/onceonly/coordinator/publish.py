@@ -210,10 +210,12 @@ def _classify_error(error: Exception, checkpoint: Checkpoint, sink: str) -> Exce
 
 
 def _describe_unknown(error: Exception, checkpoint: Checkpoint, sink: str) -> OutcomeUnknown:
+    code = error.code if isinstance(error, OnceonlyError) else ""
     return OutcomeUnknown(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch}: whether sink '{sink}' was published is not known.",
         first_sentence(error),
         f"The decision stands and nothing was deleted. Retry: onceonly recover {checkpoint.pipeline}",
+        code=code or "outcome-unknown",
     )
 
 
@@ -228,4 +230,5 @@ def _refuse_fenced_target(error: Fenced, checkpoint: Checkpoint, sink: str) -> O
         f"{first_sentence(error)} No process has recorded an outcome of it.",
         f"Retry: onceonly recover {name}. If that does not help, giving the sink up was interrupted. To complete it: "
         f"onceonly resolve {name} {epoch} --give-up {sink} --reason …",
+        code="outcome-unknown",
     )

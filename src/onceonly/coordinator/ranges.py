@@ -214,6 +214,7 @@ def _refuse_other_pipeline(name: str, why: str) -> InvalidPipeline:
         f"{name}: this is not the pipeline that the state table has under that name.",
         f"It {why}.",
         "Change that back, or give the changed pipeline a new name and new targets. Nothing was written.",
+        code="pipeline-changed",
     )
 
 
@@ -224,12 +225,14 @@ def _check_mode(pipeline: Pipeline, interval: Interval | None, now: datetime) ->
             f"{pipeline.name}: a pipeline in {pipeline.mode} mode {needs}.",
             todo="Pass --interval START END for interval pipelines only; in Airflow use a timetable with a data "
             "interval. Nothing was written.",
+            code="mode-mismatch",
         )
     if interval and interval.end <= interval.start:
         raise InvalidPipeline(
             f"{pipeline.name}: the interval {interval} is empty or backwards.",
             "Its end must come after its start (a cron string means a zero-width interval in Airflow 3).",
             "Use CronDataIntervalTimetable, or give START before END. Nothing was written.",
+            code="interval-empty",
         )
     if interval and interval.end > now:
         raise _refuse_unfinished(pipeline, interval, now)
@@ -262,18 +265,21 @@ def _check_follows(pipeline: Pipeline, latest: Checkpoint | None, interval: Inte
             f"{pipeline.name}: epoch {latest.epoch} comes before {interval}.",
             f"It covers {latest.interval}, is {latest.state.value}, and this interval continues from its state.",
             f"Run that interval first. {how_to_settle(latest)}. Nothing was written.",
+            code="checkpoint-open",
         )
     if interval.start > latest.interval.end:
         raise InvalidPipeline(
             f"{pipeline.name}: the interval {Interval(latest.interval.end, interval.start)} is missing.",
             f"The pipeline keeps state ('{pipeline.state.name}'), and {interval} would continue without it.",
             "Run the missing one first: intervals of such a pipeline follow each other. Nothing was written.",
+            code="interval-missing",
         )
     if interval.start < latest.interval.end:
         raise InvalidPipeline(
             f"{pipeline.name}: the interval {interval} comes before what the state covers.",
             f"It is kept up to {latest.interval.end:%Y-%m-%dT%H:%M:%SZ} (epoch {latest.epoch}).",
             "Give a pipeline that starts earlier a new name and new targets. Nothing was written.",
+            code="interval-before-state",
         )
 
 
@@ -289,4 +295,5 @@ def _check_grace(pipeline: Pipeline, interval: Interval, now: datetime) -> None:
             f"{pipeline.name}: late records of the interval {interval} may still come.",
             f"The grace of {grace:g} s ends at {over:%Y-%m-%dT%H:%M:%SZ}, and it is {now:%Y-%m-%dT%H:%M:%SZ}.",
             "Plan again then. Nothing was written.",
+            code="grace-not-over",
         )

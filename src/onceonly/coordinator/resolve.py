@@ -32,6 +32,7 @@ class Resolver:
                 f"{name} epoch {epoch} has nothing staged for a sink '{sink}'.",
                 f"Its sinks: {', '.join(checkpoint.handles) or 'none yet'}.",
                 f"Look first: onceonly describe {name} {epoch}. Nothing was changed.",
+                code="no-such-sink",
             )
         try:
             live = self._publisher.sink(checkpoint, sink)
@@ -183,6 +184,7 @@ def _require_doubt(checkpoint: Checkpoint, sink: str) -> None:
             f"{checkpoint.pipeline} epoch {checkpoint.epoch}: sink '{sink}' is not in doubt.",
             f"In doubt: {', '.join(checkpoint.in_doubt) or 'none'}.",
             f"Settle it by its evidence: onceonly recover {checkpoint.pipeline}. Nothing was changed.",
+            code="sink-not-in-doubt",
         )
 
 
@@ -211,6 +213,7 @@ def _refuse_out_of_order(view: View, checkpoint: Checkpoint, sink: str) -> None:
             f"Epoch {first.epoch}, which was decided before it, still waits for that sink.",
             f"Settle that first: onceonly recover {checkpoint.pipeline}, or: onceonly resolve {checkpoint.pipeline} "
             f"{first.epoch} --give-up {sink} --reason …. Nothing was changed.",
+            code="earlier-decision-open",
         )
 
 
@@ -220,6 +223,7 @@ def _refuse_unfenced(checkpoint: Checkpoint, sink: str, error: Exception) -> Out
         f"A process may still publish to it, and it does not answer: {first_sentence(error)}",
         "Retry when it answers. If it no longer exists: "
         f"onceonly resolve {checkpoint.pipeline} {checkpoint.epoch} --give-up {sink} --gone --reason …",
+        code="sink-not-fenced",
     )
 
 
@@ -230,4 +234,5 @@ def _refuse_unremoved(checkpoint: Checkpoint, sink: str) -> InvalidPipeline:
         "they would be there twice.",
         "Remove the rows of the later epochs from the sink by hand, then: onceonly resolve "
         f"{checkpoint.pipeline} {checkpoint.epoch} --give-up {sink} --removed --reason …. Nothing was changed.",
+        code="rows-not-removed",
     )

@@ -111,6 +111,7 @@ def _refuse_behind(state: StateTable, pipeline: Pipeline, own: Sequence[Trace], 
         f"It ends at decision {head.decision}; {_describe_traces(own)}. Was it restored from an older copy?",
         "Nothing was published. Restore the newest state table. If there is none, continue from what the targets "
         f"have: {_command_to_continue(pipeline, own)} (docs/operations.md, Backup and restore).",
+        code="state-behind",
     )
 
 
@@ -122,6 +123,7 @@ def _refuse_not_first(state: StateTable, pipeline: Pipeline, traces: Sequence[Tr
         "Point ONCEONLY_STATE or ONCEONLY_HOME to that state table. To publish again, give the pipeline a new name and "
         f"targets. If that table is lost: {_command_to_continue(pipeline, traces)} (docs/operations.md, Backup and "
         "restore). Nothing was published.",
+        code="published-before",
     )
 
 
@@ -181,6 +183,7 @@ def refuse_renamed(state: StateTable, view: View, pipeline: Pipeline, sources: M
                 f"{', '.join(sorted(shared))}. Was '{name}' renamed? What it published would be published again.",
                 f"Keep name='{name}' (a DAG may be called otherwise: dag_id=…), or name new targets. "
                 "Nothing was written.",
+                code="pipeline-renamed",
             )
 
 

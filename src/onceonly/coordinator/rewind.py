@@ -29,23 +29,31 @@ def list_undone(view: View, epoch: int) -> list[Checkpoint]:
     target = view.require(epoch)
     if target.interval is not None:
         raise _refuse(
-            view, epoch, "It runs by intervals: onceonly run … --interval … --reprocess replaces one of them."
+            view,
+            epoch,
+            "It runs by intervals: onceonly run … --interval … --reprocess replaces one of them.",
+            code="mode-mismatch",
         )
     if view.open:
         waiting = ", ".join(f"epoch {cp.epoch} is {cp.state.value}" for cp in view.open)
         raise _refuse(
-            view, epoch, f"Not everything is settled: {waiting}. Settle it: onceonly recover {view.pipeline}."
+            view,
+            epoch,
+            f"Not everything is settled: {waiting}. Settle it: onceonly recover {view.pipeline}.",
+            code="checkpoint-open",
         )
     later = _chain_after(view, epoch)
     for checkpoint in later:
         if checkpoint.forwarded is not None:
             why = f"What was published before epoch {checkpoint.epoch} ({checkpoint.reason}) is not known here."
-            raise _refuse(view, epoch, why)
+            raise _refuse(view, epoch, why, code="publication-not-recorded")
     if target.state is not State.COMMITTED or not _leads_to(view, later, epoch):
-        raise _refuse(view, epoch, f"Epoch {epoch} was taken back itself, or never committed.")
+        raise _refuse(
+            view, epoch, f"Epoch {epoch} was taken back itself, or never committed.", code="epoch-not-in-force"
+        )
     published = [checkpoint for checkpoint in later if _has_published(checkpoint)]
     if not published:
-        raise _refuse(view, epoch, f"Nothing was committed after epoch {epoch}.")
+        raise _refuse(view, epoch, f"Nothing was committed after epoch {epoch}.", code="nothing-to-rewind")
     return published
 
 
@@ -85,7 +93,9 @@ def plan_retractions(view: View, epoch: int, parts: Parts, state_id: str) -> dic
     handles: dict[str, Handle] = {}
     for name in _sinks_with_rows(later):
         if name not in current_sinks:
-            raise _refuse(view, epoch, f"Sink '{name}', which has rows of it, is no longer in the pipeline.")
+            raise _refuse(
+                view, epoch, f"Sink '{name}', which has rows of it, is no longer in the pipeline.", code="sink-removed"
+            )
         old_handles = [checkpoint.handles[name] for checkpoint in later if checkpoint.is_shown_by(name)]
         txn = Transaction(state_id, view.pipeline, name, new_epoch, 0, uuid.uuid4().hex[:12])
         live = replaceable(parts.sink(pipeline, name))
@@ -142,9 +152,10 @@ def _make_empty(range_: TopicRange, positions: Offsets) -> TopicRange:
     return replace(range_, partitions=partitions, ahead=0)
 
 
-def _refuse(view: View, epoch: int, why: str) -> InvalidPipeline:
+def _refuse(view: View, epoch: int, why: str, code: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"{view.pipeline} cannot go back to epoch {epoch}.",
         why,
         f"See what there is: onceonly status {view.pipeline}. Nothing was changed.",
+        code=code,
     )

@@ -250,6 +250,7 @@ def _require_state(checkpoint: Checkpoint, before: Checkpoint, sink: str) -> Non
         f"{checkpoint.pipeline} epoch {checkpoint.epoch} has no state to continue from.",
         f"The state of epoch {before.epoch} {why}.",
         f"Settle it first: onceonly describe {checkpoint.pipeline} {before.epoch}. Nothing was staged.",
+        code="state-unsettled",
     )
 
 
@@ -275,6 +276,7 @@ def _check_outputs(pipeline: Pipeline, outputs: Mapping[str, Any]) -> None:
             f"{pipeline.name}: the transform's outputs do not match the sinks.",
             f"It returned {sorted(outputs)} and the sinks are {sorted(names)}.",
             "Return one DataFrame per sink, by name. Nothing was staged.",
+            code="transform-result-invalid",
         )
 
 
@@ -301,6 +303,7 @@ def _find_free_slot(view: View, checkpoint: Checkpoint) -> int | None:
         f"{pipeline.name} epoch {checkpoint.epoch}: every slot of the pool of transactional ids is leased.",
         f"pool_size={pipeline.pool_size}, and that many attempts wait for their outcome to be recorded.",
         f"Settle them: onceonly recover {pipeline.name}. Or raise KafkaSink(pool_size=…). Nothing was staged.",
+        code="pool-exhausted",
     )
 
 

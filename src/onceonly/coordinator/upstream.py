@@ -138,6 +138,7 @@ class _Upstream:
                 f"{reader.name}: its intervals cannot follow those of '{name}'.",
                 f"'{name}' runs in chained mode and has none.",
                 "Run both by intervals, or this one in chained mode. Nothing was written.",
+                code="upstream-without-intervals",
             )
 
     def check(self) -> list[str]:
@@ -149,6 +150,7 @@ class _Upstream:
                     f"{self._reader.name}: no interval of '{self.name}' can be read from sink '{sink.name}'.",
                     "It merges changes: a version of its table has rows of several intervals.",
                     "Read that table in chained mode, or without after. Nothing was written.",
+                    code="upstream-merges",
                 )
         newest = self.find_newest()
         how = "when its first checkpoint is committed"
@@ -220,6 +222,7 @@ class _Upstream:
                 f"{self._reader.name}: an interval of '{self.name}' is not in table '{topic}'.",
                 f"Epoch {checkpoint.epoch} was published before '{self.name}' wrote to {uri}.",
                 "Process the interval again there (reprocess), or leave it out here. Nothing was written.",
+                code="interval-not-in-table",
             )
         shown_checkpoint = self._find_shown(checkpoint, sink) if sink else None
         if sink is None or shown_checkpoint is None:
@@ -230,6 +233,7 @@ class _Upstream:
                 f"{self._reader.name}: an interval of '{self.name}' cannot be read from sink '{sink}'.",
                 "It merges changes: a version of its table has rows of other intervals, too.",
                 "Read that table in chained mode, or without after. Nothing was written.",
+                code="upstream-merges",
             )
         return landed
 
@@ -251,6 +255,7 @@ class _Upstream:
             raise InvalidPipeline(
                 f"{self._reader.name}: sink '{sink}' of '{self.name}' has no versions.",
                 todo="Remove it from after. Nothing was written.",
+                code="upstream-without-versions",
             )
         return writer.locate_rows(checkpoint.handles[sink], checkpoint.decision or 0)
 
@@ -262,6 +267,7 @@ class _Upstream:
                     f"{self._reader.name}: the interval {interval} splits one of '{self.name}'.",
                     f"Epoch {checkpoint.epoch} of it covers {covered}.",
                     "Let intervals begin and end where those do. Nothing was written.",
+                    code="interval-split",
                 )
 
     def _check_covered(self, interval: Interval, checkpoints: list[Checkpoint]) -> None:
@@ -275,6 +281,7 @@ class _Upstream:
                 f"'{self.name}' has no checkpoint for {_first_gap(covered_to, interval, checkpoints)}, which it reads.",
                 f"Plan again when it has run; what is left out on purpose: onceonly skip {self.name} --interval … "
                 "Nothing was written.",
+                code="upstream-not-complete",
             )
 
     def _check_committed(self, interval: Interval, checkpoint: Checkpoint) -> None:
@@ -284,6 +291,7 @@ class _Upstream:
                 f"It reads what '{self.name}' publishes, whose epoch {checkpoint.epoch} is {checkpoint.state.value}.",
                 f"Plan again when that is committed. If its owner has ended: {how_to_settle(checkpoint)}. "
                 "Nothing was written.",
+                code="upstream-not-complete",
             )
         if checkpoint.forwarded is not None:
             raise InvalidPipeline(
@@ -291,6 +299,7 @@ class _Upstream:
                 f"Epoch {checkpoint.epoch} of '{self.name}' says that it is published ({checkpoint.reason}); which "
                 "rows that are is not known here.",
                 "Process it again there (reprocess), or read the table without after. Nothing was written.",
+                code="publication-not-recorded",
             )
 
 
@@ -325,6 +334,7 @@ def _refuse_circle(state: StateTable, pipeline: Pipeline) -> None:
                 f"{pipeline.name}: it comes after itself.",
                 f"It is after {' after '.join(map(repr, path))}.",
                 "Remove one of these from after. Nothing was written.",
+                code="upstream-circle",
             )
         if name in visited:
             continue
@@ -346,6 +356,7 @@ def _refuse_shared(pipeline: Pipeline, upstreams: list[_Upstream]) -> None:
                 f"{pipeline.name}: it cannot be after {names} at once.",
                 f"All of them write table '{topic}', and their checkpoints end at different places in it.",
                 "Name one of them, or none. Nothing was written.",
+                code="upstreams-share-table",
             )
 
 
@@ -354,6 +365,7 @@ def _refuse_unknown(state: StateTable, reader: Pipeline, name: str) -> InvalidPi
         f"{reader.name}: it is after '{name}', which is not known.",
         f"The pipelines of the state table at {state.uri} are {state.pipelines()}.",
         f"Run '{name}' first, with the same state table, or correct after. Nothing was written.",
+        code="upstream-missing",
     )
 
 
@@ -366,4 +378,5 @@ def _refuse_unrelated(reader: Pipeline, name: str, sinks: Iterable[SinkConfig]) 
         f"{reader.name}: it is after '{name}', and reads none of its tables.",
         f"It reads {', '.join(sorted(reader.tables.values()))}; '{name}' writes {written_names}.",
         "Read a table that it writes, by the same path, or remove it from after. Nothing was written.",
+        code="upstream-unrelated",
     )

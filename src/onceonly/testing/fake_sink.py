@@ -121,6 +121,7 @@ class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable, Resolvable
                     f"sink '{self.name}' is in doubt.",
                     "The evidence no longer exists.",
                     "onceonly resolve PIPELINE EPOCH …",
+                    code="test-in-doubt",
                 )
             with lock_folder(self.folder):
                 return self._publish(handle, decision, last)
@@ -250,9 +251,14 @@ class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable, Resolvable
         """Return the error that the target shows this decision, or a later one, for another transaction or none."""
         what = f"sink '{self.name}' shows decision {at} where {decision} is to be published."
         if at == decision and name is None:
-            return Fenced(what, "It was given up.")
+            return Fenced(what, "It was given up.", code="sink-given-up")
         todo = "Was the state table restored? onceonly state forward (docs/operations.md, Backup and restore)"
-        return StateBehind(what, f"Its name is {name}, and not {handle['txn']}: the state table is behind it.", todo)
+        return StateBehind(
+            what,
+            f"Its name is {name}, and not {handle['txn']}: the state table is behind it.",
+            todo,
+            code="state-behind",
+        )
 
     def _read_published(self) -> dict[str, Any]:
         """Return what the target shows.
@@ -303,7 +309,9 @@ class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable, Resolvable
         if failure == "before":
             raise ConnectionError(f"{self.name}: disconnected before {step}")
         if failure == "unknown":
-            raise OutcomeUnknown(f"{self.name}: it is not known whether {step} happened.", todo="Recover.")
+            raise OutcomeUnknown(
+                f"{self.name}: it is not known whether {step} happened.", todo="Recover.", code="test-unknown"
+            )
         if failure == "refused":
             raise self._refusal("The test requested it.")
         yield failure
@@ -335,4 +343,4 @@ class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable, Resolvable
 
     def _refusal(self, why: str) -> CannotPublish:
         todo = f"onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …"
-        return CannotPublish(f"sink '{self.name}' refuses.", why, todo)
+        return CannotPublish(f"sink '{self.name}' refuses.", why, todo, code="test-refused")

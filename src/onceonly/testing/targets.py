@@ -76,7 +76,7 @@ class GivenUp:
     """The `Receipts` of a sink that was given up."""
 
     def replace(self, old: Handle, new: Handle) -> Handle:
-        raise Fenced("it was given up")
+        raise Fenced("it was given up", code="test-given-up")
 
 
 @dataclass(frozen=True)
