@@ -1,8 +1,9 @@
-"""Validation of definitions, and the error for an invalid one."""
+"""What definitions have in common: their validation, the error for an invalid one, and what is stored of them."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from onceonly.errors import InvalidPipeline
@@ -50,6 +51,15 @@ def parse_condition(sink: str, part: Any) -> tuple[str, str, Any]:
         f'Write it as in replace=[("day", "=", "2013-01-01")]; operators: {", ".join(OPERATORS)}.',
         code="option-invalid",
     )
+
+
+def omit_defaults(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a source or sink without those that have the default with which they are not stored."""
+    stored = {}
+    for name, value in fields.items():
+        if name not in defaults or value != defaults[name]:
+            stored[name] = value
+    return stored
 
 
 def refuse(what: str, why: str, todo: str, *, code: str) -> InvalidPipeline:

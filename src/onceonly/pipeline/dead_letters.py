@@ -34,4 +34,6 @@ def check_max_bad(max_bad: MaxBad) -> None:
 
 def is_beyond(max_bad: MaxBad, bad: int, records: int) -> bool:
     """Return whether there are more bad records than allowed, of so many that were read."""
-    return bad > max_bad * records if isinstance(max_bad, float) else bad > max_bad
+    if isinstance(max_bad, float):
+        return bad > max_bad * records
+    return bad > max_bad

@@ -108,7 +108,7 @@ class Pipeline:
                     "Use KafkaSource, DeltaSource or FileSource.",
                     code="option-invalid",
                 )
-            targets = {target for sink in self.sinks for target in sink.targets()}
+            targets = self._list_targets()
             if isinstance(source, Stored) and source.place in targets:
                 why = f"reads the {source.word} {source.place}, which it writes to"
                 raise refuse(
@@ -117,6 +117,12 @@ class Pipeline:
                     f"It would read its own rows. Write to another {source.word}.",
                     code="own-output-read",
                 )
+
+    def _list_targets(self) -> set[str]:
+        targets: set[str] = set()
+        for sink in self.sinks:
+            targets.update(sink.targets())
+        return targets
 
     def _check_mode(self) -> None:
         if self.mode not in ("chained", "interval"):
@@ -276,15 +282,21 @@ class Pipeline:
     @property
     def state(self) -> SinkConfig | None:
         """The sink that keeps state between checkpoints, if there is one. Its checkpoints run one at a time."""
-        return next((sink for sink in self.sinks if sink.keeps_state), None)
+        for sink in self.sinks:
+            if sink.keeps_state:
+                return sink
+        return None
 
     def gates_empty_intervals(self) -> bool:
         """Return whether an interval without records goes through the gate.
 
         Never if a sink replaces by a condition: an interval without records must not delete everything there.
         """
-        if self.gate is None or any(sink.clears_when_empty() for sink in self.sinks):
+        if self.gate is None:
             return False
+        for sink in self.sinks:
+            if sink.clears_when_empty():
+                return False
         return self.gate.can_fail_without_rows()
 
     def check_commits(self, within: float) -> None:
@@ -299,11 +311,16 @@ class Pipeline:
     @property
     def sources(self) -> tuple[AnySource, ...]:
         """The sources, one per topic, pattern of topics, table or folder."""
-        return (self.source,) if isinstance(self.source, AnySource) else tuple(self.source)
+        if isinstance(self.source, AnySource):
+            return (self.source,)
+        return tuple(self.source)
 
     def source_of(self, topic: str) -> AnySource | None:
         """Return the source that reads the topic; None: no source does."""
-        return next((source for source in self.sources if source.reads(topic)), None)
+        for source in self.sources:
+            if source.reads(topic):
+                return source
+        return None
 
     @property
     def tables(self) -> dict[str, str]:
@@ -320,17 +337,28 @@ class Pipeline:
 
         def locate(part: Any) -> Any:
             table = found.get(getattr(part, "table", None) or "")
-            return replace(part, path=table.path, table_id=table.table_id) if table else part
+            if not table:
+                return part
+            return replace(part, path=table.path, table_id=table.table_id)
 
-        sources = tuple(map(locate, self.sources))
-        source = sources if isinstance(self.source, tuple) else sources[0]
+        source = self._as_declared(tuple(map(locate, self.sources)))
         return replace(self, source=source, sinks=list(map(locate, self.sinks)))
+
+    def _as_declared(self, sources: Sequence[Any]) -> Any:
+        """Return what has been made of the sources: all of it, or the only one if a single source was declared."""
+        if isinstance(self.source, tuple):
+            return sources
+        return sources[0]
 
     @property
     def pool_size(self) -> int | None:
         """The number of attempts that its pools of transactional ids have slots for; None if it has no pool."""
-        slots = (sink.slots() for sink in self.sinks)
-        return min((count for count in slots if count is not None), default=None)
+        sizes: list[int] = []
+        for sink in self.sinks:
+            slots = sink.slots()
+            if slots is not None:
+                sizes.append(slots)
+        return min(sizes, default=None)
 
     @property
     def connections(self) -> set[str]:
@@ -344,8 +372,12 @@ class Pipeline:
 
     def _values_of(self, field: str) -> set[str]:
         """Return what sources and sinks have in that field, without those that have nothing in it."""
-        values = (getattr(part, field, None) for part in (*self.sources, *self.sinks))
-        return {value for value in values if value}
+        values: set[str] = set()
+        for part in (*self.sources, *self.sinks):
+            value = getattr(part, field, None)
+            if value:
+                values.add(value)
+        return values
 
     def to_json(self) -> dict[str, Any]:
         """Return the definition, as each checkpoint stores it; optional parts that are not set are left out."""
@@ -354,8 +386,7 @@ class Pipeline:
             if data[name] is None:
                 del data[name]
         del data["gate"], data["after"]
-        sources = list(map(source_json, self.sources))
-        data["source"] = sources if isinstance(self.source, tuple) else sources[0]
+        data["source"] = self._as_declared(list(map(source_json, self.sources)))
         data["sinks"] = list(map(sink_json, self.sinks))
         if self.gate:
             data["gate"] = self.gate.to_json()

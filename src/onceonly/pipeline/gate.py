@@ -136,7 +136,9 @@ def _mapping(check: Mapping[str, T] | T) -> Mapping[str, T]:
 
 def _values(check: Any) -> Collection[Any]:
     """Return the values of a check, which is a dict by sink or a plain value."""
-    return check.values() if isinstance(check, Mapping) else [check]
+    if isinstance(check, Mapping):
+        return check.values()
+    return [check]
 
 
 def _by_sink(option: str, check: Any, sinks: Collection[str], apart: object) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from onceonly.errors import InvalidPipeline
 from onceonly.names import check_name
+from onceonly.pipeline.checks import omit_defaults
 from onceonly.pipeline.shapes import problem
 from onceonly.pipeline.sink_config import SinkConfig
 from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
@@ -42,9 +43,7 @@ def kinds() -> list[str]:
 
 def sink_json(sink: SinkConfig) -> dict[str, Any]:
     """Return the sink as JSON, without fields that have one of its unstored defaults."""
-    data, defaults = plain(asdict(sink)), type(sink).unstored_defaults
-    fields_json = {name: value for name, value in data.items() if name not in defaults or value != defaults[name]}
-    return {"kind": sink.kind, **fields_json}
+    return {"kind": sink.kind, **omit_defaults(plain(asdict(sink)), type(sink).unstored_defaults)}
 
 
 def sink_from_json(data: Mapping[str, Any]) -> SinkConfig:
@@ -60,7 +59,8 @@ def sink_from_json(data: Mapping[str, Any]) -> SinkConfig:
 
 def build(config_class: type[Any], data: Mapping[str, Any]) -> Any:
     """Return a source or sink of that class with the fields in `data`. Raises TypeError for fields of another type."""
-    arguments = {key: value for key, value in data.items() if key != "kind"}
+    arguments = dict(data)
+    arguments.pop("kind", None)
     if first_problem := problem(arguments, config_class):
         raise TypeError(f"in '{data.get('name') or data['kind']}', {first_problem}")
     return config_class(**arguments)
@@ -135,7 +135,7 @@ def _find_installed(kind: str) -> type[SinkConfig]:
     if len(offers) > 1:
         raise InvalidPipeline(
             f"several packages provide a sink of the kind '{kind}'.",
-            f"They are {', '.join(sorted(_package_name(offer) for offer in offers))}.",
+            f"They are {', '.join(sorted(map(_package_name, offers)))}.",
             "Keep one of them and uninstall the others. Nothing was written.",
             code="sink-kind-ambiguous",
         )

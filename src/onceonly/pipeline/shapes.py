@@ -7,7 +7,7 @@ Supported are classes, None, unions, `Literal`, `Any`, sequences, mappings, tupl
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from types import NoneType, UnionType
@@ -56,27 +56,38 @@ def problem(value: Any, shape: Any, at: str = "") -> str | None:
 def _problem_of_class(value: Any, shape: Any, at: str) -> str | None:
     kinds: Any = {float: (int, float), None: NoneType}.get(shape, shape)
     fits = isinstance(value, kinds) and (shape is bool or not isinstance(value, bool))  # in Python True is an int
-    return None if fits else _describe_misfit(value, at)
+    if fits:
+        return None
+    return _describe_misfit(value, at)
 
 
 def _problem_of_literal(value: Any, shape: Any, at: str) -> str | None:
-    return None if value in get_args(shape) else _describe_misfit(value, at)
+    if value in get_args(shape):
+        return None
+    return _describe_misfit(value, at)
 
 
 def _problem_of_union(value: Any, shape: Any, at: str) -> str | None:
     """Return the problem of the only alternative to None, or of the value as a whole."""
-    alternatives = [part for part in get_args(shape) if value is None or part is not NoneType]
-    problems = [problem(value, alternative, at) for alternative in alternatives]
+    problems = []
+    for alternative in get_args(shape):
+        if value is None or alternative is not NoneType:
+            problems.append(problem(value, alternative, at))
     if None in problems:
         return None
-    return problems[0] if len(problems) == 1 else _describe_misfit(value, at)
+    if len(problems) == 1:
+        return problems[0]
+    return _describe_misfit(value, at)
 
 
 def _problem_of_annotated(value: Any, shape: Any, at: str) -> str | None:
     plain, *checks = get_args(shape)
     if type_problem := problem(value, plain, at):
         return type_problem
-    return None if all(check(value) for check in checks) else _describe_misfit(value, at)
+    for check in checks:
+        if not check(value):
+            return _describe_misfit(value, at)
+    return None
 
 
 def _problem_of_tuple(value: Any, shape: Any, at: str) -> str | None:
@@ -97,10 +108,16 @@ def _problem_of_items(value: Any, shape: Any, at: str) -> str | None:
     if issubclass(origin, Mapping):
         if not isinstance(value, Mapping):
             return _describe_misfit(value, at)
-        return _first_problem(problem(item, parts[1], _place_within(at, key)) for key, item in value.items())
+        for key, item in value.items():
+            if item_problem := problem(item, parts[1], _place_within(at, key)):
+                return item_problem
+        return None
     if not isinstance(value, (list, tuple)):
         return _describe_misfit(value, at)
-    return _first_problem(problem(item, parts[0], f"{at}[{index}]") for index, item in enumerate(value))
+    for index, item in enumerate(value):
+        if item_problem := problem(item, parts[0], f"{at}[{index}]"):
+            return item_problem
+    return None
 
 
 def _problem_of_fields(value: Any, shape: Any, at: str) -> str | None:
@@ -124,7 +141,10 @@ def _fields(shape: Any) -> tuple[Mapping[str, Any], frozenset[str], bool]:
     hints = get_type_hints(shape, include_extras=True)
     if is_typeddict(shape):
         return hints, frozenset(shape.__required_keys__), False
-    required = (field.name for field in fields(shape) if field.default is MISSING is field.default_factory)
+    required = set()
+    for field in fields(shape):
+        if field.default is MISSING and field.default_factory is MISSING:
+            required.add(field.name)
     return hints, frozenset(required), True
 
 
@@ -132,12 +152,10 @@ def _has_fields(shape: Any) -> bool:
     return is_typeddict(shape) or hasattr(shape, "__dataclass_fields__")
 
 
-def _first_problem(problems: Iterable[str | None]) -> str | None:
-    return next((text for text in problems if text), None)
-
-
 def _place_within(at: str, name: object) -> str:
-    return f"{at}.{name}" if at else str(name)
+    if not at:
+        return str(name)
+    return f"{at}.{name}"
 
 
 def _describe_misfit(value: Any, at: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from urllib.parse import urlsplit
 
 from onceonly.pipeline import catalogs
-from onceonly.pipeline.checks import TOPIC, check_connection, refuse
+from onceonly.pipeline.checks import TOPIC, check_connection, omit_defaults, refuse
 
 EARLIEST, LATEST = "earliest", "latest"
 FORMATS = ("raw", "json", "avro", "protobuf")
@@ -272,8 +272,7 @@ def bad_records(source: Any) -> str:
 
 def source_json(source: KafkaSource | DeltaSource | FileSource) -> dict[str, Any]:
     """Return the source as JSON, without fields that have one of its unstored defaults."""
-    data, defaults = {"kind": source.kind, **asdict(source)}, source.unstored_defaults
-    return {name: value for name, value in data.items() if name not in defaults or value != defaults[name]}
+    return omit_defaults({"kind": source.kind, **asdict(source)}, source.unstored_defaults)
 
 
 def _check_topic_start(start: Any) -> str | dict[str, int]:
