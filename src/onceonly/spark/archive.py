@@ -31,7 +31,9 @@ MAX_OUTPUT = 2000  # characters that are shown of a failed training's output, fr
 def options(jars: Path) -> list[str]:
     """Return the JVM's options; none without an archive."""
     archive = find(jars)
-    return [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", QUIET] if archive else []
+    if archive is None:
+        return []
+    return [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", QUIET]
 
 
 def find(jars: Path) -> Path | None:
@@ -84,7 +86,7 @@ def key_of(jars: Path) -> str | None:
     runtime = Path(command).resolve().parents[1]
     parts = [runtime / "release", runtime / "lib" / "modules"]
     parts += sorted((spark_home() / "jars").glob("*.jar")) + sorted((jars / "spark").glob("*.jar"))
-    identities = "\n".join(_identity(part) for part in parts)
+    identities = "\n".join(map(_identity, parts))
     return hashlib.sha256(identities.encode()).hexdigest()[:16]
 
 

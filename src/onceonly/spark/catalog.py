@@ -24,7 +24,11 @@ def find(spark: Any, names: Iterable[str]) -> dict[str, CatalogTable]:
         InvalidPipeline: there is no such table, or it cannot be written to and read by its folder.
         NotCommitted: the catalog gave no answer.
     """
-    return {name: _to_table(name, _describe(spark, name)) for name in sorted(names)}
+    tables = {}
+    for name in sorted(names):
+        detail = _describe(spark, name)
+        tables[name] = _to_table(name, detail)
+    return tables
 
 
 def _describe(spark: Any, name: str) -> Mapping[str, Any]:

@@ -91,7 +91,7 @@ def _check_jars(settings: Settings, env: Mapping[str, str]) -> str:
     missing_files = [jar.file for jar in jars.list_missing(settings.jars, "spark")]
     if not missing_files:
         return f"Spark's jars: {settings.jars / 'spark'}"
-    if not settings.spark_jars() and any("spark.jars" in line for line in jvm.defaults(env)):
+    if not settings.spark_jars() and jvm.has_default_with("spark.jars", env):
         return "Spark's jars: those in its spark-defaults.conf"
     raise InvalidPipeline(
         f"jars of Spark are missing in {settings.jars / 'spark'}: {', '.join(missing_files)}.",
@@ -114,7 +114,9 @@ def _check_airflow_connection(connection: str) -> list[str]:
             f'Write {{"conn_type": "spark", "host": "spark://…", "port": 7077}}. {UNWRITTEN}',
             code="spark-connection-invalid",
         ) from None
-    return [_check_server(address, CONNECTION)] if urlsplit(address).scheme in PORTS else []
+    if urlsplit(address).scheme not in PORTS:
+        return []
+    return [_check_server(address, CONNECTION)]
 
 
 def _parse_address(connection: str) -> str:

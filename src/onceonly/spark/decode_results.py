@@ -13,8 +13,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
@@ -88,13 +86,15 @@ def decode_with_errors(rows: DataFrame, decodes: Iterable[tuple[str, Decode]]) -
         decodes: by part ('key' or 'value').
     """
     reasons: list[Column] = []
+    is_bad = F.lit(False)
     for part in PARTS:
         rows = rows.withColumn(_raw_column(part), F.col(part))
     for part, decode in decodes:
         why = f"_onceonly_why_{part}"
         rows = decode(rows, why)
-        reasons.append(F.concat(F.lit(f"The {part} cannot be decoded. "), F.col(why)))
-    is_bad = reduce(or_, [reason.isNotNull() for reason in reasons], F.lit(False))
+        reason = F.concat(F.lit(f"The {part} cannot be decoded. "), F.col(why))
+        reasons.append(reason)
+        is_bad = is_bad | reason.isNotNull()
     rows = rows.withColumn(ERROR_COLUMN, F.when(is_bad, F.concat_ws(" ", *reasons)))
     raw_if_bad = []
     for name in map(_raw_column, PARTS):
@@ -131,7 +131,9 @@ def find_rejected_records(letters: DataFrame, read: DataFrame, bad: DataFrame) -
     """
     why = F.coalesce(F.nullif(F.concat_ws("; ", F.sort_array(F.collect_set("error"))), F.lit("")), F.lit(NO_REASON))
     types = {"partition": "int", "offset": "bigint"}
-    columns = [F.col(name).cast(types.get(name, "string")).alias(name) for name in REJECTION_COLUMNS]
+    columns = []
+    for name in REJECTION_COLUMNS:
+        columns.append(F.col(name).cast(types.get(name, "string")).alias(name))
     letters_by_place = letters.select(*columns).groupBy(*PLACE).agg(why.alias("error"))
     good_records = read.join(bad.select(*PLACE), list(PLACE), "left_anti").withColumn(IS_IN_BATCH, F.lit(True))
     rows = letters_by_place.join(good_records, list(PLACE), "left")
@@ -150,7 +152,9 @@ def to_letters(rejected: DataFrame) -> DataFrame:
 
 def to_records(letters: DataFrame) -> DataFrame:
     """Convert dead letters to records for a topic: key, value and headers as they were read, and more headers."""
-    origin = [_make_header(name, F.col(name).cast("string")) for name in (*PLACE, "error")]
+    origin = []
+    for name in (*PLACE, "error"):
+        origin.append(_make_header(name, F.col(name).cast("string")))
     origin.append(_make_header("timestamp", F.unix_millis("timestamp").cast("string")))
     headers = F.concat(F.coalesce(F.col("headers"), F.array().cast(HEADERS)), F.array(*origin).cast(HEADERS))
     return letters.select(*PARTS, headers.cast(HEADERS).alias("headers"))

@@ -46,7 +46,7 @@ def environment(jars: Path, records: int | None = None, env: Mapping[str, str] =
 
 def executor_options(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return options of the executors' JVMs; nothing where spark-defaults.conf has such options."""
-    if any(line.split()[:1] == [OF_EXECUTORS] for line in defaults(env)):
+    if OF_EXECUTORS in default_keys(env):
         return {}
     return {OF_EXECUTORS: " ".join(AVRO_LIMITS)}
 
@@ -58,14 +58,14 @@ def class_path(settings: Settings) -> dict[str, str]:
     replace. `spark.jars` stays, for executors elsewhere.
     """
     jars = list_jars(settings.jars)
-    if not jars or not archive.find(settings.jars) or any(CLASS_PATH in line for line in defaults()):
+    if not jars or not archive.find(settings.jars) or has_default_with(CLASS_PATH):
         return {}
     return {CLASS_PATH: os.pathsep.join(jars)}
 
 
 def list_jars(base: Path) -> list[str]:
     """Return the jars in the one order of a class path: another order would take other prepared classes."""
-    return sorted(str(jar) for jar in (base / "spark").glob("*.jar"))
+    return sorted(map(str, (base / "spark").glob("*.jar")))
 
 
 def defaults(env: Mapping[str, str] = os.environ) -> list[str]:
@@ -78,6 +78,23 @@ def defaults(env: Mapping[str, str] = os.environ) -> list[str]:
     return [line for line in lines if not line.startswith("#")]
 
 
+def default_keys(env: Mapping[str, str] = os.environ) -> set[str]:
+    """Return the keys that spark-defaults.conf sets: the first word of each line."""
+    keys = set()
+    for line in defaults(env):
+        words = line.split()
+        if words:
+            keys.add(words[0])
+    return keys
+
+
+def has_default_with(text: str, env: Mapping[str, str] = os.environ) -> bool:
+    """Return whether a line of spark-defaults.conf that sets something has this text in it."""
+    return any(text in line for line in defaults(env))
+
+
 def _prepend(options: Sequence[str], user_options: str | None) -> str:
     """Put options before those that a user has set, which win."""
-    return " ".join([*options, user_options] if user_options else options)
+    if user_options:
+        options = [*options, user_options]
+    return " ".join(options)

@@ -33,9 +33,11 @@ def _report_connect(session: Any, say: Say) -> Iterator[None]:
         nonlocal last
         if time.monotonic() - last >= LINE_SECONDS and stages:
             last = time.monotonic()
-            done = sum(stage.num_completed_tasks for stage in stages)
-            tasks = sum(stage.num_tasks for stage in stages)
-            bytes_read = sum(stage.num_bytes_read for stage in stages)
+            done = tasks = bytes_read = 0
+            for stage in stages:
+                done += stage.num_completed_tasks
+                tasks += stage.num_tasks
+                bytes_read += stage.num_bytes_read
             say(f"  Spark: {done} of {tasks} tasks done, {inflight_tasks} running, {format_bytes(bytes_read)} read")
 
     session.registerProgressHandler(handle)
@@ -51,12 +53,13 @@ def _report_classic(tracker: Any, say: Say) -> Iterator[None]:
 
     def watch() -> None:
         while not block_ended.wait(LINE_SECONDS):
-            infos = [tracker.getStageInfo(stage_id) for stage_id in tracker.getActiveStageIds()]
-            stages = [info for info in infos if info]  # a stage that has ended has none
+            stages = _list_active_stages(tracker)
             if stages:
-                done = sum(stage.numCompletedTasks for stage in stages)
-                tasks = sum(stage.numTasks for stage in stages)
-                running = sum(stage.numActiveTasks for stage in stages)
+                done = tasks = running = 0
+                for stage in stages:
+                    done += stage.numCompletedTasks
+                    tasks += stage.numTasks
+                    running += stage.numActiveTasks
                 say(f"  Spark: {done} of {tasks} tasks done, {running} running")
 
     watcher = threading.Thread(target=watch, daemon=True)
@@ -66,3 +69,13 @@ def _report_classic(tracker: Any, say: Say) -> Iterator[None]:
     finally:
         block_ended.set()
         watcher.join()
+
+
+def _list_active_stages(tracker: Any) -> list[Any]:
+    """Return what the tracker knows of each running stage."""
+    stages = []
+    for stage_id in tracker.getActiveStageIds():
+        stage = tracker.getStageInfo(stage_id)
+        if stage:  # one that has ended since has none
+            stages.append(stage)
+    return stages

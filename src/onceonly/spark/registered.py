@@ -93,7 +93,9 @@ def _payload(bytes_: Column) -> Column:
 
 def _names_any(bytes_: Column, ids: Collection[int]) -> Column:
     """Return whether the bytes begin with one of these ids."""
-    return _head(bytes_).isin([F.lit(make_head(id)) for id in ids]) if ids else F.lit(False)
+    if not ids:
+        return F.lit(False)
+    return _head(bytes_).isin([F.lit(make_head(id)) for id in ids])
 
 
 def _is_framed(head: Column) -> Column:

@@ -91,10 +91,11 @@ def _build_table(messages: Iterable[Any]) -> pa.Table | None:
         if size > MAX_BYTES:
             return None
     rows.sort(key=_position)
-    columns = zip(*rows, strict=True) if rows else ([] for _ in RECORD_SCHEMA)
-    return pa.table(
-        [pa.array(column, field.type) for column, field in zip(columns, RECORD_SCHEMA, strict=True)], RECORD_SCHEMA
-    )
+    columns = []
+    for number, field in enumerate(RECORD_SCHEMA):
+        values = [row[number] for row in rows]
+        columns.append(pa.array(values, field.type))
+    return pa.table(columns, RECORD_SCHEMA)
 
 
 def _build_row(message: Any) -> Row | None:
@@ -122,8 +123,10 @@ def is_representable_time(millis: int) -> bool:
 def _size_of(row: Row) -> int:
     """Return the bytes of the key, the value and the headers."""
     key, value, *_, headers = row
-    header_bytes = sum(len(header["key"]) + len(header["value"] or b"") for header in headers or ())
-    return len(key or b"") + len(value or b"") + header_bytes
+    size = len(key or b"") + len(value or b"")
+    for header in headers or ():
+        size += len(header["key"]) + len(header["value"] or b"")
+    return size
 
 
 def _position(row: Row) -> tuple[str, int, int]:

@@ -98,7 +98,7 @@ def _s3_settings(base: Path, env: Mapping[str, str]) -> dict[str, str]:
         settings["endpoint.region"] = region
     if _has_jars(base, "s3"):
         settings["aws.credentials.provider"] = ",".join(S3_PROVIDERS)
-    return {f"{S3_PREFIX}{name}": value for name, value in settings.items()}
+    return _add_prefix(S3_PREFIX, settings)
 
 
 def _azure_settings(base: Path, env: Mapping[str, str]) -> dict[str, str]:
@@ -120,7 +120,12 @@ def _google_settings(base: Path, env: Mapping[str, str]) -> dict[str, str]:
     if file:
         login = {"auth.type": "SERVICE_ACCOUNT_JSON_KEYFILE", "auth.service.account.json.keyfile": str(file)}
     options = {"impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem", **login, **GOOGLE_SIZES_IN_BYTES}
-    return {**{f"{GOOGLE_PREFIX}{name}": str(value) for name, value in options.items()}, **GOOGLE_PARQUET}
+    return {**_add_prefix(GOOGLE_PREFIX, options), **GOOGLE_PARQUET}
+
+
+def _add_prefix(prefix: str, settings: Mapping[str, object]) -> dict[str, str]:
+    """Return the settings as texts, with the prefix before each name."""
+    return {f"{prefix}{name}": str(value) for name, value in settings.items()}
 
 
 S3 = Store(
@@ -177,8 +182,8 @@ def conf(base: Path, env: Mapping[str, str] = os.environ) -> dict[str, str]:
     settings: dict[str, str] = {}
     for store in STORES:
         settings |= store.make_settings(base, env)
-    default_keys = [line.split()[:1] for line in jvm.defaults(env)]
-    return {key: value for key, value in settings.items() if [key] not in default_keys}
+    default_keys = jvm.default_keys(env)
+    return {key: value for key, value in settings.items() if key not in default_keys}
 
 
 def find_store(place: str) -> Store | None:

@@ -60,7 +60,10 @@ def read_snapshot(spark: SparkSession, uri: str, version: int, schema: StructTyp
 def add_insert_columns(rows: DataFrame, version: int, time: datetime) -> DataFrame:
     """Return the rows as a Change Data Feed would show them if they were inserted by that version."""
     values = (F.lit("insert"), F.lit(version).cast("bigint"), F.lit(time.isoformat()).cast("timestamp"))
-    return rows.select("*", *(value.alias(name) for name, value in zip(FEED, values, strict=True)))
+    columns = []
+    for name, value in zip(FEED, values, strict=True):
+        columns.append(value.alias(name))
+    return rows.select("*", *columns)
 
 
 def read_changes(spark: SparkSession, uri: str, start: int, end: int, schema: StructType) -> DataFrame:
@@ -140,8 +143,13 @@ def _join_partition_values(
 
 def _has_distinct_names(files: Files) -> bool:
     """Return whether each file can be told from the others by its name alone."""
-    names = [_file_name(path) for path, _ in files]
-    return len(set(names)) == len(names) and all(UNQUOTED_NAME.fullmatch(name) for name in names)
+    names = set()
+    for path, _ in files:
+        name = _file_name(path)
+        if name in names or not UNQUOTED_NAME.fullmatch(name):
+            return False
+        names.add(name)
+    return True
 
 
 def _file_name(path: str) -> str:
@@ -155,9 +163,12 @@ def _column(name: str) -> Column:
 def _remove_metadata(part: Any) -> Any:
     """Return a part of a schema's JSON with empty metadata everywhere."""
     if isinstance(part, dict):
-        new_part = {}
+        new_part: dict[str, Any] = {}
         for key, value in part.items():
-            new_part[key] = {} if key == "metadata" else _remove_metadata(value)
+            if key == "metadata":
+                new_part[key] = {}
+            else:
+                new_part[key] = _remove_metadata(value)
         return new_part
     if isinstance(part, list):
         return [_remove_metadata(element) for element in part]

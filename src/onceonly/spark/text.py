@@ -46,11 +46,13 @@ def check_text(rows: DataFrame, sink: str) -> DataFrame:
 def _failure_message(rows: DataFrame, sink: str, column: str) -> Column:
     """Return a text that FAILURE_PATTERN matches, with the record of a row where the row shows its record."""
     problem = f"onceonly: in the rows for sink '{sink}' column '{column}' is not UTF-8"
-    place = [name for name in PLACE if name in rows.columns]
+    place = []
+    for name in PLACE:
+        if name in rows.columns:
+            place.append(F.concat(F.lit(f"{name} "), F.col(name).cast("string")))
     if not place:
         return F.lit(f"{problem}.")
-    position = F.concat_ws(", ", *(F.concat(F.lit(f"{name} "), F.col(name).cast("string")) for name in place))
-    return F.concat(F.lit(f"{problem} ("), position, F.lit(")."))
+    return F.concat(F.lit(f"{problem} ("), F.concat_ws(", ", *place), F.lit(")."))
 
 
 def explain_text_error(error: BaseException) -> InvalidPipeline | None:
@@ -99,9 +101,16 @@ def _is_bad(kind: DataType, column: Column) -> Column | None:
             has_bad_value = _has_bad_item(kind.valueType, F.map_values(column))
             return _join_by_or(has_bad_key, has_bad_value)
         case StructType():
-            return _join_by_or(*(_is_bad(field.dataType, column.getField(field.name)) for field in kind))
+            return _has_bad_field(kind, column)
         case _:
             return None
+
+
+def _has_bad_field(kind: StructType, column: Column) -> Column | None:
+    conditions = []
+    for field in kind:
+        conditions.append(_is_bad(field.dataType, column.getField(field.name)))
+    return _join_by_or(*conditions)
 
 
 def _has_bad_item(kind: DataType, items: Column) -> Column | None:

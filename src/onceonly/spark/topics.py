@@ -41,8 +41,10 @@ def read_ranges(spark: SparkSession, kafka: Mapping[str, str], ranges: Ranges) -
     if not starts:
         return spark.createDataFrame([], SCHEMA)
     partitions = {topic: list(map(int, offsets)) for topic, offsets in starts.items()}
-    options = {
-        **{f"kafka.{key}": value for key, value in {**CONSUMER_OPTIONS, **kafka}.items()},
+    options = {}
+    for key, value in {**CONSUMER_OPTIONS, **kafka}.items():
+        options[f"kafka.{key}"] = value
+    options |= {
         "assign": json.dumps(partitions),
         "startingOffsets": json.dumps(starts),
         "endingOffsets": json.dumps(ends),

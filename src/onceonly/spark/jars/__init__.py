@@ -54,8 +54,12 @@ class Jar:
 @cache
 def series() -> tuple[str, ...]:
     """Return the series of Spark that there are jars for, the newest last."""
-    names = [conf.attrib["name"] for conf in ElementTree.parse(IVY).iter("conf")]
-    return tuple(name.removeprefix(SPARK) for name in names if name.startswith(SPARK))
+    numbers = []
+    for conf in ElementTree.parse(IVY).iter("conf"):
+        name = conf.attrib["name"]
+        if name.startswith(SPARK):
+            numbers.append(name.removeprefix(SPARK))
+    return tuple(numbers)
 
 
 def installed_series() -> str:
@@ -96,10 +100,13 @@ def _classifier(dependency: ElementTree.Element) -> str:
 
 def _read_jar_names(folder: str) -> set[str]:
     """Read the names of a folder's jars, for every series of Spark."""
-    confs = [f"{SPARK}{number}" for number in series()] if folder == "spark" else [folder]
-    names: set[str] = set()
+    confs = [folder]
+    if folder == "spark":
+        confs = [f"{SPARK}{number}" for number in series()]
+    names = set()
     for conf in confs:
-        names.update(jar.name for jar in _read_jars(conf, folder))
+        for jar in _read_jars(conf, folder):
+            names.add(jar.name)
     return names
 
 
