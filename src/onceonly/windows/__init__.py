@@ -164,7 +164,7 @@ class Windows:
         pieces, late = self._split_rows(rows, state, before)
         windows = self._merge_pieces(pieces)
         closed = F.unix_micros("window_end") <= F.lit(now).cast("bigint")
-        changes = self._changes(windows, closed, state, now if now != before else None)
+        changes = self._changes(windows, closed, state, before, now)
         return Seen(
             closed=windows.where(closed).select(*self._columns),
             late=late,
@@ -182,7 +182,8 @@ class Windows:
         from pyspark.sql import functions as F
 
         columns = [F.col(name) for name in self.key]
-        columns += [self._value(value).alias(name) for name, value in self.values.items()]
+        for name, value in self.values.items():
+            columns.append(self._value(value).alias(name))
         return columns
 
     @property
@@ -201,7 +202,9 @@ class Windows:
         if passed is not None:
             return _to_microseconds(passed, before), 0
         at = F.unix_micros(self.time)
-        is_ahead = F.lit(False) if limit is None else at > F.lit(limit)
+        is_ahead = F.lit(False)
+        if limit is not None:
+            is_ahead = at > F.lit(limit)
         moving = F.max(F.when(~is_ahead, at))
         reached, rows_ahead = rows.agg(moving, F.count(F.when(is_ahead, True))).first()
         candidates = []
@@ -226,11 +229,13 @@ class Windows:
         at = F.unix_micros(self.time)
         last = at - F.pmod(at, F.lit(step))  # start of the last window that contains the row
         room = F.lit(length - 1) - (at - last)  # how much earlier than `last` a window that contains it may start
-        start = F.explode(F.sequence(last - (room - F.pmod(room, F.lit(step))), last, F.lit(step)))
+        starts = F.explode(F.sequence(last - (room - F.pmod(room, F.lit(step))), last, F.lit(step)))
         late = _is_late(last + F.lit(length), before)
-        inside = rows.where(~late).select("*", start.alias("_start"))
-        fresh = inside if before is None else inside.where(F.col("_start") + F.lit(length) > F.lit(before))
-        new_pieces = self._to_single_windows(fresh, open_windows, F.col("_start"), F.col("_start") + F.lit(length))
+        inside = rows.where(~late).select("*", starts.alias("_start"))
+        start, end = F.col("_start"), F.col("_start") + F.lit(length)
+        if before is not None:
+            inside = inside.where(end > F.lit(before))
+        new_pieces = self._to_single_windows(inside, open_windows, start, end)
         return new_pieces.unionByName(_mark_origin(open_windows)), rows.where(late)
 
     def _assign_to_sessions(self, rows: Any, open_windows: Any, before: int | None) -> tuple[Any, Any]:
@@ -251,7 +256,9 @@ class Windows:
         with_end = numbered.withColumn("_end", F.max("window_end").over(session))
         with_start = with_end.withColumn("window_start", F.min("window_start").over(session))
         sessions = with_start.withColumn("window_end", F.col("_end"))
-        late = F.lit(False) if before is None else F.unix_micros("window_end") <= F.lit(before)
+        late = F.lit(False)
+        if before is not None:
+            late = F.unix_micros("window_end") <= F.lit(before)
         untimed = rows.where(F.col(self.time).isNull())
         late_rows = sessions.where(late & F.col("_from").isNull()).select("_row.*").unionByName(untimed)
         return sessions.where(~late).drop("_row", "_begins", "_session", "_end"), late_rows
@@ -260,19 +267,25 @@ class Windows:
         """Return each row as a window of its own, in the types of the state."""
         from pyspark.sql import functions as F
 
-        kinds = {field.name: field.dataType for field in open_windows.schema.fields}
-        values = [self._value(value).cast(kinds[name]).alias(name) for name, value in self.values.items()]
-        keys = [F.col(name).cast(kinds[name]).alias(name) for name in self.key]
-        span = [F.timestamp_micros(start).alias("window_start"), F.timestamp_micros(end).alias("window_end")]
-        more = [] if row is None else [row.alias("_row")]
-        return rows.select(*keys, *span, *values, F.lit(None).cast("timestamp").alias("_from"), *more)
+        kinds = _column_kinds(open_windows)
+        columns = [F.col(name).cast(kinds[name]).alias(name) for name in self.key]
+        columns.append(F.timestamp_micros(start).alias("window_start"))
+        columns.append(F.timestamp_micros(end).alias("window_end"))
+        for name, value in self.values.items():
+            columns.append(self._value(value).cast(kinds[name]).alias(name))
+        columns.append(F.lit(None).cast("timestamp").alias("_from"))
+        if row is not None:
+            columns.append(row.alias("_row"))
+        return rows.select(*columns)
 
     def _value(self, value: Value) -> Any:
         from pyspark.sql import functions as F
 
         if value.kind != "count":
             return F.col(value.column or "")
-        return F.lit(1) if value.column is None else F.col(value.column).isNotNull().cast("int")
+        if value.column is None:
+            return F.lit(1)
+        return F.col(value.column).isNotNull().cast("int")
 
     def _merge_pieces(self, pieces: Any) -> Any:
         """Return one row per window.
@@ -281,7 +294,7 @@ class Windows:
         """
         from pyspark.sql import functions as F
 
-        kinds = {field.name: field.dataType for field in pieces.schema.fields}
+        kinds = _column_kinds(pieces)
         values = []
         for name, value in self.values.items():
             merge = getattr(F, MERGE_FUNCTIONS[value.kind])
@@ -290,8 +303,12 @@ class Windows:
             *values, F.collect_set("_from").alias("_from"), F.bool_or(F.col("_from").isNull()).alias("_new")
         )
 
-    def _changes(self, windows: Any, closed: Any, state: Any, watermark: int | None) -> Any:
-        """Return the changes of the state: open windows with new rows, windows to delete, and the new watermark."""
+    def _changes(self, windows: Any, closed: Any, state: Any, before: int | None, now: int | None) -> Any:
+        """Return the changes of the state: open windows with new rows, windows to delete, and the new watermark.
+
+        Args:
+            before, now: the watermark before and after this checkpoint.
+        """
         from pyspark.sql import functions as F
 
         def blank(name: str) -> Any:
@@ -309,8 +326,8 @@ class Windows:
             F.lit(True).alias("deleted"),
         )
         parts = [updated, deleted]
-        if watermark is not None:
-            parts.append(_watermark_row(state, self.key, watermark))
+        if now is not None and now != before:
+            parts.append(_watermark_row(state, self.key, now))
         return reduce(lambda one, other: one.unionByName(other), parts)
 
 
@@ -330,6 +347,11 @@ def _to_microseconds(watermark: datetime, before: int | None) -> int:
             code="watermark-decreased",
         )
     return microseconds
+
+
+def _column_kinds(frame: Any) -> dict[str, Any]:
+    """Return the Spark types of a DataFrame's columns by name."""
+    return {field.name: field.dataType for field in frame.schema.fields}
 
 
 def _open_windows(state: Any) -> Any:
@@ -367,5 +389,5 @@ def _watermark_row(state: Any, key: Sequence[str], watermark: int) -> Any:
             return F.timestamp_micros(F.lit(watermark)).alias(name)
         return F.lit(None).cast(kind).alias(name)
 
-    columns = [column(field) for field in state.schema.fields]
+    columns = list(map(column, state.schema.fields))
     return state.sparkSession.range(1).select(*columns, F.lit(False).alias("deleted"))

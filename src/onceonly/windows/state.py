@@ -53,10 +53,9 @@ def check_types(columns: Any, state: Any) -> None:
     Raises:
         InvalidPipeline: a value or a key might not fit.
     """
-    kinds = {field.name: field.dataType.simpleString() for field in state.schema.fields}
-    column_kinds = {field.name: field.dataType.simpleString() for field in columns.schema.fields}
+    kinds = _kind_names(state)
     problems = []
-    for name, kind in column_kinds.items():
+    for name, kind in _kind_names(columns).items():
         problem = _find_problem(name, kind, kinds)
         if problem:
             problems.append(problem)
@@ -67,6 +66,11 @@ def check_types(columns: Any, state: Any) -> None:
             "Cast the column in the transform, or declare the wider type in state_schema(…). Nothing was staged.",
             code="state-type-too-narrow",
         )
+
+
+def _kind_names(frame: Any) -> dict[str, str]:
+    """Return the names of the Spark types of a DataFrame's columns, by column."""
+    return {field.name: field.dataType.simpleString() for field in frame.schema.fields}
 
 
 def _find_problem(name: str, kind: str, kinds: Mapping[str, str]) -> str | None:
@@ -114,8 +118,10 @@ def mark_time(state: Any, as_of: datetime) -> Any:
 
 def read_latest_time(state: Any, ahead: timedelta) -> int | None:
     """Return the latest time that moves the watermark, in microseconds; None where no checkpoint is staged (a test)."""
-    as_of = state.schema[WATERMARK].metadata.get(TIME_KEY)
-    return None if as_of is None else as_of + ahead // timedelta(microseconds=1)
+    as_of: int | None = state.schema[WATERMARK].metadata.get(TIME_KEY)
+    if as_of is None:
+        return None
+    return as_of + ahead // timedelta(microseconds=1)
 
 
 def make_note(rows_ahead: int, ahead: timedelta) -> dict[str, str]:
