@@ -105,15 +105,24 @@ def check_staged(config: DeltaSink, table: table_snapshot.Table, adds: list[dict
     for name, kind in table_snapshot.types_by_name(table_snapshot.column_fields(table)).items():
         if kind != "date" and not str(kind).startswith(("timestamp", "decimal(")):
             continue
-        texts = {values.get(name) for values in partition_values}
-        signed = sorted(text for text in texts if text and text[0] in "+-")
-        if signed:
+        signed_text = _find_signed_text(partition_values, name)
+        if signed_text:
             raise _not_found_again(
                 config,
-                f"'{name}' is {signed[0]} in some of them, and the table is partitioned by it: of partitions, delta-rs "
-                "does not read back negative decimals, or days outside of the years 1 to 9999.",
+                f"'{name}' is {signed_text} in some of them, and the table is partitioned by it: of partitions, "
+                "delta-rs does not read back negative decimals, or days outside of the years 1 to 9999.",
                 name,
             )
+
+
+def _find_signed_text(partition_values: list[dict[str, Any]], name: str) -> str | None:
+    """Find the first value, in the order of texts, of a partition column that begins with a sign; None: none does."""
+    signed_texts = []
+    for values in partition_values:
+        text = values.get(name)
+        if text and text[0] in "+-":
+            signed_texts.append(text)
+    return min(signed_texts, default=None)
 
 
 def _not_found_again(config: DeltaSink, why: str, name: str) -> InvalidPipeline:
@@ -155,14 +164,19 @@ def newest(merge: Merge, rows: Any) -> Any:
 
     row = F.struct(*[rows[quote_name(name)] for name in rows.columns])
     packed = rows.select(row.alias("row"), F.sha2(F.to_json(row, EXACT), 256).alias("text"))
-    keys = [F.col("row").getField(name).alias(f"key {number}") for number, name in enumerate(merge.keys)]
-    order = [F.col("row").getField(name).alias(f"order {number}") for number, name in enumerate(merge.order_by)]
+    packed_row = F.col("row")
+    keys, key_columns = [], []
+    for number, name in enumerate(merge.keys):
+        keys.append(packed_row.getField(name).alias(f"key {number}"))
+        key_columns.append(F.col(f"`key {number}`"))
+    order, newest_first = [], []
+    for number, name in enumerate(merge.order_by):
+        order.append(packed_row.getField(name).alias(f"order {number}"))
+        newest_first.append(F.col(f"`order {number}`").desc())
     # Rows of one key and one order are the same change, or cannot be ordered: their texts differ.
     changes = packed.groupBy(*keys, *order).agg(
         F.first("row").alias("row"), (F.min("text") != F.max("text")).alias("differ")
     )
-    key_columns = [F.col(f"`key {number}`") for number in range(len(keys))]
-    newest_first = [F.col(f"`order {number}`").desc() for number in range(len(order))]
     checked = changes.withColumn("row", _row_or_error(merge))
     place = F.row_number().over(Window.partitionBy(*key_columns).orderBy(*newest_first))
     return checked.withColumn("place", place).where("place = 1").select("row.*")
@@ -173,9 +187,8 @@ def _row_or_error(merge: Merge) -> Any:
     from pyspark.sql import functions as F
 
     row = F.col("row")
-    example = F.to_json(
-        F.struct(*[row.getField(name).alias(name) for name in merge.columns]), {"ignoreNullFields": "false"}
-    )
+    columns = [row.getField(name).alias(name) for name in merge.columns]
+    example = F.to_json(F.struct(*columns), {"ignoreNullFields": "false"})
     checked = F.when(
         F.col("differ"), F.raise_error(F.concat(F.lit(f"{BAD_CHANGE}another one has the same order, "), example))
     )

@@ -86,8 +86,11 @@ class _Matches:
 
     def count_updates(self) -> int:
         """Count the changes that apply and have a row in the table. The others are inserts."""
-        numbers = pa.concat_arrays([pa.array([], pa.int64()), *(numbers for _, numbers in self.files)])
-        return int(pc.sum(pc.is_in(self.applied["change"], numbers)).as_py() or 0)
+        numbers_by_file = [pa.array([], pa.int64())]
+        for _, numbers in self.files:
+            numbers_by_file.append(numbers)
+        is_update = pc.is_in(self.applied["change"], pa.concat_arrays(numbers_by_file))
+        return int(pc.sum(is_update).as_py() or 0)
 
 
 def publish(
@@ -203,7 +206,8 @@ def _match_changes(batches: Iterator[pa.RecordBatch], changes: pa.Table) -> tupl
     """Return the numbers of the changes of whose keys there are rows, and of those not newer than such a row."""
     matched, stale = [pa.array([], pa.int64())], [pa.array([], pa.int64())]
     for batch in batches:
-        both = pa.Table.from_batches([batch]).join(changes, _key_names(changes), join_type="inner", use_threads=False)
+        keys = _names_of_role(changes, "key")
+        both = pa.Table.from_batches([batch]).join(changes, keys, join_type="inner", use_threads=False)
         matched.append(_numbers(both))
         stale.append(_numbers(both.filter(pc.invert(_is_newer(both)))))
     return pc.unique(pa.concat_arrays(matched)), pc.unique(pa.concat_arrays(stale))
@@ -214,8 +218,8 @@ def _columns_by_role(columns: list[str], role: str) -> dict[str, ds.Expression]:
     return {f"{role} {number}": ds.field(name) for number, name in enumerate(columns)}
 
 
-def _key_names(table: pa.Table) -> list[str]:
-    return [name for name in table.schema.names if name.startswith("key ")]
+def _names_of_role(table: pa.Table, role: str) -> list[str]:
+    return [name for name in table.schema.names if name.startswith(f"{role} ")]
 
 
 def _batches(fragment: ds.Fragment, schema: pa.Schema, columns: Any = None) -> Iterator[pa.RecordBatch]:
@@ -240,7 +244,9 @@ def _fragments(
     paths = _paths_without_bounds(target, keys)
     for fragment in table.get_fragments(filter=_bounds(target, table, keys, changes)):
         paths.add(fragment.path)
-    return (fragment for fragment in table.get_fragments() if fragment.path in paths)
+    for fragment in table.get_fragments():
+        if fragment.path in paths:
+            yield fragment
 
 
 def _paths_without_bounds(target: DeltaTable, keys: list[str]) -> set[str]:
@@ -279,7 +285,7 @@ def _is_in_range(name: str, values: pa.ChunkedArray) -> ds.Expression:
 
 def _is_newer(both: pa.Table) -> pa.ChunkedArray:
     """Return, row by row, whether the change is above the table's row. A null in the table is below everything."""
-    names = [name for name in both.schema.names if name.startswith("new ")]
+    names = _names_of_role(both, "new")
     newer = pa.chunked_array([pa.array([False] * len(both), pa.bool_())])
     # From the last column of the order to the first: a column decides, and where it is equal, those after it.
     for name in reversed(names):
@@ -312,7 +318,7 @@ def _has_applied_key(batch: pa.RecordBatch, applied: pa.Table, handle: Handle) -
     """Return, row by row, whether a change that applies has its key."""
     row_numbers = pa.array(range(batch.num_rows), pa.int64())
     columns = [batch.column(name) for name in handle["merge"]["keys"]]
-    names = _key_names(applied)
+    names = _names_of_role(applied, "key")
     keys = pa.table([*columns, row_numbers], [*names, "row"])
     matching = keys.join(applied.select(names), names, join_type="left semi", use_threads=False)
     return pc.is_in(row_numbers, matching["row"].combine_chunks())
@@ -345,7 +351,9 @@ def _batches_with_rows(parts: list[Iterator[pa.RecordBatch]]) -> Iterator[pa.Rec
 
 def _removes(target: DeltaTable, fragments: list[ds.ParquetFileFragment]) -> dict[str, int]:
     """Return path (as in the log) -> size of these files."""
-    files = {unquote(path): (path, size) for path, size in table_files.list_active_files(target).items()}
+    files = {}
+    for path, size in table_files.list_active_files(target).items():
+        files[unquote(path)] = path, size
     removes = {}
     for fragment in fragments:
         path, size = files[fragment.path]

@@ -178,7 +178,11 @@ def files_are_old(uri: str, handle: Handle, target: DeltaTable) -> bool:
     or up to half of a retention of less than two days.
     """
     staged = table_files.list_folder(uri, staged_table.rows_folder(handle), recursive=True)
-    return are_old(target, (info.mtime.timestamp() for info in staged if info.mtime and info.extension == "parquet"))
+    changed = []
+    for info in staged:
+        if info.mtime and info.extension == "parquet":
+            changed.append(info.mtime.timestamp())
+    return are_old(target, changed)
 
 
 def are_old(target: table_snapshot.Table, changed: Iterable[float]) -> bool:
@@ -201,12 +205,9 @@ def copy_rows(sink: str, uri: str, handle: Handle) -> Handle:
     copy_folder, files = f"{handle['folder']}/{copy_name}", table_files.open_folder(uri)
     adds = staged_table.read_adds(uri, source_folder, 1)
     paths = [unquote(add["path"]) for add in adds]
+    paths += [log_files.entry_path(0), log_files.entry_path(1)]  # the log last: without it there is no table
     try:
-        for path in [
-            *paths,
-            log_files.entry_path(0),
-            log_files.entry_path(1),
-        ]:  # the log last: without it there is no table
+        for path in paths:
             _copy(files, f"{source_folder}/{path}", f"{copy_folder}/{path}")
     except FileNotFoundError as error:
         raise refuse_missing_files(sink, uri, handle, 1, [str(error)]) from error

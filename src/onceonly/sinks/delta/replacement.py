@@ -125,8 +125,9 @@ def _replaced_files(target: DeltaTable, handle: Handle, adds: list[dict[str, Any
         replaced |= table_files.select_in_folder(files, old["folder"])
     where = handle.get("where")
     if where is not None:
-        alternatives = (
-            table_files.partition_condition(adds) if where == PARTITIONS else [[tuple(part) for part in where]]
-        )
+        if where == PARTITIONS:
+            alternatives = table_files.partition_condition(adds)
+        else:
+            alternatives = [[tuple(part) for part in where]]
         replaced |= table_files.select_in_partitions(files, target, alternatives)
     return replaced

@@ -214,7 +214,10 @@ def check_and_sync(sink: str, uri: str, handle: Handle, version: int) -> None:
         OSError: a file may be lost in a power failure. Nothing may follow from it.
     """
     adds = _read_adds(uri, version)
-    written = [add for add in adds if not unquote(add["path"]).startswith(f"{handle['folder']}/")]
+    written = []
+    for add in adds:
+        if not unquote(add["path"]).startswith(f"{handle['folder']}/"):
+            written.append(add)
     if len(written) == len(adds) and "merge" not in handle:  # a merge may change nothing
         _require_all_rows(sink, uri, handle, version, written)
     for following_version in range(version + 1, version + 1 + MAX_FOLLOWING_COMMITS):
@@ -227,7 +230,9 @@ def _read_adds(uri: str, version: int) -> list[dict[str, Any]]:
     adds = []
     try:
         for line in table_files.read_lines(table_files.open_folder(uri), log_files.entry_path(version)):
-            action = json.loads(line) if b'"add"' in line else {}
+            if b'"add"' not in line:
+                continue
+            action = json.loads(line)
             if "add" in action:
                 adds.append(action["add"])
     except FileNotFoundError:
@@ -252,5 +257,8 @@ def _sync(uri: str, adds: list[dict[str, Any]]) -> None:
     root = local_path(uri)
     if root is None:
         return
-    paths = [unquote(add["path"]) for add in adds if not urlsplit(add["path"]).scheme]
-    durability.sync_files([root / path for path in paths])
+    paths = []
+    for add in adds:
+        if not urlsplit(add["path"]).scheme:
+            paths.append(root / unquote(add["path"]))
+    durability.sync_files(paths)

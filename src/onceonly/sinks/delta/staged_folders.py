@@ -98,11 +98,10 @@ def list_unsettled(uri: str, prefix: str) -> list[Transaction]:
     Cost: a listing of each such folder, whatever else the table holds.
     """
     files = table_files.open_folder(uri)
-    names = [
-        info.base_name
-        for info in table_files.list_folder(uri)
-        if info.base_name.startswith(f"{STAGED_PREFIX}{prefix}-")
-    ]
+    names = []
+    for info in table_files.list_folder(uri):
+        if info.base_name.startswith(f"{STAGED_PREFIX}{prefix}-"):
+            names.append(info.base_name)
     with ThreadPoolExecutor(MAX_PARALLEL_LISTINGS) as pool:
         answers = list(pool.map(lambda folder: _is_unsettled(uri, files, folder), names))
     transactions = []
@@ -143,7 +142,9 @@ def _is_unsettled(uri: str, files: pafs.FileSystem, folder: str) -> bool:
     if not infos and folders.is_marked_store(uri):
         return False  # of accounts with hierarchical namespaces, clients do not show the empty folders that are left
     contents = _names(_paths_with_content(infos), folder)
-    return MARK not in contents or any(f"/{LOG_FOLDER}/" in info.path for info in infos) or len(contents) == 1
+    if MARK not in contents or len(contents) == 1:
+        return True
+    return any(f"/{LOG_FOLDER}/" in info.path for info in infos)
 
 
 def _contents(files: pafs.FileSystem, folder: str) -> set[str]:
@@ -157,7 +158,11 @@ def _paths_with_content(infos: Iterable[pafs.FileInfo]) -> list[str]:
 
 def _names(paths: Iterable[str], folder: str) -> set[str]:
     """Return the names directly in the folder that these paths begin with."""
-    return {path.removeprefix(f"{folder}/").split("/", 1)[0] for path in paths}
+    names = set()
+    for path in paths:
+        path_in_folder = path.removeprefix(f"{folder}/")
+        names.add(path_in_folder.split("/", 1)[0])
+    return names
 
 
 def _list_files(files: pafs.FileSystem, folder: str) -> list[pafs.FileInfo]:
@@ -220,7 +225,7 @@ def _find_staged_version(files: pafs.FileSystem, folder: str) -> dict[str, Any] 
 
 def _list_versions_since(uri: str, identity: dict[str, Any] | None) -> range | None:
     """Return the versions that were written since; None: not all of them are there, or too many."""
-    names = [info.base_name for info in table_files.list_folder(uri, log_files.LOG_FOLDER)]
+    names = table_files.list_log(uri)
     newest = log_files.find_newest_version(names)
     if identity is None or newest - identity["version"] > MAX_ENTRIES_SEARCHED:
         return None
@@ -230,7 +235,8 @@ def _list_versions_since(uri: str, identity: dict[str, Any] | None) -> range | N
 
 def _has_folder(files: pafs.FileSystem, version: int, folder: str) -> bool:
     """Return whether that log entry names a file in the folder."""
-    return any(f"{folder}/".encode() in line for line in table_files.read_lines(files, log_files.entry_path(version)))
+    prefix = f"{folder}/".encode()
+    return any(prefix in line for line in table_files.read_lines(files, log_files.entry_path(version)))
 
 
 def _is_in_files(uri: str, folder: str) -> bool:

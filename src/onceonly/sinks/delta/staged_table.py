@@ -65,9 +65,9 @@ def create(
     configuration: dict[str, str] = {}
     table_schema = _without_column_metadata(schema)
     if plain and enforce:
-        configuration = {
-            name: value for name, value in metadata.configuration.items() if name not in SETTINGS_OF_TARGET
-        }
+        for name, value in metadata.configuration.items():
+            if name not in SETTINGS_OF_TARGET:
+                configuration[name] = value
         table_schema = schema
     base_protocol: dict[str, Any] = {"minReaderVersion": 1, "minWriterVersion": 2}
     if plain:
@@ -109,7 +109,10 @@ def _identify_newest_version(target: table_snapshot.Table) -> dict[str, Any] | N
 
 def _without_column_metadata(schema: dict[str, Any]) -> dict[str, Any]:
     """Return columns and types alone: no generation expressions, identities or physical names."""
-    return {**schema, "fields": [{**column, "metadata": {}} for column in schema["fields"]]}
+    fields = []
+    for column in schema["fields"]:
+        fields.append({**column, "metadata": {}})
+    return {**schema, "fields": fields}
 
 
 def write(uri: str, rows: Any, is_small_batch: bool = False) -> None:
