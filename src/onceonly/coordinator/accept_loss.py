@@ -85,8 +85,9 @@ class Acceptance:
 
     def has_written(self, sink: str, row: Row) -> bool:
         """Whether an earlier step of this very acceptance wrote the row."""
-        is_step = row.event in (Event.MISSING, Event.FOUND) and row.sink == sink
-        return is_step and all(row.body.get(key) == value for key, value in self.body.items())
+        if row.event not in (Event.MISSING, Event.FOUND) or row.sink != sink:
+            return False
+        return all(row.body.get(key) == value for key, value in self.body.items())
 
 
 def find(state: StateTable, parts: Parts, name: str, sink: str) -> Loss:
@@ -223,11 +224,15 @@ def _write(
     def decide(now: View) -> Row | None:
         nonlocal is_first
         is_first = now.head.seq == view.head.seq
+        if not is_first:
+            return None
         columns = {"sink": sink, "decision": checkpoint.decision, "body": body}
-        return now.row(checkpoint.epoch, event, checkpoint.attempt, **columns) if is_first else None
+        return now.row(checkpoint.epoch, event, checkpoint.attempt, **columns)
 
     after = transitions.change(view.pipeline, decide, view)
-    return after if is_first else None
+    if is_first:
+        return after
+    return None
 
 
 # ---- refusals
