@@ -73,7 +73,9 @@ def forward(transitions: Transitions, parts: Parts, pipeline: Pipeline, statemen
         decide = partial(_decide, pipeline, cut, sources, statement, last, used)
         view = transitions.change(pipeline.name, action.guard(decide, partial(_is_of_same_command, statement)))
     row = action.record(view)
-    return view.require(row.epoch if row else view.head.epoch)
+    if row:
+        return view.require(row.epoch)
+    return view.require(view.head.epoch)
 
 
 def _is_of_same_command(statement: Forward, row: Row) -> bool:
@@ -85,9 +87,12 @@ def _action(statement: Forward, interval: Interval | None) -> Action:
     """Return what the person records of one interval, or of the chain; the row of a chain ends at the offsets."""
 
     def has_same_ends(row: Row) -> bool:
-        ranges = map(TopicRange.from_json, row.body["ranges"])
-        ends = {range_.topic: range_.ends for range_ in ranges}
-        return interval is not None or ends == {topic: dict(offsets) for topic, offsets in statement.ends.items()}
+        ends: dict[str, Offsets] = {}
+        for range_ in map(TopicRange.from_json, row.body["ranges"]):
+            ends[range_.topic] = range_.ends
+        if interval is not None:
+            return True
+        return ends == {topic: dict(offsets) for topic, offsets in statement.ends.items()}
 
     body = {"forwarded": statement.decision, "reason": statement.reason}
     action = Action.on_pipeline(Event.EMPTY, statement.who, statement.seen, body, interval=interval)
@@ -142,19 +147,17 @@ def _decide(
     """
     _check_view(pipeline, statement, view)
     interval = cut.interval
-    if interval:
-        checkpoint = _find_pinned(pipeline, view, interval)
-        ranges = checkpoint.ranges if checkpoint else cut.ranges(view)
-    else:
-        checkpoint = view.latest
+    checkpoint = _find_pinned(pipeline, view, interval) if interval else view.latest
+    if not interval:
         ranges = _ranges_of_chain(pipeline, cut, sources, view, statement)
-    decision = statement.decision if last else None
-    if (
-        checkpoint
-        and checkpoint.forwarded == statement.decision
-        and checkpoint.ranges == ranges
-        and checkpoint.decision in (decision, statement.decision)
-    ):
+    elif checkpoint:
+        ranges = checkpoint.ranges
+    else:
+        ranges = cut.ranges(view)
+    decision: int | None = None
+    if last:
+        decision = statement.decision
+    if checkpoint and _says_the_same(checkpoint, statement, ranges, decision):
         return None
     body = {
         "definition": pipeline.to_json(),
@@ -163,6 +166,13 @@ def _decide(
     }
     columns: dict[str, Any] = {"owner": statement.who, "interval": interval, "decision": decision, "body": body}
     return view.row(max(view.head.epoch, used) + 1, Event.EMPTY, 0, **columns)
+
+
+def _says_the_same(checkpoint: Checkpoint, statement: Forward, ranges: Ranges, decision: int | None) -> bool:
+    """Whether the checkpoint records the statement already, with these ranges and this decision."""
+    if checkpoint.forwarded != statement.decision or checkpoint.ranges != ranges:
+        return False
+    return checkpoint.decision in (decision, statement.decision)
 
 
 def _check_view(pipeline: Pipeline, statement: Forward, view: View) -> None:
@@ -191,7 +201,9 @@ def _find_pinned(pipeline: Pipeline, view: View, interval: Interval) -> Checkpoi
                 f"{interval} overlaps epoch {other.epoch}, which covers {other.interval}.",
                 code="interval-overlaps",
             )
-    return planned[-1] if planned else None
+    if not planned:
+        return None
+    return planned[-1]
 
 
 # ---- a chain
@@ -211,7 +223,7 @@ def _ranges_of_chain(
         todo = "Give the end of each partition of it; what was not published from it yet ends where its log starts."
         raise _refuse(pipeline, why, todo, code="ends-incomplete")
     order = list(sources)
-    ranges = []
+    ranges: list[TopicRange] = []
     for topic in sorted(statement.ends, key=order.index):
         before = _position_before(view.latest, topic)
         ranges.append(_range_at(pipeline, sources[topic], before, statement.ends[topic]))
@@ -223,8 +235,10 @@ def _position_before(latest: Checkpoint | None, topic: str) -> TopicRange | None
 
     An aborted checkpoint's offsets come first again.
     """
-    range_ = range_of(latest.ranges, topic) if latest else None
-    if latest is None or range_ is None or latest.state is State.COMMITTED:
+    if latest is None:
+        return None
+    range_ = range_of(latest.ranges, topic)
+    if range_ is None or latest.state is State.COMMITTED:
         return range_
     return replace(range_, partitions={p: (start, start) for p, start in range_.starts.items()}, mark=None)
 
@@ -232,13 +246,15 @@ def _position_before(latest: Checkpoint | None, topic: str) -> TopicRange | None
 def _range_at(pipeline: Pipeline, source: Source, before: TopicRange | None, ends: Offsets) -> TopicRange:
     """Return an empty range at the place where the next checkpoint begins."""
     log = source.log()
+    ends_before: Offsets = {}
     if before:
         same_topic(before.topic_id, log, "the last checkpoint")
+        ends_before = before.ends
     if set(ends) != set(log.partitions):
         why = f"{log.label.capitalize()} has partitions {sorted(log.partitions)}, and you name {sorted(ends)}."
         raise _refuse(pipeline, why, "Name each one; one that was not read yet ends at 0.", code="ends-incomplete")
     for partition, end in sorted(ends.items()):
-        low, high = before.ends.get(partition, 0) if before else 0, log.partitions[partition][1]
+        low, high = ends_before.get(partition, 0), log.partitions[partition][1]
         if not low <= end <= high:
             raise _refuse(
                 pipeline,
