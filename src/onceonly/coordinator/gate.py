@@ -135,7 +135,9 @@ def _join_failed_checks(verdict: Mapping[str, Any]) -> str:
     checks = failed_checks(verdict)
     if not checks:
         return ""
-    more = f"; and {len(checks) - MAX_CHECKS_NAMED} more" if len(checks) > MAX_CHECKS_NAMED else ""
+    more = ""
+    if len(checks) > MAX_CHECKS_NAMED:
+        more = f"; and {len(checks) - MAX_CHECKS_NAMED} more"
     return "; ".join(checks[:MAX_CHECKS_NAMED]) + more + "."
 
 
@@ -144,11 +146,15 @@ def outcome(checks: Iterable[Mapping[str, Any]]) -> str:
     severities = {check["severity"] for check in checks if not check["ok"]}
     if "critical" in severities:
         return "failed"
-    return "warning" if "warning" in severities else "passed"
+    if "warning" in severities:
+        return "warning"
+    return "passed"
 
 
 def _body(examined: Findings, by: str) -> dict[str, Any]:
-    checks = [check for sink in examined.sinks.values() for check in sink["checks"]]
+    checks: list[Mapping[str, Any]] = []
+    for sink in examined.sinks.values():
+        checks += sink["checks"]
     return {"outcome": outcome(checks), "sinks": dict(examined.sinks), "docs": examined.docs, "by": by}
 
 
@@ -176,14 +182,18 @@ def _classify_error(error: Exception, checkpoint: Checkpoint) -> OnceonlyError:
 
 def _what_to_do(checkpoint: Checkpoint) -> str:
     where = checkpoint.verdict and checkpoint.verdict["docs"]
-    look = f"Look: {where}\n" if where else ""
+    look = ""
+    if where:
+        look = f"Look: {where}\n"
     if checkpoint.is_held:
         return look + how_to_settle(checkpoint)
     return f"{look}Fix the data, the transform or the suite and run it again: it uses the same offsets."
 
 
 def _refuse_not_held(checkpoint: Checkpoint) -> InvalidPipeline:
-    outcome = checkpoint.verdict["outcome"] if checkpoint.verdict else "none"
+    outcome = "none"
+    if checkpoint.verdict:
+        outcome = checkpoint.verdict["outcome"]
     return InvalidPipeline(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch} does not wait for an approval.",
         f"It is {checkpoint.state.value}, its verdict: {outcome}. Only what a gate failed with on_fail='hold' does.",
