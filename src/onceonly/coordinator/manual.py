@@ -116,9 +116,13 @@ class Action:
 
     def is_recorded_by(self, row: Row) -> bool:
         """Whether that row records this very action, by the same person, after looking at the same."""
-        columns_agree = all(getattr(row, name) == value for name, value in self.columns.items())
-        body_agrees = all(row.body.get(key) == value for key, value in self.body.items())
-        return row.event is self.event and columns_agree and body_agrees and self.also(row)
+        for name, value in self.columns.items():
+            if getattr(row, name) != value:
+                return False
+        for key, value in self.body.items():
+            if row.body.get(key) != value:
+                return False
+        return row.event is self.event and self.also(row)
 
     def record(self, view: View) -> Row | None:
         """Return the row that records the action; None: there is none since the person looked."""
@@ -170,13 +174,17 @@ def missing(name: str, look: str) -> InvalidPipeline:
 
 
 def _seen_in_body(seen: Seen | None) -> dict[str, int]:
-    return {"seen": seen.seq} if seen else {}
+    if seen:
+        return {"seen": seen.seq}
+    return {}
 
 
 def _refuse_outdated(seen: Seen, subject: Shown, changes: list[Row]) -> InvalidPipeline:
     newest = changes[-MAX_EVENTS_NAMED:]
     earlier = len(changes) - len(newest)
-    more = f"{count(earlier, 'earlier event')}; " if earlier else ""
+    more = ""
+    if earlier:
+        more = f"{count(earlier, 'earlier event')}; "
     return InvalidPipeline(
         f"{subject.name} has changed since you looked at it.",
         f"You have seen row {seen.seq}. Since then: {more}{'; '.join(map(event_in_words, newest))}.",
