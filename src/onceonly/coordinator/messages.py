@@ -50,9 +50,12 @@ def event_in_words(row: Row) -> str:
     """
     who = row.body.get("who") or row.owner or row.body.get("by") or row.body.get("worker")
     reason = row.body.get("reason") or row.body.get("skipped") or (row.event is Event.REFUSED and row.body["why"])
-    by = f" by {who}" if who else ""
-    why = f" ({reason})" if reason else ""
-    return f"{row.at:%H:%M:%S} UTC epoch {row.epoch} {_what_happened(row)}{by}{why}"
+    words = f"{row.at:%H:%M:%S} UTC epoch {row.epoch} {_what_happened(row)}"
+    if who:
+        words += f" by {who}"
+    if reason:
+        words += f" ({reason})"
+    return words
 
 
 def _what_happened(row: Row) -> str:
@@ -62,8 +65,10 @@ def _what_happened(row: Row) -> str:
         return f"got the verdict '{row.body['outcome']}' on attempt {row.attempt}"
     if row.event is Event.EMPTY and "forwarded" in row.body:
         return f"continued after decision {row.body['forwarded']}"
+    if row.event is Event.EMPTY and "skipped" in row.body:
+        return "was left out"
     if row.event is Event.EMPTY:
-        return "was left out" if "skipped" in row.body else "had no records"
+        return "had no records"
     if row.event is Event.REPLACED and "verdict" in row.body:
         return f"sink '{row.sink}' was resolved as {row.body['verdict']}"
     return EVENTS_IN_WORDS[row.event].format(attempt=row.attempt, sink=row.sink)
@@ -73,8 +78,10 @@ def name_checkpoints(checkpoints: Sequence[Checkpoint]) -> str:
     """Write 'epoch 5', 'epochs 5, 6', with their intervals; of many the first ones and the last one."""
     names = []
     for checkpoint in checkpoints:
-        interval = f" {checkpoint.interval}" if checkpoint.interval else ""
-        names.append(f"{checkpoint.epoch}{interval}")
+        name = f"{checkpoint.epoch}"
+        if checkpoint.interval:
+            name += f" {checkpoint.interval}"
+        names.append(name)
     if len(names) == 1:
         return f"epoch {names[0]}"
     if len(names) <= MAX_CHECKPOINTS_NAMED:
@@ -85,7 +92,9 @@ def name_checkpoints(checkpoints: Sequence[Checkpoint]) -> str:
 
 def reason_in_brackets(checkpoint: Checkpoint) -> str:
     """Return why a checkpoint was aborted, to put behind its state; empty: no reason is known."""
-    return f" ({checkpoint.reason})" if checkpoint.reason else ""
+    if not checkpoint.reason:
+        return ""
+    return f" ({checkpoint.reason})"
 
 
 def refuse_fenced(checkpoint: Checkpoint, why: str, what: str = "ownership was lost") -> Fenced:
@@ -108,9 +117,13 @@ def require_attempt(checkpoint: Checkpoint, attempt: int | None) -> None:
 
 def refuse_held_up(name: str, log: TopicLog, transaction: OpenTransaction) -> Busy:
     """Return the refusal to say that there is no new data while records wait behind somebody's open transaction."""
-    producer = f" of {transaction.producer}" if transaction.producer else ""
-    since = f", since {transaction.since:%Y-%m-%dT%H:%M:%SZ}" if transaction.since else ""
-    overdue = ", longer than its brokers should let it be" if transaction.is_overdue else ""
+    producer = since = overdue = ""
+    if transaction.producer:
+        producer = f" of {transaction.producer}"
+    if transaction.since:
+        since = f", since {transaction.since:%Y-%m-%dT%H:%M:%SZ}"
+    if transaction.is_overdue:
+        overdue = ", longer than its brokers should let it be"
     where = f"--topic {log.topic} --partition {transaction.partition}"
     return Busy(
         f"{name}: there is nothing that can be read, and records wait.",
