@@ -63,13 +63,18 @@ class Planning:
         if self.reprocess:
             _check_kind(self.pipeline)
         self.existing = self._find(view)
-        self.row = self._continue(view, self.existing) if self.existing else self._pin(view)
+        if self.existing:
+            self.row = self._continue(view, self.existing)
+        else:
+            self.row = self._pin(view)
         return self.row
 
     def result(self, view: View) -> Planned:
         """Return what `decide` came to, in the view that has followed from it."""
         fresh = self.row is not None and (self.existing is None or self.existing.epoch != self.row.epoch)
-        gap = view.gap_before(self.cut.interval) if self.cut.interval else None
+        gap: Interval | None = None
+        if self.cut.interval:
+            gap = view.gap_before(self.cut.interval)
         row_or_checkpoint = self.row or self.existing
         if row_or_checkpoint is None:
             return Planned(None, fresh, gap, held_offsets=self.held_offsets)
@@ -84,7 +89,9 @@ class Planning:
         if own and own[-1].state is not State.ABORTED and not self._is_past(view, own[-1]):
             return own[-1]
         latest = view.latest  # in chained mode nothing follows an aborted checkpoint: its offsets come first
-        return latest if latest and latest.state is not State.COMMITTED else None
+        if latest and latest.state is not State.COMMITTED:
+            return latest
+        return None
 
     def _is_past(self, view: View, done: Checkpoint) -> bool:
         """Whether this run has work left although a checkpoint under its name is committed.
@@ -108,7 +115,9 @@ class Planning:
                 return None
         body = {**self._origin, **self.cut.to_json(ranges)}
         gated = interval is not None and self.pipeline.gates_empty_intervals()
-        event = Event.PLANNED if has_data(ranges) or gated else Event.EMPTY
+        event = Event.EMPTY
+        if has_data(ranges) or gated:
+            event = Event.PLANNED
         return view.row(view.head.epoch + 1, event, 0, owner=self.owner, interval=interval, body=body)
 
     @property
@@ -183,10 +192,13 @@ class Planning:
         if checkpoint.state is State.COMMITTED:
             return None
         if checkpoint.owner != self.owner and checkpoint.state is not State.ABORTED:
+            todo = how_to_settle(checkpoint)
+            if not checkpoint.is_held:
+                todo = f"Retry when it has ended. {todo}"
             raise Busy(
                 f"{self.pipeline.name}: blocked by unsettled epoch {checkpoint.epoch}.",
                 f"It is {checkpoint.state.value} and belongs to '{checkpoint.owner}', {_why_open(checkpoint)}.",
-                f"{'' if checkpoint.is_held else 'Retry when it has ended. '}{how_to_settle(checkpoint)}",
+                todo,
                 code="checkpoint-open",
             )
         moved = checkpoint.state in (State.ABORTED, State.PLANNED) and self.cut.has_moved(checkpoint)
@@ -233,11 +245,15 @@ def _describe_state(checkpoint: Checkpoint) -> str:
 
 
 def _suggest_reprocess(checkpoint: Checkpoint) -> str:
-    return "" if checkpoint.skipped is None else ", to be processed again although it is skipped (reprocess)"
+    if checkpoint.skipped is None:
+        return ""
+    return ", to be processed again although it is skipped (reprocess)"
 
 
 def _why_open(checkpoint: Checkpoint) -> str:
-    return "and its gate failed it" if checkpoint.is_held else "which has not ended or waits to be published"
+    if checkpoint.is_held:
+        return "and its gate failed it"
+    return "which has not ended or waits to be published"
 
 
 def _is_replaceable(checkpoint: Checkpoint) -> bool:
@@ -252,7 +268,9 @@ def _is_replaceable(checkpoint: Checkpoint) -> bool:
 
 def _check_kind(pipeline: Pipeline) -> None:
     if pipeline.mode == "chained" or pipeline.state:
-        why = "continues from its state" if pipeline.state else "starts where the last one ended"
+        why = "starts where the last one ended"
+        if pipeline.state:
+            why = "continues from its state"
         raise InvalidPipeline(
             f"{pipeline.name}: its checkpoints cannot be processed again.",
             f"Each checkpoint of this pipeline {why}.",
