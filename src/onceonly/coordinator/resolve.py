@@ -36,9 +36,11 @@ class Resolver:
             )
         try:
             live = self._publisher.sink(checkpoint, sink)
-            return live.evidence(checkpoint.handles[sink]) if isinstance(live, ShowsEvidence) else []
+            if isinstance(live, ShowsEvidence):
+                return live.evidence(checkpoint.handles[sink])
         except Exception as error:  # it does not answer: that is what there is to see
             return [first_sentence(error)]
+        return []
 
     # ---- give up
 
@@ -69,8 +71,11 @@ class Resolver:
         outcome, not_fenced = self._fence(seen, waiting, sink, gone)
         if outcome:
             return self._publisher.record_published(seen, epoch, sink, outcome)
-        lines = self.evidence(seen.pipeline, epoch, sink) if not not_fenced else []
-        evidence = {"evidence": lines} if lines else {}
+        evidence: dict[str, list[str]] = {}
+        if not not_fenced:
+            lines = self.evidence(seen.pipeline, epoch, sink)
+            if lines:
+                evidence["evidence"] = lines
 
         def decide(view: View) -> Row | None:
             now = view.require(epoch)
@@ -189,8 +194,9 @@ def _require_doubt(checkpoint: Checkpoint, sink: str) -> None:
 
 
 def _refuse_after_evidence(checkpoint: Checkpoint, sink: str) -> InvalidPipeline:
-    is_published = sink in checkpoint.published
-    what_counts = "It is recorded as published." if is_published else "That counts, whatever a person says."
+    what_counts = "That counts, whatever a person says."
+    if sink in checkpoint.published:
+        what_counts = "It is recorded as published."
     return InvalidPipeline(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch}: sink '{sink}' is not in doubt any more.",
         f"Its target shows by now how it ended. {what_counts}",
@@ -205,7 +211,10 @@ def _refuse_out_of_order(view: View, checkpoint: Checkpoint, sink: str) -> None:
 
     Fenced at a decision, a sink may take no earlier one either: evidence goes by order.
     """
-    decided = [cp for cp in view.open if cp.decision is not None and sink in cp.waiting]
+    decided: list[Checkpoint] = []
+    for other in view.open:
+        if other.decision is not None and sink in other.waiting:
+            decided.append(other)
     first = min(decided, key=lambda cp: cp.decision or 0)
     if first.epoch != checkpoint.epoch:
         raise InvalidPipeline(
