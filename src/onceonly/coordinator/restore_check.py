@@ -143,19 +143,24 @@ def _command_to_continue(pipeline: Pipeline, traces: Sequence[Trace]) -> str:
     Offsets are in it only where all that is shown agrees on the decision they belong to.
     """
     last = max(traces, key=lambda trace: trace.decision)
-    agreed = all((trace.state_id, trace.decision) == (last.state_id, last.decision) for trace in traces)
     if pipeline.mode == "interval":
         position = "--interval START END"
     else:
-        position = (agreed and _end_options(traces)) or "--ends TOPIC:PARTITION=OFFSET"
+        position = (_agree_on(last, traces) and _end_options(traces)) or "--ends TOPIC:PARTITION=OFFSET"
     return f"onceonly state forward FILE.py:NAME --decision {max(last.decision, 1)} {position} --reason …"
+
+
+def _agree_on(last: Trace, traces: Sequence[Trace]) -> bool:
+    """Whether all traces are of the state table and the decision of that one."""
+    return all((trace.state_id, trace.decision) == (last.state_id, last.decision) for trace in traces)
 
 
 def _end_options(traces: Sequence[Trace]) -> str:
     options = []
     for trace in traces:
         for topic, ends in sorted(trace.ends.items()):
-            options += [f"--ends {topic}:{partition}={end}" for partition, end in sorted(ends.items())]
+            for partition, end in sorted(ends.items()):
+                options.append(f"--ends {topic}:{partition}={end}")
     return " ".join(options)
 
 
@@ -171,7 +176,9 @@ def refuse_renamed(state: StateTable, view: View, pipeline: Pipeline, sources: M
     if view.head.epoch:
         return
     for name in state.pipelines():
-        latest = state.view(name).latest if name != pipeline.name else None
+        if name == pipeline.name:
+            continue
+        latest = state.view(name).latest
         if latest is None or _describe_work(latest.definition) != _describe_work(pipeline.to_json()):
             continue
         old = Pipeline.from_json(latest.definition)
@@ -199,8 +206,9 @@ def _describe_work(definition: Mapping[str, Any]) -> str:
 
 
 def _describe_work_json(definition: Mapping[str, Any]) -> str:
-    source_json = definition["source"]
-    sources = source_json if isinstance(source_json, list) else [source_json]
+    sources = definition["source"]
+    if not isinstance(sources, list):
+        sources = [sources]
     places = sorted(map(_locate_source, sources))
     return canonical([places, definition["transform"], definition["mode"]])
 
