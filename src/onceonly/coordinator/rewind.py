@@ -51,7 +51,7 @@ def list_undone(view: View, epoch: int) -> list[Checkpoint]:
         raise _refuse(
             view, epoch, f"Epoch {epoch} was taken back itself, or never committed.", code="epoch-not-in-force"
         )
-    published = [checkpoint for checkpoint in later if _has_published(checkpoint)]
+    published = list(filter(_has_published, later))
     if not published:
         raise _refuse(view, epoch, f"Nothing was committed after epoch {epoch}.", code="nothing-to-rewind")
     return published
@@ -69,12 +69,16 @@ def _chain_after(view: View, epoch: int) -> list[Checkpoint]:
 
 def _epoch_before(checkpoint: Checkpoint) -> int:
     """Return the epoch from which a checkpoint continues: of a rewind, the one that it goes back to."""
-    return checkpoint.epoch - 1 if checkpoint.rewinds_to is None else checkpoint.rewinds_to
+    if checkpoint.rewinds_to is not None:
+        return checkpoint.rewinds_to
+    return checkpoint.epoch - 1
 
 
 def _leads_to(view: View, chain: list[Checkpoint], epoch: int) -> bool:
     """Whether the chain ends at that epoch: a rewind may have passed it."""
-    return (_epoch_before(chain[-1]) if chain else view.head.epoch) == epoch
+    if chain:
+        return _epoch_before(chain[-1]) == epoch
+    return view.head.epoch == epoch
 
 
 def _has_published(checkpoint: Checkpoint) -> bool:
@@ -96,7 +100,10 @@ def plan_retractions(view: View, epoch: int, parts: Parts, state_id: str) -> dic
             raise _refuse(
                 view, epoch, f"Sink '{name}', which has rows of it, is no longer in the pipeline.", code="sink-removed"
             )
-        old_handles = [checkpoint.handles[name] for checkpoint in later if checkpoint.is_shown_by(name)]
+        old_handles: list[Handle] = []
+        for checkpoint in later:
+            if checkpoint.is_shown_by(name):
+                old_handles.append(checkpoint.handles[name])
         txn = Transaction(state_id, view.pipeline, name, new_epoch, 0, uuid.uuid4().hex[:12])
         live = replaceable(parts.sink(pipeline, name))
         handles[name] = dict(live.retraction(txn, old_handles, target.handles.get(name)))
@@ -107,7 +114,9 @@ def _sinks_with_rows(checkpoints: list[Checkpoint]) -> list[str]:
     """List the sinks that show rows of these checkpoints, sorted by name."""
     sinks: set[str] = set()
     for checkpoint in checkpoints:
-        sinks.update(sink for sink in checkpoint.published if checkpoint.is_shown_by(sink))
+        for sink in checkpoint.published:
+            if checkpoint.is_shown_by(sink):
+                sinks.add(sink)
     return sorted(sinks)
 
 
@@ -138,7 +147,9 @@ def _positions(view: View, epoch: int) -> list[TopicRange]:
     Topics and partitions that were first read after `epoch` begin where they began then. Without them they would count
     as new, and what has expired since would be passed over without an error.
     """
-    positions = {range_.topic: _make_empty(range_, range_.ends) for range_ in view.require(epoch).ranges}
+    positions: dict[str, TopicRange] = {}
+    for range_ in view.require(epoch).ranges:
+        positions[range_.topic] = _make_empty(range_, range_.ends)
     for checkpoint in reversed(_chain_after(view, epoch)):  # the first one that has read a partition says where
         for range_ in checkpoint.ranges:
             position = positions.get(range_.topic) or replace(range_, partitions={}, mark=None)
