@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import Any
 
 from onceonly.checkpoint.interfaces import Source
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
@@ -64,10 +65,12 @@ def interval_row(view: View, interval: Interval, action: Action, landed: Collect
             )
     if any(other.skipped is not None for other in covered):
         return None
-    ranges = list(covered[-1].ranges) if covered else []
+    ranges: list[TopicRange] = []
+    if covered:
+        ranges = list(covered[-1].ranges)
     if not ranges:
         ranges = [_range_of_gap(view, interval, range_) for range_ in latest.ranges]
-    ranges = [_make_empty(range_) if range_.topic in landed else range_ for range_ in ranges]
+    ranges = _empty_landed(ranges, landed)
     body = {
         "definition": latest.definition,
         "ranges": [range_.to_json() for range_ in ranges],
@@ -112,12 +115,20 @@ def _range_of_gap(view: View, interval: Interval, last: TopicRange) -> TopicRang
         )
     if (before.time, after.time) != (interval.start, interval.end):
         raise _refuse_interval(view, interval, *_explain_gap(before, after), code="not-a-gap")
-    end = after.offsets if after.topic_id else before.offsets
-    return range_between(last, before.topic_id, before.offsets, end)
+    if after.topic_id:
+        return range_between(last, before.topic_id, before.offsets, after.offsets)
+    return range_between(last, before.topic_id, before.offsets, before.offsets)
 
 
-def _make_empty(range_: TopicRange) -> TopicRange:
-    return replace(range_, partitions={0: (0, 0)})
+def _empty_landed(ranges: list[TopicRange], landed: Collection[str]) -> list[TopicRange]:
+    """Return the ranges, those of `landed` topics without offsets."""
+    emptied: list[TopicRange] = []
+    for range_ in ranges:
+        if range_.topic in landed:
+            emptied.append(replace(range_, partitions={0: (0, 0)}))
+        else:
+            emptied.append(range_)
+    return emptied
 
 
 def _explain_gap(before: Boundary, after: Boundary) -> tuple[str, str]:
@@ -220,10 +231,15 @@ def offsets_row(view: View, source: Source, skip: Skip) -> Row | None:
     _check_offset(view, log, skip, start)
     partitions = {**position.partitions, skip.partition: (start, skip.to)}
     left_out = mark_left_out(source, replace(position, partitions=partitions, mark=None), position)
-    ranges = [left_out if range_.topic == skip.topic else range_ for range_ in starts]
+    ranges_json: list[dict[str, Any]] = []
+    for range_ in starts:
+        if range_.topic == skip.topic:
+            ranges_json.append(left_out.to_json())
+        else:
+            ranges_json.append(range_.to_json())
     body = {
         "definition": latest.definition,
-        "ranges": [range_.to_json() for range_ in ranges],
+        "ranges": ranges_json,
         **make_offsets_action(skip).body,
     }
     return view.row(view.head.epoch + 1, Event.EMPTY, 0, owner=skip.who, body=body)
@@ -258,9 +274,12 @@ def _range_at_start(latest: Checkpoint, range_: TopicRange) -> TopicRange:
     What an aborted checkpoint pinned comes first again.
     """
     committed = latest.state is State.COMMITTED
-    positions = range_.ends if committed else range_.starts
+    positions = range_.starts
+    mark: str | None = None
+    if committed:
+        positions, mark = range_.ends, range_.mark  # the mark is that of an end
     partitions = {partition: (offset, offset) for partition, offset in positions.items()}
-    return replace(range_, partitions=partitions, mark=range_.mark if committed else None)  # it is that of an end
+    return replace(range_, partitions=partitions, mark=mark)
 
 
 def _refuse_offsets(view: View, skip: Skip, why: str, todo: str = "", *, code: str) -> InvalidPipeline:
@@ -273,5 +292,7 @@ def _describe_skip(view: View, skip: Skip) -> str:
     """Write what cannot be skipped, in the words of its source. Only topics have partitions that are named."""
     range_ = range_of(view.latest.ranges, skip.topic) if view.latest else None
     word, unit = WORDS[range_.kind if range_ else KAFKA]
-    partition = f" partition {skip.partition}" if word == WORDS[KAFKA][0] else ""
+    partition = ""
+    if word == WORDS[KAFKA][0]:
+        partition = f" partition {skip.partition}"
     return f"{word} '{skip.topic}'{partition} cannot be skipped to {unit}"
