@@ -158,7 +158,7 @@ GUARDS = [
     Mutant(
         "claimed although others have gone on without it",
         STAGE,
-        "newer = find_successor(view, checkpoint) if checkpoint.state is State.ABORTED else None",
+        "newer = find_successor(view, checkpoint)",
         "newer = None",
         "rewind-staged-again",
     ),
@@ -271,8 +271,8 @@ GUARDS = [
     Mutant(
         "the sweep reads the state first",
         SWEEP,
-        "    leftovers = list(live.leftovers(prefix)) if recent_leftovers is None else recent_leftovers\n    if leftovers:\n        view = state.view(name)  # after the list: what was claimed since cannot be in it\n",
-        "    view = state.view(name)\n    leftovers = list(live.leftovers(prefix)) if recent_leftovers is None else recent_leftovers\n    if leftovers:\n",
+        "    leftovers = recent_leftovers\n    if leftovers is None:\n        leftovers = list(live.leftovers(prefix))\n    if leftovers:\n        view = state.view(name)  # after the list: what was claimed since cannot be in it\n",
+        "    view = state.view(name)\n    leftovers = recent_leftovers\n    if leftovers is None:\n        leftovers = list(live.leftovers(prefix))\n    if leftovers:\n",
         "sweep-aborted",
     ),
     Mutant(
@@ -373,8 +373,8 @@ EDGE = [
     Mutant(
         "published is recorded beside given up",
         PUBLISH,
-        "            if sink not in now.waiting:\n                return None\n            proof =",
-        "            if sink in now.published:\n                return None\n            proof =",
+        "            if sink not in now.waiting:\n                return None\n            body: dict[str, Any] =",
+        "            if sink in now.published:\n                return None\n            body: dict[str, Any] =",
         "give-up-gone",
     ),
     Mutant(

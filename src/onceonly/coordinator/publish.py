@@ -80,12 +80,17 @@ class Publisher:
         done = view.require(epoch)
         if done.state is State.COMMITTED:  # only now: what a process leaves that dies before the end is swept later
             self.discard(done, [attempt for attempt in done.claims if attempt != done.attempt])
-            for sink in done.published if done.claims else ():
-                live = self.sink(done, sink)
-                if isinstance(live, KeepsCopies):
-                    live.release(done.transaction(sink))
-                discard_idle(self._transitions.state, live, done.pipeline)
+            if done.claims:
+                self._release(done)
         return view
+
+    def _release(self, done: Checkpoint) -> None:
+        """Remove what each published sink has kept until the end was recorded."""
+        for sink in done.published:
+            live = self.sink(done, sink)
+            if isinstance(live, KeepsCopies):
+                live.release(done.transaction(sink))
+            discard_idle(self._transitions.state, live, done.pipeline)
 
     def discard(self, checkpoint: Checkpoint, attempts: list[int], gone: Collection[str] = ()) -> dict[str, str]:
         """Remove what these attempts have staged, in every sink; rows that are kept are only made unpublishable.
@@ -115,8 +120,10 @@ class Publisher:
         if checkpoint.keeps(attempt):
             revoke(live, txn)
             return
-        is_current = attempt == checkpoint.attempt  # the recorded handles are those of the current attempt
-        live.discard(txn, checkpoint.handles.get(live.name) if is_current else None)
+        handle: Handle | None = None
+        if attempt == checkpoint.attempt:  # the recorded handles are those of the current attempt
+            handle = checkpoint.handles.get(live.name)
+        live.discard(txn, handle)
 
     # ---- one sink
 
@@ -147,8 +154,10 @@ class Publisher:
             now = view.require(epoch)
             if sink not in now.waiting:
                 return None
-            proof = {"proof": dict(outcome.proof)} if outcome.proof else {}
-            return sink_row(view, now, sink, Event.PUBLISHED, {**outcome.detail, "already": outcome.already, **proof})
+            body: dict[str, Any] = {**outcome.detail, "already": outcome.already}
+            if outcome.proof:
+                body["proof"] = dict(outcome.proof)
+            return sink_row(view, now, sink, Event.PUBLISHED, body)
 
         return self._transitions.change(view.pipeline, decide, view)
 
@@ -210,12 +219,14 @@ def _classify_error(error: Exception, checkpoint: Checkpoint, sink: str) -> Exce
 
 
 def _describe_unknown(error: Exception, checkpoint: Checkpoint, sink: str) -> OutcomeUnknown:
-    code = error.code if isinstance(error, OnceonlyError) else ""
+    code = "outcome-unknown"
+    if isinstance(error, OnceonlyError) and error.code:
+        code = error.code
     return OutcomeUnknown(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch}: whether sink '{sink}' was published is not known.",
         first_sentence(error),
         f"The decision stands and nothing was deleted. Retry: onceonly recover {checkpoint.pipeline}",
-        code=code or "outcome-unknown",
+        code=code,
     )
 
 

@@ -116,7 +116,9 @@ class Stager:
                 raise refuse_fenced(checkpoint, "it is being aborted")
             if checkpoint.state not in (State.PLANNED, State.ABORTED):
                 return None
-            newer = find_successor(view, checkpoint) if checkpoint.state is State.ABORTED else None
+            newer: int | None = None
+            if checkpoint.state is State.ABORTED:
+                newer = find_successor(view, checkpoint)
             if newer:
                 raise refuse_fenced(checkpoint, f"epoch {newer} has continued without it")
             if since is not None and checkpoint.last_seq != since:
@@ -170,7 +172,9 @@ class Stager:
         view = self._transitions.state.view(checkpoint.pipeline)
         handles: dict[str, Handle] = {}
         for name, handle in view.handles_in_force(view.require(checkpoint.replaces)).items():
-            handles[name] = {key: value for key, value in handle.items() if key != "replaces"}
+            shown = dict(handle)
+            shown.pop("replaces", None)
+            handles[name] = shown
         return handles
 
     def record(self, mine: Checkpoint, handles: Mapping[str, Any], bad: Mapping[str, Any] = NONE) -> Checkpoint:
@@ -215,8 +219,12 @@ def find_successor(view: View, aborted: Checkpoint) -> int | None:
 
     None: no other one has.
     """
-    last = view.planned_for(aborted.interval)[-1].epoch if aborted.interval else view.head.epoch
-    return last if last != aborted.epoch else None
+    last = view.head.epoch
+    if aborted.interval:
+        last = view.planned_for(aborted.interval)[-1].epoch
+    if last == aborted.epoch:
+        return None
+    return last
 
 
 def state_before(view: View, checkpoint: Checkpoint) -> Handle | None:
@@ -245,7 +253,9 @@ def _require_state(checkpoint: Checkpoint, before: Checkpoint, sink: str) -> Non
         return
     if sink in before.missing:
         raise _lost_state(checkpoint, before)
-    why = "was given up" if sink in before.given_up else f"is {before.state.value}"
+    why = f"is {before.state.value}"
+    if sink in before.given_up:
+        why = "was given up"
     raise InvalidPipeline(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch} has no state to continue from.",
         f"The state of epoch {before.epoch} {why}.",

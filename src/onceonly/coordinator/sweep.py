@@ -30,7 +30,9 @@ def sweep(
     swept: list[Transaction | PooledTransaction] = []
     errors: list[Exception] = []
     view = since if since and not since.open else state.view(name)
-    recent = None if since is None else _checkpoints_since(since, view)
+    recent: list[Checkpoint] | None = None
+    if since is not None:
+        recent = _checkpoints_since(since, view)
     for pipeline, sink in _sinks_to_sweep(view):
         try:
             swept += _sweep_sink(state, parts.sink(pipeline, sink), name, recent)
@@ -52,7 +54,9 @@ def _sweep_sink(
     yield from discard_idle(state, live, name)
     prefix = f"{state.id}-{name}"
     recent_leftovers = _list_recent_leftovers(live, prefix, recent)
-    leftovers = list(live.leftovers(prefix)) if recent_leftovers is None else recent_leftovers
+    leftovers = recent_leftovers
+    if leftovers is None:
+        leftovers = list(live.leftovers(prefix))
     if leftovers:
         view = state.view(name)  # after the list: what was claimed since cannot be in it
         for txn in leftovers:
@@ -120,8 +124,14 @@ def _is_dead(txn: Transaction, owner: Checkpoint) -> bool:
 
 def _is_unreachable(checkpoint: Checkpoint, definition: Mapping[str, Any], sink: str) -> bool:
     """Whether all that was left in the sink is permanently out of reach, by manual resolution."""
-    attempts = [number for number, under in checkpoint.claimed_under.items() if under == definition]
-    return bool(attempts) and all((number, sink) in checkpoint.gone for number in attempts)
+    was_claimed = False
+    for attempt, claimed_definition in checkpoint.claimed_under.items():
+        if claimed_definition != definition:
+            continue
+        if (attempt, sink) not in checkpoint.gone:
+            return False
+        was_claimed = True
+    return was_claimed
 
 
 def _sinks_to_sweep(view: View) -> Iterator[tuple[Pipeline, str]]:
@@ -130,7 +140,9 @@ def _sinks_to_sweep(view: View) -> Iterator[tuple[Pipeline, str]]:
     An open checkpoint may have been claimed under older definitions, whose sinks the current one no longer has.
     """
     yielded: set[str] = set()
-    checkpoints = [view.latest, *view.open] if view.latest else view.open
+    checkpoints = list(view.open)
+    if view.latest:
+        checkpoints.insert(0, view.latest)
     for checkpoint in checkpoints:
         for definition in (checkpoint.definition, *checkpoint.claimed_under.values()):
             pipeline = Pipeline.from_json(definition)
