@@ -153,19 +153,30 @@ class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable, Resolvable
         log = self._log()
         if txn.name in log:
             return History(Answer.SAME)
-        decisions = [decision for name, decision in log.items() if name.startswith(f"{txn.prefix}-")]
-        at = max(decisions, default=0)
+        at = 0
+        for name, decision in log.items():
+            if name.startswith(f"{txn.prefix}-"):
+                at = max(at, decision)
         return History(Answer.WENT_BACK, f"It shows decision {at}, and not {txn.name}", at)
 
     def proof_now(self, last: Publication) -> Publication | None:
         if not self._published.exists():
             return None
-        proven = (Transaction.parse(publication.proof["txn"] or "") for publication in (last, *last.lost))
-        prefixes = [f"{txn.prefix}-" for txn in proven if txn]
-        log = {name: at for name, at in self._log().items() if name.startswith(tuple(prefixes))}
-        name, at = max(log.items(), key=lambda entry: entry[1], default=(None, 0))
-        txn = Transaction.parse(name or "")
-        return Publication(txn.epoch if txn else 0, at, {"target": str(self.folder), "txn": name})
+        prefixes: list[str] = []
+        for publication in (last, *last.lost):
+            proven = Transaction.parse(publication.proof["txn"] or "")
+            if proven:
+                prefixes.append(f"{proven.prefix}-")
+        newest: str | None = None
+        at = 0
+        for name, decision in self._log().items():
+            if name.startswith(tuple(prefixes)) and (newest is None or decision > at):
+                newest, at = name, decision
+        epoch = 0
+        txn = Transaction.parse(newest or "")
+        if txn:
+            epoch = txn.epoch
+        return Publication(epoch, at, {"target": str(self.folder), "txn": newest})
 
     def read_staged(self, handle: Handle) -> Any:
         import pyarrow as pa
@@ -194,8 +205,12 @@ class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable, Resolvable
 
     def leftovers(self, prefix: str) -> list[Transaction]:
         names = {path.name.removesuffix(".staged.json") for path in self.folder.glob(f"{prefix}-*.staged.json")}
-        txns = [Transaction.parse(name) for name in sorted(names - self._published_names())]
-        return [txn for txn in txns if txn]
+        txns: list[Transaction] = []
+        for name in sorted(names - self._published_names()):
+            txn = Transaction.parse(name)
+            if txn:
+                txns.append(txn)
+        return txns
 
     def _publish(self, handle: Handle, decision: int, last: Publication | None = None) -> Outcome:
         """Publish the staged rows, and take out those that they replace. The folder is locked."""
@@ -220,11 +235,13 @@ class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable, Resolvable
         at, name = self._last(handle)
         if at >= decision:
             raise self._overtaken_error(handle, decision, at, name)
-        history = self.compare(last) if last else None
-        if history and history.answer is Answer.WENT_BACK:
+        if last is None:
+            return
+        history = self.compare(last)
+        if history.answer is Answer.WENT_BACK:
             what = f"sink '{self.name}': its target lacks what was published to it."
             raise TargetWentBack(what, history.why, "Bring it back.", code="target-went-back")
-        for publication in last.lost if last else ():
+        for publication in last.lost:
             if self.compare(publication).answer is Answer.SAME:
                 what = f"sink '{self.name}': its target shows epoch {publication.epoch} again."
                 raise TargetWentBack(what, "It was accepted as lost.", "Record it.", code="target-is-back")
@@ -243,8 +260,9 @@ class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable, Resolvable
         return StageAgain(f"sink '{self.name}': what is staged is damaged.", why, code="staged-rows-damaged")
 
     def _outcome(self, handle: Handle, already: bool = False) -> Outcome:
-        is_shown = handle["txn"] in self._log()  # else a person says that it was published
-        proof = {"target": str(self.folder), "txn": handle["txn"]} if is_shown else {}
+        proof: dict[str, str] = {}
+        if handle["txn"] in self._log():  # else a person says that it was published
+            proof = {"target": str(self.folder), "txn": handle["txn"]}
         return Outcome(already, {"rows": handle["rows"]}, proof)
 
     def _overtaken_error(self, handle: Handle, decision: int, at: int, name: str | None) -> StateBehind | Fenced:

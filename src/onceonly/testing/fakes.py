@@ -177,7 +177,10 @@ class FakeSource:
 
     def report(self, done: Checkpoint, state_id: str) -> None:
         range_ = offsets.range_of(done.ranges, self.topic)
-        ends = {str(p): end for p, end in range_.ends.items()} if range_ else {}
+        ends: dict[str, int] = {}
+        if range_:
+            for number, end in range_.ends.items():
+                ends[str(number)] = end
         with self._change_topic() as topic:
             reported = topic.setdefault("reported", {}).setdefault(done.pipeline, {})
             for partition, end in ends.items():
@@ -245,7 +248,9 @@ class FakeInspector(Inspector):
         with lock_folder(self._results.parent):
             severities: list[str | None] = read_json(self._results, [])
             write_json(self._results, severities[1:])
-        return severities[0] if severities else None
+        if not severities:
+            return None
+        return severities[0]
 
 
 class FakeReceipts:
@@ -309,7 +314,9 @@ def _leader_epoch(log: Mapping[str, Any], offset: int) -> int:
 def _stable_offset(log: Mapping[str, Any]) -> int:
     """Return the last stable offset of a partition: its end, unless an open transaction keeps it back."""
     end = len(log["records"])
-    return end if log["stable"] is None else min(log["stable"], end)
+    if log["stable"] is not None:
+        end = min(log["stable"], end)
+    return end
 
 
 def _find_first_at(log: Mapping[str, Any], time: datetime, latest: datetime | None, floor: int) -> FirstRecord:
