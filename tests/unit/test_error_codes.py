@@ -50,6 +50,32 @@ def codes_passed(source: Path) -> Iterator[str]:
             yield from (text for text in string_constants(value) if CODE.fullmatch(text))
 
 
+def error_classes() -> set[str]:
+    """Return the names of all subclasses of OnceonlyError that are defined in the sources, and its own."""
+    bases: dict[str, list[str]] = {}
+    for source in SOURCES:
+        for node in ast.walk(ast.parse(source.read_text())):
+            if isinstance(node, ast.ClassDef):
+                bases[node.name] = [ast.unparse(base).rpartition(".")[2] for base in node.bases]
+    classes, found_more = {"OnceonlyError"}, True
+    while found_more:
+        subclasses = {name for name, parents in bases.items() if classes & set(parents)} - classes
+        classes, found_more = classes | subclasses, bool(subclasses)
+    return classes
+
+
+def test_every_error_is_given_a_code() -> None:
+    classes, without = error_classes(), []
+    for source in SOURCES:
+        for call in ast.walk(ast.parse(source.read_text())):
+            if not isinstance(call, ast.Call) or ast.unparse(call.func).rpartition(".")[2] not in classes:
+                continue
+            has_code = len(call.args) > 3 or any(isinstance(argument, ast.Starred) for argument in call.args)
+            if not has_code and not any(keyword.arg == "code" for keyword in call.keywords):
+                without.append(f"{source.relative_to(ROOT)}:{call.lineno}")
+    assert without == []
+
+
 def test_every_code_is_explained() -> None:
     raised = {code: source for source in SOURCES for code in codes_passed(source) if not code.startswith(TEST_CODE)}
     raised |= {fault.code: Path(spark_errors.__file__) for fault in spark_errors.FAULTS}
