@@ -5,6 +5,7 @@ import pickle
 from datetime import UTC, datetime
 
 import pytest
+from codes import raises
 
 from onceonly import errors
 from onceonly.checkpoint.model import (
@@ -89,7 +90,7 @@ def test_only_the_drawn_transitions_are_legal(state, event):
     if expected := LEGAL.get((state, event)):
         assert told([*WAYS[state], event]).state is expected
     else:
-        with pytest.raises(OutcomeUnknown, match=f"says '{event.value}' after '{state.value if state else 'nothing'}'"):
+        with raises(OutcomeUnknown, "state-table-damaged"):
             told([*WAYS[state], event])
 
 
@@ -168,7 +169,7 @@ def test_names(name):
 
 @pytest.mark.parametrize("name", ["", "Flights", "2013", "_x", "by-day", "by day", "a/b", "é", "a" * 64, None, "a\n"])
 def test_names_that_would_break_an_identity_are_refused(name):
-    with pytest.raises(InvalidPipeline, match="cannot be the name of a sink") as refused:
+    with raises(InvalidPipeline, "name-invalid") as refused:
         check_name("sink", name)
     assert "Use lower-case letters" in str(refused.value)
 

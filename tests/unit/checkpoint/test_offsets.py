@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from random import Random
 
-import pytest
+from codes import raises
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -97,7 +97,7 @@ def test_a_log_that_ends_before_what_was_read_is_refused(log: TopicLog, data: st
     shorter = data.draw(st.integers(0, log.partitions[partition][1] - 1))
     start = min(log.partitions[partition][0], shorter)
     shrunk = TopicLog(log.topic, log.topic_id, {**log.partitions, partition: (start, shorter)})
-    with pytest.raises(SourceLost, match=rf"partition {partition}(.|\n)*Nothing was written"):
+    with raises(SourceLost, "source-shrank"):
         chain(beginning(log, {}), shrunk)
 
 
@@ -106,16 +106,16 @@ def test_a_partition_that_vanished_is_refused(log: TopicLog, data: st.DataObject
     assume(log.partitions)
     gone = data.draw(st.sampled_from(sorted(log.partitions)))
     rest = TopicLog(log.topic, log.topic_id, {p: span for p, span in log.partitions.items() if p != gone})
-    with pytest.raises(SourceLost, match=f"no longer has partition {gone}"):
+    with raises(SourceLost, "partition-missing"):
         chain(beginning(log, {}), rest)
 
 
 @given(LOGS)
 def test_a_topic_made_again_is_refused_even_if_it_looks_the_same(log: TopicLog) -> None:
     again = TopicLog(log.topic, "another id", log.partitions)
-    with pytest.raises(SourceLost, match="deleted and created again"):
+    with raises(SourceLost, "source-recreated"):
         chain(beginning(log, {}), again)
-    with pytest.raises(SourceLost, match="deleted and created again"):
+    with raises(SourceLost, "source-recreated"):
         check_held(beginning(log, {}), again)
 
 
@@ -130,7 +130,7 @@ def test_a_range_is_held_until_its_first_record_is_gone(log: TopicLog, data: st.
     partition = data.draw(st.sampled_from([p for p, (start, end) in log.partitions.items() if end > start]))
     start, end = log.partitions[partition]
     now = data.draw(st.integers(start + 1, end))
-    with pytest.raises(SourceLost, match=f"offsets {start} to {now - 1} no longer exist"):
+    with raises(SourceLost, "records-expired", match=f"offsets {start} to {now - 1} no longer exist"):
         check_held(range_, TopicLog(log.topic, log.topic_id, {**log.partitions, partition: (now, end)}))
 
 

@@ -458,7 +458,7 @@ def test_a_file_that_does_not_serve_is_refused(text: str, name: str, code: str, 
 
 def test_a_definition_that_is_refused_says_why_itself(tmp_path: Path) -> None:
     (tmp_path / "dag.py").write_text(DEFINITION.format("x").replace('"flights"', '"Flights!"'))
-    with pytest.raises(InvalidPipeline, match="Flights!") as refused:
+    with raises(InvalidPipeline, "option-invalid") as refused:
         pipeline_file.load(f"{tmp_path}/dag.py:x", tmp_path)
     assert refused.value.code != "pipeline-file-broken"
 

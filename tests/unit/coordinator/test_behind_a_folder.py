@@ -157,7 +157,7 @@ def test_it_begins_at_the_latest_decision_of_now(tmp_path: Path) -> None:
 def test_under_a_new_name_it_would_publish_everything_again(chain: FileChain) -> None:
     chain.run(chain.second)
     renamed = Pipeline(**{**vars(chain.second), "name": "renamed"})
-    with pytest.raises(InvalidPipeline, match="does what 'second' has done so far"):
+    with raises(InvalidPipeline, "pipeline-renamed"):
         chain.plan(renamed)
 
 
@@ -274,5 +274,5 @@ def test_what_does_not_fit_together(changes: dict[str, Any], why: str) -> None:
 
 @pytest.mark.parametrize("path", ["", "a b", "\0"])
 def test_a_folder_needs_a_name(path: str) -> None:
-    with pytest.raises(InvalidPipeline, match=r"is no place|cannot be a source's name"):
+    with raises(InvalidPipeline, "option-invalid"):
         FileSource(path)

@@ -127,7 +127,7 @@ def test_nothing_is_planned_of_a_table_that_was_replaced_or_restored(behind: Beh
     behind.run("run-1")
     kept = behind.table.entry(1).read_bytes()
     behind.table.entry(1).unlink()
-    with pytest.raises(SourceLost, match="table 'orders' partition 0 ends before what was already read"):
+    with raises(SourceLost, "source-shrank", match="table 'orders' partition 0 ends before what was already read"):
         behind.plan("run-2")
     behind.table.write(20)
     behind.table.write(30)
@@ -140,17 +140,17 @@ def test_nothing_is_planned_of_a_table_that_was_replaced_or_restored(behind: Beh
 def test_it_does_not_take_the_place_of_another_source(behind: Behind) -> None:
     behind.run("run-1")
     behind.pipeline = behind.define("behind", KafkaSource("other"))
-    with pytest.raises(InvalidPipeline, match="is not the pipeline that the state table has"):
+    with raises(InvalidPipeline, "pipeline-changed"):
         behind.plan("run-2")
 
 
 def test_under_a_new_name_it_would_publish_everything_again(behind: Behind) -> None:
     behind.run("run-1")
     behind.pipeline = behind.define("renamed", DeltaSource(behind.table.uri))
-    with pytest.raises(InvalidPipeline, match="does what 'behind' has done so far"):
+    with raises(InvalidPipeline, "pipeline-renamed"):
         behind.plan("run-2")
 
 
 def test_a_table_that_the_pipeline_writes_is_none_to_read() -> None:
-    with pytest.raises(InvalidPipeline, match="reads the table 'lake/a', which it writes to"):
+    with raises(InvalidPipeline, "own-output-read"):
         Pipeline(name="p", source=DeltaSource("lake/a"), transform="jobs:f", sinks=[DeltaSink("a", "lake/a")])

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from codes import raises
 from person import Person
 from unit import tables
 from unit.world import NOON, SINKS, World, minutes, values
@@ -112,7 +113,7 @@ def test_a_plan_that_is_retried_late_finds_its_checkpoint_where_it_is(world, fin
 
 def test_of_two_plans_at_once_one_is_busy(world, monkeypatch):
     meanwhile(monkeypatch, Event.PLANNED, lambda: world.plan("run-2"))
-    with pytest.raises(Busy, match="belongs to 'run-2'"):
+    with raises(Busy, "checkpoint-open", match="belongs to 'run-2'"):
         world.plan("run-1")
     assert world.events() == ["planned"]
 
@@ -122,7 +123,7 @@ def test_another_run_is_told_to_wait_while_the_owner_lives(world, staged):
     world.plan("run-1")
     if staged:
         world.stage()
-    with pytest.raises(Busy, match="blocked by unsettled epoch 1") as busy:
+    with raises(Busy, "checkpoint-open", match="blocked by unsettled epoch 1") as busy:
         world.plan("run-2")
     assert "onceonly recover flights" in busy.value.todo
     assert world.now().owner == "run-1"
@@ -211,14 +212,14 @@ def test_a_source_that_lost_what_comes_next_is_said_so_and_nothing_is_written(wo
 def test_a_pipeline_cannot_be_pointed_to_another_topic(world):
     world.run("run-1")
     world.pipeline = Pipeline.from_json({**world.pipeline.to_json(), "source": {"kind": "kafka", "topic": "trains"}})
-    with pytest.raises(InvalidPipeline, match="read topic 'flights' so far and now names 'trains'"):
+    with raises(InvalidPipeline, "pipeline-changed"):
         world.plan("run-2")
 
 
 def test_a_pipeline_cannot_change_its_mode(world):
     world.run("run-1")
     world.pipeline = Pipeline.from_json({**world.pipeline.to_json(), "mode": "interval"})
-    with pytest.raises(InvalidPipeline, match="ran in chained mode so far"):
+    with raises(InvalidPipeline, "pipeline-changed"):
         world.plan("run-2", minutes(0, 10))
 
 
@@ -244,7 +245,7 @@ def test_a_committed_interval_run_again_is_no_work(hourly):
 @pytest.mark.parametrize("overlapping", [minutes(5, 15), minutes(2, 3), minutes(0, 20)])
 def test_an_interval_that_overlaps_a_pinned_one_is_refused(hourly, overlapping):
     hourly.run("run-1", minutes(0, 10))
-    with pytest.raises(InvalidPipeline, match=r"overlaps one that is pinned") as refused:
+    with raises(InvalidPipeline, "interval-overlaps") as refused:
         hourly.plan("run-2", overlapping)
     assert "Epoch 1 covers [2013-01-01T12:00:00Z, 2013-01-01T12:10:00Z) and is committed" in str(refused.value)
     assert hourly.now(2) is None
@@ -277,7 +278,7 @@ def test_a_partition_that_vanished_between_two_intervals_is_said_so(hourly):
     hourly.put(3, 12, partition=1)
     hourly.run("run-1", minutes(0, 10))
     hourly.source.drop(1)
-    with pytest.raises(SourceLost, match="no longer has partition 1"):
+    with raises(SourceLost, "partition-missing", match="no longer has partition 1"):
         hourly.plan("run-2", minutes(10, 20))
     assert hourly.now(2) is None
 
@@ -285,7 +286,7 @@ def test_a_partition_that_vanished_between_two_intervals_is_said_so(hourly):
 def test_a_log_that_ends_before_a_pinned_boundary_is_not_taken_for_an_empty_interval(hourly):
     hourly.run("run-1", minutes(0, 10))
     hourly.source.hold(0, 5)  # as after an unclean leader election
-    with pytest.raises(SourceLost, match="shorter than what was already pinned"):
+    with raises(SourceLost, "source-shrank"):
         hourly.plan("run-2", minutes(10, 20))
     assert hourly.now(2) is None
 
@@ -323,13 +324,13 @@ def test_an_interval_that_cannot_be_is_refused(hourly, interval, message):
 
 
 def test_an_interval_for_a_chained_pipeline_is_refused(world):
-    with pytest.raises(InvalidPipeline, match="a pipeline in chained mode takes no interval"):
+    with raises(InvalidPipeline, "mode-mismatch"):
         world.plan("run-1", minutes(0, 10))
 
 
 def test_an_interval_whose_records_retention_has_taken_is_not_green_and_empty(hourly):
     hourly.source.expire(0, 15)
-    with pytest.raises(SourceLost, match="starts at offset 15: retention has removed"):
+    with raises(SourceLost, "records-expired", match="starts at offset 15: retention has removed"):
         hourly.plan("run-1", minutes(0, 10))
     assert hourly.now(1) is None
 
@@ -337,7 +338,7 @@ def test_an_interval_whose_records_retention_has_taken_is_not_green_and_empty(ho
 def test_a_pinned_interval_of_which_retention_took_a_part_is_said_so(hourly):
     hourly.plan("run-1", minutes(0, 10))
     hourly.source.expire(0, 5)
-    with pytest.raises(SourceLost, match="offsets 0 to 4 no longer exist"):
+    with raises(SourceLost, "records-expired", match="offsets 0 to 4 no longer exist"):
         hourly.stage()
     assert leftovers(hourly) == []
 
@@ -365,7 +366,7 @@ def test_two_stage_processes_at_once_never_share_an_attempt(world, monkeypatch):
 def test_a_process_that_was_overtaken_while_it_wrote_removes_its_own_output_only(world, monkeypatch):
     world.plan()
     meanwhile(monkeypatch, Event.STAGED, world.stage)  # a second try, by Airflow or YARN
-    with pytest.raises(Fenced, match="attempt 2 is current and this was attempt 1"):
+    with raises(Fenced, "ownership-lost", match="attempt 2 is current and this was attempt 1"):
         world.stage()
     current = world.now()
     assert (current.state, current.attempt) == (State.STAGED, 2)
@@ -386,7 +387,7 @@ def test_a_zombie_that_finishes_while_the_next_attempt_is_at_work_is_fenced(worl
                 world.coordinator.stage("flights", 1, killed)
         return world.parts.produce(checkpoint)
 
-    with pytest.raises(Fenced, match="attempt 2 is current and this was attempt 1"):
+    with raises(Fenced, "ownership-lost", match="attempt 2 is current and this was attempt 1"):
         world.coordinator.stage("flights", 1, slow)
     assert (world.now().state, world.now().attempt, leftovers(world)) == (State.PLANNED, 2, [])
 
@@ -409,7 +410,7 @@ def test_a_zombie_that_finishes_writing_after_the_commit_changes_nothing(world):
 def test_a_checkpoint_aborted_while_it_was_staged_is_not_staged(world, monkeypatch):
     world.plan()
     meanwhile(monkeypatch, Event.STAGED, world.abort)
-    with pytest.raises(Fenced, match="It is aborted"):
+    with raises(Fenced, "ownership-lost"):
         world.stage()
     assert (world.now().state, leftovers(world)) == (State.ABORTED, [])
 
@@ -418,9 +419,9 @@ def test_an_owner_that_was_taken_over_may_not_stage_or_abort(world):
     world.plan("run-1")
     world.ended.add("run-1")
     world.plan("run-2")
-    with pytest.raises(Fenced, match="'run-2' has taken it over"):
+    with raises(Fenced, "ownership-lost", match="'run-2' has taken it over"):
         world.stage(owner="run-1")
-    with pytest.raises(Fenced, match="'run-2' has taken it over"):
+    with raises(Fenced, "ownership-lost", match="'run-2' has taken it over"):
         world.abort(owner="run-1")
     assert (world.now().state, world.now().attempt) == (State.PLANNED, 0)
 
@@ -435,7 +436,7 @@ def test_a_process_that_begins_late_takes_nothing_over(world, first):
     since = world.plan().last_seq
     first(world)
     before = world.now()
-    with pytest.raises(Fenced, match="it has changed since"):
+    with raises(Fenced, "ownership-lost"):
         world.coordinator.stage("flights", 1, world.parts.produce, since=since)
     assert (world.now(), leftovers(world)) == (before, [])
     assert world.coordinator.stage("flights", 1, world.parts.produce, since=before.last_seq).state is State.STAGED
@@ -460,7 +461,7 @@ def test_a_sink_that_fails_to_stage_leaves_nothing_of_the_others(world):
 
 def test_outputs_that_are_not_the_sinks_are_refused(world):
     world.plan()
-    with pytest.raises(InvalidPipeline, match=r"It returned \['lake', 'late'\] and the sinks are \['files', 'lake'\]"):
+    with raises(InvalidPipeline, "transform-result-invalid"):
         world.coordinator.stage("flights", 1, lambda checkpoint: {"lake": [], "late": []})
 
 
@@ -472,7 +473,7 @@ def test_records_that_vanish_while_they_are_read_are_noticed(world):
         world.source.expire(0, 2)
         return rows
 
-    with pytest.raises(SourceLost, match="offsets 0 to 1 no longer exist"):
+    with raises(SourceLost, "records-expired", match="offsets 0 to 1 no longer exist"):
         world.coordinator.stage("flights", 1, slow)
     assert leftovers(world) == []
 
@@ -489,7 +490,7 @@ def test_what_is_staged_is_kept_when_recording_it_has_an_unknown_outcome(world, 
 
 def test_an_epoch_that_was_never_planned_is_refused(world):
     for act in (world.stage, world.commit, world.abort):
-        with pytest.raises(InvalidPipeline, match="flights has no epoch 9"):
+        with raises(InvalidPipeline, "no-such-epoch", match="flights has no epoch 9"):
             act(9)
 
 
@@ -528,10 +529,10 @@ def test_committing_one_checkpoint_does_not_decide_another(hourly):
 
 def test_what_is_not_staged_is_not_committed(world):
     world.plan()
-    with pytest.raises(NotCommitted, match="It is planned, not staged"):
+    with raises(NotCommitted, "not-staged"):
         world.commit()
     world.abort()
-    with pytest.raises(NotCommitted, match=r"It is aborted, not staged \(told to\)"):
+    with raises(NotCommitted, "not-staged"):
         world.commit()
     assert values(world.lake) == []
 
@@ -540,7 +541,7 @@ def test_a_commit_that_an_abort_came_before_publishes_nothing(world, monkeypatch
     world.plan()
     world.stage()
     meanwhile(monkeypatch, Event.COMMITTING, world.abort)
-    with pytest.raises(NotCommitted, match="It is aborted"):
+    with raises(NotCommitted, "not-staged"):
         world.commit()
     assert (world.now().state, values(world.lake), leftovers(world)) == (State.ABORTED, [], [])
 
@@ -549,7 +550,7 @@ def test_an_abort_that_a_commit_came_before_touches_nothing(world, monkeypatch):
     world.plan()
     world.stage()
     meanwhile(monkeypatch, Event.ABORTING, world.commit)
-    with pytest.raises(Fenced, match="the decision to publish it is made"):
+    with raises(Fenced, "ownership-lost"):
         world.abort()
     assert (world.now().state, values(world.lake)) == (State.COMMITTED, [0, 1, 2, 3, 4])
 
@@ -560,7 +561,7 @@ def test_an_abort_after_the_decision_is_refused_also_while_a_sink_is_down(world)
     world.lake.fail("commit", "before")
     with pytest.raises(OutcomeUnknown):
         world.commit()
-    with pytest.raises(Fenced, match="the decision to publish it is made"):
+    with raises(Fenced, "ownership-lost"):
         world.abort()
     world.commit()
     assert values(world.lake) == values(world.files) == [0, 1, 2, 3, 4]
@@ -593,7 +594,7 @@ def test_later_decision_waits_for_sinks_earlier_one(hourly):
     """What the earlier publication meets, the later one would meet after its decision."""
     hourly.staged(2)
     hourly.lake.fail("commit", "before", "before")
-    with pytest.raises(OutcomeUnknown, match="epoch 1: whether sink 'lake' was published is not known"):
+    with raises(OutcomeUnknown, "outcome-unknown", match="epoch 1: whether sink 'lake' was published is not known"):
         hourly.commit(1)
     with pytest.raises(NotCommitted) as waits:
         hourly.commit(2)
@@ -633,7 +634,7 @@ def test_an_answer_that_was_lost_is_not_published_twice(world):
     world.plan()
     world.stage()
     world.lake.fail("commit", "after")
-    with pytest.raises(OutcomeUnknown, match="ConnectionError"):
+    with raises(OutcomeUnknown, "outcome-unknown"):
         world.commit()
     done = world.commit()
     assert values(world.lake) == [0, 1, 2, 3, 4]
@@ -644,7 +645,7 @@ def test_the_first_error_is_raised_after_the_other_sinks_were_published(world):
     world.plan()
     world.stage()
     world.lake.fail("commit", "refused")
-    with pytest.raises(CannotPublish, match="sink 'lake' refuses"):
+    with raises(CannotPublish, "test-refused"):
         world.commit()
     assert (values(world.lake), values(world.files)) == ([], [0, 1, 2, 3, 4])
 
@@ -760,7 +761,7 @@ def test_what_was_judged_is_recorded_only_while_it_is_in_doubt(world, monkeypatc
         return judged(self, handle, committed)
 
     monkeypatch.setattr(FakeSink, "resolve_handle", after_another)
-    with pytest.raises(InvalidPipeline, match=r"resolved as committed by bob \(I was first\)") as refused:
+    with raises(InvalidPipeline, "seen-outdated") as refused:
         Person(world.coordinator).resolve_doubt("flights", 1, "lake", False, "ann", "I was slow")
     assert (refused.value.code, asked) == ("seen-outdated", [False, True])
     assert world.now().state is State.COMMITTED
@@ -794,7 +795,7 @@ def test_nobody_can_judge_what_is_not_in_doubt(world):
     with pytest.raises(CannotPublish):
         world.commit()
     before = world.events()
-    with pytest.raises(InvalidPipeline, match="not in doubt"):
+    with raises(InvalidPipeline, "sink-not-in-doubt"):
         Person(world.coordinator).resolve_doubt("flights", 1, "lake", True, "ann", "I feel so")
     assert world.events() == before
 
@@ -815,7 +816,7 @@ def test_a_sink_that_has_the_rows_after_all_is_not_given_up(world):
 def test_only_what_waits_for_a_sink_can_be_given_up(world, sink):
     world.plan()
     world.stage()
-    with pytest.raises(InvalidPipeline, match="is not waiting to be published"):
+    with raises(InvalidPipeline, "sink-not-waiting"):
         Person(world.coordinator).give_up("flights", 1, sink, "ann", "no reason")
     assert world.now().state is State.STAGED
 
@@ -869,7 +870,7 @@ def test_recovery_tries_everything_and_then_raises_the_first_error(hourly):
     hourly.staged(3)
     hourly.ended.update({"run-1", "run-2", "run-3"})
     hourly.lake.fail("commit", *["refused"] * 9)
-    with pytest.raises(CannotPublish, match="--give-up lake"):
+    with raises(CannotPublish, "test-refused", match="--give-up lake"):
         hourly.recover()
     assert values(hourly.files) == list(range(10))
     assert [hourly.now(epoch).state for epoch in (1, 2, 3)] == [State.COMMITTING, State.STAGED, State.STAGED]

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise, permutations
 
 import pytest
+from codes import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.world import NOON, World, minutes, values
@@ -67,7 +68,7 @@ def test_end_of_the_log_is_the_last_boundary(hourly):
 def test_transaction_behind_the_record_is_waited_for(hourly):
     hourly.source.hold(0, 6)
     hourly.put(7)
-    with pytest.raises(Busy, match="open since offset 6"):
+    with raises(Busy, "open-transaction", match="open since offset 6"):
         hourly.plan("run-1", minutes(0, 10))
 
 
@@ -90,7 +91,7 @@ def test_only_the_record_of_the_future_is_left(hourly):
     """Retention keeps it: nothing shows that records of this interval were not removed before it."""
     hourly.source.expire(0, 5)
     hourly.put(7, 8)
-    with pytest.raises(SourceLost, match="starts at offset 5"):
+    with raises(SourceLost, "records-expired", match="starts at offset 5"):
         hourly.plan("run-1", minutes(5, 10))
 
 

@@ -5,6 +5,7 @@ import threading
 from dataclasses import replace
 
 import pytest
+from codes import raises
 from patience import PATIENCE
 from person import Person
 from unit.world import World, minutes, values
@@ -67,7 +68,7 @@ def holding(tmp_path) -> Gated:
 
 def test_nothing_is_decided_without_a_verdict(world):
     world.staged_with()
-    with pytest.raises(NotCommitted, match="there is no verdict"):
+    with raises(NotCommitted, "verdict-missing"):
         world.commit()
     assert world.now().state is State.STAGED
     assert values(world.lake) == []
@@ -83,7 +84,7 @@ def test_what_passes_or_warns_is_published(world, found, outcome):
 
 def test_what_failed_is_not_published(world):
     world.failed()
-    with pytest.raises(GateFailed, match=r"sink 'files': a fake check \(critical\)"):
+    with raises(GateFailed, "gate-failed"):
         world.commit()
     assert values(world.lake) == []
 
@@ -94,7 +95,7 @@ def test_a_verdict_does_not_outlive_its_attempt(world):
     world.abort()
     world.stage()
     assert world.now().verdict is None
-    with pytest.raises(NotCommitted, match="there is no verdict"):
+    with raises(NotCommitted, "verdict-missing"):
         world.commit()
     world.finds("critical")
     assert world.gate().verdict["outcome"] == "failed"
@@ -162,7 +163,7 @@ def test_a_verdict_on_rows_that_were_staged_again_meanwhile_is_not_recorded(worl
         return found
 
     monkeypatch.setattr(inspector, "examine", slowly)
-    with pytest.raises(Fenced, match="attempt 2 is current and attempt 1 was examined"):
+    with raises(Fenced, "ownership-lost", match="attempt 2 is current and attempt 1 was examined"):
         world.gate()
     assert world.now().verdict is None
 
@@ -181,7 +182,7 @@ def test_a_look_that_trips_over_an_abort_says_so(world, monkeypatch):
 
 def test_a_look_that_fails_is_no_verdict(world):
     world.staged_with("error", None)
-    with pytest.raises(NotCommitted, match="its gate could not examine"):
+    with raises(NotCommitted, "gate-not-run"):
         world.gate()
     assert world.now().verdict is None
     assert world.gate().verdict["outcome"] == "passed"
@@ -189,11 +190,11 @@ def test_a_look_that_fails_is_no_verdict(world):
 
 def test_there_is_nothing_to_look_at_before_it_is_staged_or_after_an_abort(world):
     world.plan()
-    with pytest.raises(NotCommitted, match="It is planned, not staged"):
+    with raises(NotCommitted, "not-staged"):
         world.gate()
     world.stage()
     world.abort()
-    with pytest.raises(NotCommitted, match="It is aborted, not staged"):
+    with raises(NotCommitted, "not-staged"):
         world.gate()
 
 
@@ -229,7 +230,7 @@ def test_recovery_leaves_the_gate_to_an_owner_at_work(world):
 def test_recovery_tries_again_what_it_could_not_look_at(world):
     world.staged_with("error", None)
     world.ended = {"run-1"}
-    with pytest.raises(NotCommitted, match="could not examine"):
+    with raises(NotCommitted, "gate-not-run"):
         world.recover()
     assert world.now().state is State.STAGED
     world.recover()
@@ -251,9 +252,9 @@ def test_what_is_held_waits_for_a_person(holding):
     holding.failed()
     holding.ended = {"run-1"}
     holding.recover()
-    with pytest.raises(Fenced, match="its gate failed it and holds it"):
+    with raises(Fenced, "ownership-lost"):
         holding.abort(owner="run-1")
-    with pytest.raises(GateFailed, match="onceonly approve flights 1 --reason … --seen 4, or: onceonly abort"):
+    with raises(GateFailed, "gate-held", match="onceonly approve flights 1 --reason … --seen 4, or: onceonly abort"):
         holding.commit()
     assert holding.now().is_held
     assert holding.now().state is State.STAGED
@@ -301,14 +302,14 @@ def test_the_first_approval_counts(holding):
 
 def test_only_what_is_held_can_be_approved(world, holding, tmp_path_factory):
     world.failed()  # the same state table, on_fail='abort'
-    with pytest.raises(InvalidPipeline, match="does not wait for an approval"):
+    with raises(InvalidPipeline, "not-held"):
         Person(world.coordinator).approve("flights", 1, "ann", "please")
     other = Gated(tmp_path_factory.mktemp("other"), on_fail="hold")
     other.staged_with(None)
-    with pytest.raises(InvalidPipeline, match="its verdict: none"):
+    with raises(InvalidPipeline, "not-held"):
         Person(other.coordinator).approve("flights", 1, "ann", "please")
     other.gate()
-    with pytest.raises(InvalidPipeline, match="its verdict: passed"):
+    with raises(InvalidPipeline, "not-held"):
         Person(other.coordinator).approve("flights", 1, "ann", "please")
 
 
@@ -318,14 +319,14 @@ def test_an_approval_does_not_outlive_its_attempt(holding):
     Person(holding.coordinator).abort("flights", 1, "on second thoughts", who="ann")
     holding.stage()
     assert holding.now().approved is None
-    with pytest.raises(NotCommitted, match="no verdict"):
+    with raises(NotCommitted, "verdict-missing"):
         holding.commit()
 
 
 def test_the_next_plan_of_a_chain_says_which_command_to_give(holding):
     holding.failed()
     holding.ended = {"run-1"}
-    with pytest.raises(Busy, match=r"its gate failed it\.\nDecide: onceonly approve flights 1 --reason …"):
+    with raises(Busy, "checkpoint-open", match=r"its gate failed it\.\nDecide: onceonly approve flights 1 --reason …"):
         holding.plan("run-2")
 
 

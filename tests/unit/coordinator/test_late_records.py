@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from codes import raises
 from unit.world import World, minutes, values
 
 from onceonly.checkpoint.model import State
@@ -40,7 +41,7 @@ def test_an_interval_waits_for_a_transaction_that_holds_back_its_end(hourly):
 
 def test_an_interval_waits_for_a_transaction_that_holds_back_its_start(hourly):
     late(hourly, 5, 12)
-    with pytest.raises(Busy, match="boundary 2013-01-01T12:10:00Z"):
+    with raises(Busy, "open-transaction", match="boundary 2013-01-01T12:10:00Z"):
         hourly.plan("run-1", minutes(10, 20))
 
 
@@ -58,7 +59,7 @@ def test_an_open_transaction_above_a_pinned_neighbour_changes_nothing(hourly):
 def test_one_topic_of_several_partitions_is_enough_to_wait_for(hourly):
     hourly.put(1, 15, partition=1)
     late(hourly, 5, 12)
-    with pytest.raises(Busy, match="partition 0"):
+    with raises(Busy, "open-transaction", match="partition 0"):
         hourly.plan("run-1", minutes(0, 10))
 
 

@@ -1,6 +1,7 @@
 """Schemas that records are decoded by: what an attempt has pinned, every later one decodes by."""
 
 import pytest
+from codes import raises
 from world import World
 
 from onceonly.errors import Fenced
@@ -33,7 +34,7 @@ def test_the_first_attempt_pins_for_all(world):
 def test_an_attempt_that_was_ended_pins_nothing(world):
     late = claim(world)
     claim(world)
-    with pytest.raises(Fenced, match="has been ended"):
+    with raises(Fenced, "ownership-lost"):
         world.coordinator.pin(late, FIRST)
     assert world.now().schemas == {}
 

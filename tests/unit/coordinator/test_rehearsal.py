@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
+from codes import raises
 from person import Person
 from unit.world import World, minutes, values
 
@@ -196,14 +197,14 @@ def test_abort_that_fails_can_be_finished(world):
 def test_approval_ends_with_its_attempt(held):
     Person(held.coordinator).approve("flights", 1, "ann", "fine")
     held.lake.fail("rehearse", "again")
-    with pytest.raises(StageAgain, match="The approval by ann ended with it"):
+    with raises(StageAgain, "staged-rows-damaged"):
         held.commit()
     assert held.now().state is State.ABORTED
     assert "The approval by ann ended with it" in held.now().reason
     held.stage()
     held.parts.inspector(held.pipeline).find("critical")
     assert held.coordinator.gate("flights", 1, "run-1").is_held
-    with pytest.raises(NotCommitted, match="the gate failed"):
+    with raises(NotCommitted, "gate-held"):
         held.commit()
     Person(held.coordinator).approve("flights", 1, "bob", "fine, too")
     assert held.commit().state is State.COMMITTED
@@ -219,7 +220,7 @@ def test_staging_again_is_bounded(world):
     world.stage()
     for _ in range(3):
         world.lake.fail("rehearse", "again")
-        with pytest.raises(ActionNeeded, match=f"staged {MAX_UNFIT_ATTEMPTS + 1} times"):
+        with raises(ActionNeeded, "staged-rows-damaged", match=f"staged {MAX_UNFIT_ATTEMPTS + 1} times"):
             world.commit()
     assert world.now().state is State.STAGED
     assert world.events().count("refused") == 1
@@ -320,7 +321,7 @@ def test_attempt_without_verdict_is_not_decided(tmp_path, monkeypatch):
     stage(world)
     world.coordinator.gate("flights", 1, "run-1")
     after_rehearsal(monkeypatch, lambda: (world.abort(), world.stage()))
-    with pytest.raises(NotCommitted, match="no verdict"):
+    with raises(NotCommitted, "verdict-missing"):
         world.commit()
     assert "committing" not in world.events()
 
@@ -344,7 +345,7 @@ def test_attempt_staged_before_the_rehearsal_needs_a_verdict(tmp_path, monkeypat
         return commit(self, *arguments)
 
     monkeypatch.setattr(FakeSink, "commit", committing)
-    with pytest.raises(NotCommitted, match="no verdict"):
+    with raises(NotCommitted, "verdict-missing"):
         world.commit(2)
     assert (world.now(1).state, world.now(2).state) == (State.COMMITTED, State.STAGED)
 
@@ -367,7 +368,7 @@ def test_recovery_leaves_a_later_attempt_to_its_owner(world, monkeypatch):
 def test_abort_wins_over_rehearsal(world, monkeypatch):
     stage(world)
     after_rehearsal(monkeypatch, world.abort)
-    with pytest.raises(NotCommitted, match="aborted, not staged"):
+    with raises(NotCommitted, "not-staged"):
         world.commit()
     assert values(world.lake) == []
 

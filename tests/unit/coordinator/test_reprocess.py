@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from codes import raises
 from person import Person
 from unit.world import World, minutes, values
 
@@ -112,11 +113,11 @@ def test_a_definition_that_changed_meanwhile_is_looked_at_anew(world):
     world.abort(2)
     old = world.pipeline
     world.pipeline = replace(old, sinks=[DeltaSink("other", "other")])
-    with pytest.raises(InvalidPipeline, match="was published to"):
+    with raises(InvalidPipeline, "sink-removed"):
         again(world)
     FakeSource("trains", world.parts.folder).append(0, None)
     world.pipeline = replace(old, source=KafkaSource("trains"))
-    with pytest.raises(InvalidPipeline, match="read topic 'flights' so far"):
+    with raises(InvalidPipeline, "pipeline-changed"):
         again(world)
     assert world.now(2).state is State.ABORTED
 
@@ -142,7 +143,7 @@ def test_a_request_that_takes_over_an_aborted_one_replaces_once(world):
 def test_another_topic_does_not_take_the_place_of_this_one(world):
     FakeSource("trains", world.parts.folder).append(0, None)
     world.pipeline = replace(world.pipeline, source=KafkaSource("trains"))
-    with pytest.raises(InvalidPipeline, match="read topic 'flights' so far"):
+    with raises(InvalidPipeline, "pipeline-changed"):
         again(world)
     assert world.now(2) is None
 
@@ -196,5 +197,5 @@ def test_a_sink_says_by_itself_that_it_cannot(tmp_path):
 
     config = KafkaSink(name="late", topic="late")
     writer = KafkaWriter(config, KafkaConnection.plaintext("127.0.0.1:1"), True, str(tmp_path), tmp_path)
-    with pytest.raises(InvalidPipeline, match="sink 'late': published rows cannot be taken back"):
+    with raises(InvalidPipeline, "rows-not-retractable"):
         replaceable(writer)

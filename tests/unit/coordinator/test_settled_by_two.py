@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from codes import raises
 from unit.world import World, values
 
 from onceonly.checkpoint.model import State
@@ -43,7 +44,7 @@ def broken_by(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], obje
 
 def test_a_stage_whose_files_another_one_removes_is_fenced(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     broken_by(monkeypatch, "stage", lambda: another(world))
-    with pytest.raises(Fenced, match=r"(?s)ownership was lost.*It is aborted.*This process stops") as caught:
+    with raises(Fenced, "ownership-lost") as caught:
         world.stage()
     assert isinstance(caught.value.__cause__, FileNotFoundError), "and what it met is kept, for who looks for it"
     assert world.now().state is State.ABORTED
@@ -51,7 +52,7 @@ def test_a_stage_whose_files_another_one_removes_is_fenced(world: World, monkeyp
 
 def test_also_where_what_it_wrote_cannot_be_removed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     broken_by(monkeypatch, "stage", lambda: (another(world), broken_by(monkeypatch, "discard")))
-    with pytest.raises(Fenced, match="ownership was lost"):
+    with raises(Fenced, "ownership-lost"):
         world.stage()
 
 
@@ -72,7 +73,9 @@ def test_an_abort_that_another_one_ends_is_no_error(world: World, monkeypatch: p
 def test_an_abort_that_fails_alone_says_what_to_do(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.stage()
     broken_by(monkeypatch, "discard")
-    with pytest.raises(OutcomeUnknown, match=rf"(?s)epoch 1: not everything.*{RAW}.*onceonly recover flights"):
+    with raises(
+        OutcomeUnknown, "outcome-unknown", match=rf"(?s)epoch 1: not everything.*{RAW}.*onceonly recover flights"
+    ):
         world.abort()
     assert world.now().state is State.ABORTING
     world.recover()
@@ -87,7 +90,7 @@ def test_whatever_recovery_meets_it_says_what_to_do(world: World, monkeypatch: p
         with pytest.raises(OutcomeUnknown):
             world.abort()
     broken_by(monkeypatch, step)
-    with pytest.raises(OutcomeUnknown, match=rf"(?s){RAW}.*onceonly recover flights"):
+    with raises(OutcomeUnknown, "outcome-unknown", match=rf"(?s){RAW}.*onceonly recover flights"):
         another(world)
     world.recover()
     assert world.state.view("flights").open == []

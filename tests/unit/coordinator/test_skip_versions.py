@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from codes import raises
 from person import Person
 from unit.versions import Table
 
@@ -77,7 +78,7 @@ def reader(tmp_path: Path) -> Reader:
 
 
 def test_it_goes_on_behind_a_version_that_deletes(reader: Reader) -> None:
-    with pytest.raises(InvalidPipeline, match="version 3 does not only add rows"):
+    with raises(InvalidPipeline, "not-append-only", match="version 3 does not only add rows"):
         reader.plan("run-2")
     assert descriptions.describe_coverage(reader.skip(4)).startswith(
         "leaves out 'orders' from version 3 to 4 (skipped by ann"

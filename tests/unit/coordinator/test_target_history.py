@@ -4,6 +4,7 @@ import shutil
 from functools import partial
 
 import pytest
+from codes import raises
 from person import Person
 from unit.world import World, minutes, values
 
@@ -372,7 +373,7 @@ def test_a_target_that_may_have_gone_back_is_not_fenced(world, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(FakeSink, "compare", silent)
-        with pytest.raises(OutcomeUnknown, match="cannot be given up yet"):
+        with raises(OutcomeUnknown, "sink-not-fenced"):
             give_up()
     refused(world, give_up, error=InvalidPipeline)
     bring_back(world)
@@ -598,7 +599,7 @@ def test_an_interval_that_is_missing_is_processed_again(tmp_path):
     back_up(world)
     world.run("run-2", minutes(10, 20))
     restore(world)
-    with pytest.raises(ActionNeeded, match=r"epoch 2 .2013"):
+    with raises(ActionNeeded, "target-went-back", match=r"epoch 2 .2013"):
         world.plan("run-3", minutes(20, 30))
     assert accept(world) == [2]
     again = world.coordinator.plan(world.pipeline, "again", world.alive, minutes(10, 20), "again, 1").checkpoint

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from codes import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from person import Person
@@ -72,7 +73,7 @@ def test_records_that_expired_before_the_rewind_are_missed(tmp_path: Any, name: 
     world.run("run-2")
     Person(world.coordinator).rewind("flights", 1, "me", "again")
     topic(world, name).expire(1, 2)
-    with pytest.raises(SourceLost, match=f"topic '{name}' partition 1: offsets 0 to 1 no longer exist"):
+    with raises(SourceLost, "records-expired", match=f"topic '{name}' partition 1: offsets 0 to 1 no longer exist"):
         world.run("run-4")
 
 
@@ -87,7 +88,7 @@ def test_rewind_over_an_aborted_start_remembers_the_topic(tmp_path: Any) -> None
     world.abort(3)
     Person(world.coordinator).rewind("flights", 1, "me", "again")
     topic(world, "orders-us").expire(0, 1)
-    with pytest.raises(SourceLost, match="topic 'orders-us'"):
+    with raises(SourceLost, "records-expired"):
         world.run("run-5")
 
 
@@ -134,14 +135,14 @@ def test_partitions_that_are_added(world: World) -> None:
 def test_a_topic_that_was_created_again_is_refused(world: World) -> None:
     world.run("run-1")
     topic(world, "orders-us").recreate()
-    with pytest.raises(SourceLost, match="'orders-us' is not the one"):
+    with raises(SourceLost, "source-recreated"):
         world.plan("run-2")
 
 
 def test_a_topic_that_vanished_is_refused(world: World) -> None:
     world.run("run-1")
     (world.parts.folder / "orders-us.topic.json").unlink()
-    with pytest.raises(SourceLost, match="'orders-us' no longer has partition 0"):
+    with raises(SourceLost, "partition-missing", match="'orders-us' no longer has partition 0"):
         world.plan("run-2")
 
 
@@ -157,7 +158,7 @@ def test_a_maximum_is_of_all_topics_together(tmp_path: Any) -> None:
 
 
 def test_no_topic_of_that_name(tmp_path: Any) -> None:
-    with pytest.raises(InvalidPipeline, match=r"no topic matches 'orders-\.\*'(.|\n)*Nothing was written"):
+    with raises(InvalidPipeline, "no-topic-matches"):
         shop(tmp_path).plan()
 
 
@@ -168,7 +169,7 @@ def test_a_pattern_may_become_wider_and_not_narrower(world: World) -> None:
     world.run("run-2")
     assert 40 in values(world.lake)
     world.pipeline = Pipeline(**{**vars(world.pipeline), "source": KafkaSource(topic_pattern="orders-.*")})
-    with pytest.raises(InvalidPipeline, match=r"read topic 'orders-eu', 'orders-us', 'returns-eu' so far"):
+    with raises(InvalidPipeline, "pipeline-changed"):
         world.plan("run-3")
 
 
@@ -290,12 +291,12 @@ def test_definitions_that_do_not_fit(fields: dict[str, Any], why: str) -> None:
 
 @pytest.mark.parametrize("other", [KafkaSource("orders-eu"), KafkaSource(topic_pattern="o.*")])
 def test_no_topic_is_read_twice(world: World, other: KafkaSource) -> None:
-    with pytest.raises(InvalidPipeline, match=r"may name topics that '.*' names too"):
+    with raises(InvalidPipeline, "names-not-distinct"):
         Pipeline(**{**vars(world.pipeline), "source": [ORDERS, other]})
 
 
 def test_it_does_not_read_what_it_writes(world: World) -> None:
-    with pytest.raises(InvalidPipeline, match="matches 'orders-late', to which the pipeline writes"):
+    with raises(InvalidPipeline, "own-output-read"):
         Pipeline(**{**vars(world.pipeline), "sinks": [KafkaSink(name="late", topic="orders-late")]})
 
 
@@ -315,7 +316,7 @@ def test_forward_names_every_topic_that_matches(world: World) -> None:
     """The state table is behind: one that it does not know may have been read, and would be read again."""
     topic(world, "orders-us").append(0, (NOON, 11))
     said = Forward(3, "me", "restored", {"orders-eu": {0: 2}})
-    with pytest.raises(InvalidPipeline, match="It reads orders-us, too"):
+    with raises(InvalidPipeline, "ends-incomplete"):
         Person(world.coordinator).forward(world.pipeline, said)
     Person(world.coordinator).forward(world.pipeline, replace(said, ends={"orders-eu": {0: 2}, "orders-us": {0: 1}}))
     world.run("run-1")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from codes import raises
 from unit.world import NOON, World, values
 
 from onceonly.checkpoint.model import State
@@ -82,7 +83,7 @@ def test_what_is_held_back_at_that_time_is_waited_for(tmp_path):
     world = world_from(tmp_path, NOON + timedelta(minutes=10))
     world.source.hold(0, 5)
     world.put(5)
-    with pytest.raises(Busy, match="is not decided yet"):
+    with raises(Busy, "open-transaction"):
         world.plan("run-1")
     assert world.now() is None
 
@@ -104,7 +105,7 @@ def test_an_offset_that_the_log_does_not_have_is_refused(tmp_path, start, why):
 def test_an_offset_that_has_expired_is_refused(tmp_path):
     world = world_from(tmp_path, {0: 1})
     world.source.expire(0, 2)
-    with pytest.raises(InvalidPipeline, match="it holds the offsets 2 to 4"):
+    with raises(InvalidPipeline, "start-not-in-log", match="it holds the offsets 2 to 4"):
         world.plan("run-1")
 
 
@@ -112,12 +113,12 @@ def test_an_offset_that_has_expired_is_refused(tmp_path):
     "start", ["yesterday", "2013-01-01T12:00:00", {}, {0: -1}, {"a": 1}, {0: 1.5}, {0: True}, 7, None]
 )
 def test_what_is_no_place_in_a_topic_is_refused(start):
-    with pytest.raises(InvalidPipeline, match="start"):
+    with raises(InvalidPipeline, "option-invalid"):
         KafkaSource("flights", start=start)
 
 
 def test_an_interval_begins_at_its_time(tmp_path):
-    with pytest.raises(InvalidPipeline, match="an interval is found by its times"):
+    with raises(InvalidPipeline, "options-conflict"):
         World(tmp_path, mode="interval", source=KafkaSource("flights", start="latest"))
 
 

@@ -119,7 +119,7 @@ def test_other_writers_without_end_leave_it_open(lake: LightDelta, monkeypatch: 
         raise FileExistsError
 
     monkeypatch.setattr(Objects, "create", taken)
-    with pytest.raises(OutcomeUnknown, match="conflicted with other writers"):
+    with raises(OutcomeUnknown, "commit-unconfirmed"):
         publish(lake, handle)
 
 

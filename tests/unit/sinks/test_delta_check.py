@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 from codes import raises
 from deltalake import DeltaTable
 
@@ -39,7 +38,7 @@ def test_other_partitioning_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(InvalidPipeline, match=r"notes\.txt"):
+    with raises(InvalidPipeline, "target-unsuitable"):
         writer(tmp_path).check()
 
 

@@ -59,7 +59,7 @@ ACCOUNT = "abfss://c@a.dfs.core.windows.net/lake"
 
 def test_on_azure_somebody_has_to_say_that_its_renames_arbitrate() -> None:
     """Only who runs the account knows whether it has hierarchical namespaces."""
-    with pytest.raises(InvalidPipeline, match="without hierarchical namespaces") as error:
+    with raises(InvalidPipeline, "log-store-unsafe") as error:
         spark_append.refuse_unsafe("lake", ACCOUNT, Session)
     assert "spark.delta.logStore.abfss.impl=io.delta.storage.AzureLogStore" in error.value.todo
     for said in ("spark_delta_logStore_abfss_impl", "spark_delta_logStore_class"):

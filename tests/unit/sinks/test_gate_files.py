@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from codes import raises
 from deltalake import DeltaTable, Schema, convert_to_deltalake
 from deltalake.transaction import AddAction
 from hypothesis import given, settings
@@ -137,7 +138,7 @@ def test_what_only_spark_can_read_is_not_read_here(tmp_path):
     }
     assert filelook.batches(LocalFiles(), handle) is None
     assert filelook.batches(LocalFiles(), handle | {"format": "avro", "schema": struct(a="long")}) is None
-    with pytest.raises(InvalidPipeline, match="Only Spark can read its rows"):
+    with raises(InvalidPipeline, "no-such-column"):
         bounds.find_newest(None, "files", "day")
 
 

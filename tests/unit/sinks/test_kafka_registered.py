@@ -67,7 +67,7 @@ def test_a_spark_that_cannot_write_a_format_is_named_before_any_work(
     server.register("late-value", LATE)
     assert check(server, LATE)
     message = registered_schemas.SchemaPart("value", "protobuf", "late.proto", "", "shop.Late")
-    with pytest.raises(InvalidPipeline, match=r"PySpark 3\.5\.9"):
+    with raises(InvalidPipeline, "pyspark-unsupported", match=r"PySpark 3\.5\.9"):
         registered_schemas.check(sink(), registry(server), [message])
 
 
@@ -111,7 +111,7 @@ def test_what_is_not_compatible_is_refused(server: FakeRegistry) -> None:
 
 def test_a_registry_that_takes_nothing_new(server: FakeRegistry) -> None:
     server.modes[""] = "READONLY"
-    with pytest.raises(InvalidPipeline, match=r"42205(.|\n)*read-only(.|\n)*Nothing was written"):
+    with raises(InvalidPipeline, "registry-request-refused", match=r"42205(.|\n)*read-only(.|\n)*Nothing was written"):
         heads(server, LATE, register=True)
 
 

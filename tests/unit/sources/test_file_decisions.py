@@ -48,20 +48,22 @@ def test_it_begins_where_it_is_told(folder: Folder, start: Any, pinned: tuple[in
 
 
 def test_a_decision_that_is_not_there_is_no_start(folder: Folder) -> None:
-    with pytest.raises(InvalidPipeline, match="folder 'orders' cannot be read from partition 0 decision 5 on") as error:
+    with raises(
+        InvalidPipeline, "start-not-in-log", match="folder 'orders' cannot be read from partition 0 decision 5 on"
+    ) as error:
         folder.pin(start=5)
     assert "it holds the decisions 0 to 3" in error.value.why
 
 
 @pytest.mark.parametrize("start", [-1, True, 1.5, "yesterday", "2024-01-01T12:00:00"])
 def test_what_is_no_place_in_a_folder(folder: Folder, start: Any) -> None:
-    with pytest.raises(InvalidPipeline, match="is not a place in a folder"):
+    with raises(InvalidPipeline, "option-invalid"):
         folder.pin(start=start)
 
 
 def test_at_most_so_many_decisions(folder: Folder) -> None:
     assert folder.pin(max_decisions=2).partitions == {0: (0, 2)}
-    with pytest.raises(InvalidPipeline, match="max_decisions is 0"):
+    with raises(InvalidPipeline, "option-invalid", match="max_decisions is 0"):
         folder.pin(max_decisions=0)
 
 

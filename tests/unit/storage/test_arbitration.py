@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from threading import Lock
 
 import pytest
+from codes import raises
 
 from onceonly.storage import arbitration
 from onceonly.storage.interface import UnsuitableTarget
@@ -86,7 +87,7 @@ def test_an_object_of_somebody_else_makes_a_store_unsuitable(store: Memory) -> N
         store.objects[new] = b"tried", "another's"
         return lambda: False
 
-    with pytest.raises(UnsuitableTarget, match="0 of them were told"):
+    with raises(UnsuitableTarget, "store-not-arbitrating", match="0 of them were told"):
         arbitration.require_one_publisher(store, TARGET, begin)
 
 
@@ -100,7 +101,7 @@ def test_what_was_ended_may_not_get_its_name(store: Memory) -> None:
 
         return copy
 
-    with pytest.raises(UnsuitableTarget, match="was aborted there, and still succeeded"):
+    with raises(UnsuitableTarget, "store-not-arbitrating"):
         arbitration.require_one_publisher(store, TARGET, begin)
     assert not [uri for uri in store.objects if uri.endswith("/late")]
 
