@@ -80,7 +80,7 @@ class Recognises(Protocol):
     """A `ChecksRanges` that can mark a range which nobody reads, because a person has left it out."""
 
     def mark_left_out(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
-        """Return the range with its mark, as `marked`, whether the range can be read or not."""
+        """Return the range with its mark, as `add_mark`, whether the range can be read or not."""
 
 
 @runtime_checkable

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from onceonly.checkpoint.model import Transaction
-from onceonly.storage.own_paths import MANIFESTS, is_transaction
+from onceonly.storage.own_paths import MANIFESTS, has_transaction_name
 
 
 def parse_transaction(name: object) -> Transaction | None:
     """Return the transaction of that name; None unless Onceonly could have given every part of the name."""
-    return Transaction.parse(name) if isinstance(name, str) and is_transaction(name) else None
+    return Transaction.parse(name) if isinstance(name, str) and has_transaction_name(name) else None
 
 
 def list_transactions(folders: Iterable[str], prefix: str) -> list[Transaction]:

@@ -23,7 +23,7 @@ from onceonly.pipeline.sources import FileSource
 from onceonly.spark.file_formats import as_read
 from onceonly.storage.file_systems import read_listed
 from onceonly.storage.interface import MAX_PARALLEL_REQUESTS, FileSystem
-from onceonly.storage.own_paths import MANIFESTS, is_published
+from onceonly.storage.own_paths import MANIFESTS, has_published_name
 
 DIGEST_DIGITS = 32  # hexadecimal digits
 
@@ -127,7 +127,7 @@ def list_missing_files(file_system: FileSystem, folder: str, files: Iterable[Man
 
 
 def _select_published(names: Iterable[str]) -> list[str]:
-    return [name for name in names if is_published(f"{MANIFESTS}/{name}")]
+    return [name for name in names if has_published_name(f"{MANIFESTS}/{name}")]
 
 
 def _read_text(file_system: FileSystem, path: str, name: str) -> str:
@@ -176,7 +176,7 @@ def _parse_schema(schema: Any) -> Mapping[str, Any] | None:
 def _parse_file(fields: Mapping[str, Any], stem: str) -> ManifestFile:
     """Return the file that a manifest names. Raises ValueError: it is not one of the manifest's checkpoint."""
     path = fields["path"]
-    if not is_published(path) or not path.rpartition("/")[2].startswith(f"{stem}-"):
+    if not has_published_name(path) or not path.rpartition("/")[2].startswith(f"{stem}-"):
         raise ValueError(f"it names {str(path)[:80]!r}")
     return ManifestFile(path, int(fields["bytes"]))
 

@@ -1,7 +1,8 @@
 """The state table: one append-only Delta table per pipeline below one folder, one row per transition.
 
-A row is the next version of its pipeline's log, and nothing else is: so writing it is a compare-and-set. Of two writers
-from one view the second gets `Lost`, re-reads and decides again. Writers of different pipelines never meet.
+Each row is committed as the next version of its pipeline's Delta log, so writing it is a compare-and-set; only the
+table's own maintenance commits versions without a row. Of two writers from one view the second gets `Lost`, re-reads
+and decides again. Writers of different pipelines never meet.
 
 The cost of reading does not grow with history, nor with the number of pipelines: a pipeline's last row names the first
 rows of its open checkpoints (`Head`), the last rows are read from the log, and small files are merged.

@@ -57,9 +57,9 @@ def is_own(name: str) -> bool:
     if not is_plain(name):
         return False
     first_part, last_part = name.split("/")[0], name.rpartition("/")[2]
-    if any(is_transaction(first_part.removeprefix(prefix)) for prefix in PREFIXES) or is_published(name):
+    if any(has_transaction_name(first_part.removeprefix(prefix)) for prefix in PREFIXES) or has_published_name(name):
         return True
-    return last_part.startswith(".") and is_transaction(last_part[1:])  # a probe file in a folder of the target
+    return last_part.startswith(".") and has_transaction_name(last_part[1:])  # a probe file in a folder of the target
 
 
 def is_plain(path: object) -> bool:
@@ -67,12 +67,12 @@ def is_plain(path: object) -> bool:
     return isinstance(path, str) and "\0" not in path and not {"", ".", ".."} & set(path.split("/"))
 
 
-def is_transaction(name: object) -> bool:
+def has_transaction_name(name: object) -> bool:
     """Whether Onceonly could have given every part of the name to a transaction."""
     return isinstance(name, str) and TRANSACTION.fullmatch(name) is not None
 
 
-def is_published(path: object) -> bool:
+def has_published_name(path: object) -> bool:
     """Whether a FileSink gives such a name to a file (in partition folders) or to a manifest."""
     if not isinstance(path, str) or not is_plain(path):
         return False

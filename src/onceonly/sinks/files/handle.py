@@ -10,7 +10,7 @@ from onceonly.checkpoint.model import Handle, Transaction, replaced_handles
 from onceonly.checkpoint.transaction_names import file_stem, manifest_path, parse_transaction
 from onceonly.sinks.files.moves import StagedFile
 from onceonly.sinks.staging.handles import damaged_handle
-from onceonly.storage.own_paths import MANIFESTS, is_plain, is_published
+from onceonly.storage.own_paths import MANIFESTS, has_published_name, is_plain
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def _parse_replaced(old: Mapping[str, Any], txn: Transaction) -> Published:
     manifest, files = old["manifest"], tuple(file["final"] for file in old["files"])
     folder, _, name = str(manifest).rpartition("/")
     old_stem = name.removesuffix(".manifest")
-    is_manifest = folder == MANIFESTS and is_published(manifest)
+    is_manifest = folder == MANIFESTS and has_published_name(manifest)
     if not is_manifest or old_stem.split("-")[:2] != [txn.pipeline, txn.sink]:
         raise _InvalidHandle(f"It replaces {manifest!r}")
     for file in files:
@@ -99,5 +99,5 @@ def _parse_replaced(old: Mapping[str, Any], txn: Transaction) -> Published:
 def _check_final_name(final: object, file_stem: str) -> None:
     """Refuse a path in the target that the sink would not have given to a file of a transaction with this stem."""
     name = str(final).rpartition("/")[2]
-    if not is_published(final) or not name.startswith(f"{file_stem}-"):
+    if not has_published_name(final) or not name.startswith(f"{file_stem}-"):
         raise _InvalidHandle(f"Its file {final!r} is not named after {file_stem}")

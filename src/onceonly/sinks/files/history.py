@@ -9,7 +9,7 @@ from onceonly.checkpoint.sink import Answer, History, Publication
 from onceonly.checkpoint.transaction_names import manifest_path, parse_transaction
 from onceonly.sinks.files import manifest, moves
 from onceonly.storage.interface import FileSystem
-from onceonly.storage.own_paths import MANIFESTS, is_published
+from onceonly.storage.own_paths import MANIFESTS, has_published_name
 
 MAX_HISTORY_MANIFESTS = 64  # manifests that are read for the last decision that a folder shows
 
@@ -107,7 +107,7 @@ def _list_stream(file_system: FileSystem, target: str, path: str) -> list[str]:
     pipeline, sink, _, state = path.rpartition("/")[2].split("-")
     stream = []
     for name in file_system.list_names(f"{target}/{MANIFESTS}"):
-        if not is_published(f"{MANIFESTS}/{name}"):
+        if not has_published_name(f"{MANIFESTS}/{name}"):
             continue
         parts = name.split("-")
         if parts[:2] == [pipeline, sink] and parts[3] == state:

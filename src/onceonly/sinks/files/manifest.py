@@ -11,7 +11,7 @@ from onceonly.checkpoint.sink import Trace
 from onceonly.sinks.files import moves
 from onceonly.sinks.files.handle import FileHandle
 from onceonly.storage.interface import FileSystem
-from onceonly.storage.own_paths import MANIFESTS, is_published
+from onceonly.storage.own_paths import MANIFESTS, has_published_name
 
 Manifest = Mapping[str, Any]
 MAX_TRACE_MANIFESTS = 8  # manifests that are read for a trace
@@ -51,7 +51,7 @@ def traces(file_system: FileSystem, target: str, pipeline: str, sink: str) -> li
     """
     names_by_table: dict[str, list[str]] = {}
     for name in file_system.list_names(f"{target}/{MANIFESTS}"):
-        if is_published(f"{MANIFESTS}/{name}") and name.split("-")[:2] == [pipeline, sink]:
+        if has_published_name(f"{MANIFESTS}/{name}") and name.split("-")[:2] == [pipeline, sink]:
             names_by_table.setdefault(name.split("-")[3], []).append(name)
     traces_by_table = []
     for names in names_by_table.values():

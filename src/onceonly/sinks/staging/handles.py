@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.pipeline.shapes import Below, Count, Like, problem
-from onceonly.storage.own_paths import is_plain, is_transaction
+from onceonly.storage.own_paths import has_transaction_name, is_plain
 
 PART = "[0-9A-Za-z_]+"
 TXN = Annotated[str, Like(f"{PART}(-{PART}){{2}}-[0-9]+-[0-9]+-{PART}")]
@@ -185,7 +185,11 @@ def check_new_handle(sink: str, shape: Any, handle: Any) -> None:
 
 def check_folder(sink: str, folder: object, prefix: str = "") -> None:
     """Refuse a handle whose folder is not that of a transaction, after this prefix of the name."""
-    if not isinstance(folder, str) or not folder.startswith(prefix) or not is_transaction(folder.removeprefix(prefix)):
+    if (
+        not isinstance(folder, str)
+        or not folder.startswith(prefix)
+        or not has_transaction_name(folder.removeprefix(prefix))
+    ):
         raise damaged_handle(sink, f"Its folder is {folder!r}.")
 
 

@@ -13,7 +13,7 @@ from onceonly.sinks.state import runs
 from onceonly.sinks.state.runs import Run
 from onceonly.storage.folders import Folders
 from onceonly.storage.local import LocalFiles
-from onceonly.storage.own_paths import is_transaction
+from onceonly.storage.own_paths import has_transaction_name
 from onceonly.storage.paths import local_path
 
 DONE = "_published"  # marks the folder of a published transaction
@@ -69,7 +69,7 @@ def list_published(folders: Folders, txns: Iterable[Transaction]) -> list[tuple[
 
 def _list_newest_published(folders: Folders, prefix: str) -> list[tuple[int, Transaction]]:
     """List the published transactions of the newest epochs: a pipeline with state decides them in order."""
-    txns = [txn for txn in list_transactions(folders.list_names(), prefix) if is_transaction(txn.name)]
+    txns = [txn for txn in list_transactions(folders.list_names(), prefix) if has_transaction_name(txn.name)]
     return list_published(folders, sorted(txns, key=lambda txn: txn.epoch)[-MAX_TRANSACTIONS_READ:])
 
 
