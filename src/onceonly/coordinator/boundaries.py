@@ -98,12 +98,17 @@ class Pins:
         """
         if not self.interval:
             return self._find_previous(view)
-        marked = [range_ for range_ in self._neighbours if range_.mark is not None]
+        marked = []
+        for range_ in self._neighbours:
+            if range_.mark is not None:
+                marked.append(range_)
         return max(marked, key=lambda range_: sum(range_.ends.values()), default=None)
 
     def _find_previous(self, view: View) -> TopicRange | None:
         """Find the range at whose end a chain continues; None: it begins, or there are intervals."""
-        return None if self.interval else self._find_latest(view)
+        if self.interval:
+            return None
+        return self._find_latest(view)
 
     def _find_latest(self, view: View) -> TopicRange | None:
         """Find what the last checkpoint has pinned of this topic; None: nothing."""
@@ -117,7 +122,9 @@ class Pins:
             offsets.same_topic(rows.table_id, self.log, "what it reads")
             if rows.version is not None and rows.version >= end:
                 raise _refuse_shrunk_table(self.log, rows.version)
-        return self._range_of_versions(landed, end) if self.interval else self._range_up_to(view, landed)
+        if self.interval:
+            return self._range_of_versions(landed, end)
+        return self._range_up_to(view, landed)
 
     def _range_of_versions(self, landed: tuple[RowLocation, ...], end: int) -> TopicRange:
         """Return the versions that have published the interval, one in each partition.
@@ -131,7 +138,10 @@ class Pins:
         for rows in landed:
             if not rows.files:
                 continue
-            partitions[len(folders)] = (0, end) if rows.version is None else (rows.version, rows.version + 1)
+            versions = (0, end)
+            if rows.version is not None:
+                versions = (rows.version, rows.version + 1)
+            partitions[len(folders)] = versions
             folders.append((rows.folder, rows.files))
         partitions = partitions or {0: (end, end)}
         return TopicRange(self.log.topic, self.log.topic_id, partitions, self.log.kind, folders=tuple(folders))
@@ -154,11 +164,21 @@ class Pins:
     def _range_of_chain(self, view: View) -> TopicRange:
         previous = self._find_previous(view)
         if previous is None:
-            # A topic that appears later is read from its earliest record on, wherever the pipeline began.
-            return offsets.beginning(self.log, {} if view.latest else self._starts())
-        if any(self.log.partitions.get(p, (0, 0))[1] < end for p, end in previous.ends.items()):
+            if view.latest:
+                # A topic that appears later is read from its earliest record on, wherever the pipeline began.
+                return offsets.beginning(self.log, {})
+            return offsets.beginning(self.log, self._starts())
+        if self._log_ends_before(previous.ends):
             self._log = None  # the checkpoint may be younger than our look at the log
         return offsets.chain(previous, self.log)
+
+    def _log_ends_before(self, ends: Offsets) -> bool:
+        """Whether the log ends before one of these offsets, as of the last look at it."""
+        for partition, end in ends.items():
+            _, log_end = self.log.partitions.get(partition, (0, 0))
+            if log_end < end:
+                return True
+        return False
 
     def _starts(self) -> Offsets:
         """Return where the first checkpoint begins, by partition; one that is not named begins at the log's start."""
@@ -172,7 +192,7 @@ class Pins:
         time = datetime.fromisoformat(start).astimezone(UTC)
         records = self._look_up(time, {})
         self._refuse_held(time, records, None)
-        return {partition: record.offset for partition, record in records.items()}
+        return _offsets_of_records(records)
 
     def _require_held(self, chosen: Offsets) -> Offsets:
         """Return these offsets, if the log holds each of them, or ends there.
@@ -199,7 +219,9 @@ class Pins:
 
     def _range_of_interval(self, view: View, interval: Interval) -> TopicRange:
         latest = self._find_latest(view)
-        self._neighbours = [latest] if latest else []
+        self._neighbours = []
+        if latest:
+            self._neighbours.append(latest)
         start = self._find_boundary(view, interval.start, None)
         end = self._find_boundary(view, interval.end, start)
         ahead = self._count_ahead(interval.end, start, end)
@@ -211,21 +233,27 @@ class Pins:
 
     def _find_boundary(self, view: View, time: datetime, floor: Offsets | None) -> Offsets:
         """Find the offsets of `time`: as pinned, else looked up and put between the pinned neighbours."""
-        before, after = (self._complete_boundary(boundary) for boundary in view.boundaries(time, self.config.topic))
-        neighbours = [boundary for boundary in (before, after) if boundary]
-        self._neighbours += [boundary.pinned for boundary in neighbours if boundary.pinned]
+        pinned_before, pinned_after = view.boundaries(time, self.config.topic)
+        before, after = self._complete_boundary(pinned_before), self._complete_boundary(pinned_after)
+        neighbours = []
+        for boundary in (before, after):
+            if boundary:
+                neighbours.append(boundary)
+            if boundary and boundary.pinned:
+                self._neighbours.append(boundary.pinned)
         for neighbour in sorted(neighbours, key=_is_of_new_topic):
             if not _is_of_new_topic(neighbour):
                 offsets.same_topic(neighbour.topic_id, self.log, "an earlier interval")
                 self._refuse_shorter(neighbour)
             if neighbour.time == time:
                 return neighbour.offsets
-        low = floor if floor is not None else _offsets_of(before)
+        low = floor
+        if low is None:
+            low = _offsets_of(before)
         records = self._look_up(time, low or {})
         self._refuse_lost(time, records, low or {})
         self._refuse_held(time, records, _offsets_of(after))
-        found_offsets = {partition: record.offset for partition, record in records.items()}
-        return offsets.clamp(found_offsets, low, _offsets_of(after))
+        return offsets.clamp(_offsets_of_records(records), low, _offsets_of(after))
 
     def _complete_boundary(self, pinned: Boundary | None) -> Boundary | None:
         """Return a pinned boundary with the offsets of a topic that appeared after it was pinned.
@@ -234,7 +262,8 @@ class Pins:
         """
         if pinned is None or pinned.topic_id:
             return pinned
-        return Boundary(pinned.time, "", {partition: start for partition, (start, _) in self.log.partitions.items()})
+        starts = {partition: start for partition, (start, _) in self.log.partitions.items()}
+        return Boundary(pinned.time, "", starts)
 
     def _look_up(self, time: datetime, floor: Offsets) -> Mapping[int, FirstRecord]:
         """Return the source's first record at or after `time` in each partition. For `floor` see `Source.offsets_at`.
@@ -252,7 +281,11 @@ class Pins:
     def _count_ahead(self, time: datetime, start: Offsets, end: Offsets) -> int:
         """Count the records of the range that its end passed over; 0 where a neighbour has pinned the end before."""
         answer = self._answers.get((time, tuple(sorted(start.items()))), {})
-        return sum(record.ahead for p, record in answer.items() if end.get(p) == record.offset)
+        ahead = 0
+        for partition, record in answer.items():
+            if end.get(partition) == record.offset:
+                ahead += record.ahead
+        return ahead
 
     def _refuse_shorter(self, pinned: Boundary) -> None:
         """Refuse a log that ends before a pinned boundary: it has lost records of this interval or of others."""
@@ -326,7 +359,9 @@ def count_ahead(source: Source, floor: Offsets, now: datetime) -> int | None:
 
 def mark_left_out(source: Source, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
     """Return a range of which nothing is going to be read, with what the source adds to it."""
-    return source.mark_left_out(range_, previous) if isinstance(source, Recognises) else range_
+    if isinstance(source, Recognises):
+        return source.mark_left_out(range_, previous)
+    return range_
 
 
 def _is_of_new_topic(boundary: Boundary) -> bool:
@@ -340,6 +375,10 @@ def _refuse_shrunk_table(log: TopicLog, version: int) -> SourceLost:
         offsets.restore(log),
         code="source-shrank",
     )
+
+
+def _offsets_of_records(records: Mapping[int, FirstRecord]) -> Offsets:
+    return {partition: record.offset for partition, record in records.items()}
 
 
 def _offsets_of(boundary: Boundary | None) -> Offsets | None:
