@@ -16,6 +16,7 @@ from onceonly.checkpoint import offsets
 from onceonly.checkpoint.interfaces import Source
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval, Ranges
+from onceonly.checkpoint.sink import RowLocation
 from onceonly.coordinator.boundaries import SKEW, Pins
 from onceonly.coordinator.messages import how_to_settle, refuse_held_up
 from onceonly.coordinator.upstream import Barrier
@@ -49,7 +50,9 @@ class Cut:
 
         It is found once, before anything is asked of the tables.
         """
-        return self._find_barrier() if self._find_barrier else NO_BARRIER
+        if self._find_barrier is None:
+            return NO_BARRIER
+        return self._find_barrier()
 
     def ranges(self, view: View) -> Ranges:
         """Return the ranges to pin, given what `view` shows as pinned; they may be empty.
@@ -64,10 +67,16 @@ class Cut:
             _check_follows(self._pipeline, view.latest, self.interval)
             _check_grace(self._pipeline, self.interval, self._now)
         tables = self.barrier.tables
-        ranges = tuple(self._pins_of(topic).range(view, tables.get(topic)) for topic in self._topics(view.latest))
+        uncapped = []
+        for topic in self._topics(view.latest):
+            uncapped.append(self._pins_of(topic).range(view, tables.get(topic)))
+        ranges = tuple(uncapped)
         for source in self._pipeline.sources:
             ranges = self._cap(ranges, source)
-        return tuple(self._pins_of(range_.topic).add_mark(range_, view) for range_ in ranges)
+        marked = []
+        for range_ in ranges:
+            marked.append(self._pins_of(range_.topic).add_mark(range_, view))
+        return tuple(marked)
 
     def has_records(self, ranges: Ranges) -> bool:
         """Whether there is something to read in one of the ranges.
@@ -87,9 +96,11 @@ class Cut:
         capped = _cap_source(ranges, source)
         if capped == ranges or self.interval or not self._pipeline.gate or self.has_records(capped):
             return capped
-        from_records = tuple(self._pins_of(range_.topic).from_first_record(range_) for range_ in ranges)
+        from_records = []
+        for range_ in ranges:
+            from_records.append(self._pins_of(range_.topic).from_first_record(range_))
         extended = []
-        for range_, capped_range in zip(ranges, _cap_source(from_records, source), strict=True):
+        for range_, capped_range in zip(ranges, _cap_source(tuple(from_records), source), strict=True):
             partitions = {p: (range_.starts[p], end) for p, end in capped_range.ends.items()}
             extended.append(replace(capped_range, partitions=partitions))
         return tuple(extended)
@@ -109,17 +120,21 @@ class Cut:
         """
         open_transactions = []
         for pins in self._pins.values():
-            open_transactions += [(pins, transaction) for transaction in pins.await_transactions()]
+            for transaction in pins.await_transactions():
+                open_transactions.append((pins, transaction))
+        held_offsets = 0
         for pins, transaction in open_transactions:
             if transaction.hides_others or transaction.is_overdue:
                 raise refuse_held_up(self._pipeline.name, pins.log, transaction)
-        return sum(transaction.held_offsets for _, transaction in open_transactions)
+            held_offsets += transaction.held_offsets
+        return held_offsets
 
     def _topics(self, latest: Checkpoint | None) -> list[str]:
         """List the topics that exist, and those that were read: a vanished one is missed by its own look at the log."""
         topics = list(self._sources)
         if latest:
-            topics += [range_.topic for range_ in latest.ranges]
+            for range_ in latest.ranges:
+                topics.append(range_.topic)
         return list(dict.fromkeys(topics))
 
     def _pins_of(self, topic: str) -> Pins:
@@ -135,7 +150,10 @@ class Cut:
         """Return what the row records: the ranges, and on which checkpoints of other pipelines they stand."""
         body: dict[str, Any] = {"ranges": [range_.to_json() for range_ in ranges]}
         if self.barrier.epochs:
-            body["after"] = {name: list(epochs) for name, epochs in self.barrier.epochs.items()}
+            after: dict[str, list[int]] = {}
+            for name, epochs in self.barrier.epochs.items():
+                after[name] = list(epochs)
+            body["after"] = after
         return body
 
     def has_moved(self, checkpoint: Checkpoint) -> bool:
@@ -150,7 +168,9 @@ class Cut:
 
         Where other pipelines wrote it, it is read as it is now. Nobody shares boundaries with those.
         """
-        tables = self.barrier.tables if self.interval else {}
+        tables: Mapping[str, tuple[RowLocation, ...]] = {}
+        if self.interval:
+            tables = self.barrier.tables
         ranges = []
         for range_ in checkpoint.ranges:
             if range_.topic in tables:
@@ -168,8 +188,7 @@ class Cut:
         if latest is None:
             return
         name, read = self._pipeline.name, sorted(range_.topic for range_ in latest.ranges)
-        fixed_topics = {source.topic for source in self._pipeline.sources if source.topic_pattern is None}
-        if not fixed_topics <= set(read) or any(self._pipeline.source_of(topic) is None for topic in read):
+        if not self._names_topics(read):
             names = sorted(source.input_name for source in self._pipeline.sources)
             raise _refuse_other_pipeline(name, f"read topic {_names(read)} so far and now names {_names(names)}")
         if (latest.interval is None) != (self.interval is None):
@@ -177,6 +196,13 @@ class Cut:
             raise _refuse_other_pipeline(name, f"ran in {mode} mode so far")
         if self.interval:
             self._check_after(latest)
+
+    def _names_topics(self, read: list[str]) -> bool:
+        """Whether the pipeline names every topic that was read so far, and by its own name no other one."""
+        for source in self._pipeline.sources:
+            if source.topic_pattern is None and source.topic not in read:
+                return False
+        return all(self._pipeline.source_of(topic) is not None for topic in read)
 
     def _check_after(self, latest: Checkpoint) -> None:
         """Refuse intervals by the times of commits behind those that another pipeline has published, and vice versa.
@@ -198,11 +224,14 @@ class Cut:
 
 def _cap_source(ranges: Ranges, source: SourceConfig) -> Ranges:
     """Cut the ranges of the source's topics, so that they have at most as many offsets as it allows."""
-    own = tuple(range_ for range_ in ranges if source.reads(range_.topic))
+    own = []
+    for range_ in ranges:
+        if source.reads(range_.topic):
+            own.append(range_)
     if source.most is None or not own:
         return ranges
-    capped = {range_.topic: range_ for range_ in offsets.cap(own, source.most)}
-    return tuple(capped.get(range_.topic, range_) for range_ in ranges)
+    capped_by_topic = {range_.topic: range_ for range_ in offsets.cap(tuple(own), source.most)}
+    return tuple(capped_by_topic.get(range_.topic, range_) for range_ in ranges)
 
 
 def _names(topics: Iterable[str]) -> str:
