@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from onceonly.checkpoint.commands import how_to_run
 from onceonly.checkpoint.interfaces import Parts
@@ -76,7 +77,9 @@ class Refusal:
 
     @property
     def code(self) -> str:
-        return self.error.code if isinstance(self.error, OnceonlyError) else ""
+        if isinstance(self.error, OnceonlyError):
+            return self.error.code
+        return ""
 
 
 class Rehearser:
@@ -117,7 +120,7 @@ class Rehearser:
             view = self._record_decision(view, checkpoint, basis, handles)
             decided = view.require(epoch)
             if (decided.decision, decided.handles) == (basis.decision + 1, handles):
-                return view, {(epoch, sink): live for sink, live in sinks.items()}
+                return view, _key_by_epoch(epoch, sinks)
             # Another process was first: rehearse again, from the view after it.
 
     def decide_rewind(self, name: str, epoch: int, action: Action) -> tuple[View, Rehearsed]:
@@ -142,14 +145,16 @@ class Rehearser:
 
             def decide(now: View, seq: int = seq, handles: Mapping[str, Handle] = handles) -> Row | None:
                 nonlocal row
-                row = rewind.row(now, epoch, handles, action) if now.head.seq == seq else None
+                row = None
+                if now.head.seq == seq:
+                    row = rewind.row(now, epoch, handles, action)
                 return row
 
             view = self._transitions.change(name, action.guard(decide), view)
             if action.record(view) and row is None:
                 return view, NONE  # the same person has asked twice at once
             if row:
-                return view, {(view.head.epoch, sink): live for sink, live in sinks.items()}
+                return view, _key_by_epoch(view.head.epoch, sinks)
 
     def _rehearse(
         self, view: View, pipeline: Pipeline, handles: Mapping[str, Handle], sinks: dict[str, Sink]
@@ -206,7 +211,9 @@ class Rehearser:
         """Record the decision, unless something has changed that the rehearsal rested on. Returns the view after."""
         epoch = checkpoint.epoch
         changed = {name: handle for name, handle in handles.items() if handle != checkpoint.handles[name]}
-        body = {"handles": changed} if changed else {}
+        body: dict[str, Any] = {}
+        if changed:
+            body["handles"] = changed
 
         def decide(now: View) -> Row | None:
             if Basis.from_view(now, epoch) != basis:
@@ -244,6 +251,10 @@ class Rehearser:
         if waits_for_person:
             raise _refuse_until_person_acts(checkpoint, refusal) from error
         raise _refuse_without_answer(checkpoint, refusal) from error
+
+
+def _key_by_epoch(epoch: int, sinks: Mapping[str, Sink]) -> Rehearsed:
+    return {(epoch, sink): live for sink, live in sinks.items()}
 
 
 def _unfit_row(view: View, checkpoint: Checkpoint, refusal: Refusal) -> Row:
@@ -291,7 +302,9 @@ def _check_staged(checkpoint: Checkpoint) -> None:
 
 
 def _why_unfit(checkpoint: Checkpoint, refusal: Refusal) -> str:
-    approved = f" The approval by {checkpoint.approved['who']} ended with it." if checkpoint.approved else ""
+    approved = ""
+    if checkpoint.approved:
+        approved = f" The approval by {checkpoint.approved['who']} ended with it."
     why = first_sentence(refusal.error).removeprefix(f"sink '{refusal.sink}': ")[:MAX_TEXT]
     what = f"attempt {checkpoint.attempt} could not be published to sink '{refusal.sink}' any more"
     return f"{what}: {why}{approved}"
@@ -313,8 +326,9 @@ def _stage_again(checkpoint: Checkpoint, why: str, code: str) -> StageAgain:
 
 def _refuse_until_person_acts(checkpoint: Checkpoint, refusal: Refusal) -> ActionNeeded:
     name, epoch, error = checkpoint.pipeline, checkpoint.epoch, refusal.error
-    todo = error.todo if isinstance(error, OnceonlyError) else ""
-    again = ""
+    todo, again = "", ""
+    if isinstance(error, OnceonlyError):
+        todo = error.todo
     if isinstance(error, StageAgain):
         again = f" It was staged {len(checkpoint.unfit_attempts) + 1} times, and each time this was so."
         todo = f"Find out what damages it. Then: onceonly abort {name} {epoch} --reason …, and run it again."
@@ -351,12 +365,14 @@ def _refuse_before_earlier(checkpoint: Checkpoint, failure: Failure) -> NotCommi
 
 def _refuse_rewind(view: View, epoch: int, refusal: Refusal) -> NotCommitted:
     error = refusal.error
-    needs_action = isinstance(error, (StageAgain, *REFUSALS))
-    todo = error.todo if isinstance(error, OnceonlyError) and needs_action else "Try again."
-    error_class = ActionNeeded if needs_action else NotCommitted
+    error_class, code, todo = NotCommitted, "no-answer", "Try again."
+    if isinstance(error, (StageAgain, *REFUSALS)):
+        error_class, code = ActionNeeded, "action-needed"
+        if isinstance(error, OnceonlyError):
+            todo = error.todo
     return error_class(
         f"{view.pipeline} cannot go back to epoch {epoch}: sink '{refusal.sink}' could not publish that.",
         first_sentence(error),
         f"{todo} Nothing was decided or changed.",
-        code=refusal.code or ("action-needed" if needs_action else "no-answer"),
+        code=refusal.code or code,
     )
