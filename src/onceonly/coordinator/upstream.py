@@ -47,15 +47,19 @@ def find_barrier(state: StateTable, parts: Parts, pipeline: Pipeline, interval: 
     checkpoints: dict[str, list[Checkpoint]] = {}
     epochs: dict[str, tuple[int, ...]] = {}
     for upstream in upstreams:
-        to_read = upstream.find_in_force(interval) if interval else upstream.find_newest()
+        to_read = upstream.find_to_read(interval)
         checkpoints[upstream.name] = to_read
         epochs[upstream.name] = tuple(checkpoint.epoch for checkpoint in to_read)
-    epochs_read = {} if interval else _epochs_already_read(state, pipeline)
+    epochs_read: Mapping[str, tuple[int, ...]] = {}
+    if interval is None:
+        epochs_read = _epochs_already_read(state, pipeline)
     tables: dict[str, tuple[RowLocation, ...]] = {}
     for upstream in upstreams:
         has_new = epochs[upstream.name] != epochs_read.get(upstream.name)
         for topic in upstream.sink_by_topic:
-            tables[topic] = upstream.locate_rows(topic, checkpoints[upstream.name]) if has_new else ()
+            tables[topic] = ()
+            if has_new:
+                tables[topic] = upstream.locate_rows(topic, checkpoints[upstream.name])
     return Barrier(epochs, tables)
 
 
@@ -84,7 +88,9 @@ def _epochs_already_read(state: StateTable, pipeline: Pipeline) -> Mapping[str, 
     Until its next one there is nothing to look for.
     """
     latest = state.view(pipeline.name).latest
-    return latest.after if latest and latest.state is State.COMMITTED else {}
+    if latest is None or latest.state is not State.COMMITTED:
+        return {}
+    return latest.after
 
 
 def make_closed_barrier(state: StateTable, parts: Parts, pipeline: Pipeline) -> Barrier:
@@ -158,14 +164,24 @@ class _Upstream:
             how = "interval by interval"
         elif newest:
             how = f"up to epoch {newest[0].epoch}, the last one committed"
-        return [
-            f"after '{self.name}': {self._name_table(topic)}, which its sink '{sink}' writes, is read {how}"
-            for topic, sink in self.sink_by_topic.items()
-        ]
+        notes = []
+        for topic, sink_name in self.sink_by_topic.items():
+            table = self._name_table(topic)
+            notes.append(f"after '{self.name}': {table}, which its sink '{sink_name}' writes, is read {how}")
+        return notes
 
     def _name_table(self, topic: str) -> str:
         source = self._reader.source_of(topic)
-        return f"{WORDS[source.kind][0] if source else 'table'} '{topic}'"
+        kind = "table"
+        if source:
+            kind = WORDS[source.kind][0]
+        return f"{kind} '{topic}'"
+
+    def find_to_read(self, interval: Interval | None) -> list[Checkpoint]:
+        """Find the checkpoints up to which it is read: those of an interval, or the newest of a chain."""
+        if interval:
+            return self.find_in_force(interval)
+        return self.find_newest()
 
     def find_newest(self) -> list[Checkpoint]:
         """Find the committed checkpoint with the last decision; empty: there is none.
@@ -204,8 +220,12 @@ class _Upstream:
         """
         uri = self._reader.tables[topic]
         if self._reader.mode == "interval":
-            located = [self._locate_interval(checkpoint, topic, uri) for checkpoint in checkpoints]
-            return tuple(landed for landed in located if landed)
+            located = []
+            for checkpoint in checkpoints:
+                landed = self._locate_interval(checkpoint, topic, uri)
+                if landed:
+                    located.append(landed)
+            return tuple(located)
         if not checkpoints:
             return ()
         for checkpoint in self._view.iterate_committed():
@@ -224,8 +244,10 @@ class _Upstream:
                 "Process the interval again there (reprocess), or leave it out here. Nothing was written.",
                 code="interval-not-in-table",
             )
-        shown_checkpoint = self._find_shown(checkpoint, sink) if sink else None
-        if sink is None or shown_checkpoint is None:
+        if not sink:
+            return None
+        shown_checkpoint = self._find_shown(checkpoint, sink)
+        if shown_checkpoint is None:
             return None
         landed = self._locate_checkpoint(shown_checkpoint, sink)
         if not landed.is_whole_version:
@@ -317,8 +339,10 @@ def _start_time(checkpoint: Checkpoint) -> float:
 
 def _first_gap(start: datetime, interval: Interval, checkpoints: list[Checkpoint]) -> Interval:
     """Return the gap from `start`, which nothing covers, to where a checkpoint begins again."""
-    intervals = [checkpoint.interval for checkpoint in checkpoints if checkpoint.interval]
-    later_starts = [covered.start for covered in intervals if covered.start > start]
+    later_starts = []
+    for checkpoint in checkpoints:
+        if checkpoint.interval and checkpoint.interval.start > start:
+            later_starts.append(checkpoint.interval.start)
     return Interval(start, min(later_starts, default=interval.end))
 
 
@@ -341,7 +365,8 @@ def _refuse_circle(state: StateTable, pipeline: Pipeline) -> None:
         visited.add(name)
         latest = state.view(name).latest
         if latest:
-            paths += [[*path, before] for before in latest.definition.get("after", ())]
+            for before in latest.definition.get("after", ()):
+                paths.append([*path, before])
 
 
 def _refuse_shared(pipeline: Pipeline, upstreams: list[_Upstream]) -> None:
