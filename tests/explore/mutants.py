@@ -410,7 +410,7 @@ EDGE = [
     Mutant(
         "a pipeline is renamed",
         COORDINATOR,
-        "        restore_check.refuse_renamed(self.state, seen, pipeline, sources)\n",
+        "        restore_check.refuse_renamed(self.state, view, pipeline, sources)\n",
         "",
         "renamed",
     ),
@@ -545,8 +545,8 @@ EDGE = [
     Mutant(
         "published to where what was accepted as lost is there again",
         HISTORY,
-        "    return None if last.absent else _add_lost(view, live.name, last)\n",
-        "    return None if last.absent else last\n",
+        "    return _add_lost(view, live.name, last)\n",
+        "    return last\n",
         "loss-returns",
     ),
     Mutant(

@@ -79,19 +79,23 @@ class Coordinator:
         if pipeline.gate:
             self.parts.inspector(pipeline).check()
         sources = self.parts.sources(pipeline)
-        before = partial(upstream.find_barrier, self.state, self.parts, pipeline, interval)
-        cut = Cut(pipeline, sources, interval, before if pipeline.after else None)
+        find_barrier = None
+        if pipeline.after:
+            find_barrier = partial(upstream.find_barrier, self.state, self.parts, pipeline, interval)
+        cut = Cut(pipeline, sources, interval, find_barrier)
         planning = Planning(pipeline, self.parts, cut, owner, reprocess, instance)
-        seen = self.state.tidy(self.state.view(pipeline.name))
-        restore_check.refuse_renamed(self.state, seen, pipeline, sources)
-        restore_check.check_plan(self.state, seen, pipeline, self.parts, sources)
-        errors = self._settle(seen, lambda checkpoint: checkpoint.owner == owner or alive(checkpoint))
+        view = self.state.tidy(self.state.view(pipeline.name))
+        restore_check.refuse_renamed(self.state, view, pipeline, sources)
+        restore_check.check_plan(self.state, view, pipeline, self.parts, sources)
+        errors = self._settle(view, lambda checkpoint: checkpoint.owner == owner or alive(checkpoint))
         if errors and pipeline.mode == "chained":
             raise errors[0]  # in interval mode the commit task meets it, after its own staging
-        current_view = None if seen.open else seen  # what was open has been settled since
+        current_view: View | None = view
+        if view.open:
+            current_view = None  # what was open has been settled since
         notes = target_history.check(self.state, self.parts, pipeline, current_view)
-        view = self._transitions.change(pipeline.name, planning.decide, current_view)
-        return replace(planning.result(view), notes=tuple(notes))
+        planned_view = self._transitions.change(pipeline.name, planning.decide, current_view)
+        return replace(planning.result(planned_view), notes=tuple(notes))
 
     # ---- stage
 
@@ -221,7 +225,9 @@ class Coordinator:
             Fenced: the decision is taken, another owner has taken the checkpoint over, or its gate holds it;
                 nothing was touched.
         """
-        action = Action.on_checkpoint(Event.ABORTING, epoch, who, reason, seen) if who is not None else None
+        action: Action | None = None
+        if who is not None:
+            action = Action.on_checkpoint(Event.ABORTING, epoch, who, reason, seen)
 
         def decide(view: View) -> Row | None:
             checkpoint = view.require(epoch)
@@ -233,7 +239,9 @@ class Coordinator:
                 return None
             if checkpoint.needs_manual_decision and who is None:
                 raise refuse_fenced(checkpoint, "its gate failed it and holds it", "only a person may abort it")
-            body = action.body if action else {"reason": reason}
+            body: Mapping[str, Any] = {"reason": reason}
+            if action:
+                body = action.body
             return view.row(epoch, Event.ABORTING, checkpoint.attempt, body=body)
 
         guarded = action.guard(decide) if action else decide
@@ -252,7 +260,10 @@ class Coordinator:
             if now.last_seq != aborting.last_seq:
                 return now  # another process has ended this abort meanwhile, which may be why it failed here
             raise classify_settle_error(error, aborting) from error
-        return self._record_aborted(aborting, {"gone": errors_by_sink} if errors_by_sink else {})
+        body: dict[str, Any] = {}
+        if errors_by_sink:
+            body["gone"] = errors_by_sink
+        return self._record_aborted(aborting, body)
 
     def _record_aborted(self, mine: Checkpoint, body: Mapping[str, Any]) -> Checkpoint:
         def decide(view: View, now: Checkpoint) -> Row | None:
@@ -281,14 +292,16 @@ class Coordinator:
             errors.append(classify_sweep_error(error, name))
         if errors:
             raise errors[0]
-        now = self.state.view(name) if before.open else before
+        now = before
+        if before.open:
+            now = self.state.view(name)
         return [now.require(checkpoint.epoch) for checkpoint in before.open]
 
-    def _settle(self, seen: View, alive: Alive) -> list[Exception]:
+    def _settle(self, view: View, alive: Alive) -> list[Exception]:
         """Publish what is decided, finish aborts, and settle what ended owners have left. Returns the errors met."""
-        name = seen.pipeline
+        name = view.pipeline
         errors: list[Exception] = []
-        for checkpoint in seen.open:
+        for checkpoint in view.open:
             try:
                 match checkpoint.state:
                     case State.COMMITTING:
@@ -386,8 +399,10 @@ class Coordinator:
                 looked; nothing was written.
         """
         latest = self.state.view(name).latest
-        pipeline = Pipeline.from_json(latest.definition) if latest else None
-        landed = upstream.make_closed_barrier(self.state, self.parts, pipeline).tables if pipeline else ()
+        landed: Collection[str] = ()
+        if latest:
+            pipeline = Pipeline.from_json(latest.definition)
+            landed = upstream.make_closed_barrier(self.state, self.parts, pipeline).tables
         action = skip.make_interval_action(interval, who, reason, seen)
         view = self._transitions.change(
             name, action.guard(lambda view: skip.interval_row(view, interval, action, landed))

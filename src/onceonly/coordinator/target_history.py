@@ -20,14 +20,7 @@ from onceonly.checkpoint.sink import Answer, History, ProvesHistory, Publication
 from onceonly.coordinator import upstream
 from onceonly.coordinator.messages import name_checkpoints
 from onceonly.counts import count
-from onceonly.errors import (
-    ActionNeeded,
-    Fenced,
-    InvalidPipeline,
-    NotCommitted,
-    TargetWentBack,
-    first_sentence,
-)
+from onceonly.errors import ActionNeeded, Fenced, InvalidPipeline, NotCommitted, TargetWentBack, first_sentence
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.table import StateTable
 from onceonly.statetable.view import View
@@ -72,7 +65,9 @@ class Comparison:
     @property
     def last_shown_decision(self) -> int:
         """The last decision of this sink that the target shows, at least; 0: none, or not known."""
-        return self.last.decision if self.history.answer is Answer.SAME else self.history.decision
+        if self.history.answer is Answer.SAME:
+            return self.last.decision
+        return self.history.decision
 
     def list_missing(self) -> list[Checkpoint]:
         """List the checkpoints that the target lacks, in the order of their decisions.
@@ -80,8 +75,10 @@ class Comparison:
         Those that are recorded as missing are left out. Reads the history, so it is only called for a target that
         went back.
         """
-        published = self.view.published_to(self.sink, self.last_shown_decision)
-        later = [checkpoint for checkpoint in published if self._is_of_target(checkpoint)]
+        later = []
+        for checkpoint in self.view.published_to(self.sink, self.last_shown_decision):
+            if self._is_of_target(checkpoint):
+                later.append(checkpoint)
         if self.history.at_least:  # what has one publication has all before it
             later = later[bisect(later, False, key=lambda checkpoint: not self._has(checkpoint)) :]
         return [checkpoint for checkpoint in later if checkpoint.is_shown_by(self.sink)]
@@ -147,7 +144,7 @@ def check(
     """
     names = [sink.name for sink in pipeline.sinks]
     comparisons = compare_all(state, parts, pipeline, names, view or state.view(pipeline.name), settle)
-    losses = [comparison for comparison in comparisons if comparison.went_back]
+    losses = _list_losses(comparisons)
     if losses:
         raise _refuse_lost_targets(state, losses)
     _check_upstream(state, parts, pipeline)
@@ -158,12 +155,7 @@ def check(
 
 
 def compare_all(
-    state: StateTable,
-    parts: Parts,
-    pipeline: Pipeline,
-    sinks: Iterable[str],
-    view: View,
-    settle: Settle | None = None,
+    state: StateTable, parts: Parts, pipeline: Pipeline, sinks: Iterable[str], view: View, settle: Settle | None = None
 ) -> list[Comparison]:
     """Compare each of these sinks that has published to its target before. Raises NotCommitted, as `check`."""
     comparisons = []
@@ -172,6 +164,10 @@ def compare_all(
         if comparison:
             comparisons.append(comparison)
     return comparisons
+
+
+def _list_losses(comparisons: Iterable[Comparison]) -> list[Comparison]:
+    return [comparison for comparison in comparisons if comparison.went_back]
 
 
 def compare(
@@ -239,7 +235,9 @@ def last_publication(live: Sink, view: View) -> Publication | None:
     if last.absent and is_there_again(last, live.compare(last)):
         why = "It is there again, and it was accepted that it is not."
         raise _refuse_half_recorded(view.pipeline, live.name, why)
-    return None if last.absent else _add_lost(view, live.name, last)
+    if last.absent:
+        return None
+    return _add_lost(view, live.name, last)
 
 
 def _find_in_target(live: ProvesHistory, publications: Iterable[Publication]) -> Publication | None:
@@ -269,7 +267,9 @@ def _add_lost(view: View, sink: str, last: Publication) -> Publication:
 def _find_publication(checkpoint: Checkpoint, sink: str) -> Publication | None:
     """Return how a checkpoint was published to a sink; None: it left no proof."""
     proof = checkpoint.published[sink].get("proof")
-    return Publication(checkpoint.epoch, checkpoint.decision or 0, proof) if proof else None
+    if not proof:
+        return None
+    return Publication(checkpoint.epoch, checkpoint.decision or 0, proof)
 
 
 def is_there_again(absent: Publication, history: History) -> bool:
@@ -341,7 +341,7 @@ def _check_upstream(state: StateTable, parts: Parts, pipeline: Pipeline) -> None
         writer = Pipeline.from_json(view.latest.definition)
         sinks = [sink.name for sink in writer.sinks if tables.intersection(sink.asset_uris())]
         comparisons = compare_all(state, parts, writer, sinks, view)
-        losses = [comparison for comparison in comparisons if comparison.went_back]
+        losses = _list_losses(comparisons)
         if losses:
             raise _refuse_lost_upstream(pipeline, losses)
 
@@ -357,15 +357,16 @@ def refuse_commit(parts: Parts, error: TargetWentBack, now: View, checkpoint: Ch
         if comparison and comparison.went_back:
             missing = _describe_missing(comparison)
     code, recover = error.code or WENT_BACK, f"onceonly recover {name}"
+    what = "is there again"
     ways_out = f"Record that it is there again: {_command_to_accept(name, sink)}. Then: {recover}"
     if code != IS_BACK:
+        what = "went back"
         ways_out = (
             f"Bring the target back (mount its volume, restore its newest copy), then: {recover}. If those rows are "
             f"lost: {_command_to_accept(name, sink)}"
         )
     return TargetWentBack(
-        f"{name} epoch {checkpoint.epoch}: sink '{sink}' was not published, because its target "
-        f"{'is there again' if code == IS_BACK else 'went back'}.",
+        f"{name} epoch {checkpoint.epoch}: sink '{sink}' was not published, because its target {what}.",
         f"{first_sentence(error)}{missing}",
         f"The decision stands and nothing was deleted. {ways_out}",
         code=code,
@@ -375,7 +376,9 @@ def refuse_commit(parts: Parts, error: TargetWentBack, now: View, checkpoint: Ch
 def _refuse_lost_targets(state: StateTable, losses: Sequence[Comparison]) -> ActionNeeded:
     pipeline, sinks = losses[0].pipeline, [loss.sink for loss in losses]
     readers = upstream.find_readers(state, pipeline, sinks)
-    behind = f" Pipelines that read it stop as well: {', '.join(readers)}." if readers else ""
+    behind = ""
+    if readers:
+        behind = f" Pipelines that read it stop as well: {', '.join(readers)}."
     return ActionNeeded(
         f"{pipeline.name}: {_name_targets(sinks)} {_what_happened(losses)}.",
         f"{_describe_losses(losses)}{behind}",
@@ -402,11 +405,16 @@ def _refuse_half_recorded(pipeline: str, sink: str, why: str) -> TargetWentBack:
 def _what_happened(losses: Sequence[Comparison]) -> str:
     if _error_code(losses) == WENT_BACK:
         return "went back"
-    return "is there again" if len(losses) == 1 else "are there again"
+    if len(losses) == 1:
+        return "is there again"
+    return "are there again"
 
 
 def _error_code(losses: Sequence[Comparison]) -> str:
-    return IS_BACK if all(loss.is_back for loss in losses) else WENT_BACK
+    for loss in losses:
+        if not loss.is_back:
+            return WENT_BACK
+    return IS_BACK
 
 
 def _name_targets(sinks: Sequence[str]) -> str:
