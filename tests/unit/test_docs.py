@@ -1,4 +1,4 @@
-"""The pages: every link has a target, and every page is in the site's menu. Their words: see test_words."""
+"""The pages: every link has a target, and every page is in the site's menu."""
 
 from __future__ import annotations
 

@@ -82,9 +82,9 @@ def _print(loss: Loss) -> None:
     table = console.make_table("epoch", "committed", "covers", "rows", "", right=("epoch", "rows"))
     for checkpoint in loss.missing:
         table.add_row(*_columns(checkpoint, sink), Text("missing", "red"))
-    for checkpoint in loss.found:
+    for checkpoint in loss.found_again:
         table.add_row(*_columns(checkpoint, sink), Text("there again", "green"))
-    if loss.missing or loss.found:
+    if loss.missing or loss.found_again:
         out.print(table)
     else:
         out.print("No checkpoint is missing there.")
@@ -106,7 +106,7 @@ def _loss_json(loss: Loss) -> dict[str, Any]:
         "target": comparison.last.target,
         "why": comparison.history.why,
         "missing": [_checkpoint_json(checkpoint, comparison.sink) for checkpoint in loss.missing],
-        "found": [_checkpoint_json(checkpoint, comparison.sink) for checkpoint in loss.found],
+        "found": [_checkpoint_json(checkpoint, comparison.sink) for checkpoint in loss.found_again],
     }
 
 

@@ -39,7 +39,7 @@ class Loss:
 
     Args:
         missing: the checkpoints that the target lacks and that are not recorded as missing, in order of decision.
-        found: the checkpoints that are recorded as missing, and that the target shows again.
+        found_again: the checkpoints that are recorded as missing, and that the target shows again.
         returned: checkpoints whose rows a rewind has taken out, and which the target shows again. Their records are
             read again, so the rows would be there twice.
         baseline: the target as it is, as the sink's last publication.
@@ -47,7 +47,7 @@ class Loss:
 
     comparison: Comparison
     missing: tuple[Checkpoint, ...]
-    found: tuple[Checkpoint, ...]
+    found_again: tuple[Checkpoint, ...]
     returned: tuple[Checkpoint, ...]
     baseline: Publication
 
@@ -201,7 +201,7 @@ def _rows(loss: Loss, acceptance: Acceptance) -> Iterator[tuple[Event, Checkpoin
     """Yield event, checkpoint and body of each row to write, in order."""
     sink = loss.comparison.sink
     body = acceptance.body
-    for checkpoint in loss.found:
+    for checkpoint in loss.found_again:
         yield Event.FOUND, checkpoint, body
     for checkpoint in loss.missing:
         yield Event.MISSING, checkpoint, {**body, "rows": checkpoint.handles[sink].get("rows")}

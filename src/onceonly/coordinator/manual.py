@@ -80,7 +80,7 @@ class Action:
     Args:
         event: of the row that records it.
         seen: what the person was shown before; None is refused.
-        shown: what has to be unchanged since.
+        show: what has to be unchanged since.
         body: what the row's body says of the action, with `seen` in it.
         columns: what other columns of the row say of it.
         also: whether the rest of a row agrees, such as the offsets that it names.
@@ -88,7 +88,7 @@ class Action:
 
     event: Event
     seen: Seen | None
-    shown: Callable[[View], Shown]
+    show: Callable[[View], Shown]
     body: Mapping[str, Any]
     columns: Mapping[str, Any] = field(default_factory=dict)
     also: RowTest = field(default=lambda row: True)
@@ -108,11 +108,11 @@ class Action:
         who: str,
         seen: Seen | None,
         body: Mapping[str, Any],
-        shown: Callable[[View], Shown] = pipeline_of,
+        show: Callable[[View], Shown] = pipeline_of,
         interval: Interval | None = None,
     ) -> Action:
         """Return an action that is recorded as a checkpoint of its own, whose owner is the person."""
-        return cls(event, seen, shown, {**body, **_seen_in_body(seen)}, {"owner": who, "interval": interval})
+        return cls(event, seen, show, {**body, **_seen_in_body(seen)}, {"owner": who, "interval": interval})
 
     def is_recorded_by(self, row: Row) -> bool:
         """Whether that row records this very action, by the same person, after looking at the same."""
@@ -141,7 +141,7 @@ class Action:
         Raises:
             InvalidPipeline: "seen-missing", "seen-unknown" or "seen-outdated"; nothing was recorded.
         """
-        subject = self.shown(view)
+        subject = self.show(view)
         if self.seen is None:
             raise missing(subject.name, subject.look)
         if self.seen.seq > subject.until:

@@ -172,9 +172,7 @@ class Stager:
         view = self._transitions.state.view(checkpoint.pipeline)
         handles: dict[str, Handle] = {}
         for name, handle in view.handles_in_force(view.require(checkpoint.replaces)).items():
-            shown = dict(handle)
-            shown.pop("replaces", None)
-            handles[name] = shown
+            handles[name] = {key: value for key, value in handle.items() if key != "replaces"}
         return handles
 
     def record(self, mine: Checkpoint, handles: Mapping[str, Any], bad: Mapping[str, Any] = NONE) -> Checkpoint:
