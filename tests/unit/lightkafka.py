@@ -35,7 +35,7 @@ class LightKafka(KafkaWriter):
         ):
             return super().stage(txn, [int(row["value"]) for row in rows])
 
-    def _run(self, job: stage.Job, values: list[int]) -> list[stage.Receipt]:
+    def _run(self, job: stage.Job, values: list[int], is_small_batch: bool = False) -> list[stage.Receipt]:
         receipts = (stage._stage_part(job, part, self._batches(values[part::PARTS])) for part in range(PARTS))
         return [receipt for receipt in receipts if receipt]
 

@@ -95,11 +95,11 @@ def test_what_a_losing_task_has_left_open_is_ended_with_the_stage(make: Make, mo
     row = {"topic": copy.out, "partition": 0, "key": None, "value": b"666", "timestamp": None, "headers": None}
     losing: list[str] = []
 
-    def twice(job: stage.Job, rows: Any) -> list[stage.Receipt]:
+    def twice(job: stage.Job, rows: Any, is_small_batch: bool = False) -> list[stage.Receipt]:
         loser = stage._stage_part(job, 0, [pa.RecordBatch.from_pylist([row], SPOOL_SCHEMA)])
         assert loser is not None and loser.id in copy.open()
         losing.append(loser.id)
-        return inner(job, rows)
+        return inner(job, rows, is_small_batch)
 
     monkeypatch.setattr(stage, "run", twice)
     copy.stage()

@@ -95,8 +95,8 @@ def test_who_loses_its_id_while_it_writes_records_nothing(make: Make, monkeypatc
     copy = make()
     run, zombies = stage.run, []
 
-    def overtaken(job: stage.Job, rows: Any) -> list[stage.Receipt]:
-        receipts = run(job, rows)
+    def overtaken(job: stage.Job, rows: Any, is_small_batch: bool = False) -> list[stage.Receipt]:
+        receipts = run(job, rows, is_small_batch)
         zombies.append(stranger(copy, receipts[0].id or ""))
         return receipts
 
@@ -117,8 +117,8 @@ def test_a_copy_of_a_task_and_the_first_one_do_not_fence_each_other(
     """Spark may begin a second attempt of a task while the first is at work, and takes the result of one."""
     copy, run = make(), stage.run
 
-    def speculated(job: stage.Job, rows: Any) -> list[stage.Receipt]:
-        first, *others = run(job, rows)
+    def speculated(job: stage.Job, rows: Any, is_small_batch: bool = False) -> list[stage.Receipt]:
+        first, *others = run(job, rows, is_small_batch)
         context = SimpleNamespace(partitionId=lambda: int((first.id or "")[-1]), attemptNumber=lambda: 1)
         monkeypatch.setattr(TaskContext, "get", lambda: context)
         [told] = stage._make_task(job)(spool.read(job.spool or "", first.spool))
