@@ -31,7 +31,7 @@ class State(Enum):
     COMMITTING = "committing"  # the decision is taken; a crash here commits
     COMMITTED = "committed"
     ABORTING = "aborting"  # will never be published; a crash here aborts
-    ABORTED = "aborted"  # everything was removed; may be planned again
+    ABORTED = "aborted"  # discarded, except rows that the gate keeps; may be planned again
 
     @property
     def is_settled(self) -> bool:
@@ -261,9 +261,9 @@ class Checkpoint:
 
     @property
     def needs_manual_decision(self) -> bool:
-        """Whether the gate failed what is staged, and only a person may approve or abort it.
+        """Whether a gate that holds failed this attempt, so that only a person may approve or abort it.
 
-        Planned again, it has nothing staged, and whoever has left it is settled by recovery.
+        It stays so after an approval: `is_held` is whether it still waits.
         """
         if self.gate is None or self.verdict is None:
             return False
@@ -302,7 +302,7 @@ class Checkpoint:
         """Return the checkpoint after `row`.
 
         Raises:
-            OutcomeUnknown: the row is not a legal transition, so Onceonly did not write it.
+            OutcomeUnknown: the row is not a legal transition from this state.
         """
         allowed, state = TRANSITIONS[row.event]
         if self.state not in allowed:

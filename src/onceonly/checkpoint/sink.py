@@ -309,10 +309,10 @@ class RowLocation:
     """The place of the rows of a published handle, for a source that reads its target by versions.
 
     Args:
-        table_id: of the target.
-        version: the one that published it; None: the target's log no longer shows it.
-        folder: in which the files with its rows were staged.
-        files: how many.
+        table_id: of the target table; of a folder of files, its stream of manifests.
+        version: the one that published it, of a folder the decision; None: the target's log no longer shows it.
+        folder: in which the files with its rows were staged; of a folder of files, the path of the manifest.
+        files: how many files.
         is_whole_version: whether that version added its rows and nothing else.
     """
 

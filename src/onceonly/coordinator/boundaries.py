@@ -1,4 +1,4 @@
-"""What the next checkpoint covers of one topic: from the chain's end, between boundaries of time, or what landed."""
+"""What the next checkpoint covers of one topic: from the chain's end, between times, or what upstream published."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ class Pins:
         first = self.source.first_offsets(range_)
         return replace(range_, partitions={p: (first[p], end) for p, end in range_.ends.items()})
 
-    def range(self, view: View, landed: tuple[RowLocation, ...] | None = None) -> TopicRange:
+    def range(self, view: View, upstream_rows: tuple[RowLocation, ...] | None = None) -> TopicRange:
         """Return the range to pin, given what `view` shows as pinned; it may be empty.
 
         Args:
-            landed: where the rows are that may be read; None: all may be.
+            upstream_rows: where the rows are that may be read; None: all may be.
         """
-        if landed is not None:
-            return self._range_of_landed(view, landed)
+        if upstream_rows is not None:
+            return self._range_of_upstream(view, upstream_rows)
         if self.interval:
             return self._range_of_interval(view, self.interval)
         return self._range_of_chain(view)
@@ -116,17 +116,17 @@ class Pins:
             return None
         return offsets.range_of(view.latest.ranges, self.config.topic)
 
-    def _range_of_landed(self, view: View, landed: tuple[RowLocation, ...]) -> TopicRange:
+    def _range_of_upstream(self, view: View, upstream_rows: tuple[RowLocation, ...]) -> TopicRange:
         end = max(end for _, end in self.log.partitions.values())
-        for rows in landed:
+        for rows in upstream_rows:
             offsets.same_topic(rows.table_id, self.log, "what it reads")
             if rows.version is not None and rows.version >= end:
                 raise _refuse_shrunk_table(self.log, rows.version)
         if self.interval:
-            return self._range_of_versions(landed, end)
-        return self._range_up_to(view, landed)
+            return self._range_of_versions(upstream_rows, end)
+        return self._range_up_to(view, upstream_rows)
 
-    def _range_of_versions(self, landed: tuple[RowLocation, ...], end: int) -> TopicRange:
+    def _range_of_versions(self, upstream_rows: tuple[RowLocation, ...], end: int) -> TopicRange:
         """Return the versions that have published the interval, one in each partition.
 
         Where a version is not known, all up to the newest are pinned, for the files of its folder. They were found by
@@ -135,7 +135,7 @@ class Pins:
         self._neighbours = []
         partitions: dict[int, tuple[int, int]] = {}
         folders: list[tuple[str, int]] = []
-        for rows in landed:
+        for rows in upstream_rows:
             if not rows.files:
                 continue
             versions = (0, end)
@@ -146,11 +146,11 @@ class Pins:
         partitions = partitions or {0: (end, end)}
         return TopicRange(self.log.topic, self.log.topic_id, partitions, self.log.kind, folders=tuple(folders))
 
-    def _range_up_to(self, view: View, landed: tuple[RowLocation, ...]) -> TopicRange:
+    def _range_up_to(self, view: View, upstream_rows: tuple[RowLocation, ...]) -> TopicRange:
         """Return the range of a chain, up to the version that has published the last checkpoint."""
-        if not landed:
+        if not upstream_rows:
             return offsets.cut_at(self._range_of_chain(view), 0)
-        (last,) = landed
+        (last,) = upstream_rows
         if last.version is None:
             raise InvalidPipeline(
                 f"{self.pipeline.name}: it is not known how far {self.log.label} may be read.",
@@ -270,8 +270,8 @@ class Pins:
 
         What is dated ahead is passed over, as seen by the clock at the start of the plan.
 
-        Another plan may see it otherwise. Ranges never overlap for that, because each boundary that one of them pins
-        is a neighbour for the other, and the later one looks again.
+        Two plans may pass over different records that are dated ahead. Their ranges still do not overlap: the
+        second one is clamped to the boundary that the first has pinned.
         """
         question = time, tuple(sorted(floor.items()))
         if question not in self._answers:

@@ -346,12 +346,12 @@ class Coordinator:
             InvalidPipeline: whatever `rewind` would refuse now, so that nobody is asked about what cannot be done.
         """
         view = self.state.view(name)
-        later = self._refuse_restored(view, epoch)
+        later = self._list_rewindable(view, epoch)
         rewind.plan_retractions(view, epoch, self.parts, self.state.id)
         return later
 
-    def _refuse_restored(self, view: View, epoch: int) -> list[Checkpoint]:
-        """Return what a rewind would take back, unless a target is ahead of the state table, or lacks checkpoints."""
+    def _list_rewindable(self, view: View, epoch: int) -> list[Checkpoint]:
+        """Return what a rewind would retract. Raise if a target is ahead of the state table or behind."""
         later = rewind.list_undone(view, epoch)
         pipeline = Pipeline.from_json(later[0].definition)
         restore_check.check_stage(self.state, pipeline, self.parts, view)
@@ -374,7 +374,7 @@ class Coordinator:
         if row:
             return self.commit(name, row.epoch)
         action.require_unchanged(self.state.view(name))
-        self._refuse_restored(self.state.view(name), epoch)
+        self._list_rewindable(self.state.view(name), epoch)
         view, rehearsed = self._rehearser.decide_rewind(name, epoch, action)
         return self._publish(view, _epoch_of(action, view), rehearsed)
 

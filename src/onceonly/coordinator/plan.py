@@ -86,17 +86,17 @@ class Planning:
         if self.cut.interval:
             return _find_of_interval(view, self.pipeline.name, self.cut.interval, self.reprocess)
         own = view.planned_by(self.owner)
-        if own and own[-1].state is not State.ABORTED and not self._is_past(view, own[-1]):
+        if own and own[-1].state is not State.ABORTED and not self._is_no_longer_own(view, own[-1]):
             return own[-1]
         latest = view.latest  # in chained mode nothing follows an aborted checkpoint: its offsets come first
         if latest and latest.state is not State.COMMITTED:
             return latest
         return None
 
-    def _is_past(self, view: View, done: Checkpoint) -> bool:
-        """Whether this run has work left although a checkpoint under its name is committed.
+    def _is_no_longer_own(self, view: View, done: Checkpoint) -> bool:
+        """Whether the committed checkpoint was rewound, or belongs to an earlier run of the same name.
 
-        That was taken back, or was of another run, which was deleted. An open one continues, whichever run planned it.
+        Then this run plans a new one. An open checkpoint continues, whichever run planned it.
         """
         if done.state is not State.COMMITTED:
             return False
@@ -147,7 +147,7 @@ class Planning:
     def _is_to_be_replaced(self, view: View, checkpoint: Checkpoint) -> bool:
         """Whether a request asks for another checkpoint in place of this one.
 
-        It does so once, and once more if another pipeline has replaced since what was read.
+        A request replaces an interval once. It does so again only if an upstream pipeline has replaced its input since.
         """
         if not self.reprocess or checkpoint.state is not State.COMMITTED:
             return False

@@ -46,7 +46,7 @@ class Cut:
 
     @cached_property
     def barrier(self) -> Barrier:
-        """What the pipelines before this one let it read.
+        """What the upstream pipelines let this one read.
 
         It is found once, before anything is asked of the tables.
         """
@@ -130,7 +130,7 @@ class Cut:
         return held_offsets
 
     def _topics(self, latest: Checkpoint | None) -> list[str]:
-        """List the topics that exist, and those that were read: a vanished one is missed by its own look at the log."""
+        """List the topics that exist, and those that were read: reading the log of a deleted one raises."""
         topics = list(self._sources)
         if latest:
             for range_ in latest.ranges:
@@ -157,7 +157,7 @@ class Cut:
         return body
 
     def has_moved(self, checkpoint: Checkpoint) -> bool:
-        """Whether the interval, as the pipelines before this one show it now, is not the one that was pinned.
+        """Whether the interval, as the upstream pipelines show it now, is not the one that was pinned.
 
         Raises as `ranges`.
         """
@@ -205,7 +205,7 @@ class Cut:
         return all(self._pipeline.source_of(topic) is not None for topic in read)
 
     def _check_after(self, latest: Checkpoint) -> None:
-        """Refuse intervals by the times of commits behind those that another pipeline has published, and vice versa.
+        """Refuse a change between intervals of `after=` and intervals of commit times.
 
         They have no common boundaries: where the one kind follows the other, rows would be read twice, or never.
         """

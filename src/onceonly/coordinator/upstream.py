@@ -1,4 +1,4 @@
-"""How far the pipelines before this one let it read: a barrier that goes through the tables between them.
+"""How far upstream pipelines let this one read: a barrier that goes through the tables between them.
 
 In chained mode a table is read exactly up to the version that published the newest committed checkpoint of the pipeline
 that writes it. An interval is read as the checkpoints in force for the same interval have published it. Which they were

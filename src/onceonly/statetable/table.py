@@ -344,7 +344,7 @@ class Transitions:
         self._notify = notify or (lambda checkpoint, row: None)
 
     def change(self, name: str, decide: Callable[[View], Row | None], view: View | None = None) -> View:
-        """Write what `decide` makes of the current view (None: nothing to do) and return the view that results.
+        """Retry until the row that `decide` computes from the current view is written, or it wants none; return it.
 
         Args:
             view: the view to begin with, if the caller has just read one. Where another writer was first, the pipeline
@@ -364,7 +364,7 @@ class Transitions:
             return view
 
     def advance(self, name: str, epoch: int, decide: Callable[[View, Checkpoint], Row | None]) -> Checkpoint:
-        """Do the same for one checkpoint, which `decide` gets as well; returns it as it is then."""
+        """Do the same for one checkpoint, which `decide` gets as well. Returns it as it is then, written or not."""
         return self.change(name, lambda view: decide(view, view.require(epoch))).require(epoch)
 
     def _notify_or_warn(self, checkpoint: Checkpoint, row: Row) -> None:
