@@ -100,7 +100,7 @@ def test_a_home_that_cannot_be_written_to_is_refused_before_any_work(project: Pr
         refused = run(project, *AS_UNKNOWN, COMMAND, *step, SPARK_REMOTE=project.spark)
         what, why, todo = refused.stderr.splitlines()[-3:]
         assert refused.returncode == 1, refused.stderr
-        assert what == f"✗ {project.settings.state} cannot be written to."
+        assert what == f"✗ {project.settings.state} cannot be written to. [folder-not-writable]"
         assert f"User id {UNKNOWN} has no write permission" in why
         assert "ONCEONLY_HOME" in todo and "Nothing was written" in todo
     assert contents(project.folder / "home") == before

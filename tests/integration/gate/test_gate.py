@@ -151,7 +151,7 @@ def test_an_invalid_suite_is_refused_before_anything_is_written(project: Project
         with raises(InvalidPipeline, code):
             through.plan(project.pipeline(), "run-2", owners.is_never_alive)
     file.write_text(asks("expect_nonsense"))
-    with raises(InvalidPipeline, "expectation-not-judged", match="expect_nonsense"):
+    with raises(InvalidPipeline, "suite-invalid", match="expect_nonsense"):
         project.parts.inspector(project.pipeline()).check_suites()
     assert len(through.state.history("numbers_chained")) == before
 
