@@ -60,12 +60,16 @@ SELF = {"properties": {"a": {"$ref": "#"}}, "required": ["b"]}
 @example(SELF, True, True, [{"b": 1, "a": {"a": {"b": 2}}}, {"b": 1, "a": {"b": 2, "a": {"b": 3}}}], False)
 @example({"type": "integer"}, True, True, [1.0, True, 1.5, "1"], False)
 @example({"$ref": "other.json#/$defs/two", "type": "null"}, True, {"type": "string"}, ["a", None], False)
+@example({"$ref": "other.json#/$defs/two"}, True, {"$ref": "#", "const": ""}, [None], True)
 def test_rules_are_judged_as_by_jsonschema(document: Any, one: Any, two: Any, values: list[Any], newer: bool) -> None:
     document = {**document, "$defs": {"one": one}}
     other = {"properties": {"a": {"$ref": "#/$defs/two"}}, "$defs": {"two": two}}
     kind: Any = Draft202012Validator if newer else Draft7Validator
     if newer:
         document["$schema"] = Draft202012Validator.META_SCHEMA["$id"]
+        # An older draft ignores what stands beside a $ref. Of drafts that refer to each other, `jsonschema` judges all
+        # by the keywords of the first.
+        other["$schema"] = Draft202012Validator.META_SCHEMA["$id"]
     known = Registry().with_resource("other.json", Resource.from_contents(other, default_specification=DRAFT7))
     validator = kind(document, registry=known)
     try:
