@@ -18,6 +18,7 @@ from onceonly.json_values.text import NotJson, parser
 from onceonly.kafka.registry.client import Schema
 from onceonly.kafka.registry.wire import HEAD, UNFRAMED, UNKNOWN, make_head, read_id
 
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 SCALAR_TYPES = {"string": "string", "integer": "long", "number": "double", "boolean": "boolean"}
 MAX_RULE_CHARACTERS = 200  # of a rule in a message
 CONNECT = {"int8": "byte", "int16": "short", "int32": "integer", "int64": "long", "float32": "float"}
@@ -166,14 +167,24 @@ def _validator(rules: str) -> Any:
     resources = []
     for name, referenced_text in referenced_texts.items():
         for uri in {name, urljoin(base, name)}:
-            resources.append((uri, _parse(referenced_text)))
+            resources.append((uri, _with_draft(_parse(referenced_text))))
     registry = None
     if resources:
-        registry = engine.Registry(resources, draft=engine.Draft7)
+        registry = engine.Registry(resources)
     make_validator: Any = engine.Draft7Validator
     if dialect:
         make_validator = engine.validator_for
     return make_validator(document, registry=registry, validate_formats=False, offline=True)
+
+
+def _with_draft(document: Any) -> Any:
+    """Return a referenced schema with the draft that it follows: its own, or draft 7, as Confluent's clients read it.
+
+    The engine's registry takes a draft for all of its schemas only, whatever they say themselves.
+    """
+    if not isinstance(document, dict) or "$schema" in document:
+        return document
+    return {"$schema": DRAFT_7, **document}
 
 
 def _rule(document: Any, error: Any) -> str:
