@@ -51,7 +51,7 @@ def read_file_groups(spark: Any, root: str, groups: Sequence[FileGroup]) -> Any:
 
 def make_empty_rows(spark: Any, format: str, schema: Schema) -> Any:
     """Return no rows, with the columns that files of that schema have."""
-    return spark.createAny([], on_spark(as_read(format, schema)))
+    return spark.createDataFrame([], on_spark(as_read(format, schema)))
 
 
 def _read_group(spark: Any, root: str, group: FileGroup) -> Any:
