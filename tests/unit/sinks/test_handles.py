@@ -6,6 +6,7 @@ import json
 from abc import ABCMeta
 from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from onceonly.settings import Settings
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.sinks.kafka.sink import KafkaWriter
-from onceonly.sinks.staging.checked_sink import CHECKED_CAPABILITIES
+from onceonly.sinks.staging.checked_sink import CHECKED_CAPABILITIES, CheckedSink, HandleCheck
 from onceonly.sinks.staging.handles import check_handle
 from onceonly.sinks.state.sink import StateWriter
 from onceonly.testing.fakes import FakeReceipts
@@ -181,6 +182,44 @@ def test_a_checked_sink_has_the_capabilities_of_its_sink(name: str, parts: LiveS
     live = parts.sink(Pipeline(name="flights", source=KafkaSource("t"), transform="m:f", sinks=SINKS), name)
     for capability in CAPABILITIES:
         assert isinstance(live, capability) is issubclass(WRITERS[name], capability)
+
+
+STEPS = [
+    (interface, wrapper, name)
+    for interface, wrapper in {Sink: CheckedSink, **CHECKED_CAPABILITIES}.items()
+    for name, member in vars(interface).items()
+    if not name.startswith("_") and isinstance(member, FunctionType | property)
+]
+
+
+class Untouched:
+    """A sink each of whose methods fails the test."""
+
+    name, handle_shape = "out", SHAPES["delta"]
+
+    def __getattr__(self, step: str) -> Any:
+        raise AssertionError(f"{step} was reached")
+
+
+@pytest.mark.parametrize(("interface", "wrapper", "step"), STEPS, ids=lambda part: getattr(part, "__name__", part))
+def test_a_checked_sink_delegates_every_step(interface: type, wrapper: type, step: str) -> None:
+    assert step in vars(wrapper), "an inherited default would answer in place of the sink"
+
+
+@pytest.mark.parametrize(("interface", "wrapper", "step"), STEPS, ids=lambda part: getattr(part, "__name__", part))
+def test_every_step_that_takes_a_handle_checks_it(interface: type, wrapper: Any, step: str) -> None:
+    hints = dict(getattr(vars(interface)[step], "__annotations__", {}))
+    hints.pop("return", None)
+    if step == "discard":
+        return  # it has to work with a damaged handle, too
+    bad = {**GOOD["delta"], "rows": "many"}
+    checked = object.__new__(wrapper)
+    HandleCheck.__init__(checked, Untouched(), "delta")
+    for damaged in [name for name, hint in hints.items() if "Handle" in hint]:
+        arguments: dict[str, Any] = {name: [] if "Sequence" in hint else None for name, hint in hints.items()}
+        arguments[damaged] = [bad] if "Sequence" in hints[damaged] else bad
+        with raises(CannotPublish, "handle-damaged"):
+            getattr(checked, step)(**arguments)
 
 
 def test_a_forged_handle_deletes_nothing_elsewhere(parts: LiveServices, tmp_path: Path) -> None:
