@@ -350,16 +350,14 @@ class RecoverOperator(OnceonlyOperator):
         from onceonly.views.summary import list_timeout_warnings
 
         try:
-            unsettled = coordinator.state.view(name).open
-        except Exception as error:  # its rows cannot be read: those of other pipelines may be sound
+            for checkpoint in coordinator.state.view(name).open:
+                action = descriptions.describe_needed_action(checkpoint)
+                if action:
+                    self.log.warning("%s", action)
+                for warning in list_timeout_warnings(checkpoint, datetime.now(UTC)):
+                    self.log.warning("%s", warning)
+        except Exception as error:  # its rows, or a handle in them, cannot be read: other pipelines may be sound
             self._keep_error(error)
-            return
-        for checkpoint in unsettled:
-            action = descriptions.describe_needed_action(checkpoint)
-            if action:
-                self.log.warning("%s", action)
-            for warning in list_timeout_warnings(checkpoint, datetime.now(UTC)):
-                self.log.warning("%s", warning)
 
     def _stop_orphaned_drivers(self, context: Any, coordinator: Coordinator) -> None:
         """Stop the drivers on clusters that no task waits for."""

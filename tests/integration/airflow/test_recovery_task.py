@@ -123,6 +123,23 @@ def test_a_pipeline_whose_rows_are_damaged_stops_no_other(world: World, recovery
     assert world.now().state is State.COMMITTED
 
 
+def test_a_handle_that_cannot_be_read_stops_no_other_pipeline(
+    world: World, recovery: Recovery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = World(tmp_path, name="a_first")
+    assert other.plan("airflow:others:run-1")
+    damaged = {"opened_at": "yesterday", "timeout": 900.0}
+    stage = type(other.lake).stage
+    with monkeypatch.context() as patched:
+        patched.setattr(type(other.lake), "stage", lambda sink, txn, rows: {**stage(sink, txn, rows), **damaged})
+        other.coordinator.stage("a_first", 1, other.parts.produce)
+    other.lake.fail("commit", "refused")
+    staged(world)
+    with pytest.raises(Exception, match=r"a_first|yesterday"):
+        recovery.settle()
+    assert world.now().state is State.COMMITTED
+
+
 def test_the_announcement_covers_no_failure_up() -> None:
     """The run fails where recovery does, although the other task comes last (seen in a real run by test_airflow)."""
     from onceonly.airflow import recovery_dag
