@@ -69,7 +69,10 @@ def tidy(pipeline: str, uri: str, log: Log) -> None:
 def list_files(table: DeltaTable) -> list[TableFile]:
     """Return the files of the table, in the order of their rows."""
     files = []
-    for add in pa.table(table.get_add_actions(flatten=True)).to_pylist():
+    adds = pa.table(table.get_add_actions(flatten=True))
+    if adds.num_rows:  # a table without files has no columns of statistics
+        adds = adds.select(["path", "size_bytes", "num_records", "min.seq", "max.seq"])
+    for add in adds.to_pylist():
         file = TableFile(add["path"], add["size_bytes"], add["num_records"], add["min.seq"], add["max.seq"])
         files.append(file)
     return sorted(files, key=lambda file: file.first_seq)

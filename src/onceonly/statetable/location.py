@@ -25,7 +25,7 @@ from onceonly.names import NAME
 from onceonly.statetable.local_log import LocalLog
 from onceonly.statetable.log import Log
 from onceonly.storage.durability import require_writable
-from onceonly.storage.paths import LOCAL_SCHEMES, local_path
+from onceonly.storage.paths import ARBITRATING_SCHEMES, LOCAL_SCHEMES, find_unsafe_setting, local_path
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -210,10 +210,8 @@ def check_atomic(uri: str) -> None:
     scheme = urlsplit(uri).scheme.lower()
     if scheme in LOCAL_SCHEMES:
         return
-    from onceonly.storage import arbitration
-
-    obstacle = arbitration.find_unsafe_setting(uri)
-    if scheme not in arbitration.SCHEMES:
+    obstacle = find_unsafe_setting(uri)
+    if scheme not in ARBITRATING_SCHEMES:
         obstacle = f"Every decision needs put-if-absent, which '{scheme}://' is not known to support."
     if obstacle:
         raise InvalidPipeline(

@@ -72,7 +72,7 @@ def unpack(version: int, lines: Sequence[str]) -> list[Entry]:
 
 
 def _find_packed(lines: Sequence[str]) -> str | None:
-    """Return the packed text in the first commit info ; other lines are not parsed."""
+    """Return the packed text in the first commit info that has it; other lines are not parsed."""
     for line in lines:
         if f'"{PACKED}":' in line and '"commitInfo"' in line:
             packed: str | None = json.loads(line)["commitInfo"].get(PACKED)

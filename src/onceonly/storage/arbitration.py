@@ -22,9 +22,7 @@ from onceonly.errors import InvalidPipeline
 from onceonly.storage.interface import UnsuitableTarget
 from onceonly.storage.object_files import Store, StoredObject
 from onceonly.storage.objects import Objects
-from onceonly.storage.paths import AZURE_SCHEMES, GOOGLE_SCHEMES, S3_SCHEMES
 
-SCHEMES = {*S3_SCHEMES, *AZURE_SCHEMES, *GOOGLE_SCHEMES, "adl"}  # of stores that can arbitrate: any one is tried
 WRITERS = 8  # in each race
 PUT_RACES, PUBLISHER_RACES = 6, 4
 TRIAL_PREFIX = "_trial-"  # of the folder of a trial of puts: hidden, and no pipeline's folder
@@ -40,17 +38,6 @@ T = TypeVar("T")
 
 _stores_that_passed: set[tuple[str, tuple[str | None, ...]]] = set()  # the trial of puts, in this process
 _buckets_that_passed: set[tuple[str, str]] = set()  # the trial of publishers, in this process: address and name
-
-
-def find_unsafe_setting(uri: str) -> str | None:
-    """Return the setting in the environment by which writers there do not exclude each other; None: there is none."""
-    if urlsplit(uri).scheme.lower() not in S3_SCHEMES:
-        return None
-    if os.environ.get("AWS_S3_ALLOW_UNSAFE_RENAME", "").lower() in ("1", "true"):
-        return "AWS_S3_ALLOW_UNSAFE_RENAME is set: the last writer would win silently."
-    if os.environ.get("AWS_CONDITIONAL_PUT", "etag").lower() == "disabled":
-        return "AWS_CONDITIONAL_PUT is disabled: without put-if-absent the last writer would win silently."
-    return None
 
 
 # ---- puts

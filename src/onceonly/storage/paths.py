@@ -17,6 +17,7 @@ S3_SCHEMES = ("s3", "s3a")  # s3a, as Spark calls it, is the same place
 AZURE_SHORT_SCHEMES, AZURE_LONG_SCHEMES = ("az", "azure"), ("abfs", "abfss")
 AZURE_SCHEMES = AZURE_SHORT_SCHEMES + AZURE_LONG_SCHEMES
 GOOGLE_SCHEMES = ("gs",)
+ARBITRATING_SCHEMES = {*S3_SCHEMES, *AZURE_SCHEMES, *GOOGLE_SCHEMES, "adl"}  # those that can; each store is tried
 HDFS_PREFIX = "hdfs://"
 AZURE_ACCOUNT, AZURE_EMULATOR = "AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_USE_EMULATOR"
 AZURE_HOST = "dfs.core.windows.net"
@@ -155,3 +156,14 @@ def _azure_host(uri: str, env: Mapping[str, str]) -> str:
         f"Set {AZURE_ACCOUNT}, or write abfss://CONTAINER@ACCOUNT.{AZURE_HOST}/PATH. Nothing was written.",
         code="uri-invalid",
     )
+
+
+def find_unsafe_setting(uri: str) -> str | None:
+    """Return the setting in the environment by which writers there do not exclude each other; None: there is none."""
+    if urlsplit(uri).scheme.lower() not in S3_SCHEMES:
+        return None
+    if os.environ.get("AWS_S3_ALLOW_UNSAFE_RENAME", "").lower() in ("1", "true"):
+        return "AWS_S3_ALLOW_UNSAFE_RENAME is set: the last writer would win silently."
+    if os.environ.get("AWS_CONDITIONAL_PUT", "etag").lower() == "disabled":
+        return "AWS_CONDITIONAL_PUT is disabled: without put-if-absent the last writer would win silently."
+    return None

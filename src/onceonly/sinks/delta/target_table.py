@@ -21,7 +21,7 @@ from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.delta.errors import first_line
 from onceonly.sinks.staging.row_types import nullable
 from onceonly.storage import arbitration
-from onceonly.storage.paths import local_path
+from onceonly.storage.paths import ARBITRATING_SCHEMES, S3_SCHEMES, find_unsafe_setting, local_path
 
 CATALOG_MANAGED = "catalog-managed"  # as delta-rs says it of a table that it does not open
 LOCKING_PROVIDER = "AWS_S3_LOCKING_PROVIDER"  # then delta-rs excludes others by a lock outside of the store
@@ -214,12 +214,12 @@ def require_exclusive_commits(sink: str, uri: str, table: Table | None) -> None:
         OSError: the store does not answer.
     """
     scheme = urlsplit(uri).scheme.lower()
-    if _was_published_to(table) or local_path(uri) or scheme not in arbitration.SCHEMES:
+    if _was_published_to(table) or local_path(uri) or scheme not in ARBITRATING_SCHEMES:
         return
-    on_s3 = scheme in ("s3", "s3a")
+    on_s3 = scheme in S3_SCHEMES
     if on_s3 and os.environ.get(LOCKING_PROVIDER):
         return
-    obstacle = arbitration.find_unsafe_setting(uri)
+    obstacle = find_unsafe_setting(uri)
     if obstacle:
         raise InvalidPipeline(
             f"sink '{sink}': publishing to {uri} is not safe.",
