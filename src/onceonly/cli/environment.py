@@ -28,7 +28,7 @@ def open_coordinator(settings: Settings) -> Coordinator:
 
 
 def open_services(settings: Settings) -> LiveServices:
-    """Return live parts on the Spark of `use_embedded_spark`."""
+    """Return live services, on the Spark that `use_embedded_spark` names."""
     from onceonly.runtime import live_services
 
     return live_services.LiveServices(use_embedded_spark(settings))

@@ -20,7 +20,8 @@ def explain(code: str, as_json: bool) -> None:
     The code stands at the end of the first line of a message, as in "… [target-went-back]". docs/errors.md has all.
     --json prints {"code", "area", "means", "why", "do"}.
     """
-    explanation = error_codes.read_catalogue().get(code.strip("[]"))
+    code = code.strip("[]")
+    explanation = error_codes.read_catalogue().get(code)
     if explanation is None:
         similar = error_codes.list_similar_codes(code)
         raise InvalidPipeline(

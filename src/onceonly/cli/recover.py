@@ -34,7 +34,7 @@ def recover(ctx: click.Context, pipeline: str | None, force: bool, as_json: bool
 
     \b
     --json prints {"recovered": [{"was", …}], "errors": [{"pipeline", "error",
-    "what", "why", "todo"}]}, each checkpoint with the keys of
+    "code", "what", "why", "todo"}]}, each checkpoint with the keys of
     `onceonly status PIPELINE --json`. The exit code is that of the first error.
     """
     settings = Settings.from_env()
@@ -159,7 +159,7 @@ def sweep(ctx: click.Context, pipeline: str | None, as_json: bool) -> None:
 
     \b
     --json prints {"swept": [{"pipeline", "sink", "epoch", "attempt", "nonce"}, or {"pipeline", "sink", "slot", "id"}],
-    "errors": [{"pipeline", "error", "what", "why", "todo"}]}.
+    "errors": [{"pipeline", "error", "code", "what", "why", "todo"}]}.
     """
     from onceonly.runtime import job_report
 

@@ -198,7 +198,7 @@ class Cut:
             self._check_after(latest)
 
     def _names_topics(self, read: list[str]) -> bool:
-        """Whether the pipeline names every topic that was read so far, and by its own name no other one."""
+        """Whether its sources cover every topic that was read so far, and each topic that they name was read."""
         for source in self._pipeline.sources:
             if source.topic_pattern is None and source.topic not in read:
                 return False

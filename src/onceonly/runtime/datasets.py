@@ -125,7 +125,7 @@ def _counts(handle: Mapping[str, Any], place_count: int) -> tuple[int | None, in
     if place_count != 1:
         return None, None, None
     files = handle.get("files")
-    if isinstance(files, list):
+    if files is not None and not isinstance(files, int):
         files = len(files)
     return handle.get("rows"), handle.get("bytes"), files
 

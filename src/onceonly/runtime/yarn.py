@@ -147,7 +147,7 @@ class Yarn:
             "no ResourceManager of YARN is active.",
             f"These were asked: {', '.join(self.managers)}.",
             YARN_REMEDY,
-            code="cluster-unreachable",
+            code="no-answer",
         )
 
 

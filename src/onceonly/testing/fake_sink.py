@@ -25,6 +25,7 @@ from onceonly.checkpoint.sink import (
     Trace,
     Traced,
 )
+from onceonly.checkpoint.transaction_names import list_transactions
 from onceonly.errors import (
     ActionNeeded,
     CannotPublish,
@@ -205,12 +206,7 @@ class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable, Resolvable
 
     def leftovers(self, prefix: str) -> list[Transaction]:
         names = {path.name.removesuffix(".staged.json") for path in self.folder.glob(f"{prefix}-*.staged.json")}
-        txns: list[Transaction] = []
-        for name in sorted(names - self._published_names()):
-            txn = Transaction.parse(name)
-            if txn:
-                txns.append(txn)
-        return txns
+        return list_transactions(names - self._published_names(), prefix)
 
     def _publish(self, handle: Handle, decision: int, last: Publication | None = None) -> Outcome:
         """Publish the staged rows, and take out those that they replace. The folder is locked."""

@@ -123,7 +123,7 @@ def test_what_is_held_is_published_once_it_is_approved(airflow: Airflow, project
     assert "great_expectations" not in held["log"], "bounds need no suite"
     through = live_services.open_coordinator(project.parts)
     through.recover("numbers_chained", owners.is_never_alive)
-    assert latest(through).held, "recovery leaves it to a person"
+    assert latest(through).is_held, "recovery leaves it to a person"
     with pytest.raises(Busy, match="onceonly approve numbers_chained 1 --reason"):
         through.plan(project.pipeline(), "the next run", owners.is_never_alive)
     assert not project.published()

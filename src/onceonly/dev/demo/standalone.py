@@ -150,4 +150,9 @@ def free_port(wanted: int) -> int:
             except OSError:
                 continue
             return int(probe.getsockname()[1])
-    raise NotCommitted("no free port on 127.0.0.1.", code="port-in-use")
+    raise NotCommitted(
+        "no free port on 127.0.0.1.",
+        "Processes of this machine listen on all of them.",
+        "End some.",
+        code="demo-failed",
+    )

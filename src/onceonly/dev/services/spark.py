@@ -28,7 +28,7 @@ class SparkConnect(Service):
     port_variable = "ONCEONLY_SPARK_PORT"
     default_port = 15002
     seconds_to_start = 240.0
-    java_options: Sequence[str] = ()
+    java_options: Sequence[str] = ()  # beside Spark's own; those of a subclass, or of a test run
 
     def command(self, port: int) -> Sequence[str]:
         """Return the command of the server in the foreground, by spark-class: the scripts in sbin would detach it."""
