@@ -108,7 +108,7 @@ def find_published_version(uri: str, app_id: str, txn_version: int) -> int | Non
     """Find the version of the table that published a transaction; None: the log no longer has it.
 
     Args:
-        txn_version: of the transaction, see `evidence.version`.
+        txn_version: of the transaction, see `txn_identifiers.txn_version`.
     """
     for version, number in log_summary.read_txn_versions(uri, app_id):
         match txn_identifiers.interpret(number, txn_version):

@@ -228,7 +228,8 @@ def encode_column(config: KafkaSink, part: SchemaPart, rows: Any, heads: Heads) 
 
 def worker_error(error: OnceonlyError) -> RuntimeError:
     """Return the error that a worker raises for `error`: Spark only passes on its text."""
-    parts = {"kind": type(error).__name__, "what": error.what, "why": error.why, "todo": error.todo}
+    texts = {"what": error.what, "why": error.why, "todo": error.todo, "code": error.code}
+    parts = {"kind": type(error).__name__, **texts}
     return RuntimeError(f"{ERROR_PREFIX} {json.dumps(parts)}")
 
 
