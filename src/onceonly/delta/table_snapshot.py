@@ -107,4 +107,5 @@ def fingerprint(table: Table, without: Iterable[str] = ()) -> str:
     schema = json.loads(table.schema().to_json())
     schema["fields"] = without_columns(schema["fields"], set(without))
     shape = [schema, metadata.partition_columns, constraints, protocol.min_writer_version, features]
-    return hashlib.sha256(json.dumps(shape, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
+    text = json.dumps(shape, sort_keys=True, separators=(",", ":"))  # stored in handles: it must stay as it is
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

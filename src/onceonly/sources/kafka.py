@@ -250,7 +250,7 @@ class KafkaReader:
         return JsonDecoder(self._parse_columns(text), "value")
 
     def read_small_batch(self, ranges: tuple[TopicRange, ...]) -> None:
-        """Read few records in this process, once: their schemas are looked at before they are decoded."""
+        """Read few records in this process, and keep them for `schemas` and `read`; where that fails, Spark reads."""
         from onceonly.spark import small_batch
 
         self._small_batch = None

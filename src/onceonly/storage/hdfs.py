@@ -232,7 +232,7 @@ class HdfsFiles(FileSystem):
     ) -> pa.RecordBatchReader:
         """Return the rows of a folder.
 
-        Not by the scanner's own reader, which is created while the GIL is held: see `Cluster.dataset`.
+        Not by the scanner's own reader, which is created while the GIL is held: see `WebHdfsCluster.dataset`.
         """
         path = self._cluster.path(folder)
         scanner = self._cluster.dataset(pafs.FileSelector(path, recursive=True), path, format, schema, by).scanner()

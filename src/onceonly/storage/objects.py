@@ -96,7 +96,7 @@ class Objects:
         return sorted(objects, key=lambda obj: obj.path)
 
     def list_pages(self, folder: str = "", after: str = "") -> Iterator[list[ListedObject]]:
-        """Yield the same as `below`, by single requests.
+        """Yield the same as `list_objects`, by single requests.
 
         Each is in order, as stores list their objects; a local folder, in tests, does not.
         """

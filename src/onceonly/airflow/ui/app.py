@@ -19,7 +19,7 @@ from onceonly.airflow.ui import actions, charts, data_docs, live, pages
 from onceonly.airflow.ui.access import ReaderDep, Viewer, ViewerDep
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.counts import count
-from onceonly.errors import OnceonlyError, OutcomeUnknown
+from onceonly.errors import OnceonlyError, OutcomeUnknown, headline
 from onceonly.views import formatting, metrics, provenance, summary
 from onceonly.views import queries as reading
 from onceonly.views.summary import Lag, Summary
@@ -52,7 +52,8 @@ def render_onceonly_error(request: Request, error: OnceonlyError) -> Response:
     """Answer with an error of Onceonly's own, which says what, why, and what to do."""
     status = 409 if request.method == "POST" else 503
     if _wants_page(request):
-        return pages.render(request, "error.html", status, what=error.what, why=error.why, todo=error.todo)
+        what = headline(error.what, error.code)
+        return pages.render(request, "error.html", status, what=what, why=error.why, todo=error.todo)
     body = {"what": error.what, "why": error.why, "todo": error.todo}
     if error.code:
         body["code"] = error.code
