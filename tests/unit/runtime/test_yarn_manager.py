@@ -154,7 +154,7 @@ def test_the_active_one_of_two_is_asked_and_nothing_is_sent_elsewhere() -> None:
     with manager({"": (307, "This is standby RM.")}) as standby, manager({"GET": app("RUNNING")}) as active:
         assert driver.open_cluster(f"yarn+{standby},{active}").look(ONE).is_at_work
         assert driver.open_cluster(f"yarn+http://127.0.0.1:1,{active}").look(ONE).is_at_work
-        with raises(OutcomeUnknown, "cluster-unreachable"):
+        with raises(OutcomeUnknown, "no-answer"):
             driver.open_cluster(f"yarn+{standby}").look(ONE)
 
 
