@@ -197,7 +197,7 @@ class TakesBack(Replaceable):
     def check_replace(self, old: Handle) -> None:
         return
 
-    def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
+    def retraction(self, txn: Transaction, olds: Sequence[Handle], restored: Handle | None) -> Handle:
         retracts = [{"txn": old["txn"]} for old in olds]
         return {"txn": txn.name, "app_id": txn.app_id, "rows": 0, "retracts": retracts}
 
@@ -237,8 +237,8 @@ class LakeSink(Proven, TakesBack):
         column = self.step("looks at the columns", lambda: self.target.column or f"type of epoch {txn.epoch}")
         return {**handle, "column": column}
 
-    def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
-        return {**super().retraction(txn, olds, held), "column": ""}
+    def retraction(self, txn: Transaction, olds: Sequence[Handle], restored: Handle | None) -> Handle:
+        return {**super().retraction(txn, olds, restored), "column": ""}
 
     def _look_at(
         self, handle: Handle, decision: int, last: Publication | None
@@ -309,9 +309,9 @@ class FolderSink(Proven, TakesBack, KeepsCopies):
     def stage(self, txn: Transaction, rows: Any) -> Handle:
         return {**super().stage(txn, rows), "manifest": f"m{txn.epoch}"}
 
-    def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
+    def retraction(self, txn: Transaction, olds: Sequence[Handle], restored: Handle | None) -> Handle:
         retracts = [{"txn": old["txn"], "manifest": old["manifest"]} for old in olds]
-        return {**super().retraction(txn, olds, held), "manifest": f"m{txn.epoch}", "retracts": retracts}
+        return {**super().retraction(txn, olds, restored), "manifest": f"m{txn.epoch}", "retracts": retracts}
 
     def _commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None) -> Outcome:
         if self._is_published(handle):
@@ -414,9 +414,9 @@ class StateSinkInMemory(Proven, TakesBack):
         handle = super().stage(txn, changes)
         return {**handle, "runs": [*(before["runs"] if before else []), txn.name]}
 
-    def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
+    def retraction(self, txn: Transaction, olds: Sequence[Handle], restored: Handle | None) -> Handle:
         forget = [old["txn"] for old in olds if old["txn"]]
-        return {"txn": None, "runs": list(held["runs"]) if held else [], "forget": forget, "rows": 0}
+        return {"txn": None, "runs": list(restored["runs"]) if restored else [], "forget": forget, "rows": 0}
 
     def _commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None) -> Outcome:
         name = handle["txn"]

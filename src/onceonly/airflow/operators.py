@@ -70,7 +70,9 @@ class PlanOperator(OnceonlyOperator):
         if planned.gap:
             self.log.warning("%s", descriptions.describe_gap(self.pipeline.name, planned.gap))
         if checkpoint is None:
-            why = descriptions.describe_held_offsets(planned.held_offsets) if planned.held_offsets else "nothing to do"
+            why = "nothing to do"
+            if planned.hidden_offsets:
+                why = descriptions.describe_hidden_offsets(planned.hidden_offsets)
             raise AirflowSkipException(f"{self.pipeline.name}: no new data, {why}")
         self.linked_epoch = checkpoint.epoch
         if checkpoint.state is State.COMMITTED:

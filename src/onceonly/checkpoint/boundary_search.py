@@ -18,7 +18,7 @@ class FirstRecord:
     """The first record at or after a time: its offset and timestamp. `at` is None if there is no such record.
 
     Args:
-        is_held_up: there is none, and a producer's open transaction begins at `offset`: records of any time may
+        is_hidden: there is none, and a producer's open transaction begins at `offset`: records of any time may
             follow it.
         ahead: number of records before `offset` that were passed over, because they are dated too far ahead.
         since: no record in [since, offset) is dated before the time; None: the same as `offset`.
@@ -26,7 +26,7 @@ class FirstRecord:
 
     offset: int
     at: datetime | None
-    is_held_up: bool = False
+    is_hidden: bool = False
     ahead: int = 0
     since: int | None = field(default=None, compare=False)
 
@@ -68,10 +68,10 @@ class BoundarySearch:
         self._ahead_before_end += self.floor <= offset < self.end
         return None
 
-    def nothing(self, is_held_up: bool = False) -> FirstRecord:
+    def nothing(self, is_hidden: bool = False) -> FirstRecord:
         """Return the answer if no record was the one that is searched for."""
         since = None if self._since is None else min(self._since, self.end)
-        return FirstRecord(self.end, None, is_held_up, self._ahead_before_end, since)
+        return FirstRecord(self.end, None, is_hidden, self._ahead_before_end, since)
 
 
 def search(

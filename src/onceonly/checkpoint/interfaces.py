@@ -27,7 +27,7 @@ class Source(Protocol):
     ) -> Mapping[int, FirstRecord]:
         """Return per partition the first committed record at or after `time`; if there is none, the last stable offset.
 
-        The latter is `is_held_up` if the log continues after it.
+        The latter is `is_hidden` if the log continues after it.
 
         Args:
             latest: a record that is dated later is passed over, and counted; None: none is.
@@ -100,7 +100,7 @@ class OpenTransaction:
 
     Args:
         offset: where it begins, which is the last stable offset.
-        held_offsets: how many offsets lie there.
+        hidden_offsets: how many offsets lie there.
         hides_others: records of others, which are committed, lie behind it.
         is_overdue: its brokers should have ended it by now.
         since: when it began; None: not known.
@@ -109,7 +109,7 @@ class OpenTransaction:
 
     partition: int
     offset: int
-    held_offsets: int
+    hidden_offsets: int
     hides_others: bool
     is_overdue: bool = False
     since: datetime | None = None

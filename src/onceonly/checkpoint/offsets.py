@@ -121,7 +121,7 @@ class TopicLog:
         return _name_source(self)
 
     @property
-    def held_offsets(self) -> dict[int, int]:
+    def hidden_offsets(self) -> dict[int, int]:
         """How many offsets lie behind an open transaction, by partition, where there are any."""
         counts = {}
         for partition, (_, stable) in self.partitions.items():
@@ -179,7 +179,7 @@ def same_topic(pinned_id: str, log: TopicLog, since: str) -> None:
         )
 
 
-def check_held(range_: TopicRange, log: TopicLog) -> None:
+def require_in_log(range_: TopicRange, log: TopicLog) -> None:
     """Refuse a range if retention or a deletion removed a part of it.
 
     Raises:
@@ -229,7 +229,7 @@ def chain(previous: TopicRange, log: TopicLog) -> TopicRange:
         partitions[partition] = (start, max(end, start))
     range_ = TopicRange(log.topic, log.topic_id, partitions, log.kind)
     _refuse_shrunk(previous, log)
-    check_held(range_, log)
+    require_in_log(range_, log)
     return range_
 
 

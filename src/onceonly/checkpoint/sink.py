@@ -294,11 +294,11 @@ class Replaceable(ABC):
         """Raise InvalidPipeline unless the rows of `old` can be replaced by a handle that has it under "replaces"."""
 
     @abstractmethod
-    def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
+    def retraction(self, txn: Transaction, olds: Sequence[Handle], restored: Handle | None) -> Handle:
         """Return a handle whose publication removes the rows of `olds`, the newest first.
 
         Args:
-            held: the sink's handle of the checkpoint to which the pipeline goes back, if it has one.
+            restored: the sink's handle of the checkpoint to which the pipeline goes back, if it has one.
         Raises:
             InvalidPipeline: the rows cannot be removed.
         """

@@ -124,7 +124,7 @@ class _Run:
             self.checkpoint, self.gap = planned.checkpoint, planned.gap
             for settled in self.settled:
                 words.append(f"epoch {settled.epoch}, left by an earlier run, is {settled.state.value}")
-            result, description = _nothing_to_do(planned.checkpoint, planned.fresh, planned.held_offsets)
+            result, description = _nothing_to_do(planned.checkpoint, planned.fresh, planned.hidden_offsets)
             words.append(description)
         for note in planned.notes:
             self.steps.say(f"{self.pipeline.name}: {note}", "yellow")
@@ -272,15 +272,18 @@ def _time(text: str) -> datetime:
     return time.astimezone(UTC)
 
 
-def _nothing_to_do(checkpoint: Checkpoint | None, fresh: bool, held: int = 0) -> tuple[str, str]:
+def _nothing_to_do(checkpoint: Checkpoint | None, fresh: bool, hidden_offsets: int = 0) -> tuple[str, str]:
     """Return (result, words) of what was planned; the result is empty when there is something to stage.
 
     Args:
-        held: with no new data: how many offsets lie behind open transactions of producers.
+        hidden_offsets: with no new data: how many offsets lie behind open transactions of producers.
     """
     if checkpoint is None:
-        if held:
-            return "no_new_data", f"no new data: {descriptions.describe_held_offsets(held)}, nothing to do yet"
+        if hidden_offsets:
+            return (
+                "no_new_data",
+                f"no new data: {descriptions.describe_hidden_offsets(hidden_offsets)}, nothing to do yet",
+            )
         return "no_new_data", "no new data: every record is in a committed checkpoint, nothing to do"
     if checkpoint.state is not State.COMMITTED:
         return "", _describe_plan(checkpoint, fresh)

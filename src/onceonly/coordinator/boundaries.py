@@ -52,7 +52,7 @@ class Pins:
 
     def await_transactions(self) -> list[OpenTransaction]:
         """Wait for a moment for open transactions that hide records, and return those that still do."""
-        if not isinstance(self.source, ShowsTransactions) or not self.log.held_offsets:
+        if not isinstance(self.source, ShowsTransactions) or not self.log.hidden_offsets:
             return []
         self._log, transactions = self.source.await_transactions(self.log)
         return transactions
@@ -184,17 +184,17 @@ class Pins:
         """Return where the first checkpoint begins, by partition; one that is not named begins at the log's start."""
         start = self.config.begins
         if isinstance(start, Mapping):
-            return self._require_held({int(partition): offset for partition, offset in start.items()})
+            return self._require_starts_in_log({int(partition): offset for partition, offset in start.items()})
         if start == LATEST:
             return {partition: end for partition, (_, end) in self.log.partitions.items()}
         if start == EARLIEST:
             return {}
         time = datetime.fromisoformat(start).astimezone(UTC)
         records = self._look_up(time, {})
-        self._refuse_held(time, records, None)
+        self._refuse_hidden(time, records, None)
         return _offsets_of_records(records)
 
-    def _require_held(self, chosen: Offsets) -> Offsets:
+    def _require_starts_in_log(self, chosen: Offsets) -> Offsets:
         """Return these offsets, if the log holds each of them, or ends there.
 
         Raises:
@@ -228,7 +228,7 @@ class Pins:
         range_ = replace(offsets.range_between(self.log, self.log.topic_id, start, end), ahead=ahead)
         if not set(range_.partitions) <= set(self.log.partitions):
             self._log = None  # a partition may be younger than our look at the log
-        offsets.check_held(range_, self.log)
+        offsets.require_in_log(range_, self.log)
         return range_
 
     def _find_boundary(self, view: View, time: datetime, floor: Offsets | None) -> Offsets:
@@ -252,7 +252,7 @@ class Pins:
             low = _offsets_of(before)
         records = self._look_up(time, low or {})
         self._refuse_lost(time, records, low or {})
-        self._refuse_held(time, records, _offsets_of(after))
+        self._refuse_hidden(time, records, _offsets_of(after))
         return offsets.clamp(_offsets_of_records(records), low, _offsets_of(after))
 
     def _complete_boundary(self, pinned: Boundary | None) -> Boundary | None:
@@ -309,14 +309,14 @@ class Pins:
                 short[partition] = (offset, stable)
         return short
 
-    def _refuse_held(self, time: datetime, records: Mapping[int, FirstRecord], after: Offsets | None) -> None:
+    def _refuse_hidden(self, time: datetime, records: Mapping[int, FirstRecord], after: Offsets | None) -> None:
         """Refuse a boundary behind an open transaction, unless a pinned neighbour says enough.
 
         There may be committed records of either side of it. Waiting has an end: the brokers end transactions by
         themselves (transaction.max.timeout.ms, 15 minutes).
         """
         for partition, record in sorted(records.items()):
-            if record.is_held_up and (after is None or after.get(partition, 0) > record.offset):
+            if record.is_hidden and (after is None or after.get(partition, 0) > record.offset):
                 topic, where = self.log.topic, f"--topic {self.log.topic} --partition {partition}"
                 raise Busy(
                     f"{self.pipeline.name}: the boundary {time:%Y-%m-%dT%H:%M:%SZ} is not decided yet.",

@@ -115,7 +115,7 @@ def require_attempt(checkpoint: Checkpoint, attempt: int | None) -> None:
         )
 
 
-def refuse_held_up(name: str, log: TopicLog, transaction: OpenTransaction) -> Busy:
+def refuse_hidden_records(name: str, log: TopicLog, transaction: OpenTransaction) -> Busy:
     """Return the refusal to say that there is no new data while records wait behind somebody's open transaction."""
     producer = since = overdue = ""
     if transaction.producer:
@@ -128,7 +128,7 @@ def refuse_held_up(name: str, log: TopicLog, transaction: OpenTransaction) -> Bu
     return Busy(
         f"{name}: there is nothing that can be read, and records wait.",
         f"{log.label} partition {transaction.partition}: a transaction{producer} is open from offset "
-        f"{transaction.offset} on{since}{overdue}. Nobody can read the {transaction.held_offsets} offsets behind it "
+        f"{transaction.offset} on{since}{overdue}. Nobody can read the {transaction.hidden_offsets} offsets behind it "
         "before it ends.",
         "Plan again: the brokers end it after its time-out (15 minutes at most by default). Look at its producer: "
         f"kafka-transactions --bootstrap-server … describe-producers {where} (docs/kafka.md, Open transactions). "

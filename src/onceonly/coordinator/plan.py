@@ -27,14 +27,14 @@ class Planned:
     Args:
         gap: what no interval covers yet, between the one before and this one.
         notes: for people, of the targets.
-        held_offsets: with no new data: how many offsets lie behind open transactions of producers.
+        hidden_offsets: with no new data: how many offsets lie behind open transactions of producers.
     """
 
     checkpoint: Checkpoint | None
     fresh: bool
     gap: Interval | None = None
     notes: tuple[str, ...] = ()
-    held_offsets: int = 0
+    hidden_offsets: int = 0
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Planning:
     instance: str | None = None
     existing: Checkpoint | None = None
     row: Row | None = None
-    held_offsets: int = 0
+    hidden_offsets: int = 0
 
     def decide(self, view: View) -> Row | None:
         """Return the row that the plan writes after `view`; None: nothing has to change."""
@@ -77,7 +77,7 @@ class Planning:
             gap = view.gap_before(self.cut.interval)
         row_or_checkpoint = self.row or self.existing
         if row_or_checkpoint is None:
-            return Planned(None, fresh, gap, held_offsets=self.held_offsets)
+            return Planned(None, fresh, gap, hidden_offsets=self.hidden_offsets)
         return Planned(view.require(row_or_checkpoint.epoch), fresh, gap)
 
     # ---- the checkpoint that is there already
@@ -109,7 +109,7 @@ class Planning:
         ranges, interval = self.cut.ranges(view), self.cut.interval
         if interval is None and not self.cut.chooses_start(view) and not self.cut.has_records(ranges):
             if self.cut.hides_records:
-                self.held_offsets = self.cut.await_transactions()
+                self.hidden_offsets = self.cut.await_transactions()
                 ranges = self.cut.ranges(view)
             if not self.cut.has_records(ranges):
                 return None

@@ -18,7 +18,7 @@ from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval, Ranges
 from onceonly.checkpoint.sink import RowLocation
 from onceonly.coordinator.boundaries import SKEW, Pins
-from onceonly.coordinator.messages import how_to_settle, refuse_held_up
+from onceonly.coordinator.messages import how_to_settle, refuse_hidden_records
 from onceonly.coordinator.upstream import Barrier
 from onceonly.errors import Busy, InvalidPipeline, NotCommitted
 from onceonly.pipeline.definition import Pipeline
@@ -108,7 +108,7 @@ class Cut:
     @property
     def hides_records(self) -> bool:
         """Whether records lie behind open transactions, as far as `ranges` has looked."""
-        return any(pins.log.held_offsets for pins in self._pins.values())
+        return any(pins.log.hidden_offsets for pins in self._pins.values())
 
     def await_transactions(self) -> int:
         """Wait for a moment where records lie behind open transactions; `ranges` may find some of them afterwards.
@@ -122,12 +122,12 @@ class Cut:
         for pins in self._pins.values():
             for transaction in pins.await_transactions():
                 open_transactions.append((pins, transaction))
-        held_offsets = 0
+        hidden_offsets = 0
         for pins, transaction in open_transactions:
             if transaction.hides_others or transaction.is_overdue:
-                raise refuse_held_up(self._pipeline.name, pins.log, transaction)
-            held_offsets += transaction.held_offsets
-        return held_offsets
+                raise refuse_hidden_records(self._pipeline.name, pins.log, transaction)
+            hidden_offsets += transaction.hidden_offsets
+        return hidden_offsets
 
     def _topics(self, latest: Checkpoint | None) -> list[str]:
         """List the topics that exist, and those that were read: reading the log of a deleted one raises."""

@@ -43,5 +43,5 @@ def _count_uncovered(logs: Iterable[TopicLog], summary: Summary) -> tuple[int, i
         for partition, (start, stable) in log.partitions.items():
             next_offset = max(start, ends.get(partition, 0))
             readable += max(0, stable - next_offset)
-        hidden += sum(log.held_offsets.values())
+        hidden += sum(log.hidden_offsets.values())
     return readable, hidden

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from onceonly.checkpoint.boundary_search import FirstRecord
 from onceonly.checkpoint.interfaces import OpenTransaction
 from onceonly.checkpoint.model import Checkpoint
-from onceonly.checkpoint.offsets import NO_OFFSETS, START_OVER, Offsets, TopicLog, TopicRange, check_held, range_of
+from onceonly.checkpoint.offsets import NO_OFFSETS, START_OVER, Offsets, TopicLog, TopicRange, range_of, require_in_log
 from onceonly.checkpoint.sink import Trace
 from onceonly.errors import BadRecord, InvalidPipeline, NotCommitted, SourceLost
 from onceonly.json_values.columns import BadColumns, parse_columns
@@ -127,7 +127,7 @@ class KafkaReader:
     def verify(self, ranges: tuple[TopicRange, ...]) -> None:
         """Check that the log still has the pinned ranges. Raises SourceLost if not."""
         for range_ in ranges:
-            check_held(range_, self._reader_of(range_.topic)._read_pinned_log())
+            require_in_log(range_, self._reader_of(range_.topic)._read_pinned_log())
             self._marks.check(range_)
 
     def _reader_of(self, topic: str) -> KafkaReader:

@@ -66,12 +66,12 @@ class KafkaLog:
         See `ShowsTransactions`.
         """
         limit = monotonic() + MARKER_SECONDS
-        while log.held_offsets and monotonic() < limit:
+        while log.hidden_offsets and monotonic() < limit:
             sleep(MARKER_SECONDS / 10)
             previous_log, log = log, self.read_extent()
             if log.partitions != previous_log.partitions:
                 return log, []
-        if not log.held_offsets:
+        if not log.hidden_offsets:
             return log, []
         return log, find_open_transactions(self._kafka, log)
 
@@ -117,7 +117,7 @@ class KafkaLog:
         records = self._client.find_records(starts, dict.fromkeys(starts, _first_from(millis)))
         first: dict[int, FirstRecord] = {}
         for partition in partitions:
-            end = FirstRecord(stable[partition], None, is_held_up=stable[partition] < ends[partition])
+            end = FirstRecord(stable[partition], None, is_hidden=stable[partition] < ends[partition])
             first[partition] = records.get(partition) or end
         return first
 
@@ -136,7 +136,7 @@ class KafkaLog:
         first: dict[int, FirstRecord] = {}
         for partition, search in searches.items():
             is_hidden = stable[partition] < ends[partition]
-            first[partition] = records.get(partition) or search.nothing(is_held_up=is_hidden)
+            first[partition] = records.get(partition) or search.nothing(is_hidden=is_hidden)
         return first
 
     def _refuse_long_search(self, error: SearchTooLong, start: int) -> InvalidPipeline:
@@ -189,7 +189,7 @@ def _ask_until_decided(ask: Callable[[], dict[int, FirstRecord]]) -> dict[int, F
     limit = monotonic() + MARKER_SECONDS
     while True:
         records = ask()
-        if monotonic() > limit or not any(record.is_held_up for record in records.values()):
+        if monotonic() > limit or not any(record.is_hidden for record in records.values()):
             return records
         sleep(MARKER_SECONDS / 10)
 
@@ -216,7 +216,7 @@ def find_open_transactions(kafka: KafkaConnection, log: TopicLog) -> list[OpenTr
     Raises:
         NotCommitted: the brokers do not answer.
     """
-    stable = {partition: log.partitions[partition][1] for partition in log.held_offsets}
+    stable = {partition: log.partitions[partition][1] for partition in log.hidden_offsets}
     try:
         with Transactions(client_settings.kafka_python_arguments(kafka)) as transactions:
             holders = find_holders(transactions, (log.topic, log.topic_id), stable)
@@ -229,7 +229,7 @@ def find_open_transactions(kafka: KafkaConnection, log: TopicLog) -> list[OpenTr
 def _list_hidden(log: TopicLog) -> list[OpenTransaction]:
     """Return an open transaction of unknown owner for each partition that has one."""
     transactions = []
-    for partition, count in log.held_offsets.items():
+    for partition, count in log.hidden_offsets.items():
         transactions.append(OpenTransaction(partition, log.partitions[partition][1], count, True))
     return transactions
 
@@ -239,7 +239,7 @@ def _to_transaction(log: TopicLog, partition: int, holder: Holder, now: datetime
     return OpenTransaction(
         partition,
         holder.offset,
-        log.held_offsets[partition],
+        log.hidden_offsets[partition],
         holder.hides_others,
         _is_overdue(holder, now),
         holder.transaction.started_at if holder.transaction else None,

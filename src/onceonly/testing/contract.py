@@ -57,7 +57,7 @@ def release(sink: Sink, txn: Transaction) -> None:
         sink.release(txn)
 
 
-def list_held(sink: Sink, *txns: Transaction) -> list[Transaction] | None:
+def list_leftovers(sink: Sink, *txns: Transaction) -> list[Transaction] | None:
     """Return those of which the sink says that something is left, one by one; None: it is never asked so."""
     if not isinstance(sink, KeepsNames):
         return None
@@ -331,7 +331,7 @@ class SinkContract(RehearsalContract):
         release(target.sink(), published)
         target.sink().discard(aborted, None)
         assert target.sink().leftovers(prefix) == [waiting]
-        assert list_held(target.sink(), published, aborted, waiting) in ([waiting], None)
+        assert list_leftovers(target.sink(), published, aborted, waiting) in ([waiting], None)
 
     def test_a_release_leaves_what_is_published_and_may_be_repeated(
         self, target: Target, committer: Committer, stage: Stage

@@ -193,7 +193,7 @@ class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable, Resolvable
     def check_replace(self, old: Handle) -> None:
         """Refuse nothing: anything can be replaced."""
 
-    def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
+    def retraction(self, txn: Transaction, olds: Sequence[Handle], restored: Handle | None) -> Handle:
         write_json(self._staged_file(txn.name), [])
         retracted = [{"txn": old["txn"]} for old in olds]
         return {"kind": "fake", "txn": txn.name, "app_id": txn.app_id, "rows": 0, "retracts": retracted}

@@ -106,7 +106,7 @@ class FakeSource:
     def await_transactions(self, log: TopicLog) -> tuple[TopicLog, list[OpenTransaction]]:
         topic, now = self._topic(), self.log()
         transactions = []
-        for partition, hidden in now.held_offsets.items():  # how many records are behind the last stable offset
+        for partition, hidden in now.hidden_offsets.items():  # how many records are behind the last stable offset
             partition_log = topic["partitions"][str(partition)]
             hides_others, overdue = hidden > partition_log.get("own", 1), partition_log.get("overdue", False)
             transaction = OpenTransaction(
@@ -139,7 +139,7 @@ class FakeSource:
 
     def verify(self, ranges: tuple[TopicRange, ...]) -> None:
         for range_ in ranges:
-            offsets.check_held(range_, self.log())
+            offsets.require_in_log(range_, self.log())
             self._check_mark(range_)
 
     def add_mark(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
@@ -336,4 +336,4 @@ def _search(log: Mapping[str, Any], time: datetime, latest: datetime | None, sta
         record = log["records"][offset]
         if record and (first := partition.look_at(offset, datetime.fromisoformat(record[0]))):
             return first
-    return partition.nothing(is_held_up=_stable_offset(log) < len(log["records"]))
+    return partition.nothing(is_hidden=_stable_offset(log) < len(log["records"]))

@@ -17,7 +17,7 @@ MAX_GAPS_SHOWN = 5  # the newest; of those before them only their number is show
 JOB_LINE_PREFIX = "ONCEONLY: "  # begins a line of the stage job that is meant for people; anything else is Spark's
 
 
-def describe_held_offsets(records: int) -> str:
+def describe_hidden_offsets(records: int) -> str:
     """Say how many records lie behind open transactions of producers."""
     return f"{count(records, 'record')} of open transactions cannot be read before these have ended"
 

@@ -288,7 +288,7 @@ def test_a_record_behind_an_open_transaction_is_not_found(topic: Topic, reader: 
     topic.produce("a", seconds=[1])
     with topic.transaction("open", seconds=[5]):
         topic.produce("b", seconds=[9])
-        assert reader.offsets_at(moment(3)) == {0: FirstRecord(1, None, is_held_up=True)}
+        assert reader.offsets_at(moment(3)) == {0: FirstRecord(1, None, is_hidden=True)}
         assert reader.offsets_at(moment(1)) == {0: FirstRecord(0, moment(1))}
     assert reader.offsets_at(moment(3)) == {0: FirstRecord(2, moment(9))}
 
@@ -338,7 +338,7 @@ def test_record_dated_ahead_is_passed_over(topic: Topic, reader: KafkaReader) ->
     }
     assert reader.offsets_at(moment(4), limit, {0: 3}) == {0: FirstRecord(5, moment(5), ahead=1)}
     with topic.transaction("open", seconds=[7]):
-        assert reader.offsets_at(moment(6), limit) == {0: FirstRecord(6, None, is_held_up=True, ahead=3)}
+        assert reader.offsets_at(moment(6), limit) == {0: FirstRecord(6, None, is_hidden=True, ahead=3)}
 
 
 def test_search_that_is_too_long_ends(topic: Topic, reader: KafkaReader, monkeypatch: pytest.MonkeyPatch) -> None:

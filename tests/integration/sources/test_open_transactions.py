@@ -78,12 +78,12 @@ def test_committed_records_behind_it_are_hidden(reader: KafkaReader, plain: Prod
     owner.write(reader._config.topic, "open")
     put(plain, reader, *map(str, range(50)))
     (found,) = find(reader)
-    assert (found.partition, found.offset, found.held_offsets) == (0, 2, 51)
+    assert (found.partition, found.offset, found.hidden_offsets) == (0, 2, 51)
     assert (found.hides_others, found.is_overdue) == (True, False)
     assert f"transactional id '{owner.id}'" in found.producer
     assert found.since is not None
     assert timedelta(0) <= datetime.now(UTC) - found.since < timedelta(seconds=PATIENCE)
-    assert reader.log().held_offsets == {0: 51}
+    assert reader.log().hidden_offsets == {0: 51}
 
 
 def test_records_of_a_transaction_hide_nothing_of_others(reader: KafkaReader, plain: Producer, owner: Owner) -> None:
@@ -91,7 +91,7 @@ def test_records_of_a_transaction_hide_nothing_of_others(reader: KafkaReader, pl
     owner.write(reader._config.topic, *map(str, range(50)))
     owner.write(reader._config.topic, "more")
     (found,) = find(reader)
-    assert (found.held_offsets, found.hides_others, found.is_overdue) == (51, False, False)
+    assert (found.hidden_offsets, found.hides_others, found.is_overdue) == (51, False, False)
 
 
 def test_two_open_transactions_hide_nothing_of_each_other(reader: KafkaReader, broker: str, owner: Owner) -> None:
@@ -100,11 +100,11 @@ def test_two_open_transactions_hide_nothing_of_each_other(reader: KafkaReader, b
     owner.write(reader._config.topic, "one")
     second.write(reader._config.topic, "two")
     (found,) = find(reader)
-    assert (found.held_offsets, found.hides_others) == (2, False)
+    assert (found.hidden_offsets, found.hides_others) == (2, False)
     second.producer.commit_transaction(PATIENCE)
-    until(lambda: reader.log().held_offsets == {0: 3}, PATIENCE, "the marker")
+    until(lambda: reader.log().hidden_offsets == {0: 3}, PATIENCE, "the marker")
     (found,) = find(reader)
-    assert (found.held_offsets, found.hides_others) == (3, True)
+    assert (found.hidden_offsets, found.hides_others) == (3, True)
 
 
 def test_what_is_too_much_to_read_counts_as_hidden(

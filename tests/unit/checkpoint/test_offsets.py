@@ -15,10 +15,10 @@ from onceonly.checkpoint.offsets import (
     beginning,
     cap,
     chain,
-    check_held,
     clamp,
     has_data,
     range_between,
+    require_in_log,
 )
 from onceonly.errors import SourceLost
 
@@ -116,28 +116,28 @@ def test_a_topic_made_again_is_refused_even_if_it_looks_the_same(log: TopicLog) 
     with raises(SourceLost, "source-recreated"):
         chain(beginning(log, {}), again)
     with raises(SourceLost, "source-recreated"):
-        check_held(beginning(log, {}), again)
+        require_in_log(beginning(log, {}), again)
 
 
-# --- check_held
+# --- require_in_log
 
 
 @given(LOGS, st.data())
 def test_a_range_is_held_until_its_first_record_is_gone(log: TopicLog, data: st.DataObject) -> None:
     range_ = beginning(log, {})
-    check_held(range_, log)
+    require_in_log(range_, log)
     assume(has_data([range_]))
     partition = data.draw(st.sampled_from([p for p, (start, end) in log.partitions.items() if end > start]))
     start, end = log.partitions[partition]
     now = data.draw(st.integers(start + 1, end))
     with raises(SourceLost, "records-expired", match=f"offsets {start} to {now - 1} no longer exist"):
-        check_held(range_, TopicLog(log.topic, log.topic_id, {**log.partitions, partition: (now, end)}))
+        require_in_log(range_, TopicLog(log.topic, log.topic_id, {**log.partitions, partition: (now, end)}))
 
 
 @given(LOGS)
 def test_an_empty_range_is_held_by_anything(log: TopicLog) -> None:
     empty = TopicRange(log.topic, log.topic_id, {p: (start, start) for p, (start, _) in log.partitions.items()})
-    check_held(empty, TopicLog(log.topic, log.topic_id, {}))
+    require_in_log(empty, TopicLog(log.topic, log.topic_id, {}))
 
 
 # --- clamp and between

@@ -369,7 +369,7 @@ class DeltaWriter(
     def check_replace(self, old: Handle) -> None:
         replacement.check(self.config, self.uri, old)
 
-    def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
+    def retraction(self, txn: Transaction, olds: Sequence[Handle], restored: Handle | None) -> Handle:
         return replacement.make_retraction(self.config, self.uri, txn, olds)
 
     def discard(self, txn: Transaction, handle: Handle | None) -> None:

@@ -240,7 +240,7 @@ class FileWriter(Sink, KeepsCopies, Traced, ProvesHistory, Replaceable, Versione
         if not self._is_published(file_handle):
             raise errors.refuse_replacement(self.name, old)
 
-    def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
+    def retraction(self, txn: Transaction, olds: Sequence[Handle], restored: Handle | None) -> Handle:
         for old in olds:
             self.check_replace(old)
         return {

@@ -158,9 +158,9 @@ class CheckedReplaceable(HandleCheck, Replaceable):
         self._check(old)
         self._sink.check_replace(old)
 
-    def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
-        self._check(*olds, held)
-        return self._sink.retraction(txn, olds, held)
+    def retraction(self, txn: Transaction, olds: Sequence[Handle], restored: Handle | None) -> Handle:
+        self._check(*olds, restored)
+        return self._sink.retraction(txn, olds, restored)
 
 
 class CheckedVersioned(HandleCheck, Versioned):

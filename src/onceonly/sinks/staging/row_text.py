@@ -37,15 +37,17 @@ def with_valid_text(column: pa.Array) -> pa.Array:
     return pa.array([_decode(value, column.type) for value in column.cast(bytes_type).to_pylist()], column.type)
 
 
-def batches(rows: Iterable[pa.RecordBatch], schema: pa.Schema, held: pa.Schema, read: Read) -> Iterator[pa.RecordBatch]:
+def batches(
+    rows: Iterable[pa.RecordBatch], schema: pa.Schema, file_schema: pa.Schema, read: Read
+) -> Iterator[pa.RecordBatch]:
     """Yield rows of `schema` from files.
 
     Args:
-        held: the columns that the files have. The others come from folder names.
-        read: converts the columns in `held`.
+        file_schema: the columns that the files have. The others come from folder names.
+        read: converts the columns in `file_schema`.
     """
     for batch in rows:
-        columns = read(batch, held)
+        columns = read(batch, file_schema)
         valid_columns = []
         for field in schema:
             column = columns.get(field.name)
@@ -55,9 +57,9 @@ def batches(rows: Iterable[pa.RecordBatch], schema: pa.Schema, held: pa.Schema, 
         yield pa.RecordBatch.from_arrays(valid_columns, schema=schema)
 
 
-def as_it_is(batch: pa.RecordBatch, held: pa.Schema) -> Columns:
+def as_it_is(batch: pa.RecordBatch, file_schema: pa.Schema) -> Columns:
     """Return the columns of the files without a conversion."""
-    return {field.name: batch.column(field.name) for field in held}
+    return {field.name: batch.column(field.name) for field in file_schema}
 
 
 def json_parser(kind: Any) -> Convert:

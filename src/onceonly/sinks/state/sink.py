@@ -317,9 +317,9 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
         """Refuse to replace a single checkpoint, because later ones depend on it. A rewind retracts all of them."""
         raise cannot_take_back(self.name)
 
-    def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
-        """Return a handle of the state after `held`. Later runs are deleted."""
-        runs = self._runs(held)
+    def retraction(self, txn: Transaction, olds: Sequence[Handle], restored: Handle | None) -> Handle:
+        """Return a handle of the state after `restored`. Later runs are deleted."""
+        runs = self._runs(restored)
         missing = [run["folder"] for run in runs if not self._folders.has(run["folder"])]
         if missing:
             raise InvalidPipeline(
@@ -335,9 +335,9 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
             "schema": self.config.schema,
             "key": list(self.config.key),
         }
-        if held:
-            handle |= {"schema": held["schema"], "key": held["key"], "metadata": _metadata(held)}
-        handle["retired"] = self._runs(held, "retired")
+        if restored:
+            handle |= {"schema": restored["schema"], "key": restored["key"], "metadata": _metadata(restored)}
+        handle["retired"] = self._runs(restored, "retired")
         handle["runs"] = runs
         handle["forget"] = [old["txn"] for old in olds if old["txn"]]
         handle["rows"] = 0

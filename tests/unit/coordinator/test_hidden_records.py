@@ -55,8 +55,8 @@ def test_records_of_the_transaction_alone_are_not_new(world: World) -> None:
     world.put(5, 6, 7)
     world.source.hold(0, 5, own=3)
     planned = plan(world)
-    assert (planned.checkpoint, planned.held_offsets) == (None, 3)
-    said = _nothing_to_do(planned.checkpoint, planned.fresh, planned.held_offsets)
+    assert (planned.checkpoint, planned.hidden_offsets) == (None, 3)
+    said = _nothing_to_do(planned.checkpoint, planned.fresh, planned.hidden_offsets)
     assert said == (
         "no_new_data",
         "no new data: 3 records of open transactions cannot be read before these have ended, nothing to do yet",
