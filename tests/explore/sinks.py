@@ -14,15 +14,12 @@ from onceonly.checkpoint.model import Handle, Outcome, Transaction, replaced_han
 from onceonly.checkpoint.sink import (
     Answer,
     History,
-    KeepsCopies,
     PooledTransaction,
     PoolsIds,
     ProvesHistory,
     Publication,
     Receipts,
     Replaceable,
-    Resolvable,
-    Revocable,
     Sink,
 )
 from onceonly.errors import (
@@ -301,7 +298,7 @@ class LakeSink(Proven, TakesBack):
         return self.target.publish(handle["app_id"], last, None, decision)
 
 
-class FolderSink(Proven, TakesBack, KeepsCopies):
+class FolderSink(Proven, TakesBack):
     """As the file sink: files get their final names first, then the manifest is put there, never over another."""
 
     target: targets.Folder
@@ -468,7 +465,7 @@ class StateSinkInMemory(Proven, TakesBack):
         return self._outcome(handle, already=True) if handle["txn"] in self.target.done else None
 
 
-class TopicSink(MemorySink, KeepsCopies, Revocable, PoolsIds, Resolvable):
+class TopicSink(MemorySink, PoolsIds):
     """As the Kafka sink: rows are spooled; a lost transaction is written again, and recorded before it ends."""
 
     target: targets.Topic

@@ -4,19 +4,14 @@ A sink has a capability if it is a subclass of it: the coordinator checks with `
 when the sink is created. Every method has to be idempotent, and safe if several processes call it at the same time.
 
     Sink            two-phase output
-    KeepsCopies     keeps data until the outcome is recorded
     KeepsNames      published output keeps the names of its transactions
-    Revocable       staging leaves something that a process could still publish, such as an open transaction
     Traced          its target shows the last decision
     ProvesHistory   its target shows whether it still has what was published to it
     Replaceable     published rows can be taken back
     Versioned       its target has versions, by which other pipelines read it
     Inspectable     a gate can read the staged rows
     PoolsIds        uses a pool of transactional ids
-    ShowsEvidence   shows a person the evidence of an outcome
-    Resolvable      its outcome can be in doubt, and can be resolved manually
     KeepsState      what it publishes is read by the next checkpoint
-    StagesSmallBatches  rows of few records are staged by one process, without Spark's workers
 """
 
 from __future__ import annotations
@@ -153,29 +148,45 @@ class Sink(ABC):
     def leftovers(self, prefix: str) -> list[Transaction]:
         """List the transactions with that `Transaction.prefix` that have unpublished output."""
 
+    # ---- what most sinks leave as it is
 
-class StagesSmallBatches(Sink):
-    """Can stage the rows of a small batch in the process that calls it, without Spark's workers."""
+    def stage_small_batch(self, txn: Transaction, rows: Any) -> Handle:
+        """Stage rows that are made of few records, see `stage`.
 
-    @abstractmethod
-    def stage(self, txn: Transaction, rows: Any, is_small_batch: bool = False) -> Handle:
-        """Stage the rows, see `Sink.stage`.
-
-        Args:
-            is_small_batch: `rows` is made of so few records that this process may collect it.
+        This process may collect them, which is quicker than Spark's workers. By default, they are staged as any others.
         """
+        return self.stage(txn, rows)
 
+    def revoke(self, txn: Transaction) -> None:
+        """Make sure that no process can publish `txn` any more, as far as the sink can. The rows are kept. Idempotent.
 
-class KeepsCopies(ABC):
-    """Keeps data of a transaction until its outcome is recorded: what a commit needs, or a copy of the rows."""
+        For sinks whose staging leaves something that a process could publish without a decision in the state table,
+        such as an open transaction. Unlike `discard`, it keeps the rows. Unlike `fence`, it is called before the
+        decision, and does not determine the outcome. By default, nothing is open.
+        """
+        return
 
-    @abstractmethod
     def release(self, txn: Transaction) -> None:
-        """Remove what was kept: the transaction was published, and that is recorded. Idempotent.
+        """Remove what was kept until now, such as staged rows: `txn` was published, and that is recorded. Idempotent.
 
         Unlike `discard`, it need not check whether the rows are published. It never removes published rows, even if the
-        target was rewritten and no longer refers to them.
+        target was rewritten and no longer refers to them. By default, nothing was kept.
         """
+        return
+
+    def evidence(self, handle: Handle) -> list[str]:
+        """Return the present evidence of the outcome, as lines of text, for a person who has to decide.
+
+        Changes nothing. By default, there is none to show.
+        """
+        return []
+
+    def resolve_handle(self, handle: Handle, committed: bool) -> Handle:
+        """Return the handle with a manual resolution of what is in doubt. It does not override evidence.
+
+        For sinks whose `commit` may raise InDoubt, because no evidence of an outcome is left.
+        """
+        raise never_in_doubt(self.name)
 
 
 class KeepsNames(ABC):
@@ -195,18 +206,6 @@ class KeepsNames(ABC):
     @abstractmethod
     def note_swept(self, prefix: str) -> None:
         """Record that all leftovers with that prefix have been processed now."""
-
-
-class Revocable(ABC):
-    """Staging leaves something that a process could publish without a decision in the state table."""
-
-    @abstractmethod
-    def revoke(self, txn: Transaction) -> None:
-        """Make sure that no process can publish it any more, as far as the sink can. The rows are kept. Idempotent.
-
-        Unlike `discard`, it keeps the rows. Unlike `fence`, it is called before the decision, and does not determine
-        the outcome.
-        """
 
 
 @dataclass(frozen=True)
@@ -385,22 +384,6 @@ class PoolsIds(ABC):
     @abstractmethod
     def discard_pooled(self, txns: Sequence[PooledTransaction]) -> None:
         """Abort them if they are open, unless another producer uses the id by now."""
-
-
-class ShowsEvidence(ABC):
-    """Can show the evidence of an outcome to a person who has to decide."""
-
-    @abstractmethod
-    def evidence(self, handle: Handle) -> list[str]:
-        """Return the present evidence, as lines of text. Changes nothing."""
-
-
-class Resolvable(ABC):
-    """Its `commit` may raise InDoubt, if no evidence of the outcome is left."""
-
-    @abstractmethod
-    def resolve_handle(self, handle: Handle, committed: bool) -> Handle:
-        """Return the handle with a manual resolution of what is in doubt. It does not override evidence."""
 
 
 class KeepsState(ABC):

@@ -9,10 +9,10 @@ from typing import Any
 
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Handle, Outcome, Row, State
-from onceonly.checkpoint.sink import KeepsCopies, Sink
+from onceonly.checkpoint.sink import Sink
 from onceonly.coordinator import target_history
 from onceonly.coordinator.messages import classify_settle_error, refuse_fenced
-from onceonly.coordinator.sweep import discard_idle, revoke
+from onceonly.coordinator.sweep import discard_idle
 from onceonly.errors import Fenced, InDoubt, NotCommitted, OnceonlyError, OutcomeUnknown, TargetWentBack, first_sentence
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.table import Transitions
@@ -88,8 +88,7 @@ class Publisher:
         """Remove what each published sink has kept until the end was recorded."""
         for sink in done.published:
             live = self.sink(done, sink)
-            if isinstance(live, KeepsCopies):
-                live.release(done.transaction(sink))
+            live.release(done.transaction(sink))
             discard_idle(self._transitions.state, live, done.pipeline)
 
     def discard(self, checkpoint: Checkpoint, attempts: list[int], gone: Collection[str] = ()) -> dict[str, str]:
@@ -118,7 +117,7 @@ class Publisher:
     def _discard(self, live: Sink, checkpoint: Checkpoint, attempt: int) -> None:
         txn = checkpoint.transaction(live.name, attempt)
         if checkpoint.keeps(attempt):
-            revoke(live, txn)
+            live.revoke(txn)
             return
         handle: Handle | None = None
         if attempt == checkpoint.attempt:  # the recorded handles are those of the current attempt

@@ -7,7 +7,6 @@ process has replaced that handle meanwhile, the step begins again with the new o
 from __future__ import annotations
 
 from onceonly.checkpoint.model import Checkpoint, Event, Outcome, Row, State
-from onceonly.checkpoint.sink import Resolvable, ShowsEvidence, never_in_doubt
 from onceonly.coordinator.manual import Action, RowTest
 from onceonly.coordinator.publish import Publisher, sink_row
 from onceonly.coordinator.sweep import discard_idle
@@ -35,12 +34,9 @@ class Resolver:
                 code="no-such-sink",
             )
         try:
-            live = self._publisher.sink(checkpoint, sink)
-            if isinstance(live, ShowsEvidence):
-                return live.evidence(checkpoint.handles[sink])
+            return self._publisher.sink(checkpoint, sink).evidence(checkpoint.handles[sink])
         except Exception as error:  # it does not answer: that is what there is to see
             return [first_sentence(error)]
-        return []
 
     # ---- give up
 
@@ -149,10 +145,7 @@ class Resolver:
         """
         doubtful = seen.require(epoch)
         old = doubtful.handles[sink]
-        live = self._publisher.sink(doubtful, sink)
-        if not isinstance(live, Resolvable):
-            raise never_in_doubt(sink)
-        new = dict(live.resolve_handle(old, committed))
+        new = dict(self._publisher.sink(doubtful, sink).resolve_handle(old, committed))
 
         def decide(view: View) -> Row | None:
             now = view.require(epoch)

@@ -16,7 +16,7 @@ from typing import Any
 
 from onceonly.checkpoint.interfaces import Parts, Source
 from onceonly.checkpoint.model import Checkpoint, Claim, Event, Handle, Row, State
-from onceonly.checkpoint.sink import Sink, StagesSmallBatches
+from onceonly.checkpoint.sink import Sink
 from onceonly.coordinator import restore_check, target_history
 from onceonly.coordinator.messages import refuse_fenced
 from onceonly.coordinator.publish import Publisher
@@ -196,8 +196,8 @@ def _stage_sink(sink: Sink, checkpoint: Checkpoint, produced: Produced) -> dict[
     """Stage one sink's rows. An error that nobody classified gets a note with the sink, and stays what it is."""
     txn, rows = checkpoint.transaction(sink.name), produced.rows[sink.name]
     try:
-        if produced.is_small_batch and isinstance(sink, StagesSmallBatches):
-            return dict(sink.stage(txn, rows, is_small_batch=True))
+        if produced.is_small_batch:
+            return dict(sink.stage_small_batch(txn, rows))
         return dict(sink.stage(txn, rows))
     except Exception as error:
         if not isinstance(error, OnceonlyError):

@@ -7,7 +7,7 @@ from typing import Any
 
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, State, Transaction, canonical
-from onceonly.checkpoint.sink import KeepsCopies, KeepsNames, PooledTransaction, PoolsIds, Revocable, Sink
+from onceonly.checkpoint.sink import KeepsNames, PooledTransaction, PoolsIds, Sink
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.table import StateTable
 from onceonly.statetable.view import View
@@ -97,25 +97,15 @@ def _settle(live: Sink, view: View, txn: Transaction) -> Iterator[Transaction]:
     """End or remove one leftover, as its checkpoint allows, and yield it if it was removed."""
     owner = view.checkpoint(txn.epoch)
     if owner is not None and _is_dead(txn, owner) and owner.keeps(txn.attempt):
-        revoke(live, txn)
+        live.revoke(txn)
     elif owner is not None and _is_dead(txn, owner):
         live.discard(txn, None)
         yield txn
     elif owner is not None and txn.sink in owner.published:
-        if isinstance(live, KeepsCopies):
-            live.release(txn)
+        live.release(txn)
         yield txn
     elif owner is not None and txn.sink in owner.given_up:
-        revoke(live, txn)  # a committer that was stopped may have opened it since; the rows are kept
-
-
-def revoke(live: Sink, txn: Transaction) -> None:
-    """Make sure that no process publishes a transaction; its rows are kept.
-
-    Where nothing is held open, only a commit could publish it.
-    """
-    if isinstance(live, Revocable):
-        live.revoke(txn)
+        live.revoke(txn)  # a committer that was stopped may have opened it since; the rows are kept
 
 
 def _is_dead(txn: Transaction, owner: Checkpoint) -> bool:

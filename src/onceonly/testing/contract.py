@@ -29,7 +29,7 @@ from typing import Any
 import pytest
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
-from onceonly.checkpoint.sink import Inspectable, KeepsCopies, KeepsNames, Replaceable, Revocable, Sink, Traced
+from onceonly.checkpoint.sink import Inspectable, KeepsNames, Replaceable, Sink, Traced
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, StateBehind
 from onceonly.testing.rehearsal_contract import RehearsalContract
 from onceonly.testing.targets import SINK, Break, Committer, Rows, Stage, Target
@@ -49,12 +49,6 @@ def numbers(rows: Any) -> list[int]:
     if "n" in rows.columns:
         column = "n"
     return sorted(int(value) for value in rows[column])
-
-
-def release(sink: Sink, txn: Transaction) -> None:
-    """Release the transaction, as the coordinator does after it has recorded the outcome."""
-    if isinstance(sink, KeepsCopies):
-        sink.release(txn)
 
 
 def list_leftovers(sink: Sink, *txns: Transaction) -> list[Transaction] | None:
@@ -97,8 +91,7 @@ class SinkContract(RehearsalContract):
 
     def test_what_is_revoked_can_still_be_looked_at(self, target: Target, stage: Stage) -> None:
         handle, sink = stage(self.txn(), 1, 2, 3), target.sink()
-        if isinstance(sink, Revocable):
-            sink.revoke(self.txn())
+        sink.revoke(self.txn())
         if isinstance(sink, Inspectable):
             assert numbers(sink.read_staged(handle).read_all().to_pandas()) == [1, 2, 3]
         assert target.published() == []
@@ -328,7 +321,7 @@ class SinkContract(RehearsalContract):
         stage(aborted, 2)
         stage(waiting, 3)
         committer.commit(handle, 1)
-        release(target.sink(), published)
+        target.sink().release(published)
         target.sink().discard(aborted, None)
         assert target.sink().leftovers(prefix) == [waiting]
         assert list_leftovers(target.sink(), published, aborted, waiting) in ([waiting], None)
@@ -339,7 +332,7 @@ class SinkContract(RehearsalContract):
         handle = stage(self.txn(), 1, 2, 3)
         committer.commit(handle, 1)
         for _ in range(2):
-            release(target.sink(), self.txn())
+            target.sink().release(self.txn())
         assert target.published() == [1, 2, 3]
         assert committer.commit(handle, 1).already
 

@@ -20,7 +20,6 @@ from onceonly.checkpoint.sink import (
     Publication,
     Receipts,
     Replaceable,
-    Resolvable,
     Sink,
     Trace,
     Traced,
@@ -51,7 +50,7 @@ Failure = Literal[
 ]
 
 
-class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable, Resolvable):
+class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable):
     """An output of JSON rows: one file per staged transaction, and one for all published rows."""
 
     def __init__(self, name: str, folder: Path) -> None:

@@ -11,14 +11,14 @@ from unit.coordinator.test_gating import Gated
 from unit.world import World, values
 
 from onceonly.checkpoint.model import Handle, Outcome, State, Transaction
-from onceonly.checkpoint.sink import KeepsCopies, Publication, Receipts, Revocable, Sink, StagesSmallBatches
+from onceonly.checkpoint.sink import Publication, Receipts, Sink
 from onceonly.coordinator.stage import Produced
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.testing.fakes import FakeParts, FakeSink
 
 
-class Open(FakeSink, Revocable, KeepsCopies):
+class Open(FakeSink):
     """Writes down what it was asked to end."""
 
     asked: list[tuple[str, int, int]]
@@ -135,13 +135,17 @@ def test_six_calls_are_enough_for_every_step(tmp_path: Path) -> None:
         Person(world.coordinator).rewind("flights", 1, "ann", "wrong day")
 
 
-class TakesSmall(FakeSink, StagesSmallBatches):
+class TakesSmall(FakeSink):
     """Writes down how it was told to stage."""
 
     told: list[bool]
 
-    def stage(self, txn: Transaction, rows: list[object], is_small_batch: bool = False) -> Handle:
-        self.told.append(is_small_batch)
+    def stage_small_batch(self, txn: Transaction, rows: list[object]) -> Handle:
+        self.told.append(True)
+        return super().stage(txn, rows)
+
+    def stage(self, txn: Transaction, rows: list[object]) -> Handle:
+        self.told.append(False)
         return super().stage(txn, rows)
 
 

@@ -77,7 +77,7 @@ def write(config: DeltaSink, staged: str, rows: Any, is_small_batch: bool = Fals
     """Write the rows of the sink; of changes, the newest of each key.
 
     Args:
-        is_small_batch: see `StagesSmallBatches`.
+        is_small_batch: see `Sink.stage_small_batch`.
     Raises:
         InvalidPipeline: a change that cannot be merged.
     """

@@ -23,14 +23,13 @@ from onceonly.checkpoint.model import Handle, Outcome, Transaction, replaced_han
 from onceonly.checkpoint.sink import (
     History,
     Inspectable,
-    KeepsCopies,
     KeepsNames,
     ProvesHistory,
     Publication,
     Receipts,
     Replaceable,
     RowLocation,
-    StagesSmallBatches,
+    Sink,
     Trace,
     Traced,
     Versioned,
@@ -65,9 +64,7 @@ now = time.time  # it advances while the machine is suspended, unlike time.monot
 MAX_COMMIT_ATTEMPTS = 20  # commits that may lose to other writers of the target before an error is raised
 
 
-class DeltaWriter(
-    StagesSmallBatches, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replaceable, Versioned, Inspectable
-):
+class DeltaWriter(Sink, KeepsNames, Traced, ProvesHistory, Replaceable, Versioned, Inspectable):
     """Writes to the table of a `DeltaSink`.
 
     Args:
@@ -109,6 +106,9 @@ class DeltaWriter(
         if unsupported:
             return [f"{self.name}: publishes to {self.uri} through Spark (delta-rs does not support {unsupported})"]
         return [f"{self.name}: publishes to {self.uri} through delta-rs, metadata only"]
+
+    def stage_small_batch(self, txn: Transaction, rows: Any) -> Handle:
+        return self.stage(txn, rows, is_small_batch=True)
 
     def stage(self, txn: Transaction, rows: Any, is_small_batch: bool = False) -> Handle:
         """Write `rows` into the nested table of `txn`; the handle names it and what it was made for."""

@@ -16,13 +16,11 @@ from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.sink import (
     History,
     Inspectable,
-    KeepsCopies,
     ProvesHistory,
     Publication,
     Receipts,
     Replaceable,
     RowLocation,
-    ShowsEvidence,
     Sink,
     Trace,
     Traced,
@@ -47,7 +45,7 @@ from onceonly.storage.own_paths import OwnPath
 GIVEN_UP = "given-up"  # the new name of `data` in a staged folder that must not be published any more
 
 
-class FileWriter(Sink, KeepsCopies, Traced, ProvesHistory, Replaceable, Versioned, Inspectable, ShowsEvidence):
+class FileWriter(Sink, Traced, ProvesHistory, Replaceable, Versioned, Inspectable):
     """Writes to the target of a `FileSink`.
 
     Args:

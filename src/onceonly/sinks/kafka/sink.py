@@ -23,16 +23,12 @@ from onceonly.checkpoint.sink import (
     Answer,
     History,
     Inspectable,
-    KeepsCopies,
     PooledTransaction,
     PoolsIds,
     ProvesHistory,
     Publication,
     Receipts,
-    Resolvable,
-    Revocable,
-    ShowsEvidence,
-    StagesSmallBatches,
+    Sink,
 )
 from onceonly.checkpoint.transaction_names import list_transactions
 from onceonly.errors import NotCommitted, OnceonlyError, OutcomeUnknown
@@ -67,9 +63,7 @@ from onceonly.storage.folders import Folders
 MAX_REFUSALS_SHOWN = 4  # partitions, in an error
 
 
-class KafkaWriter(
-    StagesSmallBatches, KeepsCopies, Revocable, ProvesHistory, Inspectable, PoolsIds, ShowsEvidence, Resolvable
-):
+class KafkaWriter(Sink, ProvesHistory, Inspectable, PoolsIds):
     """Writes to the topics of a `KafkaSink`.
 
     Args:
@@ -108,6 +102,9 @@ class KafkaWriter(
         return notes
 
     # ---- stage
+
+    def stage_small_batch(self, txn: Transaction, rows: Any) -> Handle:
+        return self.stage(txn, rows, is_small_batch=True)
 
     def stage(self, txn: Transaction, rows: Any, is_small_batch: bool = False) -> Handle:
         with self._transactions() as transactions:

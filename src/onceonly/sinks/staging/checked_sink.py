@@ -14,7 +14,6 @@ from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.sink import (
     History,
     Inspectable,
-    KeepsCopies,
     KeepsNames,
     KeepsState,
     PooledTransaction,
@@ -23,12 +22,8 @@ from onceonly.checkpoint.sink import (
     Publication,
     Receipts,
     Replaceable,
-    Resolvable,
-    Revocable,
     RowLocation,
-    ShowsEvidence,
     Sink,
-    StagesSmallBatches,
     Trace,
     Traced,
     Versioned,
@@ -39,15 +34,14 @@ from onceonly.sinks.staging.handles import check_handle, check_new_handle
 def with_checked_handles(sink: Sink, kind: str) -> Sink:
     """Return a sink with the same capabilities, which refuses handles that a sink of that kind cannot have created."""
     capabilities = tuple(capability for capability in CHECKED_CAPABILITIES if isinstance(sink, capability))
-    core = CheckedSmallBatches if isinstance(sink, StagesSmallBatches) else CheckedSink
-    return _compose_class(capabilities, core)(sink, kind)
+    return _compose_class(capabilities)(sink, kind)
 
 
 @cache
-def _compose_class(capabilities: tuple[type, ...], core: type[CheckedSink]) -> type[CheckedSink]:
+def _compose_class(capabilities: tuple[type, ...]) -> type[CheckedSink]:
     """Return the class of wrappers of sinks with these capabilities."""
     mixins = [CHECKED_CAPABILITIES[capability] for capability in capabilities]
-    return type(core.__name__, (*mixins, core), {})
+    return type(CheckedSink.__name__, (*mixins, CheckedSink), {})
 
 
 class HandleCheck:
@@ -99,19 +93,22 @@ class CheckedSink(HandleCheck, Sink):
     def leftovers(self, prefix: str) -> list[Transaction]:
         return self._sink.leftovers(prefix)
 
+    def stage_small_batch(self, txn: Transaction, rows: Any) -> Handle:
+        return self._check_new(self._sink.stage_small_batch(txn, rows))
 
-class CheckedSmallBatches(CheckedSink, StagesSmallBatches):
-    _sink: StagesSmallBatches
-
-    def stage(self, txn: Transaction, rows: Any, is_small_batch: bool = False) -> Handle:
-        return self._check_new(self._sink.stage(txn, rows, is_small_batch))
-
-
-class CheckedCopies(HandleCheck, KeepsCopies):
-    _sink: KeepsCopies
+    def revoke(self, txn: Transaction) -> None:
+        self._sink.revoke(txn)
 
     def release(self, txn: Transaction) -> None:
         self._sink.release(txn)
+
+    def evidence(self, handle: Handle) -> list[str]:
+        self._check(handle)
+        return self._sink.evidence(handle)
+
+    def resolve_handle(self, handle: Handle, committed: bool) -> Handle:
+        self._check(handle)
+        return self._sink.resolve_handle(handle, committed)
 
 
 class CheckedNames(HandleCheck, KeepsNames):
@@ -125,13 +122,6 @@ class CheckedNames(HandleCheck, KeepsNames):
 
     def note_swept(self, prefix: str) -> None:
         self._sink.note_swept(prefix)
-
-
-class CheckedRevocable(HandleCheck, Revocable):
-    _sink: Revocable
-
-    def revoke(self, txn: Transaction) -> None:
-        self._sink.revoke(txn)
 
 
 class CheckedTraced(HandleCheck, Traced):
@@ -207,22 +197,6 @@ class CheckedPool(HandleCheck, PoolsIds):
         self._sink.discard_pooled(txns)
 
 
-class CheckedEvidence(HandleCheck, ShowsEvidence):
-    _sink: ShowsEvidence
-
-    def evidence(self, handle: Handle) -> list[str]:
-        self._check(handle)
-        return self._sink.evidence(handle)
-
-
-class CheckedResolvable(HandleCheck, Resolvable):
-    _sink: Resolvable
-
-    def resolve_handle(self, handle: Handle, committed: bool) -> Handle:
-        self._check(handle)
-        return self._sink.resolve_handle(handle, committed)
-
-
 class CheckedState(HandleCheck, KeepsState):
     _sink: KeepsState
 
@@ -232,16 +206,12 @@ class CheckedState(HandleCheck, KeepsState):
 
 
 CHECKED_CAPABILITIES: Mapping[type, type[HandleCheck]] = {
-    KeepsCopies: CheckedCopies,
     KeepsNames: CheckedNames,
-    Revocable: CheckedRevocable,
     Traced: CheckedTraced,
     ProvesHistory: CheckedHistory,
     Replaceable: CheckedReplaceable,
     Versioned: CheckedVersioned,
     Inspectable: CheckedInspectable,
     PoolsIds: CheckedPool,
-    ShowsEvidence: CheckedEvidence,
-    Resolvable: CheckedResolvable,
     KeepsState: CheckedState,
 }
