@@ -22,7 +22,7 @@ from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import RemoveAction
 
 from onceonly.delta import log_files
-from onceonly.delta.durable_log import DurableLog
+from onceonly.delta.log_files import DurableLog
 from onceonly.storage import durability
 from onceonly.storage.paths import local_path
 

@@ -20,8 +20,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from onceonly.delta import table_files
-from onceonly.delta.durable_log import DurableLog
-from onceonly.delta.log_files import LOG_FOLDER, entry_path, find_entry_version, parse_actions
+from onceonly.delta.log_files import LOG_FOLDER, DurableLog, entry_path, find_entry_version, parse_actions
 from onceonly.storage.paths import local_path
 
 MAX_PARALLEL_REQUESTS = 16

@@ -17,8 +17,7 @@ from onceonly.checkpoint.offsets import Interval
 from onceonly.delta import log_files
 from onceonly.errors import OnceonlyError
 from onceonly.statetable import row_format
-from onceonly.statetable.errors import damage_error, read_error
-from onceonly.statetable.log import Damaged
+from onceonly.statetable.log import Damaged, damage_error, read_error
 from onceonly.storage.objects import WRITTEN, Objects
 from onceonly.storage.paths import local_path
 

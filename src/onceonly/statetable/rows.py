@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from onceonly.checkpoint.model import Checkpoint, Row, fold
 from onceonly.checkpoint.offsets import Interval
 from onceonly.statetable import row_format
-from onceonly.statetable.errors import damage_error, read_error
-from onceonly.statetable.log import NONE, Damaged, Entry, Log, rows_of
+from onceonly.statetable.log import NONE, Damaged, Entry, Log, damage_error, read_error, rows_of
 from onceonly.statetable.predicates import EVERY, Where, from_epoch, of_epochs
 
 if TYPE_CHECKING:

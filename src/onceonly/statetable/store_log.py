@@ -4,29 +4,49 @@ What an object store has acknowledged is durable. Entries of the log are never r
 trip, so what this process has read or written is kept. One listing shows whether it still counts, by the tag of the
 newest entry that is known: its content names one row. In a log that was restored or replaced, it is missing or has
 another tag.
+
+The entries before one are packed into it: so the last rows of a log are read by one request. They are those since the
+last merge and the row before it, as far as they are small. A reader that does not know them ignores them. A log on a
+disk has none: there an entry is read in a fraction of a millisecond.
+
+Measured by 22 checkpoints on fakes, each step in a process that knows nothing yet, with 50 ms for each request:
+
+| entries hold | seconds for a checkpoint | requests | bytes of an entry |
+| --- | --- | --- | --- |
+| one row | 3.4 | 62 | 1,900 |
+| those before it, as JSON | 1.5 | 26 | 39,000 |
+| the same, compressed | 1.5 | 26 | 5,500 |
+
+Compressed, because no entry is ever removed there, and Spark and delta-rs read all of them since the last merge.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 
 from onceonly.delta import log_files
-from onceonly.statetable import packed_history
+from onceonly.statetable import row_format
 from onceonly.statetable.log import (
     CONFIGURATION,
+    CREATION,
     MERGE,
+    MERGED,
     NONE,
+    ROW,
     Action,
     Commit,
     Damaged,
     Entry,
     Taken,
     creation,
+    entry_from_info,
     parse_entry,
     rows_of,
 )
@@ -34,6 +54,8 @@ from onceonly.storage.objects import ListedObject, Objects
 
 MAX_PARSED_ENTRIES = 256  # entries that are kept in memory
 LOOK_FRESH_SECONDS = 0.25  # a row is written after a look at the log that is not older
+PACKED = "before"  # the key of a commit's information which holds the entries before it
+MAX_PACKED_BYTES = 256 << 10  # of rows; they repeat each other, so that about a tenth is written
 
 
 class _LogMemory(threading.local):
@@ -103,7 +125,7 @@ class StoreLog:
     def commit(self, version: int, commit: Commit, after: Entry | None) -> None:
         self._check_continues(version - 1, after)
         try:
-            text = commit.lines(packed_history.pack(version, self._memory.entries))
+            text = commit.lines(pack_entries(version, self._memory.entries))
             tag = self.files.create(log_files.entry_path(version), text.encode())
         except FileExistsError as error:  # also where a first answer was lost
             raise Taken from error
@@ -206,7 +228,7 @@ class StoreLog:
         path = log_files.entry_path(version)
         try:
             lines = self.files.read(path).decode().splitlines()
-            earlier = sorted(packed_history.unpack(version, lines), key=lambda entry: entry.version)
+            earlier = sorted(unpack_entries(version, lines), key=lambda entry: entry.version)
             return [*earlier, parse_entry(version, lines)]
         except ValueError as error:
             raise Damaged(f"{path} cannot be parsed: {error}.") from error
@@ -232,3 +254,64 @@ def read_texts(uri: str) -> Iterator[str]:
         if log_files.find_entry_version(file.name) is not None:
             with suppress(FileNotFoundError):
                 yield files.read(file.path, file.tag).decode()
+
+
+def pack_entries(version: int, entries: Mapping[int, Entry]) -> dict[str, str]:
+    """Return what the commit of that version holds of the entries before it, as far as they are known without a hole.
+
+    Args:
+        entries: the known entries by version.
+    Returns:
+        One more field of its commit info; none where the entry before it is not known.
+    """
+    infos: list[dict[str, str]] = []
+    size, has_merge = 0, False
+    for number in range(version - 1, NONE, -1):
+        entry = entries.get(number)
+        if entry is None or entry.foreign:
+            break
+        info = _short_info(entry)
+        infos.append(info)
+        size += len(info.get(ROW, ""))
+        has_merge = has_merge or entry.merges
+        if size > MAX_PACKED_BYTES or (has_merge and entry.row):
+            break
+    if not infos:
+        return {}
+    compressed = zlib.compress(json.dumps(infos).encode())
+    return {PACKED: base64.b64encode(compressed).decode()}
+
+
+def unpack_entries(version: int, lines: Sequence[str]) -> list[Entry]:
+    """Return the entries that are packed into the log file of that version, which has these lines; newest first.
+
+    Raises:
+        ValueError: they cannot be parsed.
+    """
+    packed = _find_packed(lines)
+    if packed is None:
+        return []
+    try:
+        infos = json.loads(zlib.decompress(base64.b64decode(packed)))
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    versions = range(version - 1, NONE, -1)
+    return [entry_from_info(number, info) for number, info in zip(versions, infos, strict=False)]
+
+
+def _find_packed(lines: Sequence[str]) -> str | None:
+    """Return the packed text in the first commit info that has it; other lines are not parsed."""
+    for line in lines:
+        if f'"{PACKED}":' in line and '"commitInfo"' in line:
+            packed: str | None = json.loads(line)["commitInfo"].get(PACKED)
+            return packed
+    return None
+
+
+def _short_info(entry: Entry) -> dict[str, str]:
+    """Return the part of its commit info from which `entry_from_info` makes the same entry."""
+    if entry.row:
+        return {ROW: row_format.to_text(entry.row)}
+    if entry.merges:
+        return {MERGED: "true"}
+    return {"operation": MERGE if entry.rewrites else CREATION}

@@ -19,11 +19,10 @@ from typing import TypeVar
 
 from onceonly.checkpoint.model import Checkpoint, Event, Row, first
 from onceonly.checkpoint.offsets import Interval
-from onceonly.delta import durable_log
+from onceonly.delta import log_files
 from onceonly.errors import OnceonlyError, OutcomeUnknown
 from onceonly.statetable import location, row_files
-from onceonly.statetable.errors import damage_error
-from onceonly.statetable.log import NONE, Commit, Damaged, Entry, Log, Taken
+from onceonly.statetable.log import NONE, Commit, Damaged, Entry, Log, Taken, damage_error
 from onceonly.statetable.predicates import (
     AFTER,
     OWNED,
@@ -65,7 +64,7 @@ class StateTable:
         self._looked = time.monotonic()
         self._logs: dict[str, Log] = {}
         if local := local_path(uri):
-            durable_log.DurableLog(local).keep()  # its identity
+            log_files.DurableLog(local).keep()  # its identity
 
     @classmethod
     def make(cls, uri: str) -> StateTable:

@@ -17,7 +17,7 @@ from unit.lightdelta import LightDelta, transaction
 
 from onceonly.checkpoint.model import Handle
 from onceonly.checkpoint.sink import Publication
-from onceonly.delta import checkpoints, commits, log_files, log_summary, table_features, table_snapshot, txn_identifiers
+from onceonly.delta import commits, log_files, log_summary, table_features, table_snapshot, txn_identifiers
 from onceonly.errors import Fenced, OutcomeUnknown, StateBehind, TargetWentBack
 from onceonly.sinks.delta import append
 from onceonly.storage.objects import Objects
@@ -267,7 +267,7 @@ def test_old_look_does_not_count(store: LightDelta, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_log_checkpoint_is_made_as_by_delta_rs(lake: LightDelta, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "DEFAULT_INTERVAL", 2)
+    monkeypatch.setattr(append, "DEFAULT_CHECKPOINT_INTERVAL", 2)
     for epoch in (1, 2, 3):
         publish(lake, lake.stage(transaction(epoch), [epoch]), epoch)
     assert [path.name[:20] for path in Path(lake.uri, "_delta_log").glob("*.checkpoint.parquet")] == [f"{2:020}"]

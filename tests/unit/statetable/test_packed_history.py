@@ -13,7 +13,7 @@ from unit.statetable.test_state_contract import pin, planned, through_delta_rs
 
 from onceonly.checkpoint.model import Event
 from onceonly.errors import OutcomeUnknown
-from onceonly.statetable import location, packed_history
+from onceonly.statetable import location, store_log
 from onceonly.statetable import table as state
 from onceonly.statetable.log import Entry
 from onceonly.statetable.table import StateTable
@@ -35,7 +35,7 @@ def entry(stored: StateTable, version: int) -> Path:
 
 
 def told(stored: StateTable, version: int) -> list[Entry]:
-    return packed_history.unpack(version, entry(stored, version).read_text().splitlines())
+    return store_log.unpack_entries(version, entry(stored, version).read_text().splitlines())
 
 
 def test_an_entry_tells_of_all_before_it(stored: StateTable) -> None:
@@ -74,17 +74,17 @@ def test_it_stops_where_it_grows_large_or_another_program_has_written(
 ) -> None:
     pin(stored, 4)
     known = {each.version: each for each in told(stored, 4)}
-    assert packed_history.pack(4, {**known, 2: Entry(2, foreign=True)}) == packed_history.pack(4, {3: known[3]})
-    assert packed_history.pack(4, {3: known[3], 1: known[1]}) == packed_history.pack(4, {3: known[3]})
-    assert packed_history.pack(4, {}) == {}
-    monkeypatch.setattr(packed_history, "MAX_PACKED_BYTES", 10)
-    assert packed_history.pack(4, known) == packed_history.pack(4, {3: known[3]})
+    assert store_log.pack_entries(4, {**known, 2: Entry(2, foreign=True)}) == store_log.pack_entries(4, {3: known[3]})
+    assert store_log.pack_entries(4, {3: known[3], 1: known[1]}) == store_log.pack_entries(4, {3: known[3]})
+    assert store_log.pack_entries(4, {}) == {}
+    monkeypatch.setattr(store_log, "MAX_PACKED_BYTES", 10)
+    assert store_log.pack_entries(4, known) == store_log.pack_entries(4, {3: known[3]})
 
 
 def test_what_cannot_be_unpacked_is_damage(stored: StateTable) -> None:
     pin(stored, 2)
     lines = [json.loads(line) for line in entry(stored, 2).read_text().splitlines()]
-    lines[0]["commitInfo"][packed_history.PACKED] = "0" * 20
+    lines[0]["commitInfo"][store_log.PACKED] = "0" * 20
     entry(stored, 2).write_text("\n".join(map(json.dumps, lines)))
     with raises(OutcomeUnknown, "state-table-damaged"):
         StateTable(stored.uri).view("flights")

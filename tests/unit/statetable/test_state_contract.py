@@ -13,7 +13,7 @@ from explore.table import MemoryTable
 from onceonly.checkpoint.model import Event, Row, State
 from onceonly.checkpoint.offsets import Interval, TopicRange
 from onceonly.errors import OutcomeUnknown
-from onceonly.statetable import compaction, location, packed_history, row_files, store_log
+from onceonly.statetable import compaction, location, row_files, store_log
 from onceonly.statetable import table as state
 from onceonly.statetable.store_log import StoreLog
 from onceonly.statetable.table import Lost, StateTable
@@ -160,7 +160,7 @@ def pin(table, rows=1):
 
 def test_more_rows_than_are_kept_in_memory_are_read_from_the_log(stored, monkeypatch):
     monkeypatch.setattr(store_log, "MAX_PARSED_ENTRIES", 4)
-    monkeypatch.setattr(packed_history, "MAX_PACKED_BYTES", 2_000)  # bytes: less than all of them
+    monkeypatch.setattr(store_log, "MAX_PACKED_BYTES", 2_000)  # bytes: less than all of them
     pin(stored, 20)
     for reader in (stored, StateTable(stored.uri)):
         assert [row.seq for row in reader.history("flights")] == list(range(1, 21))

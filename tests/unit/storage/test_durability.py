@@ -17,7 +17,7 @@ from deltalake import DeltaTable, Schema, write_deltalake
 from onceonly.checkpoint.model import Event, Row, Transaction
 from onceonly.checkpoint.offsets import Interval, TopicRange
 from onceonly.checkpoint.transaction_names import manifest_path
-from onceonly.delta import durable_log, table_files
+from onceonly.delta import log_files, table_files
 from onceonly.errors import NotCommitted, OutcomeUnknown
 from onceonly.pipeline.sinks import DeltaSink, FileSink
 from onceonly.sinks.delta import schema, staged_table, target_table
@@ -369,7 +369,7 @@ def test_a_log_checkpoint_is_on_disk_before_it_gets_its_name(table, disk, folder
     table.tidy(view)
     named = [each for each in before if "merged" not in each[0]]
     assert named == [("00000000000000000004.checkpoint.parquet", True), ("_last_checkpoint", True)]
-    assert durable_log.DurableLog(home(folder)).tail()[0].startswith("00000000000000000004")
+    assert log_files.DurableLog(home(folder)).tail()[0].startswith("00000000000000000004")
     assert table.view("flights").head.seq == 3
 
 

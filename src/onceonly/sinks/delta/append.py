@@ -10,14 +10,16 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+import warnings
 from dataclasses import dataclass
 from typing import Any
+
+from deltalake import DeltaTable
 
 from onceonly.checkpoint import model
 from onceonly.checkpoint.model import Handle, Outcome
 from onceonly.checkpoint.sink import Publication
 from onceonly.delta import (
-    checkpoints,
     log_files,
     log_summary,
     statistics,
@@ -33,6 +35,9 @@ from onceonly.storage.objects import ListedObject, Objects
 MAX_COMMIT_ATTEMPTS = 20  # conflicts with other writers, before an error is raised
 MAX_AGE_SECONDS = 10.0  # of a look at the target with which a commit begins
 ADD_KEYS = ("path", "partitionValues", "size", "modificationTime", "dataChange", "stats")
+DEFAULT_CHECKPOINT_INTERVAL = 100  # commits between log checkpoints: delta-rs's default
+CHECKPOINT_SETTING = "delta.checkpointInterval"
+CLEANUP_SETTING = "delta.enableExpiredLogCleanup"  # the owner's choice whether old log entries are deleted
 
 
 @dataclass(frozen=True)
@@ -145,7 +150,7 @@ def _publish(
             files.create(log_files.entry_path(target.version() + 1), content)
         except FileExistsError:
             continue  # another writer was first, or this one, and its answer was lost
-        checkpoints.make_if_due(target)
+        _make_checkpoint_if_due(target)
         digest = hashlib.sha256(content).hexdigest()
         proof = evidence.make_proof(uri, handle["table_id"], target.version() + 1, digest, handle["app_id"], version)
         return Outcome(detail={"rows": handle["rows"]}, proof=proof)
@@ -215,3 +220,23 @@ def _entry(target: table_snapshot.TableSnapshot, adds: list[dict[str, Any]], app
     for add in adds:
         actions.append({"add": {**add, "dataChange": True}})
     return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
+
+
+def _make_checkpoint_if_due(before: table_snapshot.TableSnapshot) -> None:
+    """Make a log checkpoint, as delta-rs does after a commit, if one is due.
+
+    Nothing depends on it, so a failure only causes a warning.
+
+    Args:
+        before: the table before the commit.
+    """
+    try:
+        settings = before.metadata().configuration
+        if (before.version() + 1) % int(settings.get(CHECKPOINT_SETTING, DEFAULT_CHECKPOINT_INTERVAL)):
+            return
+        table = DeltaTable(before.table_uri)
+        table.create_checkpoint()
+        if settings.get(CLEANUP_SETTING, "true").lower() == "true":  # what delta-rs itself looks at
+            table.cleanup_metadata()
+    except Exception as error:
+        warnings.warn(f"{before.table_uri} got no log checkpoint: {error}", RuntimeWarning, stacklevel=2)
