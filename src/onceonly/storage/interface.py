@@ -239,6 +239,11 @@ def probe_in(target: str, place: str, folder: OwnPath) -> OwnPath:
     return OwnPath(target, f"{place}/.{folder.name}".lstrip("/"))
 
 
+def has_folder(file_system: FileSystem, folder: str) -> bool:
+    """Return whether a folder exists. An object store has none: there, one exists as long as something is in it."""
+    return file_system.exists(folder) or bool(file_system.list_names(folder))
+
+
 def parent(path: str) -> str:
     return path.rpartition("/")[0]
 

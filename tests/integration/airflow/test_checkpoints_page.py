@@ -37,8 +37,7 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime.owners import airflow_owner
-from onceonly.sinks.files.handle import staging_of
-from onceonly.sinks.files.moves import StagedFile
+from onceonly.sinks.files.handle import StagedFile, staging_of
 from onceonly.statetable import location
 from onceonly.statetable.table import StateTable
 from onceonly.storage.local import LocalFiles

@@ -20,7 +20,7 @@ from onceonly.checkpoint.transaction_names import manifest_path
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.pipeline.sources import FileSource
 from onceonly.sinks.files import moves
-from onceonly.sinks.files.handle import staging_of
+from onceonly.sinks.files.handle import StagedFile, staging_of
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.sources.files import FileReader
 from onceonly.storage import arbitration, manifests, s3, s3_client
@@ -164,7 +164,7 @@ def test_a_file_that_is_changed_while_it_is_set_aside_is_not_lost(lake: Lake) ->
 
 def test_a_file_of_another_is_not_taken_back(lake: Lake) -> None:
     handle = lake.stage(1, 1)
-    file = moves.StagedFile.from_json(handle["files"][0])
+    file = StagedFile.from_json(handle["files"][0])
     staged = OwnPath(staging_of(lake.uri), transaction().name)
     moves.move(lake.files, [file], staged.join("data"), lake.uri)
     final = f"{lake.uri}/{file.final}"
@@ -230,7 +230,7 @@ def test_who_wakes_up_after_it_was_given_up_publishes_nothing(lake: Lake, expire
     handle = lake.stage(1, 1, 2)
     if expired:
         lake.store.abort_all(f"{lake.name}/")
-    file = moves.StagedFile.from_json(handle["files"][0])
+    file = StagedFile.from_json(handle["files"][0])
     staged = OwnPath(staging_of(lake.uri), transaction().name).join(f"data/{file.staged}")
     on = S3Files(Late(lambda: lake.sink.fence(handle, 1)))
     with pytest.raises(FileNotFoundError):
@@ -244,7 +244,7 @@ def test_who_wakes_up_after_it_was_given_up_publishes_nothing(lake: Lake, expire
 
 def test_what_was_published_before_it_was_given_up_is_taken_back(lake: Lake) -> None:
     handle = lake.stage(1, 1, 2)
-    file = moves.StagedFile.from_json(handle["files"][0])
+    file = StagedFile.from_json(handle["files"][0])
     staged = OwnPath(staging_of(lake.uri), transaction().name).join("data")
     moves.move(lake.files, [file], staged, lake.uri)
     assert len(lake.numbers()) == 1

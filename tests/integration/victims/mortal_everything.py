@@ -14,7 +14,7 @@ from integration.projects.everything import pipeline
 from integration.victims import storm
 
 from onceonly.sinks.delta.sink import DeltaWriter
-from onceonly.sinks.files import moves
+from onceonly.sinks.files import manifest, moves
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.sinks.kafka.sink import KafkaWriter
 from onceonly.sinks.state.sink import StateWriter
@@ -30,7 +30,7 @@ def reach(point: str) -> None:
 def main() -> None:
     storm.around_all(reach, DeltaWriter, FileWriter, KafkaWriter, StateWriter)
     around(moves, "_move", "move", reach)  # type: ignore[arg-type]
-    around(moves, "write_manifest", "manifest", reach)  # type: ignore[arg-type]
+    around(manifest, "write", "manifest", reach)  # type: ignore[arg-type]
     storm.run(storm.ready(), pipeline(*sys.argv[5:7]))
 
 

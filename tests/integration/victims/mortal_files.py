@@ -17,7 +17,7 @@ from integration.projects.project import Project
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import FileSink
 from onceonly.pipeline.sources import FileSource, KafkaSource
-from onceonly.sinks.files import moves
+from onceonly.sinks.files import manifest
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.sources.files import FileReader
 
@@ -54,7 +54,7 @@ def main() -> None:
         around(FileWriter, method, method, reach)
     for method in ("add_mark", "read", "verify"):
         around(FileReader, method, method, reach)
-    around(moves, "write_manifest", "manifest", reach)  # type: ignore[arg-type]
+    around(manifest, "write", "manifest", reach)  # type: ignore[arg-type]
     project = Project.found(*sys.argv[1:3])
     pipelines = [first(project), second()]
     for pipeline in pipelines:

@@ -39,7 +39,7 @@ def commit(handle: Handle, limit: int) -> int:
     if child == 0:
         os.setpgid(0, 0)
         die_after(limit)
-        moves.AT_ONCE = 1  # so that it also dies between any two moves
+        moves.MAX_PARALLEL_REQUESTS = 1  # so that it also dies between any two moves
         writer(handle["target"], sys.argv[2]).commit(handle, 1, FakeReceipts(Path("unused")))
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

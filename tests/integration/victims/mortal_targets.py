@@ -26,7 +26,7 @@ from onceonly.cli import environment, main
 from onceonly.errors import OnceonlyError, StageAgain
 from onceonly.runtime import owners
 from onceonly.sinks.delta.sink import DeltaWriter
-from onceonly.sinks.files import moves
+from onceonly.sinks.files import manifest, moves
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.sinks.kafka.sink import KafkaWriter
 
@@ -85,7 +85,7 @@ def mortal() -> None:
         around(writer, "rehearse", f"rehearse of {writer.__name__}", reach)
         around(writer, "compare", f"compare of {writer.__name__}", reach)
     around(moves, "_move", "move", reach)  # type: ignore[arg-type]
-    around(moves, "write_manifest", "manifest", reach)  # type: ignore[arg-type]
+    around(manifest, "write", "manifest", reach)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from onceonly.checkpoint.sink import Trace
 from onceonly.checkpoint.transaction_names import manifest_path
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, OutcomeUnknown, StateBehind
 from onceonly.pipeline.sinks import FileSink
-from onceonly.sinks.files import moves, stage
+from onceonly.sinks.files import manifest, moves, stage
 from onceonly.sinks.files.handle import staging_of
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.storage import manifests
@@ -100,7 +100,7 @@ def test_what_is_replaced_goes_although_the_first_commit_did_not_live_to_remove_
     old = lake.stage(transaction(1))
     lake.commit(old)
     new = lake.stage(transaction(2), replaces=old)
-    where, what = (FileWriter, "_remove_replaced") if lost == "the process" else (moves, "write_manifest")
+    where, what = (FileWriter, "_remove_replaced") if lost == "the process" else (manifest, "write")
     inner = getattr(where, what)
 
     def broken(*arguments: Any) -> Any:
@@ -406,7 +406,7 @@ def test_a_committer_that_comes_after_everything_writes_no_manifest(
         lake.commit(lake.stage(transaction(2), replaces=old), 2)
 
     with monkeypatch.context() as patch:
-        at_call(0, moves, "write_manifest", meanwhile, patch)
+        at_call(0, manifest, "write", meanwhile, patch)
         with pytest.raises(OutcomeUnknown):
             lake.commit(old)
     assert lake.numbers() == lake.listed() == [20, 21, 22]

@@ -14,7 +14,8 @@ from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.sinks import FileSink
 from onceonly.settings import Settings
 from onceonly.sinks.files import moves, stage
-from onceonly.sinks.files.moves import NameTaken, StagedFile
+from onceonly.sinks.files.errors import NameTaken
+from onceonly.sinks.files.handle import StagedFile
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.storage.interface import Fingerprint
 from onceonly.storage.local import LocalFiles

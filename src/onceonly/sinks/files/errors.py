@@ -14,11 +14,25 @@ from onceonly.errors import (
     StateBehind,
 )
 from onceonly.sinks.files.handle import FileHandle
-from onceonly.sinks.files.moves import FileMissing, NameTaken
-from onceonly.sinks.files.rehearsal import ReplacedMissing, TargetMissing
 from onceonly.storage.interface import UnsuitableTarget
 
 UNDECIDED = "Nothing was decided or published, and what is staged is kept."
+
+
+class NameTaken(Exception):
+    """A final name belongs to another file."""
+
+
+class FileMissing(Exception):
+    """A file is neither staged, as it was then, nor at its final name."""
+
+
+class TargetMissing(Exception):
+    """Neither the target nor the folder beside it exists: perhaps their volume is not mounted."""
+
+
+class ReplacedMissing(Exception):
+    """What is to be replaced has no manifest any more."""
 
 
 def explain_failed_rehearsal(handle: FileHandle, error: Exception, target: str) -> NotCommitted:

@@ -8,9 +8,38 @@ from typing import Any
 
 from onceonly.checkpoint.model import Handle, Transaction, replaced_handles
 from onceonly.checkpoint.transaction_names import file_stem, manifest_path, parse_transaction
-from onceonly.sinks.files.moves import StagedFile
 from onceonly.sinks.staging.handles import damaged_handle
+from onceonly.storage.interface import Fingerprint, Upload
 from onceonly.storage.own_paths import MANIFESTS, has_published_name, is_plain
+
+
+@dataclass(frozen=True)
+class StagedFile:
+    """A file: its path in the staged folder, its path in the target, its fingerprint, and what was prepared for it."""
+
+    staged: str
+    final: str
+    print: Fingerprint
+    upload: Upload | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the file as the handle stores it. The key of the checksum is the name of its algorithm."""
+        upload = {"upload": self.upload._asdict()} if self.upload else {}
+        return {"staged": self.staged, "final": self.final, **fingerprint_json(self.print), **upload}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> StagedFile:
+        [algorithm] = data.keys() - {"staged", "final", "bytes", "upload"}
+        print, upload = Fingerprint(data["bytes"], algorithm, data[algorithm]), None
+        upload_json = data.get("upload")
+        if upload_json:
+            upload = Upload(upload_json["id"], upload_json["source"], tuple(upload_json["parts"]))
+        return cls(data["staged"], data["final"], print, upload)
+
+
+def fingerprint_json(fingerprint: Fingerprint) -> dict[str, Any]:
+    """Return a fingerprint as handles and manifests store it."""
+    return {"bytes": fingerprint.bytes, fingerprint.algorithm: fingerprint.digest}
 
 
 @dataclass(frozen=True)

@@ -1,67 +1,33 @@
 """Moves files from a staged folder to their final names. Each appears complete, and none is ever overwritten.
 
 A file gets its final name in one step, which fails if the name exists. A crash between any two steps does no harm. The
-manifest is written last, in the same way. It is the evidence that every file of the checkpoint was moved.
+manifest is written last, in the same way. It is the evidence that every file of the checkpoint was moved. A rehearsal
+goes through all of that, up to the write that counts, and tries names that no reader sees.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
 
-from onceonly.checkpoint.transaction_names import manifest_path, parse_transaction
+from onceonly.sinks.files import manifest
+from onceonly.sinks.files.errors import FileMissing, NameTaken, ReplacedMissing, TargetMissing
+from onceonly.sinks.files.handle import FileHandle, Published, StagedFile
+from onceonly.sinks.files.manifest import Manifest
 from onceonly.storage.interface import (
     MAX_PARALLEL_REQUESTS,
     FileSystem,
-    Fingerprint,
+    PlannedMove,
     PreparedFile,
-    Upload,
+    UnsuitableTarget,
+    has_folder,
     parent,
     parents,
 )
 from onceonly.storage.own_paths import OwnPath
 
-
-@dataclass(frozen=True)
-class StagedFile:
-    """A file: its path in the staged folder, its path in the target, its fingerprint, and what was prepared for it."""
-
-    staged: str
-    final: str
-    print: Fingerprint
-    upload: Upload | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the file as the handle stores it. The key of the checksum is the name of its algorithm."""
-        upload = {"upload": self.upload._asdict()} if self.upload else {}
-        return {"staged": self.staged, "final": self.final, **content(self.print), **upload}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> StagedFile:
-        [algorithm] = data.keys() - {"staged", "final", "bytes", "upload"}
-        print, upload = Fingerprint(data["bytes"], algorithm, data[algorithm]), None
-        upload_json = data.get("upload")
-        if upload_json:
-            upload = Upload(upload_json["id"], upload_json["source"], tuple(upload_json["parts"]))
-        return cls(data["staged"], data["final"], print, upload)
-
-
-def content(print: Fingerprint) -> dict[str, Any]:
-    """Return a fingerprint as handles and manifests store it."""
-    return {"bytes": print.bytes, print.algorithm: print.digest}
-
-
-class NameTaken(Exception):
-    """A final name belongs to another file."""
-
-
-class FileMissing(Exception):
-    """A file is neither staged, as it was then, nor at its final name."""
+REFUSALS = (FileMissing, NameTaken, ReplacedMissing, TargetMissing, UnsuitableTarget)
 
 
 def move(file_system: FileSystem, files: Iterable[StagedFile], folder: OwnPath, target: str) -> None:
@@ -148,53 +114,64 @@ def check_same(file_system: FileSystem, file: StagedFile, final: str) -> None:
     raise NameTaken(final)
 
 
-def text(content: Mapping[str, Any]) -> str:
-    """Return the text of a manifest."""
-    return json.dumps(content, indent=1) + "\n"
+def rehearse(file_system: FileSystem, handle: FileHandle, staged: OwnPath, target: str, content: Manifest) -> None:
+    """Go through a commit. It writes no manifest, and gives no file its final name.
 
-
-def digest(content: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a manifest's file."""
-    return hashlib.sha256(text(content).encode()).hexdigest()
-
-
-def write_manifest(
-    file_system: FileSystem, path: str, content: Mapping[str, Any], folder: OwnPath
-) -> Mapping[str, Any] | None:
-    """Write the manifest in one step, unless `folder` was removed: the outcome was recorded, or is that of an abort.
-
-    Returns:
-        The manifest that already existed; None if this one was written.
+    Args:
+        staged: the folder of the transaction.
+        content: of the manifest that the commit will write.
     Raises:
-        NameTaken: the file that existed is not a manifest of ours.
+        FileMissing: what was staged is not there as it was; staging it again helps.
+        TargetMissing, ReplacedMissing, NameTaken, UnsuitableTarget: a person has to act.
+        NotCommitted, OSError: no answer.
     """
-    manifests = parent(path)
-    file_system.make_folder(manifests, parent(manifests))
-    try:
-        file_system.create(path, text(content), folder)
-    except FileExistsError:
-        existing = read_manifest(file_system, path)
-        if existing:
-            return existing
-        raise OSError(f"{path} existed and no longer does") from None
-    finally:
-        file_system.sync_names(manifests)
-    return None
+    if not handle.rewinds and not file_system.has_begun(staged):
+        if not has_folder(file_system, staged.root) and not has_folder(file_system, target):
+            raise TargetMissing(f"{target} and {staged.root}")
+        raise FileMissing(f"{staged.path} does not exist")
+    file_system.check(target)
+    data = staged.join("data")
+    _check_each_file(handle.files, lambda file: _check_file(file_system, file, data, target))
+    if not handle.rewinds:  # a rewind stages nothing, and its commit creates the folder
+        names = [PlannedMove(data.join(file.staged).path, f"{target}/{file.final}") for file in handle.files]
+        file_system.check_names(staged, names, target, manifest.to_text(content))
+    for publication in handle.replaced:
+        _check_replaced(file_system, publication, target)
 
 
-def read_manifest(file_system: FileSystem, path: str) -> Mapping[str, Any] | None:
-    """Return the manifest; None if there is none.
+def _check_each_file(files: tuple[StagedFile, ...], check: Callable[[StagedFile], None]) -> None:
+    """Check all files in parallel, then raise the error of the first one that has one."""
+    with ThreadPoolExecutor(MAX_PARALLEL_REQUESTS) as pool:
+        checks = [pool.submit(check, file) for file in files]
+    for future in checks:
+        future.result()
+
+
+def _check_file(file_system: FileSystem, file: StagedFile, data: OwnPath, target: str) -> None:
+    """Check that a file is as it was staged, or has its final name already: then another process has moved it.
 
     Raises:
-        NameTaken: the file is not a manifest of ours.
+        FileMissing: it is neither.
+        NameTaken: its final name belongs to another file.
     """
+    with suppress(FileNotFoundError):
+        check_same(file_system, file, f"{target}/{file.final}")
+        return
+    staged = data.join(file.staged)
     try:
-        content = json.loads(file_system.read(path))
-    except FileNotFoundError:
-        return None
-    except (ValueError, IsADirectoryError):
-        content = None
-    txn = parse_transaction(content.get("txn")) if isinstance(content, dict) else None
-    if txn is None or not path.endswith(f"/{manifest_path(txn)}"):
-        raise NameTaken(path)
-    return dict(content)
+        file_system.check_staged(staged, PreparedFile(file.print, file.upload))
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        raise FileMissing(f"{staged.path} does not exist, or is not the file that was staged") from error
+
+
+def _check_replaced(file_system: FileSystem, publication: Published, target: str) -> None:
+    """Check that the commit can remove its files, as it does after the manifest is written."""
+    content = manifest.read_ours(file_system, f"{target}/{publication.manifest}")
+    if content is None or manifest.is_given_up(content):
+        raise ReplacedMissing(f"{target}/{publication.manifest}")
+    _check_removals(file_system, [*publication.files, publication.manifest], target)
+
+
+def _check_removals(file_system: FileSystem, paths: list[str], target: str) -> None:
+    with ThreadPoolExecutor(MAX_PARALLEL_REQUESTS) as pool:
+        list(pool.map(lambda path: file_system.check_removal(f"{target}/{path}"), paths))

@@ -31,15 +31,15 @@ from onceonly.counts import count
 from onceonly.errors import OutcomeUnknown
 from onceonly.pipeline.sinks import FileSink
 from onceonly.sinks.context import Context
-from onceonly.sinks.files import errors, gate_view, history, manifest, moves, rehearsal, stage
+from onceonly.sinks.files import errors, gate_view, manifest, moves, stage
 from onceonly.sinks.files import handle as filehandle
+from onceonly.sinks.files.errors import FileMissing, NameTaken
 from onceonly.sinks.files.handle import FileHandle, Published, staging_of
 from onceonly.sinks.files.manifest import Manifest
-from onceonly.sinks.files.moves import FileMissing, NameTaken
 from onceonly.sinks.staging import handles, row_types
 from onceonly.sinks.staging import history as histories
 from onceonly.sinks.staging.handles import refuse_before_decision
-from onceonly.storage.interface import FileSystem, parent
+from onceonly.storage.interface import FileSystem, has_folder, parent
 from onceonly.storage.own_paths import OwnPath
 
 GIVEN_UP = "given-up"  # the new name of `data` in a staged folder that must not be published any more
@@ -100,8 +100,8 @@ class FileWriter(Sink, Traced, ProvesHistory, Replaceable, Versioned, Inspectabl
             if existing is None:
                 histories.require(self, last)
                 staged = self._staged_folder(file_handle)
-                rehearsal.rehearse(self._file_system, file_handle, staged, self._target, content)
-        except (*rehearsal.REFUSALS, OSError) as error:
+                moves.rehearse(self._file_system, file_handle, staged, self._target, content)
+        except (*moves.REFUSALS, OSError) as error:
             raise errors.explain_failed_rehearsal(file_handle, error, self._target) from error
         if existing is not None:
             self._check_owner(file_handle, existing)
@@ -157,7 +157,7 @@ class FileWriter(Sink, Traced, ProvesHistory, Replaceable, Versioned, Inspectabl
             already: it was published before this call.
         """
         self._remove_replaced(file_handle)
-        proof = history.proof(self._target, file_handle.manifest, content)
+        proof = manifest.proof(self._target, file_handle.manifest, content)
         return Outcome(already, {"rows": file_handle.rows}, proof)
 
     def _make_target(self) -> None:
@@ -166,13 +166,13 @@ class FileWriter(Sink, Traced, ProvesHistory, Replaceable, Versioned, Inspectabl
 
     def compare(self, last: Publication) -> History:
         try:
-            return history.compare(self._file_system, self._target, last)
+            return manifest.compare(self._file_system, self._target, last)
         except OSError as error:
             raise self._explain_no_answer(error) from error
 
     def proof_now(self, last: Publication) -> Publication | None:
         try:
-            return history.proof_now(self._file_system, self._target, last)
+            return manifest.proof_now(self._file_system, self._target, last)
         except OSError as error:
             raise self._explain_no_answer(error) from error
 
@@ -208,7 +208,7 @@ class FileWriter(Sink, Traced, ProvesHistory, Replaceable, Versioned, Inspectabl
     def _has_a_folder(self) -> bool:
         """Return whether the target or its staging folder exists. If neither does, their volume may not be mounted."""
         folders = (self._target, self._staging_folder)
-        return any(rehearsal.is_there(self._file_system, folder) for folder in folders)
+        return any(has_folder(self._file_system, folder) for folder in folders)
 
     def _take_back(self, file_handle: FileHandle, content: Manifest) -> None:
         """Prevent further moves, and move back all files that the manifest does not list. The rows are kept."""
@@ -350,7 +350,7 @@ class FileWriter(Sink, Traced, ProvesHistory, Replaceable, Versioned, Inspectabl
     def _write_manifest(self, file_handle: FileHandle, content: Manifest) -> Manifest | None:
         """Write the manifest; return the one that already exists, or None if `content` was written."""
         path, staged = f"{self._target}/{file_handle.manifest}", self._staged_folder(file_handle)
-        return moves.write_manifest(self._file_system, path, content, staged)
+        return manifest.write(self._file_system, path, content, staged)
 
     def _read_manifest(self, file_handle: FileHandle) -> Manifest | None:
         """Return the manifest of the handle's epoch, if there is one: of this transaction, or of another.
@@ -358,7 +358,7 @@ class FileWriter(Sink, Traced, ProvesHistory, Replaceable, Versioned, Inspectabl
         It is synced here: the process that wrote it may have died before that.
         """
         path = f"{self._target}/{file_handle.manifest}"
-        content = moves.read_manifest(self._file_system, path)
+        content = manifest.read(self._file_system, path)
         if content is not None:
             self._file_system.sync_names(parent(path))
         return content

@@ -13,8 +13,7 @@ from onceonly.checkpoint.transaction_names import file_stem
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.pipeline.sinks import FileSink
-from onceonly.sinks.files.handle import staging_of
-from onceonly.sinks.files.moves import StagedFile
+from onceonly.sinks.files.handle import StagedFile, staging_of
 from onceonly.sinks.staging import spark_files
 from onceonly.sinks.staging.row_types import refuse_duplicates
 from onceonly.spark.file_formats import OPTIONS
