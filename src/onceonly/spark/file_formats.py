@@ -10,7 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from onceonly.spark import stores
+from onceonly.spark.conf import PARQUET_TIMES, temporary_conf
 from onceonly.spark.strict_reading import escape_glob, quote_name, strict_reader
+from onceonly.storage.paths import local_path, spark_uri
 
 Schema = Mapping[str, Any]  # Spark's StructType in its JSON form
 MICROSECOND_FORMATS = {  # by default, Spark truncates to milliseconds
@@ -127,3 +130,27 @@ def _strict_options(format: str) -> dict[str, str]:
             return {"mode": "FAILFAST"}
         case _:
             return {}
+
+
+def write_files(rows: Any, folder: str, format: str = "parquet", by: Sequence[str] = ()) -> int:
+    """Write all rows in one job, replacing the content of the folder; returns the number of rows.
+
+    Args:
+        by: columns that become partition folders.
+    """
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    observation, uri = Observation(uuid.uuid4().hex), folder_uri(folder)
+    writer = rows.observe(observation, F.count(F.lit(1)).alias("rows")).write.mode("overwrite").format(format)
+    committer_options = stores.committer_options(uri)  # as the store can do it
+    settings = dict([stores.PROTOCOL]) if committer_options else {}
+    with temporary_conf(rows.sparkSession, settings | PARQUET_TIMES):
+        writer.options(**OPTIONS.get(format, {}), **committer_options).partitionBy(*by).save(uri)
+    return int(observation.get["rows"])
+
+
+def folder_uri(folder: str) -> str:
+    """Return the folder's URI for Spark, independent of Spark's default file system."""
+    local = local_path(folder)
+    return f"file://{local}" if local else spark_uri(folder)

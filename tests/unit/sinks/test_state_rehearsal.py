@@ -25,8 +25,7 @@ from onceonly.errors import (
     TargetWentBack,
 )
 from onceonly.pipeline.sinks import StateSink
-from onceonly.sinks.state.history import DONE
-from onceonly.sinks.state.runs import describe_files
+from onceonly.sinks.state.runs import DONE, describe_files
 from onceonly.sinks.state.sink import StateWriter
 from onceonly.storage import folders
 from onceonly.testing.fakes import FakeReceipts

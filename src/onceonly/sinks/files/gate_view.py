@@ -9,7 +9,7 @@ import pyarrow.csv as pacsv
 import pyarrow.dataset as ds
 
 from onceonly.checkpoint.model import Handle
-from onceonly.sinks.staging import row_text, row_types, spark_files
+from onceonly.sinks.staging import row_text, row_types
 from onceonly.spark import file_formats
 from onceonly.spark.strict_reading import strict_reader
 from onceonly.storage.interface import FileSystem
@@ -37,7 +37,7 @@ def batches(file_system: FileSystem, handle: Handle) -> pa.RecordBatchReader | N
 
 def frame(handle: Handle, spark: Any) -> Any:
     """Return all rows, as a Spark DataFrame."""
-    format, folder = handle["format"], spark_files.uri(handle["folder"])
+    format, folder = handle["format"], file_formats.folder_uri(handle["folder"])
     schema = handle.get("schema")
     if schema:
         return file_formats.in_order(file_formats.reader(spark, format, schema).load(folder), schema)

@@ -28,7 +28,6 @@ from onceonly.checkpoint.sink import (
 )
 from onceonly.checkpoint.transaction_names import file_stem, list_transactions, manifest_path, stream_name
 from onceonly.counts import count
-from onceonly.errors import OutcomeUnknown
 from onceonly.pipeline.sinks import FileSink
 from onceonly.sinks.context import Context
 from onceonly.sinks.files import errors, gate_view, manifest, moves, stage
@@ -36,8 +35,7 @@ from onceonly.sinks.files import handle as filehandle
 from onceonly.sinks.files.errors import FileMissing, NameTaken
 from onceonly.sinks.files.handle import FileHandle, Published, staging_of
 from onceonly.sinks.files.manifest import Manifest
-from onceonly.sinks.staging import handles, row_types
-from onceonly.sinks.staging import history as histories
+from onceonly.sinks.staging import handles, history, row_types
 from onceonly.sinks.staging.handles import refuse_before_decision
 from onceonly.storage.interface import FileSystem, has_folder, parent
 from onceonly.storage.own_paths import OwnPath
@@ -98,7 +96,7 @@ class FileWriter(Sink, Traced, ProvesHistory, Replaceable, Versioned, Inspectabl
         try:
             existing = self._read_manifest(file_handle)
             if existing is None:
-                histories.require(self, last)
+                history.require(self, last)
                 staged = self._staged_folder(file_handle)
                 moves.rehearse(self._file_system, file_handle, staged, self._target, content)
         except (*moves.REFUSALS, OSError) as error:
@@ -133,7 +131,7 @@ class FileWriter(Sink, Traced, ProvesHistory, Replaceable, Versioned, Inspectabl
         if existing:
             return self._finish(file_handle, existing, already=True)
         staged, content = self._staged_folder(file_handle), manifest.build(file_handle, decision)
-        if not histories.require(self, last):
+        if not history.require(self, last):
             self._make_target()
         try:
             if file_handle.rewinds:  # nothing was staged for it
@@ -165,24 +163,12 @@ class FileWriter(Sink, Traced, ProvesHistory, Replaceable, Versioned, Inspectabl
         self._file_system.make_folder(self._target, parent(self._target))
 
     def compare(self, last: Publication) -> History:
-        try:
+        with history.require_answer(self.name, self._target):
             return manifest.compare(self._file_system, self._target, last)
-        except OSError as error:
-            raise self._explain_no_answer(error) from error
 
     def proof_now(self, last: Publication) -> Publication | None:
-        try:
+        with history.require_answer(self.name, self._target):
             return manifest.proof_now(self._file_system, self._target, last)
-        except OSError as error:
-            raise self._explain_no_answer(error) from error
-
-    def _explain_no_answer(self, error: OSError) -> OutcomeUnknown:
-        return OutcomeUnknown(
-            f"sink '{self.name}': {self._target} does not answer.",
-            f"{type(error).__name__}: {error}",
-            "Nothing was changed. Try again when it can be reached.",
-            "no-answer",
-        )
 
     def fence(self, handle: Handle, decision: int) -> Outcome | None:
         """Write a manifest without files under the manifest's name, then rename the folder from which files are moved.

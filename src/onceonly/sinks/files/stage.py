@@ -14,9 +14,8 @@ from onceonly.counts import count
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.pipeline.sinks import FileSink
 from onceonly.sinks.files.handle import StagedFile, staging_of
-from onceonly.sinks.staging import spark_files
 from onceonly.sinks.staging.row_types import refuse_duplicates
-from onceonly.spark.file_formats import OPTIONS
+from onceonly.spark import file_formats
 from onceonly.storage.file_systems import open_file_system
 from onceonly.storage.interface import MAX_PARALLEL_REQUESTS, FileSystem, UnsuitableTarget, is_hidden
 from onceonly.storage.own_paths import OwnPath
@@ -72,8 +71,8 @@ def write(config: FileSink, txn: Transaction, file_system: FileSystem, target: s
     folder = OwnPath(staging_of(target), txn.name)
     with _refuse_unsuitable(config):
         file_system.probe(folder, target)
-    data, options = folder.join("data").path, OPTIONS.get(config.format, {})
-    return data, spark_files.write(rows, data, config.format, options, config.partition_by)
+    data = folder.join("data").path
+    return data, file_formats.write_files(rows, data, config.format, config.partition_by)
 
 
 def describe(

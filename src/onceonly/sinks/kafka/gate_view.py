@@ -16,7 +16,7 @@ from onceonly.errors import InvalidPipeline
 from onceonly.kafka.registry import protobuf
 from onceonly.sinks.kafka import spool
 from onceonly.sinks.kafka.registered_schemas import SchemaPart
-from onceonly.sinks.staging import row_text, row_types, spark_files
+from onceonly.sinks.staging import row_text, row_types
 from onceonly.spark import arrow, file_formats
 from onceonly.spark.strict_reading import strict_reader
 
@@ -127,7 +127,7 @@ def frame(spooled: SpooledRows, format: str, schema: Schema, spark: Any, head: i
 def _spool_frame(spooled: SpooledRows, spark: Any) -> Any:
     from pyspark.sql import functions as F
 
-    files = [spark_files.uri(f"{spooled.folder}/{file}") for file in spooled.files]
+    files = [file_formats.folder_uri(f"{spooled.folder}/{file}") for file in spooled.files]
     rows = strict_reader(spark).parquet(*files) if files else spark.createDataFrame([], SPOOL_COLUMNS)
     return rows.select(
         "topic", "partition", F.make_valid_utf8(F.col("key").cast("string")).alias("key"),

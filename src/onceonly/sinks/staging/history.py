@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from onceonly.checkpoint.sink import Answer, History, Publication
-from onceonly.errors import TargetWentBack
+from onceonly.errors import OutcomeUnknown, TargetWentBack
 
 
 class Comparing(Protocol):
@@ -62,3 +64,17 @@ def went_back(sink: str, last: Publication, history: History) -> TargetWentBack:
         f"recover. If what is missing there is permanently lost: onceonly accept-loss PIPELINE {sink} --reason …",
         code="target-went-back",
     )
+
+
+@contextmanager
+def require_answer(sink: str, target: str) -> Iterator[None]:
+    """Raise OutcomeUnknown where the storage of the target does not answer."""
+    try:
+        yield
+    except OSError as error:
+        raise OutcomeUnknown(
+            f"sink '{sink}': {target} does not answer.",
+            f"{type(error).__name__}: {error}",
+            "Nothing was changed. Try again when it can be reached.",
+            "no-answer",
+        ) from error

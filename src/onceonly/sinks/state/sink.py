@@ -31,14 +31,21 @@ from onceonly.checkpoint.transaction_names import list_transactions, parse_trans
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, OutcomeUnknown, StateBehind
 from onceonly.pipeline.sinks import StateSink
 from onceonly.sinks.context import Context
-from onceonly.sinks.staging import handles
-from onceonly.sinks.staging import history as histories
+from onceonly.sinks.staging import handles, history
 from onceonly.sinks.staging.handles import refuse_before_decision
 from onceonly.sinks.state import handle as staterun
-from onceonly.sinks.state import history, rehearsal
+from onceonly.sinks.state import rehearsal
 from onceonly.sinks.state.handle import StateHandle
-from onceonly.sinks.state.history import DONE
-from onceonly.sinks.state.runs import RunFiles, count_to_merge, find_changed_runs
+from onceonly.sinks.state.runs import (
+    DONE,
+    RunFiles,
+    compare_runs,
+    count_to_merge,
+    find_changed_runs,
+    find_last_published,
+    list_published,
+    make_proof,
+)
 from onceonly.storage.folders import Folders
 
 KEPT_CHECKPOINTS = 100  # for which a merged run is kept, because readers of an older state may need it
@@ -135,7 +142,7 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
                 return handle
             self._refuse_given_up(txn)
             self._refuse_behind(txn)
-            histories.require(self, last)
+            history.require(self, last)
         rehearsal.rehearse(self._folders, txn, state_handle)
         return handle
 
@@ -154,7 +161,7 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
             return self._rewind(state_handle, last)
         already = self._publish(txn, state_handle, decision, last)
         self._delete_folders(state_handle.to_delete)
-        proof = history.proof(self._folders, state_handle.runs, txn.prefix)
+        proof = make_proof(self._folders, state_handle.runs, txn.prefix)
         return Outcome(already, {"rows": state_handle.rows}, proof)
 
     def _rewind(self, handle: StateHandle, last: Publication | None) -> Outcome:
@@ -163,14 +170,14 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
         Its first try may have deleted the last published run already.
         """
         if last and not self._is_of_any(last.proof.get("run"), handle.to_delete):
-            histories.require(self, last)
+            history.require(self, last)
         self._require_runs(handle)
         if last and not self._folders.exists():
             raise self._run_missing(self._folders.uri, "Mount or restore it and recover.")
         self._delete_folders(handle.to_delete)
         owners = [staterun.transaction(self.name, run["folder"].split("/")[0]) for run in handle.runs]
         owners += handle.to_delete
-        proof = history.proof(self._folders, handle.runs, owners[0].prefix) if owners else {}
+        proof = make_proof(self._folders, handle.runs, owners[0].prefix) if owners else {}
         return Outcome(detail={"rows": 0}, proof=proof)
 
     @staticmethod
@@ -191,30 +198,18 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
         return CannotPublish(what, f"{path} is missing, or was changed.", todo, "state-run-missing")
 
     def compare(self, last: Publication) -> History:
-        try:
-            return history.compare(self._folders, last)
-        except OSError as error:
-            raise self._no_answer(error) from error
+        with history.require_answer(self.name, self._folders.uri):
+            return compare_runs(self._folders, last)
 
     def proof_now(self, last: Publication) -> Publication | None:
-        try:
-            return history.proof_now(self._folders, last)
-        except OSError as error:
-            raise self._no_answer(error) from error
-
-    def _no_answer(self, error: OSError) -> OutcomeUnknown:
-        return OutcomeUnknown(
-            f"sink '{self.name}': {self._folders.uri} does not answer.",
-            f"{type(error).__name__}: {error}",
-            "Nothing was changed. Try again when it can be reached.",
-            "no-answer",
-        )
+        with history.require_answer(self.name, self._folders.uri):
+            return find_last_published(self._folders, last)
 
     def _publish(self, txn: Transaction, handle: StateHandle, decision: int, last: Publication | None) -> bool:
         """Mark the folder of the transaction as published. Returns whether it was already."""
         if self._is_marked(txn, DONE):
             return True
-        histories.require(self, last)
+        history.require(self, last)
         if not self._folders.has(txn.name):
             raise CannotPublish(
                 f"sink '{self.name}': the staged state no longer exists.",
@@ -304,7 +299,7 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
         traces = []
         for state_id, txns in by_table.items():
             newest = sorted(txns, key=lambda txn: txn.epoch)[-MAX_TRANSACTIONS_READ:]
-            published = history.list_published(self._folders, newest)
+            published = list_published(self._folders, newest)
             if published:
                 last_decision = max(decision for decision, _ in published)
                 traces.append(Trace(state_id, last_decision, f"state {self._folders.uri}"))
