@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -29,7 +30,7 @@ from onceonly.coordinator.ranges import Cut
 from onceonly.coordinator.rehearsal import Rehearser
 from onceonly.coordinator.resolve import Resolver
 from onceonly.coordinator.skip import Skip
-from onceonly.coordinator.stage import Produce, Stager
+from onceonly.coordinator.stage import NONE, Lease, Prepare, Produce, Stager
 from onceonly.coordinator.sweep import sweep
 from onceonly.errors import Fenced, GateFailed, OnceonlyError, StageAgain
 from onceonly.pipeline.definition import Pipeline
@@ -100,34 +101,31 @@ class Coordinator:
     # ---- stage
 
     def stage(
-        self, name: str, epoch: int, produce: Produce, owner: str | None = None, since: int | None = None
+        self,
+        name: str,
+        epoch: int,
+        produce: Produce,
+        owner: str | None = None,
+        since: int | None = None,
+        prepare: Prepare = lambda checkpoint: NONE,
+        lease: Lease = nullcontext,
     ) -> Checkpoint:
         """Claim the next attempt, stage every sink, and record all handles in one row.
 
         A checkpoint that is staged or decided already is returned as it is.
 
         Args:
+            produce: makes the rows by sink, from the checkpoint as it was claimed, with its schemas pinned.
+            owner: who has to own the checkpoint; None: anyone.
             since: the checkpoint's last row when this was asked for. A process that waited in a queue meanwhile takes
                 nothing over from a process that came first.
+            prepare: called before `produce`; returns the schemas to pin, where no earlier attempt has pinned any.
+            lease: keeps the claim renewed from when it is made until what was staged is recorded or removed.
         Raises:
             Fenced: a newer attempt, an abort or another owner took over; what this process wrote is removed.
             ActionNeeded: a target went back; nothing was written.
         """
-        return self._stager.stage(name, epoch, produce, owner, since)
-
-    def renew(self, mine: Checkpoint) -> bool:
-        """Record that the stage process which claimed `mine` is running; False: its claim has ended."""
-        return self._stager.renew(mine)
-
-    def pin(self, mine: Checkpoint, schemas: Mapping[str, Any]) -> Checkpoint:
-        """Record, before a row is decoded, by which registered schemas this attempt and every later one decode.
-
-        What an earlier attempt has pinned stays, and is in the result.
-
-        Raises:
-            Fenced: the claim has ended.
-        """
-        return self._stager.pin(mine, schemas)
+        return self._stager.stage(name, epoch, prepare, produce, owner, since, lease)
 
     # ---- gate
 

@@ -10,7 +10,9 @@ import os
 import socket
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -41,8 +43,14 @@ class Produced:
     is_small_batch: bool = False
 
 
+# Begins to read a claimed checkpoint; returns the schemas by which a first attempt decodes it. Empty: by none.
+Prepare = Callable[[Checkpoint], Mapping[str, Any]]
+
 # Reads the pinned range and transforms it: a DataFrame per sink
 Produce = Callable[[Checkpoint], Mapping[str, Any] | Produced]
+
+# Calls a function that renews the claim, regularly while its block runs and until that returns False
+Lease = Callable[[Callable[[], bool]], AbstractContextManager[Any]]
 
 
 class Stager:
@@ -51,22 +59,37 @@ class Stager:
     def __init__(self, transitions: Transitions, parts: Parts, publisher: Publisher) -> None:
         self._transitions, self._parts, self._publisher = transitions, parts, publisher
 
-    def stage(self, name: str, epoch: int, produce: Produce, owner: str | None, since: int | None) -> Checkpoint:
-        """See `Coordinator.stage`."""
+    def stage(
+        self,
+        name: str,
+        epoch: int,
+        prepare: Prepare,
+        produce: Produce,
+        owner: str | None,
+        since: int | None,
+        lease: Lease,
+    ) -> Checkpoint:
+        """Claim the next attempt, pin its schemas, stage every sink, and record all handles in one row.
+
+        Args:
+            owner: who has to own the checkpoint; None: anyone.
+            since: the checkpoint's last row when this was asked for; None: whatever has happened is no hindrance.
+        Raises:
+            Fenced: a newer attempt, an abort or another owner took over; what this process wrote is removed.
+            ActionNeeded: a target went back; nothing was written.
+        """
         self._check_targets(self._transitions.state.view(name), epoch)
         view = self._claim(name, epoch, owner, since)
         checkpoint = view.require(epoch)
         if checkpoint.state is not State.PLANNED:
             return checkpoint
-        pipeline = Pipeline.from_json(checkpoint.definition)
-        try:
-            sinks = {sink.name: self._parts.sink(pipeline, sink.name) for sink in pipeline.sinks}
-            restore_check.check_stage(self._transitions.state, pipeline, self._parts, view, sinks.values())
-            body = self._stage_sinks(pipeline, sinks, checkpoint, produce)
-        except BaseException as error:
-            self._remove(checkpoint, error)
-            raise
-        return self.record(checkpoint, **body)
+        with lease(partial(self.renew, checkpoint)):
+            try:
+                body = self._stage_claimed(view, checkpoint, prepare, produce)
+            except BaseException as error:
+                self._remove(checkpoint, error)
+                raise
+            return self.record(checkpoint, **body)
 
     def _check_targets(self, view: View, epoch: int) -> None:
         """Refuse, before anything is claimed or written, if a target went back: else one would be made in its place."""
@@ -129,7 +152,7 @@ class Stager:
         return self._transitions.change(name, decide)
 
     def renew(self, mine: Checkpoint) -> bool:
-        """See `Coordinator.renew`."""
+        """Record that the stage process which claimed `mine` is running; False: its claim has ended."""
 
         def decide(view: View, now: Checkpoint) -> Row | None:
             current = now.staging is not None and now.staging == mine.staging
@@ -140,7 +163,13 @@ class Stager:
         return self._transitions.advance(mine.pipeline, mine.epoch, decide).staging == mine.staging
 
     def pin(self, mine: Checkpoint, schemas: Mapping[str, Any]) -> Checkpoint:
-        """See `Coordinator.pin`."""
+        """Record by which registered schemas this attempt and every later one decode.
+
+        What an earlier attempt has pinned stays, and is in the result.
+
+        Raises:
+            Fenced: the claim has ended.
+        """
 
         def decide(view: View, now: Checkpoint) -> Row | None:
             _require_claim(mine, now)
@@ -150,19 +179,25 @@ class Stager:
 
         return self._transitions.advance(mine.pipeline, mine.epoch, decide)
 
-    def _stage_sinks(
-        self, pipeline: Pipeline, sinks: Mapping[str, Sink], checkpoint: Checkpoint, produce: Produce
-    ) -> dict[str, Any]:
+    def _stage_claimed(self, view: View, mine: Checkpoint, prepare: Prepare, produce: Produce) -> dict[str, Any]:
+        """Stage every sink, and return what the row STAGED says of it."""
+        pipeline = Pipeline.from_json(mine.definition)
+        sinks = {sink.name: self._parts.sink(pipeline, sink.name) for sink in pipeline.sinks}
+        restore_check.check_stage(self._transitions.state, pipeline, self._parts, view, sinks.values())
         sources = self._parts.sources(pipeline)
-        _verify_ranges(sources, checkpoint)
-        produced = produce(checkpoint)
+        _verify_ranges(sources, mine)
+        schemas = prepare(mine)
+        pinned = mine
+        if schemas:
+            pinned = self.pin(mine, schemas)  # before a row is decoded; what an earlier attempt has pinned stays
+        produced = produce(pinned)
         if not isinstance(produced, Produced):
             produced = Produced(produced)
         _check_outputs(pipeline, produced.rows)
-        handles = {name: _stage_sink(sink, checkpoint, produced) for name, sink in sinks.items()}
-        for name, old in self._handles_to_replace(checkpoint).items():
+        handles = {name: _stage_sink(sink, mine, produced) for name, sink in sinks.items()}
+        for name, old in self._handles_to_replace(mine).items():
             handles[name]["replaces"] = old
-        _verify_ranges(sources, checkpoint)  # a topic deleted, or records removed, while they were read
+        _verify_ranges(sources, mine)  # a topic deleted, or records removed, while they were read
         return {"handles": handles, "bad": produced.bad}
 
     def _handles_to_replace(self, checkpoint: Checkpoint) -> dict[str, Handle]:

@@ -37,16 +37,17 @@ def stage(
     """Stage one checkpoint on Spark.
 
     Args:
+        owner: who has to own the checkpoint; None: anyone.
         say: told now and then how far Spark is.
-        since: see `Coordinator.stage`.
+        since: the checkpoint's last row when this was asked for; a later row of another process ends this one.
     Raises:
         NotCommitted: also for errors of Spark that nobody classified: staging publishes nothing.
     """
     view = coordinator.state.view(name)
     checkpoint = view.require(epoch)
-    producer = _OutputProducer(services, checkpoint, state_before(view, checkpoint), coordinator, say)
+    producer = _OutputProducer(services, checkpoint, state_before(view, checkpoint), say)
     try:
-        return coordinator.stage(name, epoch, producer, owner, since)
+        return coordinator.stage(name, epoch, producer.produce, owner, since, producer.prepare, owners.keep_lease)
     except OnceonlyError as error:
         text_error = _find_text_error(error)
         if text_error:
@@ -75,10 +76,9 @@ class _OutputProducer:
         services: LiveServices,
         checkpoint: Checkpoint,
         previous_state: Handle | None,
-        coordinator: Coordinator,
         say: Say | None,
     ) -> None:
-        self._say, self._coordinator, self._until_end = say, coordinator, ExitStack()
+        self._say, self._until_end = say, ExitStack()
         self._services, self._previous_state = services, previous_state
         self._definition = checkpoint.definition
         self._pipeline = pipeline = Pipeline.from_json(checkpoint.definition)
@@ -88,28 +88,38 @@ class _OutputProducer:
         self._pinned_sources: dict[str, Source] = {}
         self._bad = BadRecords(pipeline)
         self._spark: Any = None
+        self._is_small_batch = False
         self._persisted_batches: list[Any] = []
 
-    def __call__(self, checkpoint: Checkpoint) -> Produced:
-        """Read, transform and check the rows of the checkpoint, as it is after the claim."""
+    def prepare(self, checkpoint: Checkpoint) -> Mapping[str, Any]:
+        """Open Spark for the claimed checkpoint, and return by source the schemas to pin.
+
+        Empty: it has pinned schemas, or its sources use none.
+        """
         _check_same_definition(self._definition, checkpoint)
-        self._until_end.enter_context(owners.keep_lease(lambda: self._coordinator.renew(checkpoint)))
         record_count = max_records(checkpoint)
         self._spark = self._services.spark(record_count)
         # A later attempt leaves small batches to Spark: whatever ended the first may have been their size.
-        is_small_batch = checkpoint.attempt == 1 and small_batch.is_small_batch(record_count)
+        self._is_small_batch = checkpoint.attempt == 1 and small_batch.is_small_batch(record_count)
         if self._say:
             self._until_end.enter_context(report_progress(self._spark, self._say))
-        if is_small_batch:
+        if self._is_small_batch:
             self._read_small_batch(checkpoint)
-        self._pin_schemas(checkpoint)
+        if checkpoint.schemas:
+            return {}
+        return self._find_schemas(checkpoint)
+
+    def produce(self, checkpoint: Checkpoint) -> Produced:
+        """Read, transform and check the rows of the checkpoint, by its pinned schemas."""
+        for name, schemas in checkpoint.schemas.items():
+            self._pinned_sources[name] = self._list_pinning_sources()[name].pinned_to(schemas)
         batches = {}
         for name, ranges in self._ranges_by_source(checkpoint.ranges).items():
             batches[name] = self._read_batch(name, ranges)
         self._bad.check(checkpoint)
         rows = self._transform_batches(checkpoint, batches)
         self._bad.check(checkpoint)  # again, with those that the transform has named
-        return Produced(rows, self._bad.tally(), is_small_batch)
+        return Produced(rows, self._bad.tally(), self._is_small_batch)
 
     def _read_small_batch(self, checkpoint: Checkpoint) -> None:
         """Let sources that can do so read their records in this process, before anything asks for them."""
@@ -133,29 +143,24 @@ class _OutputProducer:
         self._check_suites(outputs)
         return outputs
 
-    def _pin_schemas(self, checkpoint: Checkpoint) -> None:
-        """Decode by the schemas of an earlier attempt; if there are none, record them before a row is decoded."""
+    def _list_pinning_sources(self) -> dict[str, PinsSchemas]:
+        """Return by name the sources whose records name registered schemas."""
         pinning_sources: dict[str, PinsSchemas] = {}
         for source_config in self._pipeline.sources:
             source = self._sources[source_config.input_name]
             if isinstance(source, PinsSchemas):
                 pinning_sources[source_config.input_name] = source
-        if not checkpoint.schemas:
-            checkpoint = self._record_schemas(checkpoint, pinning_sources)
-        for name, schemas in checkpoint.schemas.items():
-            self._pinned_sources[name] = pinning_sources[name].pinned_to(schemas)
+        return pinning_sources
 
-    def _record_schemas(self, checkpoint: Checkpoint, sources: Mapping[str, PinsSchemas]) -> Checkpoint:
-        """Return the checkpoint with the schemas that its sources use now; as it is, where they use none."""
+    def _find_schemas(self, checkpoint: Checkpoint) -> Mapping[str, Any]:
+        """Return by source the schemas that the ranges use now."""
         ranges = self._ranges_by_source(checkpoint.ranges)
         schemas_by_source = {}
-        for name, source in sources.items():
+        for name, source in self._list_pinning_sources().items():
             schemas = source.schemas(self._spark, ranges[name])
             if schemas:
                 schemas_by_source[name] = schemas
-        if not schemas_by_source:
-            return checkpoint
-        return self._coordinator.pin(checkpoint, schemas_by_source)
+        return schemas_by_source
 
     def _ranges_by_source(self, ranges: Ranges) -> dict[str, Ranges]:
         """Return by the name of each source the ranges that it reads."""
@@ -227,7 +232,7 @@ class _OutputProducer:
         return error
 
     def end(self) -> None:
-        """Stop the renewal of the claim, and what else lasted as long as the stage; then free the batches."""
+        """Stop the report of progress, then free the batches."""
         self._until_end.close()
         for batch in self._persisted_batches:
             batch.unpersist()

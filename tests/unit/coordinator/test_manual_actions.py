@@ -304,7 +304,7 @@ def test_a_heartbeat_changes_nothing(tmp_path: Path) -> None:
     world = planned(tmp_path)
     seen = Person(world.coordinator).looks_at("flights", 1)
     whole = Person(world.coordinator).looks_at("flights")
-    assert world.coordinator.renew(world.now())
+    assert world.coordinator._stager.renew(world.now())
     assert world.now().last_seq == seen.seq + 1
     assert Person(world.coordinator).looks_at("flights") == whole
     assert world.coordinator.abort("flights", 1, "enough", who="ann", seen=seen).state is State.ABORTED

@@ -95,10 +95,10 @@ def test_a_process_shows_that_it_is_at_work_only_while_its_claim_holds(tmp_path)
     world = World(tmp_path)
     world.plan("run-1")
     mine = world.coordinator._stager.claim("flights", 1, None)
-    assert world.coordinator.renew(mine)
+    assert world.coordinator._stager.renew(mine)
     assert world.now().updated_at > mine.updated_at
     assert world.stage().state is State.STAGED
-    assert not world.coordinator.renew(mine)
+    assert not world.coordinator._stager.renew(mine)
     assert world.events() == ["planned", "claimed", "renewed", "claimed", "staged"]
 
 

@@ -102,9 +102,9 @@ def _replace_and_doubt(coordinator: Coordinator, parts: FakeParts) -> None:
     coordinator.plan(FLIGHTS, "run-4", is_never_alive, Interval(NOON + 2 * HOUR, NOON + 3 * HOUR))
 
     def produce(claimed):
-        assert coordinator.renew(claimed)
+        assert coordinator._stager.renew(claimed)
         reader = {"subject": "flights-value", "version": 2, "id": 7, "sha256": "ab" * 32}
-        coordinator.pin(claimed, {"flights": {"value": {"reader": reader, "writers": {"3": "cd" * 32}}}})
+        coordinator._stager.pin(claimed, {"flights": {"value": {"reader": reader, "writers": {"3": "cd" * 32}}}})
         return parts.produce(claimed)
 
     coordinator.stage("flights", 2, produce)
