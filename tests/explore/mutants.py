@@ -69,14 +69,14 @@ FIXES = [
     Mutant(
         "06: a fence that fails is taken for one",
         RESOLVE,
-        "            if not gone:\n                raise _refuse_unfenced(checkpoint, sink, error) from error\n",
+        "            if not gone:\n                raise _not_fenced_error(checkpoint, sink, error) from error\n",
         "",
         "give-up-in-flight",
     ),
     Mutant(
         "10: a sink that was fenced is passed over",
         PUBLISH,
-        "                raise _refuse_fenced_target(error, checkpoint, sink) from error  # at the target; no outcome is recorded\n",
+        "                raise _fenced_target_error(error, checkpoint, sink) from error  # at the target; no outcome is recorded\n",
         "                raise\n",
         "fenced-by-others",
     ),
@@ -115,7 +115,7 @@ GUARDS = [
         "claimed while it is being aborted",
         STAGE,
         "            if checkpoint.state is State.ABORTING:\n"
-        '                raise refuse_fenced(checkpoint, "it is being aborted")\n'
+        '                raise fenced_error(checkpoint, "it is being aborted")\n'
         "            if checkpoint.state not in (State.PLANNED, State.ABORTED):",
         "            if checkpoint.state not in (State.PLANNED, State.ABORTED, State.ABORTING):",
         "abort-stage",
@@ -124,7 +124,7 @@ GUARDS = [
         "aborted after the decision",
         COORDINATOR,
         "            if checkpoint.state in (State.COMMITTING, State.COMMITTED):\n"
-        '                raise refuse_fenced(checkpoint, "the decision to publish it is made", "it can no longer be aborted")\n',
+        '                raise fenced_error(checkpoint, "the decision to publish it is made", "it can no longer be aborted")\n',
         "            if checkpoint.state in (State.COMMITTING, State.COMMITTED):\n                return None\n",
         "abort-commit",
     ),
@@ -132,18 +132,18 @@ GUARDS = [
         "claimed whoever owns it by now",
         STAGE,
         "            if owner is not None and checkpoint.owner != owner:\n"
-        "                raise refuse_fenced(checkpoint, f\"'{checkpoint.owner}' has taken it over\")\n"
+        "                raise fenced_error(checkpoint, f\"'{checkpoint.owner}' has taken it over\")\n"
         "            if checkpoint.state is State.ABORTING:\n"
-        '                raise refuse_fenced(checkpoint, "it is being aborted")',
+        '                raise fenced_error(checkpoint, "it is being aborted")',
         "            if checkpoint.state is State.ABORTING:\n"
-        '                raise refuse_fenced(checkpoint, "it is being aborted")',
+        '                raise fenced_error(checkpoint, "it is being aborted")',
         "two-runs",
     ),
     Mutant(
         "aborted whoever owns it by now",
         COORDINATOR,
         "            if owner is not None and checkpoint.owner != owner:\n"
-        "                raise refuse_fenced(checkpoint, f\"'{checkpoint.owner}' has taken it over\")\n"
+        "                raise fenced_error(checkpoint, f\"'{checkpoint.owner}' has taken it over\")\n"
         "            if checkpoint.state in (State.COMMITTING, State.COMMITTED):",
         "            if checkpoint.state in (State.COMMITTING, State.COMMITTED):",
         "two-runs",
@@ -250,15 +250,15 @@ GUARDS = [
         "aborted although a person decides",
         COORDINATOR,
         "            if checkpoint.needs_manual_decision and who is None:\n"
-        '                raise refuse_fenced(checkpoint, "its gate failed it and holds it", "only a person may abort it")\n',
+        '                raise fenced_error(checkpoint, "its gate failed it and holds it", "only a person may abort it")\n',
         "",
         "held",
     ),
     Mutant(
         "approved what is not held",
         GATE,
-        "            if not now.is_held:\n                raise _refuse_not_held(now)\n",
-        "            if now.state is not State.STAGED:\n                raise _refuse_not_held(now)\n",
+        "            if not now.is_held:\n                raise _not_held_error(now)\n",
+        "            if now.state is not State.STAGED:\n                raise _not_held_error(now)\n",
         "held",
     ),
     Mutant(

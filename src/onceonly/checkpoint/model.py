@@ -306,7 +306,7 @@ class Checkpoint:
         """
         allowed, state = TRANSITIONS[row.event]
         if self.state not in allowed:
-            raise _refuse_illegal(row, self.state)
+            raise _illegal_row_error(row, self.state)
         changes = {"state": state, "last_seq": row.seq, "updated_at": row.at, **_changes(self, row)}
         if row.event is not Event.RENEWED:
             changes["changed_seq"] = row.seq
@@ -324,7 +324,7 @@ def first(row: Row) -> Checkpoint:
     """
     allowed, state = TRANSITIONS[row.event]
     if None not in allowed:
-        raise _refuse_illegal(row, None)
+        raise _illegal_row_error(row, None)
     return Checkpoint(
         pipeline=row.pipeline,
         epoch=row.epoch,
@@ -497,7 +497,7 @@ def _without(by_sink: Mapping[str, Any], sink: str | None) -> dict[str, Any]:
     return {name: value for name, value in by_sink.items() if name != sink}
 
 
-def _refuse_illegal(row: Row, state: State | None) -> OutcomeUnknown:
+def _illegal_row_error(row: Row, state: State | None) -> OutcomeUnknown:
     return OutcomeUnknown(
         f"{row.pipeline} epoch {row.epoch}: the state table holds an illegal transition.",
         f"Row {row.id} (seq {row.seq}) says '{row.event.value}' after '{state.value if state else 'nothing'}'.",

@@ -190,7 +190,7 @@ def require_in_log(range_: TopicRange, log: TopicLog) -> None:
         if end == start:
             continue
         if partition not in log.partitions:  # its end counts as 0, so the end may be below the start
-            raise _refuse_vanished(log, partition)
+            raise _vanished_partition_error(log, partition)
         log_start, _ = log.partitions[partition]
         if start < log_start:
             raise SourceLost(
@@ -222,7 +222,7 @@ def chain(previous: TopicRange, log: TopicLog) -> TopicRange:
     same_topic(previous.topic_id, log, "the last checkpoint")
     for partition in previous.partitions:
         if partition not in log.partitions:
-            raise _refuse_vanished(log, partition)
+            raise _vanished_partition_error(log, partition)
     partitions = {}
     for partition, (_, end) in log.partitions.items():
         start = previous.ends.get(partition, 0)
@@ -327,7 +327,7 @@ def _refuse_shrunk(previous: TopicRange, log: TopicLog) -> None:
             )
 
 
-def _refuse_vanished(log: TopicLog, partition: int) -> SourceLost:
+def _vanished_partition_error(log: TopicLog, partition: int) -> SourceLost:
     return SourceLost(
         f"{log.label} no longer has partition {partition}.",
         f"It was pinned by an earlier checkpoint; the topic now has partitions {sorted(log.partitions)}.",

@@ -186,7 +186,7 @@ class Sink(ABC):
 
         For sinks whose `commit` may raise InDoubt, because no evidence of an outcome is left.
         """
-        raise never_in_doubt(self.name)
+        raise no_doubt_error(self.name)
 
 
 class KeepsNames(ABC):
@@ -405,7 +405,7 @@ class Changes:
 def replaceable(sink: Sink) -> Replaceable:
     """Return the sink as a Replaceable. Raises InvalidPipeline if it is not one."""
     if not isinstance(sink, Replaceable):
-        raise cannot_take_back(sink.name)
+        raise no_retraction_error(sink.name)
     return sink
 
 
@@ -420,7 +420,7 @@ def inspectable(sink: Sink) -> Inspectable:
     return sink
 
 
-def cannot_take_back(sink: str) -> InvalidPipeline:
+def no_retraction_error(sink: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"sink '{sink}': published rows cannot be taken back.",
         "Readers may have read them.",
@@ -429,7 +429,7 @@ def cannot_take_back(sink: str) -> InvalidPipeline:
     )
 
 
-def never_in_doubt(sink: str) -> InvalidPipeline:
+def no_doubt_error(sink: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"sink '{sink}' is never in doubt.", todo="Settle it: onceonly recover", code="sink-not-in-doubt"
     )

@@ -44,12 +44,12 @@ def confirm(seen: int | None, number: int, question: str, name: str, look: str, 
     Raises:
         InvalidPipeline: "seen-missing": --seen was not passed, and nobody can be asked.
     """
-    from onceonly.coordinator.manual import Seen, missing
+    from onceonly.coordinator.manual import Seen, not_seen_error
 
     if seen is not None:
         return Seen(seen)
     if as_json or not is_interactive():
-        error = missing(name, look)
+        error = not_seen_error(name, look)
         raise InvalidPipeline(error.what, error.why, f"{error.todo} It is {number} now.", code=error.code)
     click.confirm(f"{question} (as of row {number})", abort=True)
     return Seen(number)

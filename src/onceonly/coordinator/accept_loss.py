@@ -99,7 +99,7 @@ def find(state: StateTable, parts: Parts, name: str, sink: str) -> Loss:
     """
     loss = _find_loss(state, parts, name, sink)
     if loss is None:
-        raise _refuse_nothing_lost(name, sink)
+        raise _nothing_lost_error(name, sink)
     return loss
 
 
@@ -120,14 +120,14 @@ def accept(transitions: Transitions, parts: Parts, name: str, sink: str, accepta
     while loss:
         action.require_unchanged(loss.comparison.view, is_own)
         if loss.returned and not acceptance.removed:
-            raise _refuse_returned_rows(loss)
+            raise _returned_rows_error(loss)
         view_after = _record(transitions, loss, acceptance)  # raises InvalidPipeline before the last row
         if view_after:
             return view_after
         loss = _find_loss(transitions.state, parts, name, sink)
     view = transitions.state.view(name)
     if publications_of(view, sink) == publications_of(first.comparison.view, sink):
-        raise _refuse_nothing_lost(name, sink)  # it was brought back meanwhile
+        raise _nothing_lost_error(name, sink)  # it was brought back meanwhile
     return view  # another person has said the same meanwhile
 
 
@@ -159,7 +159,7 @@ def _definitions(view: View, name: str, sink: str) -> Iterator[Pipeline]:
         if checkpoint and sink in checkpoint.sinks:
             definitions[canonical(checkpoint.definition)] = checkpoint.definition
     if not definitions:
-        raise _refuse(
+        raise _acceptance_error(
             name, sink, "It has no such sink.", f"See its sinks: onceonly status {name}.", code="no-such-sink"
         )
     yield from map(Pipeline.from_json, definitions.values())
@@ -255,14 +255,14 @@ def _refuse_open(view: View, sink: str) -> None:
         )
 
 
-def _refuse_nothing_lost(name: str, sink: str) -> InvalidPipeline:
+def _nothing_lost_error(name: str, sink: str) -> InvalidPipeline:
     why = "Its target has what was published to it, or nothing was."
-    return _refuse(name, sink, why, f"See what is recorded: onceonly status {name}.", code="nothing-lost")
+    return _acceptance_error(name, sink, why, f"See what is recorded: onceonly status {name}.", code="nothing-lost")
 
 
-def _refuse_returned_rows(loss: Loss) -> InvalidPipeline:
+def _returned_rows_error(loss: Loss) -> InvalidPipeline:
     sink, name = loss.comparison.sink, loss.comparison.view.pipeline
-    return _refuse(
+    return _acceptance_error(
         name,
         sink,
         f"It shows the rows of {name_checkpoints(loss.returned)} again, which a rewind had taken out: their records "
@@ -272,6 +272,6 @@ def _refuse_returned_rows(loss: Loss) -> InvalidPipeline:
     )
 
 
-def _refuse(name: str, sink: str, why: str, todo: str, code: str) -> InvalidPipeline:
+def _acceptance_error(name: str, sink: str, why: str, todo: str, code: str) -> InvalidPipeline:
     what = f"{name}: no loss can be accepted for sink '{sink}'."
     return InvalidPipeline(what, why, f"{todo} Nothing was changed.", code=code)

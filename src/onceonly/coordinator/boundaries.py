@@ -121,7 +121,7 @@ class Pins:
         for rows in upstream_rows:
             offsets.same_topic(rows.table_id, self.log, "what it reads")
             if rows.version is not None and rows.version >= end:
-                raise _refuse_shrunk_table(self.log, rows.version)
+                raise _shrunk_table_error(self.log, rows.version)
         if self.interval:
             return self._range_of_versions(upstream_rows, end)
         return self._range_up_to(view, upstream_rows)
@@ -368,7 +368,7 @@ def _is_of_new_topic(boundary: Boundary) -> bool:
     return not boundary.topic_id
 
 
-def _refuse_shrunk_table(log: TopicLog, version: int) -> SourceLost:
+def _shrunk_table_error(log: TopicLog, version: int) -> SourceLost:
     return SourceLost(
         f"{log.label} ends before what was published to it.",
         f"A checkpoint was published by its version {version}: the table was restored from a copy.",

@@ -23,7 +23,7 @@ from onceonly.coordinator.accept_loss import Acceptance, Loss
 from onceonly.coordinator.forward import Forward
 from onceonly.coordinator.gate import Gatekeeper
 from onceonly.coordinator.manual import Action, Seen
-from onceonly.coordinator.messages import classify_settle_error, classify_sweep_error, refuse_fenced, refuse_uncommitted
+from onceonly.coordinator.messages import classify_settle_error, classify_sweep_error, fenced_error, uncommitted_error
 from onceonly.coordinator.plan import Planned, Planning
 from onceonly.coordinator.publish import Publisher, Rehearsed
 from onceonly.coordinator.ranges import Cut
@@ -184,7 +184,7 @@ class Coordinator:
                 raise failures[0].error
         done = view.require(epoch)
         if done.state is not State.COMMITTED:
-            raise refuse_uncommitted(done)
+            raise uncommitted_error(done)
         self._report(done)
         return done
 
@@ -230,13 +230,13 @@ class Coordinator:
         def decide(view: View) -> Row | None:
             checkpoint = view.require(epoch)
             if owner is not None and checkpoint.owner != owner:
-                raise refuse_fenced(checkpoint, f"'{checkpoint.owner}' has taken it over")
+                raise fenced_error(checkpoint, f"'{checkpoint.owner}' has taken it over")
             if checkpoint.state in (State.COMMITTING, State.COMMITTED):
-                raise refuse_fenced(checkpoint, "the decision to publish it is made", "it can no longer be aborted")
+                raise fenced_error(checkpoint, "the decision to publish it is made", "it can no longer be aborted")
             if checkpoint.state in (State.ABORTING, State.ABORTED):
                 return None
             if checkpoint.needs_manual_decision and who is None:
-                raise refuse_fenced(checkpoint, "its gate failed it and holds it", "only a person may abort it")
+                raise fenced_error(checkpoint, "its gate failed it and holds it", "only a person may abort it")
             body: Mapping[str, Any] = {"reason": reason}
             if action:
                 body = action.body

@@ -57,7 +57,7 @@ def forward(transitions: Transitions, parts: Parts, pipeline: Pipeline, statemen
     traces = restore_check.list_traces(parts, pipeline, sources)
     shown_decision = max((trace.decision for trace in traces), default=0)
     if statement.decision < shown_decision:
-        raise _refuse(
+        raise _forward_error(
             pipeline,
             f"Its targets show decision {shown_decision}, and --decision is {statement.decision}.",
             code="decision-too-low",
@@ -105,14 +105,14 @@ def _check_kind(pipeline: Pipeline, statement: Forward) -> None:
             f"It continues from its state '{pipeline.state.name}', and it is not known which state belongs to those "
             "offsets."
         )
-        raise _refuse(
+        raise _forward_error(
             pipeline,
             why,
             "Restore the newest state table, or give it a new name and new targets.",
             code="pipeline-keeps-state",
         )
     if pipeline.mode == "interval" and (statement.ends or not statement.intervals):
-        raise _refuse(
+        raise _forward_error(
             pipeline,
             "It runs by intervals.",
             "Name those that are published: --interval START END …",
@@ -125,7 +125,7 @@ def _check_kind(pipeline: Pipeline, statement: Forward) -> None:
         topics_with_ends.add(source.input_name if source else topic)
     if pipeline.mode == "chained" and (statement.intervals or topics_with_ends != topics):
         why = f"It reads {', '.join(sorted(topics))} from where the last checkpoint ended."
-        raise _refuse(
+        raise _forward_error(
             pipeline, why, "Give the end of each partition: --ends TOPIC:PARTITION=OFFSET …", code="ends-incomplete"
         )
 
@@ -181,9 +181,9 @@ def _check_view(pipeline: Pipeline, statement: Forward, view: View) -> None:
         give_up = f"onceonly resolve {pipeline.name} {epoch} --give-up SINK --reason …"
         why = f"Epoch {epoch} is {state}."
         todo = f"{how_to_settle(view.open[0])}. A sink that refuses, because it is ahead, is given up: {give_up}."
-        raise _refuse(pipeline, why, todo, code="checkpoint-open")
+        raise _forward_error(pipeline, why, todo, code="checkpoint-open")
     if statement.decision < view.head.decision:
-        raise _refuse(
+        raise _forward_error(
             pipeline, f"The state table is at decision {view.head.decision} already.", code="decision-too-low"
         )
 
@@ -196,7 +196,7 @@ def _find_pinned(pipeline: Pipeline, view: View, interval: Interval) -> Checkpoi
     planned = view.planned_for(interval)
     for other in planned:
         if other.interval != interval:
-            raise _refuse(
+            raise _forward_error(
                 pipeline,
                 f"{interval} overlaps epoch {other.epoch}, which covers {other.interval}.",
                 code="interval-overlaps",
@@ -221,7 +221,7 @@ def _ranges_of_chain(
     if missing:  # one that is not named would be read from its start
         why = f"It reads {', '.join(missing)}, too."
         todo = "Give the end of each partition of it; what was not published from it yet ends where its log starts."
-        raise _refuse(pipeline, why, todo, code="ends-incomplete")
+        raise _forward_error(pipeline, why, todo, code="ends-incomplete")
     order = list(sources)
     ranges: list[TopicRange] = []
     for topic in sorted(statement.ends, key=order.index):
@@ -252,11 +252,13 @@ def _range_at(pipeline: Pipeline, source: Source, before: TopicRange | None, end
         ends_before = before.ends
     if set(ends) != set(log.partitions):
         why = f"{log.label.capitalize()} has partitions {sorted(log.partitions)}, and you name {sorted(ends)}."
-        raise _refuse(pipeline, why, "Name each one; one that was not read yet ends at 0.", code="ends-incomplete")
+        raise _forward_error(
+            pipeline, why, "Name each one; one that was not read yet ends at 0.", code="ends-incomplete"
+        )
     for partition, end in sorted(ends.items()):
         low, high = ends_before.get(partition, 0), log.partitions[partition][1]
         if not low <= end <= high:
-            raise _refuse(
+            raise _forward_error(
                 pipeline,
                 f"{log.topic}:{partition} was read up to {low} and holds {high}: {end} is not in between.",
                 code="offset-outside-log",
@@ -265,7 +267,7 @@ def _range_at(pipeline: Pipeline, source: Source, before: TopicRange | None, end
     return mark_left_out(source, empty, before)
 
 
-def _refuse(
+def _forward_error(
     pipeline: Pipeline, why: str, todo: str = "Look at the targets, and give what they show.", *, code: str
 ) -> InvalidPipeline:
     what = f"{pipeline.name}: it cannot continue from there."

@@ -8,7 +8,7 @@ from typing import Any
 from onceonly.checkpoint.interfaces import Findings, Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.coordinator.manual import Action, Seen
-from onceonly.coordinator.messages import how_to_settle, reason_in_brackets, refuse_fenced, require_attempt
+from onceonly.coordinator.messages import fenced_error, how_to_settle, reason_in_brackets, require_attempt
 from onceonly.errors import GateFailed, GateHeld, InvalidPipeline, NotCommitted, OnceonlyError, first_sentence
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.table import Transitions
@@ -67,7 +67,7 @@ class Gatekeeper:
         """
         now = view.require(seen.epoch)
         if now.attempt != seen.attempt or (now.state is not State.STAGED and not now.verdict):
-            raise refuse_fenced(now, f"attempt {now.attempt} is current and attempt {seen.attempt} was examined")
+            raise fenced_error(now, f"attempt {now.attempt} is current and attempt {seen.attempt} was examined")
         return now
 
     def approve(self, name: str, epoch: int, who: str, reason: str, seen: Seen | None) -> Checkpoint:
@@ -83,7 +83,7 @@ class Gatekeeper:
             if now.approved and now.state is not State.ABORTING:
                 return None
             if not now.is_held:
-                raise _refuse_not_held(now)
+                raise _not_held_error(now)
             return view.row(epoch, Event.APPROVED, now.attempt, body=action.body)
 
         return self._transitions.change(name, action.guard(decide)).require(epoch)
@@ -190,7 +190,7 @@ def _what_to_do(checkpoint: Checkpoint) -> str:
     return f"{look}Fix the data, the transform or the suite and run it again: it uses the same offsets."
 
 
-def _refuse_not_held(checkpoint: Checkpoint) -> InvalidPipeline:
+def _not_held_error(checkpoint: Checkpoint) -> InvalidPipeline:
     outcome = "none"
     if checkpoint.verdict:
         outcome = checkpoint.verdict["outcome"]

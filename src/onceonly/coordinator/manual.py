@@ -143,13 +143,13 @@ class Action:
         """
         subject = self.show(view)
         if self.seen is None:
-            raise missing(subject.name, subject.look)
+            raise not_seen_error(subject.name, subject.look)
         if self.seen.seq > subject.until:
-            raise _refuse_unknown(self.seen, subject)
+            raise _unknown_number_error(self.seen, subject)
         if self.seen.seq < subject.seq:
             changes = [row for row in view.rows_since(self.seen.seq) if subject.is_changed_by(row)]
             if is_own is None or not all(is_own(row) for row in changes):
-                raise _refuse_outdated(self.seen, subject, changes)
+                raise _outdated_error(self.seen, subject, changes)
 
     def guard(self, decide: Decide, is_own: RowTest | None = None) -> Decide:
         """Return the same decision, refused if what was seen has changed; none, if the action is recorded already."""
@@ -163,7 +163,7 @@ class Action:
         return decide_guarded
 
 
-def missing(name: str, look: str) -> InvalidPipeline:
+def not_seen_error(name: str, look: str) -> InvalidPipeline:
     """Return the refusal of an action that does not say what its author was looking at."""
     return InvalidPipeline(
         f"{name}: the action does not name what you have looked at.",
@@ -179,7 +179,7 @@ def _seen_in_body(seen: Seen | None) -> dict[str, int]:
     return {}
 
 
-def _refuse_outdated(seen: Seen, subject: Shown, changes: list[Row]) -> InvalidPipeline:
+def _outdated_error(seen: Seen, subject: Shown, changes: list[Row]) -> InvalidPipeline:
     newest = changes[-MAX_EVENTS_NAMED:]
     earlier = len(changes) - len(newest)
     more = ""
@@ -193,7 +193,7 @@ def _refuse_outdated(seen: Seen, subject: Shown, changes: list[Row]) -> InvalidP
     )
 
 
-def _refuse_unknown(seen: Seen, subject: Shown) -> InvalidPipeline:
+def _unknown_number_error(seen: Seen, subject: Shown) -> InvalidPipeline:
     return InvalidPipeline(
         f"{subject.name} was never shown with the number {seen.seq}.",
         f"The last row that changed it is number {subject.seq}.",

@@ -97,7 +97,7 @@ def reason_in_brackets(checkpoint: Checkpoint) -> str:
     return f" ({checkpoint.reason})"
 
 
-def refuse_fenced(checkpoint: Checkpoint, why: str, what: str = "ownership was lost") -> Fenced:
+def fenced_error(checkpoint: Checkpoint, why: str, what: str = "ownership was lost") -> Fenced:
     """Return the refusal of a process that acts on a checkpoint which others have taken over, decided or settled."""
     return Fenced(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch}: {what}.",
@@ -110,12 +110,12 @@ def refuse_fenced(checkpoint: Checkpoint, why: str, what: str = "ownership was l
 def require_attempt(checkpoint: Checkpoint, attempt: int | None) -> None:
     """Refuse to act on another attempt than the one that was looked at; None: on any. A number never comes again."""
     if attempt is not None and checkpoint.attempt != attempt:
-        raise refuse_fenced(
+        raise fenced_error(
             checkpoint, f"attempt {checkpoint.attempt} is current; this process looked at attempt {attempt}"
         )
 
 
-def refuse_hidden_records(name: str, log: TopicLog, transaction: OpenTransaction) -> Busy:
+def hidden_records_error(name: str, log: TopicLog, transaction: OpenTransaction) -> Busy:
     """Return the refusal to say that there is no new data while records wait behind somebody's open transaction."""
     producer = since = overdue = ""
     if transaction.producer:
@@ -137,7 +137,7 @@ def refuse_hidden_records(name: str, log: TopicLog, transaction: OpenTransaction
     )
 
 
-def refuse_uncommitted(checkpoint: Checkpoint) -> OutcomeUnknown:
+def uncommitted_error(checkpoint: Checkpoint) -> OutcomeUnknown:
     waiting = ", ".join(checkpoint.waiting) or "none"
     return OutcomeUnknown(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch} is decided, and not yet committed.",

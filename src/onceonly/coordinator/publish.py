@@ -11,7 +11,7 @@ from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Handle, Outcome, Row, State
 from onceonly.checkpoint.sink import Sink
 from onceonly.coordinator import target_history
-from onceonly.coordinator.messages import classify_settle_error, refuse_fenced
+from onceonly.coordinator.messages import classify_settle_error, fenced_error
 from onceonly.coordinator.sweep import discard_idle
 from onceonly.errors import Fenced, InDoubt, NotCommitted, OnceonlyError, OutcomeUnknown, TargetWentBack, first_sentence
 from onceonly.pipeline.definition import Pipeline
@@ -137,12 +137,12 @@ class Publisher:
             if sink in now.require(checkpoint.epoch).published:
                 return now  # by another process meanwhile, which may be why it failed here
             if isinstance(error, TargetWentBack):
-                raise target_history.refuse_commit(self._parts, error, now, checkpoint, sink) from error
+                raise target_history.went_back_error(self._parts, error, now, checkpoint, sink) from error
             if isinstance(error, InDoubt):
                 handle = receipts.view.require(checkpoint.epoch).handles[sink]
                 self._record_doubt(now, checkpoint.epoch, sink, handle, error)
             if isinstance(error, Fenced) and sink in now.require(checkpoint.epoch).waiting:
-                raise _refuse_fenced_target(error, checkpoint, sink) from error  # at the target; no outcome is recorded
+                raise _fenced_target_error(error, checkpoint, sink) from error  # at the target; no outcome is recorded
             raise
         return self.record_published(receipts.view, checkpoint.epoch, sink, outcome)
 
@@ -191,7 +191,7 @@ class _RecordedHandle:
         def decide(view: View) -> Row | None:
             now = view.require(self._epoch)
             if self._sink in now.given_up:
-                raise refuse_fenced(now, f"sink '{self._sink}' was given up")
+                raise fenced_error(now, f"sink '{self._sink}' was given up")
             if self._sink not in now.waiting or dict(now.handles[self._sink]) != dict(old):
                 return None
             return sink_row(view, now, self._sink, Event.REPLACED, {"handle": dict(new)})
@@ -212,12 +212,12 @@ def _classify_error(error: Exception, checkpoint: Checkpoint, sink: str) -> Exce
     """
     if isinstance(error, OnceonlyError) and not isinstance(error, NotCommitted):
         return error.naming("PIPELINE EPOCH", f"{checkpoint.pipeline} {checkpoint.epoch}")
-    unknown = _describe_unknown(error, checkpoint, sink)
+    unknown = _unknown_outcome_error(error, checkpoint, sink)
     unknown.__cause__ = error
     return unknown
 
 
-def _describe_unknown(error: Exception, checkpoint: Checkpoint, sink: str) -> OutcomeUnknown:
+def _unknown_outcome_error(error: Exception, checkpoint: Checkpoint, sink: str) -> OutcomeUnknown:
     code = "outcome-unknown"
     if isinstance(error, OnceonlyError) and error.code:
         code = error.code
@@ -229,7 +229,7 @@ def _describe_unknown(error: Exception, checkpoint: Checkpoint, sink: str) -> Ou
     )
 
 
-def _refuse_fenced_target(error: Fenced, checkpoint: Checkpoint, sink: str) -> OutcomeUnknown:
+def _fenced_target_error(error: Fenced, checkpoint: Checkpoint, sink: str) -> OutcomeUnknown:
     """Return the error of a target that fences this decision off, though no outcome of it is recorded.
 
     Giving up may have been interrupted after the fence and before its row: only manual resolution ends that.

@@ -18,7 +18,7 @@ from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval, Ranges
 from onceonly.checkpoint.sink import RowLocation
 from onceonly.coordinator.boundaries import SKEW, Pins
-from onceonly.coordinator.messages import how_to_settle, refuse_hidden_records
+from onceonly.coordinator.messages import hidden_records_error, how_to_settle
 from onceonly.coordinator.upstream import Barrier
 from onceonly.errors import Busy, InvalidPipeline, NotCommitted
 from onceonly.pipeline.definition import Pipeline
@@ -125,7 +125,7 @@ class Cut:
         hidden_offsets = 0
         for pins, transaction in open_transactions:
             if transaction.hides_others or transaction.is_overdue:
-                raise refuse_hidden_records(self._pipeline.name, pins.log, transaction)
+                raise hidden_records_error(self._pipeline.name, pins.log, transaction)
             hidden_offsets += transaction.hidden_offsets
         return hidden_offsets
 
@@ -190,10 +190,10 @@ class Cut:
         name, read = self._pipeline.name, sorted(range_.topic for range_ in latest.ranges)
         if not self._names_topics(read):
             names = sorted(source.input_name for source in self._pipeline.sources)
-            raise _refuse_other_pipeline(name, f"read topic {_names(read)} so far and now names {_names(names)}")
+            raise _other_pipeline_error(name, f"read topic {_names(read)} so far and now names {_names(names)}")
         if (latest.interval is None) != (self.interval is None):
             mode = "chained" if latest.interval is None else "interval"
-            raise _refuse_other_pipeline(name, f"ran in {mode} mode so far")
+            raise _other_pipeline_error(name, f"ran in {mode} mode so far")
         if self.interval:
             self._check_after(latest)
 
@@ -211,7 +211,7 @@ class Cut:
         """
         so_far = list(latest.definition.get("after", ()))
         if bool(so_far) != bool(self._pipeline.after):
-            raise _refuse_other_pipeline(
+            raise _other_pipeline_error(
                 latest.pipeline, f"ran with after={so_far} so far and now has {list(self._pipeline.after)}"
             )
         for range_ in latest.ranges:
@@ -219,7 +219,7 @@ class Cut:
             was_read = range_.span and latest.skipped is None and latest.forwarded is None
             if was_read and follows_pipeline != bool(range_.folders):
                 by = "the times of its commits" if follows_pipeline else f"the intervals of {so_far}"
-                raise _refuse_other_pipeline(latest.pipeline, f"read {range_.label} by {by} so far")
+                raise _other_pipeline_error(latest.pipeline, f"read {range_.label} by {by} so far")
 
 
 def _cap_source(ranges: Ranges, source: SourceConfig) -> Ranges:
@@ -238,7 +238,7 @@ def _names(topics: Iterable[str]) -> str:
     return ", ".join(f"'{topic}'" for topic in topics)
 
 
-def _refuse_other_pipeline(name: str, why: str) -> InvalidPipeline:
+def _other_pipeline_error(name: str, why: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"{name}: this is not the pipeline that the state table has under that name.",
         f"It {why}.",
@@ -264,10 +264,10 @@ def _check_mode(pipeline: Pipeline, interval: Interval | None, now: datetime) ->
             code="interval-empty",
         )
     if interval and interval.end > now:
-        raise _refuse_unfinished(pipeline, interval, now)
+        raise _unfinished_interval_error(pipeline, interval, now)
 
 
-def _refuse_unfinished(pipeline: Pipeline, interval: Interval, now: datetime) -> NotCommitted:
+def _unfinished_interval_error(pipeline: Pipeline, interval: Interval, now: datetime) -> NotCommitted:
     """Return the refusal of an interval that ends in the future.
 
     The scheduler's clock may be ahead of this machine's: what is over for it will soon be over here.

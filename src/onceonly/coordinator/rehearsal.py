@@ -139,7 +139,7 @@ class Rehearser:
             if refusal:
                 view = self._transitions.state.view(name)
                 if view.head.seq == seq:
-                    raise _refuse_rewind(view, epoch, refusal) from refusal.error
+                    raise _rewind_error(view, epoch, refusal) from refusal.error
                 continue  # another process was first, and it may be due to that
             row: Row | None = None
 
@@ -202,7 +202,7 @@ class Rehearser:
             return view
         for failure in failures:
             if failure.sink in checkpoint.handles and not isinstance(failure.error, InDoubt):
-                raise _refuse_before_earlier(checkpoint, failure) from failure.error
+                raise _earlier_decision_error(checkpoint, failure) from failure.error
         return view
 
     # ---- what is recorded
@@ -245,12 +245,12 @@ class Rehearser:
         view = self._transitions.change(name, decide)
         now = view.require(epoch)
         if is_unfit and now.has_to_be_staged_again and now.attempt == checkpoint.attempt:
-            raise _refuse_unfit(checkpoint, refusal) from error
+            raise _unfit_error(checkpoint, refusal) from error
         if Basis.from_view(view, epoch) != basis:
             return view
         if waits_for_person:
-            raise _refuse_until_person_acts(checkpoint, refusal) from error
-        raise _refuse_without_answer(checkpoint, refusal) from error
+            raise _action_needed_error(checkpoint, refusal) from error
+        raise _no_answer_error(checkpoint, refusal) from error
 
 
 def _key_by_epoch(epoch: int, sinks: Mapping[str, Sink]) -> Rehearsed:
@@ -274,7 +274,7 @@ def _refusal_row(view: View, checkpoint: Checkpoint, refusal: Refusal) -> Row | 
     recorded = view.require(checkpoint.epoch).refused
     if recorded and (recorded["sink"], recorded["code"]) == (refusal.sink, refusal.code):
         return None
-    error = _refuse_until_person_acts(checkpoint, refusal)
+    error = _action_needed_error(checkpoint, refusal)
     body = {"code": refusal.code, "what": error.what, "why": error.why[:MAX_TEXT], "todo": error.todo[:MAX_TEXT]}
     return view.row(checkpoint.epoch, Event.REFUSED, checkpoint.attempt, sink=refusal.sink, body=body)
 
@@ -290,7 +290,9 @@ def _check_staged(checkpoint: Checkpoint) -> None:
         NotCommitted: for another reason.
     """
     if checkpoint.has_to_be_staged_again:
-        raise _stage_again(checkpoint, f"{checkpoint.reason or 'a rehearsal has ended its attempt'}.", "stage-again")
+        raise _stage_again_error(
+            checkpoint, f"{checkpoint.reason or 'a rehearsal has ended its attempt'}.", "stage-again"
+        )
     if checkpoint.state is not State.STAGED:
         raise NotCommitted(
             f"{checkpoint.pipeline} epoch {checkpoint.epoch} cannot be committed.",
@@ -310,11 +312,11 @@ def _why_unfit(checkpoint: Checkpoint, refusal: Refusal) -> str:
     return f"{what}: {why}{approved}"
 
 
-def _refuse_unfit(checkpoint: Checkpoint, refusal: Refusal) -> StageAgain:
-    return _stage_again(checkpoint, _why_unfit(checkpoint, refusal), refusal.code or "stage-again")
+def _unfit_error(checkpoint: Checkpoint, refusal: Refusal) -> StageAgain:
+    return _stage_again_error(checkpoint, _why_unfit(checkpoint, refusal), refusal.code or "stage-again")
 
 
-def _stage_again(checkpoint: Checkpoint, why: str, code: str) -> StageAgain:
+def _stage_again_error(checkpoint: Checkpoint, why: str, code: str) -> StageAgain:
     return StageAgain(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch} was not published: it has to be staged again.",
         why,
@@ -324,7 +326,7 @@ def _stage_again(checkpoint: Checkpoint, why: str, code: str) -> StageAgain:
     )
 
 
-def _refuse_until_person_acts(checkpoint: Checkpoint, refusal: Refusal) -> ActionNeeded:
+def _action_needed_error(checkpoint: Checkpoint, refusal: Refusal) -> ActionNeeded:
     name, epoch, error = checkpoint.pipeline, checkpoint.epoch, refusal.error
     todo, again = "", ""
     if isinstance(error, OnceonlyError):
@@ -340,7 +342,7 @@ def _refuse_until_person_acts(checkpoint: Checkpoint, refusal: Refusal) -> Actio
     )
 
 
-def _refuse_without_answer(checkpoint: Checkpoint, refusal: Refusal) -> NotCommitted:
+def _no_answer_error(checkpoint: Checkpoint, refusal: Refusal) -> NotCommitted:
     return NotCommitted(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch} was not published: whether sink '{refusal.sink}' can publish "
         "it is not known.",
@@ -351,7 +353,7 @@ def _refuse_without_answer(checkpoint: Checkpoint, refusal: Refusal) -> NotCommi
     )
 
 
-def _refuse_before_earlier(checkpoint: Checkpoint, failure: Failure) -> NotCommitted:
+def _earlier_decision_error(checkpoint: Checkpoint, failure: Failure) -> NotCommitted:
     name, earlier = checkpoint.pipeline, failure.checkpoint
     return NotCommitted(
         f"{name} epoch {checkpoint.epoch} was not published: sink '{failure.sink}' has not published epoch "
@@ -363,7 +365,7 @@ def _refuse_before_earlier(checkpoint: Checkpoint, failure: Failure) -> NotCommi
     )
 
 
-def _refuse_rewind(view: View, epoch: int, refusal: Refusal) -> NotCommitted:
+def _rewind_error(view: View, epoch: int, refusal: Refusal) -> NotCommitted:
     error = refusal.error
     error_class, code, todo = NotCommitted, "no-answer", "Try again."
     if isinstance(error, (StageAgain, *REFUSALS)):

@@ -47,7 +47,7 @@ class Resolver:
             action.require_unchanged(view)
             waiting = _require_waiting(view.require(epoch), sink)
             if waiting.rewinds_to is not None and not removed:
-                raise _refuse_unremoved(waiting, sink)
+                raise _not_removed_error(waiting, sink)
             is_own = _is_outcome_after(view)
             self._publisher.publish(view)  # a last try, which is also what it takes for other sinks
             view = self._transitions.state.view(name)
@@ -104,7 +104,7 @@ class Resolver:
             raise
         except Exception as error:
             if not gone:
-                raise _refuse_unfenced(checkpoint, sink, error) from error
+                raise _not_fenced_error(checkpoint, sink, error) from error
             return None, {"not_fenced": first_sentence(error)[:500]}
         return None, {}
 
@@ -135,7 +135,7 @@ class Resolver:
         while sink in view.require(epoch).in_doubt and not action.record(view):
             view = self._resolve(view, epoch, sink, committed, action, is_own)
         if not action.record(view):
-            raise _refuse_after_evidence(view.require(epoch), sink)
+            raise _evidence_error(view.require(epoch), sink)
         return view
 
     def _resolve(self, seen: View, epoch: int, sink: str, committed: bool, action: Action, is_own: RowTest) -> View:
@@ -186,7 +186,7 @@ def _require_doubt(checkpoint: Checkpoint, sink: str) -> None:
         )
 
 
-def _refuse_after_evidence(checkpoint: Checkpoint, sink: str) -> InvalidPipeline:
+def _evidence_error(checkpoint: Checkpoint, sink: str) -> InvalidPipeline:
     what_counts = "That counts, whatever a person says."
     if sink in checkpoint.published:
         what_counts = "It is recorded as published."
@@ -219,7 +219,7 @@ def _refuse_out_of_order(view: View, checkpoint: Checkpoint, sink: str) -> None:
         )
 
 
-def _refuse_unfenced(checkpoint: Checkpoint, sink: str, error: Exception) -> OutcomeUnknown:
+def _not_fenced_error(checkpoint: Checkpoint, sink: str, error: Exception) -> OutcomeUnknown:
     return OutcomeUnknown(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch}: sink '{sink}' cannot be given up yet.",
         f"A process may still publish to it, and it does not answer: {first_sentence(error)}",
@@ -229,7 +229,7 @@ def _refuse_unfenced(checkpoint: Checkpoint, sink: str, error: Exception) -> Out
     )
 
 
-def _refuse_unremoved(checkpoint: Checkpoint, sink: str) -> InvalidPipeline:
+def _not_removed_error(checkpoint: Checkpoint, sink: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch}: sink '{sink}' cannot be given up as it is.",
         f"This checkpoint takes rows out of it, which are read again after epoch {checkpoint.rewinds_to}: given up, "

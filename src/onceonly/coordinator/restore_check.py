@@ -99,13 +99,13 @@ def _find_refusal(state: StateTable, pipeline: Pipeline, traces: Sequence[Trace]
     """Return the refusal of a state table that is behind its targets, or new beside them; None: it is neither."""
     own = [trace for trace in traces if trace.state_id == state.id]
     if any(trace.decision > head.decision for trace in own):
-        return _refuse_behind(state, pipeline, own, head)
+        return _state_behind_error(state, pipeline, own, head)
     if traces and not head.epoch:
-        return _refuse_not_first(state, pipeline, traces)
+        return _not_first_error(state, pipeline, traces)
     return None
 
 
-def _refuse_behind(state: StateTable, pipeline: Pipeline, own: Sequence[Trace], head: Head) -> InvalidPipeline:
+def _state_behind_error(state: StateTable, pipeline: Pipeline, own: Sequence[Trace], head: Head) -> InvalidPipeline:
     return InvalidPipeline(
         f"{pipeline.name}: the state table at {state.uri} is behind its targets.",
         f"It ends at decision {head.decision}; {_describe_traces(own)}. Was it restored from an older copy?",
@@ -115,7 +115,7 @@ def _refuse_behind(state: StateTable, pipeline: Pipeline, own: Sequence[Trace], 
     )
 
 
-def _refuse_not_first(state: StateTable, pipeline: Pipeline, traces: Sequence[Trace]) -> InvalidPipeline:
+def _not_first_error(state: StateTable, pipeline: Pipeline, traces: Sequence[Trace]) -> InvalidPipeline:
     return InvalidPipeline(
         f"{pipeline.name}: it has no checkpoint in the state table at {state.uri}, and has published before.",
         f"{_describe_traces(traces)}. Was the command given in another folder, is a volume not mounted, or is this a "

@@ -28,7 +28,7 @@ def list_undone(view: View, epoch: int) -> list[Checkpoint]:
     """
     target = view.require(epoch)
     if target.interval is not None:
-        raise _refuse(
+        raise _rewind_error(
             view,
             epoch,
             "It runs by intervals: onceonly run … --interval … --reprocess replaces one of them.",
@@ -36,7 +36,7 @@ def list_undone(view: View, epoch: int) -> list[Checkpoint]:
         )
     if view.open:
         waiting = ", ".join(f"epoch {cp.epoch} is {cp.state.value}" for cp in view.open)
-        raise _refuse(
+        raise _rewind_error(
             view,
             epoch,
             f"Not everything is settled: {waiting}. Settle it: onceonly recover {view.pipeline}.",
@@ -46,14 +46,14 @@ def list_undone(view: View, epoch: int) -> list[Checkpoint]:
     for checkpoint in later:
         if checkpoint.forwarded is not None:
             why = f"What was published before epoch {checkpoint.epoch} ({checkpoint.reason}) is not known here."
-            raise _refuse(view, epoch, why, code="publication-not-recorded")
+            raise _rewind_error(view, epoch, why, code="publication-not-recorded")
     if target.state is not State.COMMITTED or not _leads_to(view, later, epoch):
-        raise _refuse(
+        raise _rewind_error(
             view, epoch, f"Epoch {epoch} was taken back itself, or never committed.", code="epoch-not-in-force"
         )
     published = list(filter(_has_published, later))
     if not published:
-        raise _refuse(view, epoch, f"Nothing was committed after epoch {epoch}.", code="nothing-to-rewind")
+        raise _rewind_error(view, epoch, f"Nothing was committed after epoch {epoch}.", code="nothing-to-rewind")
     return published
 
 
@@ -97,7 +97,7 @@ def plan_retractions(view: View, epoch: int, parts: Parts, state_id: str) -> dic
     handles: dict[str, Handle] = {}
     for name in _sinks_with_rows(later):
         if name not in current_sinks:
-            raise _refuse(
+            raise _rewind_error(
                 view, epoch, f"Sink '{name}', which has rows of it, is no longer in the pipeline.", code="sink-removed"
             )
         old_handles: list[Handle] = []
@@ -163,7 +163,7 @@ def _make_empty(range_: TopicRange, positions: Offsets) -> TopicRange:
     return replace(range_, partitions=partitions, ahead=0)
 
 
-def _refuse(view: View, epoch: int, why: str, code: str) -> InvalidPipeline:
+def _rewind_error(view: View, epoch: int, why: str, code: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"{view.pipeline} cannot go back to epoch {epoch}.",
         why,

@@ -57,7 +57,7 @@ def interval_row(view: View, interval: Interval, action: Action, landed: Collect
     covered = view.planned_for(interval)
     for other in covered:
         if other.interval != interval or not (other.skipped is not None or other.state is State.ABORTED):
-            raise _refuse_interval(
+            raise _interval_error(
                 view,
                 interval,
                 f"Epoch {other.epoch} covers {other.interval} and is {other.state.value}.",
@@ -87,12 +87,12 @@ def _require_intervals(view: View, interval: Interval) -> Checkpoint:
     """
     latest = view.latest
     if latest is None or latest.interval is None:
-        raise _refuse_interval(
+        raise _interval_error(
             view, interval, "It does not run by intervals, or it has not run yet.", code="mode-mismatch"
         )
     state = Pipeline.from_json(latest.definition).state
     if state:
-        raise _refuse_interval(
+        raise _interval_error(
             view,
             interval,
             f"It keeps state ('{state.name}'), and the next interval would miss it.",
@@ -110,11 +110,11 @@ def _range_of_gap(view: View, interval: Interval, last: TopicRange) -> TopicRang
     _, after = view.boundaries(interval.end, last.topic)
     if before is None or after is None:
         todo = "What comes before the first interval, or after the last one, is left out by not being run."
-        raise _refuse_interval(
+        raise _interval_error(
             view, interval, "It does not lie between two intervals that are pinned.", todo, code="not-a-gap"
         )
     if (before.time, after.time) != (interval.start, interval.end):
-        raise _refuse_interval(view, interval, *_explain_gap(before, after), code="not-a-gap")
+        raise _interval_error(view, interval, *_explain_gap(before, after), code="not-a-gap")
     if after.topic_id:
         return range_between(last, before.topic_id, before.offsets, after.offsets)
     return range_between(last, before.topic_id, before.offsets, before.offsets)
@@ -138,7 +138,7 @@ def _explain_gap(before: Boundary, after: Boundary) -> tuple[str, str]:
     )
 
 
-def _refuse_interval(view: View, interval: Interval, why: str, todo: str = "", *, code: str) -> InvalidPipeline:
+def _interval_error(view: View, interval: Interval, why: str, todo: str = "", *, code: str) -> InvalidPipeline:
     todo = todo or f"See what is left out: onceonly status {view.pipeline}."
     what = f"{view.pipeline}: {interval} cannot be skipped."
     return InvalidPipeline(what, why, f"{todo} Nothing was written.", code=code)
@@ -178,11 +178,11 @@ def require_skippable(view: View, skip: Skip) -> Pipeline:
     """
     latest = view.latest
     if latest is None:
-        raise _refuse_offsets(
+        raise _offsets_error(
             view, skip, "It has not run yet.", "Say where it begins: start=… of its source.", code="pipeline-not-run"
         )
     if latest.interval is not None:
-        raise _refuse_offsets(
+        raise _offsets_error(
             view,
             skip,
             "It runs by intervals.",
@@ -191,7 +191,7 @@ def require_skippable(view: View, skip: Skip) -> Pipeline:
         )
     last_pipeline = Pipeline.from_json(latest.definition)
     if last_pipeline.state:
-        raise _refuse_offsets(
+        raise _offsets_error(
             view,
             skip,
             f"It keeps state ('{last_pipeline.state.name}'), which would miss those records.",
@@ -199,14 +199,12 @@ def require_skippable(view: View, skip: Skip) -> Pipeline:
         )
     if last_pipeline.after:
         names = ", ".join(last_pipeline.after)
-        raise _refuse_offsets(
+        raise _offsets_error(
             view, skip, f"It comes after {names}, and reads what that has published.", code="offsets-of-upstream"
         )
     if range_of(latest.ranges, skip.topic) is None:
         topics = ", ".join(range_.label for range_ in latest.ranges)
-        raise _refuse_offsets(
-            view, skip, f"It reads {topics}, and nothing called '{skip.topic}'.", code="no-such-topic"
-        )
+        raise _offsets_error(view, skip, f"It reads {topics}, and nothing called '{skip.topic}'.", code="no-such-topic")
     return last_pipeline
 
 
@@ -249,18 +247,18 @@ def _check_settled(view: View, skip: Skip) -> None:
     if view.open:
         first = view.open[0]
         why = f"Epoch {first.epoch} is {first.state.value}, and may still publish what it has read."
-        raise _refuse_offsets(view, skip, why, f"{how_to_settle(first)}.", code="checkpoint-open")
+        raise _offsets_error(view, skip, why, f"{how_to_settle(first)}.", code="checkpoint-open")
 
 
 def _check_offset(view: View, log: TopicLog, skip: Skip, start: int) -> None:
     word, unit = WORDS[log.kind]
     if skip.partition not in log.partitions:
-        raise _refuse_offsets(
+        raise _offsets_error(
             view, skip, f"The {word} has the partitions {sorted(log.partitions)}.", code="no-such-partition"
         )
     end = log.partitions[skip.partition][1]
     if not start < skip.to <= end:
-        raise _refuse_offsets(
+        raise _offsets_error(
             view,
             skip,
             f"It continues at {unit} {start}, and the log ends at {end}: --to lies in between.",
@@ -282,7 +280,7 @@ def _range_at_start(latest: Checkpoint, range_: TopicRange) -> TopicRange:
     return replace(range_, partitions=partitions, mark=mark)
 
 
-def _refuse_offsets(view: View, skip: Skip, why: str, todo: str = "", *, code: str) -> InvalidPipeline:
+def _offsets_error(view: View, skip: Skip, why: str, todo: str = "", *, code: str) -> InvalidPipeline:
     what = f"{view.pipeline}: {_describe_skip(view, skip)} {skip.to}."
     todo = todo or f"See where it is: onceonly status {view.pipeline}."
     return InvalidPipeline(what, why, f"{todo} Nothing was written.", code=code)

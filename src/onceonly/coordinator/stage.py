@@ -20,7 +20,7 @@ from onceonly.checkpoint.interfaces import Parts, Source
 from onceonly.checkpoint.model import Checkpoint, Claim, Event, Handle, Row, State
 from onceonly.checkpoint.sink import Sink
 from onceonly.coordinator import restore_check, target_history
-from onceonly.coordinator.messages import refuse_fenced
+from onceonly.coordinator.messages import fenced_error
 from onceonly.coordinator.publish import Publisher
 from onceonly.errors import Fenced, InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.pipeline.definition import Pipeline
@@ -134,18 +134,18 @@ class Stager:
         def decide(view: View) -> Row | None:
             checkpoint = view.require(epoch)
             if owner is not None and checkpoint.owner != owner:
-                raise refuse_fenced(checkpoint, f"'{checkpoint.owner}' has taken it over")
+                raise fenced_error(checkpoint, f"'{checkpoint.owner}' has taken it over")
             if checkpoint.state is State.ABORTING:
-                raise refuse_fenced(checkpoint, "it is being aborted")
+                raise fenced_error(checkpoint, "it is being aborted")
             if checkpoint.state not in (State.PLANNED, State.ABORTED):
                 return None
             newer: int | None = None
             if checkpoint.state is State.ABORTED:
                 newer = find_successor(view, checkpoint)
             if newer:
-                raise refuse_fenced(checkpoint, f"epoch {newer} has continued without it")
+                raise fenced_error(checkpoint, f"epoch {newer} has continued without it")
             if since is not None and checkpoint.last_seq != since:
-                raise refuse_fenced(checkpoint, "it has changed since this process was started to stage it")
+                raise fenced_error(checkpoint, "it has changed since this process was started to stage it")
             claim = Claim(nonce, self._transitions.state.id, worker, _find_free_slot(view, checkpoint))
             return view.row(epoch, Event.CLAIMED, checkpoint.attempt + 1, body=claim.to_json())
 
@@ -244,7 +244,7 @@ def _require_claim(mine: Checkpoint, now: Checkpoint) -> None:
     """Refuse to write for a claim that something has ended since."""
     if now.staging is None or now.staging != mine.staging:
         was = f"this was attempt {mine.attempt}, which has been ended"
-        raise refuse_fenced(now, f"attempt {now.attempt} is current and {was}")
+        raise fenced_error(now, f"attempt {now.attempt} is current and {was}")
 
 
 def find_successor(view: View, aborted: Checkpoint) -> int | None:
@@ -285,7 +285,7 @@ def _require_state(checkpoint: Checkpoint, before: Checkpoint, sink: str) -> Non
     if before.state is State.COMMITTED and not (sink in before.given_up or sink in before.missing):
         return
     if sink in before.missing:
-        raise _lost_state(checkpoint, before)
+        raise _lost_state_error(checkpoint, before)
     why = f"is {before.state.value}"
     if sink in before.given_up:
         why = "was given up"
@@ -297,7 +297,7 @@ def _require_state(checkpoint: Checkpoint, before: Checkpoint, sink: str) -> Non
     )
 
 
-def _lost_state(checkpoint: Checkpoint, before: Checkpoint) -> InvalidPipeline:
+def _lost_state_error(checkpoint: Checkpoint, before: Checkpoint) -> InvalidPipeline:
     return InvalidPipeline(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch} has no state to continue from.",
         f"The state of epoch {before.epoch} is missing: its target went back, and that was accepted.",

@@ -146,7 +146,7 @@ def check(
     comparisons = compare_all(state, parts, pipeline, names, view or state.view(pipeline.name), settle)
     losses = _list_losses(comparisons)
     if losses:
-        raise _refuse_lost_targets(state, losses)
+        raise _lost_targets_error(state, losses)
     _check_upstream(state, parts, pipeline)
     notes = []
     for comparison in comparisons:
@@ -231,10 +231,10 @@ def last_publication(live: Sink, view: View) -> Publication | None:
         return None
     if not last.absent and is_missing(view, live.name, last):
         why = "That rows are missing there is recorded, and not all of it."
-        raise _refuse_half_recorded(view.pipeline, live.name, why)
+        raise _half_recorded_error(view.pipeline, live.name, why)
     if last.absent and is_there_again(last, live.compare(last)):
         why = "It is there again, and it was accepted that it is not."
-        raise _refuse_half_recorded(view.pipeline, live.name, why)
+        raise _half_recorded_error(view.pipeline, live.name, why)
     if last.absent:
         return None
     return _add_lost(view, live.name, last)
@@ -297,7 +297,7 @@ def read_baseline(comparison: Comparison) -> Publication:
     except (NotCommitted, Fenced):
         raise
     except Exception as error:
-        raise _refuse_silent_target(comparison.view.pipeline, comparison.sink, error) from error
+        raise _silent_target_error(comparison.view.pipeline, comparison.sink, error) from error
 
 
 def _compare_with_target(parts: Parts, pipeline: Pipeline, view: View, sink: str) -> Comparison | None:
@@ -319,7 +319,7 @@ def _compare_with_target(parts: Parts, pipeline: Pipeline, view: View, sink: str
     except (NotCommitted, Fenced):
         raise
     except Exception as error:
-        raise _refuse_silent_target(view.pipeline, sink, error) from error
+        raise _silent_target_error(view.pipeline, sink, error) from error
     return None
 
 
@@ -343,13 +343,15 @@ def _check_upstream(state: StateTable, parts: Parts, pipeline: Pipeline) -> None
         comparisons = compare_all(state, parts, writer, sinks, view)
         losses = _list_losses(comparisons)
         if losses:
-            raise _refuse_lost_upstream(pipeline, losses)
+            raise _lost_upstream_error(pipeline, losses)
 
 
 # ---- words
 
 
-def refuse_commit(parts: Parts, error: TargetWentBack, now: View, checkpoint: Checkpoint, sink: str) -> TargetWentBack:
+def went_back_error(
+    parts: Parts, error: TargetWentBack, now: View, checkpoint: Checkpoint, sink: str
+) -> TargetWentBack:
     """Return the error of a decided checkpoint whose target went back, with what is missing and the ways out."""
     name, missing = checkpoint.pipeline, ""
     with suppress(Exception):  # the refusal stands, whatever can be told of it
@@ -373,7 +375,7 @@ def refuse_commit(parts: Parts, error: TargetWentBack, now: View, checkpoint: Ch
     )
 
 
-def _refuse_lost_targets(state: StateTable, losses: Sequence[Comparison]) -> ActionNeeded:
+def _lost_targets_error(state: StateTable, losses: Sequence[Comparison]) -> ActionNeeded:
     pipeline, sinks = losses[0].pipeline, [loss.sink for loss in losses]
     readers = upstream.find_readers(state, pipeline, sinks)
     behind = ""
@@ -387,7 +389,7 @@ def _refuse_lost_targets(state: StateTable, losses: Sequence[Comparison]) -> Act
     )
 
 
-def _refuse_lost_upstream(pipeline: Pipeline, losses: Sequence[Comparison]) -> ActionNeeded:
+def _lost_upstream_error(pipeline: Pipeline, losses: Sequence[Comparison]) -> ActionNeeded:
     writer, sinks = losses[0].pipeline.name, [loss.sink for loss in losses]
     return ActionNeeded(
         f"{pipeline.name}: {_name_targets(sinks)} of '{writer}', which it reads, {_what_happened(losses)}.",
@@ -397,7 +399,7 @@ def _refuse_lost_upstream(pipeline: Pipeline, losses: Sequence[Comparison]) -> A
     )
 
 
-def _refuse_half_recorded(pipeline: str, sink: str, why: str) -> TargetWentBack:
+def _half_recorded_error(pipeline: str, sink: str, why: str) -> TargetWentBack:
     what = f"{pipeline}: what the target of sink '{sink}' has is not recorded to its end."
     return TargetWentBack(what, why, f"Record it: {_command_to_accept(pipeline, sink)}", code=IS_BACK)
 
@@ -489,7 +491,7 @@ def _is_superseded(checkpoint: Checkpoint, checkpoints: Sequence[Checkpoint]) ->
     return False
 
 
-def _refuse_silent_target(pipeline: str, sink: str, error: Exception) -> NotCommitted:
+def _silent_target_error(pipeline: str, sink: str, error: Exception) -> NotCommitted:
     return NotCommitted(
         f"{pipeline}: whether the target of sink '{sink}' still has what was published to it is not known.",
         first_sentence(error),

@@ -130,7 +130,7 @@ class _Upstream:
         self._view = state.view(name)
         latest = self._view.latest
         if latest is None:
-            raise _refuse_unknown(state, reader, name)
+            raise _unknown_pipeline_error(state, reader, name)
         self._sinks = Pipeline.from_json(latest.definition).sinks
         self.sink_by_topic: dict[str, str] = {}  # those of its tables that are read
         for topic, uri in reader.tables.items():
@@ -138,7 +138,7 @@ class _Upstream:
                 if uri in sink.asset_uris():
                     self.sink_by_topic[topic] = sink.name
         if not self.sink_by_topic:
-            raise _refuse_unrelated(reader, name, self._sinks)
+            raise _unrelated_error(reader, name, self._sinks)
         if reader.mode == "interval" and latest.interval is None:
             raise InvalidPipeline(
                 f"{reader.name}: its intervals cannot follow those of '{name}'.",
@@ -385,7 +385,7 @@ def _refuse_shared(pipeline: Pipeline, upstreams: list[_Upstream]) -> None:
             )
 
 
-def _refuse_unknown(state: StateTable, reader: Pipeline, name: str) -> InvalidPipeline:
+def _unknown_pipeline_error(state: StateTable, reader: Pipeline, name: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"{reader.name}: it is after '{name}', which is not known.",
         f"The pipelines of the state table at {state.uri} are {state.pipelines()}.",
@@ -394,7 +394,7 @@ def _refuse_unknown(state: StateTable, reader: Pipeline, name: str) -> InvalidPi
     )
 
 
-def _refuse_unrelated(reader: Pipeline, name: str, sinks: Iterable[SinkConfig]) -> InvalidPipeline:
+def _unrelated_error(reader: Pipeline, name: str, sinks: Iterable[SinkConfig]) -> InvalidPipeline:
     written: set[str] = set()
     for sink in sinks:
         written.update(sink.asset_uris())

@@ -107,7 +107,7 @@ def read_properties(uri: str) -> Mapping[str, str] | None:
     """
     local = local_path(uri)
     if local and local.exists() and not local.is_dir():
-        raise _cannot_open(uri, NotADirectoryError(str(local)))
+        raise _unopened_error(uri, NotADirectoryError(str(local)))
     entries = _local_entries(local) if local else _stored_entries(uri)
     properties = _properties_in_log(entries, uri)
     if properties is not None or (local and not (local / LOG_FOLDER).is_dir()):
@@ -133,7 +133,7 @@ def _properties_in_log(entries: Iterator[str], uri: str) -> Mapping[str, str] | 
                 if "metaData" in action:
                     return dict(action["metaData"]["configuration"])
     except (OSError, ValueError) as error:
-        raise _cannot_open(uri, error) from error
+        raise _unopened_error(uri, error) from error
     return None
 
 
@@ -244,7 +244,7 @@ def _check_storage(uri: str) -> None:
     try:
         arbitration.require_put_if_absent(uri)
     except OSError as error:
-        raise _cannot_open(uri, error) from error
+        raise _unopened_error(uri, error) from error
 
 
 def _arbitration_property(uri: str) -> dict[str, str]:
@@ -270,10 +270,10 @@ def _open_delta_table(uri: str) -> DeltaTable | None:
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        raise _cannot_open(uri, error) from error
+        raise _unopened_error(uri, error) from error
 
 
-def _cannot_open(uri: str, error: Exception) -> NotCommitted:
+def _unopened_error(uri: str, error: Exception) -> NotCommitted:
     why = f"{type(error).__name__}: {error}"
     return NotCommitted(
         f"the state table at {uri} cannot be opened.",

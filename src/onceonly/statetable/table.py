@@ -283,7 +283,7 @@ class StateTable:
                     failures += 1
                 rows = entry_or_rows
                 if failures == MAX_WRITE_FAILURES:
-                    raise _unknown_outcome(row, self.uri, error) from error
+                    raise _unknown_outcome_error(row, self.uri, error) from error
         self._sync(log)
         return entry
 
@@ -312,7 +312,7 @@ class StateTable:
             last = rows.last()
             entry = rows.past.find_entry(row.seq)
         except OnceonlyError as read_error:
-            raise _unknown_outcome(row, self.uri, read_error) from error
+            raise _unknown_outcome_error(row, self.uri, read_error) from error
         if entry and entry.row:
             if entry.row.id == row.id:
                 return entry
@@ -438,7 +438,7 @@ def _supersedes(row: Row, epochs: Sequence[int]) -> bool:
     return row.body.get("replaces") in epochs or (rewinds_to is not None and rewinds_to < max(epochs))
 
 
-def _unknown_outcome(row: Row, uri: str, error: Exception | None) -> OutcomeUnknown:
+def _unknown_outcome_error(row: Row, uri: str, error: Exception | None) -> OutcomeUnknown:
     why = f": {' '.join(str(error).split())}" if error else ""
     return OutcomeUnknown(
         f"{row.pipeline} epoch {row.epoch}: whether '{row.event.value}' was recorded is not known.",

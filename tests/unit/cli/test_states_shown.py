@@ -8,7 +8,7 @@ from person import Person
 from unit.world import Durable, World, minutes
 
 from onceonly.checkpoint.model import State
-from onceonly.checkpoint.sink import cannot_take_back
+from onceonly.checkpoint.sink import no_retraction_error
 from onceonly.cli import main
 from onceonly.errors import ActionNeeded, InvalidPipeline, OnceonlyError, StageAgain
 from onceonly.pipeline.gate import Gate
@@ -121,7 +121,7 @@ def test_a_rewind_that_cannot_be_done_is_refused_before_the_question(make, monke
         world.put(7, 8)
 
     def refuses(self, txn, olds, held):
-        raise cannot_take_back(self.name)
+        raise no_retraction_error(self.name)
 
     monkeypatch.setattr(FakeSink, "retraction", refuses)
     result = onceonly("rewind", "flights", "1", "--reason", "wrong rates", input="n\n")

@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 
 from onceonly.checkpoint import model
 from onceonly.checkpoint.model import Handle, Transaction
-from onceonly.checkpoint.sink import cannot_take_back
+from onceonly.checkpoint.sink import no_retraction_error
 from onceonly.counts import count
 from onceonly.delta import table_files, table_snapshot, txn_identifiers
 from onceonly.errors import CannotPublish, InvalidPipeline
@@ -35,7 +35,7 @@ def make_retraction(config: DeltaSink, uri: str, txn: Transaction, olds: Sequenc
     """Return a handle whose publication retracts the rows of others, see `Replaceable`."""
     for old in olds:
         if "where" in old or changes.why_irreplaceable(config, old):
-            raise cannot_take_back(config.name)  # what they have replaced no longer exists
+            raise no_retraction_error(config.name)  # what they have replaced no longer exists
     for old in olds:
         check(config, uri, old)
     target = table_files.open_table(uri)

@@ -25,7 +25,7 @@ from onceonly.checkpoint.sink import (
     Sink,
     Trace,
     Traced,
-    cannot_take_back,
+    no_retraction_error,
 )
 from onceonly.checkpoint.transaction_names import list_transactions, parse_transaction
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, OutcomeUnknown, StateBehind
@@ -310,7 +310,7 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
 
     def check_replace(self, old: Handle) -> None:
         """Refuse to replace a single checkpoint, because later ones depend on it. A rewind retracts all of them."""
-        raise cannot_take_back(self.name)
+        raise no_retraction_error(self.name)
 
     def retraction(self, txn: Transaction, olds: Sequence[Handle], restored: Handle | None) -> Handle:
         """Return a handle of the state after `restored`. Later runs are deleted."""
