@@ -16,7 +16,7 @@ from benchmarks.results import Result, ratio
 from benchmarks.world import create, fill
 from onceonly.dev.services import Services
 from onceonly.settings import Settings
-from onceonly.spark import archive
+from onceonly.spark import jvm
 
 ROUNDS, RECORDS, PARTITIONS = 3, 100, 4
 BY_SPARK, UNPREPARED, OPTIMISED = ", read and written by Spark", ", no prepared classes", ", optimising"
@@ -88,7 +88,7 @@ class _Side:
 @contextmanager
 def _project(folder: Path) -> Iterator[dict[str, str]]:
     """A broker with records, a Spark server, and the environment of a process that uses them."""
-    archive.make(Settings.from_env().jars)
+    jvm.make_archive(Settings.from_env().jars)
     (folder / "small.py").write_text(TRANSFORM)
     services = Services(folder / "home", port=0, spark_port=0)
     bootstrap = services.up(spark=True).bootstrap

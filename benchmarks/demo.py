@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.ratio import seconds
 from benchmarks.results import Result, Row
 from onceonly.settings import Settings
-from onceonly.spark import archive
+from onceonly.spark import jvm
 
 ROUNDS = 3
 PROGRAM = "from onceonly.cli import main; main()"
@@ -19,7 +19,7 @@ PROGRAM = "from onceonly.cli import main; main()"
 def demo(folder: Path) -> Result:
     """Each round in a folder that is as new as a first demo's. Fails if one does not show exactly once."""
     settings = Settings.from_env()
-    archive.make(settings.jars)  # as `make setup` does
+    jvm.make_archive(settings.jars)  # as `make setup` does
     given = {"PROJECT": str(settings.project.absolute()), "JARS": str(settings.jars.absolute())}
     env = {**os.environ, **{f"ONCEONLY_{name}": value for name, value in given.items()}}
     return Result(

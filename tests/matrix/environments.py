@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from matrix.cells import Cell
-from onceonly.spark import installation, jars
+from onceonly.spark import jars, jvm
 
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / ".matrix"
@@ -97,7 +97,7 @@ def broker(cell: Cell, into: Path, cache: Path) -> None:
 
 def _retrieve(revision: str, into: Path, cache: Path) -> None:
     command = [
-        installation.java_command(),
+        jvm.java_command(),
         f"-Divy.default.ivy.user.dir={cache}",
         "-jar",
         jars.ivy_jar(),

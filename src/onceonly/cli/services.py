@@ -145,11 +145,11 @@ def _prepare_classes(base: Path, steps: console.Steps) -> bool:
 
     Spark starts without it as well, so an error is shown as a warning.
     """
-    from onceonly.spark import archive
+    from onceonly.spark import jvm
 
     try:
         with steps.step("prepare") as words:
-            is_new = archive.make(base)
+            is_new = jvm.make_archive(base)
             words.append("Spark's classes" if is_new else "nothing to do")
     except NotCommitted as error:
         warnings.warn(str(error), stacklevel=1)

@@ -20,7 +20,7 @@ from onceonly.settings import Settings
 from onceonly.spark import jvm
 from onceonly.spark.conf import conf
 from onceonly.spark.conf import conf as session_conf
-from onceonly.spark.installation import spark_home
+from onceonly.spark.jvm import spark_home
 
 
 def find_spark_submit() -> str:

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
-from onceonly.spark import installation, jars, jvm
+from onceonly.spark import jars, jvm
 
 PORTS = {"sc": 15002, "spark": 7077}
 CONNECT_SECONDS = 5.0  # for a server to accept a connection
@@ -68,11 +68,11 @@ def refuse_connect() -> None:
 
 
 def _check_java() -> str:
-    command = installation.java_command()
+    command = jvm.java_command()
     if command is None:
         raise _refuse_java("Java is missing.")
-    number = installation.java_version(command)
-    if number < installation.OLDEST_JAVA:
+    number = jvm.java_version(command)
+    if number < jvm.OLDEST_JAVA:
         raise _refuse_java(f"{command} is Java {number}.")
     return f"Java {number}: {command}"
 
@@ -80,8 +80,7 @@ def _check_java() -> str:
 def _refuse_java(what: str) -> InvalidPipeline:
     return InvalidPipeline(
         what,
-        "Spark runs on this machine, because SPARK_REMOTE names no server, and needs Java "
-        f"{installation.OLDEST_JAVA} or newer.",
+        f"Spark runs on this machine, because SPARK_REMOTE names no server, and needs Java {jvm.OLDEST_JAVA} or newer.",
         f"Install it, set JAVA_HOME, or set SPARK_REMOTE. {UNWRITTEN}",
         code="java-missing",
     )

@@ -1,20 +1,30 @@
-"""Options with which a JVM of Spark on this machine starts quickly: prepared classes, and for a short job no optimiser.
+"""The JVM of Spark on this machine: its Java, the options with which it starts quickly, and classes prepared for it.
 
-Nothing here imports Spark.
+Nothing here imports PySpark.
 
-All of it goes into variables that Spark's own scripts read, before the options that a user has set: those win.
+The options go into variables that Spark's own scripts read, before the options that a user has set: those win.
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import importlib.util
 import os
-from collections.abc import Mapping, Sequence
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.settings import Settings
-from onceonly.spark import archive
-from onceonly.spark.installation import spark_home
+from onceonly.storage.durability import sync
 
+OLDEST_JAVA = 17  # that works
 VARIABLES = OF_JVM, OF_LAUNCHER = "SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"
 CLASS_PATH = "spark.driver.extraClassPath"
 MAX_SHORT_RECORDS = 10_000  # of a short job
@@ -29,6 +39,46 @@ AVRO_LIMITS = (
     "-Dorg.apache.avro.limits.collectionItems.maxLength=16777216",
 )
 OF_EXECUTORS = "spark.executor.defaultJavaOptions"  # which come before the options that a user has set
+ARCHIVE_PATTERN = "spark-*.jsa"
+LOCK = "preparing.lock"
+QUIET = "-Xlog:cds*=off"  # else the JVM would print why it does not take one
+MAX_OUTPUT = 2000  # characters that are shown of a failed training's output, from its end
+
+
+# ---- what is installed
+
+
+def spark_home() -> Path:
+    """Return the folder of Spark in the installed PySpark: its commands and jars.
+
+    Raises:
+        InvalidPipeline: PySpark is not installed.
+    """
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise InvalidPipeline(
+            "Spark cannot be used in this environment.",
+            "Not installed: pyspark.",
+            "Install it: pip install 'onceonly[spark]'. Nothing was started.",
+            code="pyspark-missing",
+        )
+    return Path(spec.origin).parent
+
+
+def java_command() -> str | None:
+    """Return the java of JAVA_HOME, else the one on the path; None: there is none."""
+    java_home = os.environ.get("JAVA_HOME")
+    return shutil.which(f"{java_home}/bin/java" if java_home else "java")
+
+
+def java_version(command: str) -> int:
+    """Return the major version of that java; 0 where it does not tell one."""
+    output = subprocess.run([command, "-version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
+    match = re.search(r'version "(\d+)', output)
+    return int(match[1]) if match else 0
+
+
+# ---- options
 
 
 def environment(jars: Path, records: int | None = None, env: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -39,7 +89,7 @@ def environment(jars: Path, records: int | None = None, env: Mapping[str, str] =
     """
     compiler_options = SHORT_JOB_OPTIONS if records is not None and records <= MAX_SHORT_RECORDS else ()
     return {
-        OF_JVM: _prepend([*AVRO_LIMITS, *compiler_options, *archive.options(jars)], env.get(OF_JVM)),
+        OF_JVM: _prepend([*AVRO_LIMITS, *compiler_options, *archive_options(jars)], env.get(OF_JVM)),
         OF_LAUNCHER: _prepend(SHORT_JOB_OPTIONS, env.get(OF_LAUNCHER)),  # it only composes a command line
     }
 
@@ -58,7 +108,7 @@ def class_path(settings: Settings) -> dict[str, str]:
     replace. `spark.jars` stays, for executors elsewhere.
     """
     jars = list_jars(settings.jars)
-    if not jars or not archive.find(settings.jars) or has_default_with(CLASS_PATH):
+    if not jars or not find_archive(settings.jars) or has_default_with(CLASS_PATH):
         return {}
     return {CLASS_PATH: os.pathsep.join(jars)}
 
@@ -98,3 +148,112 @@ def _prepend(options: Sequence[str], user_options: str | None) -> str:
     if user_options:
         options = [*options, user_options]
     return " ".join(options)
+
+
+# ---- prepared classes: an archive that the JVM maps into its memory, in place of loading 20,000 classes
+#
+# The archive fits one Java and one list of jars, which its name tells. The JVM compares them once more, and starts
+# without the archive if they differ. Source: JEP 350, "Dynamic CDS Archives".
+
+
+def archive_options(jars: Path) -> list[str]:
+    """Return the JVM's options; none without an archive."""
+    archive = find_archive(jars)
+    if archive is None:
+        return []
+    return [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", QUIET]
+
+
+def find_archive(jars: Path) -> Path | None:
+    """Find the archive for this machine's Java, this Spark and these jars, where there is one."""
+    key = archive_key(jars)
+    if key is None:
+        return None
+    for file in jars.absolute().glob(f"spark-{key}-*.jsa"):
+        if _is_whole(file):
+            return file
+    return None
+
+
+def make_archive(jars: Path) -> bool:
+    """Make the archive of `<jars>/spark`, which takes a minute; False if it is there, or the jars are not.
+
+    Of two processes, the second waits for the first.
+
+    Raises:
+        NotCommitted: Spark could not be started for it. Everything works without it.
+    """
+    with _hold_lock(jars):
+        key = archive_key(jars)
+        if key is None or find_archive(jars) or not list((jars / "spark").glob("*.jar")):
+            return False
+        with TemporaryDirectory(prefix="preparing-", dir=jars) as folder:
+            draft = Path(folder) / "draft.jsa"
+            _train(jars, draft)
+            sync(draft)
+            archive = draft.replace(jars.absolute() / f"spark-{key}-{draft.stat().st_size}.jsa")
+        _delete_others(archive)
+        return True
+
+
+def _is_whole(file: Path) -> bool:
+    """Return whether the file is as large as its name says: of one that is cut off, the JVM dies."""
+    with suppress(OSError, ValueError):
+        return file.stat().st_size == int(file.stem.rpartition("-")[2])
+    return False
+
+
+def archive_key(jars: Path) -> str | None:
+    """Return a digest of whatever the JVM compares: other jars, or another Java, have another one.
+
+    None without a Java, and for a folder with a blank in its name: Spark's scripts split options there.
+    """
+    command = java_command()
+    if command is None or " " in str(jars.absolute()):
+        return None
+    runtime = Path(command).resolve().parents[1]
+    parts = [runtime / "release", runtime / "lib" / "modules"]
+    parts += sorted((spark_home() / "jars").glob("*.jar")) + sorted((jars / "spark").glob("*.jar"))
+    identities = "\n".join(map(_identity, parts))
+    return hashlib.sha256(identities.encode()).hexdigest()[:16]
+
+
+def _identity(file: Path) -> str:
+    try:
+        status = file.stat()
+    except OSError:
+        return f"{file} -"
+    return f"{file.resolve()} {status.st_size} {int(status.st_mtime)}"  # a container image keeps whole seconds
+
+
+def _train(jars: Path, draft: Path) -> None:
+    """Run a Spark that does a little of everything, and at its end writes down the classes that it has loaded."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+    env |= {"ONCEONLY_JARS": str(jars), "SPARK_LOCAL_IP": "127.0.0.1"}
+    command = [sys.executable, "-m", "onceonly.spark.training", str(draft)]
+    process = subprocess.run(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    )
+    if process.returncode or not draft.is_file():
+        raise NotCommitted(
+            "Spark's classes could not be prepared.",
+            process.stdout[-MAX_OUTPUT:].strip() or "The JVM wrote no archive.",
+            "Spark starts without them, in twice the time. To try again: onceonly jars fetch.",
+            code="spark-classes-not-prepared",
+        )
+
+
+def _delete_others(archive: Path) -> None:
+    """Delete all other archives. A JVM that has one of them mapped keeps it."""
+    for other in archive.parent.glob(ARCHIVE_PATTERN):
+        if other != archive:
+            other.unlink(missing_ok=True)
+
+
+@contextmanager
+def _hold_lock(jars: Path) -> Iterator[None]:
+    """Hold a lock that one process at a time has."""
+    jars.mkdir(parents=True, exist_ok=True)
+    with (jars / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

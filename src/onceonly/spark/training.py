@@ -1,4 +1,4 @@
-"""The program that `archive.make` runs: the usual steps of a stage, so that their classes are loaded when it ends.
+"""The program that `jvm.make_archive` runs: the usual steps of a stage, so that their classes are loaded when it ends.
 
 python -m onceonly.spark.training ARCHIVE
 """

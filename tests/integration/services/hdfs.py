@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from onceonly.dev.services import ServiceFailed, machine
 from onceonly.dev.services.service import Service
-from onceonly.spark.installation import spark_home
+from onceonly.spark.jvm import spark_home
 
 if TYPE_CHECKING:
     from onceonly.sinks.files.sink import FileWriter

@@ -27,7 +27,7 @@ from integration.services.kubernetes import Kubernetes
 from integration.services.standalone import ROOT
 
 from onceonly.dev.services import machine
-from onceonly.spark.installation import spark_home
+from onceonly.spark.jvm import spark_home
 
 NODE, EVERY = "here", 0.1  # seconds between two looks at what is wanted
 IMAGE = {

@@ -18,7 +18,7 @@ from patience import PATIENCE
 from onceonly.dev.demo.wait import wait_until
 from onceonly.dev.services import machine
 from onceonly.dev.services.service import Service
-from onceonly.spark.installation import spark_home
+from onceonly.spark.jvm import spark_home
 
 ROOT = Path(__file__).parents[3]
 LIGHT = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": machine.LOCALHOST}

@@ -17,7 +17,7 @@ from integration.services.standalone import CONF, ROOT
 
 from onceonly.dev.services import machine
 from onceonly.dev.services.service import Service
-from onceonly.spark.installation import spark_home
+from onceonly.spark.jvm import spark_home
 
 SERVER = "org.apache.hadoop.yarn.server"
 SCHEDULER = {

@@ -12,7 +12,7 @@ import pytest
 from patience import PATIENCE
 
 from onceonly.settings import Settings
-from onceonly.spark import archive
+from onceonly.spark import jvm
 
 pytestmark = pytest.mark.integration
 JOB = """
@@ -34,10 +34,10 @@ def jars(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The jars of this checkout, with the archive that it has, or one that is made here."""
     ours, made = Settings.from_env().jars, tmp_path_factory.mktemp("jars")
     (made / "spark").symlink_to(ours / "spark")
-    if there := archive.find(ours):
+    if there := jvm.find_archive(ours):
         (made / there.name).symlink_to(there)
     else:
-        assert archive.make(made)
+        assert jvm.make_archive(made)
     return made
 
 
@@ -73,7 +73,7 @@ def test_a_start_maps_the_archive(jars: Path, tmp_path: Path) -> None:
 @pytest.mark.heavy
 def test_an_archive_that_does_not_fit_is_passed_over_in_silence(jars: Path, tmp_path: Path, broken: str) -> None:
     """It has the right name all the same: that of other jars, say, which were touched within the same second."""
-    there = archive.find(jars)
+    there = jvm.find_archive(jars)
     assert there
     other = tmp_path / "jars"
     shutil.copytree(jars / "spark", other / "spark", copy_function=shutil.copy2)
@@ -82,7 +82,7 @@ def test_an_archive_that_does_not_fit_is_passed_over_in_silence(jars: Path, tmp_
             os.utime(jar, (1, 1))
     content = {"of other jars": there.read_bytes(), "cut off": there.read_bytes()[: 1 << 20]}.get(broken, b"no archive")
     size = there.stat().st_size if broken == "cut off" else len(content)
-    (other / f"spark-{archive.key_of(other)}-{size}.jsa").write_bytes(content)
+    (other / f"spark-{jvm.archive_key(other)}-{size}.jsa").write_bytes(content)
     out, errors = start(other, tmp_path)
     assert out.split()[0] == "3"
     assert shown(out + errors) == []

@@ -11,7 +11,7 @@ from unit.spark.test_jars import OURS, put
 
 from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
-from onceonly.spark import check, installation
+from onceonly.spark import check, jvm
 
 
 def settings(tmp_path: Path, remote: str = "") -> Settings:
@@ -28,8 +28,8 @@ def closed() -> int:
 
 @pytest.fixture(autouse=True)
 def recent_java(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installation, "java_command", lambda: "/usr/bin/java")
-    monkeypatch.setattr(installation, "java_version", lambda command: 21)
+    monkeypatch.setattr(jvm, "java_command", lambda: "/usr/bin/java")
+    monkeypatch.setattr(jvm, "java_version", lambda command: 21)
 
 
 def test_everything_is_there(tmp_path: Path) -> None:
@@ -57,9 +57,9 @@ def test_missing_jars_are_named(tmp_path: Path) -> None:
 
 
 def test_java_is_missing_or_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installation, "java_version", lambda command: 11)
+    monkeypatch.setattr(jvm, "java_version", lambda command: 11)
     assert "is Java 11" in refused(tmp_path).what
-    monkeypatch.setattr(installation, "java_command", lambda: None)
+    monkeypatch.setattr(jvm, "java_command", lambda: None)
     assert "Java is missing" in refused(tmp_path).what
 
 

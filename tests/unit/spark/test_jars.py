@@ -10,7 +10,7 @@ from codes import raises
 
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.settings import Settings
-from onceonly.spark import installation, jars
+from onceonly.spark import jars, jvm
 
 ROOT = Path(__file__).parents[3]
 OURS = [jar.file for jar in jars.list_jars("spark")]
@@ -76,7 +76,7 @@ def test_what_cannot_be_fetched_changes_nothing(tmp_path: Path, monkeypatch: pyt
 
 
 def test_an_old_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installation, "java_version", lambda command: 11)
+    monkeypatch.setattr(jvm, "java_version", lambda command: 11)
     with raises(InvalidPipeline, "java-missing", match="older than Java 17"):
         jars.fetch(tmp_path, ["spark"])
 

@@ -13,7 +13,7 @@ from patience import PATIENCE
 
 from onceonly.errors import NotCommitted
 from onceonly.settings import Settings
-from onceonly.spark import archive, jvm
+from onceonly.spark import jvm
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         drafts.append(draft)
         draft.write_bytes(b"classes")
 
-    monkeypatch.setattr(archive, "_train", train)
+    monkeypatch.setattr(jvm, "_train", train)
     return drafts
 
 
@@ -41,23 +41,23 @@ def settings(jars: Path) -> Settings:
 
 
 def test_without_an_archive_everything_is_as_spark_has_it(jars: Path) -> None:
-    assert archive.options(jars) == []
+    assert jvm.archive_options(jars) == []
     assert jvm.environment(jars, env={})["SPARK_SUBMIT_OPTS"] == " ".join(jvm.AVRO_LIMITS)
     assert jvm.class_path(settings(jars)) == {}
 
 
 def test_an_archive_is_used_with_the_jars_that_it_was_made_for(jars: Path, trained: list[Path]) -> None:
-    assert archive.make(jars)
-    there = archive.find(jars)
+    assert jvm.make_archive(jars)
+    there = jvm.find_archive(jars)
     assert there and there.read_bytes() == b"classes"
-    assert f"-XX:SharedArchiveFile={there}" in archive.options(jars)
+    assert f"-XX:SharedArchiveFile={there}" in jvm.archive_options(jars)
     assert jvm.class_path(settings(jars)) == {jvm.CLASS_PATH: str(jars / "spark" / "one.jar")}
 
 
 @pytest.mark.parametrize("change", ["another size", "another time", "one more"])
 def test_other_jars_take_another_archive(jars: Path, trained: list[Path], change: str) -> None:
-    archive.make(jars)
-    old = archive.find(jars)
+    jvm.make_archive(jars)
+    old = jvm.find_archive(jars)
     jar = jars / "spark" / "one.jar"
     if change == "another size":
         jar.write_bytes(b"12")
@@ -65,23 +65,23 @@ def test_other_jars_take_another_archive(jars: Path, trained: list[Path], change
         os.utime(jar, ns=(1, 1))
     else:
         jar.with_name("two.jar").write_bytes(b"2")
-    assert archive.find(jars) is None
-    assert archive.make(jars)
-    new = archive.find(jars)
+    assert jvm.find_archive(jars) is None
+    assert jvm.make_archive(jars)
+    new = jvm.find_archive(jars)
     assert old and new and old != new and not old.exists()
 
 
 def test_another_java_takes_another_archive(jars: Path, trained: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    archive.make(jars)
+    jvm.make_archive(jars)
     java = jars / "jdk" / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text("")
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(jars / "jdk"))
-    assert archive.find(jars) is None
-    monkeypatch.setattr(archive.installation, "java_command", lambda: None)
-    assert archive.find(jars) is None
-    assert not archive.make(jars)
+    assert jvm.find_archive(jars) is None
+    monkeypatch.setattr(jvm, "java_command", lambda: None)
+    assert jvm.find_archive(jars) is None
+    assert not jvm.make_archive(jars)
 
 
 def test_it_is_made_once_by_two_at_the_same_time(jars: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,9 +93,9 @@ def test_it_is_made_once_by_two_at_the_same_time(jars: Path, monkeypatch: pytest
         assert both.wait(PATIENCE)
         draft.write_bytes(b"classes")
 
-    monkeypatch.setattr(archive, "_train", train)
+    monkeypatch.setattr(jvm, "_train", train)
     made: list[bool] = []
-    first, second = (threading.Thread(target=lambda: made.append(archive.make(jars))) for _ in range(2))
+    first, second = (threading.Thread(target=lambda: made.append(jvm.make_archive(jars))) for _ in range(2))
     first.start()
     assert begun.wait(PATIENCE)
     second.start()
@@ -110,7 +110,7 @@ def test_it_is_made_once_by_two_at_the_same_time(jars: Path, monkeypatch: pytest
 
 def _waits_for_the_lock(jars: Path) -> bool:
     """Linux shows who waits; elsewhere there is nothing to wait for."""
-    locks, inode = Path("/proc/locks"), (jars / archive.LOCK).stat().st_ino
+    locks, inode = Path("/proc/locks"), (jars / jvm.LOCK).stat().st_ino
     lines = locks.read_text().splitlines() if locks.exists() else [f"-> :{inode} "]
     return any("->" in line and f":{inode} " in line for line in lines)
 
@@ -118,31 +118,31 @@ def _waits_for_the_lock(jars: Path) -> bool:
 @pytest.mark.parametrize("content", [b"class", b"classes and more", b""])
 def test_a_copy_that_is_not_whole_is_passed_over(jars: Path, trained: list[Path], content: bytes) -> None:
     """The JVM would not: it dies of an archive that is cut off."""
-    archive.make(jars)
-    there = archive.find(jars)
+    jvm.make_archive(jars)
+    there = jvm.find_archive(jars)
     assert there
     there.write_bytes(content)
-    assert archive.find(jars) is None and archive.options(jars) == []
-    assert archive.make(jars)
-    assert archive.find(jars) == there
+    assert jvm.find_archive(jars) is None and jvm.archive_options(jars) == []
+    assert jvm.make_archive(jars)
+    assert jvm.find_archive(jars) == there
 
 
 @pytest.mark.parametrize("dies", [True, False])
 def test_what_was_not_finished_is_never_used(jars: Path, monkeypatch: pytest.MonkeyPatch, dies: bool) -> None:
     def train(jars: Path, draft: Path) -> None:
         draft.write_bytes(b"half of the cl")
-        assert archive.find(jars) is None
+        assert jvm.find_archive(jars) is None
         raise KeyboardInterrupt if dies else NotCommitted("no.")
 
-    monkeypatch.setattr(archive, "_train", train)
+    monkeypatch.setattr(jvm, "_train", train)
     with pytest.raises(KeyboardInterrupt if dies else NotCommitted):
-        archive.make(jars)
-    assert archive.find(jars) is None
-    assert {each.name for each in jars.iterdir()} == {"spark", archive.LOCK}
+        jvm.make_archive(jars)
+    assert jvm.find_archive(jars) is None
+    assert {each.name for each in jars.iterdir()} == {"spark", jvm.LOCK}
 
 
 def test_options_of_the_user_come_last_and_win(jars: Path, trained: list[Path]) -> None:
-    archive.make(jars)
+    jvm.make_archive(jars)
     given = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=4 -Dx=y"}
     options = jvm.environment(jars, records=1, env=given)["SPARK_SUBMIT_OPTS"].split()
     assert options[-2:] == ["-XX:TieredStopAtLevel=4", "-Dx=y"]
@@ -157,7 +157,7 @@ def test_only_a_job_that_is_known_to_be_short_is_not_optimised(jars: Path, recor
 
 
 def test_a_class_path_of_the_user_stays(jars: Path, trained: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    archive.make(jars)
+    jvm.make_archive(jars)
     monkeypatch.setenv("SPARK_CONF_DIR", str(jars))
     (jars / "spark-defaults.conf").write_text("# spark.driver.extraClassPath /comment\n")
     assert jvm.class_path(settings(jars))

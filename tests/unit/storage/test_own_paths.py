@@ -141,7 +141,7 @@ OTHERWISE = {
     "statetable/compaction.py _remove_old",  # entries of the log that no reader looks at
     "statetable/local_log.py commit",  # a draft of its own
     "spark/jars/__init__.py _delete_outdated",  # other revisions of the jars that it has just fetched
-    "spark/archive.py _delete_others",  # archives of other jars, beside the one that it has just made
+    "spark/jvm.py _delete_others",  # archives of other jars, beside the one that it has just made
     "dev/demo/run.py clear",  # the demo's own folder
     "dev/demo/run.py _kill_after_decision",
 }

@@ -5,7 +5,7 @@ import socket
 from pathlib import Path
 
 from onceonly.dev.services.daemon import ServiceFailed
-from onceonly.spark import installation
+from onceonly.spark import jvm
 
 LOCALHOST = "127.0.0.1"
 
@@ -18,7 +18,7 @@ def checkout() -> Path | None:
 
 def java() -> str:
     """Return the java of JAVA_HOME, else the one on the path. Raises ServiceFailed: there is none."""
-    command = installation.java_command()
+    command = jvm.java_command()
     if command is None:
         raise ServiceFailed(
             "Java is not installed.",

@@ -11,7 +11,7 @@ from onceonly.dev.services import machine
 from onceonly.dev.services.service import Service
 from onceonly.spark import jvm, stores
 from onceonly.spark.conf import CONF, TOKEN_FILE
-from onceonly.spark.installation import spark_home
+from onceonly.spark.jvm import spark_home
 
 TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # as Spark and PySpark know it
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"

@@ -19,8 +19,8 @@ from tempfile import TemporaryDirectory
 from xml.etree import ElementTree
 
 from onceonly.errors import InvalidPipeline, NotCommitted
-from onceonly.spark import installation
-from onceonly.spark.installation import spark_home
+from onceonly.spark import jvm
+from onceonly.spark.jvm import spark_home
 
 HERE = Path(__file__).parent
 IVY, SETTINGS = HERE / "ivy.xml", HERE / "ivysettings.xml"
@@ -209,13 +209,12 @@ def _retrieve(base: Path, folders: list[str], into: Path, settings: Path) -> Non
 
 def _require_java() -> str:
     """Return the command of this machine's Java. Raises InvalidPipeline: there is none, or it is too old."""
-    command = installation.java_command()
-    if command is None or installation.java_version(command) < installation.OLDEST_JAVA:
-        problem = "Java is missing" if command is None else f"{command} is older than Java {installation.OLDEST_JAVA}"
+    command = jvm.java_command()
+    if command is None or jvm.java_version(command) < jvm.OLDEST_JAVA:
+        problem = "Java is missing" if command is None else f"{command} is older than Java {jvm.OLDEST_JAVA}"
         raise InvalidPipeline(
             f"{problem}.",
-            "The jars are fetched by a Java program, and Spark and Kafka need Java "
-            f"{installation.OLDEST_JAVA} or newer.",
+            f"The jars are fetched by a Java program, and Spark and Kafka need Java {jvm.OLDEST_JAVA} or newer.",
             "Install it, or set JAVA_HOME. Nothing was fetched.",
             code="java-missing",
         )
