@@ -20,7 +20,7 @@ from onceonly.gate.reductions import LocalRows, SparkRows
 from onceonly.gate.suites import Suite
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.gate import Gate
-from onceonly.spark.strict_reading import require_rows
+from onceonly.spark.row_files import require_rows
 
 LOG = logging.getLogger(__name__)
 

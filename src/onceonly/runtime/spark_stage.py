@@ -21,7 +21,7 @@ from onceonly.runtime.live_services import LiveServices
 from onceonly.settings import Settings
 from onceonly.spark import small_batch, stores
 from onceonly.spark.progress import Say, report_progress
-from onceonly.spark.strict_reading import switch_off_skipping
+from onceonly.spark.row_files import switch_off_skipping
 from onceonly.windows.state import mark_time
 
 

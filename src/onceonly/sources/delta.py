@@ -26,8 +26,7 @@ from onceonly.delta import txn_identifiers
 from onceonly.delta.versions import NO_DATE, File, Version, VersionLog, list_table_files
 from onceonly.errors import NotCommitted, SourceLost
 from onceonly.pipeline.sources import DeltaSource
-from onceonly.sources import delta_rules
-from onceonly.sources.stored_source import StoredSource
+from onceonly.sources import StoredSource, delta_rules
 from onceonly.storage.paths import spark_uri
 
 IN_COMMIT_TIMES = "delta.enableInCommitTimestamps"

@@ -20,7 +20,7 @@ from onceonly.checkpoint.transaction_names import file_stem, manifest_path, pars
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline, SourceLost
 from onceonly.pipeline.sources import FileSource
-from onceonly.spark.file_formats import as_read
+from onceonly.spark.row_files import as_read
 from onceonly.storage.file_systems import read_listed
 from onceonly.storage.interface import MAX_PARALLEL_REQUESTS, FileSystem
 from onceonly.storage.own_paths import MANIFESTS, has_published_name

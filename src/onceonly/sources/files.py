@@ -19,10 +19,9 @@ from onceonly.checkpoint.boundary_search import FirstRecord, search
 from onceonly.checkpoint.offsets import FILES, NO_OFFSETS, Offsets, TopicLog, TopicRange
 from onceonly.errors import NotCommitted
 from onceonly.pipeline.sources import FileSource
-from onceonly.sources import file_manifests
+from onceonly.sources import StoredSource, file_manifests
 from onceonly.sources.file_manifests import Manifest, ManifestFile
-from onceonly.sources.stored_source import StoredSource
-from onceonly.spark.file_formats import Schema
+from onceonly.spark.row_files import Schema
 from onceonly.storage.file_systems import open_file_system
 from onceonly.storage.interface import FileSystem
 from onceonly.storage.paths import spark_uri
@@ -124,7 +123,7 @@ class FileReader(StoredSource):
 
     def read(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
         """Return the rows of the range as a lazy DataFrame, with the columns that any checkpoint in it has written."""
-        from onceonly.spark import file_formats
+        from onceonly.spark import row_files
 
         (range_,) = ranges
         manifests_by_reader: dict[str, list[Manifest]] = {}
@@ -132,12 +131,12 @@ class FileReader(StoredSource):
             if manifest.files:
                 manifests_by_reader.setdefault(_reader_key(manifest), []).append(manifest)
         if not manifests_by_reader:
-            return file_formats.make_empty_rows(spark, *self._find_columns(range_))
+            return row_files.make_empty_rows(spark, *self._find_columns(range_))
         groups = []
         for manifests in manifests_by_reader.values():
             first = manifests[0]  # all have its format and schema
-            groups.append(file_formats.FileGroup(first.format, first.schema or {}, _list_paths(manifests)))
-        return file_formats.read_file_groups(spark, _spark_uri(self._place[1]), groups)
+            groups.append(row_files.FileGroup(first.format, first.schema or {}, _list_paths(manifests)))
+        return row_files.read_file_groups(spark, _spark_uri(self._place[1]), groups)
 
     def _find_columns(self, range_: TopicRange) -> tuple[str, Schema]:
         """Return the format and schema that were written last before the range's end; else those written first.

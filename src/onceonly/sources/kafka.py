@@ -242,7 +242,7 @@ class KafkaReader:
 
     def _plain_json_decoder(self) -> Any:
         """Return the decoder of values that are JSON without a registry; None: they are not."""
-        from onceonly.spark.json_decoding import JsonDecoder
+        from onceonly.spark.decoding import JsonDecoder
 
         text = self._read_schema()
         if self._registered_parts or self._config.format != "json" or text is None:

@@ -12,9 +12,8 @@ from typing import Any
 from onceonly.counts import count
 from onceonly.errors import BadRecord, InvalidPipeline
 from onceonly.json_values.columns import parse_columns
-from onceonly.kafka.registry import avro_schema, json_schema, protobuf
+from onceonly.kafka.registry import HEAD, SCHEMA_TYPES, avro_schema, json_schema, protobuf, read_id
 from onceonly.kafka.registry.client import Registry, Schema
-from onceonly.kafka.registry.wire import HEAD, SCHEMA_TYPES, read_id
 from onceonly.pipeline.sources import FAIL, KafkaSource
 from onceonly.spark import arrow
 
@@ -195,11 +194,11 @@ class RegisteredPart(PartSchemas):
             BadRecord: a record names a schema that the registry does not have.
             InvalidPipeline: a schema is of another format, or there are too many for one registry.
         """
-        from onceonly.spark import registered
+        from onceonly.spark import decoding
 
-        ids = registered.collect_ids(rows, self.part)
+        ids = decoding.collect_ids(rows, self.part)
         if ids is None:
-            raise self._refuse_too_many_ids(registered.MAX_IDS)
+            raise self._refuse_too_many_ids(decoding.MAX_IDS)
         writers = {}
         for id in ids:
             schema = self._find_writer(id, rows)
@@ -222,16 +221,16 @@ class RegisteredPart(PartSchemas):
 
     def judge(self, rows: Any, why: str, pins: Pins) -> Any:
         """Return the rows, decoded, and a text `why` one was not. Raises as `decode`."""
-        from onceonly.spark import registered
+        from onceonly.spark import decoding
 
         decoder = self.json(pins)
         if decoder:
             return decoder.decode(rows, why)
-        return registered.decode(rows, self.part, self._make_decoding(pins), why)
+        return decoding.decode_registered(rows, self.part, self._make_decoding(pins), why)
 
     def json(self, pins: Pins) -> Any:
         """Return the `JsonDecoder` of JSON; None for other formats. Raises as `decode`."""
-        from onceonly.spark.json_decoding import JsonDecoder
+        from onceonly.spark.decoding import JsonDecoder
 
         if self.format != "json":
             return None
@@ -264,7 +263,7 @@ class RegisteredPart(PartSchemas):
     # ---- how it is decoded
 
     def _make_decoding(self, pins: Pins) -> Any:
-        from onceonly.spark import registered
+        from onceonly.spark import decoding
 
         if self.format == "avro":
             return self._make_avro_decoding(pins)
@@ -274,10 +273,10 @@ class RegisteredPart(PartSchemas):
             reader_files = protobuf.files(reader)
             message = self._message_name(reader_files)
         allowed, unfit = self._split_by_fit(writers, reader_files, message)
-        return registered.make_protobuf_decoding(allowed, reader_files, message, self._protobuf_type(pins), unfit)
+        return decoding.make_protobuf_decoding(allowed, reader_files, message, self._protobuf_type(pins), unfit)
 
     def _make_avro_decoding(self, pins: Pins) -> Any:
-        from onceonly.spark import registered
+        from onceonly.spark import decoding
 
         writers, reader = self._read_avro_writers(pins), self._avro_reader(pins)
         allowed: dict[int, str] = {}
@@ -290,7 +289,7 @@ class RegisteredPart(PartSchemas):
                 allowed[id] = writer
         if unfit and not self.lenient:
             raise self._refuse_unfit(*min(unfit.items()))
-        return registered.make_avro_decoding(allowed, reader, unfit)
+        return decoding.make_avro_decoding(allowed, reader, unfit)
 
     def _refuse_unfit(self, id: int, why: str) -> InvalidPipeline:
         return InvalidPipeline(
@@ -412,10 +411,10 @@ class RegisteredPart(PartSchemas):
 
     def _refuse_unknown_id(self, id: int, rows: Any) -> BadRecord:
         """Return the error of a schema that the registry does not have, with the first record that names it."""
-        from onceonly.spark import registered
+        from onceonly.spark import decoding
 
         columns = ("topic", "partition", "offset")
-        first = registered.select_id(rows, self.part, id).select(*columns).sort(*columns).first()
+        first = decoding.select_id(rows, self.part, id).select(*columns).sort(*columns).first()
         position = "topic '{}' partition {} offset {}".format(*first) if first else f"topic '{self.topic}'"
         return BadRecord(
             f"{position}: the schema of the {self.part} is not known.",

@@ -1,20 +1,22 @@
 """Exact decoding of Avro: what is decoded was consumed to its last byte and stands for the same value, else it is bad.
 
 Spark's decoder reads a value and ignores what follows. So the bytes are read a second time, by a schema that loses
-nothing (`avro_strict`), with their own digest behind them: the digest is found where the value ends exactly if nothing
+nothing, with their own digest behind them: the digest is found where the value ends exactly if nothing
 is left over. All of it is a column of Spark's own: no Python on the workers.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
-from onceonly.kafka.registry import avro_schema, avro_strict
+from onceonly.kafka.registry import avro_schema
 from onceonly.kafka.registry.avro_schema import Node
 from onceonly.spark.text import is_valid
 
@@ -31,6 +33,9 @@ LEFT_OVER = "bytes are left over, so it was written by another schema, or begins
 SOUND: Mapping[str, object] = {"name": "sound", "type": "boolean", "default": True}  # there only if it could be read
 NOT_A_VALUE = "It is not a value of the schema: %s."
 UNRESOLVED = "it cannot become what the reader's schema asks for"
+STRICT_FRAME, VALUE, END = "OnceonlyStrict", "value", "end"
+MEMBER = "v"  # the only field of the record around a branch of a union
+KEY, ITEM = "key", "item"  # fields of the record that stands for an entry of a map
 
 
 def decode(payload: Column, writer: str, reader: str) -> Column:
@@ -83,12 +88,12 @@ def _parse_schema(schema: str) -> object:
 
 def _read_strictly(payload: Column, digest: Column, tree: Node) -> Column:
     """Read the bytes a second time, with their digest behind them, and return why they are bad: a clause, or null."""
-    strict = from_avro(F.concat(payload, digest), avro_strict.schema_of(tree, DIGEST_SIZE), AVRO_READ_OPTIONS)
+    strict = from_avro(F.concat(payload, digest), make_strict_schema(tree, DIGEST_SIZE), AVRO_READ_OPTIONS)
 
     def find_reason(record: Column) -> Column:
-        end = record[avro_strict.END]
+        end = record[END]
         problem = F.when(end.isNull(), F.lit(UNREADABLE)).when(end != digest, F.lit(LEFT_OVER))
-        reason = _reason(tree, record[avro_strict.VALUE], "")
+        reason = _reason(tree, record[VALUE], "")
         return problem if reason is None else problem.otherwise(reason)
 
     return _let(strict, find_reason)
@@ -139,7 +144,7 @@ def _reason_of_union(node: Node, value: Column, at: str) -> Column | None:
         return _reason(node.branches[0], value, at)
     reasons = []
     for number, branch in enumerate(node.branches):
-        member = value[f"member{number}"][avro_strict.MEMBER]
+        member = value[f"member{number}"][MEMBER]
         reasons.append(_reason(branch, member, at))
     return _first_reason(reasons)
 
@@ -157,12 +162,12 @@ def _reason_of_items(items: Column, reason_of_item: Callable[[Column], Column | 
 
 
 def _reason_of_map(node: Node, entries: Column, at: str) -> Column | None:
-    keys = F.transform(entries, lambda entry: entry[avro_strict.KEY])
+    keys = F.transform(entries, lambda entry: entry[KEY])
     why_twice = _reason_if(F.size(F.array_distinct(keys)) < F.size(keys), at, "has a key twice")
 
     def reason_of_entry(entry: Column) -> Column | None:
-        why_key = _reason_if(~is_valid(entry[avro_strict.KEY]), f"{at}[]", "has a key that is not UTF-8")
-        return _first_reason([why_key, _reason(node.item, entry[avro_strict.ITEM], f"{at}[]")])
+        why_key = _reason_if(~is_valid(entry[KEY]), f"{at}[]", "has a key that is not UTF-8")
+        return _first_reason([why_key, _reason(node.item, entry[ITEM], f"{at}[]")])
 
     return _first_reason([why_twice, _reason_of_items(entries, reason_of_entry)])
 
@@ -219,3 +224,71 @@ def _fits_eight_bytes(value: Column) -> Column:
     head = F.hex(value.substr(F.lit(1), F.greatest(excess, F.lit(0))))
     sign = F.when(F.hex(F.substring(value, -8, 1)) < F.lit("80"), F.lit("00")).otherwise(F.lit("FF"))
     return (excess <= 0) | (head == F.call_function("repeat", sign, excess))
+
+
+# ---- the strict schema: by it the same bytes are read without a loss
+#
+# A usual reader takes each byte but 1 for false, keeps the last of two equal keys of a map, and cuts numbers to 32
+# bits.
+
+
+def make_strict_schema(node: Node, end_size: int) -> str:
+    """Return the schema of a record of two fields: the value, and `end_size` bytes that follow it."""
+    numbers = count()
+    end = {"type": "fixed", "name": "OnceonlyEnd", "size": end_size}
+    fields = [{"name": VALUE, "type": _strict_type(node, numbers)}, {"name": END, "type": end}]
+    return json.dumps({"type": "record", "name": STRICT_FRAME, "fields": fields})
+
+
+def _strict_type(node: Node, numbers: Iterator[int]) -> Any:
+    """Return the strict type of a node; `numbers` make the names of its records and fixed types unique."""
+    match node.kind:
+        case "int" | "enum":
+            return "long"
+        case "boolean":
+            return _fixed_type(1, numbers)
+        case "fixed":
+            return _fixed_type(node.size, numbers)
+        case "array":
+            return {"type": "array", "items": _strict_type(node.item, numbers)}
+        case "map":
+            entry = _record([(KEY, "string"), (ITEM, _strict_type(node.item, numbers))], numbers)
+            return {"type": "array", "items": entry}
+        case "record":
+            return _record_of_parts(node, numbers)
+        case "union":
+            return _strict_union(node, numbers)
+        case plain:
+            return plain
+
+
+def _strict_union(node: Node, numbers: Iterator[int]) -> Any:
+    if not node.branches:
+        return "long"  # of nulls alone: the number of the branch is all that is written
+    branches: list[Any] = []
+    for _, part in node.parts:
+        if part.kind == "null":
+            branches.append("null")
+        elif len(node.branches) == 1:
+            branches.append(_strict_type(part, numbers))
+        else:  # Avro allows no two branches of one type, and several may have become "long"
+            branches.append(_record([(MEMBER, _strict_type(part, numbers))], numbers))
+    return branches
+
+
+def _fixed_type(size: int, numbers: Iterator[int]) -> Any:
+    return {"type": "fixed", "name": f"Fixed{next(numbers)}", "size": size}
+
+
+def _record_of_parts(node: Node, numbers: Iterator[int]) -> Any:
+    fields = []
+    for index, (_, part) in enumerate(node.parts):
+        fields.append((f"f{index}", _strict_type(part, numbers)))
+    return _record(fields, numbers)
+
+
+def _record(fields: list[tuple[str, Any]], numbers: Iterator[int]) -> Any:
+    field_schemas = []
+    for name, kind in fields:
+        field_schemas.append({"name": name, "type": kind})
+    return {"type": "record", "name": f"Record{next(numbers)}", "fields": field_schemas}

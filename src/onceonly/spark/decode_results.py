@@ -46,7 +46,7 @@ class Malformed:
 
 
 def decode_or_fail(rows: DataFrame, format: str, schema: str | None) -> DataFrame:
-    """Return `rows` with the binary `value` decoded; a bad one fails the query. JSON is decoded in `json_decoding`.
+    """Return `rows` with the binary `value` decoded; a bad one fails the query. JSON is decoded in `decoding`.
 
     Args:
         format: 'raw' (unchanged) or 'avro' (`schema` is Avro JSON; plain binary encoding; see `onceonly.spark.avro`).

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from onceonly.spark.conf import OLD_VERSIONS, temporary_conf
-from onceonly.spark.strict_reading import escape_glob, quote_name, strict_reader
+from onceonly.spark.row_files import escape_glob, quote_name, strict_reader
 
 FEED = (
     "_change_type",

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
 from onceonly.errors import InvalidPipeline
-from onceonly.spark.strict_reading import quote_name
+from onceonly.spark.row_files import quote_name
 
 FAILURE_PATTERN = re.compile(r"onceonly: in the rows for sink '(.+?)' column '(.+?)' is not UTF-8(?: \((.+?)\))?\.")
 PLACE = ("topic", "partition", "offset")  # columns that say which record a row was made of

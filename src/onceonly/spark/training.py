@@ -21,8 +21,8 @@ from pyspark.sql.avro.functions import from_avro, to_avro
 from onceonly.checkpoint.offsets import TopicRange
 from onceonly.settings import Settings
 from onceonly.spark import jvm
+from onceonly.spark.row_files import strict_reader
 from onceonly.spark.session import session
-from onceonly.spark.strict_reading import strict_reader
 from onceonly.spark.topics import read_ranges
 
 AVRO = '{"type": "record", "name": "r", "fields": [{"name": "id", "type": "long"}, {"name": "text", "type": "string"}]}'

@@ -25,7 +25,7 @@ from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.sinks.state.sink import StateWriter
 from onceonly.sources.files import FileReader
-from onceonly.spark.strict_reading import SKIPPING_SETTINGS
+from onceonly.spark.row_files import SKIPPING_SETTINGS
 from onceonly.testing.fakes import FakeReceipts
 
 pytestmark = pytest.mark.integration

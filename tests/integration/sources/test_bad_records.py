@@ -25,7 +25,7 @@ from onceonly.runtime import live_services, spark_stage
 from onceonly.runtime.owners import is_never_alive
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.spark import avro, decode_results, topics
-from onceonly.spark.json_decoding import JsonDecoder
+from onceonly.spark.decoding import JsonDecoder
 from onceonly.views import descriptions, formatting
 
 pytestmark = pytest.mark.integration

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from onceonly.json_values.columns import parse_columns
+from onceonly.kafka.registry import make_head
 from onceonly.kafka.registry.client import Schema
 from onceonly.kafka.registry.json_schema import rules
-from onceonly.kafka.registry.wire import make_head
 from onceonly.spark import arrow, decode_results, small_batch
-from onceonly.spark.json_decoding import JsonDecoder
+from onceonly.spark.decoding import JsonDecoder
 
 pytestmark = pytest.mark.integration
 

@@ -20,7 +20,7 @@ from patience import PATIENCE
 from schema_registry import FakeRegistry, serving
 
 from onceonly.errors import BadRecord, InvalidPipeline
-from onceonly.kafka.registry.wire import make_head
+from onceonly.kafka.registry import make_head
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource

@@ -10,9 +10,9 @@ from unit.json_values.records import read
 
 from onceonly.json_values import text
 from onceonly.json_values.columns import parse_columns
+from onceonly.kafka.registry import make_head
 from onceonly.kafka.registry.client import Schema
 from onceonly.kafka.registry.json_schema import framed_reader, rules
-from onceonly.kafka.registry.wire import make_head
 
 counts = pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.heavy)])
 DDL = (

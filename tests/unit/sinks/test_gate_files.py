@@ -20,7 +20,7 @@ from onceonly.errors import InvalidPipeline
 from onceonly.gate import bounds
 from onceonly.sinks.delta import staged_table
 from onceonly.sinks.files import gate_view as filelook
-from onceonly.spark import file_formats
+from onceonly.spark import row_files
 from onceonly.storage.local import LocalFiles
 
 NESTED = {"type": "map", "keyType": "integer", "valueType": {"type": "array", "elementType": "decimal(5,2)"}}
@@ -154,11 +154,11 @@ def test_no_file_has_the_columns_all_the_same(tmp_path):
 
 def test_types_that_a_format_widens_are_known(tmp_path):
     kinds = struct(n="byte", named=NESTED, many={"type": "array", "elementType": struct(n="short")})
-    [tiny, named, many] = file_formats.in_avro(kinds)["fields"]
+    [tiny, named, many] = row_files.in_avro(kinds)["fields"]
     assert (tiny["type"], many["type"]["elementType"]["fields"][0]["type"]) == ("integer", "integer")
     assert named["type"] == NESTED
-    assert file_formats.in_json(kinds)["fields"][1]["type"] == {**NESTED, "keyType": "string"}
-    assert file_formats.in_json(kinds)["fields"][0]["type"] == "byte"
+    assert row_files.in_json(kinds)["fields"][1]["type"] == {**NESTED, "keyType": "string"}
+    assert row_files.in_json(kinds)["fields"][0]["type"] == "byte"
 
 
 @settings(deadline=None, max_examples=30)

@@ -17,8 +17,7 @@ from unit.kafka.registry.test_protobuf_rows import EMPTY, FULL, files, order
 from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.gate import bounds
 from onceonly.kafka.connection import KafkaConnection
-from onceonly.kafka.registry import protobuf_writer
-from onceonly.kafka.registry.wire import HEAD
+from onceonly.kafka.registry import HEAD, protobuf_writer
 from onceonly.pipeline.sinks import KafkaSink
 from onceonly.sinks.kafka import gate_view, registered_schemas
 from onceonly.sinks.kafka.sink import KafkaWriter

@@ -15,8 +15,8 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from schema_registry import FakeRegistry, serving
 
 from onceonly.errors import InvalidPipeline
+from onceonly.kafka.registry import HEAD
 from onceonly.kafka.registry.client import Registry, RegistryConnection
-from onceonly.kafka.registry.wire import HEAD
 from onceonly.pipeline.registry import sink_from_json, sink_json
 from onceonly.pipeline.sinks import KafkaSink
 from onceonly.sinks.kafka import gate_view, registered_schemas

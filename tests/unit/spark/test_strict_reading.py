@@ -11,11 +11,11 @@ from codes import raises
 
 import onceonly
 from onceonly.errors import InvalidPipeline, NotCommitted
-from onceonly.spark import strict_reading
+from onceonly.spark import row_files
 
 SOURCE = Path(onceonly.__file__).parent
 # Kafka's source, whose option for this is failOnDataLoss; and the words of messages.
-ELSEWHERE = {"spark/topics.py", "spark/strict_reading.py"}
+ELSEWHERE = {"spark/topics.py", "spark/row_files.py"}
 
 
 class Settings(dict[str, str]):
@@ -38,29 +38,29 @@ class Session:
         return options
 
 
-@pytest.mark.parametrize("setting", strict_reading.SKIPPING_SETTINGS)
+@pytest.mark.parametrize("setting", row_files.SKIPPING_SETTINGS)
 def test_skipping_of_files_is_switched_off(setting: str) -> None:
     settings = Settings({setting: "true"})
     session: Any = Session(settings)
-    assert strict_reading.strict_reader(session) == strict_reading.FILE_OPTIONS
+    assert row_files.strict_reader(session) == row_files.FILE_OPTIONS
     assert settings[setting] == "false"
 
 
-@pytest.mark.parametrize("setting", strict_reading.SKIPPING_SETTINGS)
+@pytest.mark.parametrize("setting", row_files.SKIPPING_SETTINGS)
 def test_session_that_must_skip_is_refused(setting: str) -> None:
     settings = Settings({setting: "TRUE"})
     settings.locked = (setting,)
     session: Any = Session(settings)
     with raises(InvalidPipeline, "spark-skips-files") as refused:
-        strict_reading.strict_reader(session)
+        row_files.strict_reader(session)
     assert refused.value.code == "spark-skips-files"
 
 
 @pytest.mark.parametrize("rows", [0, 9, 11])
 def test_other_number_of_rows_is_refused(rows: int) -> None:
-    strict_reading.require_rows(10, 10, "the rows")
+    row_files.require_rows(10, 10, "the rows")
     with raises(NotCommitted, "rows-differ") as refused:
-        strict_reading.require_rows(rows, 10, "the rows")
+        row_files.require_rows(rows, 10, "the rows")
     assert refused.value.code == "rows-differ"
 
 

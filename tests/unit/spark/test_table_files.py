@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from onceonly.spark import strict_reading, tables
+from onceonly.spark import row_files, tables
 
 
 def test_columns_come_without_what_is_said_to_writers() -> None:
@@ -32,4 +32,4 @@ def test_files_are_told_by_names_only_where_they_differ(paths: list[str], distin
 
 
 def test_a_path_means_nothing_but_itself() -> None:
-    assert strict_reading.escape_glob("a{b}*?[c]") == r"a\{b\}\*\?\[c\]"
+    assert row_files.escape_glob("a{b}*?[c]") == r"a\{b\}\*\?\[c\]"

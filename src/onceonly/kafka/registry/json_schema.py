@@ -15,8 +15,8 @@ from urllib.parse import urljoin
 
 from onceonly.json_values.reader import Read, ReadOne, reader
 from onceonly.json_values.text import NotJson, parser
+from onceonly.kafka.registry import HEAD, UNFRAMED, UNKNOWN, make_head, read_id
 from onceonly.kafka.registry.client import Schema
-from onceonly.kafka.registry.wire import HEAD, UNFRAMED, UNKNOWN, make_head, read_id
 
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 SCALAR_TYPES = {"string": "string", "integer": "long", "number": "double", "boolean": "boolean"}

@@ -13,10 +13,9 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-from onceonly.kafka.registry import protobuf_wire
+from onceonly.kafka.registry import HEAD, protobuf_wire, read_id
 from onceonly.kafka.registry.client import Schema
 from onceonly.kafka.registry.protobuf_wire import Altered
-from onceonly.kafka.registry.wire import HEAD, read_id
 
 MAIN = "onceonly_main.proto"
 ROOTS = ("", "confluent_kafka.schema_registry.")  # packages with files that many schemas import

@@ -160,7 +160,7 @@ def newest(merge: Merge, rows: Any) -> Any:
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    from onceonly.spark.strict_reading import quote_name
+    from onceonly.spark.row_files import quote_name
 
     row = F.struct(*[rows[quote_name(name)] for name in rows.columns])
     packed = rows.select(row.alias("row"), F.sha2(F.to_json(row, EXACT), 256).alias("text"))

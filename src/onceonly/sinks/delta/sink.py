@@ -53,7 +53,7 @@ from onceonly.sinks.delta import (
 )
 from onceonly.sinks.staging import handles
 from onceonly.sinks.staging.handles import check_folder
-from onceonly.spark.strict_reading import strict_reader
+from onceonly.spark.row_files import strict_reader
 from onceonly.storage.paths import local_path, spark_uri
 
 if TYPE_CHECKING:

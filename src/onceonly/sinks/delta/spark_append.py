@@ -23,7 +23,7 @@ from onceonly.delta import commits, log_files, table_features, table_files, tabl
 from onceonly.errors import CannotPublish, InvalidPipeline, NotCommitted, OutcomeUnknown, first_sentence
 from onceonly.sinks.delta import schema, staged_table
 from onceonly.spark.conf import PARQUET_TIMES, temporary_conf
-from onceonly.spark.strict_reading import require_rows, strict_reader
+from onceonly.spark.row_files import require_rows, strict_reader
 from onceonly.storage import durability
 from onceonly.storage.paths import AZURE_LONG_SCHEMES, local_path, spark_uri
 

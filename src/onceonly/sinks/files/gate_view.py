@@ -10,8 +10,8 @@ import pyarrow.dataset as ds
 
 from onceonly.checkpoint.model import Handle
 from onceonly.sinks.staging import row_text, row_types
-from onceonly.spark import file_formats
-from onceonly.spark.strict_reading import strict_reader
+from onceonly.spark import row_files
+from onceonly.spark.row_files import strict_reader
 from onceonly.storage.interface import FileSystem
 
 GUESS = {  # if the handle does not contain the types
@@ -29,7 +29,7 @@ def batches(file_system: FileSystem, handle: Handle) -> pa.RecordBatchReader | N
     if "schema" not in handle:
         return file_system.read_rows(handle["folder"], _format(handle["format"]))
     try:
-        schema = row_types.arrow(file_formats.as_read(handle["format"], handle["schema"]))
+        schema = row_types.arrow(row_files.as_read(handle["format"], handle["schema"]))
         return _read_typed(file_system, handle, schema)
     except row_types.OnlySpark:
         return None
@@ -37,11 +37,11 @@ def batches(file_system: FileSystem, handle: Handle) -> pa.RecordBatchReader | N
 
 def frame(handle: Handle, spark: Any) -> Any:
     """Return all rows, as a Spark DataFrame."""
-    format, folder = handle["format"], file_formats.folder_uri(handle["folder"])
+    format, folder = handle["format"], row_files.folder_uri(handle["folder"])
     schema = handle.get("schema")
     if schema:
-        return file_formats.in_order(file_formats.reader(spark, format, schema).load(folder), schema)
-    options = {**file_formats.OPTIONS.get(format, {}), **GUESS.get(format, {})}
+        return row_files.in_order(row_files.reader(spark, format, schema).load(folder), schema)
+    options = {**row_files.OPTIONS.get(format, {}), **GUESS.get(format, {})}
     return strict_reader(spark).format(format).options(**options).load(folder)
 
 
@@ -68,7 +68,7 @@ def _read_csv(batch: pa.RecordBatch, schema: pa.Schema) -> row_text.Columns:
     return {field.name: row_text.from_csv(batch.column(field.name), field.type) for field in schema}
 
 
-def _json_reader(schema: file_formats.Schema) -> row_text.Read:
+def _json_reader(schema: row_files.Schema) -> row_text.Read:
     """Return a function that parses the lines of a batch."""
     parse = row_text.json_parser(schema)
 

@@ -15,7 +15,7 @@ from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.pipeline.sinks import FileSink
 from onceonly.sinks.files.handle import StagedFile, staging_of
 from onceonly.sinks.staging.row_types import refuse_duplicates
-from onceonly.spark import file_formats
+from onceonly.spark import row_files
 from onceonly.storage.file_systems import open_file_system
 from onceonly.storage.interface import MAX_PARALLEL_REQUESTS, FileSystem, UnsuitableTarget, is_hidden
 from onceonly.storage.own_paths import OwnPath
@@ -72,7 +72,7 @@ def write(config: FileSink, txn: Transaction, file_system: FileSystem, target: s
     with _refuse_unsuitable(config):
         file_system.probe(folder, target)
     data = folder.join("data").path
-    return data, file_formats.write_files(rows, data, config.format, config.partition_by)
+    return data, row_files.write_files(rows, data, config.format, config.partition_by)
 
 
 def describe(

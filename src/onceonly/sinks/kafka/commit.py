@@ -16,13 +16,13 @@ from typing import Any
 from onceonly.checkpoint.model import Outcome
 from onceonly.checkpoint.sink import Receipts
 from onceonly.counts import count
-from onceonly.errors import Fenced, InvalidPipeline, NotCommitted, OnceonlyError, OutcomeUnknown
+from onceonly.errors import CannotPublish, Fenced, InDoubt, InvalidPipeline, NotCommitted, OnceonlyError, OutcomeUnknown
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline.sinks import KafkaSink
-from onceonly.sinks.kafka import check, errors, history, limits, open_transactions, producer
+from onceonly.sinks.kafka import check, history, limits, open_transactions, producer
 from onceonly.sinks.kafka import spool as kafkaspool
-from onceonly.sinks.kafka.handle import Ids, KafkaHandle, Part, Tx, slot_of
+from onceonly.sinks.kafka.handle import Ids, KafkaHandle, Part, Tx, slot_of, transaction_names
 from onceonly.sinks.kafka.limits import CheckedRows
 from onceonly.sinks.kafka.outcome import (
     MAX_PARALLEL_TRANSACTIONS,
@@ -85,7 +85,7 @@ class Commit:
             if part.tx:
                 new_outcomes[part.tx.name] = outcome
         if doubtful:
-            raise errors.in_doubt(self._config.name, doubtful)
+            raise _in_doubt_error(self._config.name, doubtful)
         self._outcomes |= new_outcomes
         return [part for part in handle.parts if part.tx is None or self._outcomes[part.tx.name] is TxOutcome.LOST]
 
@@ -122,7 +122,7 @@ class Commit:
         try:
             yield from kafkaspool.read(self._folder, part.spool)
         except FileNotFoundError as error:
-            raise errors.spool_missing(self._config.name, handle, part) from error
+            raise _missing_spool_error(self._config.name, handle, part) from error
 
     def _check_same_topics(self, handle: KafkaHandle) -> None:
         """Raise CannotPublish unless cluster and topics are those that the rows were staged for."""
@@ -131,7 +131,7 @@ class Commit:
             "topics": self._transactions.read_topic_ids(handle.topics),
         }
         if now != handle.place:
-            raise errors.staged_for_another(self._config.name, handle, now)
+            raise _other_target_error(self._config.name, handle, now)
 
 
 class Republisher:
@@ -266,3 +266,33 @@ class Republisher:
         with suppress(InvalidPipeline):
             return self._transactions.read_max_transaction_timeout()
         return 0.0
+
+
+def _other_target_error(sink: str, handle: KafkaHandle, now: Mapping[str, Any]) -> CannotPublish:
+    return CannotPublish(
+        f"sink '{sink}': the rows were staged for another cluster or topic.",
+        f"They were staged for {handle.place}. The sink would now write to {now}.",
+        "Restore the topic or the connection and recover, or: onceonly resolve PIPELINE EPOCH "
+        f"--give-up {sink} --reason …. The rows are kept in {handle.folder}.",
+        "target-recreated",
+    )
+
+
+def _in_doubt_error(sink: str, parts: Sequence[Part]) -> InDoubt:
+    names = transaction_names(parts)
+    return InDoubt(
+        f"sink '{sink}': it is not known whether {count(len(parts), 'transaction')} of it committed.",
+        f"The marker of {names} no longer exists: the log was truncated or compacted, or the topic was recreated.",
+        "Look whether the rows are in the topic. If they are: onceonly resolve PIPELINE EPOCH "
+        f"--committed {sink} --reason …. If none is: the same with --aborted {sink}, which writes all of them again.",
+        code="evidence-lost",
+    )
+
+
+def _missing_spool_error(sink: str, handle: KafkaHandle, part: Part) -> CannotPublish:
+    return CannotPublish(
+        f"sink '{sink}': spooled rows no longer exist.",
+        f"{handle.folder}/{part.spool} with {count(part.rows, 'row')} is missing.",
+        f"Restore it and recover, or: onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …",
+        "spool-missing",
+    )

@@ -17,8 +17,8 @@ from onceonly.kafka.registry import protobuf
 from onceonly.sinks.kafka import spool
 from onceonly.sinks.kafka.registered_schemas import SchemaPart
 from onceonly.sinks.staging import row_text, row_types
-from onceonly.spark import arrow, file_formats
-from onceonly.spark.strict_reading import strict_reader
+from onceonly.spark import arrow, row_files
+from onceonly.spark.row_files import strict_reader
 
 RECORD_COLUMNS = {  # beside `value`
     "topic": pa.string(),
@@ -127,7 +127,7 @@ def frame(spooled: SpooledRows, format: str, schema: Schema, spark: Any, head: i
 def _spool_frame(spooled: SpooledRows, spark: Any) -> Any:
     from pyspark.sql import functions as F
 
-    files = [file_formats.folder_uri(f"{spooled.folder}/{file}") for file in spooled.files]
+    files = [row_files.folder_uri(f"{spooled.folder}/{file}") for file in spooled.files]
     rows = strict_reader(spark).parquet(*files) if files else spark.createDataFrame([], SPOOL_COLUMNS)
     return rows.select(
         "topic", "partition", F.make_valid_utf8(F.col("key").cast("string")).alias("key"),
@@ -140,9 +140,9 @@ def _from_json(rows: Any, kind: Any, head: int) -> Any:
     from pyspark.sql import functions as F
 
     field = {"name": VALUE, "type": kind, "nullable": True, "metadata": {}}
-    type = file_formats.on_spark({"type": "struct", "fields": [field]})[VALUE].dataType
+    type = row_files.on_spark({"type": "struct", "fields": [field]})[VALUE].dataType
     text = F.expr(f"CAST(substring({VALUE}, {head + 1}) AS STRING)")
-    return F.from_json(text, type, {"mode": "FAILFAST", **file_formats.MICROSECOND_FORMATS})
+    return F.from_json(text, type, {"mode": "FAILFAST", **row_files.MICROSECOND_FORMATS})
 
 
 def _from_protobuf(schema: SchemaPart, head: int) -> Any:
@@ -264,7 +264,7 @@ def _value_type(spooled: SpooledRows, format: str) -> Any:
         if field["name"] == VALUE:
             staged_type = field["type"]
     if format == "json" and staged_type:
-        return file_formats.in_json(staged_type)
+        return row_files.in_json(staged_type)
     return staged_type
 
 

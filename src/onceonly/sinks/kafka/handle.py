@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -258,3 +258,8 @@ def slot_of(id: str) -> int | None:
     """Return the slot of a pooled id; None for a unique one."""
     match = POOLED_ID.fullmatch(id)
     return int(match[1]) if match else None
+
+
+def transaction_names(parts: Sequence[Part]) -> str:
+    """Return the ids of the transactions that these parts have, for messages."""
+    return ", ".join(part.tx.id for part in parts if part.tx)

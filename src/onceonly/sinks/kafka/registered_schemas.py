@@ -14,12 +14,11 @@ from typing import Any
 import pyarrow as pa
 
 from onceonly.errors import InvalidPipeline, OnceonlyError
-from onceonly.kafka.registry import avro_schema, json_schema, protobuf
+from onceonly.kafka.registry import SCHEMA_TYPES, avro_schema, json_schema, make_head, protobuf
 from onceonly.kafka.registry.client import Registry, Schema
-from onceonly.kafka.registry.wire import SCHEMA_TYPES, make_head
 from onceonly.pipeline.sinks import KafkaSink
 from onceonly.spark import arrow
-from onceonly.spark.file_formats import MICROSECOND_FORMATS
+from onceonly.spark.row_files import MICROSECOND_FORMATS
 
 KEY, VALUE = "key", "value"
 Heads = Mapping[str, bytes]  # by topic

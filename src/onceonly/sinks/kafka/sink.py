@@ -34,14 +34,13 @@ from onceonly.checkpoint.transaction_names import list_transactions
 from onceonly.errors import NotCommitted, OnceonlyError, OutcomeUnknown
 from onceonly.kafka import client_settings
 from onceonly.kafka.connection import KafkaConnection
+from onceonly.kafka.registry import HEAD
 from onceonly.kafka.registry.client import Registry
-from onceonly.kafka.registry.wire import HEAD
 from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline.sinks import KafkaSink
 from onceonly.sinks.context import Context
 from onceonly.sinks.kafka import (
     check,
-    errors,
     gate_view,
     history,
     open_transactions,
@@ -122,7 +121,7 @@ class KafkaWriter(Sink, ProvesHistory, Inspectable, PoolsIds):
             if job.ids:  # failed and repeated task attempts have left others open
                 self._fence_open(transactions, txn, keep=set(txs_by_id))
             if self._place(transactions) != place:  # asked last: rows and ends are by name, and an id never comes back
-                raise errors.recreated_while_staging(self.name, place)
+                raise stage.recreated_topic_error(self.name, place)
             parts = [Part(receipt.spool, receipt.rows, txs_by_id.get(receipt.id or "")) for receipt in receipts]
             time_limit = {"opened_at": opened_at, "timeout": self.config.transaction_timeout} if txs_by_id else {}
             return {

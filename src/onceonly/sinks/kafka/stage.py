@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from onceonly import errors
-from onceonly.errors import InvalidPipeline, OnceonlyError
+from onceonly.errors import InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.kafka import client_settings
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import Transactions
@@ -26,7 +26,7 @@ from onceonly.sinks.kafka.limits import CheckedRows
 from onceonly.sinks.kafka.producer import Output, SendTarget
 from onceonly.sinks.kafka.registered_schemas import Heads, SchemaPart
 from onceonly.sinks.kafka.spool import SPOOL_SCHEMA, SpoolFile
-from onceonly.spark.file_formats import MICROSECOND_FORMATS
+from onceonly.spark.row_files import MICROSECOND_FORMATS
 from onceonly.spark.small_batch import collect_small_batch
 from onceonly.storage import logins
 
@@ -278,3 +278,12 @@ def _value(config: KafkaSink, rows: Any, schema: str | None) -> Any:
     if config.format == "json":
         value = F.to_json(value, {"ignoreNullFields": "false", **MICROSECOND_FORMATS})
     return value.cast("binary")
+
+
+def recreated_topic_error(sink: str, place: Mapping[str, Any]) -> NotCommitted:
+    return NotCommitted(
+        f"sink '{sink}': a topic was dropped or created again while rows were staged for it.",
+        f"The rows were written for {place}, which is not there any more.",
+        "Nothing of it is published. Retry, when nobody is changing the topics.",
+        "target-recreated",
+    )

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from onceonly.errors import InvalidPipeline
-from onceonly.spark.file_formats import Schema
+from onceonly.spark.row_files import Schema
 
 PLAIN: Mapping[str, pa.DataType] = {
     "binary": pa.binary(),

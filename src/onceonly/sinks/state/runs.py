@@ -18,8 +18,8 @@ from onceonly.checkpoint.transaction_names import list_transactions
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.sinks import StateSink
-from onceonly.spark import file_formats
-from onceonly.spark.strict_reading import require_rows, strict_reader
+from onceonly.spark import row_files
+from onceonly.spark.row_files import require_rows, strict_reader
 from onceonly.storage.folders import Folders
 from onceonly.storage.interface import MAX_PARALLEL_REQUESTS
 from onceonly.storage.local import LocalFiles
@@ -101,7 +101,7 @@ class RunFiles:
 
     def _read_run(self, spark: Any, run: Mapping[str, Any]) -> Any:
         folder = self._folders.path(run["folder"])
-        return strict_reader(spark).schema(self._run_schema).parquet(file_formats.folder_uri(folder))
+        return strict_reader(spark).schema(self._run_schema).parquet(row_files.folder_uri(folder))
 
     def _require_all_rows(self, frames: Sequence[Any], runs: Sequence[Mapping[str, Any]]) -> None:
         """Compare the rows of these runs with what was written. One job, which reads only the footers of the files."""
@@ -171,7 +171,7 @@ class RunFiles:
 
     def write(self, rows: Any, name: str) -> dict[str, Any]:
         folder = self._folders.path(name)
-        written = file_formats.write_files(rows, folder)
+        written = row_files.write_files(rows, folder)
         if local := local_path(folder):
             LocalFiles().make_durable(str(local))
         return {"folder": name, "rows": written, **describe_files(self._folders, name)}

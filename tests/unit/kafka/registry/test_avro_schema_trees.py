@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from onceonly.kafka.registry import avro_schema, avro_strict
+from onceonly.kafka.registry import avro_schema
 from onceonly.kafka.registry.avro_schema import Unfit, Unusable
+from onceonly.spark.avro import make_strict_schema
 
 
 def record(*fields: Any) -> Any:
@@ -97,7 +98,7 @@ def test_the_strict_schema_loses_nothing() -> None:
     tree = avro_schema.parse(
         json.dumps(record("boolean", "int", ["null", "boolean"], {"type": "map", "values": "int"}))
     )
-    found = json.loads(avro_strict.schema_of(tree, 32))
+    found = json.loads(make_strict_schema(tree, 32))
     value, end = (field["type"] for field in found["fields"])
     kinds = [field["type"] for field in value["fields"]]
     assert (kinds[0]["size"], kinds[1], kinds[2][1]["size"], end["size"]) == (1, "long", 1, 32)

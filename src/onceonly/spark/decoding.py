@@ -1,7 +1,7 @@
-"""Decoding of bytes that begin with the id of a registered schema (Confluent's wire format): a zero byte, then four of
-the id.
+"""Decoding of keys and values: JSON, and bytes that begin with the id of a registered schema.
 
-Each decoding says per row why it failed, in a column of its own. What follows from that is not decided here.
+Each decoding says per row why it failed, in a column of its own. What follows from that is not decided here. JSON and
+Protobuf are decoded in Python: on Spark's workers, or in this process where few records of JSON are read here.
 """
 
 from __future__ import annotations
@@ -11,19 +11,94 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from onceonly.kafka.registry.wire import HEAD, MAGIC, UNFRAMED, UNKNOWN, make_head
-from onceonly.spark import arrow
-from onceonly.spark import avro as exact_avro
+from onceonly import json_values
+from onceonly.json_values.reader import VALUE, WHY, ReadOne, nullable, plain_reader, read_all, reader
+from onceonly.kafka.registry import HEAD, MAGIC, UNFRAMED, UNKNOWN, make_head
+from onceonly.spark import arrow, avro
 
 MAX_IDS = 1_000  # in one checkpoint; more are bytes of something else
 UNREADABLE = "Its bytes do not match schema %s, or cannot become what the reader's schema asks for."
 UNFIT = "Its schema %s cannot become the reader's: %s."
 NO_VALUE = "It is not a value of schema %s: %s."
-Decode = Callable[[Column], Column]
+ColumnFunction = Callable[[Column], Column]
+
+cloudpickle.register_pickle_by_value(json_values)  # type: ignore[no-untyped-call]  # so that workers need not have this package
+
+
+# ---- JSON: Spark's own `from_json` alters what is not of the declared type
+
+
+@dataclass(frozen=True)
+class JsonDecoder:
+    """The decoder of a column of JSON.
+
+    Args:
+        type: of the rows, in the JSON form of Spark's types.
+        part: the column, 'key' or 'value'.
+        rules: where records begin with ids of a registry: what has to be followed, by id; see `framed_reader`. Workers
+            need this package then.
+    """
+
+    type: Any
+    part: str
+    rules: tuple[tuple[int, str | None], ...] | None = None
+
+    def decode(self, rows: DataFrame, why: str) -> DataFrame:
+        """Return `rows` with the binary column decoded, and a text `why` it could not be.
+
+        `why` is null where the column could be decoded, or is null.
+        """
+        if self.column not in rows.columns:  # a column of its own: used twice, and computed once
+            rows = rows.withColumn(self.column, self._make_udf()(F.col(self.part)))
+        decoded = F.col(self.column)
+        return rows.withColumns({self.part: decoded[VALUE], why: decoded[WHY]}).drop(self.column)
+
+    def decode_here(self, table: pa.Table) -> pa.Table:
+        """Return the records with a further column `column`, which `decode` then takes."""
+        make_reader = self._reader_factory()
+        decoded = read_all(make_reader(), table[self.part].to_pylist(), nullable(self.type))
+        return table.append_column(self.column, decoded)
+
+    @property
+    def column(self) -> str:
+        return f"_onceonly_json_{self.part}"
+
+    @property
+    def column_type(self) -> StructType:
+        value = StructType.fromJson(nullable(self.type))
+        return StructType().add(VALUE, value).add(WHY, "string")
+
+    def _reader_factory(self) -> Callable[[], ReadOne]:
+        """Return a function that is sent to workers, where it makes the reader of one value."""
+        type_, part, rules = self.type, self.part, self.rules  # so that the functions carry these, and not the decoder
+        if rules is None:
+            return lambda: reader(type_, part)
+
+        def make_reader() -> ReadOne:
+            from onceonly.kafka.registry.json_schema import framed_reader
+
+            return framed_reader(type_, part, dict(rules))
+
+        return make_reader
+
+    def _make_udf(self) -> Callable[..., Column]:
+        type_, make_reader = nullable(self.type), self._reader_factory()
+        if not arrow.is_available():
+            udf: Callable[..., Column] = F.udf(plain_reader(make_reader, type_), self.column_type, useArrow=False)
+            return udf
+
+        def read_batch(values: pa.Array) -> pa.Array:
+            return read_all(make_reader(), values.to_pylist(), type_)
+
+        return arrow.udf(read_batch, self.column_type)
+
+
+# ---- bytes that begin with the id of a registered schema: a zero byte, then four of the id
 
 
 @dataclass(frozen=True)
@@ -40,10 +115,10 @@ class Decoding:
     """
 
     ids: Collection[int]
-    take: Decode
-    value: Decode
+    take: ColumnFunction
+    value: ColumnFunction
     sound: Callable[[Column, Column], Column]
-    why: Decode | None = None
+    why: ColumnFunction | None = None
     unfit: Mapping[int, str] = field(default_factory=dict)
 
 
@@ -61,7 +136,7 @@ def select_id(rows: DataFrame, column: str, id: int) -> DataFrame:
     return rows.where(F.substring(F.col(column), 1, HEAD) == F.lit(make_head(id)))
 
 
-def decode(rows: DataFrame, column: str, decoding: Decoding, why: str) -> DataFrame:
+def decode_registered(rows: DataFrame, column: str, decoding: Decoding, why: str) -> DataFrame:
     """Return `rows` with the binary `column` decoded, and a text `why` it could not be.
 
     `why` is null where the column could be decoded, or is null.
@@ -112,10 +187,10 @@ def make_avro_decoding(writers: Mapping[int, str], reader: str, unfit: Mapping[i
 
     def take(bytes_: Column) -> Column:
         payload = _payload(bytes_)
-        typed = exact_avro.decode(payload, reader, reader)
+        typed = avro.decode(payload, reader, reader)
         value = F.when(F.lit(False), typed)  # for the type, should nothing name a schema
         for id, writer in writers.items():
-            value = value.when(_head(bytes_) == F.lit(make_head(id)), exact_avro.decode(payload, writer, reader))
+            value = value.when(_head(bytes_) == F.lit(make_head(id)), avro.decode(payload, writer, reader))
         return value
 
     return Decoding(writers, take, _value_field, _is_sound, _why_field, unfit)
@@ -134,7 +209,7 @@ def make_protobuf_decoding(
     """
     row_type = StructType().add("value", type_).add("why", "string")
 
-    def read_all(values: pa.Array) -> pa.Array:
+    def read_messages(values: pa.Array) -> pa.Array:
         from pyspark.sql.pandas.types import to_arrow_type
 
         from onceonly.kafka.registry import protobuf
@@ -142,7 +217,7 @@ def make_protobuf_decoding(
         read = protobuf.reader(files, message, allowed)
         return to_arrow_array(list(map(read, values.to_pylist())), to_arrow_type(row_type, timezone="UTC"))
 
-    take = arrow.udf(read_all, row_type)
+    take = arrow.udf(read_messages, row_type)
     return Decoding(allowed, take, _value_field, _is_sound, _why_field, unfit)
 
 
