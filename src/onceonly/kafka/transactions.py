@@ -43,11 +43,6 @@ class Described:
 class EndRefused(OutcomeUnknown):
     """The coordinator returned an error for EndTxn. No error code alone proves the outcome."""
 
-    @property
-    def kafka_error(self) -> str:
-        """Kafka's name of the error, such as INVALID_TXN_STATE."""
-        return self.why.split(":")[0]
-
 
 Start = tuple[PartitionLog, int]  # a log, and an offset above a transaction's rows and below its marker
 Starts = Mapping[Partition, int]  # such offsets, by partition
@@ -160,31 +155,6 @@ class Transactions(Cluster):
         """
         with suppress(EndRefused):
             self.end(id, producer_id, epoch, commit=False)
-
-    def read_marker_state(
-        self,
-        partition: Partition,
-        producer: Producer,
-        start: int,
-        topic_id: str | None = None,
-        has_one_transaction: bool = True,
-    ) -> MarkerState:
-        """Return how the producer's transaction ended in one partition, from the log alone: see `markers.read_state`.
-
-        The whole log is read from `start`, if necessary.
-
-        Args:
-            start: an offset above the transaction's rows and below its marker.
-            topic_id: return UNKNOWN if the topic of that name has another id; None: that of the present topic.
-            has_one_transaction: whether the producer never had another transaction.
-        """
-        if topic_id is None:
-            topic, _ = partition
-            topic_id = self.read_topic_ids([topic]).get(topic)
-        if topic_id is None:
-            return MarkerState.UNKNOWN  # there is no such topic
-        scan = MarkerScan(PartitionLog(*partition, topic_id), start, [producer[0]])
-        return markers.read_state(self._client, scan, producer, has_one_transaction)
 
     def read_marker_states(
         self, starts: Starts, producer: Producer, topic_ids: Mapping[str, str], has_one_transaction: bool
