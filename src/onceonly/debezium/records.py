@@ -16,10 +16,12 @@ import struct
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from decimal import Context, Decimal, InvalidOperation
 from functools import partial
 from typing import Any
+
+from onceonly.unix_time import MICROSECOND, UNIX_EPOCH
 
 OTHER_OPERATIONS = {
     "t": "it says that the table was emptied (TRUNCATE), which is not a change of single rows. "
@@ -65,7 +67,6 @@ PER_MICRO = {  # what a number counts, by Debezium's name of it
 PRECISE = "org.apache.kafka.connect.data.Decimal"
 DIGITS = Context(prec=80)
 FINER_THAN_MICROS = re.compile(r"[.,]\d{6}\d*[1-9]")
-UTC_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Kind = Mapping[str, Any]  # of a column in Debezium's schema; empty: there is none
 Convert = Callable[[Any, Kind], Any]
 
@@ -360,7 +361,7 @@ def _time(encoding: str | None, zoned: bool, value: Any, kind: Kind) -> int:
         raise Unreadable
     if not zoned and value.utcoffset():
         raise Unreadable
-    return (value.replace(tzinfo=value.tzinfo or UTC) - UTC_EPOCH) // timedelta(microseconds=1)
+    return (value.replace(tzinfo=value.tzinfo or UTC) - UNIX_EPOCH) // MICROSECOND
 
 
 def _micros(number: int, unit: str | None) -> int:

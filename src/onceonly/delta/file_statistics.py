@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from urllib.parse import unquote
 
@@ -21,13 +21,13 @@ from deltalake import ColumnProperties, DeltaTable, WriterProperties
 
 from onceonly.delta import table_snapshot
 from onceonly.delta.statistics import FLOATS, Field, is_bounded, is_struct, is_unbounded, to_json
+from onceonly.unix_time import MICROSECOND, NAIVE_UNIX_EPOCH
 
 PREFIX_LENGTH = 32  # characters of a text, as Spark cuts them
 LAST_CHARACTER = "\U0010ffff"  # above every character that may have been cut off
 BATCH_ROWS = 1 << 17  # of a file in memory at a time
 WITHOUT_STATISTICS = ColumnProperties(statistics_enabled="NONE")
 WITH_STATISTICS = ColumnProperties(statistics_enabled="CHUNK")
-NAIVE_EPOCH = datetime(1970, 1, 1)
 
 
 def writer_properties(fields: Sequence[Field]) -> WriterProperties:
@@ -188,10 +188,10 @@ def _log_value(kind: str, value: Any, is_high: bool) -> Any:
         return _shorten(value, is_high)
     try:
         if kind == "date":
-            return (NAIVE_EPOCH.date() + timedelta(days=value)).isoformat()
+            return (NAIVE_UNIX_EPOCH.date() + timedelta(days=value)).isoformat()
         if kind.startswith("timestamp"):
             zone = "" if kind.endswith("ntz") else "Z"
-            return (NAIVE_EPOCH + timedelta(microseconds=value)).isoformat(timespec="microseconds") + zone
+            return (NAIVE_UNIX_EPOCH + value * MICROSECOND).isoformat(timespec="microseconds") + zone
     except OverflowError:
         return None
     return value

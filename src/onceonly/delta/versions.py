@@ -22,9 +22,10 @@ from deltalake.exceptions import TableNotFoundError
 from onceonly.delta import table_files
 from onceonly.delta.log_files import LOG_FOLDER, DurableLog, entry_path, find_entry_version, parse_actions
 from onceonly.storage.paths import local_path
+from onceonly.unix_time import UNIX_EPOCH
 
 MAX_PARALLEL_REQUESTS = 16
-NO_DATE = datetime(1970, 1, 1, tzinfo=UTC)
+NO_DATE = UNIX_EPOCH
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,15 @@ import re
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from onceonly.unix_time import MICROSECOND, NAIVE_UNIX_EPOCH
 
 
 class Unjudgeable(Exception):
@@ -27,7 +29,6 @@ class WrongKind(Unjudgeable):
     """The expectation judges columns of other types."""
 
 
-UNZONED_EPOCH = datetime(1970, 1, 1)
 DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 TEXT_OF_SOME_LENGTH = re.compile(r"(var)?char\(\d+\)")
 
@@ -127,9 +128,9 @@ class Column:
             return str(value)
         try:
             if self.kind is Kind.DATE:
-                return date.fromordinal(value + UNZONED_EPOCH.toordinal()).isoformat()
+                return date.fromordinal(value + NAIVE_UNIX_EPOCH.toordinal()).isoformat()
             zone = "Z" if self.kind is Kind.TIMESTAMP else ""
-            return f"{(UNZONED_EPOCH + timedelta(microseconds=value)).isoformat()}{zone}"
+            return f"{(NAIVE_UNIX_EPOCH + value * MICROSECOND).isoformat()}{zone}"
         except (OverflowError, ValueError):  # before the year 1, or after 9999
             unit = "days" if self.kind is Kind.DATE else "µs"
             return f"{value} {unit} since 1970"
@@ -203,7 +204,7 @@ def _valid_text(values: pa.Array) -> pa.Array:
 
 def to_days(text: str) -> int:
     """Return the days since 1970 of a date in ISO form. Raises ValueError."""
-    return date.fromisoformat(text).toordinal() - UNZONED_EPOCH.toordinal()
+    return date.fromisoformat(text).toordinal() - NAIVE_UNIX_EPOCH.toordinal()
 
 
 def to_microseconds(text: str, has_zone: bool) -> int:
@@ -216,7 +217,7 @@ def to_microseconds(text: str, has_zone: bool) -> int:
     if time.tzinfo and not has_zone:
         raise ValueError("the column's times have no zone")
     moment = time.replace(tzinfo=time.tzinfo or UTC).astimezone(UTC).replace(tzinfo=None)
-    return (moment - UNZONED_EPOCH) // timedelta(microseconds=1)
+    return (moment - NAIVE_UNIX_EPOCH) // MICROSECOND
 
 
 Number = int | float | Decimal

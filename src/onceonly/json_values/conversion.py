@@ -16,6 +16,7 @@ from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperatio
 from typing import Any
 
 from onceonly.json_values.text import NotJson, parse_decimal, show_value
+from onceonly.unix_time import UNIX_EPOCH
 
 Convert = Callable[[Any], Any]
 INTEGERS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
@@ -28,7 +29,7 @@ TIME = re.compile(
     r"(Z|[+-](?:0[0-9]|1[0-9]|2[0-3])(?::?[0-5][0-9])?)?"
 )
 SECOND, DAY_MICROS = 1_000_000, 86_400_000_000  # in microseconds
-EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
+EPOCH_ORDINAL = UNIX_EPOCH.toordinal()
 MIN_MICROS, MAX_MICROS = (
     (1 - EPOCH_ORDINAL) * DAY_MICROS,
     (date.max.toordinal() + 1 - EPOCH_ORDINAL) * DAY_MICROS - 1,

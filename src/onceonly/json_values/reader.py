@@ -6,18 +6,18 @@ Sent to workers by value, which therefore need pyarrow and not this package.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC
 from typing import Any
 
 import pyarrow as pa
 
 from onceonly.json_values import conversion, text
+from onceonly.unix_time import MICROSECOND, NAIVE_UNIX_EPOCH
 
 Read = tuple[Any, str | None]  # the row, or why there is none; neither for a tombstone
 ReadOne = Callable[[bytes | None], Read]
 Check = Callable[[Any], str | None]  # of parsed values: which rule one breaks
 Step = Callable[[Any], Any]
-EPOCH = datetime(1970, 1, 1)
 NO_OBJECT = "It is not a JSON object."
 VALUE, WHY = "value", "why"
 
@@ -150,9 +150,9 @@ def plain_reader(make: Callable[[], ReadOne], type_: Any) -> Callable[[Any], Rea
 def _pickled_step(type_: Any) -> Step:
     """Return a step from what Arrow takes to what Spark's pickled rows take."""
     if type_ == "timestamp":
-        return lambda micros: (EPOCH + timedelta(microseconds=micros)).replace(tzinfo=UTC)
+        return lambda micros: (NAIVE_UNIX_EPOCH + micros * MICROSECOND).replace(tzinfo=UTC)
     if type_ == "timestamp_ntz":
-        return lambda micros: EPOCH + timedelta(microseconds=micros)
+        return lambda micros: NAIVE_UNIX_EPOCH + micros * MICROSECOND
     if not isinstance(type_, dict):
         return lambda value: value
     if type_["type"] == "struct":

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from time import monotonic
 from typing import Any
 
@@ -20,12 +20,12 @@ from onceonly.kafka import markers
 from onceonly.kafka.admin import BrokerClient, ResponseLost, check
 from onceonly.kafka.cluster import Cluster, to_topic_partitions
 from onceonly.kafka.markers import MarkerScan, MarkerState, Page, Partition, PartitionLog, Producer
+from onceonly.unix_time import MILLISECOND, UNIX_EPOCH
 
 __all__ = ["Described", "EndRefused", "MarkerState", "Partition", "Transactions"]
 
 FENCE_TIMEOUT_SECONDS = 30.0  # the abort markers of a large transaction have to be written first
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
-UNIX_EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True)
@@ -329,7 +329,7 @@ def _to_described(state: Any) -> Described:
     """Return a coordinator's description of a transaction as ours."""
     started_at = None
     if state.transaction_start_time_ms >= 0:
-        started_at = UNIX_EPOCH + timedelta(milliseconds=state.transaction_start_time_ms)
+        started_at = UNIX_EPOCH + state.transaction_start_time_ms * MILLISECOND
     partitions: set[Partition] = set()
     for topic in state.topics:
         partitions |= {(topic.topic, number) for number in topic.partitions}

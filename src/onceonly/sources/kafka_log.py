@@ -17,10 +17,10 @@ from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.topic import EARLIEST, LATEST, RecordSearch, SearchTooLong, TopicClient
 from onceonly.kafka.transaction_holders import Holder, find_holders
 from onceonly.kafka.transactions import OPEN_STATES, Transactions
+from onceonly.unix_time import MILLISECOND, UNIX_EPOCH
 
-EPOCH, MILLISECOND = datetime.fromtimestamp(0, UTC), timedelta(milliseconds=1)
 LAST_TIME = datetime.max.replace(tzinfo=UTC)
-LAST_MILLIS = (LAST_TIME - EPOCH) // MILLISECOND
+LAST_MILLIS = (LAST_TIME - UNIX_EPOCH) // MILLISECOND
 MAX_SEARCH_SECONDS = 600.0  # for a boundary behind records that are dated ahead: some 10^8 records
 MARKER_SECONDS = 1.0  # within which the markers of a transaction usually follow its end
 TRANSACTION_CLEANUP = timedelta(minutes=1)  # brokers look for transactions past their time-out every ten seconds
@@ -181,7 +181,7 @@ def _to_time(millis: int) -> datetime:
 
     A producer that counts in microseconds dates records after the last year that Python knows.
     """
-    return EPOCH + millis * MILLISECOND if millis <= LAST_MILLIS else LAST_TIME
+    return UNIX_EPOCH + millis * MILLISECOND if millis <= LAST_MILLIS else LAST_TIME
 
 
 def _ask_until_decided(ask: Callable[[], dict[int, FirstRecord]]) -> dict[int, FirstRecord]:
@@ -205,7 +205,7 @@ def _is_ahead(record: FirstRecord, latest: datetime) -> bool:
 
 def _millis(time: datetime) -> int:
     """Return the milliseconds since 1970, rounded up: Kafka's first millisecond at or after `time`."""
-    return max(0, -((EPOCH - time) // MILLISECOND))
+    return max(0, -((UNIX_EPOCH - time) // MILLISECOND))
 
 
 def find_open_transactions(kafka: KafkaConnection, log: TopicLog) -> list[OpenTransaction]:

@@ -22,9 +22,9 @@ from functools import reduce
 from typing import Any, Literal
 
 from onceonly.errors import InvalidPipeline
+from onceonly.unix_time import MICROSECOND, UNIX_EPOCH
 from onceonly.windows import state as window_state
 
-MICROSECOND = timedelta(microseconds=1)
 NOWHERE = "2262-01-01 00:00:00.000001"  # window_start of the state's row with the watermark; no window has it
 MERGE_FUNCTIONS = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
 
@@ -337,7 +337,7 @@ def _to_microseconds(watermark: datetime, before: int | None) -> int:
     Raises:
         InvalidPipeline: it would go back.
     """
-    microseconds = (watermark - datetime.fromtimestamp(0, UTC)) // MICROSECOND
+    microseconds = (watermark - UNIX_EPOCH) // MICROSECOND
     if before is not None and microseconds < before:
         was = datetime.fromtimestamp(before / 1e6, UTC)
         raise InvalidPipeline(

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from onceonly.errors import InvalidPipeline
+from onceonly.unix_time import MICROSECOND
 
 DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}  # of the integer types, each wider than the one before
 DEFINITION_KEY = "onceonly.windows"  # key in the metadata of the state's column 'watermark', which the state preserves
@@ -121,7 +122,7 @@ def read_latest_time(state: Any, ahead: timedelta) -> int | None:
     as_of: int | None = state.schema[WATERMARK].metadata.get(TIME_KEY)
     if as_of is None:
         return None
-    return as_of + ahead // timedelta(microseconds=1)
+    return as_of + ahead // MICROSECOND
 
 
 def make_note(rows_ahead: int, ahead: timedelta) -> dict[str, str]:

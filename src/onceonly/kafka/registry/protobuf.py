@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
@@ -27,7 +26,6 @@ WRAPPERS = {  # messages of one field, which stand for a value that may be null
 }
 COMMON = ("google/protobuf/", "google/type/", "confluent/")  # files that every registry knows
 SECONDS = (-62_135_596_800, 253_402_300_799)  # of Timestamps: 0001-01-01 to 9999-12-31, since 1970
-EPOCH, MICROSECOND = datetime.fromtimestamp(0, UTC), timedelta(microseconds=1)
 TYPES = {  # of descriptor.proto; enums and messages are not here
     1: "double", 2: "float", 3: "long", 4: "decimal(20,0)", 5: "integer", 6: "decimal(20,0)", 7: "long", 8: "boolean",
     9: "string", 12: "binary", 13: "long", 15: "integer", 16: "long", 17: "integer", 18: "long",

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from onceonly.kafka.registry import protobuf
+from onceonly.unix_time import MICROSECOND, UNIX_EPOCH
 
 Fill = Callable[[Any, Any], None]  # (message, value that is not null)
 WIDER_SPARK_TYPES = [
@@ -168,7 +169,7 @@ def _wrapper_filler(descriptor: Any) -> Fill:
 
 
 def _fill_timestamp(timestamp: Any, time: Any) -> None:
-    micros = (time - protobuf.EPOCH) // protobuf.MICROSECOND
+    micros = (time - UNIX_EPOCH) // MICROSECOND
     timestamp.SetInParent()
     timestamp.seconds, timestamp.nanos = micros // 1_000_000, micros % 1_000_000 * 1000
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from time import time
 
 import pyarrow as pa
@@ -16,6 +15,7 @@ import pyarrow.compute as pc
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline
 from onceonly.sinks.staging.row_text import is_valid
+from onceonly.unix_time import MILLISECOND, UNIX_EPOCH
 
 QUEUE = 64 << 20  # maximum bytes that wait to be sent: limits the memory, and the size of a row
 BATCH = 61  # bytes of a record batch before its records
@@ -349,6 +349,6 @@ def _sums(lists: pa.Array, numbers: pa.Array) -> pa.Array:
 
 def _date(millis: int) -> str:
     try:
-        return (datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=millis)).isoformat(timespec="milliseconds")
+        return (UNIX_EPOCH + millis * MILLISECOND).isoformat(timespec="milliseconds")
     except OverflowError:
         return f"{millis:,} ms from 1970"

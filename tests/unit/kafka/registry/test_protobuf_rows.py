@@ -13,6 +13,7 @@ from protos import field, file, message
 
 from onceonly.kafka.registry import protobuf, protobuf_writer
 from onceonly.kafka.registry.protobuf_writer import find_misfit
+from onceonly.unix_time import MICROSECOND, UNIX_EPOCH
 
 LINE = message("Line", field(1, "sku", "string"), field(2, "n", "int64", optional=True))
 STATE = EnumDescriptorProto(name="State", value=[{"name": "NEW", "number": 0}, {"name": "PAID", "number": 2}])
@@ -67,7 +68,7 @@ def written(row: dict[str, Any], made: Any = None) -> bytes:
 def test_what_is_written_is_read_back(row: dict[str, Any]) -> None:
     found = protobuf.reader(files(), "shop.Order", {1: (0,)})(b"\0\0\0\0\1\0" + written(row))
     at = row.get("at")
-    micros = at and (at - protobuf.EPOCH) // protobuf.MICROSECOND
+    micros = at and (at - UNIX_EPOCH) // MICROSECOND
     nothing = dict.fromkeys(("card", "cash", "discount"))
     assert found == {"value": {**nothing, **row, "big": int(row["big"]), "at": micros}, "why": None}
 
