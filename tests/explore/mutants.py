@@ -292,7 +292,7 @@ GUARDS = [
     Mutant(
         "what waits in the pool is ended",
         SWEEP,
-        "return waits and live.needs(holder.handles[sink], txn)",
+        "return waits and live.is_needed(holder.handles[sink], txn)",
         "return False",
         "pool-kept",
     ),

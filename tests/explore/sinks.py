@@ -15,12 +15,12 @@ from onceonly.checkpoint.sink import (
     Answer,
     History,
     PooledTransaction,
-    PoolsIds,
-    ProvesHistory,
     Publication,
     Receipts,
-    Replaceable,
+    ReplaceableRows,
     Sink,
+    TargetHistory,
+    TransactionalIdPool,
 )
 from onceonly.errors import (
     ActionNeeded,
@@ -139,7 +139,7 @@ class MemorySink(Sink):
         return StateBehind(f"sink '{self.name}': {last} and not {decision}.", "The state table went back.", self.exit)
 
 
-class Proven(MemorySink, ProvesHistory):
+class Proven(MemorySink, TargetHistory):
     """What those share whose targets show what has changed them, in order."""
 
     def compare(self, last: Publication) -> History:
@@ -188,7 +188,7 @@ class Proven(MemorySink, ProvesHistory):
             raise TargetWentBack(f"sink '{self.name}' refuses.", "The target shows what was accepted as lost.")
 
 
-class TakesBack(Replaceable):
+class TakesBack(ReplaceableRows):
     """What those share that take back what they have published."""
 
     def check_replace(self, old: Handle) -> None:
@@ -465,7 +465,7 @@ class StateSinkInMemory(Proven, TakesBack):
         return self._outcome(handle, already=True) if handle["txn"] in self.target.done else None
 
 
-class TopicSink(MemorySink, PoolsIds):
+class TopicSink(MemorySink, TransactionalIdPool):
     """As the Kafka sink: rows are spooled; a lost transaction is written again, and recorded before it ends."""
 
     target: targets.Topic
@@ -616,7 +616,7 @@ class TopicSink(MemorySink, PoolsIds):
         txs = self.target.txs
         return [(int(slot[5:]), id) for slot, id in sorted(self.target.slots.items()) if txs[id].stands == "open"]
 
-    def needs(self, handle: Handle, txn: PooledTransaction) -> bool:
+    def is_needed(self, handle: Handle, txn: PooledTransaction) -> bool:
         return handle["tx"] is None or handle["tx"] == txn.id
 
     def discard_pooled(self, txns: Sequence[PooledTransaction]) -> None:

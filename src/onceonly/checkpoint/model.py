@@ -162,7 +162,7 @@ class Outcome:
     """The result of publishing. `already`: it had been published before. `detail` is recorded with PUBLISHED.
 
     Args:
-        proof: by which the target can be recognised later (see `sink.ProvesHistory`): plain JSON, small, without
+        proof: by which the target can be recognised later (see `sink.TargetHistory`): plain JSON, small, without
             secrets. It holds "target": the place that was published to. Recorded with PUBLISHED and in the pipeline's
             head; empty: nothing is proven.
     """

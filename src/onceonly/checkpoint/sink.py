@@ -3,15 +3,15 @@
 A sink has a capability if it is a subclass of it: the coordinator checks with `isinstance`, and a missing method fails
 when the sink is created. Every method has to be idempotent, and safe if several processes call it at the same time.
 
-    Sink            two-phase output
-    KeepsNames      published output keeps the names of its transactions
-    Traced          its target shows the last decision
-    ProvesHistory   its target shows whether it still has what was published to it
-    Replaceable     published rows can be taken back
-    Versioned       its target has versions, by which other pipelines read it
-    Inspectable     a gate can read the staged rows
-    PoolsIds        uses a pool of transactional ids
-    KeepsState      what it publishes is read by the next checkpoint
+    Sink                 two-phase output: seven calls, and five more that most sinks leave as they are
+    DecisionTraces       its target shows the last decision
+    TargetHistory        its target shows whether it still has what was published to it
+    InspectableRows      a gate can read the staged rows
+    ReplaceableRows      published rows can be taken back
+    VersionedTarget      its target has versions, by which other pipelines read it
+    IncrementalSweep     looking for all leftovers takes long; a recovery asks for single ones
+    StateBackend         what it publishes is read by the next checkpoint
+    TransactionalIdPool  writes under a few transactional ids, which attempts lease
 """
 
 from __future__ import annotations
@@ -189,22 +189,22 @@ class Sink(ABC):
         raise no_doubt_error(self.name)
 
 
-class KeepsNames(ABC):
+class IncrementalSweep(ABC):
     """Published output keeps the names of its transactions, so `leftovers` takes longer with every checkpoint.
 
     A recovery therefore asks for single transactions by name, and for all leftovers once a day.
     """
 
     @abstractmethod
-    def holds(self, txn: Transaction) -> bool:
+    def is_leftover(self, txn: Transaction) -> bool:
         """Whether it is one of the `leftovers`, at a cost that does not grow with what is published."""
 
     @abstractmethod
-    def swept_ago(self, prefix: str) -> float | None:
+    def seconds_since_sweep(self, prefix: str) -> float | None:
         """Return the seconds since all leftovers with that prefix were processed; None: not known."""
 
     @abstractmethod
-    def note_swept(self, prefix: str) -> None:
+    def record_sweep(self, prefix: str) -> None:
         """Record that all leftovers with that prefix have been processed now."""
 
 
@@ -227,7 +227,7 @@ class Trace:
     epoch: int = field(default=0, compare=False)
 
 
-class Traced(ABC):
+class DecisionTraces(ABC):
     """Its target records decisions, so a state table that was restored from an older copy is detected."""
 
     @abstractmethod
@@ -263,7 +263,7 @@ class History:
     at_least: bool = False
 
 
-class ProvesHistory(ABC):
+class TargetHistory(ABC):
     """Its target shows whether it still has what was published to it. `commit` returns an `Outcome.proof`."""
 
     @abstractmethod
@@ -285,7 +285,7 @@ class ProvesHistory(ABC):
         """
 
 
-class Replaceable(ABC):
+class ReplaceableRows(ABC):
     """Published rows can be taken back, in the commit that publishes other rows."""
 
     @abstractmethod
@@ -322,7 +322,7 @@ class RowLocation:
     is_whole_version: bool = True
 
 
-class Versioned(ABC):
+class VersionedTarget(ABC):
     """Its target has versions, by which other pipelines read it."""
 
     @abstractmethod
@@ -334,7 +334,7 @@ class Versioned(ABC):
         """
 
 
-class Inspectable(ABC):
+class InspectableRows(ABC):
     """A gate can read exactly the rows that would be published. Its config sets `SinkConfig.inspectable`."""
 
     @abstractmethod
@@ -370,7 +370,7 @@ class PooledTransaction:
     producer: tuple[int, int]  # producer id and epoch
 
 
-class PoolsIds(ABC):
+class TransactionalIdPool(ABC):
     """Uses a pool of ids. Each attempt whose outcome is not recorded leases one slot."""
 
     @abstractmethod
@@ -378,7 +378,7 @@ class PoolsIds(ABC):
         """List the open transactions with ids from the pool, of any attempt."""
 
     @abstractmethod
-    def needs(self, handle: Handle, txn: PooledTransaction) -> bool:
+    def is_needed(self, handle: Handle, txn: PooledTransaction) -> bool:
         """Whether a handle that waits to be published contains `txn`, or may contain it later."""
 
     @abstractmethod
@@ -386,7 +386,7 @@ class PoolsIds(ABC):
         """Abort them if they are open, unless another producer uses the id by now."""
 
 
-class KeepsState(ABC):
+class StateBackend(ABC):
     """What it publishes is passed to the transform of the next checkpoint. Its config sets `keeps_state`."""
 
     @abstractmethod
@@ -396,22 +396,27 @@ class KeepsState(ABC):
 
 @dataclass(frozen=True)
 class Changes:
-    """The input of a `KeepsState`: the changes that the transform returned, and the handle of the state before them."""
+    """The rows that a `StateBackend` stages.
+
+    Args:
+        rows: the changes that the transform returned.
+        before: the handle of the state that they follow; None: there is none.
+    """
 
     rows: Any
     before: Handle | None
 
 
-def replaceable(sink: Sink) -> Replaceable:
-    """Return the sink as a Replaceable. Raises InvalidPipeline if it is not one."""
-    if not isinstance(sink, Replaceable):
+def require_replaceable(sink: Sink) -> ReplaceableRows:
+    """Return a sink whose published rows can be taken back. Raises InvalidPipeline if they cannot."""
+    if not isinstance(sink, ReplaceableRows):
         raise no_retraction_error(sink.name)
     return sink
 
 
-def inspectable(sink: Sink) -> Inspectable:
-    """Return the sink as an Inspectable. Raises InvalidPipeline if it is not one."""
-    if not isinstance(sink, Inspectable):
+def require_inspectable(sink: Sink) -> InspectableRows:
+    """Return a sink whose staged rows a gate can read. Raises InvalidPipeline if it cannot."""
+    if not isinstance(sink, InspectableRows):
         raise InvalidPipeline(
             f"sink '{sink.name}': a gate cannot read its rows.",
             todo="Remove it from the gate.",

@@ -12,7 +12,7 @@ from typing import Any
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Handle, Row, State
 from onceonly.checkpoint.offsets import Interval, has_data
-from onceonly.checkpoint.sink import replaceable
+from onceonly.checkpoint.sink import require_replaceable
 from onceonly.coordinator.messages import how_to_settle
 from onceonly.coordinator.ranges import Cut
 from onceonly.errors import Busy, InvalidPipeline
@@ -298,4 +298,4 @@ def _check_replaceable(pipeline: Pipeline, old: Checkpoint, shown: Mapping[str, 
             code="sink-removed",
         )
     for name, handle in shown.items():
-        replaceable(parts.sink(pipeline, name)).check_replace(handle)
+        require_replaceable(parts.sink(pipeline, name)).check_replace(handle)

@@ -16,7 +16,7 @@ from typing import Any
 from onceonly.checkpoint.interfaces import Parts, Source
 from onceonly.checkpoint.model import canonical
 from onceonly.checkpoint.offsets import Ranges
-from onceonly.checkpoint.sink import Sink, Trace, Traced
+from onceonly.checkpoint.sink import DecisionTraces, Sink, Trace
 from onceonly.errors import InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.row_format import Head
@@ -79,7 +79,7 @@ def _traces_of_sinks(parts: Parts, pipeline: Pipeline, sinks: Iterable[Sink] | N
     sinks = sinks or [parts.sink(pipeline, sink.name) for sink in pipeline.sinks]
     traces = []
     for sink in sinks:
-        if isinstance(sink, Traced):
+        if isinstance(sink, DecisionTraces):
             traces += sink.traces(pipeline.name)
     return traces
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Handle, Row, State, Transaction
 from onceonly.checkpoint.offsets import Offsets, TopicRange
-from onceonly.checkpoint.sink import replaceable
+from onceonly.checkpoint.sink import require_replaceable
 from onceonly.coordinator.manual import Action, Seen
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
@@ -105,7 +105,7 @@ def plan_retractions(view: View, epoch: int, parts: Parts, state_id: str) -> dic
             if checkpoint.is_shown_by(name):
                 old_handles.append(checkpoint.handles[name])
         txn = Transaction(state_id, view.pipeline, name, new_epoch, 0, uuid.uuid4().hex[:12])
-        live = replaceable(parts.sink(pipeline, name))
+        live = require_replaceable(parts.sink(pipeline, name))
         handles[name] = dict(live.retraction(txn, old_handles, target.handles.get(name)))
     return handles
 

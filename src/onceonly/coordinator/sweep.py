@@ -7,7 +7,7 @@ from typing import Any
 
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, State, Transaction, canonical
-from onceonly.checkpoint.sink import KeepsNames, PooledTransaction, PoolsIds, Sink
+from onceonly.checkpoint.sink import IncrementalSweep, PooledTransaction, Sink, TransactionalIdPool
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.table import StateTable
 from onceonly.statetable.view import View
@@ -61,26 +61,26 @@ def _sweep_sink(
         view = state.view(name)  # after the list: what was claimed since cannot be in it
         for txn in leftovers:
             yield from _settle(live, view, txn)
-    if recent_leftovers is None and isinstance(live, KeepsNames):
-        live.note_swept(prefix)  # only now: a sweep that dies before is repeated
+    if recent_leftovers is None and isinstance(live, IncrementalSweep):
+        live.record_sweep(prefix)  # only now: a sweep that dies before is repeated
 
 
 def _list_recent_leftovers(live: Sink, prefix: str, recent: list[Checkpoint] | None) -> list[Transaction] | None:
     """List the leftovers of recent checkpoints; None: all leftovers are to be looked for."""
-    if recent is None or not isinstance(live, KeepsNames) or not _is_swept(live, prefix):
+    if recent is None or not isinstance(live, IncrementalSweep) or not _is_swept(live, prefix):
         return None
     leftovers = []
     for checkpoint in recent:
         for attempt in checkpoint.claims:
             txn = checkpoint.transaction(live.name, attempt)
-            if live.holds(txn):
+            if live.is_leftover(txn):
                 leftovers.append(txn)
     return leftovers
 
 
-def _is_swept(live: KeepsNames, prefix: str) -> bool:
+def _is_swept(live: IncrementalSweep, prefix: str) -> bool:
     """Whether all leftovers of the sink were swept within a day. A clock that was set back does not put that off."""
-    seconds_ago = live.swept_ago(prefix)
+    seconds_ago = live.seconds_since_sweep(prefix)
     return seconds_ago is not None and 0 <= seconds_ago < SECONDS_PER_DAY
 
 
@@ -155,7 +155,7 @@ def discard_idle(
     Args:
         ended: attempts that the caller knows to be over, though the state table does not say it.
     """
-    if not isinstance(live, PoolsIds):
+    if not isinstance(live, TransactionalIdPool):
         return []
     open_transactions = live.list_pooled(f"{state.id}-{pipeline}-{live.name}")
     if not open_transactions:
@@ -167,7 +167,9 @@ def discard_idle(
     return idle
 
 
-def _is_needed(view: View, live: PoolsIds, sink: str, txn: PooledTransaction, ended: Collection[Attempt]) -> bool:
+def _is_needed(
+    view: View, live: TransactionalIdPool, sink: str, txn: PooledTransaction, ended: Collection[Attempt]
+) -> bool:
     """Whether a pooled transaction may still be published: by the attempt that leases its slot."""
     holder = _find_holder(view, txn.slot)
     if holder is None or (holder.epoch, holder.attempt) in ended:
@@ -175,7 +177,7 @@ def _is_needed(view: View, live: PoolsIds, sink: str, txn: PooledTransaction, en
     if holder.state is State.PLANNED:
         return True  # it is being staged
     waits = sink in holder.waiting and holder.state is not State.ABORTING
-    return waits and live.needs(holder.handles[sink], txn)
+    return waits and live.is_needed(holder.handles[sink], txn)
 
 
 def _find_holder(view: View, slot: int) -> Checkpoint | None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, State
-from onceonly.checkpoint.sink import Answer, History, ProvesHistory, Publication, Sink
+from onceonly.checkpoint.sink import Answer, History, Publication, Sink, TargetHistory
 from onceonly.coordinator import upstream
 from onceonly.coordinator.messages import name_checkpoints
 from onceonly.counts import count
@@ -43,7 +43,7 @@ class Comparison:
     pipeline: Pipeline
     view: View
     sink: str
-    live: ProvesHistory
+    live: TargetHistory
     last: Publication
     history: History
     shows_lost: bool = False
@@ -222,7 +222,7 @@ def last_publication(live: Sink, view: View) -> Publication | None:
         TargetWentBack: accepting its loss was interrupted; or it is there again after its loss was accepted.
     """
     publications = publications_of(view, live.name)
-    if not isinstance(live, ProvesHistory) or not publications:
+    if not isinstance(live, TargetHistory) or not publications:
         return None
     last: Publication | None = publications[0]
     if len(publications) > 1:
@@ -240,7 +240,7 @@ def last_publication(live: Sink, view: View) -> Publication | None:
     return _add_lost(view, live.name, last)
 
 
-def _find_in_target(live: ProvesHistory, publications: Iterable[Publication]) -> Publication | None:
+def _find_in_target(live: TargetHistory, publications: Iterable[Publication]) -> Publication | None:
     """Find the newest publication that was made to the target which the definition names now."""
     for publication in publications:
         if live.compare(publication).answer is not Answer.ELSEWHERE:
@@ -308,7 +308,7 @@ def _compare_with_target(parts: Parts, pipeline: Pipeline, view: View, sink: str
     """
     try:
         live = parts.sink(pipeline, sink)
-        if not isinstance(live, ProvesHistory):
+        if not isinstance(live, TargetHistory):
             return None
         for publication in publications_of(view, sink):
             history = live.compare(publication)

@@ -15,7 +15,7 @@ from datetime import datetime
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import WORDS, Interval
-from onceonly.checkpoint.sink import RowLocation, Versioned
+from onceonly.checkpoint.sink import RowLocation, VersionedTarget
 from onceonly.coordinator.messages import how_to_settle
 from onceonly.errors import Busy, InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline.definition import Pipeline
@@ -273,7 +273,7 @@ class _Upstream:
     def _locate_checkpoint(self, checkpoint: Checkpoint, sink: str) -> RowLocation:
         """Ask the sink where the rows of one checkpoint are."""
         writer = self._parts.sink(Pipeline.from_json(checkpoint.definition), sink)
-        if not isinstance(writer, Versioned):
+        if not isinstance(writer, VersionedTarget):
             raise InvalidPipeline(
                 f"{self._reader.name}: sink '{sink}' of '{self.name}' has no versions.",
                 todo="Remove it from after. Nothing was written.",

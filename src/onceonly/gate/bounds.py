@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, time
 from typing import Any
 
 from onceonly.checkpoint.model import Checkpoint
-from onceonly.checkpoint.sink import Sink, inspectable
+from onceonly.checkpoint.sink import Sink, require_inspectable
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.gate import Fresh, Gate
@@ -27,7 +27,7 @@ def check(gate: Gate, checkpoint: Checkpoint, sink: Sink) -> list[Check]:
         checks.append(make_critical_check(f"at most {count(max_rows, 'row')}", rows <= max_rows, f"{rows:,}"))
     fresh: Fresh | None = _option_of(gate.fresh, sink.name)
     if fresh and rows:
-        latest = find_newest(inspectable(sink).read_staged(handle), sink.name, fresh.column)
+        latest = find_newest(require_inspectable(sink).read_staged(handle), sink.name, fresh.column)
         checks.append(_check_freshness(fresh, checkpoint, latest))
     return checks
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from onceonly.checkpoint.interfaces import Findings, Inspector
 from onceonly.checkpoint.model import Checkpoint
-from onceonly.checkpoint.sink import Sink, inspectable
+from onceonly.checkpoint.sink import Sink, require_inspectable
 from onceonly.counts import count
 from onceonly.gate import bounds, docs, expectations, suites
 from onceonly.gate.columns import Column, by_name, columns_of_spark
@@ -47,7 +47,7 @@ class LiveInspector(Inspector):
         if self._gate.suites:
             suites.check_installed()
         for sink, suite in self._suites().items():
-            columns = inspectable(self._sink(sink)).columns()
+            columns = require_inspectable(self._sink(sink)).columns()
             if columns is not None:
                 suite.check_columns(sink, columns)
             suite.starts(self._types(sink))
@@ -63,8 +63,8 @@ class LiveInspector(Inspector):
         The fields of JSON for Kafka are columns of the gate, and no columns of the transform.
         """
         for sink, suite in self._suites().items():
-            columns, types = inspectable(self._sink(sink)).columns(), self._types(sink)
-            if columns is None and inspectable(self._sink(sink)).stages_columns_as_returned:
+            columns, types = require_inspectable(self._sink(sink)).columns(), self._types(sink)
+            if columns is None and require_inspectable(self._sink(sink)).stages_columns_as_returned:
                 columns = list(outputs[sink].columns)
                 types = by_name(columns_of_spark(json.loads(outputs[sink].schema.json())))
             if columns is not None:
@@ -73,7 +73,7 @@ class LiveInspector(Inspector):
 
     def _types(self, sink: str) -> dict[str, Column] | None:
         """Return the columns of a sink with their types, if both are known before rows are staged."""
-        types = inspectable(self._sink(sink)).types()
+        types = require_inspectable(self._sink(sink)).types()
         if not types:
             return None
         return by_name(columns_of_spark(types))
@@ -108,7 +108,7 @@ class LiveInspector(Inspector):
 
     def _subject(self, checkpoint: Checkpoint, name: str, suite: Suite) -> Subject:
         """Read the staged rows: in this process if they are few, and on Spark if they are many or only it can."""
-        handle, sink = checkpoint.handles[name], inspectable(self._sink(name))
+        handle, sink = checkpoint.handles[name], require_inspectable(self._sink(name))
         rows, limit = handle["rows"], self._gate.in_process_rows
         staged = sink.read_staged(handle) if rows <= limit else None
         if staged is None and not rows:

@@ -26,9 +26,9 @@ class SinkConfig(ABC):
 
     kind: ClassVar[str]  # the name under which it is registered (pipeline/registry.py)
     writer: ClassVar[str]  # "package.module:name", imported when needed, called with (config, sinks.context.Context)
-    keeps_state: ClassVar[bool] = False  # what it publishes is read by the next checkpoint; the writer is `KeepsState`
+    keeps_state: ClassVar[bool] = False  # the next checkpoint reads what it publishes; the writer is a `StateBackend`
     takes_records: ClassVar[bool] = False  # rows are records of Kafka, so dead letters say the rest in headers
-    inspectable: ClassVar[bool] = False  # a gate can read its staged rows; the writer is `Inspectable`
+    inspectable: ClassVar[bool] = False  # a gate can read its staged rows; the writer has `InspectableRows`
     unstored_defaults: ClassVar[Mapping[str, Any]] = {}  # fields that are stored only if they differ from these
 
     def __post_init__(self) -> None:
@@ -65,7 +65,7 @@ class SinkConfig(ABC):
     def slots(self) -> int | None:
         """Return the number of slots in its pool of ids; None if it has no pool.
 
-        With a pool, the writer is `PoolsIds`.
+        With a pool, the writer has a `TransactionalIdPool`.
         """
         return None
 

@@ -10,7 +10,7 @@ from typing import Any
 from onceonly.checkpoint.interfaces import Judges, PinsSchemas, ReadsSmallBatches, Source
 from onceonly.checkpoint.model import Checkpoint, Handle
 from onceonly.checkpoint.offsets import KAFKA, Ranges, has_data
-from onceonly.checkpoint.sink import Changes, KeepsState
+from onceonly.checkpoint.sink import Changes, StateBackend
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.stage import Produced, state_before
 from onceonly.errors import NotCommitted, OnceonlyError
@@ -136,7 +136,7 @@ class _OutputProducer:
             outputs = self._make_outputs(checkpoint, self._transform(batch))
         else:
             state_sink = self._services.sink(self._pipeline, state.name)
-            assert isinstance(state_sink, KeepsState)
+            assert isinstance(state_sink, StateBackend)
             state_rows = mark_time(state_sink.read(self._spark, self._previous_state), _time_of(checkpoint))
             outputs = self._make_outputs(checkpoint, self._transform(batch, state_rows))
             outputs = {**outputs, state.name: Changes(outputs[state.name], self._previous_state)}

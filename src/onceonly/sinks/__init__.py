@@ -3,16 +3,16 @@
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.sink import (
     Answer,
+    DecisionTraces,
     History,
-    Inspectable,
-    KeepsNames,
-    ProvesHistory,
+    IncrementalSweep,
+    InspectableRows,
     Publication,
     Receipts,
-    Replaceable,
+    ReplaceableRows,
     Sink,
+    TargetHistory,
     Trace,
-    Traced,
 )
 from onceonly.pipeline.sink_config import SinkConfig
 from onceonly.sinks.context import Context
@@ -20,18 +20,18 @@ from onceonly.sinks.context import Context
 __all__ = [
     "Answer",
     "Context",
+    "DecisionTraces",
     "Handle",
     "History",
-    "Inspectable",
-    "KeepsNames",
+    "IncrementalSweep",
+    "InspectableRows",
     "Outcome",
-    "ProvesHistory",
     "Publication",
     "Receipts",
-    "Replaceable",
+    "ReplaceableRows",
     "Sink",
     "SinkConfig",
+    "TargetHistory",
     "Trace",
-    "Traced",
     "Transaction",
 ]

@@ -29,7 +29,7 @@ from typing import Any
 import pytest
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
-from onceonly.checkpoint.sink import Inspectable, KeepsNames, Replaceable, Sink, Traced
+from onceonly.checkpoint.sink import DecisionTraces, IncrementalSweep, InspectableRows, ReplaceableRows, Sink
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, StateBehind
 from onceonly.testing.rehearsal_contract import RehearsalContract
 from onceonly.testing.targets import SINK, Break, Committer, Rows, Stage, Target
@@ -53,9 +53,9 @@ def numbers(rows: Any) -> list[int]:
 
 def list_leftovers(sink: Sink, *txns: Transaction) -> list[Transaction] | None:
     """Return those of which the sink says that something is left, one by one; None: it is never asked so."""
-    if not isinstance(sink, KeepsNames):
+    if not isinstance(sink, IncrementalSweep):
         return None
-    return [txn for txn in txns if sink.holds(txn)]
+    return [txn for txn in txns if sink.is_leftover(txn)]
 
 
 class SinkContract(RehearsalContract):
@@ -78,7 +78,7 @@ class SinkContract(RehearsalContract):
         self, target: Target, stage: Stage, session: Any, some: tuple[int, ...]
     ) -> None:
         handle, sink = stage(self.txn(), *some), target.sink()
-        if not isinstance(sink, Inspectable):
+        if not isinstance(sink, InspectableRows):
             pytest.skip("a gate cannot read it")
         rows = sink.read_staged(handle).read_all()
         if some:
@@ -92,7 +92,7 @@ class SinkContract(RehearsalContract):
     def test_what_is_revoked_can_still_be_looked_at(self, target: Target, stage: Stage) -> None:
         handle, sink = stage(self.txn(), 1, 2, 3), target.sink()
         sink.revoke(self.txn())
-        if isinstance(sink, Inspectable):
+        if isinstance(sink, InspectableRows):
             assert numbers(sink.read_staged(handle).read_all().to_pandas()) == [1, 2, 3]
         assert target.published() == []
         target.sink().discard(self.txn(), handle)
@@ -184,7 +184,7 @@ class SinkContract(RehearsalContract):
         self, target: Target, committer: Committer, stage: Stage
     ) -> None:
         sink = target.sink()
-        if not isinstance(sink, Traced):
+        if not isinstance(sink, DecisionTraces):
             pytest.skip("it shows no decisions: only commits detect a state table that is behind it")
         assert sink.traces("flights") == []
         for decision, epoch in ((3, 1), (4, 2)):
@@ -203,7 +203,7 @@ class SinkContract(RehearsalContract):
         self, target: Target, committer: Committer, stage: Stage
     ) -> None:
         old, sink = stage(self.txn(1), 1, 2), target.sink()
-        if not isinstance(sink, Replaceable):
+        if not isinstance(sink, ReplaceableRows):
             pytest.skip("its published rows cannot be taken back")
         committer.commit(old, 1)
         try:
@@ -220,7 +220,7 @@ class SinkContract(RehearsalContract):
         self, target: Target, committer: Committer, stage: Stage
     ) -> None:
         olds, sink = [stage(self.txn(1), 1), stage(self.txn(2), 2)], target.sink()
-        if not isinstance(sink, Replaceable):
+        if not isinstance(sink, ReplaceableRows):
             pytest.skip("its published rows cannot be taken back")
         for decision, old in enumerate(olds, 1):
             committer.commit(old, decision)

@@ -14,15 +14,15 @@ from typing import Any, Literal
 from onceonly.checkpoint.model import Handle, Outcome, Transaction, replaced_handles
 from onceonly.checkpoint.sink import (
     Answer,
+    DecisionTraces,
     History,
-    Inspectable,
-    ProvesHistory,
+    InspectableRows,
     Publication,
     Receipts,
-    Replaceable,
+    ReplaceableRows,
     Sink,
+    TargetHistory,
     Trace,
-    Traced,
 )
 from onceonly.checkpoint.transaction_names import list_transactions
 from onceonly.errors import (
@@ -50,7 +50,7 @@ Failure = Literal[
 ]
 
 
-class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable):
+class FakeSink(Sink, DecisionTraces, TargetHistory, ReplaceableRows, InspectableRows):
     """An output of JSON rows: one file per staged transaction, and one for all published rows."""
 
     def __init__(self, name: str, folder: Path) -> None:

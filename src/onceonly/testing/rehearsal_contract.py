@@ -17,7 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 
 from onceonly.checkpoint.model import Handle, Outcome
-from onceonly.checkpoint.sink import REFUSALS, Publication, Traced
+from onceonly.checkpoint.sink import REFUSALS, DecisionTraces, Publication
 from onceonly.errors import CannotPublish, StageAgain
 from onceonly.testing.targets import Break, Committer, ContractFixtures, Stage, Target
 
@@ -60,7 +60,7 @@ class RehearsalContract(ContractFixtures):
     def test_rehearsal_publishes_nothing(self, target: Target, committer: Committer, stage: Stage) -> None:
         last = self.publish_earlier(committer, stage)
         handle, sink = stage(self.txn(2), 1, 2, 3), target.sink()
-        traces = sink.traces("flights") if isinstance(sink, Traced) else None
+        traces = sink.traces("flights") if isinstance(sink, DecisionTraces) else None
         committer.rehearse(handle, 2, last)
         assert target.published() == [EARLIER]
         assert traces is None or target.sink().traces("flights") == traces  # type: ignore[attr-defined]

@@ -17,7 +17,7 @@ from integration.projects.project import Project, make_project, produce
 from person import seen
 
 from onceonly.checkpoint.model import Checkpoint
-from onceonly.checkpoint.sink import KeepsState
+from onceonly.checkpoint.sink import StateBackend
 from onceonly.cli import main
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
@@ -79,7 +79,7 @@ class Sums:
         latest = live_services.open_coordinator(self.project.parts).state.view("sums").latest
         assert latest is not None
         writer = self.project.parts.sink(Pipeline.from_json(latest.definition), "totals")
-        assert isinstance(writer, KeepsState)
+        assert isinstance(writer, StateBackend)
         state = writer.read(self.project.parts.spark(), latest.handles["totals"])
         return {row["part"]: row["total"] for row in state.collect()}
 

@@ -15,7 +15,7 @@ from unit.lightfiles import FileParts, LightFiles
 from unit.world import World
 
 from onceonly.checkpoint.model import State, Transaction
-from onceonly.checkpoint.sink import ProvesHistory
+from onceonly.checkpoint.sink import TargetHistory
 from onceonly.coordinator.accept_loss import Acceptance
 from onceonly.coordinator.target_history import last_publication
 from onceonly.errors import ActionNeeded, TargetWentBack
@@ -58,7 +58,7 @@ class Kind:
 
 
 KINDS = [Kind(FakeSink, FakeParts), Kind(LightFiles, FileParts), Kind(LightDelta, DeltaParts)]
-PROVING = [kind for kind in KINDS if issubclass(kind.sink, ProvesHistory)]
+PROVING = [kind for kind in KINDS if issubclass(kind.sink, TargetHistory)]
 
 
 class Lake(World):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from unit.world import World, minutes
 
-from onceonly.checkpoint.sink import PooledTransaction, PoolsIds
+from onceonly.checkpoint.sink import PooledTransaction, TransactionalIdPool
 from onceonly.coordinator import sweep
 from onceonly.errors import NotCommitted
 from onceonly.pipeline.sinks import KafkaSink
@@ -20,7 +20,7 @@ def world(tmp_path) -> World:
     return world
 
 
-class Brokers(PoolsIds):
+class Brokers(TransactionalIdPool):
     """Stands beside the fake sink: what is open under pooled ids, and which of it was ended."""
 
     name = "lake"
@@ -35,7 +35,7 @@ class Brokers(PoolsIds):
         self.meanwhile()
         return found
 
-    def needs(self, handle, txn: PooledTransaction) -> bool:
+    def is_needed(self, handle, txn: PooledTransaction) -> bool:
         return txn.producer[1] == 1  # a handle names producers of epoch 1
 
     def discard_pooled(self, txns: Sequence[PooledTransaction]) -> None:

@@ -191,11 +191,11 @@ def test_what_cannot_be_replaced_is_refused(world, changes, why):
 
 
 def test_a_sink_says_by_itself_that_it_cannot(tmp_path):
-    from onceonly.checkpoint.sink import replaceable
+    from onceonly.checkpoint.sink import require_replaceable
     from onceonly.kafka.connection import KafkaConnection
     from onceonly.sinks.kafka.sink import KafkaWriter
 
     config = KafkaSink(name="late", topic="late")
     writer = KafkaWriter(config, KafkaConnection.plaintext("127.0.0.1:1"), True, str(tmp_path), tmp_path)
     with raises(InvalidPipeline, "rows-not-retractable"):
-        replaceable(writer)
+        require_replaceable(writer)

@@ -13,15 +13,15 @@ from onceonly import CannotPublish, Fenced, InvalidPipeline, OutcomeUnknown
 from onceonly.errors import StageAgain, StateBehind
 from onceonly.sinks import (
     Context,
+    DecisionTraces,
     Handle,
-    Inspectable,
+    InspectableRows,
     Outcome,
     Publication,
     Receipts,
     Sink,
     SinkConfig,
     Trace,
-    Traced,
     Transaction,
 )
 
@@ -49,7 +49,7 @@ class SqliteSink(SinkConfig):
         return (f"sqlite://{self.path}/{self.table}",)
 
 
-class SqliteWriter(Sink, Traced, Inspectable):
+class SqliteWriter(Sink, DecisionTraces, InspectableRows):
     """In the same database: `staged`, a row per transaction, and `decided`, the last decision per app id."""
 
     def __init__(self, config: SqliteSink, context: Context) -> None:

@@ -11,7 +11,7 @@ from patience import PATIENCE
 
 from onceonly.checkpoint.model import Event, Row, fold
 from onceonly.checkpoint.offsets import Interval, TopicRange
-from onceonly.checkpoint.sink import Inspectable
+from onceonly.checkpoint.sink import InspectableRows
 from onceonly.errors import InvalidPipeline
 from onceonly.gate import docs, expectations, suites
 from onceonly.gate.expectations import Subject
@@ -26,7 +26,7 @@ NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 DAY = 86_400
 
 
-class Staged(Inspectable):
+class Staged(InspectableRows):
     """A sink of which only the staged rows are of interest."""
 
     name = "lake"

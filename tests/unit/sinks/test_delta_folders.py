@@ -111,13 +111,13 @@ def test_a_release_may_die_at_each_log_that_a_merge_has_left(
         try:
             lake.release(transaction(epoch))
         except OSError:
-            assert lake.holds(transaction(epoch))
+            assert lake.is_leftover(transaction(epoch))
             left[0] = 100
             lake.release(transaction(epoch))
         assert not list(
             folder.rglob(log_files.LOG_FOLDER) if not on_store else folder.rglob(f"{log_files.LOG_FOLDER}/*")
         )
-        assert not lake.holds(transaction(epoch))
+        assert not lake.is_leftover(transaction(epoch))
     assert left[0] > 0, "the last ones came to the end"
 
 

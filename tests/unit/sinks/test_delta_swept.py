@@ -162,14 +162,14 @@ def test_a_look_that_failed_is_repeated(world: World, monkeypatch: pytest.Monkey
 
 def test_the_mark_is_kept_on_an_object_store_too_and_never_makes_a_table(tmp_path: Path, monkeypatch: Any) -> None:
     lake = LightDelta(tmp_path / "lake")
-    lake.note_swept("s-p")
-    assert (lake.swept_ago("s-p"), Path(lake.uri).exists()) == (None, False)
+    lake.record_sweep("s-p")
+    assert (lake.seconds_since_sweep("s-p"), Path(lake.uri).exists()) == (None, False)
     lake.stage(Transaction("s", "p", "lake", 1, 1, "a"), [1])
     handler = table_files.DeltaStorageHandler
     monkeypatch.setattr(table_files, "open_folder", lambda uri: pafs.PyFileSystem(handler(uri)))
-    assert lake.swept_ago("s-p") is None
-    lake.note_swept("s-p")
-    ago = lake.swept_ago("s-p")
+    assert lake.seconds_since_sweep("s-p") is None
+    lake.record_sweep("s-p")
+    ago = lake.seconds_since_sweep("s-p")
     assert ago is not None and ago < sweep.SECONDS_PER_DAY
-    assert lake.swept_ago("s-other") is None
-    assert staged_folders.swept_ago(lake.uri, "s-p-other") is None
+    assert lake.seconds_since_sweep("s-other") is None
+    assert staged_folders.seconds_since_sweep(lake.uri, "s-p-other") is None

@@ -32,7 +32,7 @@ def check(config: DeltaSink, uri: str, old: Handle) -> None:
 
 
 def make_retraction(config: DeltaSink, uri: str, txn: Transaction, olds: Sequence[Handle]) -> Handle:
-    """Return a handle whose publication retracts the rows of others, see `Replaceable`."""
+    """Return a handle whose publication retracts the rows of others, see `ReplaceableRows`."""
     for old in olds:
         if "where" in old or changes.why_irreplaceable(config, old):
             raise no_retraction_error(config.name)  # what they have replaced no longer exists

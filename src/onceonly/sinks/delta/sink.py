@@ -21,18 +21,18 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction, replaced_handles
 from onceonly.checkpoint.sink import (
+    DecisionTraces,
     History,
-    Inspectable,
-    KeepsNames,
-    ProvesHistory,
+    IncrementalSweep,
+    InspectableRows,
     Publication,
     Receipts,
-    Replaceable,
+    ReplaceableRows,
     RowLocation,
     Sink,
+    TargetHistory,
     Trace,
-    Traced,
-    Versioned,
+    VersionedTarget,
 )
 from onceonly.delta import commits, log_summary, table_features, table_files, table_snapshot, txn_identifiers
 from onceonly.errors import CannotPublish, OutcomeUnknown, StageAgain, TargetWentBack
@@ -64,7 +64,9 @@ now = time.time  # it advances while the machine is suspended, unlike time.monot
 MAX_COMMIT_ATTEMPTS = 20  # commits that may lose to other writers of the target before an error is raised
 
 
-class DeltaWriter(Sink, KeepsNames, Traced, ProvesHistory, Replaceable, Versioned, Inspectable):
+class DeltaWriter(
+    Sink, IncrementalSweep, DecisionTraces, TargetHistory, ReplaceableRows, VersionedTarget, InspectableRows
+):
     """Writes to the table of a `DeltaSink`.
 
     Args:
@@ -380,14 +382,14 @@ class DeltaWriter(Sink, KeepsNames, Traced, ProvesHistory, Replaceable, Versione
         """List the transactions whose nested table is there, and of which the outcome is not recorded."""
         return staged_folders.list_unsettled(self.uri, prefix)
 
-    def holds(self, txn: Transaction) -> bool:
+    def is_leftover(self, txn: Transaction) -> bool:
         return staged_folders.is_unsettled(self.uri, txn_identifiers.STAGED_PREFIX + txn.name)
 
-    def swept_ago(self, prefix: str) -> float | None:
-        return staged_folders.swept_ago(self.uri, f"{prefix}-{self.name}")
+    def seconds_since_sweep(self, prefix: str) -> float | None:
+        return staged_folders.seconds_since_sweep(self.uri, f"{prefix}-{self.name}")
 
-    def note_swept(self, prefix: str) -> None:
-        staged_folders.note_swept(self.uri, f"{prefix}-{self.name}")
+    def record_sweep(self, prefix: str) -> None:
+        staged_folders.record_sweep(self.uri, f"{prefix}-{self.name}")
 
     def release(self, txn: Transaction) -> None:
         staged_folders.settle(self.uri, txn_identifiers.STAGED_PREFIX + txn.name)

@@ -114,8 +114,8 @@ def list_unsettled(uri: str, prefix: str) -> list[Transaction]:
     return transactions
 
 
-def swept_ago(uri: str, names: str) -> float | None:
-    """Return the seconds since `note_swept`; None: never, as far as is known.
+def seconds_since_sweep(uri: str, names: str) -> float | None:
+    """Return the seconds since `record_sweep`; None: never, as far as is known.
 
     They are by the clocks of the storage and of this machine.
     """
@@ -126,7 +126,7 @@ def swept_ago(uri: str, names: str) -> float | None:
     return age
 
 
-def note_swept(uri: str, names: str) -> None:
+def record_sweep(uri: str, names: str) -> None:
     """Record that all leftovers were looked for, just now."""
     files = table_files.open_folder(uri)
     if _exists(files, LOG_FOLDER):  # else there is no table yet

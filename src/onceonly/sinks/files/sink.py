@@ -14,17 +14,17 @@ from typing import Any
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.sink import (
+    DecisionTraces,
     History,
-    Inspectable,
-    ProvesHistory,
+    InspectableRows,
     Publication,
     Receipts,
-    Replaceable,
+    ReplaceableRows,
     RowLocation,
     Sink,
+    TargetHistory,
     Trace,
-    Traced,
-    Versioned,
+    VersionedTarget,
 )
 from onceonly.checkpoint.transaction_names import file_stem, list_transactions, manifest_path, stream_name
 from onceonly.counts import count
@@ -43,7 +43,7 @@ from onceonly.storage.own_paths import OwnPath
 GIVEN_UP = "given-up"  # the new name of `data` in a staged folder that must not be published any more
 
 
-class FileWriter(Sink, Traced, ProvesHistory, Replaceable, Versioned, Inspectable):
+class FileWriter(Sink, DecisionTraces, TargetHistory, ReplaceableRows, VersionedTarget, InspectableRows):
     """Writes to the target of a `FileSink`.
 
     Args:

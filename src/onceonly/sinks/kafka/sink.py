@@ -22,13 +22,13 @@ from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.sink import (
     Answer,
     History,
-    Inspectable,
+    InspectableRows,
     PooledTransaction,
-    PoolsIds,
-    ProvesHistory,
     Publication,
     Receipts,
     Sink,
+    TargetHistory,
+    TransactionalIdPool,
 )
 from onceonly.checkpoint.transaction_names import list_transactions
 from onceonly.errors import NotCommitted, OnceonlyError, OutcomeUnknown
@@ -62,7 +62,7 @@ from onceonly.storage.folders import Folders
 MAX_REFUSALS_SHOWN = 4  # partitions, in an error
 
 
-class KafkaWriter(Sink, ProvesHistory, Inspectable, PoolsIds):
+class KafkaWriter(Sink, TargetHistory, InspectableRows, TransactionalIdPool):
     """Writes to the topics of a `KafkaSink`.
 
     Args:
@@ -294,7 +294,7 @@ class KafkaWriter(Sink, ProvesHistory, Inspectable, PoolsIds):
                 pooled_transactions.append(PooledTransaction(pipeline, sink, slot, id, producer))
         return pooled_transactions
 
-    def needs(self, handle: Handle, txn: PooledTransaction) -> bool:
+    def is_needed(self, handle: Handle, txn: PooledTransaction) -> bool:
         for part in self._parse_handle(handle).parts:
             if part.tx is None or (part.tx.id, part.tx.producer) == (txn.id, txn.producer):
                 return True

@@ -12,21 +12,21 @@ from typing import Any
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.sink import (
+    DecisionTraces,
     History,
-    Inspectable,
-    KeepsNames,
-    KeepsState,
+    IncrementalSweep,
+    InspectableRows,
     PooledTransaction,
-    PoolsIds,
-    ProvesHistory,
     Publication,
     Receipts,
-    Replaceable,
+    ReplaceableRows,
     RowLocation,
     Sink,
+    StateBackend,
+    TargetHistory,
     Trace,
-    Traced,
-    Versioned,
+    TransactionalIdPool,
+    VersionedTarget,
 )
 from onceonly.sinks.staging.handles import check_handle, check_new_handle
 
@@ -111,28 +111,28 @@ class CheckedSink(HandleCheck, Sink):
         return self._sink.resolve_handle(handle, committed)
 
 
-class CheckedNames(HandleCheck, KeepsNames):
-    _sink: KeepsNames
+class CheckedSweep(HandleCheck, IncrementalSweep):
+    _sink: IncrementalSweep
 
-    def holds(self, txn: Transaction) -> bool:
-        return self._sink.holds(txn)
+    def is_leftover(self, txn: Transaction) -> bool:
+        return self._sink.is_leftover(txn)
 
-    def swept_ago(self, prefix: str) -> float | None:
-        return self._sink.swept_ago(prefix)
+    def seconds_since_sweep(self, prefix: str) -> float | None:
+        return self._sink.seconds_since_sweep(prefix)
 
-    def note_swept(self, prefix: str) -> None:
-        self._sink.note_swept(prefix)
+    def record_sweep(self, prefix: str) -> None:
+        self._sink.record_sweep(prefix)
 
 
-class CheckedTraced(HandleCheck, Traced):
-    _sink: Traced
+class CheckedTraces(HandleCheck, DecisionTraces):
+    _sink: DecisionTraces
 
     def traces(self, pipeline: str) -> list[Trace]:
         return self._sink.traces(pipeline)
 
 
-class CheckedHistory(HandleCheck, ProvesHistory):
-    _sink: ProvesHistory
+class CheckedHistory(HandleCheck, TargetHistory):
+    _sink: TargetHistory
 
     def compare(self, last: Publication) -> History:
         return self._sink.compare(last)
@@ -141,8 +141,8 @@ class CheckedHistory(HandleCheck, ProvesHistory):
         return self._sink.proof_now(last)
 
 
-class CheckedReplaceable(HandleCheck, Replaceable):
-    _sink: Replaceable
+class CheckedReplaceable(HandleCheck, ReplaceableRows):
+    _sink: ReplaceableRows
 
     def check_replace(self, old: Handle) -> None:
         self._check(old)
@@ -153,16 +153,16 @@ class CheckedReplaceable(HandleCheck, Replaceable):
         return self._sink.retraction(txn, olds, restored)
 
 
-class CheckedVersioned(HandleCheck, Versioned):
-    _sink: Versioned
+class CheckedVersioned(HandleCheck, VersionedTarget):
+    _sink: VersionedTarget
 
     def locate_rows(self, handle: Handle, decision: int) -> RowLocation:
         self._check(handle)
         return self._sink.locate_rows(handle, decision)
 
 
-class CheckedInspectable(HandleCheck, Inspectable):
-    _sink: Inspectable
+class CheckedInspectable(HandleCheck, InspectableRows):
+    _sink: InspectableRows
 
     def read_staged(self, handle: Handle) -> Any:
         self._check(handle)
@@ -183,22 +183,22 @@ class CheckedInspectable(HandleCheck, Inspectable):
         return self._sink.stages_columns_as_returned
 
 
-class CheckedPool(HandleCheck, PoolsIds):
-    _sink: PoolsIds
+class CheckedPool(HandleCheck, TransactionalIdPool):
+    _sink: TransactionalIdPool
 
     def list_pooled(self, prefix: str) -> list[PooledTransaction]:
         return self._sink.list_pooled(prefix)
 
-    def needs(self, handle: Handle, txn: PooledTransaction) -> bool:
+    def is_needed(self, handle: Handle, txn: PooledTransaction) -> bool:
         self._check(handle)
-        return self._sink.needs(handle, txn)
+        return self._sink.is_needed(handle, txn)
 
     def discard_pooled(self, txns: Sequence[PooledTransaction]) -> None:
         self._sink.discard_pooled(txns)
 
 
-class CheckedState(HandleCheck, KeepsState):
-    _sink: KeepsState
+class CheckedState(HandleCheck, StateBackend):
+    _sink: StateBackend
 
     def read(self, spark: Any, before: Handle | None) -> Any:
         self._check(before)
@@ -206,12 +206,12 @@ class CheckedState(HandleCheck, KeepsState):
 
 
 CHECKED_CAPABILITIES: Mapping[type, type[HandleCheck]] = {
-    KeepsNames: CheckedNames,
-    Traced: CheckedTraced,
-    ProvesHistory: CheckedHistory,
-    Replaceable: CheckedReplaceable,
-    Versioned: CheckedVersioned,
-    Inspectable: CheckedInspectable,
-    PoolsIds: CheckedPool,
-    KeepsState: CheckedState,
+    IncrementalSweep: CheckedSweep,
+    DecisionTraces: CheckedTraces,
+    TargetHistory: CheckedHistory,
+    ReplaceableRows: CheckedReplaceable,
+    VersionedTarget: CheckedVersioned,
+    InspectableRows: CheckedInspectable,
+    TransactionalIdPool: CheckedPool,
+    StateBackend: CheckedState,
 }

@@ -16,15 +16,15 @@ from typing import Any
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.sink import (
     Changes,
+    DecisionTraces,
     History,
-    KeepsState,
-    ProvesHistory,
     Publication,
     Receipts,
-    Replaceable,
+    ReplaceableRows,
     Sink,
+    StateBackend,
+    TargetHistory,
     Trace,
-    Traced,
     no_retraction_error,
 )
 from onceonly.checkpoint.transaction_names import list_transactions, parse_transaction
@@ -55,7 +55,7 @@ _HANDLE_CONSTANTS = {"kind": "state", "unit": "changed key", "target": "the pipe
 MAX_TRANSACTIONS_READ = 8  # published ones that are read for a trace
 
 
-class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
+class StateWriter(Sink, StateBackend, DecisionTraces, TargetHistory, ReplaceableRows):
     """Writes the state of a `StateSink`.
 
     Args:
