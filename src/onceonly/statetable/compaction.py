@@ -234,7 +234,9 @@ def merge_on_store(log: StoreLog) -> bool:
         old_rows = _read_rows(log, small_files)
         if old_rows is None or not _has_no_hole(_last_seq(table_files), rows):
             return False
-        obsolete = [file.path for file in small_files]
+        obsolete: list[str] = []
+        for file in small_files:
+            obsolete.append(file.path)
         for row in rows:
             obsolete.append(row_files.path_of(row.id))
         add = row_files.put(log.uri, [*old_rows, *rows], f"merged-{uuid.uuid4().hex}", changes=False)

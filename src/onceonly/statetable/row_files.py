@@ -31,7 +31,7 @@ def put(uri: str, rows: Sequence[Row], name: str, changes: bool = True) -> Actio
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    records = [row_format.record(row) for row in rows]
+    records = list(map(row_format.record, rows))
     out = pa.BufferOutputStream()
     is_single = len(rows) == 1  # then a dictionary and statistics in the file help nobody, and take time
     pq.write_table(row_format.to_arrow(records), out, use_dictionary=not is_single, write_statistics=not is_single)

@@ -84,7 +84,8 @@ class Bucket:
         pages = blobs.pages
         paths: list[str] = []
         while (page := self._ask(folder, lambda: next(pages, None))) is not None:
-            paths += [blob.name for blob in page]
+            for blob in page:
+                paths.append(blob.name)
         paths += blobs.prefixes  # complete only after the last page
         names = {path.removeprefix(prefix).rstrip("/") for path in paths}
         return sorted(names - {""})

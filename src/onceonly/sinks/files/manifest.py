@@ -173,9 +173,12 @@ def _describe_loss(file_system: FileSystem, target: str, last: Publication) -> H
         why = f"{target}/{path} has other content than decision {last.decision} has written"
     else:
         why = f"{target}/{path} does not exist, and decision {last.decision} has published it"
-    contents = _read_newest(file_system, target, path)
-    earlier = [content for content in contents if int(content.get("decision", 0)) < last.decision]
-    return History(Answer.WENT_BACK, why, max((int(content["decision"]) for content in earlier), default=0))
+    earlier_decision = 0
+    for content in _read_newest(file_system, target, path):
+        decision = int(content.get("decision", 0))
+        if decision < last.decision:
+            earlier_decision = max(earlier_decision, decision)
+    return History(Answer.WENT_BACK, why, earlier_decision)
 
 
 def proof_now(file_system: FileSystem, target: str, last: Publication) -> Publication | None:

@@ -33,7 +33,7 @@ from onceonly.sinks.context import Context
 from onceonly.sinks.files import errors, gate_view, manifest, moves, stage
 from onceonly.sinks.files import handle as filehandle
 from onceonly.sinks.files.errors import FileMissing, NameTaken
-from onceonly.sinks.files.handle import FileHandle, Published, staging_of
+from onceonly.sinks.files.handle import FileHandle, Published, StagedFile, staging_of
 from onceonly.sinks.files.manifest import Manifest
 from onceonly.sinks.staging import handles, history, row_types
 from onceonly.sinks.staging.handles import refuse_before_decision
@@ -79,7 +79,7 @@ class FileWriter(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Versioned
             "partition_by": list(self.config.partition_by),
             "rows": rows_staged,
             "bytes": sum(file.print.bytes for file in files),
-            "files": [file.to_json() for file in files],
+            "files": list(map(StagedFile.to_json, files)),
         }
 
     def rehearse(self, handle: Handle, decision: int, last: Publication | None = None) -> Handle:

@@ -220,8 +220,11 @@ def find_last_published(folders: Folders, last: Publication) -> Publication | No
 
 def list_published(folders: Folders, txns: Iterable[Transaction]) -> list[tuple[int, Transaction]]:
     """Select the transactions that are marked as published, with their decisions."""
-    marked = [txn for txn in txns if folders.has(f"{txn.name}/{DONE}")]
-    return [(_read_decision(folders, txn), txn) for txn in marked]
+    published = []
+    for txn in txns:
+        if folders.has(f"{txn.name}/{DONE}"):
+            published.append((_read_decision(folders, txn), txn))
+    return published
 
 
 def _list_newest_published(folders: Folders, prefix: str) -> list[tuple[int, Transaction]]:
