@@ -154,7 +154,7 @@ class WebhookNotifier(BaseNotifier):
         """
         import requests
 
-        from onceonly.runtime.cluster_api import leave_login_out
+        from onceonly.runtime.cluster import leave_login_out
 
         url = webhook_address(self.conn_id)
         try:

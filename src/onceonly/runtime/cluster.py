@@ -1,5 +1,6 @@
 """The interface of a cluster that runs drivers: submit one, find those of a step, look at one, end it, read its log.
 
+Beside it, what every cluster needs: whether spark-submit has started a driver, and one request to an HTTP API.
 What a driver was asked to do and whether it did is in the state table. What a cluster says of a driver is only a sign
 that it is time to look there.
 """
@@ -7,37 +8,16 @@ that it is time to look there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import requests
+from urllib3.exceptions import NewConnectionError
 
 from onceonly.errors import NotCommitted, OnceonlyError, OutcomeUnknown
-from onceonly.runtime.spark_connection import SparkConnection
-from onceonly.settings import Settings
+from onceonly.runtime.spark_submit import DriverJob, SparkSubmit
 
-
-@dataclass(frozen=True)
-class DriverJob:
-    """One step of a checkpoint, for a driver.
-
-    `tag` is the same whoever submits this step of this attempt, and `name` is of this submission alone.
-    """
-
-    step: str  # "stage" or "gate"
-    name: str
-    tag: str
-    arguments: Sequence[str]
-    spark: SparkConnection
-    settings: Settings
-    connections: Mapping[str, str] = field(default_factory=dict, repr=False)  # AIRFLOW_CONN_<ID>, AWS_…: secret
-
-    @property
-    def title(self) -> str:
-        """Return the application's name, for people; the name of the job can be read from it."""
-        return f"onceonly {self.name}"
-
-    @property
-    def nonce(self) -> str:
-        return self.name.rpartition("-")[2]
+ANSWER_TIMEOUT_SECONDS = 10.0  # of an HTTP API
 
 
 @dataclass(frozen=True)
@@ -59,27 +39,6 @@ class ApplicationStatus:
 GONE = ApplicationStatus("GONE", is_at_work=False)  # the cluster does not know it
 
 
-class Launcher(Protocol):
-    """Runs spark-submit for a cluster, as a child of this process."""
-
-    def run(
-        self,
-        job: DriverJob,
-        conf: Mapping[str, str],
-        program: str,
-        more: Sequence[str] = (),
-        inherited: Sequence[int] = (),
-    ) -> tuple[int, list[str]]:
-        """Run spark-submit until it ends, and return its exit code and last lines.
-
-        Args:
-            conf: settings, secret ones too, beside those of every session.
-            program: what the driver runs.
-            more: arguments of the program after those of the job.
-            inherited: file descriptors.
-        """
-
-
 class Cluster(Protocol):
     """A cluster, as `open_cluster` returns it for an address.
 
@@ -88,7 +47,7 @@ class Cluster(Protocol):
     Every call raises NotCommitted where the question was not sent, and OutcomeUnknown where no answer came.
     """
 
-    def submit(self, job: DriverJob, launcher: Launcher) -> str:
+    def submit(self, job: DriverJob, launcher: SparkSubmit) -> str:
         """Start a driver, and return its application's id."""
 
     def list_submitted(self, job: DriverJob) -> Sequence[str]:
@@ -147,3 +106,50 @@ def require_submitted(cluster: Cluster, job: DriverJob, code: int, lines: Sequen
         "Nothing of it is running.",
         code="submission-failed",
     )
+
+
+def send_request(
+    who: str, method: str, url: str, todo: str, body: Mapping[str, Any] | None = None, **options: Any
+) -> requests.Response:
+    """Return an answer, good or bad; from the address that is named: no redirect is followed.
+
+    Args:
+        who: is asked, for messages.
+        todo: what to do when nobody answers there.
+    Raises:
+        NotCommitted: there was no connection, so nothing was sent.
+        OutcomeUnknown: there is no answer: what was sent may have been done.
+    """
+    options = {"auth": leave_login_out, **options}
+    try:  # a connection of its own: none that has gone stale is used again
+        return requests.request(
+            method, url, json=body, timeout=ANSWER_TIMEOUT_SECONDS, allow_redirects=False, **options
+        )
+    except OSError as error:  # requests' own are among them; and a file of keys or authorities that is missing
+        if not _was_never_sent(error):
+            raise OutcomeUnknown(f"{who} did not answer {method} {url}.", f"{error!r}", code="no-answer") from error
+        raise NotCommitted(f"{who} does not answer at {url}.", f"{error}", todo, code="cluster-unreachable") from error
+
+
+def _was_never_sent(error: Exception) -> bool:
+    """Return whether no connection came about.
+
+    requests says `ConnectionError` of a connection that broke after the request was sent, too.
+    """
+    if not isinstance(error, requests.ConnectionError) or not error.args:
+        return False
+    return isinstance(getattr(error.args[0], "reason", None), NewConnectionError)
+
+
+def leave_login_out(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """Return the request unchanged: an `auth` by which no login out of a .netrc is sent."""
+    return request
+
+
+def parse_object(answer: requests.Response) -> dict[str, Any] | None:
+    """Return the JSON object that an answer holds, if it holds one."""
+    try:
+        content = answer.json()
+    except ValueError:
+        return None
+    return content if isinstance(content, dict) else None

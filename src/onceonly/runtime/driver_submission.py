@@ -22,11 +22,11 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.runtime import client_job, job_report
 from onceonly.runtime.child_process import MAX_ERROR_LINES, select_last_lines
 from onceonly.runtime.client_job import list_connections
-from onceonly.runtime.cluster import Cluster, DriverJob
+from onceonly.runtime.cluster import Cluster
 from onceonly.runtime.driver import Driver, open_cluster
 from onceonly.runtime.job_report import Received, Report
 from onceonly.runtime.spark_connection import SparkConnection
-from onceonly.runtime.spark_submit import SparkSubmit
+from onceonly.runtime.spark_submit import DriverJob, SparkSubmit
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
 from onceonly.storage import logins

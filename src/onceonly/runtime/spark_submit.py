@@ -8,17 +8,15 @@ from __future__ import annotations
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from onceonly import redaction
 from onceonly.runtime import child_process
 from onceonly.runtime.child_process import hidden_properties
-from onceonly.runtime.cluster import DriverJob
 from onceonly.runtime.jobs import program
 from onceonly.runtime.spark_connection import SparkConnection
 from onceonly.settings import Settings
 from onceonly.spark import jvm
-from onceonly.spark.conf import conf
 from onceonly.spark.conf import conf as session_conf
 from onceonly.spark.jvm import spark_home
 
@@ -33,7 +31,7 @@ def build_client_arguments(
     """Return the arguments for the program of `step` on that master; the driver is spark-submit's own process."""
     deploy_mode = {"spark.submit.deployMode": "client"}  # whatever a spark-defaults.conf says
     return build_arguments(
-        spark.master, conf(settings) | spark.conf | deploy_mode, str(program(step)), program_arguments
+        spark.master, session_conf(settings) | spark.conf | deploy_mode, str(program(step)), program_arguments
     )
 
 
@@ -45,9 +43,34 @@ def build_arguments(master: str, conf: Mapping[str, str], program: str, program_
     return [*composed, program, *program_arguments]
 
 
+@dataclass(frozen=True)
+class DriverJob:
+    """One step of a checkpoint, for a driver.
+
+    `tag` is the same whoever submits this step of this attempt, and `name` is of this submission alone.
+    """
+
+    step: str  # "stage" or "gate"
+    name: str
+    tag: str
+    arguments: Sequence[str]
+    spark: SparkConnection
+    settings: Settings
+    connections: Mapping[str, str] = field(default_factory=dict, repr=False)  # AIRFLOW_CONN_<ID>, AWS_…: secret
+
+    @property
+    def title(self) -> str:
+        """Return the application's name, for people; the name of the job can be read from it."""
+        return f"onceonly {self.name}"
+
+    @property
+    def nonce(self) -> str:
+        return self.name.rpartition("-")[2]
+
+
 @dataclass
 class SparkSubmit:
-    """The launcher of `Cluster.submit`: see there."""
+    """A run of spark-submit that hands a driver over to a cluster, as a child of this process."""
 
     child: subprocess.Popen[str] | None = None
     ended: bool = False
@@ -60,7 +83,14 @@ class SparkSubmit:
         more: Sequence[str] = (),
         inherited: Sequence[int] = (),
     ) -> tuple[int, list[str]]:
-        """Run spark-submit in cluster mode until it ends, and return its exit code and last lines."""
+        """Run spark-submit in cluster mode until it ends, and return its exit code and last lines.
+
+        Args:
+            conf: settings, secret ones too, beside those of every session.
+            program: what the driver runs.
+            more: arguments of the program after those of the job.
+            inherited: file descriptors.
+        """
         job_conf = {**session_conf(job.settings), **conf}
         job_conf |= {"spark.submit.deployMode": "cluster", "spark.app.name": job.title}
         arguments = build_arguments(job.spark.master, job_conf, program, [*job.arguments, *more])

@@ -11,8 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from onceonly.errors import NotCommitted, OutcomeUnknown
-from onceonly.runtime import cluster_api, spark_submit
-from onceonly.runtime.cluster import GONE, ApplicationStatus, DriverJob, Launcher, RunningApplication
+from onceonly.runtime.cluster import (
+    GONE,
+    ApplicationStatus,
+    RunningApplication,
+    parse_object,
+    send_request,
+)
+from onceonly.runtime.spark_submit import DriverJob, SparkSubmit, build_client_arguments
 
 ENDED_DRIVER_STATES = ("FINISHED", "FAILED", "KILLED", "ERROR")
 MASTER_REMEDY = (
@@ -27,7 +33,7 @@ class Standalone:
 
     rest: str
 
-    def submit(self, job: DriverJob, launcher: Launcher) -> str:
+    def submit(self, job: DriverJob, launcher: SparkSubmit) -> str:
         """Ask the master to start a driver, and return its submission id.
 
         Raises:
@@ -98,7 +104,7 @@ def _request(job: DriverJob) -> dict[str, Any]:
         "appArgs": [
             "--name",
             job.title,
-            *spark_submit.build_client_arguments(job.spark, job.settings, job.step, job.arguments),
+            *build_client_arguments(job.spark, job.settings, job.step, job.arguments),
         ],
         "appResource": "",
         "clientSparkVersion": "",
@@ -116,10 +122,10 @@ def _request(job: DriverJob) -> dict[str, Any]:
 def _ask(rest: str, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return an answer of the master, good or bad.
 
-    Raises as `cluster_api.send_request`, and OutcomeUnknown where no master answers.
+    Raises as `send_request`, and OutcomeUnknown where no master answers.
     """
-    response = cluster_api.send_request("Spark's master", method, f"{rest}/v1/submissions/{path}", MASTER_REMEDY, body)
-    answer = cluster_api.parse_object(response)
+    response = send_request("Spark's master", method, f"{rest}/v1/submissions/{path}", MASTER_REMEDY, body)
+    answer = parse_object(response)
     if answer is None:
         raise OutcomeUnknown(
             f"the server at {rest} is not a Spark master.", response.text[:200], code="cluster-refused"

@@ -18,10 +18,17 @@ from typing import Any
 import requests
 
 from onceonly.errors import NotCommitted, OnceonlyError, OutcomeUnknown
-from onceonly.runtime import cluster_api
 from onceonly.runtime.child_process import drop_java_frames, hidden_file
-from onceonly.runtime.cluster import GONE, ApplicationStatus, DriverJob, Launcher, RunningApplication, require_submitted
+from onceonly.runtime.cluster import (
+    GONE,
+    ApplicationStatus,
+    RunningApplication,
+    parse_object,
+    require_submitted,
+    send_request,
+)
 from onceonly.runtime.jobs import program
+from onceonly.runtime.spark_submit import DriverJob, SparkSubmit
 from onceonly.spark import stores
 
 RUNNING_STATES = ("ACCEPTED", "NEW", "NEW_SAVING", "RUNNING", "SUBMITTED")
@@ -41,7 +48,7 @@ class Yarn:
 
     managers: tuple[str, ...]
 
-    def submit(self, job: DriverJob, launcher: Launcher) -> str:
+    def submit(self, job: DriverJob, launcher: SparkSubmit) -> str:
         """Start a driver by spark-submit. An application that spark-submit does not vouch for is ended."""
         conf = _conf(job) | stores.find_s3_keys(job.connections)
         with _hidden_connections(job.connections) as (file, inherited):
@@ -72,9 +79,7 @@ class Yarn:
 
     def end(self, application: str) -> None:
         answer = self._ask("PUT", f"apps/{application}/state", {"state": "KILLED"})
-        is_ended = answer.status_code in (200, 202) and "state" in (
-            cluster_api.parse_object(answer) or {}
-        )  # 202: it will be
+        is_ended = answer.status_code in (200, 202) and "state" in (parse_object(answer) or {})  # 202: it will be
         if not is_ended and not _is_unknown_application(answer):
             raise NotCommitted(
                 f"YARN did not end {application}.",
@@ -102,7 +107,7 @@ class Yarn:
         answer = self._ask("GET", f"apps/{application}")
         if _is_unknown_application(answer):
             return {}
-        app = (cluster_api.parse_object(answer) or {}).get("app")
+        app = (parse_object(answer) or {}).get("app")
         if not isinstance(app, dict) or "state" not in app:
             raise NotCommitted(
                 f"YARN did not report the status of {application}.", _why(answer), code="cluster-refused"
@@ -111,7 +116,7 @@ class Yarn:
 
     def _applications(self, **which: str) -> list[dict[str, Any]]:
         answer = self._ask("GET", "apps", params=which)
-        content = cluster_api.parse_object(answer) or {}
+        content = parse_object(answer) or {}
         if answer.status_code != 200 or "apps" not in content:
             raise NotCommitted(
                 f"YARN did not list the applications with the tag of {which}.", _why(answer), code="cluster-refused"
@@ -128,7 +133,7 @@ class Yarn:
         for manager in self.managers:
             url = f"{manager}/ws/v1/cluster/{path}"
             try:
-                answer = cluster_api.send_request(
+                answer = send_request(
                     "YARN's ResourceManager", method, url, YARN_REMEDY, body, params=all_params, **_login()
                 )
             except OnceonlyError as error:
@@ -138,7 +143,7 @@ class Yarn:
                 raise _login_refused(manager)
             if answer.status_code == 307:  # a standby's
                 continue
-            if answer.status_code < 500 and cluster_api.parse_object(answer) is not None:
+            if answer.status_code < 500 and parse_object(answer) is not None:
                 return answer
             bad_answer = answer  # also of a standby that knows of no active one: 200, and no JSON
         if bad_answer is not None:
@@ -188,9 +193,7 @@ def _read_log(app: Mapping[str, Any]) -> list[str]:
         return []
     scheme = "https" if app["amContainerLogs"].startswith("https:") else "http"
     url = f"{scheme}://{node}/ws/v1/node/containers/{container[0]}/logs/stderr"
-    answer = cluster_api.send_request(
-        "YARN's NodeManager", "GET", url, "", params={"size": f"-{LOG_BYTES}"}, **_login()
-    )
+    answer = send_request("YARN's NodeManager", "GET", url, "", params={"size": f"-{LOG_BYTES}"}, **_login())
     if answer.status_code != 200:
         return []
     return [line for line in drop_java_frames(answer.text.splitlines()) if not FRAME_OF_LOG.match(line)]
@@ -198,7 +201,7 @@ def _read_log(app: Mapping[str, Any]) -> list[str]:
 
 def _is_unknown_application(answer: requests.Response) -> bool:
     """Return whether the ResourceManager has no such application. With any other 404, a web server has no such page."""
-    remote_error = (cluster_api.parse_object(answer) or {}).get("RemoteException")
+    remote_error = (parse_object(answer) or {}).get("RemoteException")
     if answer.status_code != 404 or not isinstance(remote_error, dict):
         return False
     return remote_error.get("exception") == "NotFoundException"
@@ -243,7 +246,7 @@ def _login_refused(manager: str) -> NotCommitted:
 
 def _why(answer: requests.Response) -> str:
     """Return the message of a bad answer, else the beginning of its text."""
-    remote_error = (cluster_api.parse_object(answer) or {}).get("RemoteException")
+    remote_error = (parse_object(answer) or {}).get("RemoteException")
     if isinstance(remote_error, dict) and "message" in remote_error:
         return str(remote_error["message"])
     return answer.text[:200]

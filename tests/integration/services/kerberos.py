@@ -14,7 +14,7 @@ from integration.services import yarn
 
 from onceonly.dev.services import machine
 from onceonly.dev.services.service import Service
-from onceonly.runtime import cluster_api
+from onceonly.runtime import cluster
 from onceonly.runtime.yarn import KERBEROS, _login
 
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
@@ -122,7 +122,7 @@ class ResourceManager(yarn.ResourceManager):
     def ask(self, path: str) -> dict[str, Any]:
         """As who has the ticket that the environment names."""
         answer = requests.get(f"{self.web}/ws/v1/{path}", timeout=5, **_login())
-        return cluster_api.parse_object(answer) or {}
+        return cluster.parse_object(answer) or {}
 
     def core(self) -> dict[str, str]:
         secret = self.folder / "signature"

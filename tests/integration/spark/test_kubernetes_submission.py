@@ -12,8 +12,9 @@ import pytest
 from unit.runtime.api_server import TOKEN, api_server
 
 from onceonly.runtime import driver, spark_submit
-from onceonly.runtime.cluster import DriverJob, RunningApplication
+from onceonly.runtime.cluster import RunningApplication
 from onceonly.runtime.spark_connection import parse_connection
+from onceonly.runtime.spark_submit import DriverJob
 from onceonly.settings import Settings
 
 pytestmark = [pytest.mark.integration, pytest.mark.heavy]

@@ -14,9 +14,10 @@ from onceonly.errors import NotCommitted
 from onceonly.kafka.airflow_connections import read_variable
 from onceonly.runtime import driver as drivers
 from onceonly.runtime import driver_submission, job_report
-from onceonly.runtime.cluster import GONE, ApplicationStatus, DriverJob, RunningApplication
+from onceonly.runtime.cluster import GONE, ApplicationStatus, RunningApplication
 from onceonly.runtime.driver import Driver
 from onceonly.runtime.spark_connection import SparkConnection
+from onceonly.runtime.spark_submit import DriverJob
 from onceonly.settings import Settings
 
 RUN = "airflow:flights:a run"

@@ -21,9 +21,10 @@ from codes import raises
 from unit.runtime.api_server import TOKEN, ApiServer, api_server
 
 from onceonly.errors import InvalidPipeline, NotCommitted, OnceonlyError
-from onceonly.runtime import child_process, driver, job_report, kubernetes, kubernetes_login, spark_submit
-from onceonly.runtime.cluster import GONE, ApplicationStatus, DriverJob, RunningApplication
+from onceonly.runtime import child_process, driver, job_report, kubernetes, spark_submit
+from onceonly.runtime.cluster import GONE, ApplicationStatus, RunningApplication
 from onceonly.runtime.spark_connection import SparkConnection, parse_connection
+from onceonly.runtime.spark_submit import DriverJob
 from onceonly.settings import Settings
 
 TAG = "onceonly-0123456789abcdef0123456789abcdef"
@@ -158,7 +159,7 @@ def test_another_web_server_does_not_say_how_a_pod_is(api: ApiServer, said: Any)
 
 def test_the_service_account_of_the_pod(api: ApiServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("KUBECONFIG")
-    monkeypatch.setattr(kubernetes_login, "SERVICE_ACCOUNT", tmp_path)
+    monkeypatch.setattr(kubernetes, "SERVICE_ACCOUNT", tmp_path)
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     (tmp_path / "ca.crt").write_text("")
     api.pod("one", "Running", {}, NAME)
@@ -182,7 +183,7 @@ def test_other_ways_to_a_token(api: ApiServer, monkeypatch: pytest.MonkeyPatch, 
 def test_a_command_that_makes_no_token_shows_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     script = "import sys; print('a-token'); sys.exit('expired')"
     log_in(monkeypatch, tmp_path, {"exec": {"command": sys.executable, "args": ["-c", script]}})
-    with raises(NotCommitted, "cluster-login-failed") as caught, kubernetes_login.log_in():
+    with raises(NotCommitted, "cluster-login-failed") as caught, kubernetes.log_in():
         pass
     assert "expired" in str(caught.value)
     assert "a-token" not in str(caught.value)
@@ -227,7 +228,7 @@ def test_a_login_that_cannot_be_read_says_nothing_about_the_driver(
 def test_a_kubeconfig_that_is_half_written_shows_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "half").write_text("users: [{name: u, user: {token: hush")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "half"))
-    with raises(NotCommitted, "cluster-login-failed") as caught, kubernetes_login.log_in():
+    with raises(NotCommitted, "cluster-login-failed") as caught, kubernetes.log_in():
         pass
     assert "hush" not in str(caught.value)
 
@@ -235,7 +236,7 @@ def test_a_kubeconfig_that_is_half_written_shows_nothing(monkeypatch: pytest.Mon
 def test_relative_paths_begin_at_the_folder_of_kubeconfig(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "t").write_text(TOKEN)
     log_in(monkeypatch, tmp_path, {"tokenFile": "t"}, **{"certificate-authority": "ca.crt"})
-    with kubernetes_login.log_in() as options:
+    with kubernetes.log_in() as options:
         assert options["verify"] == str(tmp_path / "ca.crt")
         assert options["headers"] == {"Authorization": f"Bearer {TOKEN}"}
 
@@ -244,7 +245,7 @@ def test_keys_that_kubeconfig_holds_are_files_for_one_question(monkeypatch: pyte
     held = {name: base64.b64encode(name.encode()).decode() for name in ("cert", "key", "authority")}
     user = {"client-certificate-data": held["cert"], "client-key-data": held["key"]}
     log_in(monkeypatch, tmp_path, user, **{"certificate-authority-data": held["authority"]})
-    with kubernetes_login.log_in() as options:
+    with kubernetes.log_in() as options:
         paths = [options["verify"], *options["cert"]]
         assert [Path(path).read_text() for path in paths] == ["authority", "cert", "key"]
         assert {stat.S_IMODE(os.stat(path).st_mode) for path in paths} == {0o600}
@@ -253,7 +254,7 @@ def test_keys_that_kubeconfig_holds_are_files_for_one_question(monkeypatch: pyte
 
 def test_without_a_login_the_reason_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    with raises(InvalidPipeline, "cluster-login-failed", match="KUBECONFIG"), kubernetes_login.log_in():
+    with raises(InvalidPipeline, "cluster-login-failed", match="KUBECONFIG"), kubernetes.log_in():
         pass
 
 

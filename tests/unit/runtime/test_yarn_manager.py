@@ -14,8 +14,9 @@ from codes import raises
 
 from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.runtime import driver, yarn
-from onceonly.runtime.cluster import GONE, ApplicationStatus, DriverJob, RunningApplication
+from onceonly.runtime.cluster import GONE, ApplicationStatus, RunningApplication
 from onceonly.runtime.spark_connection import SparkConnection, parse_connection
+from onceonly.runtime.spark_submit import DriverJob
 from onceonly.settings import Settings
 
 ONE = "application_1_0001"
