@@ -1,18 +1,23 @@
-"""What the operators share: the coordinator, the run's owner key, and how errors become task outcomes."""
+"""What the operators share: the coordinator, the run's owner key, links to pages, and how errors become task outcomes.
+
+An error is left for the abort task, which runs in another process.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, BaseOperatorLink
+from airflow.sdk._shared.secrets_masker import redact
 
-from onceonly.airflow import notices, runs
-from onceonly.airflow.links import CheckpointLink
-from onceonly.airflow.versions import AirflowFailException
+from onceonly import redaction
+from onceonly.airflow import runs
+from onceonly.airflow.versions import AirflowFailException, conf
 from onceonly.checkpoint.model import Checkpoint, Event, Row
 from onceonly.errors import InvalidPipeline
+from onceonly.views import queries
 
 if TYPE_CHECKING:
     from onceonly.airflow.lineage import Lineage
@@ -21,6 +26,53 @@ if TYPE_CHECKING:
 
 PLAN_TASK = "plan"
 OWNER = "onceonly_owner"  # key of an XCom of the plan task: the run's owner key, by which all its tasks go
+ERROR_KEY = "onceonly_error"  # key of an XCom: what a task of this run failed with, for the abort task
+MAX_ERROR_CHARACTERS = 1_000
+NO_ERROR = "it was marked failed or killed, or it timed out"
+UNKNOWN_ERROR = (
+    "an earlier task of the run failed in Airflow; which one is not known, because Airflow's API did not answer"
+)
+
+
+def checkpoint_page(pipeline: str, epoch: int | None = None) -> str:
+    """Return the address of a checkpoint's page, or of its pipeline's."""
+    page = f"{_read_base_url()}/onceonly/pipelines/{pipeline}"
+    return f"{page}/{epoch}" if epoch else page
+
+
+def docs_page(checkpoint: Checkpoint) -> str:
+    """Return the address of the page that serves its Data Docs; empty if there are none.
+
+    Docs that have a web address of their own are served there.
+    """
+    stored = str((checkpoint.verdict and checkpoint.verdict["docs"]) or "")
+    if not stored or stored.startswith(("https://", "http://")):
+        return stored
+    return f"{_read_base_url()}{queries.docs_page(checkpoint)}"
+
+
+def _read_base_url() -> str:
+    """Return the address of Airflow; empty where only its paths are known."""
+    return str(conf.get("api", "base_url", fallback="/")).rstrip("/")
+
+
+class CheckpointLink(BaseOperatorLink):
+    """The checkpoint's page, shown on the task once it has ended; without a checkpoint, the pipeline's."""
+
+    name = "Checkpoint"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        return checkpoint_page(getattr(operator.pipeline, "name", operator.pipeline), operator.linked_epoch)
+
+
+class DocsLink(BaseOperatorLink):
+    """The page of the Data Docs: what Great Expectations found in the rows that a gate has examined."""
+
+    name = "Data Docs"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        docs: str = operator.docs
+        return docs
 
 
 class OnceonlyOperator(BaseOperator):
@@ -164,7 +216,40 @@ def task_outcome(context: Any = None, final: tuple[type[Exception], ...] = (Inva
         yield
     except Exception as error:
         if context is not None:
-            notices.leave_error(context, error)
+            leave_error(context, error)
         if isinstance(error, final):
             raise AirflowFailException(str(error)) from error
         raise
+
+
+def leave_error(context: Any, error: BaseException) -> None:
+    """Leave an error for the abort task, which runs in another process.
+
+    The error itself matters more than whether this works.
+    Unlike a log, an XCom and the state table are not masked by Airflow: secrets that this task knows are cut out here.
+    """
+    what_and_why = "\n".join(str(error).split("\n")[:2])
+    with suppress(Exception):
+        text = redaction.hide_credentials(redact(what_and_why))
+        context["ti"].xcom_push(key=ERROR_KEY, value=text[:MAX_ERROR_CHARACTERS])
+
+
+def explain_abort(context: Any, task_ids: Sequence[str]) -> str:
+    """Say what the abort task records: which of these tasks failed, and with what error.
+
+    The abort itself does not depend on an answer from Airflow's API.
+    """
+    ti = context["ti"]
+    try:
+        states = ti.get_task_states(ti.dag_id, task_ids=sorted(task_ids), run_ids=[ti.run_id]).get(ti.run_id, {})
+        failures = [_describe_failure(ti, task_id) for task_id in sorted(states) if states[task_id] == "failed"]
+    except Exception:
+        return UNKNOWN_ERROR
+    return "; ".join(failures) or "an earlier task of the run failed in Airflow"
+
+
+def _describe_failure(ti: Any, task_id: str) -> str:
+    """Say in one line that a task has failed, and with the error that it left for the abort task."""
+    error = ti.xcom_pull(task_ids=task_id, key=ERROR_KEY)
+    reason = " ".join(str(error).split()) if error else NO_ERROR
+    return f"task '{task_id}' failed in Airflow: {reason}"

@@ -7,8 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onceonly.airflow import notices
-from onceonly.airflow.base import OnceonlyOperator, owner_of, task_outcome
-from onceonly.airflow.links import CheckpointLink, DocsLink, docs_page
+from onceonly.airflow.base import CheckpointLink, DocsLink, OnceonlyOperator, docs_page, owner_of, task_outcome
 from onceonly.airflow.notices import Notifier
 from onceonly.airflow.operators import SparkOperator
 from onceonly.airflow.versions import AirflowFailException

@@ -1,4 +1,4 @@
-"""Notices to people: why a run's checkpoint was aborted, that one is held, that an approval has ended.
+"""Notices to people: that a checkpoint is held, that an approval has ended, that a task has failed.
 
 `WebhookNotifier` needs no provider: it posts to the incoming webhook of a chat (Slack, Mattermost, Google Chat …).
 """
@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from airflow.sdk._shared.secrets_masker import redact
 from airflow.sdk.log import mask_secret
 
 from onceonly import redaction
-from onceonly.airflow.links import checkpoint_page
+from onceonly.airflow.base import MAX_ERROR_CHARACTERS, NO_ERROR, checkpoint_page
 from onceonly.checkpoint.model import Event
 from onceonly.errors import NotCommitted
 from onceonly.views import descriptions
@@ -23,45 +22,8 @@ from onceonly.views import descriptions
 if TYPE_CHECKING:
     from onceonly.checkpoint.model import Checkpoint, Row
 
-ERROR_KEY = "onceonly_error"  # key of an XCom: what a task of this run failed with, for the abort task
-UNKNOWN = "an earlier task of the run failed in Airflow; which one is not known, because Airflow's API did not answer"
 WEBHOOK_TIMEOUT_SECONDS = 10.0
-MAX_NOTICE_CHARACTERS = 1_000
-NO_ERROR = "it was marked failed or killed, or it timed out"
 Notifier = Callable[[Any], Any]  # an Airflow notifier, or any function of a task's context
-
-
-def leave_error(context: Any, error: BaseException) -> None:
-    """Leave an error for the abort task, which runs in another process.
-
-    The error itself matters more than whether this works.
-    Unlike a log, an XCom and the state table are not masked by Airflow: secrets that this task knows are cut out here.
-    """
-    what_and_why = "\n".join(str(error).split("\n")[:2])
-    with suppress(Exception):
-        text = redaction.hide_credentials(redact(what_and_why))
-        context["ti"].xcom_push(key=ERROR_KEY, value=text[:MAX_NOTICE_CHARACTERS])
-
-
-def explain_abort(context: Any, task_ids: Sequence[str]) -> str:
-    """Say what the abort task records: which of these tasks failed, and with what error.
-
-    The abort itself does not depend on an answer from Airflow's API.
-    """
-    ti = context["ti"]
-    try:
-        states = ti.get_task_states(ti.dag_id, task_ids=sorted(task_ids), run_ids=[ti.run_id]).get(ti.run_id, {})
-        failures = [_describe_failure(ti, task_id) for task_id in sorted(states) if states[task_id] == "failed"]
-    except Exception:
-        return UNKNOWN
-    return "; ".join(failures) or "an earlier task of the run failed in Airflow"
-
-
-def _describe_failure(ti: Any, task_id: str) -> str:
-    """Say in one line that a task has failed, and with the error that it left for the abort task."""
-    error = ti.xcom_pull(task_ids=task_id, key=ERROR_KEY)
-    reason = " ".join(str(error).split()) if error else NO_ERROR
-    return f"task '{task_id}' failed in Airflow: {reason}"
 
 
 def is_due(checkpoint: Checkpoint, row: Row) -> bool:
@@ -103,7 +65,7 @@ def write_message(context: Any) -> str:
         return "\n".join([notice["text"], *checks, notice["page"]])
     task, error = context.get("task"), context.get("exception") or context.get("reason") or NO_ERROR
     what = f"{context['ti'].dag_id}, run {context['ti'].run_id}: task '{context['ti'].task_id}' has failed."
-    why = redaction.hide_credentials(redact(str(error)))[:MAX_NOTICE_CHARACTERS]
+    why = redaction.hide_credentials(redact(str(error)))[:MAX_ERROR_CHARACTERS]
     lines = [what, why]
     pipeline = getattr(task, "pipeline", None)
     if pipeline:

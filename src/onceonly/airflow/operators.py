@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 from airflow.sdk import BaseOperatorLink
 
 from onceonly.airflow import notices
-from onceonly.airflow.base import OWNER, CheckpointOperator, OnceonlyOperator, make_owner, owner_of, task_outcome
-from onceonly.airflow.links import CheckpointLink
+from onceonly.airflow.base import (
+    OWNER,
+    CheckpointLink,
+    CheckpointOperator,
+    OnceonlyOperator,
+    explain_abort,
+    make_owner,
+    owner_of,
+    task_outcome,
+)
 from onceonly.airflow.notices import Notifier
 from onceonly.airflow.runs import check_single_dag, find_instance, make_alive_check
 from onceonly.airflow.versions import AirflowFailException, AirflowSkipException
@@ -249,7 +257,7 @@ class AbortOperator(CheckpointOperator):
         epoch = self.planned_epoch(context)
         if epoch is None:
             raise AirflowSkipException(f"{self.pipeline}: nothing was planned, so there is nothing to abort")
-        why = notices.explain_abort(context, sorted(self.upstream_task_ids))
+        why = explain_abort(context, sorted(self.upstream_task_ids))
         try:
             done = self.coordinator().abort(self.pipeline, epoch, why, owner_of(context))
         except Fenced as fenced:
@@ -363,10 +371,10 @@ class RecoverOperator(OnceonlyOperator):
 
     def _stop_orphaned_drivers(self, context: Any, coordinator: Coordinator) -> None:
         """Stop the drivers on clusters that no task waits for."""
-        from onceonly.airflow import orphaned_drivers
+        from onceonly.runtime import driver
 
         try:
-            for line in orphaned_drivers.stop_all(coordinator.state, make_alive_check(context), _cluster_of):
+            for line in driver.stop_orphaned_drivers(coordinator.state, make_alive_check(context), _cluster_of):
                 self.log.warning("%s", line)
         except Exception as error:
             self._keep_error(error)

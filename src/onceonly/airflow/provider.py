@@ -25,5 +25,5 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "triggers": [{"integration-name": PROVIDER_NAME, "python-modules": ["onceonly.airflow.triggers"]}],
-        "extra-links": ["onceonly.airflow.links.CheckpointLink", "onceonly.airflow.links.DocsLink"],
+        "extra-links": ["onceonly.airflow.base.CheckpointLink", "onceonly.airflow.base.DocsLink"],
     }

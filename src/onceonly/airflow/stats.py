@@ -12,11 +12,9 @@ the end of the name (onceonly.committed.flights).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING
 
 from onceonly.airflow.versions import conf, stats
@@ -26,7 +24,6 @@ from onceonly.views.metrics import Kind, Metric, Sample
 if TYPE_CHECKING:
     from onceonly.runtime.live_services import LiveServices
     from onceonly.statetable.table import StateTable
-    from onceonly.views.summary import Lag, Summary
 
 log = logging.getLogger(__name__)
 # What a task's own process records of a checkpoint. The stage task counts CLAIMED and STAGED: see `count_staged`.
@@ -44,10 +41,7 @@ COUNTERS = {
     Event.COMMITTED: "committed",
     Event.ABORTED: "aborted",
 }
-MAX_CONCURRENT_SOURCES = 4  # that are asked
-LAG_TIMEOUT_SECONDS = 20.0  # for their answers; each is asked again by the next run
-
-
+LAG_TIMEOUT_SECONDS = 20.0  # for the answers of all sources; each is asked again by the next run
 STATSD, OTEL, DATADOG, TAGGED = "statsd_on", "otel_on", "statsd_datadog_enabled", "statsd_influxdb_enabled"
 
 
@@ -99,31 +93,18 @@ def count_verdict(checkpoint: Checkpoint) -> None:
 
 def measure_pipelines(state: StateTable, services: LiveServices) -> None:
     """Set the gauges of all pipelines. Those whose sources do not answer in time have none of their lag."""
+    from onceonly.runtime import live_services
     from onceonly.views import metrics
     from onceonly.views.summary import read_summaries
 
     if not is_enabled():
         return
     by_name, damaged = read_summaries(state, state.pipelines())
-    lags, now = _measure_lags(services, by_name.values()), datetime.now(UTC)
+    lags = live_services.measure_lags(services, by_name.values(), LAG_TIMEOUT_SECONDS)
+    now = datetime.now(UTC)
     for sample in metrics.list_samples(by_name.values(), damaged, now, lags):
         if sample.metric.kind is not Kind.COUNTER:
             _send(stats().gauge, _gauge_name(sample.metric), _gauge_value(sample, now), sample.labels)
-
-
-def _measure_lags(services: LiveServices, summaries: Iterable[Summary]) -> dict[str, Lag]:
-    """Return by name the lags of those pipelines whose sources answer in time."""
-    from onceonly.runtime.lag import measure_lag
-
-    pool = ThreadPoolExecutor(MAX_CONCURRENT_SOURCES)
-    futures = {summary.name: pool.submit(partial(measure_lag, services, summary)) for summary in summaries}
-    wait(futures.values(), timeout=LAG_TIMEOUT_SECONDS)
-    pool.shutdown(wait=False, cancel_futures=True)
-    lags = {}
-    for name, future in futures.items():
-        if future.done() and not future.cancelled():
-            lags[name] = future.result()
-    return lags
 
 
 def _send_commit(checkpoint: Checkpoint) -> None:

@@ -1,6 +1,6 @@
 """Differences between the versions of Airflow: what 3.1 and 3.2 have in other places than 3.3, or not at all.
 
-No other module of this package knows of them (`runtime.airflow_release` says what users lose by them). Each name is
+No other module of this package knows of them (`cli.check` says what users lose by them). Each name is
 looked for when it is first asked for, as every process of Airflow loads the plugin.
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from onceonly.statetable.table import StateTable
 
 PROBLEM_EXIT_CODE = 5
+AIRFLOW_LIMITS = (  # before this release of Airflow; docs/versions.md
+    ((3, 2), "a second DAG with this pipeline's name is refused only while the first one has runs"),
+    ((3, 3), "a run that is deleted and created again under its id is not planned again"),
+)
 
 
 @click.command(short_help="Check a pipeline; writes nothing.")
@@ -59,12 +64,12 @@ def check(file: str, as_json: bool) -> None:
 
 def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
     """Check the pipeline, and return what was found, line by line; raises what is wrong."""
-    from onceonly.runtime import airflow_release, live_services
+    from onceonly.runtime import live_services
     from onceonly.spark import check as spark
 
     notes = [f"pipeline '{pipeline.name}' is sound, in {pipeline.mode} mode"]
     services = environment.open_services(settings)
-    notes += spark.notes(services.settings) + airflow_release.list_limits() + _check_stores(pipeline, services.settings)
+    notes += spark.notes(services.settings) + _list_airflow_limits() + _check_stores(pipeline, services.settings)
     for conn_id in sorted(pipeline.connections):
         notes.append(_check_connection(services, pipeline, conn_id))
     pipeline = live_services.locate_tables(pipeline, services)
@@ -82,6 +87,16 @@ def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
     notes.append(_describe_state(settings))
     notes += _check_targets(pipeline, services, settings)
     return notes
+
+
+def _list_airflow_limits() -> list[str]:
+    """Return what the installed Airflow cannot do; nothing where there is none. To import it would take seconds."""
+    try:
+        version = metadata.version("apache-airflow-core")
+    except metadata.PackageNotFoundError:
+        return []
+    release = tuple(int(part) for part in version.split(".")[:2])
+    return [f"with Airflow {version}, {limit}" for since, limit in AIRFLOW_LIMITS if release < since]
 
 
 def _configs_with_tables(pipeline: Pipeline) -> list[Any]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,10 +25,9 @@ from onceonly.views.summary import list_timeout_warnings
 
 if TYPE_CHECKING:
     from onceonly.statetable.table import StateTable
-    from onceonly.views.summary import Lag, Summary
+    from onceonly.views.summary import Lag
 
 MAX_CHECKPOINTS_SHOWN = 20  # by default
-MAX_CONCURRENT_SOURCES = 4  # that are asked for their lag
 STATUS_HELP = f"""What every pipeline has done last; of one PIPELINE, its recent checkpoints.
 
 \b
@@ -262,22 +259,15 @@ def metrics(lag: bool) -> None:
     from onceonly.views.metrics import format_for_prometheus, list_samples
     from onceonly.views.summary import read_summaries
 
-    state = queries.find_state_table(Settings.from_env())
+    settings = Settings.from_env()
+    state = queries.find_state_table(settings)
     if state is None:
         return
     summaries, damaged = read_summaries(state, state.pipelines())
-    lags: dict[str, Lag | None] = {}
+    lags: dict[str, Lag] = {}
     if lag:
-        lags = _read_lags(list(summaries.values()))
+        from onceonly.runtime import live_services
+
+        lags = live_services.measure_lags(live_services.LiveServices(settings), summaries.values())
     samples = list_samples(summaries.values(), damaged, datetime.now(UTC), lags)
     click.echo(format_for_prometheus(samples), nl=False)
-
-
-def _read_lags(pipelines: Sequence[Summary]) -> dict[str, Lag | None]:
-    """Ask the sources, several at once, and return the lag of each pipeline by name."""
-    from onceonly.runtime import live_services
-    from onceonly.runtime.lag import measure_lag
-
-    with ThreadPoolExecutor(MAX_CONCURRENT_SOURCES) as pool:
-        lags = pool.map(partial(measure_lag, live_services.LiveServices(Settings.from_env())), pipelines)
-        return {pipeline.name: lag for pipeline, lag in zip(pipelines, lags, strict=True)}

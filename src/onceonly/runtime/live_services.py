@@ -1,13 +1,19 @@
-"""Live services from plain definitions: readers, sinks and registries of a pipeline, and coordinators on them."""
+"""Live services from plain definitions: readers, sinks and registries of a pipeline, and coordinators on them.
+
+They are asked two things without a coordinator: whether a pipeline can run, and how far it is behind its sources.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from onceonly.checkpoint.interfaces import Source
 from onceonly.checkpoint.model import Checkpoint, Row
+from onceonly.checkpoint.offsets import KAFKA, TopicLog, range_of, same_topic
 from onceonly.checkpoint.sink import Sink
 from onceonly.checkpoint.sources import Sources
 from onceonly.coordinator.coordinator import Coordinator
@@ -28,8 +34,10 @@ from onceonly.sources.kafka import KafkaReader
 from onceonly.spark import catalog
 from onceonly.statetable import location
 from onceonly.statetable.table import Notify, StateTable
+from onceonly.views.summary import Lag, Summary, data_end
 
 MAX_TOPICS_IN_NOTE = 10  # of a pattern
+MAX_CONCURRENT_SOURCES = 4  # that are asked for their lag
 
 
 @dataclass
@@ -175,3 +183,52 @@ def _describe_matches(source: SourceConfig, topics: list[str]) -> str:
     matches = [topic for topic in topics if source.reads(topic)]
     ellipsis = ", …" if len(matches) > MAX_TOPICS_IN_NOTE else ""
     return f"{count(len(matches), 'topic')}: {', '.join(matches[:MAX_TOPICS_IN_NOTE])}{ellipsis}"
+
+
+def measure_lags(
+    services: LiveServices, summaries: Iterable[Summary], timeout_seconds: float | None = None
+) -> dict[str, Lag]:
+    """Return by name the lags of those pipelines whose sources answer in time; without a time-out, of all."""
+    pool = ThreadPoolExecutor(MAX_CONCURRENT_SOURCES)
+    futures = {summary.name: pool.submit(partial(measure_lag, services, summary)) for summary in summaries}
+    wait(futures.values(), timeout=timeout_seconds)
+    pool.shutdown(wait=False, cancel_futures=True)
+    lags = {}
+    for name, future in futures.items():
+        if future.done() and not future.cancelled():
+            lags[name] = future.result()
+    return lags
+
+
+def measure_lag(services: LiveServices, summary: Summary) -> Lag:
+    """Return how far a pipeline is behind. Asks the sources once; whatever they fail with is the answer."""
+    try:
+        sources = services.sources(Pipeline.from_json(summary.latest.definition))
+        logs = [source.log() for source in sources.values()]
+        readable, hidden = _count_uncovered([log for log in logs if log.kind == KAFKA], summary)
+        versions = sum(_count_uncovered([log for log in logs if log.kind != KAFKA], summary))
+    except Exception as error:
+        return Lag(error=str(error))
+    times = [gap.start for gap in summary.gaps[:1]]
+    if summary.committed:
+        times.append(data_end(summary.committed))
+    since = min(times, default=None)
+    return Lag(readable + hidden, since, summary.gaps, versions=versions, blocked_records=hidden)
+
+
+def _count_uncovered(logs: Iterable[TopicLog], summary: Summary) -> tuple[int, int]:
+    """Count the offsets that no committed checkpoint covers: what can be read, and what open transactions hide."""
+    readable = hidden = 0
+    for log in logs:
+        ends: Mapping[int, int] = {}
+        covered = None
+        if summary.committed:
+            covered = range_of(summary.committed.ranges, log.topic)
+        if covered:
+            same_topic(covered.topic_id, log, "the last committed checkpoint")
+            ends = covered.ends
+        for partition, (start, stable) in log.partitions.items():
+            next_offset = max(start, ends.get(partition, 0))
+            readable += max(0, stable - next_offset)
+        hidden += sum(log.hidden_offsets.values())
+    return readable, hidden

@@ -81,6 +81,6 @@ def test_airflow_knows_it_as_a_provider(tmp_path: Path) -> None:
     """It has validated the description by its schema; loading plugin and description imports no operator."""
     found = look(tmp_path, True, tmp_path / "none")
     assert (found["provider"]["name"], found["provider"]["description"]) == ("Onceonly", "tried")
-    assert found["links"] == ["onceonly.airflow.links.CheckpointLink", "onceonly.airflow.links.DocsLink"]
+    assert found["links"] == ["onceonly.airflow.base.CheckpointLink", "onceonly.airflow.base.DocsLink"]
     assert found["triggers"] == ["onceonly.airflow.triggers"]
     assert found["others"] == []

@@ -174,12 +174,12 @@ def test_doubt_fails_the_task_with_the_command_to_give(
 def test_every_error_is_logged_and_the_first_one_fails_the_task(
     world: World, recovery: Recovery, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from onceonly.airflow import orphaned_drivers
+    from onceonly.runtime import driver
 
     def broken(*_: Any) -> Any:
         raise OSError("the folder of jobs is gone")
 
-    monkeypatch.setattr(orphaned_drivers, "stop_all", broken)
+    monkeypatch.setattr(driver, "stop_orphaned_drivers", broken)
     staged(world)
     world.lake.fail("commit", "doubt")
     with pytest.raises(InDoubt):

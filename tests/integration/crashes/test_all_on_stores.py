@@ -22,7 +22,7 @@ from integration.services.store_server import StoreServer
 from integration.services.stores import SERVERS
 from patience import PATIENCE
 
-from onceonly.airflow.ui.data_docs import serve
+from onceonly.airflow.ui.pages import serve_docs
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
 from onceonly.storage import manifests
@@ -114,7 +114,7 @@ def test_all_of_it_is_on_a_store_and_arrives_once_wherever_it_dies(project: Proj
     assert totals(shown, latest.handles["totals"]["runs"]) == Counter(str(number % 4) for number in numbers)
     left = [key for key in shown.keys("lake/spool/") if key.strip("/") != "lake/spool"]  # the folder itself is marked
     assert left == [], "no spool is left"
-    page = serve(latest.verdict, "all_on_store", latest.epoch, latest.attempt, "numbers.html")
+    page = serve_docs(latest.verdict, "all_on_store", latest.epoch, latest.attempt, "numbers.html")
     assert b"numbers" in bytes(page.body)
     on_disk = StateTable(str(project.folder / "home" / "state"))  # that every project of the tests has
     assert on_disk.pipelines() == [], "nothing is kept on the disk"

@@ -20,7 +20,7 @@ from integration.projects.project import Project, make_project, produce
 from integration.services.standalone import ROOT
 from patience import PATIENCE
 
-from onceonly.airflow import connections, orphaned_drivers, triggers
+from onceonly.airflow import connections, triggers
 from onceonly.airflow.triggers import DriverTrigger
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.coordinator.coordinator import Coordinator
@@ -30,7 +30,7 @@ from onceonly.errors import NotCommitted
 from onceonly.kafka import airflow_connections
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import job_report, live_services, owners
-from onceonly.runtime.driver import Driver
+from onceonly.runtime.driver import Driver, stop_orphaned_drivers
 from onceonly.runtime.driver_submission import Work
 from onceonly.runtime.job_report import JOBS_FOLDER
 from onceonly.runtime.spark_connection import SparkConnection
@@ -171,7 +171,7 @@ def fired_in_an_outage(world: World, waits: DriverTrigger, capsys: pytest.Captur
 def ended_by_recovery(world: World) -> bool:
     state = world.through.state
     list(
-        orphaned_drivers.stop_all(
+        stop_orphaned_drivers(
             state, owners.is_never_alive, lambda conn_id: connections.read_spark_connection(conn_id).cluster
         )
     )

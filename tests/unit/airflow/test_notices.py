@@ -74,9 +74,9 @@ def test_the_abort_records_which_task_failed_and_with_what(tmp_path, monkeypatch
     ],
 )
 def test_an_abort_needs_no_reason_of_a_task(run, reason):
-    from onceonly.airflow import notices
+    from onceonly.airflow import base
 
-    assert notices.explain_abort(run, ["stage", "gate"]) == reason
+    assert base.explain_abort(run, ["stage", "gate"]) == reason
 
 
 def test_what_is_left_for_the_abort_holds_no_secret():
@@ -184,7 +184,7 @@ def test_recovery_notifies_once_of_what_its_gate_holds(world, monkeypatch):
     through = type(world.coordinator)(world.state, world.parts, task._log_transition)
     monkeypatch.setattr(operators.RecoverOperator, "coordinator", lambda self: through)
     monkeypatch.setattr(operators, "make_alive_check", lambda context: lambda checkpoint: False)
-    monkeypatch.setattr("onceonly.airflow.orphaned_drivers.stop_all", lambda *_: [])
+    monkeypatch.setattr("onceonly.runtime.driver.stop_orphaned_drivers", lambda *_: [])
     monkeypatch.setattr(job_report, "sweep_reports", lambda state: [])
     for _ in range(2):
         task.execute(context({}))
@@ -227,16 +227,16 @@ def test_the_factories_hand_notifiers_over():
 )
 @pytest.mark.filterwarnings("ignore:Using `httpx` with")  # of Airflow's own, when its server is imported
 def test_only_what_a_gate_writes_counts_as_an_address_of_data_docs(docs, folder):
-    from onceonly.airflow.ui import data_docs
+    from onceonly.airflow.ui import pages
 
-    assert data_docs.find_folder(docs, "/srv/docs", "p/7-1") == folder
+    assert pages.find_docs_folder(docs, "/srv/docs", "p/7-1") == folder
 
 
 @pytest.mark.filterwarnings("ignore:Using `httpx` with")
 def test_a_page_of_data_docs_is_not_read_through_a_link(tmp_path, monkeypatch):
     from fastapi import HTTPException
 
-    from onceonly.airflow.ui import data_docs
+    from onceonly.airflow.ui import pages
 
     docs = tmp_path / "docs" / "p" / "7-1-0123456789ab"
     docs.mkdir(parents=True)
@@ -245,13 +245,13 @@ def test_a_page_of_data_docs_is_not_read_through_a_link(tmp_path, monkeypatch):
     secret.write_text("a password")
     (docs / "out.html").symlink_to(secret)
     monkeypatch.setattr(
-        data_docs.Settings, "from_env", classmethod(lambda cls: SimpleNamespace(docs=str(tmp_path / "docs")))
+        pages.Settings, "from_env", classmethod(lambda cls: SimpleNamespace(docs=str(tmp_path / "docs")))
     )
     verdict = {"docs": f"{docs.as_uri()}/index.html", "sinks": {"out": {}, "../../../../secret": {}}}
-    assert data_docs.serve(verdict, "p", 7, 1, "index.html").body == b"<p>all checks"
+    assert pages.serve_docs(verdict, "p", 7, 1, "index.html").body == b"<p>all checks"
     for page in ("out.html", "other.html", "../../../../secret.html", "..", ""):
         with pytest.raises(HTTPException) as refused:
-            data_docs.serve(verdict, "p", 7, 1, page)
+            pages.serve_docs(verdict, "p", 7, 1, page)
         assert refused.value.status_code == 404
     with pytest.raises(HTTPException):
-        data_docs.serve(None, "p", 7, 1, "index.html")
+        pages.serve_docs(None, "p", 7, 1, "index.html")

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from unit.world import World
 
+from onceonly.airflow.lineage import InputDataset, OutputDataset
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import TopicRange
 from onceonly.coordinator.coordinator import Coordinator
@@ -22,7 +23,6 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.sinks import DeltaSink, KafkaSink, StateSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.runtime.datasets import InputDataset, OutputDataset
 from onceonly.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("airflow_home")
@@ -441,7 +441,7 @@ def test_a_plan_that_settles_what_was_left_tells_the_checks_of_its_gate(
 def test_an_abort_tells_which_outputs_did_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow.sdk import DAG
 
-    from onceonly.airflow import AbortOperator, notices
+    from onceonly.airflow import AbortOperator, operators
 
     sinks = [
         DeltaSink("lake", "lake/flights"),
@@ -451,7 +451,7 @@ def test_an_abort_tells_which_outputs_did_not_come(tmp_path: Path, monkeypatch: 
     world = World(tmp_path, sinks=sinks)
     world.plan("airflow:flights:a run")
     monkeypatch.setattr(AbortOperator, "coordinator", lambda self: world.coordinator)
-    monkeypatch.setattr(notices, "explain_abort", lambda *_: "told to")
+    monkeypatch.setattr(operators, "explain_abort", lambda *_: "told to")
     with DAG("flights", schedule=None):
         task = AbortOperator(task_id="abort", pipeline="flights", epoch=1)
     task.execute(context())

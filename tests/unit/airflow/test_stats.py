@@ -141,11 +141,11 @@ def test_a_source_that_does_not_answer_in_time_leaves_out_its_lag(
     import threading
 
     from onceonly.airflow import stats
-    from onceonly.runtime import lag
+    from onceonly.runtime import live_services
 
     world, silence = World(tmp_path), threading.Event()
     world.run("run-1")
-    monkeypatch.setattr(lag, "measure_lag", lambda *_: silence.wait(PATIENCE))
+    monkeypatch.setattr(live_services, "measure_lag", lambda *_: silence.wait(PATIENCE))
     monkeypatch.setattr(stats, "LAG_TIMEOUT_SECONDS", 0.01)
     stats.measure_pipelines(world.state, world.parts)
     silence.set()
@@ -197,7 +197,7 @@ def test_recovery_sets_gauges_after_all_is_settled_and_their_error_is_not_its(
     ti = SimpleNamespace(get_dagrun_state=lambda *_: "failed", xcom_push=lambda **_: None)
     monkeypatch.setattr("onceonly.runtime.job_report.sweep_reports", lambda state: None)
     monkeypatch.setattr("onceonly.runtime.job_report.list_drivers", lambda state: [])
-    monkeypatch.setattr("onceonly.airflow.orphaned_drivers.list_drivers", lambda state: [])
+    monkeypatch.setattr("onceonly.runtime.driver.list_drivers", lambda state: [])
     assert task.execute({"ti": ti}) == {"flights": {1: "committed"}}
     assert sent.gauges["onceonly.checkpoints", "flights", "staged"] == 0
     assert sent.counted("onceonly.committed") == [(1, {"pipeline": "flights"})]

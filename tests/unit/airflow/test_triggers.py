@@ -18,7 +18,6 @@ task_runner = pytest.importorskip("airflow.sdk.execution_time.task_runner")
 driver = pytest.importorskip("onceonly.runtime.driver")
 standalone = pytest.importorskip("onceonly.runtime.standalone")
 work = pytest.importorskip("onceonly.runtime.driver_submission")
-orphaned_drivers = pytest.importorskip("onceonly.airflow.orphaned_drivers")
 
 RUN = "airflow:flights:a run: the first"
 MASTER = "http://master:6066"
@@ -227,7 +226,7 @@ def named(world: World, owner: str = RUN, job: str = JOB, **more) -> Report:
 
 
 def end(world: World) -> list[str]:
-    return list(orphaned_drivers.stop_all(world.state, world.alive, {"spark": MASTER}.get))
+    return list(driver.stop_orphaned_drivers(world.state, world.alive, {"spark": MASTER}.get))
 
 
 def test_the_driver_of_a_run_that_has_ended_is_ended(world, master):

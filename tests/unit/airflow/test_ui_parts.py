@@ -21,7 +21,7 @@ from onceonly.errors import OutcomeUnknown
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.runtime import lag
+from onceonly.runtime import live_services
 from onceonly.runtime.live_services import LiveServices
 from onceonly.testing.fakes import FakeParts
 from onceonly.views.summary import Lag, Summary
@@ -172,14 +172,14 @@ def test_a_pipeline_that_leaves_out_time_is_not_up_to_date() -> None:
 
 
 def test_lag_in_time_begins_where_the_oldest_gap_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lag, "_count_uncovered", lambda logs, summary: (0, 0))
+    monkeypatch.setattr(live_services, "_count_uncovered", lambda logs, summary: (0, 0))
     parts = cast(LiveServices, FakeParts(Path("/nowhere")))
     source, sinks = KafkaSource("t"), [DeltaSink("out", "out")]
     definition = Pipeline(name="p", source=source, transform="a:b", sinks=sinks, mode="interval").to_json()
     newest = replace(checkpoint(2, NOON, NOON, interval=Interval(NOON - MINUTE, NOON)), definition=definition)
     gap = Interval(NOON - 5 * MINUTE, NOON - MINUTE)
     for gaps, since in (((), NOON), ((gap,), gap.start)):
-        assert lag.measure_lag(parts, Summary("p", newest, newest, (), gaps)).since == since
+        assert live_services.measure_lag(parts, Summary("p", newest, newest, (), gaps)).since == since
 
 
 # ---- for Prometheus

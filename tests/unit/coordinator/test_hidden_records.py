@@ -15,7 +15,7 @@ from onceonly.errors import Busy
 from onceonly.kafka.transaction_holders import Holder
 from onceonly.kafka.transactions import Described
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.runtime import lag
+from onceonly.runtime import live_services
 from onceonly.sources.kafka_log import _is_overdue
 from onceonly.views.summary import Lag, Summary
 
@@ -34,7 +34,7 @@ def plan(world: World) -> Planned:
 
 def measure(world: World) -> Lag:
     done = world.now(1)
-    return lag.measure_lag(world.parts, Summary("flights", done, done, ()))  # type: ignore[arg-type]
+    return live_services.measure_lag(world.parts, Summary("flights", done, done, ()))  # type: ignore[arg-type]
 
 
 def test_committed_records_behind_it_make_plan_busy(world: World) -> None:

@@ -15,7 +15,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from onceonly.airflow.ui import actions, charts, data_docs, live, pages
+from onceonly.airflow.ui import actions, charts, live, pages
 from onceonly.airflow.ui.access import ReaderDep, Viewer, ViewerDep
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.counts import count
@@ -200,7 +200,7 @@ def docs(pipeline: str, epoch: int, attempt: int, page: str, viewer: ReaderDep) 
     """Serve a page of the Data Docs that the gate of that attempt has written."""
     _require_checkpoint(viewer, pipeline, epoch)
     verdict = reading.find_verdict(viewer.state, pipeline, epoch, attempt)
-    return data_docs.serve(verdict, pipeline, epoch, attempt, page)
+    return pages.serve_docs(verdict, pipeline, epoch, attempt, page)
 
 
 def _read_summaries(viewer: Viewer) -> tuple[list[Summary], list[OutcomeUnknown]]:

@@ -22,7 +22,7 @@ from onceonly.coordinator.coordinator import Coordinator
 from onceonly.errors import NotCommitted
 from onceonly.kafka import airflow_connections
 from onceonly.pipeline.definition import Pipeline
-from onceonly.runtime import lag, live_services
+from onceonly.runtime import live_services
 from onceonly.runtime.live_services import LiveServices
 from onceonly.statetable.table import StateTable
 from onceonly.views.summary import Lag, Summary
@@ -164,4 +164,4 @@ def read_connection(conn_id: str) -> Mapping[str, Any]:
 
 
 def _measure_lag(summary: Summary) -> Lag:
-    return lag.measure_lag(open_services(), summary)
+    return live_services.measure_lag(open_services(), summary)

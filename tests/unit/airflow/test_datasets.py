@@ -14,11 +14,11 @@ import pytest
 from deltalake import write_deltalake
 from unit.world import World
 
+from onceonly.airflow import lineage
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import TopicRange
 from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
 from onceonly.pipeline.sources import DeltaSource, FileSource, KafkaSource
-from onceonly.runtime import datasets
 from onceonly.settings import Settings
 
 
@@ -45,7 +45,7 @@ def test_a_topic_is_named_by_the_first_broker_of_its_connection(tmp_path: Path, 
     planned = world.plan()
     assert planned is not None
     ranges = (TopicRange("flights", "id-1", {0: (0, 6)}), TopicRange("fares", "id-2", {0: (3, 4)}))
-    first, second = datasets.list_inputs(parts, replace(planned, ranges=ranges))
+    first, second = lineage.list_inputs(parts, replace(planned, ranges=ranges))
     assert (first.namespace, first.name, first.range.partitions) == ("kafka://one:9092", "flights", {0: (0, 6)})
     assert (second.namespace, second.name, second.range.topic_id) == ("kafka://three:9093", "fares", "id-2")
 
@@ -72,7 +72,7 @@ def test_a_table_is_named_by_its_place(
     assert planned is not None
     definition = replace(world.pipeline, source=kind(path, name="orders")).to_json()
     range_ = TopicRange("orders", "an id", {0: (4, 6)}, kind=kind.kind)
-    (found,) = datasets.list_inputs(parts, replace(planned, definition=definition, ranges=(range_,)))
+    (found,) = lineage.list_inputs(parts, replace(planned, definition=definition, ranges=(range_,)))
     assert (found.namespace, found.name) == (namespace, name.format(home=tmp_path))
 
 
@@ -94,7 +94,7 @@ def test_outputs_have_their_counts_and_columns(tmp_path: Path, parts: Any) -> No
         "late": {"kind": "kafka", "topics": {"late-flights": "id"}, "rows": 3, "bytes": 30},
         "files": {"kind": "files", "target": "/out/flights", "rows": 5, "bytes": 50, "files": [{}, {}, {}]},
     }
-    lake, late, files = datasets.list_outputs(parts, published(tmp_path, sinks, handles))
+    lake, late, files = lineage.list_outputs(parts, published(tmp_path, sinks, handles))
     assert (lake.namespace, lake.name, lake.rows, lake.bytes, lake.files) == ("file", str(table), 7, 900, 2)
     assert lake.fields[0] == ("day", "long")
     assert lake.fields[1][0] == "delays" and json.loads(lake.fields[1][1])["type"] == "array"
@@ -106,7 +106,7 @@ def test_outputs_have_their_counts_and_columns(tmp_path: Path, parts: Any) -> No
 def test_how_many_rows_went_to_which_of_several_topics_is_not_known(tmp_path: Path, parts: Any) -> None:
     sink = KafkaSink(name="out", topics=["a", "b"], bootstrap="five:9092")
     handles = {"out": {"kind": "kafka", "topics": {"a": "1", "b": "2"}, "rows": 3, "bytes": 30}}
-    found = list(datasets.list_outputs(parts, published(tmp_path, [sink], handles)))
+    found = list(lineage.list_outputs(parts, published(tmp_path, [sink], handles)))
     assert [(each.namespace, each.name, each.rows) for each in found] == [
         ("kafka://five:9092", "a", None),
         ("kafka://five:9092", "b", None),
@@ -120,9 +120,7 @@ def test_only_what_is_published_is_an_output_and_state_is_none(tmp_path: Path, p
         "seen": {"kind": "state", "rows": 2, "target": "appstate"},
     }
     checkpoint = published(tmp_path, sinks, handles)
-    assert [each.sink for each in datasets.list_outputs(parts, checkpoint)] == [
-        "lake"
-    ]  # and its columns cannot be read
-    assert list(datasets.list_outputs(parts, replace(checkpoint, published={}))) == []
+    assert [each.sink for each in lineage.list_outputs(parts, checkpoint)] == ["lake"]  # and its columns cannot be read
+    assert list(lineage.list_outputs(parts, replace(checkpoint, published={}))) == []
     given_up = replace(checkpoint, published={"seen": {}}, given_up={"lake": {}})
-    assert list(datasets.list_outputs(parts, given_up)) == []
+    assert list(lineage.list_outputs(parts, given_up)) == []
