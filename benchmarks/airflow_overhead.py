@@ -12,8 +12,7 @@ from typing import Any
 from benchmarks.results import Result, Row
 from onceonly.dev.demo import flights
 from onceonly.dev.demo.load import load
-from onceonly.dev.demo.standalone import Standalone, free_port
-from onceonly.dev.demo.wait import wait_until
+from onceonly.dev.demo.standalone import Standalone, free_port, wait_until
 from onceonly.dev.services import Services
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable

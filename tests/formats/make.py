@@ -16,7 +16,7 @@ from integration.programs.children import output, start, without_spark
 from integration.readers.kafka_reader import create_topic
 from patience import PATIENCE
 
-from onceonly.dev.services.embedded import Services
+from onceonly.dev.services import Services
 from onceonly.dev.services.spark import TOKEN
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable

@@ -20,7 +20,7 @@ from patience import PATIENCE
 
 from onceonly.checkpoint.model import State
 from onceonly.cli import main
-from onceonly.dev.services.embedded import Services
+from onceonly.dev.services import Services
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
 

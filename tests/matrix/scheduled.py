@@ -19,8 +19,7 @@ from integration.services import standalone
 
 from matrix import smoke
 from onceonly.checkpoint.model import State
-from onceonly.dev.demo.standalone import USER, Standalone, free_port
-from onceonly.dev.demo.wait import wait_until
+from onceonly.dev.demo.standalone import USER, Standalone, free_port, wait_until
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
 

@@ -23,7 +23,7 @@ from matrix.environments import ROOT, Environment
 from matrix.smoke import NAME, POINTS
 from onceonly.checkpoint.offsets import Interval
 from onceonly.dev.demo import load, proof
-from onceonly.dev.services.embedded import Services
+from onceonly.dev.services import Services
 from onceonly.kafka.transactions import Transactions
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable

@@ -20,8 +20,7 @@ from integration.services.postgres import postgres, programs
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.dev.demo import flights
 from onceonly.dev.demo.load import load
-from onceonly.dev.demo.standalone import Standalone, free_port
-from onceonly.dev.demo.wait import wait_until
+from onceonly.dev.demo.standalone import Standalone, free_port, wait_until
 from onceonly.dev.services import Services
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable

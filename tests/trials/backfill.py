@@ -12,7 +12,7 @@ from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval
 from onceonly.dev.demo import flights
 from onceonly.dev.demo.proof import prove, truth_by_day
-from onceonly.dev.demo.wait import wait_until
+from onceonly.dev.demo.standalone import wait_until
 from trials.airflow import World, say, world
 
 KILL_AT = (5, 15)  # days committed

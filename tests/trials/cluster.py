@@ -27,8 +27,7 @@ from onceonly.dev.demo import flights
 from onceonly.dev.demo.load import LATE_TOPIC, load
 from onceonly.dev.demo.proof import prove, prove_late
 from onceonly.dev.demo.run import LATE_SCHEMA, MONTH, PIPELINE, RECOVERY, Demo
-from onceonly.dev.demo.standalone import Standalone, free_port
-from onceonly.dev.demo.wait import wait_until
+from onceonly.dev.demo.standalone import Standalone, free_port, wait_until
 from onceonly.dev.services import Services
 from onceonly.settings import Settings
 from onceonly.spark import jars
@@ -95,7 +94,7 @@ class OnCluster(Demo):
             "AIRFLOW_CONN_LAKE": connection(self.server),
             "HADOOP_CONF_DIR": str(self.cluster.conf),
             "ONCEONLY_AWS_CONNECTION": "lake",
-            "ONCEONLY_NOTIFY": "onceonly.dev.demo.hold:at_decision",
+            "ONCEONLY_NOTIFY": "onceonly.dev.demo:at_decision",
             "ONCEONLY_TRANSFORMS": "onceonly.dev.demo",
             **{name: os.environ[name] for name in ("ONCEONLY_STATE", "ONCEONLY_SPOOL", "ONCEONLY_DOCS")},
         }

@@ -13,7 +13,7 @@ from integration.services import standalone
 from integration.services.standalone import Cluster
 
 from onceonly.checkpoint.model import Event
-from onceonly.dev.demo.wait import wait_until
+from onceonly.dev.demo.standalone import wait_until
 from trials.airflow import DAG
 from trials.hold import waiting
 from trials.interventions import LIMIT, Day, intervene

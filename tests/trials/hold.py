@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from onceonly.checkpoint.model import Checkpoint, Event, Row
-from onceonly.dev.demo.wait import wait_until
+from onceonly.dev.demo.standalone import wait_until
 from onceonly.settings import Settings
 
 

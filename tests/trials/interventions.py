@@ -16,7 +16,7 @@ from onceonly.checkpoint.model import Event
 from onceonly.checkpoint.offsets import Interval
 from onceonly.dev.demo import flights
 from onceonly.dev.demo.proof import truth_by_day
-from onceonly.dev.demo.wait import wait_until
+from onceonly.dev.demo.standalone import wait_until
 from onceonly.statetable.table import StateTable
 from trials.airflow import DAG, RECOVERY, World, date, say, world
 from trials.hold import held, waiting

@@ -19,7 +19,7 @@ from integration.readers.kafka_reader import create_topic
 
 from onceonly.checkpoint.model import State
 from onceonly.checkpoint.offsets import Interval
-from onceonly.dev.demo.wait import wait_until
+from onceonly.dev.demo.standalone import wait_until
 from onceonly.statetable.table import StateTable
 from trials.airflow import World, say, world
 from trials.overlap import bundles

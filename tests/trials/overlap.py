@@ -9,7 +9,7 @@ from pathlib import Path
 
 from onceonly.dev.demo import flights
 from onceonly.dev.demo.proof import prove, truth_by_day
-from onceonly.dev.demo.wait import wait_until
+from onceonly.dev.demo.standalone import wait_until
 from trials.airflow import World, say, world
 from trials.backfill import LIMIT, committed, create, over, states, verdict
 

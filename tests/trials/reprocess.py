@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onceonly.checkpoint.model import Event
-from onceonly.dev.demo.wait import wait_until
+from onceonly.dev.demo.standalone import wait_until
 from trials.airflow import DAG, World, date, say, world
 from trials.backfill import over
 from trials.interventions import LIMIT, Day, counts

@@ -1,7 +1,8 @@
-"""The parts that all commands share: errors in three lines, exit codes by outcome, --json."""
+"""The parts that all commands share: errors in three lines, exit codes by outcome, --json; and onceonly explain."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 import traceback
@@ -12,9 +13,8 @@ from typing import Any
 
 import click
 
-from onceonly.cli import output
-from onceonly.cli.console import error_text, open_error_console
-from onceonly.errors import OnceonlyError, exit_code, first_sentence, headline
+from onceonly.cli import console
+from onceonly.errors import InvalidPipeline, OnceonlyError, exit_code, first_sentence, headline
 
 JSON, TRACEBACK, HINT = "onceonly.json", "onceonly.traceback", "onceonly.hint"
 INTERRUPTED = 130
@@ -64,7 +64,7 @@ class Cli(click.Group):
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> Any:  # type: ignore[override]
         arguments = list(sys.argv[1:] if args is None else args)
         as_json = self._as_json = "--json" in arguments
-        with output.careful(as_json):
+        with console.never_fail(as_json):
             try:
                 code = super().main(arguments, prog_name, **{**extra, "standalone_mode": False})
             except click.ClickException as error:
@@ -105,7 +105,7 @@ def _show_usage(error: click.ClickException, as_json: bool) -> None:
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     """Print a warning in one piece, without the line of code that gave it."""
-    open_error_console().print(str(message), style="yellow", markup=False, highlight=False)
+    console.open_error_console().print(str(message), style="yellow", markup=False, highlight=False)
 
 
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -137,7 +137,9 @@ def error_json(error: BaseException) -> dict[str, str]:
 
 def print_error(error: dict[str, str]) -> None:
     """Print an explained error on stderr, for people."""
-    open_error_console().print(error_text(headline(error["what"], error.get("code", "")), error["why"], error["todo"]))
+    console.open_error_console().print(
+        console.error_text(headline(error["what"], error.get("code", "")), error["why"], error["todo"])
+    )
 
 
 def print_error_as_asked(ctx: click.Context, error: dict[str, str]) -> None:
@@ -151,4 +153,32 @@ def print_error_as_asked(ctx: click.Context, error: dict[str, str]) -> None:
 
 def print_json(data: Any) -> None:
     """Print a command's answer on stdout, as one JSON object."""
-    click.echo(json.dumps(data, indent=2, ensure_ascii=False, default=str), file=output.answers())
+    click.echo(json.dumps(data, indent=2, ensure_ascii=False, default=str), file=console.answers())
+
+
+@click.command(short_help="What the code of an error means, and what to do.")
+@click.argument("code")
+@json_option
+def explain(code: str, as_json: bool) -> None:
+    """Print what an error code means, why it happens and what to do.
+
+    The code stands at the end of the first line of a message, as in "… [target-went-back]". docs/errors.md has all.
+    --json prints {"code", "area", "means", "why", "do"}.
+    """
+    from onceonly import error_codes
+
+    code = code.strip("[]")
+    explanation = error_codes.read_catalogue().get(code)
+    if explanation is None:
+        similar = error_codes.list_similar_codes(code)
+        raise InvalidPipeline(
+            f"there is no error code '{code}'.",
+            f"Similar codes: {', '.join(similar)}." if similar else "No code resembles it.",
+            "All codes are in docs/errors.md.",
+            code="code-unknown",
+        )
+    if as_json:
+        print_json(dataclasses.asdict(explanation))
+        return
+    for text in (explanation.means, explanation.why, explanation.do):
+        click.echo(error_codes.without_links(text))

@@ -5,6 +5,9 @@ Its data is in JSON files, which are written atomically, so it survives a killed
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,7 +38,6 @@ from onceonly.errors import (
     StateBehind,
     TargetWentBack,
 )
-from onceonly.testing.json_files import lock_folder, read_json, write_json
 
 Failure = Literal[
     "before",  # nothing is done, and the connection breaks
@@ -357,3 +359,26 @@ class FakeSink(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Inspectable
     def _refusal(self, why: str) -> CannotPublish:
         todo = f"onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …"
         return CannotPublish(f"sink '{self.name}' refuses.", why, todo, code="test-refused")
+
+
+@contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder within it, against other processes and threads. It ends with the process, too."""
+    with open(folder / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def read_json(path: Path, default: Any) -> Any:
+    """Return the content of a file; `default` if there is none."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return default
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write atomically, even if the process is killed."""
+    temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
+    temporary.write_text(json.dumps(data))
+    os.replace(temporary, path)

@@ -26,8 +26,7 @@ from onceonly.checkpoint.sink import (
 from onceonly.checkpoint.sources import Sources
 from onceonly.errors import SourceLost
 from onceonly.pipeline.definition import Pipeline
-from onceonly.testing.fake_sink import Failure, FakeSink
-from onceonly.testing.json_files import lock_folder, read_json, write_json
+from onceonly.testing.fake_sink import Failure, FakeSink, lock_folder, read_json, write_json
 
 __all__ = ["Failure", "FakeInspector", "FakeParts", "FakeReceipts", "FakeSink", "FakeSource"]
 

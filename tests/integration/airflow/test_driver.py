@@ -32,7 +32,7 @@ from patience import PATIENCE
 
 from onceonly.airflow import connections
 from onceonly.checkpoint.model import State
-from onceonly.dev.demo.wait import wait_until
+from onceonly.dev.demo.standalone import wait_until
 from onceonly.dev.services.machine import free_port
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.kafka import airflow_connections

@@ -30,7 +30,7 @@ from integration.services.standalone import CONF
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import State
-from onceonly.dev.demo.wait import wait_until
+from onceonly.dev.demo.standalone import wait_until
 from onceonly.errors import NotCommitted, OutcomeUnknown
 from onceonly.kafka import airflow_connections
 

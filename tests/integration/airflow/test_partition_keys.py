@@ -13,8 +13,7 @@ from integration.services.airflow_standalone import running
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import State
-from onceonly.dev.demo.standalone import Standalone
-from onceonly.dev.demo.wait import wait_until
+from onceonly.dev.demo.standalone import Standalone, wait_until
 from onceonly.statetable.table import StateTable
 
 pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(1800)]

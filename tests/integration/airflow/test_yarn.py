@@ -33,7 +33,7 @@ from patience import PATIENCE
 
 from onceonly.airflow import connections
 from onceonly.checkpoint.model import State
-from onceonly.dev.demo.wait import wait_until
+from onceonly.dev.demo.standalone import wait_until
 from onceonly.errors import NotCommitted, OutcomeUnknown
 from onceonly.runtime import client_job
 from onceonly.runtime.driver import Driver

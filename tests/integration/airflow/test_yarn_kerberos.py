@@ -17,7 +17,7 @@ from integration.services import kerberos
 from integration.services.yarn import Yarn
 from patience import PATIENCE
 
-from onceonly.dev.demo.wait import wait_until
+from onceonly.dev.demo.standalone import wait_until
 from onceonly.errors import NotCommitted
 from onceonly.runtime.cluster import GONE
 

@@ -19,7 +19,7 @@ from integration.readers.kafka_reader import committed
 from integration.services.postgres import postgres, programs
 from patience import PATIENCE
 
-from onceonly.dev.demo.wait import wait_until
+from onceonly.dev.demo.standalone import wait_until
 
 pytestmark = [
     pytest.mark.integration,

@@ -18,7 +18,7 @@ from patience import PATIENCE
 
 from onceonly.checkpoint.model import State
 from onceonly.coordinator.coordinator import Coordinator
-from onceonly.dev.demo.wait import wait_until
+from onceonly.dev.demo.standalone import wait_until
 from onceonly.errors import OnceonlyError
 from onceonly.statetable.table import StateTable
 from onceonly.storage import manifests

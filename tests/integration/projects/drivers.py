@@ -24,7 +24,7 @@ from onceonly.airflow import connections, triggers
 from onceonly.airflow.triggers import DriverTrigger
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.coordinator.coordinator import Coordinator
-from onceonly.dev.demo.wait import wait_until
+from onceonly.dev.demo.standalone import wait_until
 from onceonly.dev.services.service import Service
 from onceonly.errors import NotCommitted
 from onceonly.kafka import airflow_connections

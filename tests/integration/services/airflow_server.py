@@ -15,8 +15,7 @@ from pathlib import Path
 import httpx
 from patience import PATIENCE
 
-from onceonly.dev.demo.standalone import free_port
-from onceonly.dev.demo.wait import wait_until
+from onceonly.dev.demo.standalone import free_port, wait_until
 from onceonly.errors import NotCommitted
 
 ROOT = Path(__file__).parents[3]

@@ -12,8 +12,7 @@ from integration.projects.project import Project
 from patience import PATIENCE
 
 from onceonly.dev.demo import standalone
-from onceonly.dev.demo.standalone import Standalone
-from onceonly.dev.demo.wait import wait_until
+from onceonly.dev.demo.standalone import Standalone, wait_until
 
 SOURCES = Path(__file__).parents[3] / "src"
 

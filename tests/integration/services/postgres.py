@@ -14,8 +14,7 @@ from tempfile import TemporaryDirectory
 
 from patience import PATIENCE
 
-from onceonly.dev.demo.standalone import free_port
-from onceonly.dev.demo.wait import wait_until
+from onceonly.dev.demo.standalone import free_port, wait_until
 
 USER = "postgres"  # the server refuses to run as root
 

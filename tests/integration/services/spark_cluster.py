@@ -16,7 +16,7 @@ from integration.services.group import Group
 from integration.services.standalone import CONF, ROOT, Master, Worker
 from patience import PATIENCE
 
-from onceonly.dev.demo.wait import wait_until
+from onceonly.dev.demo.standalone import wait_until
 from onceonly.dev.services import machine
 from onceonly.dev.services.service import Service
 from onceonly.dev.services.spark import SparkConnect

@@ -15,7 +15,7 @@ from typing import Any
 from integration.services.group import Group
 from patience import PATIENCE
 
-from onceonly.dev.demo.wait import wait_until
+from onceonly.dev.demo.standalone import wait_until
 from onceonly.dev.services import machine
 from onceonly.dev.services.service import Service
 from onceonly.spark.jvm import spark_home

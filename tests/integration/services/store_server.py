@@ -16,7 +16,7 @@ from typing import ClassVar
 from integration.faults.s3_proxy import Handler
 from patience import PATIENCE
 
-from onceonly.dev.demo.wait import wait_until
+from onceonly.dev.demo.standalone import wait_until
 
 BUCKET = "lake"
 KEY = "onceonly-tests"  # of a server that only this test run knows

@@ -20,7 +20,7 @@ from patience import PATIENCE
 
 from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.delta import commits
-from onceonly.dev.demo.wait import wait_until
+from onceonly.dev.demo.standalone import wait_until
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, StateBehind
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.delta.sink import DeltaWriter

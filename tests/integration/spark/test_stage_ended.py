@@ -22,7 +22,7 @@ from patience import PATIENCE
 from onceonly.airflow import GateOperator, StageOperator, connections
 from onceonly.airflow.connections import GateServices
 from onceonly.checkpoint.model import State
-from onceonly.dev.demo.wait import wait_until
+from onceonly.dev.demo.standalone import wait_until
 from onceonly.errors import NotCommitted
 from onceonly.kafka.airflow_connections import read_variable
 from onceonly.runtime import child_process, client_job, live_services, owners, spark_submit

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from onceonly.airflow import checkpoint_dag
 from onceonly.cli import main
-from onceonly.cli.init import PIPELINE
+from onceonly.cli.project_files import PIPELINE
 from onceonly.runtime import pipeline_file, transforms
 from onceonly.settings import Settings
 

@@ -23,12 +23,10 @@ from rich.table import Table
 
 from onceonly.checkpoint.model import Checkpoint, State, Transaction
 from onceonly.delta import txn_identifiers
-from onceonly.dev.demo import flights
-from onceonly.dev.demo.hold import hold_file
+from onceonly.dev.demo import flights, hold_file
 from onceonly.dev.demo.load import LATE_TOPIC, load
 from onceonly.dev.demo.proof import Proof, prove, prove_late
-from onceonly.dev.demo.standalone import USER, Standalone, free_port
-from onceonly.dev.demo.wait import wait_until
+from onceonly.dev.demo.standalone import USER, Standalone, free_port, wait_until
 from onceonly.dev.services import Services
 from onceonly.dev.services.daemon import Daemon
 from onceonly.errors import NotCommitted
@@ -143,7 +141,7 @@ class Demo:
             spark_start = pool.submit(self.services.up, spark=True)
             flights_load = pool.submit(load, self.settings, "flights", flights.month_period(MONTH))
             self.airflow.start(
-                {"ONCEONLY_NOTIFY": "onceonly.dev.demo.hold:at_decision", "ONCEONLY_TRANSFORMS": "onceonly.dev.demo"}
+                {"ONCEONLY_NOTIFY": "onceonly.dev.demo:at_decision", "ONCEONLY_TRANSFORMS": "onceonly.dev.demo"}
             )
             for dag in (PIPELINE, RECOVERY):
                 wait_until(lambda dag=dag: self.airflow.unpause(dag), f"Airflow has parsed DAG {dag}", 60)  # type: ignore[misc]

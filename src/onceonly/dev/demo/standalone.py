@@ -1,4 +1,4 @@
-"""Airflow standalone for the demo: one process tree in its own folder, used over its public API."""
+"""Airflow standalone for the demo: one process tree in its own folder, used over its public API and waited for."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import requests
 
-from onceonly.dev.demo.wait import wait_until
 from onceonly.dev.services.daemon import Daemon
 from onceonly.errors import NotCommitted
 from onceonly.settings import Settings
 
+T = TypeVar("T")
 USER = "admin"
 START_SECONDS = 180.0
 SHORT_JOBS = {  # a JVM that runs for seconds should not spend them on optimisation
@@ -156,3 +157,22 @@ def free_port(wanted: int) -> int:
         "End some.",
         code="demo-failed",
     )
+
+
+def wait_until(
+    ready: Callable[[], T | None],
+    what: str,
+    seconds: float,
+    meanwhile: Callable[[], None] | None = None,
+    every: float = 0.5,
+) -> T:
+    """Return the first result of `ready` that is neither None nor False. `meanwhile` may raise, to stop waiting."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        result = ready()
+        if result:
+            return result
+        if meanwhile:
+            meanwhile()
+        time.sleep(every)
+    raise NotCommitted(f"timed out waiting until {what}.", f"It took more than {seconds:.0f} s.", code="demo-failed")

@@ -1,4 +1,4 @@
-"""onceonly infer: the schema file of JSON values, from a sample of them."""
+"""onceonly init, infer: files of a project: all that one begins with, and the schema of JSON values from a sample."""
 
 from __future__ import annotations
 
@@ -19,7 +19,64 @@ from onceonly.settings import Settings
 if TYPE_CHECKING:
     from onceonly.sources.json_inference import InferredColumns
 
-SAMPLE = 10_000
+TEMPLATES, SUFFIX = Path(__file__).with_name("project"), ".template"
+PIPELINE = "dags/pipelines/orders.py"
+NEXT = f"""In {{folder}}:
+  onceonly jars fetch       # once; needs Java 17 or newer
+  onceonly services up      # a broker on this machine, if you have none
+  python sample.py          # orders to read
+  onceonly run {PIPELINE}
+README.md there says what each file is for."""
+SAMPLE = 10_000  # records
+
+
+@click.command(short_help="Write a project to start from.")
+@click.argument("folder", required=False, type=click.Path(file_okay=False, path_type=Path))
+@json_option
+def init(folder: Path | None, as_json: bool) -> None:
+    """Write a project into FOLDER: a pipeline with its DAG, transform, schema and test, and the recovery DAG.
+
+    FOLDER is ONCEONLY_PROJECT unless given. No file is replaced. --json prints {"folder", "files": [names]}.
+    """
+    project = (folder or Settings.from_env().project).absolute()
+    files = _read_templates()
+    _refuse_existing_files(project, files)
+    _write_project(project, files)
+    if as_json:
+        return print_json({"folder": str(project), "files": sorted(files)})
+    out = console.open_console()
+    for name in sorted(files):
+        out.print(f"  {name}", markup=False)
+    out.print(NEXT.format(folder=project), style="dim", markup=False)
+
+
+def _read_templates() -> dict[str, str]:
+    """Return the text of each file, by its name in the project."""
+    texts = {}
+    for template in TEMPLATES.rglob(f"*{SUFFIX}"):
+        if template.is_file():
+            name = str(template.relative_to(TEMPLATES)).removesuffix(SUFFIX)
+            texts[name] = template.read_text("utf-8")
+    return texts
+
+
+def _refuse_existing_files(project: Path, files: dict[str, str]) -> None:
+    existing = sorted(name for name in files if (project / name).exists())
+    if existing:
+        raise InvalidPipeline(
+            f"{project} already has {', '.join(existing)}.",
+            "A project is written beside what is there, and replaces nothing.",
+            "Name another folder, or move these files. Nothing was written.",
+            code="file-exists",
+        )
+
+
+def _write_project(project: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        try:
+            _create_file(project / name, text)
+        except OSError as error:
+            raise _not_writable(project / name, error, "Name a folder that this user can write to.") from error
 
 
 @click.command(short_help="Write the schema file of JSON values.")
@@ -39,9 +96,9 @@ def infer(file: str, topic: str | None, records: int, as_json: bool) -> None:
     pipeline = pipeline_file.load_without_dags(file, settings.project)
     source = _source(pipeline, topic)
     path = settings.project / str(source.schema)
-    _refuse_existing(path)
+    _refuse_existing_schema(path)
     inferred = _infer_columns(source, settings, records)
-    _write(path, inferred.ddl)
+    _write_schema(path, inferred.ddl)
     if as_json:
         answer = {"file": str(path), "ddl": inferred.ddl, "values": inferred.values, "broken": inferred.broken}
         return print_json({**answer, "notes": inferred.notes})
@@ -103,7 +160,7 @@ def _infer_columns(source: KafkaSource, settings: Settings, records: int) -> Inf
     return inferred
 
 
-def _refuse_existing(path: Path) -> None:
+def _refuse_existing_schema(path: Path) -> None:
     if path.exists():
         raise InvalidPipeline(
             f"{path} exists.",
@@ -113,14 +170,20 @@ def _refuse_existing(path: Path) -> None:
         )
 
 
-def _write(path: Path, ddl: str) -> None:
+def _write_schema(path: Path, ddl: str) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("x", encoding="utf-8") as file:
-            file.write(ddl + "\n")
+        _create_file(path, ddl + "\n")
     except FileExistsError:
-        _refuse_existing(path)
+        _refuse_existing_schema(path)
     except OSError as error:
-        raise NotCommitted(
-            f"{path} cannot be written.", f"{error}.", "Make its folder writable and repeat.", code="file-not-writable"
-        ) from error
+        raise _not_writable(path, error, "Make its folder writable and repeat.") from error
+
+
+def _create_file(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("x", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _not_writable(path: Path, error: OSError, todo: str) -> NotCommitted:
+    return NotCommitted(f"{path} cannot be written.", f"{error}.", todo, code="file-not-writable")
