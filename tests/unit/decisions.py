@@ -14,7 +14,7 @@ from unit.versions import NOON, minutes
 
 from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.checkpoint.offsets import FILES, Interval, TopicRange
-from onceonly.coordinator.ranges import Cut
+from onceonly.coordinator.ranges import RangePlanner
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import FileSource
@@ -84,7 +84,7 @@ class Folder:
         mode: Any = "interval" if interval else "chained"
         source, sinks = FileSource(self.uri, **options), [DeltaSink("x", "x")]
         pipeline = Pipeline(name="p", source=source, transform="jobs:f", sinks=sinks, mode=mode)
-        (pinned,) = Cut(pipeline, {"orders": self.reader(**options)}, interval).ranges(self.state.view("p"))
+        (pinned,) = RangePlanner(pipeline, {"orders": self.reader(**options)}, interval).ranges(self.state.view("p"))
         return TopicRange.from_json(json.loads(json.dumps(pinned.to_json())))
 
     def range(self, start: int, end: int, previous: TopicRange | None = None, **options: Any) -> TopicRange:

@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 from unit import tables
 
 from onceonly.checkpoint.offsets import DELTA, Interval, TopicRange
-from onceonly.coordinator.ranges import Cut
+from onceonly.coordinator.ranges import RangePlanner
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import DeltaSource
@@ -59,7 +59,7 @@ class Table:
             sinks=[DeltaSink("x", "x")],
             mode="interval" if interval else "chained",
         )
-        (pinned,) = Cut(pipeline, {"orders": self.reader(**options)}, interval).ranges(self.state.view("p"))
+        (pinned,) = RangePlanner(pipeline, {"orders": self.reader(**options)}, interval).ranges(self.state.view("p"))
         return TopicRange.from_json(json.loads(json.dumps(pinned.to_json())))
 
     def range(self, start: int, end: int, previous: TopicRange | None = None, **options: Any) -> TopicRange:

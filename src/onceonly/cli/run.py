@@ -241,12 +241,12 @@ def _check(pipeline: Pipeline, interval: Interval | None, settings: Settings) ->
 
     Returns the pipeline with its tables' paths, and the services that it runs on.
     """
-    from onceonly.coordinator.ranges import Cut
+    from onceonly.coordinator.ranges import RangePlanner
     from onceonly.runtime import live_services
 
     services = environment.open_services(settings)
     pipeline = live_services.locate_tables(pipeline, services)
-    Cut(pipeline, services.sources(pipeline), interval)
+    RangePlanner(pipeline, services.sources(pipeline), interval)
     live_services.check_pipeline(pipeline, services)
     return pipeline, services
 

@@ -29,8 +29,11 @@ SKEW = timedelta(hours=1)  # a record dated further in the future shows a clock 
 
 
 @dataclass
-class Pins:
-    """One planning of one topic: asks the source each thing once, however often the compare-and-set is lost."""
+class TopicPlanner:
+    """Plans the range of one topic for one checkpoint.
+
+    It asks the source each thing once, however often the compare-and-set is lost.
+    """
 
     pipeline: Pipeline
     source: Source
@@ -39,8 +42,8 @@ class Pins:
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     _log: TopicLog | None = None
     _answers: dict[Question, Mapping[int, FirstRecord]] = field(default_factory=dict)
-    _looked_at: Mapping[int, tuple[int, int]] | None = None  # by `has_records`, and what it has found there
-    _found_records: bool = False
+    _searched_partitions: Mapping[int, tuple[int, int]] | None = None  # where `has_records` has looked last
+    _has_records: bool = False  # its answer
     _neighbours: list[TopicRange] = field(default_factory=list)  # of intervals: those at whose boundaries it lies
 
     @property
@@ -61,9 +64,9 @@ class Pins:
         """Whether there is something to read in the range."""
         if not range_.span or not isinstance(self.source, FindsRecords):
             return range_.span > 0
-        if self._looked_at != range_.partitions:
-            self._looked_at, self._found_records = range_.partitions, self.source.has_records(range_)
-        return self._found_records
+        if self._searched_partitions != range_.partitions:
+            self._searched_partitions, self._has_records = range_.partitions, self.source.has_records(range_)
+        return self._has_records
 
     def from_first_record(self, range_: TopicRange) -> TopicRange:
         """Return the range without the offsets before its first record, in each partition."""

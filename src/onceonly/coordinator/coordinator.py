@@ -26,7 +26,7 @@ from onceonly.coordinator.manual import Action, Seen
 from onceonly.coordinator.messages import classify_settle_error, classify_sweep_error, fenced_error, uncommitted_error
 from onceonly.coordinator.plan import Planned, Planning
 from onceonly.coordinator.publish import Publisher, Rehearsed
-from onceonly.coordinator.ranges import Cut
+from onceonly.coordinator.ranges import RangePlanner
 from onceonly.coordinator.rehearsal import Rehearser
 from onceonly.coordinator.resolve import Resolver
 from onceonly.coordinator.skip import Skip
@@ -83,8 +83,8 @@ class Coordinator:
         find_barrier = None
         if pipeline.after:
             find_barrier = partial(upstream.find_barrier, self.state, self.parts, pipeline, interval)
-        cut = Cut(pipeline, sources, interval, find_barrier)
-        planning = Planning(pipeline, self.parts, cut, owner, reprocess, instance)
+        planner = RangePlanner(pipeline, sources, interval, find_barrier)
+        planning = Planning(pipeline, self.parts, planner, owner, reprocess, instance)
         view = self.state.tidy(self.state.view(pipeline.name))
         restore_check.refuse_renamed(self.state, view, pipeline, sources)
         restore_check.check_plan(self.state, view, pipeline, self.parts, sources)

@@ -19,7 +19,7 @@ from onceonly.coordinator import restore_check, upstream
 from onceonly.coordinator.boundaries import mark_left_out
 from onceonly.coordinator.manual import Action, Seen
 from onceonly.coordinator.messages import how_to_settle
-from onceonly.coordinator.ranges import Cut
+from onceonly.coordinator.ranges import RangePlanner
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.table import Transitions
@@ -66,11 +66,11 @@ def forward(transitions: Transitions, parts: Parts, pipeline: Pipeline, statemen
     used = max((trace.epoch for trace in own_traces), default=0)
     for number, interval in enumerate(statement.intervals or [None], 1):
         last = number >= len(statement.intervals)
-        cut = Cut(
+        planner = RangePlanner(
             pipeline, sources, interval, partial(upstream.make_closed_barrier, transitions.state, parts, pipeline)
         )
         action = _action(statement, interval)
-        decide = partial(_decide, pipeline, cut, sources, statement, last, used)
+        decide = partial(_decide, pipeline, planner, sources, statement, last, used)
         view = transitions.change(pipeline.name, action.guard(decide, partial(_is_of_same_command, statement)))
     row = action.record(view)
     if row:
@@ -132,7 +132,7 @@ def _check_kind(pipeline: Pipeline, statement: Forward) -> None:
 
 def _decide(
     pipeline: Pipeline,
-    cut: Cut,
+    planner: RangePlanner,
     sources: Mapping[str, Source],
     statement: Forward,
     last: bool,
@@ -146,14 +146,14 @@ def _decide(
         used: the last epoch that a target shows, by which it would take a new checkpoint for that one.
     """
     _check_view(pipeline, statement, view)
-    interval = cut.interval
+    interval = planner.interval
     checkpoint = _find_pinned(pipeline, view, interval) if interval else view.latest
     if not interval:
-        ranges = _ranges_of_chain(pipeline, cut, sources, view, statement)
+        ranges = _ranges_of_chain(pipeline, planner, sources, view, statement)
     elif checkpoint:
         ranges = checkpoint.ranges
     else:
-        ranges = cut.ranges(view)
+        ranges = planner.ranges(view)
     decision: int | None = None
     if last:
         decision = statement.decision
@@ -210,10 +210,10 @@ def _find_pinned(pipeline: Pipeline, view: View, interval: Interval) -> Checkpoi
 
 
 def _ranges_of_chain(
-    pipeline: Pipeline, cut: Cut, sources: Mapping[str, Source], view: View, statement: Forward
+    pipeline: Pipeline, planner: RangePlanner, sources: Mapping[str, Source], view: View, statement: Forward
 ) -> Ranges:
     """Return empty ranges at the ends that the person gives, in the order of the sources."""
-    cut.check_lineage(view.latest)
+    planner.check_same_pipeline(view.latest)
     topics = set(sources)
     if view.latest:
         topics.update(range_.topic for range_ in view.latest.ranges)

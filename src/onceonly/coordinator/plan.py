@@ -14,7 +14,7 @@ from onceonly.checkpoint.model import Checkpoint, Event, Handle, Row, State
 from onceonly.checkpoint.offsets import Interval, has_data
 from onceonly.checkpoint.sink import require_replaceable
 from onceonly.coordinator.messages import how_to_settle
-from onceonly.coordinator.ranges import Cut
+from onceonly.coordinator.ranges import RangePlanner
 from onceonly.errors import Busy, InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.view import View
@@ -50,7 +50,7 @@ class Planning:
 
     pipeline: Pipeline
     parts: Parts
-    cut: Cut
+    planner: RangePlanner
     owner: str
     reprocess: str | None
     instance: str | None = None
@@ -73,8 +73,8 @@ class Planning:
         """Return what `decide` came to, in the view that has followed from it."""
         fresh = self.row is not None and (self.existing is None or self.existing.epoch != self.row.epoch)
         gap: Interval | None = None
-        if self.cut.interval:
-            gap = view.gap_before(self.cut.interval)
+        if self.planner.interval:
+            gap = view.gap_before(self.planner.interval)
         row_or_checkpoint = self.row or self.existing
         if row_or_checkpoint is None:
             return Planned(None, fresh, gap, hidden_offsets=self.hidden_offsets)
@@ -83,8 +83,8 @@ class Planning:
     # ---- the checkpoint that is there already
 
     def _find(self, view: View) -> Checkpoint | None:
-        if self.cut.interval:
-            return _find_of_interval(view, self.pipeline.name, self.cut.interval, self.reprocess)
+        if self.planner.interval:
+            return _find_of_interval(view, self.pipeline.name, self.planner.interval, self.reprocess)
         own = view.planned_by(self.owner)
         if own and own[-1].state is not State.ABORTED and not self._is_no_longer_own(view, own[-1]):
             return own[-1]
@@ -106,14 +106,14 @@ class Planning:
 
     def _pin(self, view: View) -> Row | None:
         """Return the row that pins the next checkpoint; None when there is nothing new."""
-        ranges, interval = self.cut.ranges(view), self.cut.interval
-        if interval is None and not self.cut.chooses_start(view) and not self.cut.has_records(ranges):
-            if self.cut.hides_records:
-                self.hidden_offsets = self.cut.await_transactions()
-                ranges = self.cut.ranges(view)
-            if not self.cut.has_records(ranges):
+        ranges, interval = self.planner.ranges(view), self.planner.interval
+        if interval is None and not self.planner.chooses_start(view) and not self.planner.has_records(ranges):
+            if self.planner.hides_records:
+                self.hidden_offsets = self.planner.await_transactions()
+                ranges = self.planner.ranges(view)
+            if not self.planner.has_records(ranges):
                 return None
-        body = {**self._origin, **self.cut.to_json(ranges)}
+        body = {**self._origin, **self.planner.to_json(ranges)}
         gated = interval is not None and self.pipeline.gates_empty_intervals()
         event = Event.EMPTY
         if has_data(ranges) or gated:
@@ -151,7 +151,7 @@ class Planning:
         """
         if not self.reprocess or checkpoint.state is not State.COMMITTED:
             return False
-        if self.cut.has_moved(checkpoint):
+        if self.planner.has_changed_upstream(checkpoint):
             return True
         return _is_replaceable(checkpoint) and not self._has_replaced(view, checkpoint)
 
@@ -160,7 +160,11 @@ class Planning:
 
         What is staged continues, but it is not what was requested: the interval as it is published now.
         """
-        if self.reprocess and checkpoint.state in (State.STAGED, State.COMMITTING) and self.cut.has_moved(checkpoint):
+        if (
+            self.reprocess
+            and checkpoint.state in (State.STAGED, State.COMMITTING)
+            and self.planner.has_changed_upstream(checkpoint)
+        ):
             raise Busy(
                 f"{self.pipeline.name}: blocked by unsettled epoch {checkpoint.epoch}.",
                 f"It is {checkpoint.state.value}, from an interval of {list(checkpoint.after)} that was replaced "
@@ -181,8 +185,8 @@ class Planning:
         return False
 
     def _replace(self, view: View, old: Checkpoint) -> Row:
-        self.cut.check_lineage(old)
-        pinned = self.cut.to_json(self.cut.repeat_ranges(view, old))
+        self.planner.check_same_pipeline(old)
+        pinned = self.planner.to_json(self.planner.repeat_ranges(view, old))
         body = {**self._origin, **pinned, "replaces": old.epoch, "request": self.reprocess}
         columns = {"owner": self.owner, "interval": old.interval, "body": body}
         return view.row(view.head.epoch + 1, Event.PLANNED, 0, **columns)
@@ -201,17 +205,17 @@ class Planning:
                 todo,
                 code="checkpoint-open",
             )
-        moved = checkpoint.state in (State.ABORTED, State.PLANNED) and self.cut.has_moved(checkpoint)
-        is_aborted = checkpoint.state is State.ABORTED
-        is_outdated = checkpoint.state is State.PLANNED and (moved or self._differs(checkpoint))
-        if not is_aborted and not is_outdated:
+        if checkpoint.state not in (State.ABORTED, State.PLANNED):
             return None
-        self.cut.check_lineage(checkpoint)
+        is_outdated = self.planner.has_changed_upstream(checkpoint)
+        if checkpoint.state is State.PLANNED and not is_outdated and not self._differs(checkpoint):
+            return None
+        self.planner.check_same_pipeline(checkpoint)
         body = self._origin
         if self.reprocess and checkpoint.replaces:
             body["request"] = self.reprocess
-        if moved:
-            body |= self.cut.to_json(self.cut.repeat_ranges(view, checkpoint))
+        if is_outdated:
+            body |= self.planner.to_json(self.planner.repeat_ranges(view, checkpoint))
         columns: dict[str, Any] = {"owner": self.owner, "interval": checkpoint.interval, "body": body}
         return view.row(checkpoint.epoch, Event.PLANNED, checkpoint.attempt, **columns)
 

@@ -17,7 +17,7 @@ from onceonly.checkpoint.interfaces import Source
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval, Ranges
 from onceonly.checkpoint.sink import RowLocation
-from onceonly.coordinator.boundaries import SKEW, Pins
+from onceonly.coordinator.boundaries import SKEW, TopicPlanner
 from onceonly.coordinator.messages import hidden_records_error, how_to_settle
 from onceonly.coordinator.upstream import Barrier
 from onceonly.errors import Busy, InvalidPipeline, NotCommitted
@@ -28,8 +28,8 @@ from onceonly.statetable.view import View
 NO_BARRIER = Barrier({}, {})
 
 
-class Cut:
-    """What the next checkpoint covers, of every topic: one consistent cut."""
+class RangePlanner:
+    """Plans the ranges of the next checkpoint, of every topic of its pipeline."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Cut:
         _check_mode(pipeline, interval, now)
         self._pipeline, self.interval, self._now, self._sources = pipeline, interval, now, sources
         self._find_barrier = barrier
-        self._pins: dict[str, Pins] = {}
+        self._topic_planners: dict[str, TopicPlanner] = {}
 
     @cached_property
     def barrier(self) -> Barrier:
@@ -62,20 +62,20 @@ class Cut:
             Busy: records of the interval may still come: its grace is not over, or a transaction is open.
             InvalidPipeline: this is another pipeline, or a boundary cannot be pinned.
         """
-        self.check_lineage(view.latest)
+        self.check_same_pipeline(view.latest)
         if self.interval:
             _check_follows(self._pipeline, view.latest, self.interval)
             _check_grace(self._pipeline, self.interval, self._now)
         tables = self.barrier.tables
         uncapped = []
         for topic in self._topics(view.latest):
-            uncapped.append(self._pins_of(topic).range(view, tables.get(topic)))
+            uncapped.append(self._planner_of(topic).range(view, tables.get(topic)))
         ranges = tuple(uncapped)
         for source in self._pipeline.sources:
             ranges = self._cap(ranges, source)
         marked = []
         for range_ in ranges:
-            marked.append(self._pins_of(range_.topic).add_mark(range_, view))
+            marked.append(self._planner_of(range_.topic).add_mark(range_, view))
         return tuple(marked)
 
     def has_records(self, ranges: Ranges) -> bool:
@@ -86,7 +86,7 @@ class Cut:
         """
         if not self._pipeline.gate:
             return offsets.has_data(ranges)
-        return any(self._pins_of(range_.topic).has_records(range_) for range_ in ranges)
+        return any(self._planner_of(range_.topic).has_records(range_) for range_ in ranges)
 
     def _cap(self, ranges: Ranges, source: SourceConfig) -> Ranges:
         """Cut the ranges to as many offsets as the source allows.
@@ -98,7 +98,7 @@ class Cut:
             return capped
         from_records = []
         for range_ in ranges:
-            from_records.append(self._pins_of(range_.topic).from_first_record(range_))
+            from_records.append(self._planner_of(range_.topic).from_first_record(range_))
         extended = []
         for range_, capped_range in zip(ranges, _cap_source(tuple(from_records), source), strict=True):
             partitions = {p: (range_.starts[p], end) for p, end in capped_range.ends.items()}
@@ -108,7 +108,7 @@ class Cut:
     @property
     def hides_records(self) -> bool:
         """Whether records lie behind open transactions, as far as `ranges` has looked."""
-        return any(pins.log.hidden_offsets for pins in self._pins.values())
+        return any(planner.log.hidden_offsets for planner in self._topic_planners.values())
 
     def await_transactions(self) -> int:
         """Wait for a moment where records lie behind open transactions; `ranges` may find some of them afterwards.
@@ -119,13 +119,13 @@ class Cut:
             Busy: committed records do, or a transaction is open for longer than its brokers allow.
         """
         open_transactions = []
-        for pins in self._pins.values():
-            for transaction in pins.await_transactions():
-                open_transactions.append((pins, transaction))
+        for planner in self._topic_planners.values():
+            for transaction in planner.await_transactions():
+                open_transactions.append((planner, transaction))
         hidden_offsets = 0
-        for pins, transaction in open_transactions:
+        for planner, transaction in open_transactions:
             if transaction.hides_others or transaction.is_overdue:
-                raise hidden_records_error(self._pipeline.name, pins.log, transaction)
+                raise hidden_records_error(self._pipeline.name, planner.log, transaction)
             hidden_offsets += transaction.hidden_offsets
         return hidden_offsets
 
@@ -137,14 +137,14 @@ class Cut:
                 topics.append(range_.topic)
         return list(dict.fromkeys(topics))
 
-    def _pins_of(self, topic: str) -> Pins:
-        if topic not in self._pins:
+    def _planner_of(self, topic: str) -> TopicPlanner:
+        if topic not in self._topic_planners:
             config = self._pipeline.source_of(topic)
-            assert config is not None  # see `check_lineage`
-            self._pins[topic] = Pins(
+            assert config is not None  # see `check_same_pipeline`
+            self._topic_planners[topic] = TopicPlanner(
                 self._pipeline, self._sources[topic], config.for_topic(topic), self.interval, self._now
             )
-        return self._pins[topic]
+        return self._topic_planners[topic]
 
     def to_json(self, ranges: Ranges) -> dict[str, Any]:
         """Return what the row records: the ranges, and on which checkpoints of other pipelines they stand."""
@@ -156,7 +156,7 @@ class Cut:
             body["after"] = after
         return body
 
-    def has_moved(self, checkpoint: Checkpoint) -> bool:
+    def has_changed_upstream(self, checkpoint: Checkpoint) -> bool:
         """Whether the interval, as the upstream pipelines show it now, is not the one that was pinned.
 
         Raises as `ranges`.
@@ -174,8 +174,8 @@ class Cut:
         ranges = []
         for range_ in checkpoint.ranges:
             if range_.topic in tables:
-                pins = self._pins_of(range_.topic)
-                range_ = pins.add_mark(pins.range(view, tables[range_.topic]), view)
+                planner = self._planner_of(range_.topic)
+                range_ = planner.add_mark(planner.range(view, tables[range_.topic]), view)
             ranges.append(range_)
         return tuple(ranges)
 
@@ -183,7 +183,7 @@ class Cut:
         """Whether the ranges say where the pipeline begins: this has to be pinned, even with nothing to read."""
         return view.latest is None and any(source.begins != EARLIEST for source in self._pipeline.sources)
 
-    def check_lineage(self, latest: Checkpoint | None) -> None:
+    def check_same_pipeline(self, latest: Checkpoint | None) -> None:
         """Refuse to continue from a checkpoint of other topics, or of the other mode."""
         if latest is None:
             return

@@ -17,7 +17,7 @@ from onceonly.kafka.registry.client import Registry, Schema
 from onceonly.pipeline.sources import FAIL, KafkaSource
 from onceonly.spark import arrow
 
-Pins = Mapping[str, Any]  # schemas/state-row.v2.json, `decoding`
+PinnedSchemas = Mapping[str, Any]  # schemas/state-row.v2.json, `decoding`
 
 
 @dataclass(frozen=True)
@@ -54,17 +54,17 @@ class PartSchemas:
         self._check_kind(schema)
         return {"subject": latest.subject, "version": latest.version, "id": schema.id, "sha256": schema.sha256}
 
-    def _read_reader(self, pins: Pins) -> Schema:
+    def _read_reader(self, pins: PinnedSchemas) -> Schema:
         return self._read_pinned(pins["reader"]["id"], pins["reader"]["sha256"])
 
-    def _read_writers(self, pins: Pins) -> dict[int, Schema]:
+    def _read_writers(self, pins: PinnedSchemas) -> dict[int, Schema]:
         """Read the writers' schemas that were pinned, by their ids."""
         schemas: dict[int, Schema] = {}
         for id, sha256 in pins["writers"].items():
             schemas[int(id)] = self._read_pinned(int(id), sha256)
         return schemas
 
-    def _read_avro_writers(self, pins: Pins) -> dict[int, str]:
+    def _read_avro_writers(self, pins: PinnedSchemas) -> dict[int, str]:
         """Read the writers' schemas, without references, by their ids."""
         schemas: dict[int, str] = {}
         for id, sha256 in pins["writers"].items():
@@ -187,7 +187,7 @@ class RegisteredPart(PartSchemas):
             self.registry.find_schema(UNUSED_ID)
         return []
 
-    def pins(self, rows: Any) -> Pins:
+    def pins(self, rows: Any) -> PinnedSchemas:
         """Return every schema that `rows` (undecoded) name, and the version that is the latest now.
 
         Raises:
@@ -208,7 +208,7 @@ class RegisteredPart(PartSchemas):
             return {"writers": writers}
         return {"writers": writers, "reader": self._read_latest()}
 
-    def decode(self, rows: Any, pins: Pins) -> Any:
+    def decode(self, rows: Any, pins: PinnedSchemas) -> Any:
         """Return the rows, decoded; one that cannot be decoded fails the query.
 
         Raises:
@@ -219,7 +219,7 @@ class RegisteredPart(PartSchemas):
         why = f"_onceonly_why_{self.part}"
         return fail_bad_rows(self.judge(rows, why, pins), self.part, why)
 
-    def judge(self, rows: Any, why: str, pins: Pins) -> Any:
+    def judge(self, rows: Any, why: str, pins: PinnedSchemas) -> Any:
         """Return the rows, decoded, and a text `why` one was not. Raises as `decode`."""
         from onceonly.spark import decoding
 
@@ -228,7 +228,7 @@ class RegisteredPart(PartSchemas):
             return decoder.decode(rows, why)
         return decoding.decode_registered(rows, self.part, self._make_decoding(pins), why)
 
-    def json(self, pins: Pins) -> Any:
+    def json(self, pins: PinnedSchemas) -> Any:
         """Return the `JsonDecoder` of JSON; None for other formats. Raises as `decode`."""
         from onceonly.spark.decoding import JsonDecoder
 
@@ -239,13 +239,13 @@ class RegisteredPart(PartSchemas):
             rules.append((id, self._rules(schema)))
         return JsonDecoder(self._json_type(pins), self.part, tuple(rules))
 
-    def _json_type(self, pins: Pins) -> Any:
+    def _json_type(self, pins: PinnedSchemas) -> Any:
         """Return the type of decoded JSON."""
         if self.file is not None:
             return parse_columns(self.file)
         return self._reader_type(self._read_reader(pins))
 
-    def explain_failure(self, bytes_: bytes, pins: Pins) -> str | None:
+    def explain_failure(self, bytes_: bytes, pins: PinnedSchemas) -> str | None:
         """Return what is wrong with bytes that Spark could not decode; None if it cannot be told."""
         from fastavro import parse_schema, schemaless_reader
 
@@ -262,7 +262,7 @@ class RegisteredPart(PartSchemas):
 
     # ---- how it is decoded
 
-    def _make_decoding(self, pins: Pins) -> Any:
+    def _make_decoding(self, pins: PinnedSchemas) -> Any:
         from onceonly.spark import decoding
 
         if self.format == "avro":
@@ -275,7 +275,7 @@ class RegisteredPart(PartSchemas):
         allowed, unfit = self._split_by_fit(writers, reader_files, message)
         return decoding.make_protobuf_decoding(allowed, reader_files, message, self._protobuf_type(pins), unfit)
 
-    def _make_avro_decoding(self, pins: Pins) -> Any:
+    def _make_avro_decoding(self, pins: PinnedSchemas) -> Any:
         from onceonly.spark import decoding
 
         writers, reader = self._read_avro_writers(pins), self._avro_reader(pins)
@@ -354,13 +354,13 @@ class RegisteredPart(PartSchemas):
         except protobuf.Unusable as error:
             raise self._refuse_unusable(schema, error) from None
 
-    def _avro_reader(self, pins: Pins) -> str:
+    def _avro_reader(self, pins: PinnedSchemas) -> str:
         """Return the reader's schema of Avro."""
         if self.file is not None:
             return self.file
         return self._resolve_avro(self._read_reader(pins))
 
-    def _protobuf_type(self, pins: Pins) -> Any:
+    def _protobuf_type(self, pins: PinnedSchemas) -> Any:
         """Return the reader's type of Protobuf, in Spark."""
         from pyspark.sql.types import StructType
 

@@ -29,17 +29,17 @@ from onceonly.statetable.predicates import (
 from onceonly.statetable.row_format import Head
 from onceonly.statetable.rows import Rows
 
-MAX_MARGIN = timedelta(days=32)  # at most so far are neighbours of an interval looked for first
-MARGIN_LENGTHS = 32  # … and at most so many of its own length
-Pin = tuple[Interval, int]  # a pinned interval, and the epoch
+# How far from an interval its neighbours are looked for first: so many times its length, and never further than this
+MARGIN_LENGTHS, MAX_MARGIN = 32, timedelta(days=32)
+PinnedInterval = tuple[Interval, int]  # with the epoch of its checkpoint
 
 
 @dataclass(frozen=True)
-class Around:
+class Neighbourhood:
     """All pinned intervals that overlap a span of time."""
 
     span: Interval
-    pins: list[Pin]
+    pins: list[PinnedInterval]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class View:
     rows: Rows
     head: Head
     checkpoints: dict[int, Checkpoint] = field(default_factory=dict)  # those loaded: at least the open and the last
-    pins_read: list[Around] = field(default_factory=list, compare=False, repr=False)  # what earlier questions have read
+    neighbourhoods: list[Neighbourhood] = field(default_factory=list, compare=False, repr=False)  # those read so far
 
     @property
     def open(self) -> list[Checkpoint]:
@@ -108,7 +108,7 @@ class View:
 
     def planned_for(self, interval: Interval) -> list[Checkpoint]:
         """Return the checkpoints that were pinned for any part of `interval`, oldest first."""
-        pins = self._pins_around(interval).pins
+        pins = self._neighbourhood_of(interval).pins
         epochs = {epoch for pinned, epoch in pins if pinned.overlaps(interval)}
         return self._checkpoints_of(sorted(epochs))
 
@@ -151,7 +151,7 @@ class View:
 
     def gap_before(self, interval: Interval) -> Interval | None:
         """Return the gap between the end of the last pinned interval before `interval` and its start."""
-        last_end = _last_end(self._pins_around(interval).pins, interval.start)
+        last_end = _last_end(self._neighbourhood_of(interval).pins, interval.start)
         if last_end is None:
             last_end = _last_end(self._read_pins(ends(until=interval.start)), interval.start)
         if last_end is None or last_end == interval.start:
@@ -162,36 +162,36 @@ class View:
 
     def _last_before(self, time: datetime) -> tuple[datetime, int] | None:
         """Return the last pinned boundary at or before `time`, and its epoch."""
-        around = self._pins_around(Interval(time, time))
-        earlier = _select_boundaries(around.pins, lambda boundary: boundary <= time)
+        neighbourhood = self._neighbourhood_of(Interval(time, time))
+        earlier = _select_boundaries(neighbourhood.pins, lambda boundary: boundary <= time)
         if not earlier:
-            pins = self._read_pins(ends(until=around.span.start))
+            pins = self._read_pins(ends(until=neighbourhood.span.start))
             earlier = _select_boundaries(pins, lambda boundary: boundary <= time)
         return max(earlier, default=None)
 
     def _first_after(self, time: datetime) -> tuple[datetime, int] | None:
         """Return the first pinned boundary at or after `time`, and its epoch."""
-        around = self._pins_around(Interval(time, time))
-        later = _select_boundaries(around.pins, lambda boundary: boundary >= time)
+        neighbourhood = self._neighbourhood_of(Interval(time, time))
+        later = _select_boundaries(neighbourhood.pins, lambda boundary: boundary >= time)
         if not later:
-            pins = self._read_pins(starts(since=around.span.end))
+            pins = self._read_pins(starts(since=neighbourhood.span.end))
             later = _select_boundaries(pins, lambda boundary: boundary >= time)
         return min(later, default=None)
 
-    def _pins_around(self, interval: Interval) -> Around:
-        """Return the pinned intervals around this one. Those of a step are adjacent, so one query is enough for it."""
-        for around in self.pins_read:
-            if around.span.start <= interval.start and interval.end <= around.span.end:
-                return around
+    def _neighbourhood_of(self, interval: Interval) -> Neighbourhood:
+        """Return the pinned intervals around this one, by one query for all that is asked in a step."""
+        for neighbourhood in self.neighbourhoods:
+            if neighbourhood.span.start <= interval.start and interval.end <= neighbourhood.span.end:
+                return neighbourhood
         # A single time has no length, so that its margin is the largest one.
         margin = min(MARGIN_LENGTHS * (interval.end - interval.start), MAX_MARGIN) or MAX_MARGIN
         span = Interval(interval.start - margin, interval.end + margin)
-        around = Around(span, self._read_pins(overlaps(span)))
-        self.pins_read.append(around)
-        return around
+        neighbourhood = Neighbourhood(span, self._read_pins(overlaps(span)))
+        self.neighbourhoods.append(neighbourhood)
+        return neighbourhood
 
-    def _read_pins(self, chosen: Where) -> list[Pin]:
-        pins = self.rows.values(PINS & chosen, "epoch", "interval_start", "interval_end")
+    def _read_pins(self, where: Where) -> list[PinnedInterval]:
+        pins = self.rows.values(PINS & where, "epoch", "interval_start", "interval_end")
         return [(Interval(start, end), epoch) for epoch, start, end in pins]
 
     def _boundary(self, pin: tuple[datetime, int] | None, topic: str) -> Boundary | None:
@@ -208,9 +208,9 @@ class View:
         offsets = pinned.starts if checkpoint.interval.start == time else pinned.ends
         return Boundary(time, pinned.topic_id, offsets, pinned)
 
-    def _checkpoints(self, chosen: Where) -> list[Checkpoint]:
+    def _checkpoints(self, where: Where) -> list[Checkpoint]:
         """Return the checkpoints that have such a row, oldest first."""
-        return self._checkpoints_of(sorted(self.rows.distinct(chosen, "epoch")))
+        return self._checkpoints_of(sorted(self.rows.distinct(where, "epoch")))
 
     def _checkpoints_of(self, epochs: list[int]) -> list[Checkpoint]:
         """Return the checkpoints of these epochs, in their order; those that are not loaded are read at once."""
@@ -225,7 +225,7 @@ class View:
         return checkpoints
 
 
-def _select_boundaries(pins: list[Pin], is_wanted: Callable[[datetime], bool]) -> list[tuple[datetime, int]]:
+def _select_boundaries(pins: list[PinnedInterval], is_wanted: Callable[[datetime], bool]) -> list[tuple[datetime, int]]:
     """Return the starts and ends of these intervals that are wanted, each with its epoch."""
     boundaries = []
     for interval, epoch in pins:
@@ -235,7 +235,7 @@ def _select_boundaries(pins: list[Pin], is_wanted: Callable[[datetime], bool]) -
     return boundaries
 
 
-def _last_end(pins: list[Pin], until: datetime) -> datetime | None:
+def _last_end(pins: list[PinnedInterval], until: datetime) -> datetime | None:
     """Return the last end of these intervals that is not after `until`; None: there is none."""
     last_end = None
     for interval, _ in pins:

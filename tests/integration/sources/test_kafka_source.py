@@ -33,7 +33,7 @@ from pyspark.sql import functions as F
 from onceonly.checkpoint.interfaces import FirstRecord, Source
 from onceonly.checkpoint.offsets import Interval, TopicRange, beginning, chain
 from onceonly.coordinator import boundaries
-from onceonly.coordinator.boundaries import Pins
+from onceonly.coordinator.boundaries import TopicPlanner
 from onceonly.errors import BadRecord, Busy, InvalidPipeline, NotCommitted, SourceLost
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
@@ -306,10 +306,10 @@ def test_an_interval_waits_until_a_foreign_transaction_in_it_has_ended(
     with topic.transaction("foreign", seconds=[4]) as foreign:
         topic.produce(*["d"] * 30, "next hour", seconds=[*range(5, 35), 3601])
         with pytest.raises(Busy, match="transaction is open since offset 3"):
-            Pins(flights, reader, reader._config, hour).range(nothing)
+            TopicPlanner(flights, reader, reader._config, hour).range(nothing)
         foreign.commit_transaction()
         topic.settle()
-        range_ = Pins(flights, reader, reader._config, hour).range(nothing)
+        range_ = TopicPlanner(flights, reader, reader._config, hour).range(nothing)
     assert range_.partitions == {0: (0, 34)}
 
 
@@ -397,8 +397,8 @@ def test_a_pipeline_begins_where_it_is_told_to(topic: Topic, tmp_path: Path, sta
     topic.produce("d", seconds=[4], partition=1)
     config = KafkaSource(topic.name, start=start)
     pipeline = Pipeline(name="p", source=config, transform="a:b", sinks=[DeltaSink("lake", "lake")])
-    pins = Pins(pipeline, KafkaReader(config, topic.broker, tmp_path), config)
-    assert pins.range(StateTable.make(str(tmp_path / "state")).view("p")).partitions == found
+    planner = TopicPlanner(pipeline, KafkaReader(config, topic.broker, tmp_path), config)
+    assert planner.range(StateTable.make(str(tmp_path / "state")).view("p")).partitions == found
 
 
 # --- what is lost

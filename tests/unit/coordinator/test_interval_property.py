@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from onceonly.checkpoint.interfaces import FirstRecord
 from onceonly.checkpoint.offsets import Boundary, Interval, Offsets, TopicLog, TopicRange
-from onceonly.coordinator.boundaries import Pins
+from onceonly.coordinator.boundaries import TopicPlanner
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
@@ -138,8 +138,8 @@ def test_every_record_is_in_one_interval_at_most_and_none_is_left_between(histor
         source, pinned = FakeSource("flights", Path(folder)), Pinned()
         for run in history:
             write(source, run.writes)
-            pins = Pins(FLIGHTS, source, FLIGHTS.source, run.interval, now=at(60))
-            pinned.ranges[run.interval] = pins.range(pinned)
+            planner = TopicPlanner(FLIGHTS, source, FLIGHTS.source, run.interval, now=at(60))
+            pinned.ranges[run.interval] = planner.range(pinned)
             check(pinned.ranges)
 
 
@@ -147,11 +147,11 @@ def test_a_boundary_that_is_younger_than_the_look_at_the_log(tmp_path):
     """Another plan has pinned a partition that was added since this one looked."""
     source, pinned = FakeSource("flights", tmp_path), Pinned()
     write(source, ((0, 1), (0, 7)))
-    early = Pins(FLIGHTS, source, FLIGHTS.source, Interval(at(0), at(5)), now=at(60))
+    early = TopicPlanner(FLIGHTS, source, FLIGHTS.source, Interval(at(0), at(5)), now=at(60))
     assert sorted(early.log.partitions) == [0]
     write(source, ((2, 1), (2, 7)))
     late = Interval(at(5), at(9))
-    pinned.ranges[late] = Pins(FLIGHTS, source, FLIGHTS.source, late, now=at(60)).range(pinned)
+    pinned.ranges[late] = TopicPlanner(FLIGHTS, source, FLIGHTS.source, late, now=at(60)).range(pinned)
     assert early.range(pinned).partitions == {0: (0, 1), 2: (0, 1)}
 
 
@@ -159,7 +159,7 @@ def test_a_partition_that_is_younger_than_the_look_at_the_log(tmp_path):
     """Only its times were asked when it was there: it has lost nothing."""
     source, pinned = FakeSource("flights", tmp_path), Pinned()
     write(source, ((0, 1), (0, 7)))
-    early = Pins(FLIGHTS, source, FLIGHTS.source, Interval(at(0), at(5)), now=at(60))
+    early = TopicPlanner(FLIGHTS, source, FLIGHTS.source, Interval(at(0), at(5)), now=at(60))
     assert sorted(early.log.partitions) == [0]
     write(source, ((2, 1), (2, 7)))
     assert early.range(pinned).partitions == {0: (0, 1), 2: (0, 1)}
@@ -190,7 +190,7 @@ def test_whatever_the_source_answers_boundaries_never_cross(intervals, answers):
     source, pinned = AnySource(iter(answers)), Pinned()
     for start, end in intervals:
         interval = Interval(at(start), at(end))
-        pinned.ranges[interval] = Pins(FLIGHTS, source, FLIGHTS.source, interval, now=at(60)).range(pinned)
+        pinned.ranges[interval] = TopicPlanner(FLIGHTS, source, FLIGHTS.source, interval, now=at(60)).range(pinned)
         check(pinned.ranges)
 
 
@@ -203,7 +203,7 @@ def test_in_a_log_in_order_each_interval_holds_just_the_records_of_its_time(cuts
         intervals = [Interval(at(a), at(b)) for a, b in pairwise(cuts)]
         random.shuffle(intervals)
         for interval in intervals:
-            pinned.ranges[interval] = Pins(FLIGHTS, source, FLIGHTS.source, interval, now=at(60)).range(pinned)
+            pinned.ranges[interval] = TopicPlanner(FLIGHTS, source, FLIGHTS.source, interval, now=at(60)).range(pinned)
             rows = source.read(None, (pinned.ranges[interval],))
             assert [r["value"] for r in rows] == [m for m in minutes if interval.start <= at(m) < interval.end]
 

@@ -17,7 +17,7 @@ from unit.lightdelta import LightDelta
 
 from onceonly.checkpoint.model import State
 from onceonly.coordinator import upstream
-from onceonly.coordinator.boundaries import Pins
+from onceonly.coordinator.boundaries import TopicPlanner
 from onceonly.errors import Busy, InvalidPipeline, OnceonlyError, OutcomeUnknown, SourceLost
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, Merge
@@ -158,9 +158,9 @@ def test_a_table_that_was_restored_or_made_again_meanwhile(chain: Chain, change:
     done = chain.run(chain.first)
     found = chain.parts.sink(chain.first, "lake").locate_rows(done.handles["lake"], 1)
     assert found.version == 1
-    pins = Pins(chain.second, chain.parts.sources(chain.second)["lake"], chain.second.sources[0])
+    planner = TopicPlanner(chain.second, chain.parts.sources(chain.second)["lake"], chain.second.sources[0])
     with pytest.raises(SourceLost, match=why):
-        pins.range(chain.state.view("second"), (replace(found, **change),))
+        planner.range(chain.state.view("second"), (replace(found, **change),))
 
 
 # ---- by intervals
