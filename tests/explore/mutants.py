@@ -83,8 +83,8 @@ FIXES = [
     Mutant(
         "14: discarded by the definition of now",
         PUBLISH,
-        "pipeline = Pipeline.from_json(checkpoint.claimed_under[attempt])\n            for sink in checkpoint.sinks_of(attempt):",
-        "pipeline = Pipeline.from_json(checkpoint.definition)\n            for sink in checkpoint.sinks:",
+        "pipeline = checkpoint.claimed_under[attempt].pipeline\n            for sink in checkpoint.sinks_of(attempt):",
+        "pipeline = checkpoint.definition.pipeline\n            for sink in checkpoint.sinks:",
         "sink-gone-goes-on",
     ),
     Mutant(

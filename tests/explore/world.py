@@ -224,7 +224,7 @@ class MemoryParts:
 
     def produce(self, claimed: Checkpoint, before: Any = None) -> dict[str, Any]:
         """Every record of the ranges to every sink; to the state, beside the handle of what it was."""
-        pipeline = Pipeline.from_json(claimed.definition)
+        pipeline = claimed.definition.pipeline
         rows = [row for range_ in claimed.ranges for span in range_.partitions.values() for row in range(*span)]
         return {sink.name: (rows, before) if isinstance(sink, StateSink) else rows for sink in pipeline.sinks}
 

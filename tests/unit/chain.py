@@ -45,7 +45,7 @@ class Parts:
 
     def numbers(self, checkpoint: Checkpoint) -> list[int]:
         """What the checkpoint has to read, as Spark would."""
-        sources = self.sources(Pipeline.from_json(checkpoint.definition))
+        sources = self.sources(checkpoint.definition.pipeline)
         return [
             number for range_ in checkpoint.ranges for number in _numbers(sources[range_.topic], range_, self.folder)
         ]

@@ -33,7 +33,7 @@ class FolderParts(Parts):
         return super()._source(config)
 
     def numbers(self, checkpoint: Checkpoint) -> list[int]:
-        sources = self.sources(Pipeline.from_json(checkpoint.definition))
+        sources = self.sources(checkpoint.definition.pipeline)
         if checkpoint.pipeline == "first":
             return super().numbers(checkpoint)
         read = [(sources[range_.topic], self.folder / range_.topic, range_) for range_ in checkpoint.ranges]

@@ -43,7 +43,7 @@ def inlets(pipeline: Pipeline) -> list[Asset]:
 
 def list_published(checkpoint: Checkpoint) -> Iterator[tuple[Asset, dict[str, Any]]]:
     """Yield the assets that the checkpoint has reached, each with the extra of its event."""
-    pipeline = Pipeline.from_json(checkpoint.definition)
+    pipeline = checkpoint.definition.pipeline
     for name in checkpoint.published:
         extra = _event_extra(checkpoint, name)
         for asset in assets_of(pipeline.sink(name)):
@@ -57,7 +57,7 @@ def announce(context: Any, checkpoint: Checkpoint, declared: Iterable[Any], keye
         declared: the task's outlets; those that are not of this pipeline's making stay as they are.
         keyed: give the events of an interval its partition key.
     """
-    possible_uris = {asset.uri for asset in outlets(Pipeline.from_json(checkpoint.definition))}
+    possible_uris = {asset.uri for asset in outlets(checkpoint.definition.pipeline)}
     extras_by_uri = {asset.uri: extra for asset, extra in list_published(checkpoint)}
     unpublished_uris = possible_uris - extras_by_uri.keys()
     remaining = [outlet for outlet in declared if getattr(outlet, "uri", None) not in unpublished_uris]

@@ -21,7 +21,6 @@ from urllib.parse import urlsplit
 from onceonly import redaction
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import TopicRange
-from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sink_config import SinkConfig
 from onceonly.pipeline.sinks import KafkaSink
 from onceonly.pipeline.sources import Stored
@@ -145,7 +144,7 @@ def _checkpoint_facet(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def list_inputs(services: LiveServices, checkpoint: Checkpoint) -> Iterator[InputDataset]:
     """Yield what the checkpoint reads: topics, tables and folders, with the range of each."""
-    pipeline = Pipeline.from_json(checkpoint.definition)
+    pipeline = checkpoint.definition.pipeline
     for range_ in checkpoint.ranges:
         source = pipeline.source_of(range_.topic)
         if isinstance(source, Stored):
@@ -156,7 +155,7 @@ def list_inputs(services: LiveServices, checkpoint: Checkpoint) -> Iterator[Inpu
 
 def list_outputs(services: LiveServices, checkpoint: Checkpoint) -> Iterator[OutputDataset]:
     """Yield what it has published, sink by sink; no application state, and nothing of a sink that was given up."""
-    pipeline = Pipeline.from_json(checkpoint.definition)
+    pipeline = checkpoint.definition.pipeline
     for name in checkpoint.published:
         config, handle = pipeline.sink(name), checkpoint.handles[name]
         if "topics" in handle:
@@ -170,7 +169,7 @@ def list_intended_outputs(services: LiveServices, checkpoint: Checkpoint) -> Ite
 
     Nothing is read, so nothing is counted.
     """
-    for config in Pipeline.from_json(checkpoint.definition).sinks:
+    for config in checkpoint.definition.pipeline.sinks:
         handle = checkpoint.handles.get(config.name, {})
         allowed_topics = config.allowed_topics if isinstance(config, KafkaSink) else ()
         topics = handle.get("topics") or allowed_topics

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
+from onceonly.checkpoint.definition import Definition
 from onceonly.checkpoint.offsets import Interval, Ranges, TopicRange
 from onceonly.errors import OutcomeUnknown
 
@@ -179,7 +180,7 @@ class Checkpoint:
     pipeline: str
     epoch: int
     state: State
-    definition: Mapping[str, Any]
+    definition: Definition
     ranges: Ranges
     interval: Interval | None
     owners: tuple[str, ...]
@@ -191,7 +192,7 @@ class Checkpoint:
     instances: tuple[str | None, ...] = (None,)  # by owner: which one of several runs with its name, if known
     attempt: int = 0
     claims: Mapping[int, Claim] = field(default_factory=dict)  # by attempt
-    claimed_under: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # by attempt: its definition
+    claimed_under: Mapping[int, Definition] = field(default_factory=dict)  # by attempt: its definition
     staging: str | None = None  # the nonce of the claim that may record STAGED, unless something ended it since
     schemas: Mapping[str, Any] = field(default_factory=dict)  # by topic: the registered schemas it is decoded by
     handles: Mapping[str, Handle] = field(default_factory=dict)
@@ -235,7 +236,7 @@ class Checkpoint:
 
     @property
     def sinks(self) -> tuple[str, ...]:
-        return _names(self.definition)
+        return self.definition.sink_names
 
     @property
     def rows(self) -> int | None:
@@ -257,7 +258,7 @@ class Checkpoint:
     @property
     def gate(self) -> Mapping[str, Any] | None:
         """The definition of its gate; None if it has none."""
-        return self.definition.get("gate")
+        return self.definition.gate
 
     @property
     def needs_manual_decision(self) -> bool:
@@ -291,7 +292,7 @@ class Checkpoint:
 
         A checkpoint that is planned again may have other sinks.
         """
-        return tuple(name for name in _names(self.claimed_under[attempt]) if (attempt, name) not in self.gone)
+        return tuple(name for name in self.claimed_under[attempt].sink_names if (attempt, name) not in self.gone)
 
     def transaction(self, sink: str, attempt: int | None = None) -> Transaction:
         number = self.attempt if attempt is None else attempt
@@ -329,7 +330,7 @@ def first(row: Row) -> Checkpoint:
         pipeline=row.pipeline,
         epoch=row.epoch,
         state=state,
-        definition=row.body["definition"],
+        definition=Definition(row.body["definition"]),
         ranges=_parse_ranges(row.body),
         interval=row.interval,
         owners=(row.owner or "",),
@@ -377,10 +378,6 @@ NOTHING_STAGED: Mapping[str, Any] = {
 }
 
 
-def _names(definition: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(sink["name"] for sink in definition["sinks"])
-
-
 def _changes(checkpoint: Checkpoint, row: Row) -> dict[str, Any]:
     """Return the fields that a row changes, but for those that every row changes."""
     match row.event:
@@ -410,7 +407,7 @@ def _changes(checkpoint: Checkpoint, row: Row) -> dict[str, Any]:
 
 def _apply_plan(checkpoint: Checkpoint, row: Row) -> dict[str, Any]:
     """Return what planning again changes: another owner or definition, the same offsets, and nothing is staged."""
-    same = {"definition": row.body["definition"], "request": row.body.get("request", checkpoint.request)}
+    same = {"definition": Definition(row.body["definition"]), "request": row.body.get("request", checkpoint.request)}
     owners = {
         "owners": (*checkpoint.owners, row.owner or ""),
         "instances": (*checkpoint.instances, row.body.get("instance")),
@@ -432,7 +429,7 @@ def _keep_schemas(checkpoint: Checkpoint, row: Row) -> Mapping[str, Any]:
 
     Whoever changes a source's definition asks for another way to read the same records.
     """
-    is_unchanged = checkpoint.definition.get("source") == row.body["definition"].get("source")
+    is_unchanged = checkpoint.definition.json.get("source") == row.body["definition"].get("source")
     return checkpoint.schemas if is_unchanged else {}
 
 

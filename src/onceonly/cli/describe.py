@@ -82,7 +82,7 @@ def _facts(checkpoint: Checkpoint) -> dict[str, str]:
         "earlier owners": ", ".join(dict.fromkeys(formatting.owner(key) for key in checkpoint.owners[:-1])),
         "planned": f"{formatting.clock(checkpoint.planned_at)} UTC, {formatting.age(checkpoint.planned_at)} ago",
         "decoded by": descriptions.describe_schemas(checkpoint),
-        "transform": str(checkpoint.definition.get("transform", "")),
+        "transform": str(checkpoint.definition.json.get("transform", "")),
         "reason" if checkpoint.rewinds_to else "last abort": checkpoint.reason or "",
         "goes back to": _describe_epoch(checkpoint.rewinds_to),
         "approved": descriptions.describe_approval(checkpoint),

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from onceonly.checkpoint.definition import Definition
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State, canonical
 from onceonly.checkpoint.sink import Answer, Publication
@@ -154,15 +155,16 @@ def _definitions(view: View, name: str, sink: str) -> Iterator[Pipeline]:
     checkpoints = [view.latest]
     for publication in publications_of(view, sink):
         checkpoints.append(view.checkpoint(publication.epoch))
-    definitions: dict[str, Mapping[str, Any]] = {}
+    definitions: dict[str, Definition] = {}
     for checkpoint in checkpoints:
         if checkpoint and sink in checkpoint.sinks:
-            definitions[canonical(checkpoint.definition)] = checkpoint.definition
+            definitions[canonical(checkpoint.definition.json)] = checkpoint.definition
     if not definitions:
         raise _acceptance_error(
             name, sink, "It has no such sink.", f"See its sinks: onceonly status {name}.", code="no-such-sink"
         )
-    yield from map(Pipeline.from_json, definitions.values())
+    for definition in definitions.values():
+        yield definition.pipeline
 
 
 def _list_returned(comparison: Comparison, missing: tuple[Checkpoint, ...]) -> Iterator[Checkpoint]:

@@ -191,7 +191,7 @@ class Coordinator:
     def _report(self, done: Checkpoint) -> None:
         """Show how far the pipeline is. Nothing depends on it, so a failure only causes a warning."""
         try:
-            sources = self.parts.sources(Pipeline.from_json(done.definition))
+            sources = self.parts.sources(done.definition.pipeline)
             for range_ in done.ranges:
                 sources[range_.topic].report(done, self.state.id)
         except OnceonlyError as error:
@@ -351,7 +351,7 @@ class Coordinator:
     def _list_rewindable(self, view: View, epoch: int) -> list[Checkpoint]:
         """Return what a rewind would retract. Raise if a target is ahead of the state table or behind."""
         later = rewind.list_undone(view, epoch)
-        pipeline = Pipeline.from_json(later[0].definition)
+        pipeline = later[0].definition.pipeline
         restore_check.check_stage(self.state, pipeline, self.parts, view)
         target_history.check(self.state, self.parts, pipeline, view)
         return later
@@ -399,7 +399,7 @@ class Coordinator:
         latest = self.state.view(name).latest
         landed: Collection[str] = ()
         if latest:
-            pipeline = Pipeline.from_json(latest.definition)
+            pipeline = latest.definition.pipeline
             landed = upstream.make_closed_barrier(self.state, self.parts, pipeline).tables
         action = skip.make_interval_action(interval, who, reason, seen)
         view = self._transitions.change(

@@ -10,7 +10,6 @@ from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.coordinator.manual import Action, Seen
 from onceonly.coordinator.messages import fenced_error, how_to_settle, reason_in_brackets, require_attempt
 from onceonly.errors import GateFailed, GateHeld, InvalidPipeline, NotCommitted, OnceonlyError, first_sentence
-from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.table import Transitions
 from onceonly.statetable.view import View
 
@@ -38,7 +37,7 @@ class Gatekeeper:
         if seen.gate is None or seen.verdict or seen.state in (State.COMMITTING, State.COMMITTED):
             return seen
         _check_staged(seen)
-        inspector = self._parts.inspector(Pipeline.from_json(seen.definition))
+        inspector = self._parts.inspector(seen.definition.pipeline)
         try:
             examined = inspector.examine(seen)
         except Exception as error:

@@ -220,7 +220,7 @@ class Planning:
         return view.row(checkpoint.epoch, Event.PLANNED, checkpoint.attempt, **columns)
 
     def _differs(self, checkpoint: Checkpoint) -> bool:
-        return checkpoint.definition != self.pipeline.to_json() or not checkpoint.was_of(self.owner, self.instance)
+        return checkpoint.definition.json != self.pipeline.to_json() or not checkpoint.was_of(self.owner, self.instance)
 
 
 def _find_of_interval(view: View, name: str, interval: Interval, reprocess: str | None) -> Checkpoint | None:

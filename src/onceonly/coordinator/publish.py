@@ -14,7 +14,6 @@ from onceonly.coordinator import target_history
 from onceonly.coordinator.messages import classify_settle_error, fenced_error
 from onceonly.coordinator.sweep import discard_idle
 from onceonly.errors import Fenced, InDoubt, NotCommitted, OnceonlyError, OutcomeUnknown, TargetWentBack, first_sentence
-from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.table import Transitions
 from onceonly.statetable.view import View
 
@@ -102,7 +101,7 @@ class Publisher:
         errors_by_sink: dict[str, str] = {}
         ended = {(checkpoint.epoch, attempt) for attempt in attempts}
         for attempt in attempts:
-            pipeline = Pipeline.from_json(checkpoint.claimed_under[attempt])
+            pipeline = checkpoint.claimed_under[attempt].pipeline
             for sink in checkpoint.sinks_of(attempt):
                 try:
                     live = self._parts.sink(pipeline, sink)
@@ -173,12 +172,12 @@ class Publisher:
 
     def require_accepted(self, view: View, checkpoint: Checkpoint, sink: str) -> None:
         """Refuse to give a sink up while its target lacks checkpoints that are not recorded as missing."""
-        pipeline = Pipeline.from_json(checkpoint.definition)
+        pipeline = checkpoint.definition.pipeline
         target_history.require_accepted(self._transitions.state, self._parts, pipeline, sink, view)
 
     def sink(self, checkpoint: Checkpoint, sink: str) -> Sink:
         """Make a sink of the checkpoint's definition."""
-        return self._parts.sink(Pipeline.from_json(checkpoint.definition), sink)
+        return self._parts.sink(checkpoint.definition.pipeline, sink)
 
 
 class _RecordedHandle:

@@ -209,7 +209,7 @@ class RangePlanner:
 
         They have no common boundaries: where the one kind follows the other, rows would be read twice, or never.
         """
-        so_far = list(latest.definition.get("after", ()))
+        so_far = list(latest.definition.upstreams)
         if bool(so_far) != bool(self._pipeline.after):
             raise _other_pipeline_error(
                 latest.pipeline, f"ran with after={so_far} so far and now has {list(self._pipeline.after)}"

@@ -112,7 +112,7 @@ class Rehearser:
             if view.require(epoch).last_seq != checkpoint.last_seq:
                 continue  # another process was first, and may have staged what its gate has not let through
             basis = Basis.from_view(view, epoch)
-            pipeline = Pipeline.from_json(checkpoint.definition)
+            pipeline = checkpoint.definition.pipeline
             handles, refusal = self._rehearse(view, pipeline, checkpoint.handles, sinks)
             if refusal:
                 view = self._record_refusal(checkpoint, basis, refusal)
@@ -134,7 +134,7 @@ class Rehearser:
             seq = view.head.seq
             sinks: dict[str, Sink] = {}
             retractions = rewind.plan_retractions(view, epoch, self._parts, self._transitions.state.id)
-            pipeline = Pipeline.from_json(rewind.list_undone(view, epoch)[0].definition)
+            pipeline = rewind.list_undone(view, epoch)[0].definition.pipeline
             handles, refusal = self._rehearse(view, pipeline, retractions, sinks)
             if refusal:
                 view = self._transitions.state.view(name)

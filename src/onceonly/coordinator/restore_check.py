@@ -179,9 +179,9 @@ def refuse_renamed(state: StateTable, view: View, pipeline: Pipeline, sources: M
         if name == pipeline.name:
             continue
         latest = state.view(name).latest
-        if latest is None or _describe_work(latest.definition) != _describe_work(pipeline.to_json()):
+        if latest is None or _describe_work(latest.definition.json) != _describe_work(pipeline.to_json()):
             continue
-        old = Pipeline.from_json(latest.definition)
+        old = latest.definition.pipeline
         shared = _targets_with_duplicates(old) & _targets_with_duplicates(pipeline)
         if shared and _reads_same_logs(old, pipeline, latest.ranges, sources):
             raise InvalidPipeline(

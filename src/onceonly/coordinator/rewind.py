@@ -16,7 +16,6 @@ from onceonly.checkpoint.offsets import Offsets, TopicRange
 from onceonly.checkpoint.sink import require_replaceable
 from onceonly.coordinator.manual import Action, Seen
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.view import View
 
 
@@ -92,7 +91,7 @@ def plan_retractions(view: View, epoch: int, parts: Parts, state_id: str) -> dic
         InvalidPipeline: as `list_undone`; or a sink cannot take back what it has published.
     """
     target, later = view.require(epoch), list_undone(view, epoch)
-    pipeline, new_epoch = Pipeline.from_json(later[0].definition), view.head.epoch + 1
+    pipeline, new_epoch = later[0].definition.pipeline, view.head.epoch + 1
     current_sinks = {sink.name for sink in pipeline.sinks}
     handles: dict[str, Handle] = {}
     for name in _sinks_with_rows(later):
@@ -132,7 +131,7 @@ def row(view: View, epoch: int, handles: Mapping[str, Handle], action: Action) -
         handles: the result of `plan_retractions` for this same view, rehearsed.
     """
     body = {
-        "definition": list_undone(view, epoch)[0].definition,
+        "definition": list_undone(view, epoch)[0].definition.json,
         "ranges": [range_.to_json() for range_ in _positions(view, epoch)],
         "handles": handles,
         **action.body,

@@ -72,7 +72,7 @@ def interval_row(view: View, interval: Interval, action: Action, landed: Collect
         ranges = [_range_of_gap(view, interval, range_) for range_ in latest.ranges]
     ranges = _empty_landed(ranges, landed)
     body = {
-        "definition": latest.definition,
+        "definition": latest.definition.json,
         "ranges": [range_.to_json() for range_ in ranges],
         **action.body,
     }
@@ -90,7 +90,7 @@ def _require_intervals(view: View, interval: Interval) -> Checkpoint:
         raise _interval_error(
             view, interval, "It does not run by intervals, or it has not run yet.", code="mode-mismatch"
         )
-    state = Pipeline.from_json(latest.definition).state
+    state = latest.definition.pipeline.state
     if state:
         raise _interval_error(
             view,
@@ -189,7 +189,7 @@ def require_skippable(view: View, skip: Skip) -> Pipeline:
             "Leave out a whole interval: onceonly skip … --interval.",
             code="mode-mismatch",
         )
-    last_pipeline = Pipeline.from_json(latest.definition)
+    last_pipeline = latest.definition.pipeline
     if last_pipeline.state:
         raise _offsets_error(
             view,
@@ -236,7 +236,7 @@ def offsets_row(view: View, source: Source, skip: Skip) -> Row | None:
         else:
             ranges_json.append(range_.to_json())
     body = {
-        "definition": latest.definition,
+        "definition": latest.definition.json,
         "ranges": ranges_json,
         **make_offsets_action(skip).body,
     }

@@ -95,7 +95,7 @@ class Stager:
         """Refuse, before anything is claimed or written, if a target went back: else one would be made in its place."""
         checkpoint = view.require(epoch)
         if checkpoint.state in (State.PLANNED, State.ABORTED):
-            pipeline = Pipeline.from_json(checkpoint.definition)
+            pipeline = checkpoint.definition.pipeline
             target_history.check(self._transitions.state, self._parts, pipeline, view, self._publisher.publish)
 
     def _remove(self, mine: Checkpoint, error: BaseException) -> None:
@@ -181,7 +181,7 @@ class Stager:
 
     def _stage_claimed(self, view: View, mine: Checkpoint, prepare: Prepare, produce: Produce) -> dict[str, Any]:
         """Stage every sink, and return what the row STAGED says of it."""
-        pipeline = Pipeline.from_json(mine.definition)
+        pipeline = mine.definition.pipeline
         sinks = {sink.name: self._parts.sink(pipeline, sink.name) for sink in pipeline.sinks}
         restore_check.check_stage(self._transitions.state, pipeline, self._parts, view, sinks.values())
         sources = self._parts.sources(pipeline)
@@ -266,7 +266,7 @@ def state_before(view: View, checkpoint: Checkpoint) -> Handle | None:
     Raises:
         InvalidPipeline: what is before is not committed, or its state was given up.
     """
-    state = Pipeline.from_json(checkpoint.definition).state
+    state = checkpoint.definition.pipeline.state
     if state is None:
         return None
     epoch = checkpoint.epoch - 1
@@ -334,7 +334,7 @@ def _find_free_slot(view: View, checkpoint: Checkpoint) -> int | None:
     Raises:
         NotCommitted: all are leased.
     """
-    pipeline = Pipeline.from_json(checkpoint.definition)
+    pipeline = checkpoint.definition.pipeline
     if pipeline.pool_size is None:
         return None
     own_slots = _leased_slots([checkpoint])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Collection, Iterator
 
+from onceonly.checkpoint.definition import Definition
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, State, Transaction, canonical
 from onceonly.checkpoint.sink import IncrementalSweep, PooledTransaction, Sink, TransactionalIdPool
@@ -112,7 +112,7 @@ def _is_dead(txn: Transaction, owner: Checkpoint) -> bool:
     return txn.attempt < owner.attempt or owner.state is State.ABORTED
 
 
-def _is_unreachable(checkpoint: Checkpoint, definition: Mapping[str, Any], sink: str) -> bool:
+def _is_unreachable(checkpoint: Checkpoint, definition: Definition, sink: str) -> bool:
     """Whether all that was left in the sink is permanently out of reach, by manual resolution."""
     was_claimed = False
     for attempt, claimed_definition in checkpoint.claimed_under.items():
@@ -135,8 +135,8 @@ def _sinks_to_sweep(view: View) -> Iterator[tuple[Pipeline, str]]:
         checkpoints.insert(0, view.latest)
     for checkpoint in checkpoints:
         for definition in (checkpoint.definition, *checkpoint.claimed_under.values()):
-            pipeline = Pipeline.from_json(definition)
-            for sink, sink_json in zip(pipeline.sinks, definition["sinks"], strict=True):
+            pipeline = definition.pipeline
+            for sink, sink_json in zip(pipeline.sinks, definition.json["sinks"], strict=True):
                 key = canonical(sink_json)
                 if key in yielded or _is_unreachable(checkpoint, definition, sink.name):
                     continue

@@ -338,7 +338,7 @@ def _check_upstream(state: StateTable, parts: Parts, pipeline: Pipeline) -> None
         view = state.view(name)
         if view.latest is None:
             continue  # refused by `upstream`
-        writer = Pipeline.from_json(view.latest.definition)
+        writer = view.latest.definition.pipeline
         sinks = [sink.name for sink in writer.sinks if tables.intersection(sink.asset_uris())]
         comparisons = compare_all(state, parts, writer, sinks, view)
         losses = _list_losses(comparisons)
@@ -355,7 +355,7 @@ def went_back_error(
     """Return the error of a decided checkpoint whose target went back, with what is missing and the ways out."""
     name, missing = checkpoint.pipeline, ""
     with suppress(Exception):  # the refusal stands, whatever can be told of it
-        comparison = _compare_with_target(parts, Pipeline.from_json(checkpoint.definition), now, sink)
+        comparison = _compare_with_target(parts, checkpoint.definition.pipeline, now, sink)
         if comparison and comparison.went_back:
             missing = _describe_missing(comparison)
     code, recover = error.code or WENT_BACK, f"onceonly recover {name}"

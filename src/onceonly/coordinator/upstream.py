@@ -115,8 +115,8 @@ def find_readers(state: StateTable, pipeline: Pipeline, sinks: Iterable[str]) ->
     for name in state.pipelines():
         with suppress(OutcomeUnknown):  # its rows are damaged, which it says itself
             latest = state.view(name).latest
-            if latest and pipeline.name in latest.definition.get("after", ()):
-                tables = Pipeline.from_json(latest.definition).tables
+            if latest and pipeline.name in latest.definition.upstreams:
+                tables = latest.definition.pipeline.tables
                 if written.intersection(tables.values()):
                     readers.append(name)
     return readers
@@ -131,7 +131,7 @@ class _Upstream:
         latest = self._view.latest
         if latest is None:
             raise _unknown_pipeline_error(state, reader, name)
-        self._sinks = Pipeline.from_json(latest.definition).sinks
+        self._sinks = latest.definition.pipeline.sinks
         self.sink_by_topic: dict[str, str] = {}  # those of its tables that are read
         for topic, uri in reader.tables.items():
             for sink in self._sinks:
@@ -272,7 +272,7 @@ class _Upstream:
 
     def _locate_checkpoint(self, checkpoint: Checkpoint, sink: str) -> RowLocation:
         """Ask the sink where the rows of one checkpoint are."""
-        writer = self._parts.sink(Pipeline.from_json(checkpoint.definition), sink)
+        writer = self._parts.sink(checkpoint.definition.pipeline, sink)
         if not isinstance(writer, VersionedTarget):
             raise InvalidPipeline(
                 f"{self._reader.name}: sink '{sink}' of '{self.name}' has no versions.",
@@ -327,7 +327,7 @@ class _Upstream:
 
 def _find_writing_sink(checkpoint: Checkpoint, uri: str) -> str | None:
     """Find the sink that has written the table for that checkpoint. It may have another name since."""
-    for sink in Pipeline.from_json(checkpoint.definition).sinks:
+    for sink in checkpoint.definition.pipeline.sinks:
         if uri in sink.asset_uris():
             return sink.name
     return None
@@ -365,7 +365,7 @@ def _refuse_circle(state: StateTable, pipeline: Pipeline) -> None:
         visited.add(name)
         latest = state.view(name).latest
         if latest:
-            for before in latest.definition.get("after", ()):
+            for before in latest.definition.upstreams:
                 paths.append([*path, before])
 
 

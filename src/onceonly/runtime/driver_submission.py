@@ -18,7 +18,6 @@ from onceonly.checkpoint.model import Checkpoint, State, canonical
 from onceonly.errors import Fenced, NotCommitted, OnceonlyError
 from onceonly.kafka import airflow_connections
 from onceonly.kafka.airflow_connections import Lookup
-from onceonly.pipeline.definition import Pipeline
 from onceonly.runtime import client_job, job_report
 from onceonly.runtime.child_process import MAX_ERROR_LINES, select_last_lines
 from onceonly.runtime.client_job import list_connections
@@ -66,7 +65,7 @@ class Work:
         Two may do so: the first verdict counts.
         """
         checkpoint = self.read_checkpoint(settings)
-        gate = Pipeline.from_json(checkpoint.definition).gate
+        gate = checkpoint.definition.pipeline.gate
         if gate is None or checkpoint.verdict or checkpoint.state is not State.STAGED:
             return None
         if not gate.large(checkpoint.handles):

@@ -203,7 +203,7 @@ def measure_lags(
 def measure_lag(services: LiveServices, summary: Summary) -> Lag:
     """Return how far a pipeline is behind. Asks the sources once; whatever they fail with is the answer."""
     try:
-        sources = services.sources(Pipeline.from_json(summary.latest.definition))
+        sources = services.sources(summary.latest.definition.pipeline)
         logs = [source.log() for source in sources.values()]
         readable, hidden = _count_uncovered([log for log in logs if log.kind == KAFKA], summary)
         versions = sum(_count_uncovered([log for log in logs if log.kind != KAFKA], summary))

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from datetime import datetime
 from typing import Any
 
+from onceonly.checkpoint.definition import Definition
 from onceonly.checkpoint.interfaces import Judges, PinsSchemas, ReadsSmallBatches, Source
 from onceonly.checkpoint.model import Checkpoint, Handle
 from onceonly.checkpoint.offsets import KAFKA, Ranges, has_data
@@ -14,7 +15,6 @@ from onceonly.checkpoint.sink import Changes, StateBackend
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.stage import Produced, state_before
 from onceonly.errors import NotCommitted, OnceonlyError
-from onceonly.pipeline.definition import Pipeline
 from onceonly.runtime import owners, spark_errors, transforms
 from onceonly.runtime.bad_records import BadRecords
 from onceonly.runtime.live_services import LiveServices
@@ -63,7 +63,7 @@ def stage(
 def max_records(checkpoint: Checkpoint) -> int | None:
     """Return how many records are read for it at most; None: unknown, or its state, of any size, is read as well."""
     of_any_size = any(range_.kind != KAFKA for range_ in checkpoint.ranges)  # a version of a table, a decision
-    if of_any_size or Pipeline.from_json(checkpoint.definition).state:
+    if of_any_size or checkpoint.definition.pipeline.state:
         return None
     return sum(range_.span for range_ in checkpoint.ranges)
 
@@ -81,7 +81,7 @@ class _OutputProducer:
         self._say, self._until_end = say, ExitStack()
         self._services, self._previous_state = services, previous_state
         self._definition = checkpoint.definition
-        self._pipeline = pipeline = Pipeline.from_json(checkpoint.definition)
+        self._pipeline = pipeline = checkpoint.definition.pipeline
         # Before the checkpoint is claimed, so that a transform that does not load leaves no attempt.
         self._transform = transforms.load(pipeline.transform, services.settings)
         self._sources = services.sources(pipeline)
@@ -248,7 +248,7 @@ def _require_judge(source: Source) -> Judges:
     return source
 
 
-def _check_same_definition(definition: Mapping[str, Any], claimed: Checkpoint) -> None:
+def _check_same_definition(definition: Definition, claimed: Checkpoint) -> None:
     """Refuse a checkpoint with another definition than the one whose transform was loaded, which is before the claim.
 
     A transform that does not load leaves no attempt that way.

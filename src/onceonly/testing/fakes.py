@@ -293,7 +293,7 @@ class FakeParts:
 
     def produce(self, checkpoint: Checkpoint) -> dict[str, list[dict[str, Any]]]:
         """Return every record of the checkpoint, for every sink, as `Coordinator.stage` takes it."""
-        pipeline = Pipeline.from_json(checkpoint.definition)
+        pipeline = checkpoint.definition.pipeline
         sources = self.sources(pipeline)
         rows: list[dict[str, Any]] = []
         for range_ in checkpoint.ranges:

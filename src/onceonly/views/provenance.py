@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import TopicRange
-from onceonly.pipeline.definition import Pipeline
 from onceonly.views import queries
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ def list_readers(state: StateTable, checkpoint: Checkpoint) -> list[Checkpoint]:
     readers = []
     for name in state.pipelines():
         view = state.view(name)
-        if view.latest is None or checkpoint.pipeline not in view.latest.definition.get("after", ()):
+        if view.latest is None or checkpoint.pipeline not in view.latest.definition.upstreams:
             continue
         for candidate in state.after_others(name):
             if _has_read(state, view, candidate, checkpoint):
@@ -81,7 +80,7 @@ def _find_writer(state: StateTable, checkpoint: Checkpoint, topic: str) -> tuple
 
     None if `topic` names no table, or one that no pipeline has written which this one comes after.
     """
-    table = Pipeline.from_json(checkpoint.definition).tables.get(topic)
+    table = checkpoint.definition.pipeline.tables.get(topic)
     if not table:
         return None
     for name, epochs in checkpoint.after.items():
@@ -97,7 +96,7 @@ def _find_writer(state: StateTable, checkpoint: Checkpoint, topic: str) -> tuple
 
 def _find_sink(checkpoint: Checkpoint, table: str) -> str | None:
     """Return the name of the sink whose target is that table."""
-    for sink in Pipeline.from_json(checkpoint.definition).sinks:
+    for sink in checkpoint.definition.pipeline.sinks:
         if table in sink.asset_uris():
             return sink.name
     return None

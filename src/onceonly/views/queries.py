@@ -284,7 +284,7 @@ def full_json(checkpoint: Checkpoint, timeline: list[dict[str, Any]]) -> dict[st
         "in_doubt": dict(checkpoint.in_doubt),
         "given_up": dict(checkpoint.given_up),
         "missing_by_sink": dict(checkpoint.missing),
-        "definition": dict(checkpoint.definition),
+        "definition": dict(checkpoint.definition.json),
         "schemas": dict(checkpoint.schemas),
         "timeline": timeline,
     }

@@ -78,7 +78,7 @@ class Sums:
     def totals(self) -> dict[str, int]:
         latest = live_services.open_coordinator(self.project.parts).state.view("sums").latest
         assert latest is not None
-        writer = self.project.parts.sink(Pipeline.from_json(latest.definition), "totals")
+        writer = self.project.parts.sink(latest.definition.pipeline, "totals")
         assert isinstance(writer, StateBackend)
         state = writer.read(self.project.parts.spark(), latest.handles["totals"])
         return {row["part"]: row["total"] for row in state.collect()}

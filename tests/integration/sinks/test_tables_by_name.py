@@ -96,7 +96,7 @@ def test_each_way_to_write(project: Project, spark: SparkSession, table: str, ho
     produce(project, range(8, 12))
     run(project, pipeline)
     assert numbers(place) == Counter(range(8, 12) if how == "replace" else range(12))
-    [sink] = done.definition["sinks"]
+    [sink] = done.definition.json["sinks"]
     assert (sink["table"], sink["path"]) == (table, str(place))
     assert spark.table(table).count() == numbers(place).total(), "Spark finds them by the name"
     through = live_services.open_planner(project.parts)

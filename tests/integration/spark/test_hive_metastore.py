@@ -83,7 +83,7 @@ def test_a_run_in_airflow_into_a_table_of_the_metastore(tmp_path: Path, broker: 
     assert (ran["run"], ran["tasks"]["stage"], ran["tasks"]["commit"]) == ("success", "success", "success"), ran["log"]
     done = live_services.open_coordinator(project.parts).state.view("numbers_chained").checkpoint(1)
     assert done is not None and done.state is State.COMMITTED
-    [sink] = done.definition["sinks"]
+    [sink] = done.definition.json["sinks"]
     assert (sink["table"], sink["path"]) == (NAME, str(tmp_path / "warehouse" / "lake.db" / "numbers"))
     assert Counter(DeltaTable(sink["path"]).to_pyarrow_table()["n"].to_pylist()) == Counter(range(8))
     assert sql(hive, "SELECT count(*) FROM lake.numbers") == [[8]]

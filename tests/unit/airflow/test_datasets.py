@@ -15,6 +15,7 @@ from deltalake import write_deltalake
 from unit.world import World
 
 from onceonly.airflow import lineage
+from onceonly.checkpoint.definition import Definition
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import TopicRange
 from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
@@ -70,7 +71,7 @@ def test_a_table_is_named_by_its_place(
     world = World(tmp_path / "world")
     planned = world.plan()
     assert planned is not None
-    definition = replace(world.pipeline, source=kind(path, name="orders")).to_json()
+    definition = Definition(replace(world.pipeline, source=kind(path, name="orders")).to_json())
     range_ = TopicRange("orders", "an id", {0: (4, 6)}, kind=kind.kind)
     (found,) = lineage.list_inputs(parts, replace(planned, definition=definition, ranges=(range_,)))
     assert (found.namespace, found.name) == (namespace, name.format(home=tmp_path))

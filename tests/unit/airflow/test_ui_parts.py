@@ -15,6 +15,7 @@ from exposition import parsed
 from patience import PATIENCE
 from unit.world import Durable
 
+from onceonly.checkpoint.definition import Definition
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval, TopicRange
 from onceonly.errors import OutcomeUnknown
@@ -36,7 +37,7 @@ def checkpoint(epoch: int, planned: datetime, ended: datetime, **columns: Any) -
     return Checkpoint(
         pipeline="p",
         epoch=epoch,
-        definition={"sinks": [{"name": "out"}]},
+        definition=Definition({"sinks": [{"name": "out"}]}),
         ranges=(TopicRange("t", "id", {0: (0, 1)}),),
         owners=("o",),
         first_seq=epoch,
@@ -175,8 +176,9 @@ def test_lag_in_time_begins_where_the_oldest_gap_does(monkeypatch: pytest.Monkey
     monkeypatch.setattr(live_services, "_count_uncovered", lambda logs, summary: (0, 0))
     parts = cast(LiveServices, FakeParts(Path("/nowhere")))
     source, sinks = KafkaSource("t"), [DeltaSink("out", "out")]
-    definition = Pipeline(name="p", source=source, transform="a:b", sinks=sinks, mode="interval").to_json()
-    newest = replace(checkpoint(2, NOON, NOON, interval=Interval(NOON - MINUTE, NOON)), definition=definition)
+    pipeline = Pipeline(name="p", source=source, transform="a:b", sinks=sinks, mode="interval")
+    definition, interval = Definition(pipeline.to_json()), Interval(NOON - MINUTE, NOON)
+    newest = replace(checkpoint(2, NOON, NOON, interval=interval), definition=definition)
     gap = Interval(NOON - 5 * MINUTE, NOON - MINUTE)
     for gaps, since in (((), NOON), ((gap,), gap.start)):
         assert live_services.measure_lag(parts, Summary("p", newest, newest, (), gaps)).since == since

@@ -14,7 +14,6 @@ from onceonly.checkpoint.model import Checkpoint, Event
 from onceonly.cli import main
 from onceonly.coordinator.stage import Produced
 from onceonly.errors import BadRecord
-from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.views import descriptions, queries
@@ -48,7 +47,7 @@ def test_a_pipeline_without_such_records_is_recorded_as_before(tmp_path: Path) -
     world.run("run-1")
     staged = next(row for row in world.state.history("flights") if row.event is Event.STAGED)
     assert set(staged.body) == {"handles"}
-    assert not {"dead_letters", "max_bad"} & set(world.now().definition)
+    assert not {"dead_letters", "max_bad"} & set(world.now().definition.json)
     assert descriptions.describe_bad_records(world.now()) == "" and queries.to_json(world.now())["bad"] is None
 
 
@@ -100,4 +99,4 @@ def test_an_asset_event_says_it(tmp_path: Path) -> None:
 
 def test_a_definition_of_them_is_read_back(tmp_path: Path) -> None:
     world = make(tmp_path)
-    assert Pipeline.from_json(world.plan().definition) == world.pipeline  # type: ignore[union-attr]
+    assert world.plan().definition.pipeline == world.pipeline  # type: ignore[union-attr]

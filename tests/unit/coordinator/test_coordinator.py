@@ -169,7 +169,7 @@ def test_a_run_that_aborted_gets_its_own_checkpoint_back(world):
 def test_a_changed_definition_counts_from_the_next_plan_on(world):
     world.plan()
     world.pipeline = Pipeline.from_json({**world.pipeline.to_json(), "transform": "jobs.flights:better"})
-    assert world.plan().definition["transform"] == "jobs.flights:better"
+    assert world.plan().definition.json["transform"] == "jobs.flights:better"
     assert world.now().ranges[0].partitions == {0: (0, 5)}
 
 

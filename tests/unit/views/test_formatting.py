@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from onceonly.checkpoint.definition import Definition
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import TopicRange
 from onceonly.views import descriptions, formatting
@@ -16,7 +17,7 @@ def checkpoint(**columns) -> Checkpoint:
         "pipeline": "p",
         "epoch": 4,
         "state": State.STAGED,
-        "definition": {"sinks": [{"name": "out"}], "gate": {"on_fail": "hold", "keep_failed": False}},
+        "definition": Definition({"sinks": [{"name": "out"}], "gate": {"on_fail": "hold", "keep_failed": False}}),
         "ranges": (TopicRange("t", "id", {0: (0, 1)}),),
         "interval": None,
         "owners": ("o",),

@@ -125,7 +125,7 @@ def targets(state: StateTable, pipeline: str) -> list[str] | None:
     latest = state.view(pipeline).latest
     if latest is None:
         return []
-    question = partial(_compare_targets, Pipeline.from_json(latest.definition))
+    question = partial(_compare_targets, latest.definition.pipeline)
     return _target_lines.ask({pipeline: question}, ANSWER_TIMEOUT_SECONDS)[pipeline]
 
 
