@@ -41,7 +41,7 @@ class State(Enum):
 
 class Event(Enum):
     PLANNED = "planned"  # offsets pinned; planned again: a new owner or definition, the same offsets
-    REWOUND = "rewound"  # a checkpoint that takes back later ones; it starts with the decision
+    REWOUND = "rewound"  # a checkpoint that retracts later ones; it starts with the decision
     EMPTY = "empty"  # no records, or skipped: boundaries are pinned and the checkpoint is settled, in one step
     CLAIMED = "claimed"  # a stage process began the next attempt
     RENEWED = "renewed"  # the stage process is still running
@@ -202,14 +202,16 @@ class Checkpoint:
     failed_attempts: frozenset[int] = frozenset()  # those that the gate failed
     refused: Mapping[str, Any] | None = None  # the current attempt: which sink waits for a person, and why
     unfit_attempts: frozenset[int] = frozenset()  # ended by a rehearsal, since a person last aborted the checkpoint
-    gone: frozenset[tuple[int, str]] = frozenset()  # (attempt, sink) that a person declared permanently unreachable
+    gone: frozenset[tuple[int, str]] = (
+        frozenset()
+    )  # (attempt, sink): a person has said that the sink never answers again
     decision: int | None = None
     in_doubt: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     published: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     given_up: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     missing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # published once; the target has lost it
     reason: str | None = None  # of the last abort, or the rewind
-    rewinds_to: int | None = None  # the epoch from which the pipeline continues: later ones are taken back
+    rewinds_to: int | None = None  # the epoch from which the pipeline continues: later ones are retracted
     replaces: int | None = None  # the epoch whose published rows are replaced by this one's
     request: str | None = None  # who requested the replacement, and when
     skipped: str | None = None  # the reason a person gave for leaving this interval, or these offsets, out
@@ -288,7 +290,7 @@ class Checkpoint:
         return latest or bool(self.gate["keep_failed"])
 
     def sinks_of(self, attempt: int) -> tuple[str, ...]:
-        """Return the attempt's sinks, without unreachable ones.
+        """Return the attempt's sinks, without those that are gone.
 
         A checkpoint that is planned again may have other sinks.
         """
@@ -362,7 +364,7 @@ def fold(rows: Iterable[Row]) -> dict[int, Checkpoint]:
 
 
 def replaced_handles(handle: Handle) -> list[Handle]:
-    """Return the handles whose rows are removed when this one is published: those that it replaces or takes back."""
+    """Return the handles whose rows are removed when this one is published: those that it replaces or retracts."""
     return [handle["replaces"]] if "replaces" in handle else list(handle.get("retracts", []))
 
 
@@ -419,9 +421,9 @@ def _apply_abort(checkpoint: Checkpoint, row: Row) -> dict[str, Any]:
     if row.event is Event.ABORTING:
         unfit = checkpoint.unfit_attempts | {row.attempt} if "unfit" in row.body else frozenset()
         return {"reason": row.body.get("reason"), "staging": None, "refused": None, "unfit_attempts": unfit}
-    unreachable = {(number, sink) for number in checkpoint.claims for sink in row.body.get("gone", ())}
+    gone = {(number, sink) for number in checkpoint.claims for sink in row.body.get("gone", ())}
     claims = {number: replace(claim, slot=None) for number, claim in checkpoint.claims.items()}
-    return {"claims": claims, "gone": checkpoint.gone | unreachable}
+    return {"claims": claims, "gone": checkpoint.gone | gone}
 
 
 def _keep_schemas(checkpoint: Checkpoint, row: Row) -> Mapping[str, Any]:

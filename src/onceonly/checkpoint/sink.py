@@ -7,7 +7,7 @@ when the sink is created. Every method has to be idempotent, and safe if several
     DecisionTraces       its target shows the last decision
     TargetHistory        its target shows whether it still has what was published to it
     InspectableRows      a gate can read the staged rows
-    ReplaceableRows      published rows can be taken back
+    ReplaceableRows      published rows can be retracted
     VersionedTarget      its target has versions, by which other pipelines read it
     IncrementalSweep     looking for all leftovers takes long; a recovery asks for single ones
     StateBackend         what it publishes is read by the next checkpoint
@@ -286,7 +286,7 @@ class TargetHistory(ABC):
 
 
 class ReplaceableRows(ABC):
-    """Published rows can be taken back, in the commit that publishes other rows."""
+    """Published rows can be retracted, in the commit that publishes other rows."""
 
     @abstractmethod
     def check_replace(self, old: Handle) -> None:
@@ -408,7 +408,7 @@ class Changes:
 
 
 def require_replaceable(sink: Sink) -> ReplaceableRows:
-    """Return a sink whose published rows can be taken back. Raises InvalidPipeline if they cannot."""
+    """Return a sink whose published rows can be retracted. Raises InvalidPipeline if they cannot."""
     if not isinstance(sink, ReplaceableRows):
         raise no_retraction_error(sink.name)
     return sink

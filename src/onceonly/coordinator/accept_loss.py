@@ -41,7 +41,7 @@ class Loss:
     Args:
         missing: the checkpoints that the target lacks and that are not recorded as missing, in order of decision.
         found_again: the checkpoints that are recorded as missing, and that the target shows again.
-        returned: checkpoints whose rows a rewind has taken out, and which the target shows again. Their records are
+        returned: checkpoints whose rows a rewind has retracted, and which the target shows again. Their records are
             read again, so the rows would be there twice.
         baseline: the target as it is, as the sink's last publication.
     """
@@ -63,7 +63,7 @@ class Acceptance:
     """A person's statement that what a target lacks is lost.
 
     Args:
-        removed: rows that a rewind had taken out, and that are there again, were removed by hand.
+        removed: rows that a rewind had retracted, and that are there again, were removed by hand.
         seen: what the person was shown of the pipeline.
     """
 
@@ -172,13 +172,13 @@ def _list_returned(comparison: Comparison, missing: tuple[Checkpoint, ...]) -> I
     for rewind in missing:
         epoch = rewind.epoch - 1
         while rewind.rewinds_to is not None and epoch > rewind.rewinds_to:
-            taken_back = comparison.view.require(epoch)
-            decision = taken_back.decision or 0
-            if taken_back.rewinds_to is not None:
-                epoch = taken_back.rewinds_to  # an earlier rewind has taken out what is in between
+            candidate = comparison.view.require(epoch)
+            decision = candidate.decision or 0
+            if candidate.rewinds_to is not None:
+                epoch = candidate.rewinds_to  # an earlier rewind has retracted what is in between
                 continue
-            if taken_back.is_shown_by(comparison.sink) and decision <= comparison.last_shown_decision:
-                yield taken_back
+            if candidate.is_shown_by(comparison.sink) and decision <= comparison.last_shown_decision:
+                yield candidate
             epoch -= 1
 
 

@@ -338,7 +338,7 @@ class Coordinator:
     # ---- rewind
 
     def undone(self, name: str, epoch: int) -> list[Checkpoint]:
-        """Return what a rewind to that epoch would take back, the last one first; it changes nothing.
+        """Return what a rewind to that epoch would retract, the last one first; it changes nothing.
 
         Raises:
             InvalidPipeline: whatever `rewind` would refuse now, so that nobody is asked about what cannot be done.
@@ -357,12 +357,12 @@ class Coordinator:
         return later
 
     def rewind(self, name: str, epoch: int, who: str, reason: str, seen: Seen | None = None) -> Checkpoint:
-        """Take back what was published after `epoch`, and let the pipeline continue from there.
+        """Retract what was published after `epoch`, and let the pipeline continue from there.
 
         Args:
             seen: what the person was shown of the pipeline.
         Raises:
-            InvalidPipeline: something is unsettled, a sink cannot take its rows back, targets are ahead of the state
+            InvalidPipeline: something is unsettled, a sink cannot retract its rows, targets are ahead of the state
                 table, or the pipeline has changed since the person looked; nothing was changed.
             NotCommitted: the rehearsal did not pass; nothing was changed.
             OnceonlyError: a sink did not do it; the decision stands, recover finishes it.
@@ -437,7 +437,7 @@ class Coordinator:
         Returns:
             All checkpoints that are recorded as missing in a target of that sink.
         Raises:
-            InvalidPipeline: as `loss`; it shows rows again that a rewind had taken out; or a decision is not settled.
+            InvalidPipeline: as `loss`; it shows rows again that a rewind had retracted; or a decision is not settled.
         """
         view = accept_loss.accept(self._transitions, self.parts, name, sink, said)
         return [checkpoint for checkpoint in view.missing() if sink in checkpoint.missing]
@@ -461,7 +461,7 @@ class Coordinator:
 
         Args:
             gone: the target does not answer and never will again, so nobody can publish to it.
-            removed: of a rewind: what it should have taken out of the sink was removed by hand.
+            removed: of a rewind: what it should have retracted was removed by hand.
             seen: what the person was shown of the checkpoint.
         Raises:
             InvalidPipeline: it does not wait for that sink; a rewind's rows are still there; or the checkpoint has

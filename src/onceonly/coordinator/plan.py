@@ -284,7 +284,7 @@ def _check_kind(pipeline: Pipeline) -> None:
 
 
 def _check_replaceable(pipeline: Pipeline, old: Checkpoint, shown: Mapping[str, Handle], parts: Parts) -> None:
-    """Refuse where a sink cannot take back what it has published, or where that is not known."""
+    """Refuse where a sink cannot retract what it has published, or where that is not known."""
     if old.forwarded is not None:
         raise InvalidPipeline(
             f"{pipeline.name}: {old.interval} cannot be processed again.",

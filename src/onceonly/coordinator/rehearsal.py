@@ -1,6 +1,6 @@
 """The rehearsal before a decision: each sink goes through what its commit will do, up to the write that counts.
 
-A decision cannot be taken back, so it is taken only if every sink has just shown that it can publish. What a sink says
+A decision is final, so it is taken only if every sink has just shown that it can publish. What a sink says
 instead decides what happens to the checkpoint:
 
     StageAgain          its attempt is ended and staged again, a bounded number of times; an approval ends with it

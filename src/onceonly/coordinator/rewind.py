@@ -1,7 +1,7 @@
-"""Going back: what later checkpoints published is taken out of every sink, and offsets and state are as they were.
+"""Going back: what later checkpoints published is retracted in every sink, and offsets and state are as they were.
 
 A rewind is a separate checkpoint that begins with the decision: its ranges end where the pipeline continues, and each
-sink's handle says what is to be taken out. So it is published, recovered and recorded like any other.
+sink's handle says what is to be retracted. So it is published, recovered and recorded like any other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from onceonly.statetable.view import View
 
 
 def list_undone(view: View, epoch: int) -> list[Checkpoint]:
-    """List the checkpoints that a rewind to `epoch` takes back, the last one first.
+    """List the checkpoints that a rewind to `epoch` retracts, the last one first.
 
     Raises:
         InvalidPipeline: something is unsettled; or that epoch is not in force, or not of this kind of pipeline.
@@ -85,10 +85,10 @@ def _has_published(checkpoint: Checkpoint) -> bool:
 
 
 def plan_retractions(view: View, epoch: int, parts: Parts, state_id: str) -> dict[str, Handle]:
-    """Return by sink the handle of what its target has to take out, as the target looks now. Nothing is changed there.
+    """Return by sink the handle of what its target has to retract, as the target looks now. Nothing is changed there.
 
     Raises:
-        InvalidPipeline: as `list_undone`; or a sink cannot take back what it has published.
+        InvalidPipeline: as `list_undone`; or a sink cannot retract what it has published.
     """
     target, later = view.require(epoch), list_undone(view, epoch)
     pipeline, new_epoch = later[0].definition.pipeline, view.head.epoch + 1

@@ -112,7 +112,7 @@ def _is_dead(txn: Transaction, owner: Checkpoint) -> bool:
     return txn.attempt < owner.attempt or owner.state is State.ABORTED
 
 
-def _is_unreachable(checkpoint: Checkpoint, definition: Definition, sink: str) -> bool:
+def _is_gone(checkpoint: Checkpoint, definition: Definition, sink: str) -> bool:
     """Whether all that was left in the sink is permanently out of reach, by manual resolution."""
     was_claimed = False
     for attempt, claimed_definition in checkpoint.claimed_under.items():
@@ -138,7 +138,7 @@ def _sinks_to_sweep(view: View) -> Iterator[tuple[Pipeline, str]]:
             pipeline = definition.pipeline
             for sink, sink_json in zip(pipeline.sinks, definition.json["sinks"], strict=True):
                 key = canonical(sink_json)
-                if key in yielded or _is_unreachable(checkpoint, definition, sink.name):
+                if key in yielded or _is_gone(checkpoint, definition, sink.name):
                     continue
                 yielded.add(key)
                 yield pipeline, sink.name

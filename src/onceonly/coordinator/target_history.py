@@ -468,7 +468,7 @@ def _describe_missing(loss: Comparison) -> str:
 def count_lost_rows(checkpoints: Sequence[Checkpoint], sink: str) -> int | None:
     """Count the rows that are missing; None: the sink does not count them.
 
-    What was replaced or taken back does not count.
+    What was replaced or retracted does not count.
     """
     total = 0
     for checkpoint in checkpoints:
@@ -482,7 +482,7 @@ def count_lost_rows(checkpoints: Sequence[Checkpoint], sink: str) -> int | None:
 
 
 def _is_superseded(checkpoint: Checkpoint, checkpoints: Sequence[Checkpoint]) -> bool:
-    """Whether one of these has replaced it or taken it back: whatever does is decided later, so it is one of them."""
+    """Whether one of these has replaced it or retracted it: whatever does is decided later, so it is one of them."""
     for later in checkpoints:
         if later.replaces == checkpoint.epoch:
             return True

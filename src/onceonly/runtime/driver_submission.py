@@ -118,7 +118,7 @@ class Work:
 
 @dataclass
 class Submission:
-    """A step of a checkpoint that is being submitted to a cluster. `end`, also from a signal handler, takes it back."""
+    """A step of a checkpoint that is being submitted to a cluster. `end`, also from a signal handler, cancels it."""
 
     work: Work
     step: str

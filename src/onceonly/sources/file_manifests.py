@@ -50,7 +50,7 @@ class Manifest:
     Args:
         at: when; None: an older version has written it.
         schema: of the rows; None: there are none, or an older version has written it.
-        replaces: names of manifests whose rows it takes back.
+        replaces: names of manifests whose rows it retracts.
         digest: of the manifest's name and text.
     """
 

@@ -204,7 +204,7 @@ def _add_mark(range_: TopicRange, previous: TopicRange | None, manifests: list[M
 def _check_history(manifests: Sequence[Manifest], previous: TopicRange) -> None:
     """Refuse a folder in which something has changed below what was read, or has come there late.
 
-    What was taken back since cannot be told from that: its manifest is removed. Whether the manifest that did it can be
+    What was retracted since cannot be told from that: its manifest is removed. Whether the manifest that did it can be
     passed over is asked where a range contains it.
 
     Raises:
@@ -218,7 +218,7 @@ def _check_history(manifests: Sequence[Manifest], previous: TopicRange) -> None:
 
 
 def _list_later_replacements(manifests: Sequence[Manifest], range_: TopicRange) -> list[Manifest]:
-    """Return the manifests behind the range that take back others."""
+    """Return the manifests behind the range that retract others."""
     range_end = max(range_.ends.values())
     return [manifest for manifest in manifests if manifest.decision >= range_end and manifest.replaces]
 

@@ -84,7 +84,7 @@ class Commit:
         """
         actions: list[Action] = []
         if self.row:
-            # by `txn` a reader of the table alone notices where rows were taken out of it
+            # by `txn` a reader of the table alone notices where rows were removed from it
             txn = {"appId": self.row.pipeline, "version": self.row.seq, "lastUpdated": now_millis()}
             actions.append({"txn": txn})
         info = {

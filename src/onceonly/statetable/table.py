@@ -161,7 +161,7 @@ class StateTable:
         return self._rows(pipeline).find(from_epoch(since_epoch, until_epoch))
 
     def superseding(self, pipeline: str, epochs: Sequence[int]) -> list[Checkpoint]:
-        """Return later checkpoints that replace one of these epochs or take some of them back, in order; for people."""
+        """Return later checkpoints that replace one of these epochs or retract some of them, in order; for people."""
         rows = self._rows(pipeline)
         later_rows = rows.from_epoch(min(epochs) + 1, of_event(Event.REWOUND) | REPLACES)
         superseding_epochs = {row.epoch for row in later_rows if _supersedes(row, epochs)}
@@ -433,7 +433,7 @@ def _row_id(entry: Entry | None) -> str | None:
 
 
 def _supersedes(row: Row, epochs: Sequence[int]) -> bool:
-    """Return whether this row plans to replace one of these epochs, or takes some of them back."""
+    """Return whether this row plans to replace one of these epochs, or retracts some of them."""
     rewinds_to = row.body.get("to")
     return row.body.get("replaces") in epochs or (rewinds_to is not None and rewinds_to < max(epochs))
 

@@ -197,7 +197,7 @@ class SinkContract(RehearsalContract):
             assert trace.where
         assert sink.traces("nobody") == []
 
-    # ---- taken back
+    # ---- retracted
 
     def test_what_is_replaced_gives_way_in_the_commit_that_replaces_it(
         self, target: Target, committer: Committer, stage: Stage

@@ -210,7 +210,7 @@ class FakeSink(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Inspectable
         return list_transactions(names - self._published_names(), prefix)
 
     def _publish(self, handle: Handle, decision: int, last: Publication | None = None) -> Outcome:
-        """Publish the staged rows, and take out those that they replace. The folder is locked."""
+        """Publish the staged rows, and remove those that they replace. The folder is locked."""
         if self._is_published(handle, decision):
             return self._outcome(handle, already=True)
         self._check_target(handle, decision, last)

@@ -1,6 +1,6 @@
 """Provenance: which offsets the rows of a checkpoint come from, through chained pipelines, and who took them out.
 
-A later checkpoint may have replaced published rows, or taken them back: these are superseded.
+A later checkpoint may have replaced published rows, or retracted them: these are superseded.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _decision_read_before(view: View, upstream_view: View, checkpoint: Checkpoin
     """Return the decision up to which the chain had read before this checkpoint; 0: nothing."""
     epoch = checkpoint.epoch - 1
     while earlier := view.checkpoint(epoch):
-        if earlier.rewinds_to is not None:  # what came after that epoch was taken back
+        if earlier.rewinds_to is not None:  # what came after that epoch was retracted
             epoch = earlier.rewinds_to
             continue
         epochs = earlier.after.get(upstream_view.pipeline)
@@ -146,8 +146,8 @@ class Superseded:
     """A checkpoint whose rows are not what is published any more, or soon will not be.
 
     Args:
-        by: the epoch that replaces it, or the rewind that takes it back.
-        rewound: it is taken back, and not replaced.
+        by: the epoch that replaces it, or the rewind that retracts it.
+        rewound: it is retracted, and not replaced.
         done: it has happened in every sink; else it is decided, or some sink was given up.
     """
 
@@ -170,7 +170,7 @@ class Superseded:
 
 
 def find_superseded(state: StateTable, checkpoints: Collection[Checkpoint]) -> dict[int, Superseded]:
-    """Return by epoch those whose rows were replaced or taken back, of some checkpoints of one pipeline."""
+    """Return by epoch those whose rows were replaced or retracted, of some checkpoints of one pipeline."""
     published, epochs = [], []
     for checkpoint in checkpoints:
         if checkpoint.state is State.COMMITTED and checkpoint.published:
@@ -183,14 +183,14 @@ def find_superseded(state: StateTable, checkpoints: Collection[Checkpoint]) -> d
 
 
 def match_successors(published: Iterable[Checkpoint], later: Collection[Checkpoint]) -> dict[int, Superseded]:
-    """Return by epoch which published checkpoints a later one replaces or takes back.
+    """Return by epoch which published checkpoints a later one replaces or retracts.
 
     Args:
-        later: those that replace or take back, in order; the first one that reaches an epoch counts.
+        later: those that replace or retract, in order; the first one that reaches an epoch counts.
     """
     superseded_by_epoch = {}
     for checkpoint in published:
-        if checkpoint.rewinds_to is not None:  # a rewind only takes rows back
+        if checkpoint.rewinds_to is not None:  # a rewind only retracts rows
             continue
         fate = _find_fate(checkpoint, later)
         if fate:

@@ -136,7 +136,7 @@ def _not_found_again(config: DeltaSink, why: str, name: str) -> InvalidPipeline:
 
 
 def why_irreplaceable(config: DeltaSink, old: Handle) -> str | None:
-    """Say why rows that were published cannot be taken back, if merging is the reason."""
+    """Say why rows that were published cannot be retracted, if merging is the reason."""
     if "merge" not in old and config.merge is None:
         return None
     return "Changes are merged into the table: the rows that they replaced no longer exist."

@@ -1,4 +1,4 @@
-"""Published rows that are taken out of the table, in the log entry that publishes others or none: only whole files."""
+"""Published rows that are retracted, in the log entry that publishes others or none: only whole files."""
 
 from __future__ import annotations
 

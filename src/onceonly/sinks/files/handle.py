@@ -62,7 +62,7 @@ class FileHandle:
     format: str
     rows: int
     files: tuple[StagedFile, ...]
-    replaced: tuple[Published, ...]  # what it replaces or takes back
+    replaced: tuple[Published, ...]  # what it replaces or retracts
     rewinds: bool  # a rewind: nothing was staged, and no attempt owns it
     schema: Mapping[str, Any] | None  # of the rows; None: there are none, or an older version has staged them
 

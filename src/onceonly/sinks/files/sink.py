@@ -186,7 +186,7 @@ class FileWriter(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Versioned
             content = self._read_manifest(file_handle) or self._write_manifest(file_handle, given_up) or given_up
             if self._is_proof_of(file_handle, content):
                 return Outcome(already=True, detail={"rows": file_handle.rows})
-            self._take_back(file_handle, content)
+            self._prevent_publication(file_handle, content)
         except (NameTaken, OSError) as error:
             raise self._explain_failure(file_handle, error) from error
         return None
@@ -196,7 +196,7 @@ class FileWriter(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Versioned
         folders = (self._target, self._staging_folder)
         return any(has_folder(self._file_system, folder) for folder in folders)
 
-    def _take_back(self, file_handle: FileHandle, content: Manifest) -> None:
+    def _prevent_publication(self, file_handle: FileHandle, content: Manifest) -> None:
         """Prevent further moves, and move back all files that the manifest does not list. The rows are kept."""
         staged, published = self._staged_folder(file_handle), manifest.list_paths(content)
         self._file_system.rename_folder(staged.join("data"), staged.join(GIVEN_UP))
@@ -379,7 +379,7 @@ class FileWriter(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Versioned
         """
         if manifest.is_given_up(content) and content["txn"] == file_handle.txn.name:
             # This process may have moved files, and the one that gave it up may have died.
-            self._take_back(file_handle, content)
+            self._prevent_publication(file_handle, content)
         self._check_owner(file_handle, content)
 
     def _check_owner(self, file_handle: FileHandle, content: Manifest) -> None:
