@@ -37,6 +37,25 @@ class Source(Protocol):
             InvalidPipeline: the search behind a record that was passed over is too long.
         """
 
+    def add_mark(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
+        """Return the range with a mark, by which the source is recognised later; without one if it has none.
+
+        Args:
+            previous: another range that was pinned before; in a chain the one that ends where this one starts.
+        Raises:
+            SourceLost: it does not contain all of the range, or no longer what `previous` contained.
+            InvalidPipeline: the range cannot be read as the definition says.
+        """
+
+    def mark_left_out(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
+        """Return the range with its mark, as `add_mark`, whether it can be read or not: a person has left it out."""
+
+    def read_small_batch(self, ranges: tuple[TopicRange, ...]) -> None:
+        """Read the ranges without Spark and keep their records, from which other calls answer about these ranges.
+
+        Where this process cannot read them, or they are large, it keeps nothing: Spark reads them, or says why not.
+        """
+
     def read(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
         """Return exactly the pinned ranges, decoded, as a DataFrame."""
 
@@ -58,40 +77,6 @@ class Source(Protocol):
 
     def diagnose(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> Exception:
         """Return why a read failed, if it can be determined: a BadRecord with partition and offset. Else `error`."""
-
-
-@runtime_checkable
-class ChecksRanges(Protocol):
-    """A source that can tell before any work if a range can be read, and recognises it later: a table."""
-
-    def add_mark(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
-        """Return the range with its mark.
-
-        Args:
-            previous: another range that was pinned before; in a chain the one that ends where this one starts.
-        Raises:
-            SourceLost: it does not contain all of the range, or no longer what `previous` contained.
-            InvalidPipeline: the range cannot be read as the definition says.
-        """
-
-
-@runtime_checkable
-class Recognises(Protocol):
-    """A `ChecksRanges` that can mark a range which nobody reads, because a person has left it out."""
-
-    def mark_left_out(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
-        """Return the range with its mark, as `add_mark`, whether the range can be read or not."""
-
-
-@runtime_checkable
-class FindsRecords(Protocol):
-    """A source in whose ranges there may be no record: a topic has offsets of markers, and of what was aborted."""
-
-    def has_records(self, range_: TopicRange) -> bool:
-        """Whether a reader finds a record in the range. It reads up to the first one."""
-
-    def first_offsets(self, range_: TopicRange) -> Offsets:
-        """Return per partition the offset of the first record in the range, else the range's end."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +102,17 @@ class OpenTransaction:
 
 
 @runtime_checkable
-class ShowsTransactions(Protocol):
-    """A source of records whose producers write in transactions: a topic."""
+class TransactionalLog(Protocol):
+    """A source in whose ranges there may be no record, since producers write in transactions: a topic.
+
+    It has offsets of markers, of what was aborted, and of what is still open.
+    """
+
+    def has_records(self, range_: TopicRange) -> bool:
+        """Whether a reader finds a record in the range. It reads up to the first one."""
+
+    def first_offsets(self, range_: TopicRange) -> Offsets:
+        """Return per partition the offset of the first record in the range, else the range's end."""
 
     def await_transactions(self, log: TopicLog) -> tuple[TopicLog, list[OpenTransaction]]:
         """Wait for a moment for transactions behind which something lies in `log`.
@@ -129,34 +123,8 @@ class ShowsTransactions(Protocol):
 
 
 @runtime_checkable
-class ReadsSmallBatches(Protocol):
-    """A source that can read few records in this process, without Spark's reader."""
-
-    def read_small_batch(self, ranges: tuple[TopicRange, ...]) -> None:
-        """Read the ranges and keep their records, from which the other calls answer about these ranges.
-
-        Where this process cannot read them, or they are large, it keeps nothing: Spark reads them, or says why not.
-        """
-
-
-@runtime_checkable
-class PinsSchemas(Protocol):
-    """A source whose records name schemas that are kept elsewhere, where new ones may be registered at any time."""
-
-    def schemas(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Mapping[str, Any]:
-        """Return by which schemas the ranges are decoded in a first attempt: plain JSON; empty: by none of those."""
-
-    def pinned_to(self, schemas: Mapping[str, Any]) -> Source:
-        """Return the source that decodes by these schemas.
-
-        Raises:
-            InvalidPipeline: they are not what they were.
-        """
-
-
-@runtime_checkable
-class Judges(Protocol):
-    """A source that says which of its records cannot be decoded."""
+class EncodedRecords(Protocol):
+    """A source whose records have to be decoded: a topic. Some may be bad, and some may name registered schemas."""
 
     def read_with_errors(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
         """Return exactly the pinned ranges as a DataFrame.
@@ -166,6 +134,19 @@ class Judges(Protocol):
 
     def read_undecoded(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
         """Return the same records as they are in the log."""
+
+    def schemas(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Mapping[str, Any]:
+        """Return by which schemas the ranges are decoded in a first attempt: plain JSON; empty: by no registered ones.
+
+        New ones may be registered at any time.
+        """
+
+    def pinned_to(self, schemas: Mapping[str, Any]) -> Source:
+        """Return the source that decodes by these schemas.
+
+        Raises:
+            InvalidPipeline: they are not what they were.
+        """
 
 
 @dataclass(frozen=True)

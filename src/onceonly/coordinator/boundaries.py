@@ -9,13 +9,10 @@ from datetime import UTC, datetime, timedelta
 from onceonly.checkpoint import offsets
 from onceonly.checkpoint.boundary_search import TOO_FAR
 from onceonly.checkpoint.interfaces import (
-    ChecksRanges,
-    FindsRecords,
     FirstRecord,
     OpenTransaction,
-    Recognises,
-    ShowsTransactions,
     Source,
+    TransactionalLog,
 )
 from onceonly.checkpoint.offsets import Boundary, Interval, Offsets, TopicLog, TopicRange
 from onceonly.checkpoint.sink import RowLocation
@@ -55,14 +52,14 @@ class TopicPlanner:
 
     def await_transactions(self) -> list[OpenTransaction]:
         """Wait for a moment for open transactions that hide records, and return those that still do."""
-        if not isinstance(self.source, ShowsTransactions) or not self.log.hidden_offsets:
+        if not isinstance(self.source, TransactionalLog) or not self.log.hidden_offsets:
             return []
         self._log, transactions = self.source.await_transactions(self.log)
         return transactions
 
     def has_records(self, range_: TopicRange) -> bool:
         """Whether there is something to read in the range."""
-        if not range_.span or not isinstance(self.source, FindsRecords):
+        if not range_.span or not isinstance(self.source, TransactionalLog):
             return range_.span > 0
         if self._searched_partitions != range_.partitions:
             self._searched_partitions, self._has_records = range_.partitions, self.source.has_records(range_)
@@ -70,7 +67,7 @@ class TopicPlanner:
 
     def from_first_record(self, range_: TopicRange) -> TopicRange:
         """Return the range without the offsets before its first record, in each partition."""
-        if not range_.span or not isinstance(self.source, FindsRecords):
+        if not range_.span or not isinstance(self.source, TransactionalLog):
             return range_
         first = self.source.first_offsets(range_)
         return replace(range_, partitions={p: (first[p], end) for p, end in range_.ends.items()})
@@ -89,8 +86,6 @@ class TopicPlanner:
 
     def add_mark(self, range_: TopicRange, view: View) -> TopicRange:
         """Return the range that is pinned with what the source adds to it."""
-        if not isinstance(self.source, ChecksRanges):
-            return range_
         return self.source.add_mark(range_, self._find_reference(view))
 
     def _find_reference(self, view: View) -> TopicRange | None:
@@ -358,13 +353,6 @@ def count_ahead(source: Source, floor: Offsets, now: datetime) -> int | None:
         if error.code == TOO_FAR:
             return None
         raise
-
-
-def mark_left_out(source: Source, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
-    """Return a range of which nothing is going to be read, with what the source adds to it."""
-    if isinstance(source, Recognises):
-        return source.mark_left_out(range_, previous)
-    return range_
 
 
 def _is_of_new_topic(boundary: Boundary) -> bool:

@@ -16,7 +16,6 @@ from onceonly.checkpoint.interfaces import Parts, Source
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import Interval, Offsets, Ranges, TopicRange, range_of, same_topic
 from onceonly.coordinator import restore_check, upstream
-from onceonly.coordinator.boundaries import mark_left_out
 from onceonly.coordinator.manual import Action, Seen
 from onceonly.coordinator.messages import how_to_settle
 from onceonly.coordinator.ranges import RangePlanner
@@ -264,7 +263,7 @@ def _range_at(pipeline: Pipeline, source: Source, before: TopicRange | None, end
                 code="offset-outside-log",
             )
     empty = TopicRange(log.topic, log.topic_id, {partition: (end, end) for partition, end in ends.items()}, log.kind)
-    return mark_left_out(source, empty, before)
+    return source.mark_left_out(empty, before)
 
 
 def _forward_error(

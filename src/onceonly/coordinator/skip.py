@@ -29,7 +29,6 @@ from onceonly.checkpoint.offsets import (
     range_of,
     same_topic,
 )
-from onceonly.coordinator.boundaries import mark_left_out
 from onceonly.coordinator.manual import Action, Seen, intervals_of
 from onceonly.coordinator.messages import how_to_settle
 from onceonly.errors import InvalidPipeline
@@ -228,7 +227,7 @@ def offsets_row(view: View, source: Source, skip: Skip) -> Row | None:
         return None
     _check_offset(view, log, skip, start)
     partitions = {**position.partitions, skip.partition: (start, skip.to)}
-    left_out = mark_left_out(source, replace(position, partitions=partitions, mark=None), position)
+    left_out = source.mark_left_out(replace(position, partitions=partitions, mark=None), position)
     ranges_json: list[dict[str, Any]] = []
     for range_ in starts:
         if range_.topic == skip.topic:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from onceonly.checkpoint.definition import Definition
-from onceonly.checkpoint.interfaces import Judges, PinsSchemas, ReadsSmallBatches, Source
+from onceonly.checkpoint.interfaces import EncodedRecords, Source
 from onceonly.checkpoint.model import Checkpoint, Handle
 from onceonly.checkpoint.offsets import KAFKA, Ranges, has_data
 from onceonly.checkpoint.sink import Changes, StateBackend
@@ -122,11 +122,9 @@ class _OutputProducer:
         return Produced(rows, self._bad.tally(), self._is_small_batch)
 
     def _read_small_batch(self, checkpoint: Checkpoint) -> None:
-        """Let sources that can do so read their records in this process, before anything asks for them."""
+        """Let each source that can do so read its records in this process, before anything asks for them."""
         for name, ranges in self._ranges_by_source(checkpoint.ranges).items():
-            source = self._sources[name]
-            if isinstance(source, ReadsSmallBatches):
-                source.read_small_batch(ranges)
+            self._sources[name].read_small_batch(ranges)
 
     def _transform_batches(self, checkpoint: Checkpoint, batches: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the outputs by sink; of the sink that keeps state, its changes with the handle that they follow."""
@@ -143,12 +141,12 @@ class _OutputProducer:
         self._check_suites(outputs)
         return outputs
 
-    def _list_pinning_sources(self) -> dict[str, PinsSchemas]:
+    def _list_pinning_sources(self) -> dict[str, EncodedRecords]:
         """Return by name the sources whose records name registered schemas."""
-        pinning_sources: dict[str, PinsSchemas] = {}
+        pinning_sources: dict[str, EncodedRecords] = {}
         for source_config in self._pipeline.sources:
             source = self._sources[source_config.input_name]
-            if isinstance(source, PinsSchemas):
+            if isinstance(source, EncodedRecords):
                 pinning_sources[source_config.input_name] = source
         return pinning_sources
 
@@ -200,7 +198,7 @@ class _OutputProducer:
     def _read_batch(self, name: str, ranges: Ranges) -> Any:
         source, counts_bad = self._select_source(name), self._pipeline.counts_bad
         if self._bad.sets_apart(name):
-            rows_with_errors = _require_judge(source).read_with_errors(self._spark, ranges)
+            rows_with_errors = _require_encoded_records(source).read_with_errors(self._spark, ranges)
             return self._bad.select_decoded(name, self._persist(rows_with_errors))
         batch = source.read(self._spark, ranges)
         if counts_bad or len(self._pipeline.sinks) > 1:
@@ -217,7 +215,7 @@ class _OutputProducer:
     def _read_undecoded(self, name: str, ranges: Ranges) -> Any:
         """Return the records of a source as they are in the topic; None where its rows are no records."""
         source = self._select_source(name)
-        if not isinstance(source, Judges):
+        if not isinstance(source, EncodedRecords):
             return None
         return source.read_undecoded(self._spark, ranges)
 
@@ -243,8 +241,8 @@ def _time_of(checkpoint: Checkpoint) -> datetime:
     return checkpoint.interval.end if checkpoint.interval else checkpoint.planned_at
 
 
-def _require_judge(source: Source) -> Judges:
-    assert isinstance(source, Judges)  # what a definition can ask for, its source is able to do
+def _require_encoded_records(source: Source) -> EncodedRecords:
+    assert isinstance(source, EncodedRecords)  # what a definition can ask for, its source is able to do
     return source
 
 

@@ -34,6 +34,10 @@ class StoredSource(ABC):
                 return error
         return error
 
+    def read_small_batch(self, ranges: tuple[TopicRange, ...]) -> None:
+        """Read nothing: Spark reads files."""
+        return
+
     def report(self, done: Checkpoint, state_id: str) -> None:
         """Do nothing: there is no consumer group to report to."""
         return

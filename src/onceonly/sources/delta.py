@@ -92,14 +92,14 @@ class DeltaReader(StoredSource):
     # --- what was pinned
 
     def add_mark(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
-        """See `ChecksRanges`. The mark is a hash of the range's last log entry."""
+        """See `Source`. The mark is a hash of the range's last log entry."""
         with self._translate_errors():
             self._check_mark(previous)
             self._list_files(range_)  # refuses what cannot be read
             return self.mark_left_out(range_, previous)
 
     def mark_left_out(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
-        """See `Recognises`. `previous` is compared last: a table that is exchanged meanwhile has one wrong mark."""
+        """See `Source`. `previous` is compared last: a table that is exchanged meanwhile has one wrong mark."""
         with self._translate_errors():
             range_with_mark = replace(range_, mark=self._log.mark(range_.ends[0] - 1))
             self._check_mark(previous)

@@ -63,7 +63,7 @@ class KafkaLog:
     def await_transactions(self, log: TopicLog) -> tuple[TopicLog, list[OpenTransaction]]:
         """Wait a moment for the markers of ended transactions; return the log then, and what is open in it.
 
-        See `ShowsTransactions`.
+        See `TransactionalLog`.
         """
         limit = monotonic() + MARKER_SECONDS
         while log.hidden_offsets and monotonic() < limit:

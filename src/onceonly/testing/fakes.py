@@ -136,6 +136,10 @@ class FakeSource:
                         rows.append(row)
         return rows
 
+    def read_small_batch(self, ranges: tuple[TopicRange, ...]) -> None:
+        """Keep nothing: `read` needs no Spark."""
+        return
+
     def verify(self, ranges: tuple[TopicRange, ...]) -> None:
         for range_ in ranges:
             offsets.require_in_log(range_, self.log())
