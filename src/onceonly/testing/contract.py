@@ -55,7 +55,11 @@ def list_leftovers(sink: Sink, *txns: Transaction) -> list[Transaction] | None:
     """Return those of which the sink says that something is left, one by one; None: it is never asked so."""
     if not isinstance(sink, IncrementalSweep):
         return None
-    return [txn for txn in txns if sink.is_leftover(txn)]
+    leftovers = []
+    for txn in txns:
+        if sink.is_leftover(txn):
+            leftovers.append(txn)
+    return leftovers
 
 
 class SinkContract(RehearsalContract):

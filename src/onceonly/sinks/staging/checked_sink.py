@@ -33,8 +33,11 @@ from onceonly.sinks.staging.handles import check_handle, check_new_handle
 
 def with_checked_handles(sink: Sink, kind: str) -> Sink:
     """Return a sink with the same capabilities, which refuses handles that a sink of that kind cannot have created."""
-    capabilities = tuple(capability for capability in CHECKED_CAPABILITIES if isinstance(sink, capability))
-    return _compose_class(capabilities)(sink, kind)
+    capabilities = []
+    for capability in CHECKED_CAPABILITIES:
+        if isinstance(sink, capability):
+            capabilities.append(capability)
+    return _compose_class(tuple(capabilities))(sink, kind)
 
 
 @cache

@@ -1,0 +1,90 @@
+"""The sink of docs/add-a-sink.md, as a reader copies it: each file from its block, installed, and its suite run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from abc import ABCMeta
+from pathlib import Path
+from types import FunctionType
+
+import pytest
+from patience import PATIENCE
+
+from onceonly import sinks
+from onceonly.checkpoint import sink as interface
+from onceonly.checkpoint.sink import Sink
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "add-a-sink.md").read_text()
+CAPABILITIES = PAGE.partition("## Capabilities\n")[2].partition("\n## ")[0]
+BLOCK = re.compile(r"^```(?:python|toml)\n# (\S+)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+ROW = re.compile(r"^\| `(\w+)(\(.*?\))?` \|", re.MULTILINE)
+MIN_PASSED_TESTS = 40  # as many as the suite has for a sink without capabilities
+MAX_SINK_LINES = 80  # of code: the page promises the smallest one
+
+
+def read_files() -> dict[str, str]:
+    """Return the content of each file that the page shows, by name."""
+    return dict(BLOCK.findall(PAGE))
+
+
+def install(folder: Path) -> None:
+    """Write the files and what an installer writes beside them, so that Python finds the entry point."""
+    for name, content in read_files().items():
+        (folder / name).write_text(content)
+    project = tomllib.loads(read_files()["pyproject.toml"])["project"]
+    metadata = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    )
+    lines = ["[onceonly.sinks]"]
+    for kind, config in project["entry-points"]["onceonly.sinks"].items():
+        lines.append(f"{kind} = {config}")
+    (metadata / "entry_points.txt").write_text("\n".join(lines))
+
+
+def test_documented_sink_passes_the_contract(tmp_path: Path) -> None:
+    install(tmp_path)
+    search_path = os.pathsep.join([str(tmp_path), str(ROOT / "src")])
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": search_path},
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed and int(passed[1]) >= MIN_PASSED_TESTS, done.stdout
+
+
+def test_documented_sink_is_small() -> None:
+    lines = read_files()["onceonly_sqlite.py"].splitlines()
+    assert len([line for line in lines if line.strip()]) <= MAX_SINK_LINES
+
+
+def test_every_capability_is_in_the_table() -> None:
+    classes, methods = set(), set()
+    for name, arguments in ROW.findall(CAPABILITIES):
+        if arguments:
+            methods.add(name)
+        else:
+            classes.add(name)
+    assert classes == {name for name, member in vars(interface).items() if is_capability(member)}
+    functions = {name for name, member in vars(Sink).items() if isinstance(member, FunctionType)}
+    assert methods == functions - Sink.__abstractmethods__
+
+
+@pytest.mark.parametrize("name", [name for name, arguments in ROW.findall(CAPABILITIES) if not arguments])
+def test_capability_is_exported(name: str) -> None:
+    assert name in sinks.__all__
+
+
+def is_capability(member: object) -> bool:
+    return type(member) is ABCMeta and member.__module__ == interface.__name__ and member is not Sink
