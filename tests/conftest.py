@@ -1,10 +1,12 @@
 """Real services for the tests that ask for them: started once for all test processes, in a temporary home."""
 
+import atexit
+import gc
 import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from shutil import rmtree
 from typing import TYPE_CHECKING, Any
@@ -40,6 +42,18 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     given: dict[str, str] | None = getattr(config, "workerinput", None)
     config.stash[HOME] = Path(given["services"] if given else tempfile.mkdtemp(prefix="onceonly-tests-"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Modules and tests stay until the end: to look for garbage among them takes half the time of collection."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+        atexit.register(gc.unfreeze)  # DuckDB warns of what is left when the interpreter ends
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

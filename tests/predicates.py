@@ -87,14 +87,14 @@ class Predicate:
         if value is None:
             return False
         if ieee:
-            one, others = value, self.values
+            operand, operands = value, self.values
         else:
-            one, others = _ordered(value), tuple(map(_ordered, self.values))
+            operand, operands = _sort_key(value), tuple(map(_sort_key, self.values))
         if self.operator == "IN":
-            return any(one == other for other in others)
+            return any(operand == other for other in operands)  # not `in`: NaN is itself, and not equal to itself
         if self.operator == "BETWEEN":
-            return bool(others[0] <= one <= others[1])
-        return COMPARISONS[self.operator](one, others[0])
+            return bool(operands[0] <= operand <= operands[1])
+        return COMPARISONS[self.operator](operand, operands[0])
 
     def sql(self, literal: Callable[[Any, pa.DataType], str], kind: pa.DataType, quote: str = "") -> str:
         column, values = f"{quote}{self.column}{quote}", [literal(value, kind) for value in self.values]
@@ -121,29 +121,29 @@ class Predicate:
                 return column.is_valid()
             case operator:
                 compare = {"=": "__eq__", "<>": "__ne__", "<": "__lt__", "<=": "__le__", ">": "__gt__", ">=": "__ge__"}
-                made: ds.Expression = getattr(column, compare[operator])(values[0])
-                return made
+                comparison: ds.Expression = getattr(column, compare[operator])(values[0])
+                return comparison
 
 
-def _ordered(value: Any) -> Any:
+def _sort_key(value: Any) -> Any:
     return (math.isnan(value), 0.0 if math.isnan(value) else value) if isinstance(value, float) else value
 
 
 # ---- random
 
 
-def rows(chance: random.Random, ids: list[int], types: Mapping[str, pa.DataType], **more: list[Any]) -> pa.Table:
+def random_rows(chance: random.Random, ids: list[int], types: Mapping[str, pa.DataType], **more: list[Any]) -> pa.Table:
     """A batch whose columns have few values each, so that a file of it can often be skipped."""
     columns: dict[str, pa.Array] = {"id": pa.array(ids, pa.int64())}
     for name, kind in types.items():
-        some = [value(chance, kind) for _ in range(chance.randint(1, 3))] + [None] * chance.choice([0, 0, 1])
+        choices = [random_value(chance, kind) for _ in range(chance.randint(1, 3))] + [None] * chance.choice([0, 0, 1])
         if chance.random() < 0.1:
-            some = [None]
-        columns[name] = pa.array([chance.choice(some) for _ in ids], kind)
+            choices = [None]
+        columns[name] = pa.array([chance.choice(choices) for _ in ids], kind)
     return pa.table({**columns, **{name: pa.array(values) for name, values in more.items()}})
 
 
-def value(chance: random.Random, kind: pa.DataType) -> Any:
+def random_value(chance: random.Random, kind: pa.DataType) -> Any:
     """One of the ends of the type's range in a third of all cases, else anything."""
     if pa.types.is_boolean(kind):
         return chance.random() < 0.5
@@ -152,16 +152,18 @@ def value(chance: random.Random, kind: pa.DataType) -> Any:
         return chance.choice([-most, most - 1, 0, chance.randint(-most, most - 1), chance.randint(-9, 9)])
     if pa.types.is_floating(kind):
         ends = [math.nan, math.inf, -math.inf, 0.0, -0.0]
-        found = chance.choice(ends) if chance.random() < 0.3 else chance.choice([1, 1e-30, 1e30]) * chance.gauss(0, 1)
-        return pa.array([found], kind)[0].as_py()
+        number = chance.choice(ends) if chance.random() < 0.3 else chance.choice([1, 1e-30, 1e30]) * chance.gauss(0, 1)
+        return pa.array([number], kind)[0].as_py()
     if pa.types.is_decimal(kind):
         most = 10**kind.precision - 1
         units = chance.choice([-most, most, 0, 1, -1, chance.randint(-most, most), chance.randint(-999, 999)])
         return Decimal(units).scaleb(-kind.scale) if abs(units) < 10**28 else Decimal(f"{units}e-{kind.scale}")
     if pa.types.is_string(kind):
-        return "".join(chance.choice(LETTERS[:2] if chance.random() < 0.3 else LETTERS) for _ in range(length(chance)))
+        return "".join(
+            chance.choice(LETTERS[:2] if chance.random() < 0.3 else LETTERS) for _ in range(random_length(chance))
+        )
     if pa.types.is_binary(kind):
-        return chance.randbytes(length(chance))
+        return chance.randbytes(random_length(chance))
     moment = datetime(1, 1, 1) + timedelta(microseconds=chance.choice([0, SPAN, chance.randint(0, SPAN)]))
     if chance.random() < 0.5:
         moment = datetime(1890, 1, 1) + timedelta(microseconds=chance.randint(0, 5 * 10**15))
@@ -170,23 +172,24 @@ def value(chance: random.Random, kind: pa.DataType) -> Any:
     return moment.replace(tzinfo=UTC) if kind.tz else moment
 
 
-def length(chance: random.Random) -> int:
+def random_length(chance: random.Random) -> int:
     return chance.choice([0, 1, 5, 31, 32, 33, 40, 90])
 
 
-def predicates(chance: random.Random, column: str, kind: pa.DataType, values: list[Any]) -> Iterator[Predicate]:
+def random_predicates(chance: random.Random, column: str, kind: pa.DataType, values: list[Any]) -> Iterator[Predicate]:
     """One of each operator, with values that the column has and others."""
 
-    def some() -> Any:
-        present = [each for each in values if each is not None]
-        return chance.choice(present) if present and chance.random() < 0.6 else value(chance, kind)
+    present = [value for value in values if value is not None]
+
+    def choose_value() -> Any:
+        return chance.choice(present) if present and chance.random() < 0.6 else random_value(chance, kind)
 
     for operator in OPERATORS:
         number = 0 if operator.startswith("IS") else 2 if operator in ("IN", "BETWEEN") else 1
-        given = tuple(some() for _ in range(number))
+        operands = tuple(choose_value() for _ in range(number))
         if operator == "BETWEEN":
-            given = tuple(sorted(given, key=_ordered))
-        yield Predicate(column, operator, given)
+            operands = tuple(sorted(operands, key=_sort_key))
+        yield Predicate(column, operator, operands)
 
 
 # ---- readers
@@ -195,22 +198,19 @@ def predicates(chance: random.Random, column: str, kind: pa.DataType, values: li
 class Truth:
     """All rows of a table, by its files."""
 
-    def __init__(self, uri: str) -> None:
-        table = DeltaTable(uri)
+    def __init__(self, table: DeltaTable, uri: str) -> None:
         paths = [unquote(path) for path in pa.table(table.get_add_actions())["path"].to_pylist()]
         self.files = [f"{uri}/{path}" for path in paths]
         self.is_ours = all(path.startswith("staged-") for path in paths)
-        tables = [
-            _in_utc(pq.read_table(path, partitioning=None, coerce_int96_timestamp_unit="us")) for path in self.files
-        ]
+        tables = [_in_utc(_read_file(path)) for path in self.files]
         self.rows = pa.concat_tables(tables, promote_options="default") if tables else pa.table({"id": []})
 
-    def ids(self, predicate: Predicate, ieee: bool = False) -> list[int]:
-        found = zip(self.rows["id"].to_pylist(), self.rows[predicate.column].to_pylist(), strict=True)
-        return sorted(id_ for id_, each in found if predicate.holds(each, ieee))
+    def read_ids(self, predicate: Predicate, ieee: bool = False) -> list[int]:
+        pairs = zip(self.rows["id"].to_pylist(), self.rows[predicate.column].to_pylist(), strict=True)
+        return sorted(id_ for id_, value in pairs if predicate.holds(value, ieee))
 
 
-def _read(path: str) -> pa.Table:
+def _read_file(path: str) -> pa.Table:
     return pq.read_table(path, partitioning=None, coerce_int96_timestamp_unit="us")
 
 
@@ -222,75 +222,99 @@ def _in_utc(table: pa.Table) -> pa.Table:
     return table.set_column(index, "time", table["time"].cast(pa.timestamp("us", "UTC")))
 
 
-def by_dataset(uri: str, predicate: Predicate, kind: pa.DataType) -> list[int]:
-    dataset = DeltaTable(uri).to_pyarrow_dataset()
-    return sorted(dataset.to_table(columns=["id"], filter=predicate.expression(kind))["id"].to_pylist())
+class Readers:
+    """One table, opened once by each reader: what it skips, it decides for each predicate anew."""
+
+    def __init__(self, uri: str, spark: Any = None) -> None:
+        import duckdb
+
+        table = DeltaTable(uri)
+        self.uri, self.truth, self._spark = uri, Truth(table, uri), spark
+        self._dataset = table.to_pyarrow_dataset()
+        self._engine = QueryBuilder().register("t", table)
+        self._duckdb = duckdb.connect()
+        self._duckdb.execute("SET TimeZone = 'UTC'")
+        self._duckdb.register("by_dataset", self._dataset)
+        files = ", ".join(f"'{file}'" for file in self.truth.files)
+        self._parquet = f"read_parquet([{files}], hive_partitioning = false, union_by_name = true)"
+
+    def __enter__(self) -> Readers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._duckdb.close()
+
+    def ask(self, predicates: list[Predicate], kind: pa.DataType) -> dict[str, list[list[int]]]:
+        """Return the ids that each reader finds by each predicate, by the name of the reader."""
+        ask_one: dict[str, Callable[[Predicate, pa.DataType], list[int]]] = {
+            "delta-rs's engine": self._ask_engine,
+            "duckdb": self._ask_duckdb,
+        }
+        if self.truth.is_ours:  # in the statistics of others, deltalake's datasets do not find everything
+            ask_one["dataset"] = self._ask_dataset
+            if not pa.types.is_floating(kind):
+                ask_one["duckdb on the dataset"] = self._ask_duckdb_on_dataset
+            if _has_polars():
+                ask_one["polars"] = self._ask_polars
+        answers = {reader: [ask(predicate, kind) for predicate in predicates] for reader, ask in ask_one.items()}
+        if self._spark is not None:
+            answers["spark"] = self._ask_spark(predicates, kind)
+        return answers
+
+    def _ask_dataset(self, predicate: Predicate, kind: pa.DataType) -> list[int]:
+        return sorted(self._dataset.to_table(columns=["id"], filter=predicate.expression(kind))["id"].to_pylist())
+
+    def _ask_engine(self, predicate: Predicate, kind: pa.DataType) -> list[int]:
+        """delta-rs's query engine."""
+        batches = self._engine.execute(f"SELECT id FROM t WHERE {predicate.sql(_in_engine, kind)}").read_all()
+        return sorted(pa.table(batches)["id"].to_pylist())
+
+    def _ask_duckdb(self, predicate: Predicate, kind: pa.DataType) -> list[int]:
+        """DuckDB on the files, parts of which it skips by Parquet's own statistics."""
+        return self._select(self._parquet, predicate, kind)
+
+    def _ask_duckdb_on_dataset(self, predicate: Predicate, kind: pa.DataType) -> list[int]:
+        """DuckDB on deltalake's dataset, to which it hands its filters."""
+        return self._select("by_dataset", predicate, kind)
+
+    def _select(self, relation: str, predicate: Predicate, kind: pa.DataType) -> list[int]:
+        answer = self._duckdb.execute(f"SELECT id FROM {relation} WHERE " + predicate.sql(_in_duckdb, kind))
+        return sorted(row[0] for row in answer.fetchall())
+
+    def _ask_polars(self, predicate: Predicate, kind: pa.DataType) -> list[int]:
+        import polars
+
+        literals = [polars.from_arrow(pa.array([value], kind))[0] for value in predicate.values]  # type: ignore[index]
+        dtype: Any = polars.from_arrow(pa.array([], kind)).dtype  # type: ignore[union-attr]
+        column, values = polars.col(predicate.column), [polars.lit(literal, dtype) for literal in literals]
+        match predicate.operator:
+            case "IN":
+                condition = (column == values[0]) | (column == values[1])
+            case "BETWEEN":
+                condition = (column >= values[0]) & (column <= values[1])
+            case "IS NULL":
+                condition = column.is_null()
+            case "IS NOT NULL":
+                condition = column.is_not_null()
+            case operator:
+                compare = {"=": "eq", "<>": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
+                condition = getattr(column, compare[operator])(values[0])
+        frame = polars.scan_delta(self.uri).filter(condition).select("id").collect()
+        return sorted(frame["id"].to_list())
+
+    def _ask_spark(self, predicates: list[Predicate], kind: pa.DataType) -> list[list[int]]:
+        """All at once: each of them is a scan of its own."""
+        parts = [
+            f"SELECT {number} AS n, id FROM delta.`{self.uri}` WHERE {predicate.sql(_in_spark, kind)}"
+            for number, predicate in enumerate(predicates)
+        ]
+        ids_by_predicate: list[list[int]] = [[] for _ in predicates]
+        for row in self._spark.sql(" UNION ALL ".join(parts)).collect():
+            ids_by_predicate[row["n"]].append(row["id"])
+        return [sorted(ids) for ids in ids_by_predicate]
 
 
-def by_engine(uri: str, predicate: Predicate, kind: pa.DataType) -> list[int]:
-    """delta-rs's query engine."""
-    engine = QueryBuilder().register("t", DeltaTable(uri))
-    found = engine.execute(f"SELECT id FROM t WHERE {predicate.sql(_in_engine, kind)}").read_all()
-    return sorted(pa.table(found)["id"].to_pylist())
-
-
-def by_duckdb(files: list[str], predicate: Predicate, kind: pa.DataType) -> list[int]:
-    """DuckDB on the files, parts of which it skips by Parquet's own statistics."""
-    import duckdb
-
-    listed = ", ".join(f"'{file}'" for file in files)
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        text = f"SELECT id FROM read_parquet([{listed}], hive_partitioning = false, union_by_name = true) WHERE "
-        return sorted(row[0] for row in connection.execute(text + predicate.sql(_in_duckdb, kind)).fetchall())
-
-
-def by_duckdb_on_dataset(uri: str, predicate: Predicate, kind: pa.DataType) -> list[int]:
-    """DuckDB on deltalake's dataset, to which it hands its filters."""
-    import duckdb
-
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.register("t", DeltaTable(uri).to_pyarrow_dataset())
-        found = connection.execute("SELECT id FROM t WHERE " + predicate.sql(_in_duckdb, kind)).fetchall()
-    return sorted(row[0] for row in found)
-
-
-def by_polars(uri: str, predicate: Predicate, kind: pa.DataType) -> list[int]:
-    import polars
-
-    literals = [polars.from_arrow(pa.array([each], kind))[0] for each in predicate.values]  # type: ignore[index]
-    dtype: Any = polars.from_arrow(pa.array([], kind)).dtype  # type: ignore[union-attr]
-    column, values = polars.col(predicate.column), [polars.lit(each, dtype) for each in literals]
-    match predicate.operator:
-        case "IN":
-            wanted = (column == values[0]) | (column == values[1])
-        case "BETWEEN":
-            wanted = (column >= values[0]) & (column <= values[1])
-        case "IS NULL":
-            wanted = column.is_null()
-        case "IS NOT NULL":
-            wanted = column.is_not_null()
-        case operator:
-            compare = {"=": "eq", "<>": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
-            wanted = getattr(column, compare[operator])(values[0])
-    found = polars.scan_delta(uri).filter(wanted).select("id").collect()
-    return sorted(found["id"].to_list())
-
-
-def by_spark(spark: Any, uri: str, asked: list[Predicate], kind: pa.DataType) -> list[list[int]]:
-    """All at once: each of them is a scan of its own."""
-    parts = [
-        f"SELECT {number} AS n, id FROM delta.`{uri}` WHERE {predicate.sql(_in_spark, kind)}"
-        for number, predicate in enumerate(asked)
-    ]
-    found: list[list[int]] = [[] for _ in asked]
-    for row in spark.sql(" UNION ALL ".join(parts)).collect():
-        found[row["n"]].append(row["id"])
-    return [sorted(ids) for ids in found]
-
-
-def _plain(value: Any) -> str:
+def _format(value: Any) -> str:
     if isinstance(value, datetime):
         return value.replace(tzinfo=None).isoformat(" ", "microseconds")
     if isinstance(value, date):
@@ -305,14 +329,14 @@ def _plain(value: Any) -> str:
 def _in_spark(value: Any, kind: pa.DataType) -> str:
     if isinstance(value, bytes):
         return f"X'{value.hex()}'"
-    text = _plain(value).replace("\\", "\\\\").replace("'", "\\'")
+    text = _format(value).replace("\\", "\\\\").replace("'", "\\'")
     return f"'{text}'" if isinstance(value, str) else f"CAST('{text}' AS {SQL[kind][0]})"
 
 
 def _in_duckdb(value: Any, kind: pa.DataType) -> str:
     if isinstance(value, bytes):
         return "unhex('" + value.hex() + "')"
-    text = _plain(value).replace("'", "''")
+    text = _format(value).replace("'", "''")
     name = {"TIMESTAMP": "TIMESTAMPTZ", "TIMESTAMP_NTZ": "TIMESTAMP"}.get(SQL[kind][0], SQL[kind][0])
     zone = "+00" if name == "TIMESTAMPTZ" else ""
     return f"'{text}'" if isinstance(value, str) else f"CAST('{text}{zone}' AS {name})"
@@ -321,7 +345,7 @@ def _in_duckdb(value: Any, kind: pa.DataType) -> str:
 def _in_engine(value: Any, kind: pa.DataType) -> str:
     if isinstance(value, bytes):
         return f"X'{value.hex()}'"
-    text = _plain(value).replace("'", "''")
+    text = _format(value).replace("'", "''")
     zone = "Z" if isinstance(value, datetime) and value.tzinfo else ""
     return f"'{text}'" if isinstance(value, str) else f"arrow_cast('{text}{zone}', '{SQL[kind][1]}')"
 
@@ -329,33 +353,24 @@ def _in_engine(value: Any, kind: pa.DataType) -> str:
 # ---- compared
 
 
-def compare(uri: str, chance: random.Random, columns: Mapping[str, pa.DataType], spark: Any = None) -> tuple[int, int]:
-    """Ask every reader of each column by each operator; returns the numbers of answers, and of predicates.
+def compare(uri: str, chance: random.Random, columns: Mapping[str, pa.DataType], spark: Any = None) -> int:
+    """Ask every reader of each column by each operator; returns the number of answers.
 
     Raises:
         AssertionError: a reader finds other rows than there are.
     """
-    truth, answers, asked_in_all = Truth(uri), 0, 0
-    for name, kind in columns.items():
-        asked = list(predicates(chance, name, kind, truth.rows[name].to_pylist()))
-        asked_in_all += len(asked)
-        shown: dict[str, list[list[int]]] = {"delta-rs's engine": [by_engine(uri, each, kind) for each in asked]}
-        shown["duckdb"] = [by_duckdb(truth.files, each, kind) for each in asked]
-        if truth.is_ours:  # in the statistics of others, deltalake's datasets do not find everything
-            shown["dataset"] = [by_dataset(uri, each, kind) for each in asked]
-            if not pa.types.is_floating(kind):
-                shown["duckdb on the dataset"] = [by_duckdb_on_dataset(uri, each, kind) for each in asked]
-        if spark is not None:
-            shown["spark"] = by_spark(spark, uri, asked, kind)
-        if _has_polars() and truth.is_ours:
-            shown["polars"] = [by_polars(uri, each, kind) for each in asked]
-        for reader, found in shown.items():
-            for predicate, ids in zip(asked, found, strict=True):
-                if _is_misread(reader, predicate, kind, truth):
-                    continue
-                answers += 1
-                assert ids == truth.ids(predicate, ieee=reader == "dataset"), f"{reader}: {predicate} in {uri}"
-    return answers, asked_in_all
+    compared = 0
+    with Readers(uri, spark) as readers:
+        truth = readers.truth
+        for name, kind in columns.items():
+            predicates = list(random_predicates(chance, name, kind, truth.rows[name].to_pylist()))
+            for reader, answers in readers.ask(predicates, kind).items():
+                for predicate, ids in zip(predicates, answers, strict=True):
+                    if _is_misread(reader, predicate, kind, truth):
+                        continue
+                    compared += 1
+                    assert ids == truth.read_ids(predicate, ieee=reader == "dataset"), f"{reader}: {predicate} in {uri}"
+    return compared
 
 
 def _is_misread(reader: str, predicate: Predicate, kind: pa.DataType, truth: Truth) -> bool:
@@ -371,11 +386,3 @@ def _has_polars() -> bool:
     from importlib.util import find_spec
 
     return find_spec("polars") is not None
-
-
-def share_skipped(uri: str, asked: Mapping[str, ds.Expression]) -> float:
-    """Share of the files that a dataset does not read, over all predicates."""
-    dataset = DeltaTable(uri).to_pyarrow_dataset()
-    total = len(list(dataset.get_fragments()))
-    read = [len(list(dataset.get_fragments(filter=each))) for each in asked.values()]
-    return 1 - sum(read) / (total * len(read))

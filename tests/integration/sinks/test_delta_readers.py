@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from predicates import LOCAL, TYPES, compare, rows
+from predicates import LOCAL, TYPES, compare, random_rows
 
 from onceonly.checkpoint.model import Transaction
 from onceonly.pipeline.sinks import PARTITIONS, DeltaSink, FileSink, Merge
@@ -55,7 +55,7 @@ def test_every_reader_finds_the_same_rows(
     answers = 0
     for epoch in range(1, EPOCHS + 1):
         ids = chance.sample(range(40), 12) if way == "merge" else list(range(12 * epoch, 12 * epoch + 12))
-        table = rows(chance, ids, types, at=[epoch] * len(ids), part=[chance.randint(0, 2)] * len(ids))
+        table = random_rows(chance, ids, types, at=[epoch] * len(ids), part=[chance.randint(0, 2)] * len(ids))
         lake.publish(epoch, table, in_process=epoch % 2 == 0)
         if epoch == EPOCHS - 2:
             answers += asked(lake, chance, types, few_columns=seed == 1)
@@ -67,7 +67,7 @@ def test_every_reader_finds_the_same_rows(
 
 def asked(lake: Lake, chance: random.Random, types: Mapping[str, pa.DataType], few_columns: bool) -> int:
     names = chance.sample(sorted(types), 4 if few_columns else len(types))
-    return compare(lake.uri, chance, {name: types[name] for name in names}, lake.spark)[0]
+    return compare(lake.uri, chance, {name: types[name] for name in names}, lake.spark)
 
 
 def test_names_with_backticks_and_dots_are_merged(spark: Any, tmp_path: Path) -> None:

@@ -277,8 +277,13 @@ def test_a_target_replaced_after_staging_is_not_touched(delta):
 
 def vacuum_by_spark(delta: Delta) -> None:
     delta.spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-    delta.spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")  # 10,000 tasks by default
+    list_with_few_tasks(delta)
     delta.sql("VACUUM {t} RETAIN 0 HOURS")
+
+
+def list_with_few_tasks(delta: Delta) -> None:
+    """A VACUUM lists the folders with 10,000 tasks by default: two minutes of the processor."""
+    delta.spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")
 
 
 def vacuum_by_deltalake(delta: Delta) -> None:
@@ -306,6 +311,7 @@ def test_running_vacuum_takes_nothing_published(delta, feature):
     eight_days_ago = time.time() - 8 * 24 * 3600
     for path in (delta.folder / waiting["folder"]).rglob("*"):
         os.utime(path, (eight_days_ago, eight_days_ago))
+    list_with_few_tasks(delta)
     doomed = [
         Path(row["path"].removeprefix("file:"))
         for row in delta.spark.sql(f"VACUUM delta.`{delta.uri}` DRY RUN").collect()

@@ -77,6 +77,7 @@ def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 TYPES = st.recursive(st.sampled_from(PLAIN), nested, max_leaves=3)
+PAIRS = st.lists(st.tuples(VALUES, TYPES), min_size=8, max_size=8)
 
 
 def check(text: str, type_: Any) -> None:
@@ -92,9 +93,19 @@ def check(text: str, type_: Any) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=3_000, deadline=None)
-@given(st.lists(st.tuples(VALUES, TYPES), min_size=8, max_size=8))
+@settings(max_examples=150, deadline=None)
+@given(PAIRS)
 def test_any_value_in_any_type(pairs: list[tuple[str, Any]]) -> None:
+    """1,200 pairs."""
+    for text, type_ in pairs:
+        check(text, type_)
+
+
+@pytest.mark.slow
+@pytest.mark.heavy
+@settings(max_examples=3_000, deadline=None)
+@given(PAIRS)
+def test_many_values_in_any_type(pairs: list[tuple[str, Any]]) -> None:
     """24,000 pairs."""
     for text, type_ in pairs:
         check(text, type_)
