@@ -52,7 +52,9 @@ def _require_connection(conn_id: str) -> Any:
     try:
         return BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as error:
-        raise airflow_connections.refuse_missing(conn_id, "Airflow has no connection of that name.") from error
+        raise airflow_connections.missing_connection_error(
+            conn_id, "Airflow has no connection of that name."
+        ) from error
 
 
 def read_spark_connection(conn_id: str) -> SparkConnection:

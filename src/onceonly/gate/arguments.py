@@ -111,7 +111,7 @@ class Arguments:
 
     def values(self, column: Column, key: str = "value_set") -> frozenset[Any]:
         """Return a set of values of a column."""
-        return frozenset(literal(_refuse_null(value), column) for value in self.list(key))
+        return frozenset(literal(_require_value(value), column) for value in self.list(key))
 
     def _read_bounds(self, read: Callable[[Any], Any]) -> Bounds:
         low, high = self._read_bound("min_value", read), self._read_bound("max_value", read)
@@ -143,7 +143,7 @@ class Arguments:
         return column
 
 
-def _refuse_null(value: Any) -> Any:
+def _require_value(value: Any) -> Any:
     """Return the value. Raises Unjudgeable for null."""
     if value is None:
         raise Unjudgeable("null is in its set of values, and rows with null are not compared: expect null by itself")

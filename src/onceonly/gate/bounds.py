@@ -49,12 +49,12 @@ def find_newest(rows: Any, sink: str, column: str) -> datetime | None:
     import pyarrow.compute as pc
 
     if rows is None:
-        raise _refuse_column(sink, column, "Only Spark can read its rows: a column has a type that only Spark has.")
+        raise _column_error(sink, column, "Only Spark can read its rows: a column has a type that only Spark has.")
     if column not in rows.schema.names:
-        raise _refuse_column(sink, column, f"The rows have the columns {', '.join(rows.schema.names)}.")
+        raise _column_error(sink, column, f"The rows have the columns {', '.join(rows.schema.names)}.")
     kind = rows.schema.field(column).type
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
-        raise _refuse_column(sink, column, f"Its type is {kind}.")
+        raise _column_error(sink, column, f"Its type is {kind}.")
     latest: datetime | None = None
     for batch in rows:
         value = pc.max(batch.column(column)).as_py()
@@ -89,7 +89,7 @@ def _with_zone(value: date | datetime) -> datetime:
     return value
 
 
-def _refuse_column(sink: str, column: str, why: str) -> InvalidPipeline:
+def _column_error(sink: str, column: str, why: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"gate: freshness cannot be checked: sink '{sink}' has no date or time column '{column}'.",
         why,

@@ -256,7 +256,7 @@ class _TextParser:
                 if len(parts) == 1:
                     return parts[0]
                 return Combination("and", parts)
-        raise self.refuse()
+        raise self._condition_error()
 
     def combine(self, joined_by: str, operands: Sequence[ast.expr]) -> Combination:
         return Combination(joined_by, tuple(map(self.parse_condition, operands)))
@@ -267,7 +267,7 @@ class _TextParser:
         for left, kind, right in zip(operands, node.ops, operands[1:], strict=False):
             symbol = SYMBOLS.get(type(kind))
             if symbol is None:
-                raise self.refuse()
+                raise self._condition_error()
             yield self.parse_comparison(left, symbol, right)
 
     def parse_comparison(self, left: ast.expr, symbol: str, right: ast.expr) -> Condition:
@@ -275,7 +275,7 @@ class _TextParser:
         if not _is_column(left):
             mirrored = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(symbol, symbol)
             if symbol in ("in", "not in") or not _is_column(right):
-                raise self.refuse()
+                raise self._condition_error()
             left, symbol, right = right, mirrored, left
         column = self.parse_column(left)
         if not _is_column(right):
@@ -290,7 +290,7 @@ class _TextParser:
             return self.column_of(node.id)
         if _is_column(node) and isinstance(node, ast.Call) and isinstance(node.args[0], ast.Constant):
             return self.column_of(str(node.args[0].value))
-        raise self.refuse()
+        raise self._condition_error()
 
     def parse_value(self, node: ast.expr) -> Any:
         """Return the value of a literal, a float as the decimal that is written."""
@@ -305,9 +305,9 @@ class _TextParser:
                 return -Decimal(repr(positive))
             case ast.List() | ast.Tuple() | ast.Set():
                 return list(map(self.parse_value, node.elts))
-        raise self.refuse()
+        raise self._condition_error()
 
-    def refuse(self) -> Unjudgeable:
+    def _condition_error(self) -> Unjudgeable:
         return Unjudgeable(
             f"its row_condition {self.text!r} is more than comparisons, 'and', 'or', 'not' and tests for null"
         )

@@ -98,7 +98,7 @@ def load(path: str, project: Path) -> Suite:
     if isinstance(data, dict):
         expectations = data.get("expectations")
     if not isinstance(expectations, list) or not expectations:
-        raise _refuse_suite(path, "It has no list of 'expectations'.")
+        raise _suite_error(path, "It has no list of 'expectations'.")
     for number, expectation in enumerate(expectations, 1):
         _check_expectation(path, number, expectation)
     name = str(data.get("name") or Path(path).name.split(".")[0])
@@ -116,17 +116,17 @@ def _read_json(path: str, file: Path) -> Any:
             code="suite-missing",
         ) from None
     except (OSError, ValueError) as error:
-        raise _refuse_suite(path, f"{error}.") from error
+        raise _suite_error(path, f"{error}.") from error
 
 
 def _check_expectation(path: str, number: int, expectation: Any) -> None:
     if not isinstance(expectation, dict) or not isinstance(expectation.get("type"), str):
-        raise _refuse_suite(path, f"Expectation {number} has no 'type'.")
+        raise _suite_error(path, f"Expectation {number} has no 'type'.")
     if not isinstance(expectation.get("kwargs", {}), dict):
-        raise _refuse_suite(path, f"The 'kwargs' of expectation {number} are not an object.")
+        raise _suite_error(path, f"The 'kwargs' of expectation {number} are not an object.")
     severity = expectation.get("severity", "critical")
     if severity not in SEVERITIES:
-        raise _refuse_suite(
+        raise _suite_error(
             path, f"Expectation {number} has the severity '{severity}'. Use one of {', '.join(SEVERITIES)}."
         )
 
@@ -149,7 +149,7 @@ def _quote(names: Collection[str]) -> str:
     return ", ".join(f"'{name}'" for name in names)
 
 
-def _refuse_suite(path: str, why: str) -> InvalidPipeline:
+def _suite_error(path: str, why: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"gate: {path} is not an expectation suite.",
         why,

@@ -78,13 +78,13 @@ def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _parse_integer(text: str) -> int:
     if len(text) > MAX_DIGITS:
-        raise _refuse_long_number()
+        raise _long_number_error()
     return int(text)
 
 
 def _parse_fraction(text: str) -> Decimal:
     if len(text) > MAX_DIGITS:
-        raise _refuse_long_number()
+        raise _long_number_error()
     return parse_decimal(text)
 
 
@@ -97,13 +97,13 @@ def parse_decimal(text: str) -> Decimal:
     try:
         number = Decimal(text)
     except ArithmeticError:
-        raise _refuse_long_number() from None
+        raise _long_number_error() from None
     if abs(number.adjusted()) > MAX_DIGITS:
-        raise _refuse_long_number()
+        raise _long_number_error()
     return number
 
 
-def _refuse_long_number() -> NotJson:
+def _long_number_error() -> NotJson:
     return NotJson(f"It has a number of more than {MAX_DIGITS:,} digits.")
 
 

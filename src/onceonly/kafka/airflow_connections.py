@@ -27,7 +27,7 @@ def read_variable(conn_id: str, env: Mapping[str, str] = os.environ) -> Mapping[
     """
     text = env.get(variable_name(conn_id), "").strip()
     if not text:
-        raise refuse_missing(conn_id, f"The environment variable {variable_name(conn_id)} is not set.")
+        raise missing_connection_error(conn_id, f"The environment variable {variable_name(conn_id)} is not set.")
     try:
         settings = _parse_extra(text)
     except ValueError:
@@ -79,7 +79,7 @@ def write_variables(conn_ids: Iterable[str], connections: Lookup) -> dict[str, s
     return variables
 
 
-def refuse_missing(conn_id: str, why: str) -> InvalidPipeline:
+def missing_connection_error(conn_id: str, why: str) -> InvalidPipeline:
     """Return the error for a connection that does not exist."""
     return InvalidPipeline(
         f"the Airflow connection '{conn_id}' does not exist.",

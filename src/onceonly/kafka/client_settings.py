@@ -108,7 +108,7 @@ def _escape(value: str) -> str:
 def _tls_options(connection: KafkaConnection) -> dict[str, str]:
     settings = connection.settings
     if settings.get("enable.ssl.certificate.verification") == "false":
-        raise connection.invalid(
+        raise connection.setting_error(
             f"'enable.ssl.certificate.verification' is off, and {JAVA_CLIENT} always verifies.",
             "Set the brokers' certificate authority instead: 'ssl.ca.location'.",
         )
@@ -148,7 +148,7 @@ def _plain_key(connection: KafkaConnection, pem_text: str) -> Secret:
     try:
         from cryptography.hazmat.primitives import serialization as forms
     except ImportError:
-        raise connection.invalid(
+        raise connection.setting_error(
             f"its client key is encrypted or not PKCS#8, which {JAVA_CLIENT} does not read.",
             "pip install cryptography, or convert the key: openssl pkcs8 -topk8 -nocrypt -in KEY -out NEW.",
         ) from None
@@ -157,7 +157,9 @@ def _plain_key(connection: KafkaConnection, pem_text: str) -> Secret:
         key = forms.load_pem_private_key(pem_text.encode(), password.encode() if password else None)
     except (ValueError, TypeError) as error:
         reason = connection.scrub(str(error)).rstrip(".")
-        raise connection.invalid(f"its client key cannot be read: {reason}.", "Check 'ssl.key.password'.") from None
+        raise connection.setting_error(
+            f"its client key cannot be read: {reason}.", "Check 'ssl.key.password'."
+        ) from None
     plain = key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption())
     return Secret(plain.decode())
 
@@ -210,7 +212,7 @@ def _ssl_context(connection: KafkaConnection) -> ssl.SSLContext:
         _restrict(context, connection)
         _load_client_certificate(context, connection)
     except (ssl.SSLError, OSError) as error:
-        raise connection.invalid(
+        raise connection.setting_error(
             f"its certificates cannot be used: {connection.scrub(str(error))}.",
             "Check the settings that start with 'ssl.': files, PEM text, 'ssl.key.password'.",
         ) from error
@@ -264,11 +266,11 @@ def _read_pem(connection: KafkaConnection, kind: str) -> str | None:
         reason = "it is not a text file"
         if isinstance(error, OSError):
             reason = str(error.strerror)
-        raise connection.invalid(
+        raise connection.setting_error(
             f"'{kind}.location' {location} cannot be read: {reason}.", "Name a PEM file that is readable here."
         ) from error
     if "-----BEGIN " not in text:
-        raise connection.invalid(
+        raise connection.setting_error(
             f"'{kind}.location' {location} contains no PEM.", "Convert it: openssl x509, openssl rsa."
         )
     return text

@@ -135,7 +135,7 @@ class KafkaConnection:
     def __repr__(self) -> str:
         return f"<KafkaConnection {self.describe()}>"
 
-    def invalid(self, what: str, todo: str) -> InvalidPipeline:
+    def setting_error(self, what: str, todo: str) -> InvalidPipeline:
         """Return the error for a setting of this connection."""
         connection = "the Kafka connection"
         if self.name:
@@ -148,7 +148,7 @@ class KafkaConnection:
         """Refuse a security setting that is not in `translated`."""
         for key in sorted(set(self.settings) - set(translated)):
             if GUARDED.match(key):
-                raise self.invalid(f"'{key}' has no translation for {client}.", "Remove it, or correct its name.")
+                raise self.setting_error(f"'{key}' has no translation for {client}.", "Remove it, or correct its name.")
 
     def _normalize(self, key: str, text: str) -> str:
         """Return one spelling for all clients: a client takes a spelling that it does not know for the opposite."""
@@ -157,18 +157,22 @@ class KafkaConnection:
         for meaning, spellings in SPELLINGS[key].items():
             if text.lower() in spellings:
                 return meaning
-        raise self.invalid(f"'{key}' is {text!r}.", f"Write one of {', '.join(SPELLINGS[key])}.")
+        raise self.setting_error(f"'{key}' is {text!r}.", f"Write one of {', '.join(SPELLINGS[key])}.")
 
     def _check(self) -> None:
         if not self.settings.get("bootstrap.servers"):
-            raise self.invalid("'bootstrap.servers' is missing.", "Add it: host:port, comma-separated.")
+            raise self.setting_error("'bootstrap.servers' is missing.", "Add it: host:port, comma-separated.")
         if self.protocol not in PROTOCOLS:
-            raise self.invalid(f"'security.protocol' is {self.protocol!r}.", f"Use one of {', '.join(PROTOCOLS)}.")
+            raise self.setting_error(
+                f"'security.protocol' is {self.protocol!r}.", f"Use one of {', '.join(PROTOCOLS)}."
+            )
         for key in self.settings:
             if key.endswith("_cb"):
-                raise self.invalid(f"'{key}' is a callback; a connection holds settings only.", "Remove it.")
+                raise self.setting_error(f"'{key}' is a callback; a connection holds settings only.", "Remove it.")
         if "transactional.id" in self.settings:
-            raise self.invalid("'transactional.id' is set; Onceonly gives every transaction its own.", "Remove it.")
+            raise self.setting_error(
+                "'transactional.id' is set; Onceonly gives every transaction its own.", "Remove it."
+            )
         self._check_sasl()
         self._check_encryption()
         self._check_certificates()
@@ -176,23 +180,25 @@ class KafkaConnection:
     def _check_sasl(self) -> None:
         if not self.protocol.startswith("SASL_"):
             if stray := self._find_setting("sasl."):
-                raise self.invalid(
+                raise self.setting_error(
                     f"'{stray}' is set, and 'security.protocol' is {self.protocol}: nothing would be authenticated.",
                     "Set 'security.protocol' to SASL_SSL, or remove what starts with 'sasl.'.",
                 )
             return
         mechanism = self.settings.get("sasl.mechanism", "")
         if mechanism not in NEEDS:
-            raise self.invalid(f"'sasl.mechanism' is {mechanism or None!r}.", f"Use one of {', '.join(NEEDS)}.")
+            raise self.setting_error(f"'sasl.mechanism' is {mechanism or None!r}.", f"Use one of {', '.join(NEEDS)}.")
         self._need(NEEDS[mechanism], f"'sasl.mechanism' {mechanism} needs it")
         if mechanism == "OAUTHBEARER" and self.settings["sasl.oauthbearer.method"].lower() != "oidc":
-            raise self.invalid("'sasl.oauthbearer.method' is not oidc.", "Use oidc: tokens come from an endpoint.")
+            raise self.setting_error(
+                "'sasl.oauthbearer.method' is not oidc.", "Use oidc: tokens come from an endpoint."
+            )
 
     def _check_encryption(self) -> None:
         if self.protocol.endswith("SSL"):
             return
         if stray := self._find_setting("ssl.", "enable.ssl."):
-            raise self.invalid(
+            raise self.setting_error(
                 f"'{stray}' is set, and 'security.protocol' is {self.protocol}: nothing would be encrypted.",
                 "Set 'security.protocol' to SSL or SASL_SSL, or remove what starts with 'ssl.'.",
             )
@@ -213,7 +219,7 @@ class KafkaConnection:
     def _need(self, keys: Iterable[str], why: str) -> None:
         for key in keys:
             if not self.settings.get(key):
-                raise self.invalid(f"'{key}' is missing; {why}.", "Add it to the connection's extra.")
+                raise self.setting_error(f"'{key}' is missing; {why}.", "Add it to the connection's extra.")
 
 
 def _text(key: str, value: Any) -> str:

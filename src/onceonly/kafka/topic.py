@@ -57,7 +57,7 @@ class TopicClient:
             return AdminClient(self.make_config())
         except KafkaException as error:
             why = self._kafka.scrub(error.args[0].str())
-            raise self._kafka.invalid(f"librdkafka: {why}.", "Correct the setting.") from None
+            raise self._kafka.setting_error(f"librdkafka: {why}.", "Correct the setting.") from None
 
     def make_config(self) -> dict[str, Any]:
         """Settings for any client of librdkafka. Errors of its connections are kept, for our messages."""
@@ -160,7 +160,7 @@ class TopicClient:
                 if message.offset() >= waiting.get(partition, 0):
                     self._stop_reading(reader, waiting, partition)
                 elif at_end:
-                    raise self._no_answer(f"partition {partition} ends at {message.offset()}")
+                    raise self._no_answer_error(f"partition {partition} ends at {message.offset()}")
                 else:
                     yield message
 
@@ -187,7 +187,7 @@ class TopicClient:
     def _await_message(self, reader: PatientConsumer) -> Any:
         message = self._request(reader.poll)
         if message is None:
-            raise self._no_answer(f"no record, no progress and no end of the log within {REQUEST_SECONDS:.0f} s")
+            raise self._no_answer_error(f"no record, no progress and no end of the log within {REQUEST_SECONDS:.0f} s")
         return message
 
     def _stop_reading(self, reader: PatientConsumer, waiting: dict[int, int], partition: int) -> None:
@@ -204,7 +204,7 @@ class TopicClient:
         if error is None:
             return False
         if error.code() != KafkaError._PARTITION_EOF:
-            raise self._no_answer(error.str())
+            raise self._no_answer_error(error.str())
         return True
 
     def _request(self, request: Callable[[], T]) -> T:
@@ -227,9 +227,9 @@ class TopicClient:
                 if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise self._no_topic() from failure
                 if error.code() in DENIED:
-                    raise self._access_denied(error.str()) from failure
+                    raise self._access_denied_error(error.str()) from failure
                 if error.code() not in moving_codes or monotonic() > deadline:
-                    raise self._no_answer(error.str()) from failure
+                    raise self._no_answer_error(error.str()) from failure
             sleep(0.1)
 
     def _no_topic(self) -> NoTopic:
@@ -246,7 +246,7 @@ class TopicClient:
             code="topic-missing",
         )
 
-    def _no_answer(self, why: str) -> NotCommitted:
+    def _no_answer_error(self, why: str) -> NotCommitted:
         """Return the error for brokers that do not answer, or that refuse the credentials."""
         self.admin.poll(0)  # delivers the errors of the connections
         error = self._connection_error()
@@ -254,7 +254,7 @@ class TopicClient:
         if error:
             reason = self._kafka.scrub(error.str())
         if AUTHENTICATION_ERROR in reason:
-            return self._credentials_refused(reason)
+            return self._credentials_error(reason)
         if reason != why:
             why = f"{why}: {reason}"
         return NotCommitted(
@@ -264,7 +264,7 @@ class TopicClient:
             code="kafka-unreachable",
         )
 
-    def _access_denied(self, reason: str) -> InvalidPipeline:
+    def _access_denied_error(self, reason: str) -> InvalidPipeline:
         return InvalidPipeline(
             f"topic '{self.topic}': the Kafka broker at {self._kafka.describe()} does not allow this.",
             f"{reason}.",
@@ -280,7 +280,7 @@ class TopicClient:
         errors.sort(key=lambda error: error.code() == KafkaError._SSL)  # stable
         return errors[-1] if errors else None
 
-    def _credentials_refused(self, reason: str) -> InvalidPipeline:
+    def _credentials_error(self, reason: str) -> InvalidPipeline:
         """Return the error for refused credentials. They are not retried: somebody must correct them."""
         return InvalidPipeline(
             f"topic '{self.topic}': the Kafka broker at {self._kafka.describe()} refuses the credentials.",

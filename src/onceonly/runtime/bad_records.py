@@ -96,7 +96,7 @@ class BadRecords:
         rejected_rows = once(decode_results.find_rejected_records(chosen, records, _union(bad_rows)))
         lost = decode_results.find_unknown_record(rejected_rows)
         if lost:
-            raise _no_record(self._pipeline, lost)
+            raise _no_record_error(self._pipeline, lost)
         self._rejected_count = rejected_rows.count()
         return decode_results.to_letters(rejected_rows)
 
@@ -149,7 +149,7 @@ def _check_columns(pipeline: Pipeline, chosen: Any) -> None:
         )
 
 
-def _no_record(pipeline: Pipeline, lost: Any) -> InvalidPipeline:
+def _no_record_error(pipeline: Pipeline, lost: Any) -> InvalidPipeline:
     where = f"topic '{lost['topic']}' partition {lost['partition']} offset {lost['offset']}"
     return InvalidPipeline(
         f"the transform '{pipeline.transform}' named a record that cannot become a dead letter.",

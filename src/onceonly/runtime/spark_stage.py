@@ -100,7 +100,7 @@ class _OutputProducer:
         record_count = max_records(checkpoint)
         self._spark = self._services.spark(record_count)
         # A later attempt leaves small batches to Spark: whatever ended the first may have been their size.
-        self._is_small_batch = checkpoint.attempt == 1 and small_batch.is_small_batch(record_count)
+        self._is_small_batch = checkpoint.attempt == 1 and small_batch.is_small(record_count)
         if self._say:
             self._until_end.enter_context(report_progress(self._spark, self._say))
         if self._is_small_batch:

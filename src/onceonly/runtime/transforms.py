@@ -86,7 +86,7 @@ def _check_allowed(dotted: str, module: str, settings: Settings) -> None:
             raise ModuleNotFoundError(f"No module named '{name}'")
         is_parent = _is_bare_folder(spec) and depth < len(parts)
         if not is_parent and not _is_of_project(spec, settings.project):
-            raise _foreign(dotted, name, spec, settings)
+            raise _foreign_rows_error(dotted, name, spec, settings)
 
 
 def list_own_folders(settings: Settings) -> list[Path]:
@@ -115,7 +115,7 @@ def _is_of_project(spec: ModuleSpec, project: Path) -> bool:
     return not any(file.is_relative_to(folder) for folder in standard_library)
 
 
-def _foreign(dotted: str, module: str, spec: ModuleSpec, settings: Settings) -> InvalidPipeline:
+def _foreign_rows_error(dotted: str, module: str, spec: ModuleSpec, settings: Settings) -> InvalidPipeline:
     where = f"below {settings.project}"
     packages = f" or of {', '.join(settings.transforms)}" if settings.transforms else ""
     return InvalidPipeline(

@@ -140,7 +140,7 @@ class Yarn:
                 last_error = error
                 continue
             if answer.status_code == 401:
-                raise _login_refused(manager)
+                raise _login_error(manager)
             if answer.status_code == 307:  # a standby's
                 continue
             if answer.status_code < 500 and parse_object(answer) is not None:
@@ -232,7 +232,7 @@ def _login() -> dict[str, Any]:
     return {"auth": HTTPKerberosAuth(mutual_authentication=OPTIONAL)}
 
 
-def _login_refused(manager: str) -> NotCommitted:
+def _login_error(manager: str) -> NotCommitted:
     why = "It requires a Kerberos login."
     if find_spec(KERBEROS) is None:
         why = "requests-kerberos is not installed."

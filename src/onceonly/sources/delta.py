@@ -58,7 +58,7 @@ class DeltaReader(StoredSource):
             newest = max(self._log.times())
             table_id = str(self._log.table(newest).metadata().id)
         if self._config.table_id not in (None, table_id):
-            raise delta_rules.refuse_other_table_id(self._config, self._uri, table_id)
+            raise delta_rules.other_table_id_error(self._config, self._uri, table_id)
         return TopicLog(self._config.topic, table_id, {0: (0, newest + 1)}, DELTA)
 
     def offsets_at(
@@ -76,7 +76,7 @@ class DeltaReader(StoredSource):
         first = search(times.items(), time, latest, max(times) + 1, floor.get(0, 0))
         oldest = min(times)
         if first.lowest == oldest > floor.get(0, 0):
-            raise delta_rules.refuse_early_time(self._config, time, oldest)
+            raise delta_rules.early_time_error(self._config, time, oldest)
         return {0: first}
 
     def _read_times(self) -> dict[int, datetime]:
@@ -111,12 +111,12 @@ class DeltaReader(StoredSource):
         for range_ in ranges:
             offsets.same_topic(range_.topic_id, log, "this range")
             if log.partitions[0][1] < range_.ends[0]:
-                raise delta_rules.refuse_shorter_log(range_, log)
+                raise delta_rules.shorter_log_error(range_, log)
             with self._translate_errors():
                 self._check_mark(range_)
                 missing_paths = self._log.list_missing_files(self._list_files(range_))
                 if missing_paths:
-                    raise delta_rules.refuse_missing_files(range_, missing_paths)
+                    raise delta_rules.missing_files_error(range_, missing_paths)
 
     def _read_pinned_log(self) -> TopicLog:
         """Read the log. Raises SourceLost where there is no table any more."""
@@ -132,7 +132,7 @@ class DeltaReader(StoredSource):
             return
         mark = self._log.mark(range_.ends[0] - 1)
         if mark is not None and mark != range_.mark:
-            raise delta_rules.refuse_other_history(range_)
+            raise delta_rules.other_history_error(range_)
 
     def _list_files(self, range_: TopicRange) -> list[File]:
         """Return the files that have to be read for the range.
@@ -163,7 +163,7 @@ class DeltaReader(StoredSource):
         try:
             table = self._log.table(version)
         except DeltaError as error:
-            raise delta_rules.refuse_expired_log(range_, version, str(error)) from error
+            raise delta_rules.expired_log_error(range_, version, str(error)) from error
         delta_rules.check_table_id(range_, str(table.metadata().id))
         delta_rules.check_table(self._config, table)
         return table
@@ -182,7 +182,7 @@ class DeltaReader(StoredSource):
         try:
             return self._log.versions(range(start, end))
         except FileNotFoundError as error:
-            raise delta_rules.refuse_expired_log(range_, start, str(error)) from error
+            raise delta_rules.expired_log_error(range_, start, str(error)) from error
 
     # --- what single checkpoints of the pipeline that writes the table have published
 
@@ -254,9 +254,9 @@ class DeltaReader(StoredSource):
         try:
             yield
         except TableNotFoundError as error:
-            raise delta_rules.refuse_missing_table(self._config, self._uri) from error
+            raise delta_rules.missing_table_error(self._config, self._uri) from error
         except DeltaError as error:
-            raise delta_rules.refuse_unreadable_table(self._config, self._uri, error) from error
+            raise delta_rules.unreadable_table_error(self._config, self._uri, error) from error
         except OSError as error:
             raise NotCommitted(
                 f"table '{self._config.topic}' cannot be read.",

@@ -44,10 +44,10 @@ def check_table(config: DeltaSource, table: DeltaTable) -> None:
             code="source-unsupported",
         )
     if config.changes and settings.get(FEED) != "true":
-        raise _refuse_missing_feed(config, table.version())
+        raise _missing_feed_error(config, table.version())
 
 
-def refuse_other_table_id(config: DeltaSource, uri: str, table_id: str) -> SourceLost:
+def other_table_id_error(config: DeltaSource, uri: str, table_id: str) -> SourceLost:
     return SourceLost(
         f"the table '{config.table}' is not at {uri} any more.",
         f"The plan found the table with the id {config.table_id} there, and now there is {table_id}.",
@@ -64,7 +64,7 @@ def _find_binary_partition_column(table: DeltaTable) -> str | None:
     return None
 
 
-def _refuse_missing_feed(config: DeltaSource, version: int) -> InvalidPipeline:
+def _missing_feed_error(config: DeltaSource, version: int) -> InvalidPipeline:
     return InvalidPipeline(
         f"table '{config.topic}' has no Change Data Feed at version {version}.",
         f"DeltaSource(changes=True) reads it, and {FEED} is not 'true' there.",
@@ -97,14 +97,14 @@ def require_only_added(config: DeltaSource, versions: Sequence[Version]) -> list
     for version in versions:
         unread_count = version.number - versions[0].number
         if version.removed or version.operation.upper() == "RESTORE":
-            raise _refuse_removed_rows(config, version, unread_count)
+            raise _removed_rows_error(config, version, unread_count)
         if version.hides or any(file.is_outside for file in version.added):
-            raise _refuse_added_files(config, version, unread_count)
+            raise _added_files_error(config, version, unread_count)
         files += version.added
     return files
 
 
-def _refuse_removed_rows(config: DeltaSource, version: Version, unread_count: int) -> InvalidPipeline:
+def _removed_rows_error(config: DeltaSource, version: Version, unread_count: int) -> InvalidPipeline:
     return InvalidPipeline(
         f"table '{config.topic}': version {version.number} does not only add rows.",
         f"Its operation is {version.operation}, which removes {count(len(version.removed), 'file')} with rows.",
@@ -131,7 +131,7 @@ def _describe_skip(config: DeltaSource, version: Version, unread_count: int) -> 
     )
 
 
-def _refuse_added_files(config: DeltaSource, version: Version, unread_count: int) -> InvalidPipeline:
+def _added_files_error(config: DeltaSource, version: Version, unread_count: int) -> InvalidPipeline:
     why = "deletion vectors hide rows of the files" if version.hides else "the files are outside of the table's folder"
     return InvalidPipeline(
         f"table '{config.topic}': version {version.number} cannot be read by the files that it adds.",
@@ -155,7 +155,7 @@ def check_table_id(range_: TopicRange, table_id: str) -> None:
         )
 
 
-def refuse_shorter_log(range_: TopicRange, log: TopicLog) -> SourceLost:
+def shorter_log_error(range_: TopicRange, log: TopicLog) -> SourceLost:
     newest = log.partitions[0][1] - 1
     return SourceLost(
         f"{range_.label} ends before what is pinned.",
@@ -165,7 +165,7 @@ def refuse_shorter_log(range_: TopicRange, log: TopicLog) -> SourceLost:
     )
 
 
-def refuse_other_history(range_: TopicRange) -> SourceLost:
+def other_history_error(range_: TopicRange) -> SourceLost:
     return SourceLost(
         f"{range_.label} has another history than the one that was pinned.",
         f"Version {range_.ends[0] - 1} is not the same commit any more: the table was restored from a copy, and others "
@@ -175,7 +175,7 @@ def refuse_other_history(range_: TopicRange) -> SourceLost:
     )
 
 
-def refuse_expired_log(range_: TopicRange, version: int, why: str) -> SourceLost:
+def expired_log_error(range_: TopicRange, version: int, why: str) -> SourceLost:
     versions = _format_versions(range_)
     return SourceLost(
         f"{range_.label}: version {version} can no longer be read.",
@@ -185,7 +185,7 @@ def refuse_expired_log(range_: TopicRange, version: int, why: str) -> SourceLost
     )
 
 
-def refuse_missing_files(range_: TopicRange, paths: Sequence[str]) -> SourceLost:
+def missing_files_error(range_: TopicRange, paths: Sequence[str]) -> SourceLost:
     return SourceLost(
         f"{range_.label}: files of the versions {_format_versions(range_)} no longer exist.",
         f"{count(len(paths), 'file')} of them, such as {paths[0]}: a VACUUM removed them after the table was "
@@ -195,7 +195,7 @@ def refuse_missing_files(range_: TopicRange, paths: Sequence[str]) -> SourceLost
     )
 
 
-def refuse_early_time(config: DeltaSource, time: datetime, oldest_version: int) -> SourceLost:
+def early_time_error(config: DeltaSource, time: datetime, oldest_version: int) -> SourceLost:
     return SourceLost(
         f"table '{config.topic}': its version at {time:%Y-%m-%dT%H:%M:%SZ} is no longer known.",
         f"The log's first entry is that of version {oldest_version}, which is later: what came before was cleaned up.",
@@ -212,7 +212,7 @@ def _format_versions(range_: TopicRange) -> str:
 # --- what is not there
 
 
-def refuse_missing_table(config: DeltaSource, uri: str) -> NoTable:
+def missing_table_error(config: DeltaSource, uri: str) -> NoTable:
     return NoTable(
         f"table '{config.topic}' does not exist.",
         f"There is no Delta table at {uri}.",
@@ -222,7 +222,7 @@ def refuse_missing_table(config: DeltaSource, uri: str) -> NoTable:
     )
 
 
-def refuse_unreadable_table(config: DeltaSource, uri: str, error: Exception) -> InvalidPipeline:
+def unreadable_table_error(config: DeltaSource, uri: str, error: Exception) -> InvalidPipeline:
     return InvalidPipeline(
         f"table '{config.topic}' cannot be read.",
         f"{uri}: {error}",

@@ -227,13 +227,13 @@ def check_range(config: FileSource, range_: TopicRange, every: Sequence[Manifest
     if range_.starts[0] > 0 and not range_.folders:
         for manifest in every:
             if manifest.replaces:
-                raise _refuse_replacement(config, range_, manifest)
+                raise _replacement_error(config, range_, manifest)
     manifests_with_files = []
     for manifest in covered:
         if not manifest.files:
             continue
         if manifest.schema is None:
-            raise _refuse_missing_types(config, range_, manifest)
+            raise _missing_types_error(config, range_, manifest)
         manifests_with_files.append(manifest)
     _check_types(config, manifests_with_files)
 
@@ -245,7 +245,7 @@ def _check_types(config: FileSource, manifests: Sequence[Manifest]) -> None:
         for column, column_type in find_column_types(manifest).items():
             first_manifest, first_type = first_uses.setdefault(column, (manifest, column_type))
             if first_type != column_type:
-                raise _refuse_two_types(config, column, (first_manifest, first_type), (manifest, column_type))
+                raise _two_types_error(config, column, (first_manifest, first_type), (manifest, column_type))
 
 
 def find_column_types(manifest: Manifest) -> dict[str, str]:
@@ -254,7 +254,7 @@ def find_column_types(manifest: Manifest) -> dict[str, str]:
     return {field["name"]: json.dumps(field["type"], sort_keys=True) for field in schema["fields"]}
 
 
-def _refuse_replacement(config: FileSource, range_: TopicRange, manifest: Manifest) -> InvalidPipeline:
+def _replacement_error(config: FileSource, range_: TopicRange, manifest: Manifest) -> InvalidPipeline:
     return InvalidPipeline(
         f"folder '{config.topic}': decision {manifest.decision} does not only add files.",
         f"'{manifest.txn.pipeline}' has taken back {count(len(manifest.replaces), 'checkpoint')} by it, such as "
@@ -278,7 +278,7 @@ def _describe_skip(config: FileSource, range_: TopicRange, manifest: Manifest) -
     )
 
 
-def _refuse_missing_types(config: FileSource, range_: TopicRange, manifest: Manifest) -> InvalidPipeline:
+def _missing_types_error(config: FileSource, range_: TopicRange, manifest: Manifest) -> InvalidPipeline:
     return InvalidPipeline(
         f"folder '{config.topic}': the files of decision {manifest.decision} cannot be read.",
         f"The manifest {manifest.name} does not have their columns' types. Types inferred from files and folder names "
@@ -288,7 +288,7 @@ def _refuse_missing_types(config: FileSource, range_: TopicRange, manifest: Mani
     )
 
 
-def _refuse_two_types(
+def _two_types_error(
     config: FileSource, column: str, first: tuple[Manifest, str], second: tuple[Manifest, str]
 ) -> InvalidPipeline:
     uses = f"{first[1]} at decision {first[0].decision} and {second[1]} at decision {second[0].decision}"
@@ -301,7 +301,7 @@ def _refuse_two_types(
     )
 
 
-def refuse_missing_time(config: FileSource, manifest: Manifest) -> InvalidPipeline:
+def missing_time_error(config: FileSource, manifest: Manifest) -> InvalidPipeline:
     return InvalidPipeline(
         f"folder '{config.topic}' cannot be read by times.",
         f"The manifest {manifest.name} of decision {manifest.decision} has none.",
@@ -310,7 +310,7 @@ def refuse_missing_time(config: FileSource, manifest: Manifest) -> InvalidPipeli
     )
 
 
-def refuse_unknown_columns(config: FileSource) -> InvalidPipeline:
+def unknown_columns_error(config: FileSource) -> InvalidPipeline:
     return InvalidPipeline(
         f"folder '{config.topic}': its columns are not known.",
         "No manifest in it names them: they list no files, or an older version wrote them.",
@@ -322,7 +322,7 @@ def refuse_unknown_columns(config: FileSource) -> InvalidPipeline:
 # --- what is lost
 
 
-def refuse_other_writer(range_: TopicRange) -> SourceLost:
+def other_writer_error(range_: TopicRange) -> SourceLost:
     return SourceLost(
         f"{range_.label} is not the one that was pinned.",
         f"It has no manifest of {range_.topic_id} any more, its writer: it was emptied or replaced.",
@@ -331,7 +331,7 @@ def refuse_other_writer(range_: TopicRange) -> SourceLost:
     )
 
 
-def refuse_changed_manifests(range_: TopicRange, later_replacements: Sequence[Manifest]) -> SourceLost:
+def changed_manifests_error(range_: TopicRange, later_replacements: Sequence[Manifest]) -> SourceLost:
     """Return the error of a range whose manifests are not those that were pinned.
 
     Args:
@@ -355,7 +355,7 @@ def refuse_changed_manifests(range_: TopicRange, later_replacements: Sequence[Ma
     )
 
 
-def refuse_rewritten_history(range_: TopicRange) -> SourceLost:
+def rewritten_history_error(range_: TopicRange) -> SourceLost:
     return SourceLost(
         f"{range_.label} has another history than the one that was read.",
         f"The manifests of what was published up to decision {range_.ends[0] - 1} are not the same any more: the "
@@ -365,7 +365,7 @@ def refuse_rewritten_history(range_: TopicRange) -> SourceLost:
     )
 
 
-def refuse_missing_files(range_: TopicRange, paths: Sequence[str]) -> SourceLost:
+def missing_files_error(range_: TopicRange, paths: Sequence[str]) -> SourceLost:
     return SourceLost(
         f"{range_.label}: files of the decisions {_format_decisions(range_)} no longer exist, or have another size.",
         f"{count(len(paths), 'file')} of them, such as {paths[0]}: somebody has removed or changed them.",
@@ -374,7 +374,7 @@ def refuse_missing_files(range_: TopicRange, paths: Sequence[str]) -> SourceLost
     )
 
 
-def refuse_damaged_manifest(config: FileSource, folder: str, error: DamagedManifest) -> SourceLost:
+def damaged_manifest_error(config: FileSource, folder: str, error: DamagedManifest) -> SourceLost:
     return SourceLost(
         f"folder '{config.topic}' cannot be read.",
         f"A file in {folder} has the name of a manifest but is not one: {error}.",
@@ -395,7 +395,7 @@ def _format_decisions(range_: TopicRange) -> str:
 # --- what is not there
 
 
-def refuse_empty_folder(config: FileSource, uri: str) -> NothingPublished:
+def empty_folder_error(config: FileSource, uri: str) -> NothingPublished:
     return NothingPublished(
         f"nothing was published to folder '{config.topic}'.",
         f"There is no manifest of a FileSink at {uri}.",
@@ -405,7 +405,7 @@ def refuse_empty_folder(config: FileSource, uri: str) -> NothingPublished:
     )
 
 
-def refuse_unsupported_storage(config: FileSource, uri: str) -> InvalidPipeline:
+def unsupported_storage_error(config: FileSource, uri: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"folder '{config.topic}' cannot be read from {uri}.",
         "A FileSink publishes to local and mounted file systems, to HDFS and to object stores.",

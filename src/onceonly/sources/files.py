@@ -63,7 +63,7 @@ class FileReader(StoredSource):
         """Yield each decision and its time, lazily: only a manifest that the search reaches needs a time."""
         for manifest in manifests:
             if manifest.at is None:
-                raise file_manifests.refuse_missing_time(self._config, manifest)
+                raise file_manifests.missing_time_error(self._config, manifest)
             yield manifest.decision, manifest.at
 
     # --- what was pinned
@@ -93,7 +93,7 @@ class FileReader(StoredSource):
             with self._translate_storage_errors():
                 missing_paths = file_manifests.list_missing_files(*self._place, files)
                 if missing_paths:
-                    raise file_manifests.refuse_missing_files(range_, missing_paths)
+                    raise file_manifests.missing_files_error(range_, missing_paths)
 
     def _read_pinned_manifests(self, range_: TopicRange) -> list[Manifest]:
         """Read the manifests in force that the range covers. Raises SourceLost: they are not those that were pinned."""
@@ -101,7 +101,7 @@ class FileReader(StoredSource):
         if range_.mark is not None:
             mark = file_manifests.compute_mark(manifests, range_)
             if _digest_of_range(range_.mark) != _digest_of_range(mark):
-                raise file_manifests.refuse_changed_manifests(range_, _list_later_replacements(manifests, range_))
+                raise file_manifests.changed_manifests_error(range_, _list_later_replacements(manifests, range_))
         return file_manifests.select_range(file_manifests.select_in_force(manifests), range_)
 
     def _read_pinned_stream(self, range_: TopicRange) -> list[Manifest]:
@@ -113,10 +113,10 @@ class FileReader(StoredSource):
         try:
             manifests = self._manifests()
         except file_manifests.NothingPublished as error:
-            raise file_manifests.refuse_other_writer(range_) from error
+            raise file_manifests.other_writer_error(range_) from error
         stream = [manifest for manifest in manifests if manifest.stream == range_.topic_id]
         if not stream:
-            raise file_manifests.refuse_other_writer(range_)
+            raise file_manifests.other_writer_error(range_)
         return stream
 
     # --- reading
@@ -150,14 +150,14 @@ class FileReader(StoredSource):
             if manifest.schema and (columns is None or manifest.decision < range_end):
                 columns = manifest.format, manifest.schema
         if columns is None:
-            raise file_manifests.refuse_unknown_columns(self._config)
+            raise file_manifests.unknown_columns_error(self._config)
         return columns
 
     @cached_property
     def _place(self) -> tuple[FileSystem, str]:
         place = open_file_system(self._uri, self._webhdfs)
         if place is None:
-            raise file_manifests.refuse_unsupported_storage(self._config, self._uri)
+            raise file_manifests.unsupported_storage_error(self._config, self._uri)
         return place
 
     def _manifests(self) -> list[Manifest]:
@@ -172,9 +172,9 @@ class FileReader(StoredSource):
             with self._translate_storage_errors():
                 manifests = file_manifests.read_manifests(file_system, folder)
         except file_manifests.DamagedManifest as error:
-            raise file_manifests.refuse_damaged_manifest(self._config, folder, error) from error
+            raise file_manifests.damaged_manifest_error(self._config, folder, error) from error
         if not manifests:
-            raise file_manifests.refuse_empty_folder(self._config, self._uri)
+            raise file_manifests.empty_folder_error(self._config, self._uri)
         return manifests
 
     @contextmanager
@@ -214,7 +214,7 @@ def _check_history(manifests: Sequence[Manifest], previous: TopicRange) -> None:
         return
     mark = file_manifests.compute_mark(manifests, previous)
     if _digest_of_history(previous.mark) != _digest_of_history(mark):
-        raise file_manifests.refuse_rewritten_history(previous)
+        raise file_manifests.rewritten_history_error(previous)
 
 
 def _list_later_replacements(manifests: Sequence[Manifest], range_: TopicRange) -> list[Manifest]:

@@ -373,7 +373,7 @@ class KafkaReader:
         try:
             return (self._root / self._config.schema).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise self._refuse_schema(f"It cannot be read: {error}.") from error
+            raise self._schema_error(f"It cannot be read: {error}.") from error
 
     def _check_schema(self) -> None:
         """Refuse a schema file that cannot be used. Raises InvalidPipeline."""
@@ -381,22 +381,22 @@ class KafkaReader:
         if text is None:
             return
         if not text.strip():
-            raise self._refuse_schema("It is empty.")
+            raise self._schema_error("It is empty.")
         if self._config.format == "json":
             self._parse_columns(text)
         if self._config.format == "avro":
             error = avro_schema.find_flaw(text)
             if error:
-                raise self._refuse_schema(f"It is not a usable Avro schema: {error}.") from error
+                raise self._schema_error(f"It is not a usable Avro schema: {error}.") from error
 
     def _parse_columns(self, text: str) -> Any:
         """Return the type of JSON values that the text, Spark's DDL, names. Raises InvalidPipeline: it names none."""
         try:
             return parse_columns(text)
         except BadColumns as error:
-            raise self._refuse_schema(f"It does not name columns of JSON: {error}.") from error
+            raise self._schema_error(f"It does not name columns of JSON: {error}.") from error
 
-    def _refuse_schema(self, why: str) -> InvalidPipeline:
+    def _schema_error(self, why: str) -> InvalidPipeline:
         return InvalidPipeline(
             f"schema '{self._config.schema}' of topic '{self._config.topic}' cannot be used.",
             why,

@@ -132,14 +132,14 @@ class KafkaLog:
         try:
             records = self._client.find_records(starts, record_searches, MAX_SEARCH_SECONDS)
         except SearchTooLong as error:
-            raise self._refuse_long_search(error, starts[error.partition]) from None
+            raise self._long_search_error(error, starts[error.partition]) from None
         first: dict[int, FirstRecord] = {}
         for partition, search in searches.items():
             is_hidden = stable[partition] < ends[partition]
             first[partition] = records.get(partition) or search.nothing(is_hidden=is_hidden)
         return first
 
-    def _refuse_long_search(self, error: SearchTooLong, start: int) -> InvalidPipeline:
+    def _long_search_error(self, error: SearchTooLong, start: int) -> InvalidPipeline:
         return InvalidPipeline(
             f"topic '{self._client.topic}' partition {error.partition}: where an interval ends was not found within "
             f"{MAX_SEARCH_SECONDS:.0f} s.",

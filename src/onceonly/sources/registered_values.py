@@ -81,10 +81,10 @@ class PartSchemas:
         try:
             avro_schema.parse(text)
         except avro_schema.Unusable as error:
-            raise self._refuse_unusable(schema, error) from None
+            raise self._unusable_schema_error(schema, error) from None
         return text
 
-    def _refuse_unusable(self, schema: Schema, why: Exception) -> InvalidPipeline:
+    def _unusable_schema_error(self, schema: Schema, why: Exception) -> InvalidPipeline:
         return InvalidPipeline(
             f"each {self.part} of topic '{self.topic}' cannot be decoded.",
             f"Schema {schema.id} ({schema.kind}) in {self.registry.connection.describe()} cannot be used: {why}.",
@@ -198,7 +198,7 @@ class RegisteredPart(PartSchemas):
 
         ids = decoding.collect_ids(rows, self.part)
         if ids is None:
-            raise self._refuse_too_many_ids(decoding.MAX_IDS)
+            raise self._too_many_ids_error(decoding.MAX_IDS)
         writers = {}
         for id in ids:
             schema = self._find_writer(id, rows)
@@ -288,10 +288,10 @@ class RegisteredPart(PartSchemas):
             else:
                 allowed[id] = writer
         if unfit and not self.lenient:
-            raise self._refuse_unfit(*min(unfit.items()))
+            raise self._unfit_schema_error(*min(unfit.items()))
         return decoding.make_avro_decoding(allowed, reader, unfit)
 
-    def _refuse_unfit(self, id: int, why: str) -> InvalidPipeline:
+    def _unfit_schema_error(self, id: int, why: str) -> InvalidPipeline:
         return InvalidPipeline(
             f"each {self.part} of topic '{self.topic}' cannot become what the reader's schema asks for.",
             f"Schema {id} in {self.registry.connection.describe()}: {why}.",
@@ -339,7 +339,7 @@ class RegisteredPart(PartSchemas):
                 if indexes is not None:
                     why = protobuf.find_misfit(files, reader_files, message)
             if why and not self.lenient:
-                raise self._refuse_unfit(id, why)
+                raise self._unfit_schema_error(id, why)
             if why:
                 unfit[id] = why
             else:
@@ -352,7 +352,7 @@ class RegisteredPart(PartSchemas):
         try:
             yield
         except protobuf.Unusable as error:
-            raise self._refuse_unusable(schema, error) from None
+            raise self._unusable_schema_error(schema, error) from None
 
     def _avro_reader(self, pins: PinnedSchemas) -> str:
         """Return the reader's schema of Avro."""
@@ -405,11 +405,11 @@ class RegisteredPart(PartSchemas):
         if self.lenient and (schema is None or schema.kind != SCHEMA_TYPES[self.format]):
             return None
         if schema is None:
-            raise self._refuse_unknown_id(id, rows)
+            raise self._unknown_id_error(id, rows)
         self._check_kind(schema)
         return schema
 
-    def _refuse_unknown_id(self, id: int, rows: Any) -> BadRecord:
+    def _unknown_id_error(self, id: int, rows: Any) -> BadRecord:
         """Return the error of a schema that the registry does not have, with the first record that names it."""
         from onceonly.spark import decoding
 
@@ -423,7 +423,7 @@ class RegisteredPart(PartSchemas):
             code="schema-unknown",
         )
 
-    def _refuse_too_many_ids(self, most: int) -> InvalidPipeline:
+    def _too_many_ids_error(self, most: int) -> InvalidPipeline:
         return InvalidPipeline(
             f"topic '{self.topic}' cannot be read with a schema registry.",
             f"Each {self.part} would name one of more than {count(most, 'schema')}, so it is something else.",

@@ -107,7 +107,7 @@ def _compare(client: BrokerClient, range_: TopicRange) -> tuple[int, ...]:
     comparison = log_ends.compare(client, _topic_of(range_), range_.ends, batches)
     if comparison.replaced:
         partition = min(comparison.replaced)
-        raise _refuse_replaced_log(range_, partition, batches[partition], comparison.replaced[partition])
+        raise _replaced_log_error(range_, partition, batches[partition], comparison.replaced[partition])
     return comparison.unknown
 
 
@@ -148,7 +148,7 @@ def _topic_of(range_: TopicRange) -> log_ends.Topic:
     return range_.topic, range_.topic_id
 
 
-def _refuse_replaced_log(range_: TopicRange, partition: int, mark: Batch, replacement: Replacement) -> SourceLost:
+def _replaced_log_error(range_: TopicRange, partition: int, mark: Batch, replacement: Replacement) -> SourceLost:
     end, batch, cut = range_.ends[partition], replacement.batch, replacement.cut
     evidence = ""
     if batch is not None:

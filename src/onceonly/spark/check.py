@@ -70,14 +70,14 @@ def refuse_connect() -> None:
 def _check_java() -> str:
     command = jvm.java_command()
     if command is None:
-        raise _refuse_java("Java is missing.")
+        raise _java_error("Java is missing.")
     number = jvm.java_version(command)
     if number < jvm.OLDEST_JAVA:
-        raise _refuse_java(f"{command} is Java {number}.")
+        raise _java_error(f"{command} is Java {number}.")
     return f"Java {number}: {command}"
 
 
-def _refuse_java(what: str) -> InvalidPipeline:
+def _java_error(what: str) -> InvalidPipeline:
     return InvalidPipeline(
         what,
         f"Spark runs on this machine, because SPARK_REMOTE names no server, and needs Java {jvm.OLDEST_JAVA} or newer.",

@@ -70,7 +70,7 @@ def _is_same_server(embedded: str, remote: str) -> bool:
 
 
 @contextmanager
-def refused_token(remote: str, client: Any) -> Iterator[None]:
+def explain_refused_token(remote: str, client: Any) -> Iterator[None]:
     """Name, around a client's first call, a server that refuses its token, and close the client.
 
     Raises:

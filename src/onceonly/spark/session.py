@@ -40,7 +40,7 @@ def session(
         remote: Any = SparkSession.builder.remote(connect.address(settings.spark_remote, settings.home))
         connected: SparkSession = remote.getOrCreate()
         connect.limit_retries(connected.client)
-        with connect.refused_token(settings.spark_remote, connected.client):
+        with connect.explain_refused_token(settings.spark_remote, connected.client):
             for key, value in READING.items():
                 connected.conf.set(key, value)
         _redact(connected)

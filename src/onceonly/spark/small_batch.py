@@ -30,7 +30,7 @@ RECORD_SCHEMA = pa.schema(
 )
 
 
-def is_small_batch(max_records: int | None) -> bool:
+def is_small(max_records: int | None) -> bool:
     """Return whether a checkpoint of at most that many records is a small batch; None: their number is not known."""
     return max_records is not None and max_records <= MAX_RECORDS
 

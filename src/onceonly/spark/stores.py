@@ -76,12 +76,9 @@ class Store:
     committers: Mapping[str, str]
     make_settings: Callable[[Path, Mapping[str, str]], dict[str, str]]
 
-    def has_jars(self, base: Path) -> bool:
-        """Return whether jars of the store were fetched into its folder below `base`."""
-        return _has_jars(base, self.folder)
-
 
 def _has_jars(base: Path, folder: str) -> bool:
+    """Return whether jars of a store were fetched into its folder below `base`."""
     return any((base / folder).glob("*.jar"))
 
 
@@ -220,7 +217,7 @@ def make_notes(base: Path, places: Iterable[str], env: Mapping[str, str] = os.en
 
 
 def _note(store: Store, base: Path, env: Mapping[str, str]) -> str:
-    if store.has_jars(base):
+    if _has_jars(base, store.folder):
         origin = f"{base / store.folder}"
     elif any(line.startswith("spark.jars") for line in jvm.defaults(env)):
         origin = "those in its spark-defaults.conf"
@@ -233,14 +230,14 @@ def explain_missing_jar(error: Exception, what: str) -> InvalidPipeline | None:
     """Return the error of a Spark that was asked for something on a store without its jars; None: it is another one."""
     text = str(error)
     if PROTOCOL[1].removeprefix("org.apache.spark.") in text:  # which each store needs
-        return _refuse_missing_jars(what, "an object store", "s3, azure or google")
+        return _missing_jars_error(what, "an object store", "s3, azure or google")
     for store in STORES:
         if any(words in text for words in store.missing_jar_errors):
-            return _refuse_missing_jars(what, store.display_name, store.folder)
+            return _missing_jars_error(what, store.display_name, store.folder)
     return None
 
 
-def _refuse_missing_jars(what: str, store: str, folder: str) -> InvalidPipeline:
+def _missing_jars_error(what: str, store: str, folder: str) -> InvalidPipeline:
     return InvalidPipeline(
         what,
         f"A table or folder of it is on {store}, and Spark lacks jars for it. Without them, only a few Kafka "

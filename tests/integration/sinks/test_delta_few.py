@@ -13,7 +13,7 @@ from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.delta import in_process_writer
 from onceonly.sinks.delta.sink import DeltaWriter
-from onceonly.spark.small_batch import MAX_RECORDS, is_small_batch
+from onceonly.spark.small_batch import MAX_RECORDS, is_small
 
 pytestmark = pytest.mark.integration
 NEVER: Any = None  # a Delta handle is never replaced
@@ -52,7 +52,7 @@ class Table:
 
     def publish(self, rows: Any, records: int | None = None, epoch: int = 1) -> Handle:
         name = Transaction("11112222", "p", "lake", epoch, 1, f"{epoch:012x}")
-        handle = json.loads(json.dumps(self.writer.stage(name, rows, is_small_batch(records))))
+        handle = json.loads(json.dumps(self.writer.stage(name, rows, is_small(records))))
         assert self.writer.commit(handle, epoch, NEVER).already is False
         return handle
 

@@ -158,7 +158,9 @@ def read_connection(conn_id: str) -> Mapping[str, Any]:
     try:
         extra: Mapping[str, Any] = Connection.get_connection_from_secrets(conn_id).extra_dejson
     except AirflowNotFoundException as error:
-        raise airflow_connections.refuse_missing(conn_id, "Airflow has no connection of that name.") from error
+        raise airflow_connections.missing_connection_error(
+            conn_id, "Airflow has no connection of that name."
+        ) from error
     pages.mask_secrets(extra)
     return extra
 

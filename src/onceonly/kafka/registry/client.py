@@ -81,7 +81,7 @@ class RegistryConnection:
                     text = text.replace(part, "***")
         return text
 
-    def invalid(self, why: str, todo: str, code: str = "registry-connection-invalid") -> InvalidPipeline:
+    def setting_error(self, why: str, todo: str, code: str = "registry-connection-invalid") -> InvalidPipeline:
         """Return the error for a setting of this connection."""
         return InvalidPipeline(
             f"the schema registry of the connection '{self.name}' cannot be used.",
@@ -95,16 +95,18 @@ class RegistryConnection:
 
     def _check(self) -> None:
         if missing := [name for name in NEEDED if find_spec(name) is None]:
-            raise self.invalid(
+            raise self.setting_error(
                 f"Not installed: {', '.join(missing)}.", "pip install 'onceonly[registry]'.", code="package-missing"
             )
         for url in self.settings.get("url", "").split(","):
             if urlsplit(url.strip()).scheme not in ("http", "https") or not urlsplit(url.strip()).hostname:
-                raise self.invalid("'url' is missing, or is not an address.", "Set it in the extra: https://host:port.")
+                raise self.setting_error(
+                    "'url' is missing, or is not an address.", "Set it in the extra: https://host:port."
+                )
         if unknown := sorted(set(self.settings) - set(SETTINGS)):
-            raise self.invalid(f"'{unknown[0]}' is not known.", "Correct its name (docs/schema-registry.md).")
+            raise self.setting_error(f"'{unknown[0]}' is not known.", "Correct its name (docs/schema-registry.md).")
         if ":" not in self.settings.get(LOGIN, ":"):
-            raise self.invalid(f"'{LOGIN}' has no ':'.", "Write name:password.")
+            raise self.setting_error(f"'{LOGIN}' has no ':'.", "Write name:password.")
 
     def _without_login_in_url(self) -> dict[str, str]:
         """Return the settings with a login in an address moved to the setting for it.
@@ -121,7 +123,7 @@ class RegistryConnection:
                 logins.add(f"{unquote(parts.username)}:{unquote(parts.password or '')}")
             plain_urls.append(urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])))
         if len(logins | {self.settings.get(LOGIN, "")} - {""}) > 1:
-            raise self.invalid("It has several logins.", f"Keep one, in '{LOGIN}'.")
+            raise self.setting_error("It has several logins.", f"Keep one, in '{LOGIN}'.")
         settings = {**self.settings, "url": ",".join(plain_urls)}
         if logins:
             settings[LOGIN] = logins.pop()
@@ -269,7 +271,7 @@ class Registry:
             return client
         except (ValueError, TypeError, OSError) as error:
             why = self.connection.scrub(f"{type(error).__name__}: {error}.")
-            raise self.connection.invalid(why, "Correct the connection's extra.") from None
+            raise self.connection.setting_error(why, "Correct the connection's extra.") from None
 
     @contextmanager
     def _translating_errors(self, what: str) -> Iterator[None]:

@@ -29,11 +29,11 @@ def check(
     """Check schema, topics and limits; return notes for the user.
 
     Raises:
-        InvalidPipeline: as for `refuse`, or the schema cannot be used.
+        InvalidPipeline: as for `check_writable`, or the schema cannot be used.
         NotCommitted: no broker answers.
     """
     schema(config, root)
-    notes = refuse(config, transactions, connection)
+    notes = check_writable(config, transactions, connection)
     if config.guarantee == "exactly-once":
         how = "at commit, in transactions" if late else "in transactions that the commit ends"
         notes += _warnings(config, transactions)
@@ -42,8 +42,8 @@ def check(
     return [f"{config.name}: writes to {', '.join(config.allowed_topics)} {how}", *notes]
 
 
-def refuse(config: KafkaSink, transactions: Transactions, connection: KafkaConnection) -> list[str]:
-    """Refuse topics and brokers that could not be written to; return notes on limits that could not be determined.
+def check_writable(config: KafkaSink, transactions: Transactions, connection: KafkaConnection) -> list[str]:
+    """Check topics and brokers that are to be written to; return notes on limits that could not be determined.
 
     Raises:
         InvalidPipeline: a topic is missing, a permission is missing, or the brokers' limits are too low.
@@ -53,11 +53,11 @@ def refuse(config: KafkaSink, transactions: Transactions, connection: KafkaConne
         TopicClient(name, connection).describe()  # librdkafka has the best messages about failed connections
     if config.guarantee != "exactly-once":
         return []
-    return refuse_transactions(config, transactions)
+    return check_transactions(config, transactions)
 
 
-def refuse_transactions(config: KafkaSink, transactions: Transactions) -> list[str]:
-    """Refuse, as `refuse` does, brokers that lack what transactions need."""
+def check_transactions(config: KafkaSink, transactions: Transactions) -> list[str]:
+    """Check, as `check_writable` does, that the brokers have what transactions need."""
     transactions.describe([f"{config.id_prefix}-check"])  # fails if there is no permission for the prefix
     if config.ids == "pool":
         _require_safe_pool(config, transactions)

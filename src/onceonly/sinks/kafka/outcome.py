@@ -158,7 +158,7 @@ class TransactionFinisher:
             if MarkerState.NONE not in states.values():
                 return _apply_resolution(tx, TxOutcome.DOUBT)
             if monotonic() > deadline:
-                raise self._missing_marker(tx, states)
+                raise self._missing_marker_error(tx, states)
             sleep(PAUSE)
 
     def _settle(self, tx: Tx) -> TxOutcome:
@@ -210,7 +210,7 @@ class TransactionFinisher:
         """Return the outcome according to the log; None while the transaction may be open.
 
         The marker of one partition is enough: the coordinator writes all of them from a single record of its own. They
-        can only differ if a person has written one (`_missing_marker`). A commit counts once every partition shows it.
+        can only differ if a person has written one (`_missing_marker_error`). A commit counts once each has it.
         """
         states = self._marker_states(tx)
         outcomes = _outcomes_of(states)
@@ -244,10 +244,10 @@ class TransactionFinisher:
         if outcomes == {TxOutcome.LOST}:
             return TxOutcome.LOST
         if len(outcomes) < 2 and MarkerState.NONE in states.values():
-            raise self._missing_marker(tx, states)
+            raise self._missing_marker_error(tx, states)
         return committed if outcomes == {TxOutcome.ALREADY_COMMITTED} else TxOutcome.DOUBT
 
-    def _missing_marker(self, tx: Tx, states: Mapping[Partition, MarkerState]) -> OutcomeUnknown:
+    def _missing_marker_error(self, tx: Tx, states: Mapping[Partition, MarkerState]) -> OutcomeUnknown:
         """Return the error for an ended transaction of which a partition has no marker.
 
         A broker that restarts while a partition has no leader may treat it as deleted and never write its marker.

@@ -92,7 +92,9 @@ class Output:
             if still_waiting < waiting:
                 waiting, progress_at = still_waiting, monotonic()
             elif monotonic() - progress_at > PATIENCE:
-                raise _not_written(self._target, f"{count(waiting, 'row')} not acknowledged after {PATIENCE:.0f} s.")
+                raise _not_written_error(
+                    self._target, f"{count(waiting, 'row')} not acknowledged after {PATIENCE:.0f} s."
+                )
         self._raise_failed()
 
     def _queue(self, topic: str, records: Records) -> None:
@@ -105,7 +107,7 @@ class Output:
             if queued:
                 deadline = monotonic() + PATIENCE
             elif monotonic() > deadline:
-                raise _not_written(self._target, f"Nothing was acknowledged for {PATIENCE:.0f} s.")
+                raise _not_written_error(self._target, f"Nothing was acknowledged for {PATIENCE:.0f} s.")
 
     def _raise_fatal(self, error: Exception) -> None:
         if _is_fatal(error):
@@ -114,7 +116,7 @@ class Output:
 
     def _raise_failed(self) -> None:
         if self._errors:
-            raise _not_written(
+            raise _not_written_error(
                 self._target, f"Failed deliveries: {len(self._errors):,}, the first one: {self._errors[0]}"
             )
 
@@ -158,7 +160,7 @@ class _ErrorConverter:
                 "Grant Write on the topic, and Write on the TransactionalId prefix (KafkaSink(id_prefix=…)).",
                 code="permission-denied",
             ) from error
-        raise _not_written(self._target, cause.str()) from error
+        raise _not_written_error(self._target, cause.str()) from error
 
 
 def write_all(
@@ -232,7 +234,7 @@ def _records_by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, Records]]:
         yield name, Records(batch.filter(pc.equal(column, name)))
 
 
-def _not_written(target: SendTarget, why: str) -> OnceonlyError:
+def _not_written_error(target: SendTarget, why: str) -> OnceonlyError:
     return NotCommitted(
         f"sink '{target.sink}': rows could not be written to Kafka at {target.config['bootstrap.servers']}.",
         why,

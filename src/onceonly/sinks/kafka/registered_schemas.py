@@ -91,7 +91,7 @@ def check(config: KafkaSink, registry: Registry, parts: Sequence[SchemaPart]) ->
             elif config.register and registry.accepts(subject, SCHEMA_TYPES[part.format], part.text):
                 how = "get a schema that staging will register"
             else:
-                raise _schema_refused(config, part, registry, subject)
+                raise _schema_error(config, part, registry, subject)
             notes.append(f"{config.name}: {part.name}s in '{topic}' {how}, subject '{subject}'")
     return notes
 
@@ -117,7 +117,7 @@ def _find_or_register(config: KafkaSink, registry: Registry, subject: str, part:
     if id is None and config.register and registry.accepts(subject, kind, part.text):
         id = registry.register(subject, kind, part.text)
     if id is None:
-        raise _schema_refused(config, part, registry, subject)
+        raise _schema_error(config, part, registry, subject)
     return id
 
 
@@ -190,7 +190,7 @@ def _protobuf_part(name: str, file: str, data: bytes, message: str | None) -> Sc
     return SchemaPart(name, "protobuf", file, text, record, files)
 
 
-def _schema_refused(config: KafkaSink, part: SchemaPart, registry: Registry, subject: str) -> InvalidPipeline:
+def _schema_error(config: KafkaSink, part: SchemaPart, registry: Registry, subject: str) -> InvalidPipeline:
     """Return the error for a schema that the registry does not accept, or does not have."""
     where = f"subject '{subject}' of the registry {registry.connection.describe()}"
     if config.register:
@@ -259,7 +259,7 @@ def _encode_json(config: KafkaSink, part: SchemaPart, rows: Any) -> Any:
 
     kind = rows.schema[part.name].dataType.typeName()
     if kind not in ("struct", "map", "array"):
-        raise _unfit_rows(config, part, f"'{part.name}' is {kind}, and JSON needs a struct, a map or an array")
+        raise _unfit_rows_error(config, part, f"'{part.name}' is {kind}, and JSON needs a struct, a map or an array")
     rules, sink = json_schema.rules(Schema(0, "JSON", part.text)), config.name
 
     def encode_texts(values: pa.Array) -> pa.Array:
@@ -278,7 +278,7 @@ def _encode_protobuf(config: KafkaSink, part: SchemaPart, rows: Any) -> Any:
 
     column_type = rows.schema[part.name].dataType.jsonValue()
     if why := protobuf_writer.find_misfit(column_type, protobuf.spark_type(part.files, part.record), part.name):
-        raise _unfit_rows(config, part, why)
+        raise _unfit_rows_error(config, part, why)
     sink = config.name
 
     def encode_messages(values: pa.Array) -> pa.Array:
@@ -301,10 +301,10 @@ def _encode_values(values: pa.Array, write: Callable[[Any], bytes], sink: str, p
         return pa.array([None if value is None else write(value) for value in values.to_pylist()], pa.binary())
     except (Unwritable, ValueError) as error:
         why = f"{error}." if isinstance(error, Unwritable) else str(error)
-        raise worker_error(_unfit_row(sink, part, why)) from None
+        raise worker_error(_unfit_row_error(sink, part, why)) from None
 
 
-def _unfit_rows(config: KafkaSink, part: SchemaPart, why: str) -> InvalidPipeline:
+def _unfit_rows_error(config: KafkaSink, part: SchemaPart, why: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"sink '{config.name}': the rows cannot be written by the schema '{part.file}'.",
         f"{why}.",
@@ -313,7 +313,7 @@ def _unfit_rows(config: KafkaSink, part: SchemaPart, why: str) -> InvalidPipelin
     )
 
 
-def _unfit_row(sink: str, part: SchemaPart, why: str) -> InvalidPipeline:
+def _unfit_row_error(sink: str, part: SchemaPart, why: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"sink '{sink}': the {part.name} of a row cannot be written by the schema '{part.file}'.",
         why,

@@ -84,7 +84,7 @@ def require_writable(
     if not parts:
         return
     if handle.guarantee == "exactly-once":
-        check.refuse_transactions(config, transactions)
+        check.check_transactions(config, transactions)
     topics = check.topics(config, transactions).without_margin()
     for part in parts:
         _read_spool(topics, handle, part, config.name, folder)

@@ -108,7 +108,7 @@ class KafkaWriter(Sink, TargetHistory, InspectableRows, TransactionalIdPool):
     def stage(self, txn: Transaction, rows: Any, is_small_batch: bool = False) -> Handle:
         with self._transactions() as transactions:
             schema = check.schema(self.config, self._root)
-            check.refuse(self.config, transactions, self._connection)
+            check.check_writable(self.config, transactions, self._connection)
             records = stage.records(self.config, rows, schema, self._schema_heads())
             place = self._place(transactions)
             job = self._job(txn, self._target(transactions))
