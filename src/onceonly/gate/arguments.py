@@ -38,10 +38,6 @@ class Bounds:
             return bool(value < self.high)
         return bool(value <= self.high)
 
-    @property
-    def are_open(self) -> bool:
-        return self.low is None and self.high is None
-
 
 @dataclass(frozen=True)
 class Arguments:

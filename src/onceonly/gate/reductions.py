@@ -22,7 +22,6 @@ from onceonly.gate.columns import Column, Kind, columns_of_arrow, columns_of_spa
 from onceonly.gate.conditions import Condition
 
 MAX_BATCH_ROWS = 65_536
-COUNT = "count"
 
 
 @dataclass(frozen=True)

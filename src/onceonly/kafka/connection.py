@@ -81,7 +81,10 @@ class KafkaConnection:
         Raises:
             InvalidPipeline: a setting is missing or contradicts another; the message names it.
         """
-        plain = {ALIASES.get(key, key): _text(key, value) for key, value in settings.items() if value is not None}
+        plain: dict[str, str] = {}
+        for key, value in settings.items():
+            if value is not None:
+                plain[ALIASES.get(key, key)] = _text(key, value)
         for key in ("security.protocol", "sasl.mechanism"):
             if key in plain:
                 plain[key] = plain[key].upper()

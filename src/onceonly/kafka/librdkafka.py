@@ -246,7 +246,10 @@ class Records:
         column = self._batch.column("headers")
         if not len(column.flatten()):
             return None
-        return [row and [(header["key"], header["value"]) for header in row] for row in column.to_pylist()]
+        headers: list[Headers] = []
+        for row in column.to_pylist():
+            headers.append(row and [(header["key"], header["value"]) for header in row])
+        return headers
 
 
 def _pointers(column: pa.Array) -> tuple[Any, Any]:

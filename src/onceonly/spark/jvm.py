@@ -228,7 +228,10 @@ def _identity(file: Path) -> str:
 
 def _train(jars: Path, draft: Path) -> None:
     """Run a Spark that does a little of everything, and at its end writes down the classes that it has loaded."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+    env = {}
+    for name, value in os.environ.items():
+        if not name.startswith(("SPARK_", "PYSPARK_")):
+            env[name] = value
     env |= {"ONCEONLY_JARS": str(jars), "SPARK_LOCAL_IP": "127.0.0.1"}
     command = [sys.executable, "-m", "onceonly.spark.training", str(draft)]
     process = subprocess.run(

@@ -41,7 +41,9 @@ def confirm_open(
     for id, producer in written.items():
         description = _require_open(config, id, producer, descriptions.get(id))
         producer_starts = starts.get(description.producer_id, {})
-        spans = {partition: (producer_starts.get(partition), ends[partition]) for partition in description.partitions}
+        spans = {}
+        for partition in description.partitions:
+            spans[partition] = producer_starts.get(partition), ends[partition]
         confirmed[id] = Tx(id, description.producer_id, description.epoch, spans)
     return confirmed
 

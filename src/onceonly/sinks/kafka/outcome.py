@@ -122,7 +122,10 @@ class TransactionFinisher:
         if part.tx is None:
             return [f"{count(part.rows, 'row')} of {part.spool}: not written to Kafka yet"]
         states = self._marker_states(part.tx)
-        words = "; ".join(f"{topic}-{number}: {state.value}" for (topic, number), state in states.items())
+        marks = []
+        for (topic, number), state in states.items():
+            marks.append(f"{topic}-{number}: {state.value}")
+        words = "; ".join(marks)
         if part.tx.resolution:
             words += part.tx.resolution.words
         return [f"{count(part.rows, 'row')} in transaction {part.tx.id}: {words}"]
@@ -281,10 +284,10 @@ class TransactionFinisher:
                 "Restore their logs from a replica or a copy, then: onceonly recover."
             )
         starts = self._transactions.read_starts(tx.producer_id, _without_marker(states))
-        commands = [
-            f"kafka-transactions --bootstrap-server … abort --topic {topic} --partition {number} --start-offset {start}"
-            for (topic, number), start in sorted(starts.items())
-        ]
+        commands = []
+        for (topic, number), start in sorted(starts.items()):
+            place = f"--topic {topic} --partition {number} --start-offset {start}"
+            commands.append(f"kafka-transactions --bootstrap-server … abort {place}")
         if not commands:
             return ""
         ends = "; ".join(commands)

@@ -132,7 +132,10 @@ def _subjects(config: KafkaSink, part: SchemaPart) -> dict[str, str]:
         )
     patterns = {"topic": "{topic}-{part}", "record": "{record}", "topic-record": "{topic}-{record}"}
     pattern = patterns[config.subjects]
-    return {topic: pattern.format(topic=topic, part=part.name, record=part.record) for topic in config.allowed_topics}
+    subjects = {}
+    for topic in config.allowed_topics:
+        subjects[topic] = pattern.format(topic=topic, part=part.name, record=part.record)
+    return subjects
 
 
 # ---- schema files
