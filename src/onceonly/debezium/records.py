@@ -21,7 +21,7 @@ from decimal import Context, Decimal, InvalidOperation
 from functools import partial
 from typing import Any
 
-from onceonly.unix_time import MICROSECOND, UNIX_EPOCH
+from onceonly.unix_time import FIRST_DAY, LAST_DAY, MICROSECOND, UNIX_EPOCH
 
 OTHER_OPERATIONS = {
     "t": "it says that the table was emptied (TRUNCATE), which is not a change of single rows. "
@@ -55,8 +55,8 @@ UNAVAILABLE: list[Any] = [
     *([TEXT], [AS_UUID], list(PLACEHOLDER), *([value] for value in BYTES)),
 ]
 MAX_SINGLE, MAX_DOUBLE = 3.4028234663852886e38, 1.7976931348623157e308
-DAYS = (-719_162, 2_932_896)  # 0001-01-01 and 9999-12-31, since 1970
-MICROSECOND_RANGE = (DAYS[0] * 86_400_000_000, (DAYS[1] + 1) * 86_400_000_000 - 1)
+DAYS = (FIRST_DAY, LAST_DAY)
+MICROSECOND_RANGE = (FIRST_DAY * 86_400_000_000, (LAST_DAY + 1) * 86_400_000_000 - 1)
 BITS = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
 PER_MICRO = {  # what a number counts, by Debezium's name of it
     "io.debezium.time.Timestamp": "millis",

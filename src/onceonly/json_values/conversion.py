@@ -16,7 +16,7 @@ from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperatio
 from typing import Any
 
 from onceonly.json_values.text import NotJson, parse_decimal, show_value
-from onceonly.unix_time import UNIX_EPOCH
+from onceonly.unix_time import FIRST_DAY, LAST_DAY, UNIX_EPOCH
 
 Convert = Callable[[Any], Any]
 INTEGERS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
@@ -30,10 +30,7 @@ TIME = re.compile(
 )
 SECOND, DAY_MICROS = 1_000_000, 86_400_000_000  # in microseconds
 EPOCH_ORDINAL = UNIX_EPOCH.toordinal()
-MIN_MICROS, MAX_MICROS = (
-    (1 - EPOCH_ORDINAL) * DAY_MICROS,
-    (date.max.toordinal() + 1 - EPOCH_ORDINAL) * DAY_MICROS - 1,
-)  # years 1 to 9999
+MIN_MICROS, MAX_MICROS = FIRST_DAY * DAY_MICROS, (LAST_DAY + 1) * DAY_MICROS - 1  # years 1 to 9999
 NAMES = {"byte": "TINYINT", "short": "SMALLINT", "integer": "INT", "long": "BIGINT"}
 EXPECTED = {
     "boolean": "true or false",

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from onceonly.errors import first_cause
+from onceonly.runtime.transforms import INSTALLED
 
 PACKAGE = Path(__file__).parents[1]  # this one, which may lie within a project, too
-INSTALLED = {"site-packages", "dist-packages"}  # of an environment within the project: not the user's own
 MAX_ERROR_CHARACTERS = 500  # of the error itself
 PYTHON_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 CALL_SITE = re.compile(r"(.+?):(\d+)$")

@@ -19,11 +19,11 @@ from pyspark.sql.avro.functions import from_avro
 from onceonly.kafka.registry import avro_schema
 from onceonly.kafka.registry.avro_schema import Node
 from onceonly.spark.text import is_valid
+from onceonly.unix_time import FIRST_DAY, LAST_DAY
 
 FRAME = "OnceonlyFrame"
 DIGEST_SIZE = 32  # of md5 in hexadecimal
-DAYS = (-719162, 2932896)  # 0001-01-01 and 9999-12-31, since 1970
-SECONDS = (DAYS[0] * 86_400, (DAYS[1] + 1) * 86_400 - 1)
+SECONDS = (FIRST_DAY * 86_400, (LAST_DAY + 1) * 86_400 - 1)  # of the years 1 to 9999, since 1970
 INT = (-(1 << 31), (1 << 31) - 1)
 PER_SECOND = {"millis": 1_000, "micros": 1_000_000}
 AVRO_READ_OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
@@ -201,7 +201,7 @@ def _limits(node: Node) -> tuple[int, int] | None:
     if node.kind == "enum":
         return 0, node.size - 1
     if node.logical == "date":
-        return DAYS
+        return FIRST_DAY, LAST_DAY
     if "timestamp" in node.logical:
         units_per_second = PER_SECOND.get(node.logical.rpartition("-")[2])
         if units_per_second:

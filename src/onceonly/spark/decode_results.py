@@ -19,10 +19,9 @@ from pyspark.sql import functions as F
 
 from onceonly.pipeline.dead_letters import REJECTION_COLUMNS
 from onceonly.spark.avro import decode_plain_avro
-from onceonly.spark.topics import COLUMNS
+from onceonly.spark.topics import COLUMNS, PLACE
 
 Decode = Callable[[DataFrame, str], DataFrame]  # decodes a part of the rows; a column of that name says why it failed
-PLACE = ("topic", "partition", "offset")
 ERROR_COLUMN = "_onceonly_error"
 IS_IN_BATCH = "_onceonly_found"
 PARTS = ("key", "value")
@@ -61,7 +60,7 @@ def fail_bad_rows(rows: DataFrame, column: str, why: str) -> DataFrame:
 
     The failure is a part of the column, so it cannot be pruned alone.
     """
-    failure = F.raise_error(F.format_string(FAILURE, "topic", "partition", "offset", F.lit(column), why))
+    failure = F.raise_error(F.format_string(FAILURE, *PLACE, F.lit(column), why))
     return rows.withColumn(column, F.when(F.col(why).isNull(), F.col(column)).otherwise(failure)).drop(why)
 
 

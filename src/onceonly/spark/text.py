@@ -12,9 +12,9 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructTy
 
 from onceonly.errors import InvalidPipeline
 from onceonly.spark.row_files import quote_name
+from onceonly.spark.topics import PLACE
 
 FAILURE_PATTERN = re.compile(r"onceonly: in the rows for sink '(.+?)' column '(.+?)' is not UTF-8(?: \((.+?)\))?\.")
-PLACE = ("topic", "partition", "offset")  # columns that say which record a row was made of
 MAX_CAUSES = 20  # of one error that are read
 
 

@@ -14,7 +14,8 @@ SCHEMA = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
     "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 )
-COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
+PLACE = ("topic", "partition", "offset")  # of a record
+COLUMNS = ("key", "value", *PLACE, "timestamp", "headers")
 CONSUMER_OPTIONS = {  # for a backlog. None makes a reader wait (fetch.min.bytes would, at the end of a range)
     "max.poll.records": "10000",  # Kafka's default of 500 takes 50 % more CPU, here and on the broker
     "max.partition.fetch.bytes": str(8 << 20),  # a task reads one partition; the default is 1 MiB

@@ -21,6 +21,7 @@ from unit.kafka.registry.test_protobuf_wire import mutated
 from onceonly.errors import InvalidPipeline
 from onceonly.kafka.registry import avro_schema
 from onceonly.spark import avro, decode_results, text, topics
+from onceonly.unix_time import FIRST_DAY, LAST_DAY
 
 pytestmark = pytest.mark.integration
 SAMPLE = 2_000
@@ -180,7 +181,7 @@ def reference(tree: avro_schema.Node, value: bytes) -> Any:
     except avro_reference.Bad:
         return None
     is_price = bool(row["price"]) and abs(int.from_bytes(row["price"], "big", signed=True)) < 10**10
-    is_day, is_time = avro.DAYS[0] <= row["day"] <= avro.DAYS[1], avro.SECONDS[0] * 1000 <= row["at"]
+    is_day, is_time = FIRST_DAY <= row["day"] <= LAST_DAY, avro.SECONDS[0] * 1000 <= row["at"]
     return row if is_price and is_day and is_time and row["at"] < (avro.SECONDS[1] + 1) * 1000 else None
 
 

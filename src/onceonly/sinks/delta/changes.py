@@ -13,7 +13,6 @@ from onceonly.sinks.delta import staged_table, target_table
 
 ORDERED_TYPES = {"byte", "short", "integer", "long", "string", "date", "timestamp", "timestamp_ntz", "boolean"}
 BAD_CHANGE = "onceonly: this change is refused: "  # in the error of the Spark job
-EXACT = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"}
 TODO = "Nothing was written."
 TODOS = {
     BAD_CHANGE: "Keys, order and the column of deletes must not be null, and two different changes of one key must "
@@ -160,10 +159,10 @@ def newest(merge: Merge, rows: Any) -> Any:
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    from onceonly.spark.row_files import quote_name
+    from onceonly.spark.row_files import MICROSECOND_FORMATS, quote_name
 
     row = F.struct(*[rows[quote_name(name)] for name in rows.columns])
-    packed = rows.select(row.alias("row"), F.sha2(F.to_json(row, EXACT), 256).alias("text"))
+    packed = rows.select(row.alias("row"), F.sha2(F.to_json(row, MICROSECOND_FORMATS), 256).alias("text"))
     packed_row = F.col("row")
     keys, key_columns = [], []
     for number, name in enumerate(merge.keys):

@@ -47,10 +47,10 @@ from onceonly.sinks.state.runs import (
     make_proof,
 )
 from onceonly.storage.folders import Folders
+from onceonly.windows.state import NOTE_KEY
 
 KEPT_CHECKPOINTS = 100  # for which a merged run is kept, because readers of an older state may need it
 GIVEN_UP_MARK = "_given_up"  # marks the folder of a transaction that was given up
-NOTE = "onceonly.note"  # key in the metadata of a changed column: a sentence for people, such as that of `windows`
 _HANDLE_CONSTANTS = {"kind": "state", "unit": "changed key", "target": "the pipeline's state"}  # for people
 MAX_TRANSACTIONS_READ = 8  # published ones that are read for a trace
 
@@ -111,7 +111,7 @@ class StateWriter(Sink, StateBackend, DecisionTraces, TargetHistory, Replaceable
             "forget": forget,
             "rows": changed_keys,
         }
-        notes = [field.metadata[NOTE] for field in changes.schema if NOTE in field.metadata]
+        notes = [field.metadata[NOTE_KEY] for field in changes.schema if NOTE_KEY in field.metadata]
         if notes:
             handle["note"] = "; ".join(notes)
         return handle
@@ -367,7 +367,7 @@ def _lasting_metadata(changes: Any) -> dict[str, Any]:
     """Return Spark's metadata of the changed columns, without the notes, which are about this checkpoint alone."""
     metadata_by_column = {}
     for field in changes.schema:
-        metadata = {key: value for key, value in field.metadata.items() if key != NOTE}
+        metadata = {key: value for key, value in field.metadata.items() if key != NOTE_KEY}
         if metadata:
             metadata_by_column[field.name] = metadata
     return metadata_by_column
