@@ -12,8 +12,8 @@ from typing import Any
 from benchmarks.results import Result, Row
 from onceonly.dev.demo import flights
 from onceonly.dev.demo.load import load
-from onceonly.dev.demo.standalone import Standalone, free_port, wait_until
-from onceonly.dev.services import Services
+from onceonly.dev.demo.standalone import Standalone, wait_until
+from onceonly.dev.services import Services, machine
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
 
@@ -54,7 +54,7 @@ def airflow_overhead(folder: Path) -> Result:
 @contextmanager
 def _standalone(folder: Path) -> Iterator[Standalone]:
     settings = replace(Settings.from_env(), home=folder, state=str(folder / "state"), bootstrap=None)
-    services, airflow = Services(folder, port=0), Standalone(settings, free_port(0))
+    services, airflow = Services(folder, port=0), Standalone(settings, machine.free_port())
     services.up()
     StateTable.make(settings.state)
     try:

@@ -19,7 +19,8 @@ from integration.services import standalone
 
 from matrix import smoke
 from onceonly.checkpoint.model import State
-from onceonly.dev.demo.standalone import USER, Standalone, free_port, wait_until
+from onceonly.dev.demo.standalone import USER, Standalone, wait_until
+from onceonly.dev.services import machine
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
 
@@ -70,7 +71,7 @@ def airflow(settings: Settings) -> Iterator[Standalone]:
     (dags / "case.py").write_text(DAG_FILE)
     names = ("PYTHONPATH", smoke.ONCE)
     with standalone.cluster(settings.home, {name: os.environ[name] for name in names}).running() as cluster:
-        running = Standalone(settings, free_port(0))
+        running = Standalone(settings, machine.free_port())
         try:
             connection = {"AIRFLOW_CONN_SPARK": cluster.connection(), "AIRFLOW__CORE__DAGS_FOLDER": str(dags)}
             running.start({**connection, "ONCEONLY_NOTIFY": "matrix.smoke:at_event"})

@@ -20,8 +20,8 @@ from integration.services.postgres import postgres, programs
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.dev.demo import flights
 from onceonly.dev.demo.load import load
-from onceonly.dev.demo.standalone import Standalone, free_port, wait_until
-from onceonly.dev.services import Services
+from onceonly.dev.demo.standalone import Standalone, wait_until
+from onceonly.dev.services import Services, machine
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
 
@@ -160,7 +160,7 @@ def world(extra: Mapping[str, str] | None = None) -> Iterator[World]:
             say(f"Airflow's database: {'PostgreSQL' if database else 'SQLite'}")
             airflow = Airflow(
                 settings,
-                free_port(0),
+                machine.free_port(),
                 spark=endpoints.spark_remote or "",
                 extra={**(extra or {}), **_database(database)},
             )

@@ -27,8 +27,8 @@ from onceonly.dev.demo import flights
 from onceonly.dev.demo.load import LATE_TOPIC, load
 from onceonly.dev.demo.proof import prove, prove_late
 from onceonly.dev.demo.run import LATE_SCHEMA, MONTH, PIPELINE, RECOVERY, Demo
-from onceonly.dev.demo.standalone import Standalone, free_port, wait_until
-from onceonly.dev.services import Services
+from onceonly.dev.demo.standalone import Standalone, wait_until
+from onceonly.dev.services import Services, machine
 from onceonly.settings import Settings
 from onceonly.spark import jars
 from onceonly.statetable import location
@@ -115,7 +115,7 @@ def demo(folder: Path) -> Iterator[OnCluster]:
         os.environ["ONCEONLY_HOME"] = str(folder)
         settings = replace(Settings.from_env(), bootstrap=None)
         services, cluster = Services(folder, port=0), yarn.yarn(folder)
-        airflow = Standalone(settings, free_port(8080))
+        airflow = Standalone(settings, machine.prefer_port(8080))
         made = OnCluster(settings, services, airflow, Console(), server, cluster)
         try:
             yield made

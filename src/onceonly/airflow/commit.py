@@ -104,8 +104,7 @@ class GateOperator(SparkOperator):
             self._log_verdict(checkpoint.verdict)
             self._report_gate_lineage(checkpoint)
         if checkpoint.is_held:
-            for failure in notices.notify(self.on_held, context, checkpoint):
-                self.log.warning("%s", failure)
+            notices.notify_once(self.on_held, context, [checkpoint], self.log)
         try:
             with task_outcome(context):
                 gate.require(checkpoint)
@@ -194,7 +193,7 @@ class CommitOperator(GateOperator):
                     checkpoint = self.coordinator().commit(self.pipeline, self.find_epoch(context))
             except StageAgain as error:
                 self.log.warning("%s\n%s", error.what, error.why)
-                self._notify(context)
+                notices.notify_once(self.on_held, context, self._noticed, self.log)
                 continue
             return self._announce(context, checkpoint)
 
@@ -237,9 +236,3 @@ class CommitOperator(GateOperator):
         super()._log_transition(checkpoint, row)
         if notices.is_due(checkpoint, row) and not checkpoint.is_held:  # `_take_verdict` tells of what is held
             self._noticed.append(checkpoint)
-
-    def _notify(self, context: Any) -> None:
-        """Notify people of the approvals that have ended, once each."""
-        while self._noticed:
-            for failure in notices.notify(self.on_held, context, self._noticed.pop()):
-                self.log.warning("%s", failure)

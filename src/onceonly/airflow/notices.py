@@ -44,8 +44,7 @@ def make_notice(checkpoint: Checkpoint) -> dict[str, Any]:
     approve = abort = ""
     if checkpoint.is_held:
         checks = failed_checks(checkpoint.verdict or {})
-        arguments = f"{checkpoint.pipeline} {checkpoint.epoch} --reason … --seen {checkpoint.changed_seq}"
-        approve, abort = f"onceonly approve {arguments}", f"onceonly abort {arguments}"
+        approve, abort = descriptions.decision_commands(checkpoint.pipeline, checkpoint.epoch, checkpoint.changed_seq)
     return {
         "pipeline": checkpoint.pipeline,
         "epoch": checkpoint.epoch,
@@ -83,6 +82,13 @@ def notify(notifiers: Sequence[Notifier], context: Any, checkpoint: Checkpoint) 
         except Exception as error:
             text = context_with_notice["held"]["text"]
             yield f"{text}\nThe notifier failed, so perhaps nobody knows: {error!r}"
+
+
+def notify_once(notifiers: Sequence[Notifier], context: Any, checkpoints: list[Checkpoint], log: Any) -> None:
+    """Notify people of these checkpoints, which are taken off the list, and log what failed."""
+    while checkpoints:
+        for failure in notify(notifiers, context, checkpoints.pop()):
+            log.warning("%s", failure)
 
 
 def as_list(notifiers: Notifier | Sequence[Notifier] | None) -> list[Notifier]:

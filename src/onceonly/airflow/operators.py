@@ -327,7 +327,7 @@ class RecoverOperator(OnceonlyOperator):
         for name in coordinator.state.pipelines():
             states = self._recover_pipeline(context, coordinator, name)
             self._push_committed(context)
-            self._notify(context)
+            notices.notify_once(self.on_held, context, self._noticed, self.log)
             self._warn_of_unsettled(coordinator, name)
             if states:
                 settled[name] = states
@@ -348,12 +348,6 @@ class RecoverOperator(OnceonlyOperator):
         """Leave for `AnnounceOperator` what is committed so far: after each pipeline, as this task may be killed."""
         committed = [(checkpoint.pipeline, checkpoint.epoch) for checkpoint in self._committed]
         context["ti"].xcom_push(key=COMMITTED, value=committed)
-
-    def _notify(self, context: Any) -> None:
-        """Notify people of what has happened here: once, and not in every later run."""
-        while self._noticed:
-            for failure in notices.notify(self.on_held, context, self._noticed.pop()):
-                self.log.warning("%s", failure)
 
     def _warn_of_unsettled(self, coordinator: Coordinator, name: str) -> None:
         """Log what is left as it is: held, refused, or about to time out."""

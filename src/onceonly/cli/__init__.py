@@ -35,7 +35,7 @@ COMMANDS = Commands(  # where each is; the everyday ones first
         "status": "status",
         "describe": "describe",
         "explain": "app",
-        "lineage": "lineage",
+        "lineage": "describe",
         "metrics": "status",
         "recover": "recover",
         "check": "check",
@@ -50,7 +50,7 @@ COMMANDS = Commands(  # where each is; the everyday ones first
         "state": "state",
         "services": "services",
         "jars": "services",
-        "demo": "demo",
+        "demo": "services",
     }
 )
 

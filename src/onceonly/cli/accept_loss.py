@@ -11,7 +11,7 @@ from onceonly import redaction
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.cli import console, environment, manual
 from onceonly.cli.app import json_option, print_json
-from onceonly.cli.manual import person, seen_option
+from onceonly.cli.manual import person, reason_option, seen_option
 from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
 from onceonly.views import descriptions, formatting, queries
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.option(
     "--removed", is_flag=True, help="Rows that a rewind had taken out, and that are there again, were removed by hand."
 )
-@click.option("--reason", required=True, help="Recorded with your name, and shown by `onceonly describe`.")
+@reason_option
 @seen_option
 @json_option
 def accept_loss(pipeline: str, sink: str, removed: bool, reason: str, seen: int | None, as_json: bool) -> None:
@@ -63,7 +63,7 @@ def accept_loss(pipeline: str, sink: str, removed: bool, reason: str, seen: int 
             answer = _loss_json(loss)
         return print_json(redaction.hide_credentials(answer))
     words = f"{pipeline}: sink '{sink}' continues from its target as it is, recorded by {person()}: {reason}"
-    console.open_console().print(Text.assemble(("✓ ", "green"), words))
+    console.print_done(words)
 
 
 def _find_loss(coordinator: Coordinator, pipeline: str, sink: str, seen: int | None) -> Loss | None:

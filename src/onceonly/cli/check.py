@@ -57,7 +57,7 @@ def check(file: str, as_json: bool) -> None:
         spans = [queries.interval_json(gap) for gap in gaps]
         return print_json({"pipeline": pipeline.name, "notes": notes, "gaps": spans, "dated_ahead": ahead})
     for note in notes:
-        console.open_console().print(Text.assemble(("✓ ", "green"), note))
+        console.print_done(note)
     for line in [*ahead, *descriptions.describe_gaps(pipeline.name, gaps)]:
         console.open_console().print(Text.assemble(("! ", "yellow"), line))
 

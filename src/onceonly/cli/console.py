@@ -47,6 +47,11 @@ def open_error_console() -> Console:
     return open_console(stderr=True)
 
 
+def print_done(words: str) -> None:
+    """Print what is done, with a tick."""
+    open_console().print(Text.assemble(("✓ ", "green"), words))
+
+
 def error_text(what: str, why: str, todo: str) -> Text:
     """Return an error in three lines, each of which may itself have several."""
     text = Text.assemble(("✗ ", "bold red"), (what, "red"))

@@ -1,25 +1,32 @@
-"""onceonly describe: everything that is recorded of one checkpoint."""
+"""onceonly describe, lineage: everything that is recorded of one checkpoint, and which offsets its rows come from."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
+from rich.tree import Tree
 
 from onceonly import redaction
 from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.checkpoint.offsets import WORDS
 from onceonly.cli import console
 from onceonly.cli.app import json_option, print_json
 from onceonly.counts import count
+from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
 from onceonly.views import descriptions, formatting, provenance, queries
 from onceonly.views.provenance import Superseded
 
+if TYPE_CHECKING:
+    from onceonly.statetable.table import StateTable
+
+MAX_DRAWN_CHECKPOINTS = 10  # of one pipeline in its lineage, the newest
 SEVERITIES = {"critical": "red", "warning": "yellow", "info": "dim"}
 
 
@@ -225,3 +232,95 @@ def _describe_detail(detail: Mapping[str, Any]) -> str:
         if not isinstance(value, Mapping) and value not in (None, False, ""):
             words.append(f"{key} {value}")
     return ", ".join(words)
+
+
+@click.command(short_help="Which offsets published rows come from.")
+@click.argument("pipeline")
+@click.option("--checkpoint", "epoch", type=int, help="Its epoch; by default that of the last one that is committed.")
+@json_option
+def lineage(pipeline: str, epoch: int | None, as_json: bool) -> None:
+    """Which offsets the rows of a checkpoint of PIPELINE come from, down to the topics, through the pipelines that
+    it comes after (docs/how-to/chain.md).
+
+    \b
+    --json prints one object: "pipeline", "epoch", "state", "interval",
+    "rows_by_sink", "replaced_by", "rewound_by" (epochs or null),
+    "reads": [{"topic", "topic_id", "partitions": {number: [start, end]}}], and
+    of a table or folder that another pipeline has written "published_by", "sink" and
+    "checkpoints": such objects of that pipeline. Of PIPELINE also
+    "read_by": [{"pipeline", "epoch"}], the checkpoints that depend on this one.
+    """
+    state = queries.require_state_table(Settings.from_env())
+    queries.check_pipeline_exists(state, pipeline)
+    checkpoint = state.view(pipeline).require(epoch) if epoch else _require_last_committed(state, pipeline)
+    node = provenance.trace_checkpoint(state, checkpoint)
+    if as_json:
+        return print_json(node)
+    out = console.open_console()
+    out.print(_tree(node), soft_wrap=False, overflow="fold")
+    readers = [f"{reader['pipeline']} epoch {reader['epoch']}" for reader in node["read_by"]]
+    if readers:
+        out.print(Text(f"read by {', '.join(readers)}", "dim"))
+
+
+def _require_last_committed(state: StateTable, pipeline: str) -> Checkpoint:
+    """Return the newest committed checkpoint that is no rewind."""
+    view = state.view(pipeline)
+    for epoch in range(view.head.epoch, 0, -1):
+        checkpoint = view.checkpoint(epoch)
+        if checkpoint and checkpoint.state is State.COMMITTED and checkpoint.rewinds_to is None:
+            return checkpoint
+    raise InvalidPipeline(
+        f"{pipeline} has no committed checkpoint.",
+        todo=f"See what there is: onceonly status {pipeline}",
+        code="nothing-committed",
+    )
+
+
+def _tree(node: Mapping[str, Any], into: Tree | None = None) -> Tree:
+    """Return a branch for a checkpoint with all that it has read, added to `into` if there is one."""
+    line = Text.assemble((f"{node['pipeline']} epoch {node['epoch']}", "bold"), f"  {_list_node_facts(node)}")
+    tree = into.add(line) if into else Tree(line, guide_style="dim")
+    for read in node["reads"]:
+        _add_read(tree, read)
+    return tree
+
+
+def _add_read(tree: Tree, read: Mapping[str, Any]) -> None:
+    if "checkpoints" not in read:
+        for partition, (start, end) in read["partitions"].items():
+            tree.add(Text(f"{read['topic']} partition {partition}: {_span(start, end)}"))
+        return
+    unit, spans = WORDS[read["kind"]][1], ", ".join(_span(start, end) for start, end in read["partitions"].values())
+    branch = tree.add(Text(f"{read['topic']}: {unit}s {spans}, by sink '{read['sink']}' of {read['published_by']}"))
+    nodes = read["checkpoints"]
+    older_count = len(nodes) - MAX_DRAWN_CHECKPOINTS
+    if older_count > 0:
+        branch.add(Text(f"{formatting.number(older_count)} older ones (--json has them)", "dim"))
+    for node in nodes[-MAX_DRAWN_CHECKPOINTS:]:
+        _tree(node, branch)
+
+
+def _list_node_facts(node: Mapping[str, Any]) -> str:
+    interval, rows_by_sink = node["interval"], node["rows_by_sink"]
+    facts = []
+    if interval:
+        facts.append(f"[{interval['start']}, {interval['end']})")
+    if rows_by_sink:
+        facts.append(formatting.count_rows(rows_by_sink))
+    if node["state"] != State.COMMITTED.value:
+        facts.append(node["state"])
+    for word in ("replaced", "rewound"):
+        epoch = node[f"{word}_by"]
+        if epoch:
+            facts.append(f"{word} by epoch {epoch}")
+    return ", ".join(facts)
+
+
+def _span(start: int, end: int) -> str:
+    """Return the offsets of a half-open range, in words."""
+    if end == start:
+        return f"none, at {start:,}"
+    if end == start + 1:
+        return f"{start:,}"
+    return f"{start:,} to {end - 1:,}"

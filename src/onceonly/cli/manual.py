@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from onceonly.coordinator.manual import Seen
 
 
+reason_option = click.option(
+    "--reason", required=True, help="Recorded with your name, and shown by `onceonly describe`."
+)
+
+
 def seen_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --seen NUMBER to a command; without it, the command asks in a terminal, and is refused elsewhere."""
     text = "The number that `describe` and `status PIPELINE` show; else it shows what there is, and asks."
@@ -76,7 +81,7 @@ def person() -> str:
 @click.command(short_help="Publish what a gate holds.")
 @click.argument("pipeline")
 @click.argument("epoch", type=int)
-@click.option("--reason", required=True, help="Recorded with your name, and shown by `onceonly describe`.")
+@reason_option
 @seen_option
 @json_option
 def approve(pipeline: str, epoch: int, reason: str, seen: int | None, as_json: bool) -> None:
@@ -125,7 +130,7 @@ def abort(pipeline: str, epoch: int, reason: str, gone: tuple[str, ...], seen: i
 @click.option("--give-up", metavar="SINK", help="A sink that will never get these rows.")
 @click.option("--gone", is_flag=True, help="With --give-up: it does not answer and never will again.")
 @click.option("--removed", is_flag=True, help="With --give-up, of a rewind: you have removed the rows from it by hand.")
-@click.option("--reason", required=True, help="Recorded with your name, and shown by `onceonly describe`.")
+@reason_option
 @seen_option
 @json_option
 def resolve(
@@ -212,7 +217,7 @@ def _print_result(previous_state: str, checkpoint: Checkpoint, as_json: bool) ->
 
 def _print_resolution(resolved: Checkpoint, sink: str, resolution: str, previous_state: str) -> None:
     out = console.open_console()
-    out.print(Text.assemble(("✓ ", "green"), f"sink '{sink}' is {resolution}"))
+    console.print_done(f"sink '{sink}' is {resolution}")
     if sink in resolved.given_up and resolved.handles[sink]["rows"]:
         rows = count(resolved.handles[sink]["rows"], "row")
         out.print(f"  {sink} lacks {rows}, which are of {descriptions.describe_coverage(resolved)}")

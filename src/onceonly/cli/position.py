@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-from rich.text import Text
 
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.cli import console, environment, manual
 from onceonly.cli.app import json_option, print_json
-from onceonly.cli.manual import person, seen_option
+from onceonly.cli.manual import person, reason_option, seen_option
 from onceonly.cli.run import span
 from onceonly.cli.status import checkpoints_table
 from onceonly.errors import InvalidPipeline
@@ -29,7 +28,7 @@ Offsets = tuple[str | None, int | None, int | None]
 @click.command(short_help="Take back later checkpoints; continue from an earlier one.")
 @click.argument("pipeline")
 @click.argument("epoch", type=int)
-@click.option("--reason", required=True, help="Recorded with your name, and shown by `onceonly describe`.")
+@reason_option
 @seen_option
 @json_option
 def rewind(pipeline: str, epoch: int, reason: str, seen: int | None, as_json: bool) -> None:
@@ -60,7 +59,7 @@ def rewind(pipeline: str, epoch: int, reason: str, seen: int | None, as_json: bo
         f"epoch {rewind_checkpoint.epoch}: {pipeline} is where it was after epoch {epoch}; "
         "the next run continues from there"
     )
-    console.open_console().print(Text.assemble(("✓ ", "green"), words))
+    console.print_done(words)
 
 
 def _list_undone(coordinator: Coordinator, pipeline: str, epoch: int, seen: int | None) -> list[Checkpoint]:
@@ -137,7 +136,7 @@ def skip(
         words = f"epoch {checkpoint.epoch} {descriptions.describe_coverage(checkpoint)}"
     if as_json:
         return print_json(queries.to_json(checkpoint))
-    console.open_console().print(Text.assemble(("✓ ", "green"), words))
+    console.print_done(words)
 
 
 def _check_options(interval: tuple[str, str] | None, offsets: Offsets) -> None:

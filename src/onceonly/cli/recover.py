@@ -48,8 +48,7 @@ def recover(ctx: click.Context, pipeline: str | None, force: bool, as_json: bool
         if error:
             errors.append((name, error))
     if as_json:
-        errors_json = [{"pipeline": name, **error_json(error)} for name, error in errors]
-        print_json({"recovered": recovered, "errors": errors_json})
+        print_json({"recovered": recovered, "errors": _errors_json(errors)})
     else:
         _print_recovered(recovered, errors)
     if errors:
@@ -92,6 +91,10 @@ def _settle(coordinator: Coordinator, name: str, force: bool) -> Exception | Non
     except Exception as error:
         return error
     return None
+
+
+def _errors_json(errors: list[tuple[str, Exception]]) -> list[dict[str, str]]:
+    return [{"pipeline": name, **error_json(error)} for name, error in errors]
 
 
 def _print_recovered(recovered: list[dict[str, Any]], errors: list[tuple[str, Exception]]) -> None:
@@ -175,8 +178,7 @@ def sweep(ctx: click.Context, pipeline: str | None, as_json: bool) -> None:
             errors.append((name, error))
     job_report.sweep_reports(coordinator.state)
     if as_json:
-        errors_json = [{"pipeline": name, **error_json(error)} for name, error in errors]
-        print_json({"swept": [_transaction_json(txn) for txn in swept], "errors": errors_json})
+        print_json({"swept": [_transaction_json(txn) for txn in swept], "errors": _errors_json(errors)})
     else:
         _print_swept(swept, errors)
     if errors:
@@ -198,7 +200,7 @@ def _describe_swept(txn: Transaction | PooledTransaction) -> str:
 
 def _print_swept(swept: list[Transaction | PooledTransaction], errors: list[tuple[str, Exception]]) -> None:
     for txn in swept:
-        console.open_console().print(Text.assemble(("✓ ", "green"), _describe_swept(txn)))
+        console.print_done(_describe_swept(txn))
     for _, error in errors:
         print_error(error_json(error))
     if not swept and not errors:

@@ -7,11 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
-from rich.text import Text
 
 from onceonly.cli import console, environment, manual
 from onceonly.cli.app import json_option, print_json
-from onceonly.cli.manual import person, seen_option
+from onceonly.cli.manual import person, reason_option, seen_option
 from onceonly.cli.run import span
 from onceonly.errors import InvalidPipeline
 from onceonly.runtime import pipeline_file
@@ -37,7 +36,7 @@ def init() -> None:
     uri = Settings.from_env().state
     is_new = location.make(uri)
     words = "was made" if is_new else "exists: nothing to do"
-    console.open_console().print(f"✓ the state table at {uri} (id {StateTable(uri).id}) {words}.", markup=False)
+    console.print_done(f"the state table at {uri} (id {StateTable(uri).id}) {words}.")
 
 
 @state.command()
@@ -52,7 +51,7 @@ def relocate() -> None:
     if _is_original(_read_configuration(uri), uri):
         return console.open_console().print(f"{uri} is where it was created: nothing to do.", markup=False)
     location.relocate(uri)
-    console.open_console().print(f"✓ the state table is at {uri} from now on; its identity stays.", markup=False)
+    console.print_done(f"the state table is at {uri} from now on; its identity stays.")
 
 
 @state.command()
@@ -73,7 +72,7 @@ def fork() -> None:
         )
     _refuse_open(uri)
     location.fork(uri)
-    console.open_console().print(f"✓ {uri} is a separate state table from now on.", markup=False)
+    console.print_done(f"{uri} is a separate state table from now on.")
 
 
 def _read_configuration(uri: str) -> Mapping[str, str]:
@@ -124,7 +123,7 @@ def _refuse_open(uri: str) -> None:
 @click.option(
     "--interval", nargs=2, multiple=True, metavar="START END", help="An interval that is published; once for each."
 )
-@click.option("--reason", required=True, help="Recorded with your name, and shown by `onceonly describe`.")
+@reason_option
 @seen_option
 @json_option
 def forward(
@@ -164,7 +163,7 @@ def forward(
         f"epoch {checkpoint.epoch}: {pipeline.name} continues after decision {decision}, "
         f"recorded by {request.who}: {reason}"
     )
-    console.open_console().print(Text.assemble(("✓ ", "green"), words))
+    console.print_done(words)
 
 
 def _confirm(state: StateTable, name: str, seen: int | None, question: str, as_json: bool) -> Seen:

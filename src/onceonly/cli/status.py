@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import Interval
 from onceonly.cli import console
 from onceonly.cli.app import error_json, json_option, print_error, print_json
@@ -21,11 +20,10 @@ from onceonly.runtime import pipeline_file
 from onceonly.settings import Settings
 from onceonly.views import descriptions, formatting, provenance, queries
 from onceonly.views.provenance import Superseded
-from onceonly.views.summary import list_timeout_warnings
+from onceonly.views.summary import Summary, list_timeout_warnings, read_summaries
 
 if TYPE_CHECKING:
     from onceonly.statetable.table import StateTable
-    from onceonly.views.summary import Lag
 
 MAX_CHECKPOINTS_SHOWN = 20  # by default
 STATUS_HELP = f"""What every pipeline has done last; of one PIPELINE, its recent checkpoints.
@@ -64,62 +62,33 @@ def status(ctx: click.Context, pipeline: str | None, last: int, as_json: bool) -
             ctx.exit(exit_code(damaged[0]))
 
 
-@dataclass(frozen=True)
-class _Summary:
-    """A pipeline in one line, made of its recent checkpoints, and every one that waits, the newest first."""
-
-    checkpoints: list[Checkpoint]
-    gaps: list[Interval]
-    missing: Mapping[str, int]  # by sink: how many checkpoints its target lacks
-
-    @property
-    def latest(self) -> Checkpoint:
-        return self.checkpoints[0]
-
-    @property
-    def committed_at(self) -> datetime | None:
-        return next((cp.updated_at for cp in self.checkpoints if cp.state is State.COMMITTED), None)
-
-    @property
-    def open_checkpoints(self) -> list[Checkpoint]:
-        """Return the checkpoints that wait, the oldest first."""
-        return [cp for cp in reversed(self.checkpoints) if not cp.state.is_settled]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "pipeline": self.latest.pipeline,
-            "epoch": self.latest.epoch,
-            "state": self.latest.state.value,
-            "committed_at": queries.iso(self.committed_at) if self.committed_at else None,
-            "rows": queries.total_rows(self.latest),
-            "rows_by_sink": queries.rows_by_sink(self.latest),
-            "unsettled": [cp.epoch for cp in self.open_checkpoints],
-            "held": [cp.epoch for cp in self.open_checkpoints if cp.is_held],
-            "refused": [cp.epoch for cp in self.open_checkpoints if cp.refused],
-            "stage_again": [cp.epoch for cp in reversed(self.checkpoints) if cp.has_to_be_staged_again],
-            "missing": dict(self.missing),
-            **_gaps_json(self.gaps),
-        }
-
-
-def _read_summaries(state: StateTable) -> tuple[list[_Summary], list[OutcomeUnknown]]:
-    """Return the pipelines, and why others cannot be read."""
-    checkpoints_by_pipeline, damaged = queries.read_overview(state, state.pipelines(), MAX_CHECKPOINTS_SHOWN)
-    gaps = queries.list_gaps(state, [checkpoints[0] for checkpoints in checkpoints_by_pipeline.values()])
-    summaries = []
-    for name, checkpoints in checkpoints_by_pipeline.items():
-        summaries.append(_Summary(checkpoints, gaps.get(name, []), queries.missing_by_sink(state, name)))
-    return summaries, list(damaged.values())
+def _summary_json(summary: Summary) -> dict[str, Any]:
+    latest, last_commit = summary.latest, summary.last_commit
+    return {
+        "pipeline": summary.name,
+        "epoch": latest.epoch,
+        "state": latest.state.value,
+        "committed_at": queries.iso(last_commit.updated_at) if last_commit else None,
+        "rows": queries.total_rows(latest),
+        "rows_by_sink": queries.rows_by_sink(latest),
+        "unsettled": [cp.epoch for cp in summary.open],
+        "held": [cp.epoch for cp in summary.open if cp.is_held],
+        "refused": [cp.epoch for cp in summary.open if cp.refused],
+        "stage_again": [cp.epoch for cp in summary.waiting if cp.has_to_be_staged_again],
+        "missing": dict(summary.missing),
+        **_gaps_json(summary.gaps),
+    }
 
 
 def _show_all(settings: Settings, state: StateTable | None, as_json: bool) -> list[OutcomeUnknown]:
     """Print what can be read; returns why the rest cannot."""
-    summaries: list[_Summary] = []
+    summaries: list[Summary] = []
     damaged: list[OutcomeUnknown] = []
     if state:
-        summaries, damaged = _read_summaries(state)
+        by_name, errors_by_name = read_summaries(state, state.pipelines())
+        summaries, damaged = list(by_name.values()), list(errors_by_name.values())
     if as_json:
-        answer = {"state_table": settings.state, "pipelines": [summary.to_json() for summary in summaries]}
+        answer = {"state_table": settings.state, "pipelines": [_summary_json(summary) for summary in summaries]}
         if damaged:
             answer["errors"] = [error_json(error) for error in damaged]
         print_json(answer)
@@ -131,7 +100,7 @@ def _show_all(settings: Settings, state: StateTable | None, as_json: bool) -> li
     return damaged
 
 
-def _print_all(settings: Settings, summaries: list[_Summary]) -> None:
+def _print_all(settings: Settings, summaries: list[Summary]) -> None:
     out = console.open_console()
     if not summaries:
         out.print(f"Nothing has run yet: there is no checkpoint in {formatting.place(settings.state)}.", markup=False)
@@ -141,21 +110,21 @@ def _print_all(settings: Settings, summaries: list[_Summary]) -> None:
     table = console.make_table("pipeline", "epoch", "state", "last commit", "rows", "unsettled", right=("epoch",))
     for summary in summaries:
         table.add_row(
-            summary.latest.pipeline,
+            summary.name,
             str(summary.latest.epoch),
             console.state_text(summary.latest),
-            f"{formatting.age(summary.committed_at)} ago" if summary.committed_at else "never",
+            f"{formatting.age(summary.last_commit.updated_at)} ago" if summary.last_commit else "never",
             formatting.rows(summary.latest),
-            Text(descriptions.describe_unsettled(summary.open_checkpoints), "yellow"),
+            Text(descriptions.describe_unsettled(summary.open), "yellow"),
         )
     out.print(table)
     checkpoints: list[Checkpoint] = []
     for summary in summaries:
-        checkpoints += reversed(summary.checkpoints)
+        checkpoints += summary.waiting
     _print_advice(out, checkpoints)
     for summary in summaries:
-        _print_missing(out, summary.latest.pipeline, summary.missing)
-    _print_gaps(out, {summary.latest.pipeline: summary.gaps for summary in summaries})
+        _print_missing(out, summary.name, summary.missing)
+    _print_gaps(out, {summary.name: summary.gaps for summary in summaries})
 
 
 def _print_advice(out: Console, checkpoints: list[Checkpoint]) -> None:
@@ -237,13 +206,13 @@ def _print_missing(out: Console, pipeline: str, missing: Mapping[str, int]) -> N
         out.print(Text(line, "red"))
 
 
-def _print_gaps(out: Console, gaps: Mapping[str, list[Interval]]) -> None:
+def _print_gaps(out: Console, gaps: Mapping[str, Sequence[Interval]]) -> None:
     for pipeline, gaps_of_pipeline in gaps.items():
         for line in descriptions.describe_gaps(pipeline, gaps_of_pipeline):
             out.print(Text(line, "yellow"))
 
 
-def _gaps_json(gaps: list[Interval]) -> dict[str, Any]:
+def _gaps_json(gaps: Sequence[Interval]) -> dict[str, Any]:
     return {"gaps": [queries.interval_json(gap) for gap in gaps]}
 
 
@@ -257,14 +226,13 @@ def metrics(lag: bool) -> None:
     the same below /onceonly/metrics.
     """
     from onceonly.views.metrics import format_for_prometheus, list_samples
-    from onceonly.views.summary import read_summaries
 
     settings = Settings.from_env()
     state = queries.find_state_table(settings)
     if state is None:
         return
     summaries, damaged = read_summaries(state, state.pipelines())
-    lags: dict[str, Lag] = {}
+    lags = {}
     if lag:
         from onceonly.runtime import live_services
 

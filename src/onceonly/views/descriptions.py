@@ -29,10 +29,15 @@ def describe_unfit_attempts(checkpoint: Checkpoint) -> str:
     return f"to be staged again, {len(checkpoint.unfit_attempts)} of {MAX_UNFIT_ATTEMPTS} times"
 
 
-def how_to_decide(pipeline: str, epoch: int, seen: int) -> str:
-    """Return the two commands that end a held checkpoint; `seen` is its number."""
+def decision_commands(pipeline: str, epoch: int, seen: int) -> tuple[str, str]:
+    """Return the two commands that end a held checkpoint: approve and abort. `seen` is its number."""
     arguments = f"{pipeline} {epoch} --reason … --seen {seen}"
-    return f"onceonly approve {arguments}, or onceonly abort {arguments}"
+    return f"onceonly approve {arguments}", f"onceonly abort {arguments}"
+
+
+def how_to_decide(pipeline: str, epoch: int, seen: int) -> str:
+    """Return the same as a part of a sentence."""
+    return ", or ".join(decision_commands(pipeline, epoch, seen))
 
 
 def how_to_look(checkpoint: Checkpoint) -> str:
@@ -47,13 +52,14 @@ def list_actions(checkpoint: Checkpoint) -> list[str]:
     """
     name = f"{checkpoint.pipeline} {checkpoint.epoch}"
     option = f"--seen {checkpoint.changed_seq}"
+    approve, abort = decision_commands(checkpoint.pipeline, checkpoint.epoch, checkpoint.changed_seq)
     commands = []
     if checkpoint.is_held:
-        commands.append(f"onceonly approve {name} --reason … {option}")
+        commands.append(approve)
     if checkpoint.refused:
         commands.append(f"onceonly recover {checkpoint.pipeline}")
     if checkpoint.state in (State.PLANNED, State.STAGED, State.ABORTING):
-        commands.append(f"onceonly abort {name} --reason … {option}")
+        commands.append(abort)
     if checkpoint.state is State.COMMITTING:
         for sink in checkpoint.waiting:
             if sink in checkpoint.in_doubt:  # its evidence no longer exists: a person has to say

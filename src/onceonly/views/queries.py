@@ -101,12 +101,7 @@ def require_checkpoint(state: StateTable, pipeline: str, epoch: int) -> Checkpoi
 
 def list_recent(state: StateTable, pipeline: str, most: int) -> list[Checkpoint]:
     """Return the last checkpoints, and every one that is unsettled or has to be staged again, newest first."""
-    return list_recent_by_pipeline(state, [pipeline], most)[pipeline]
-
-
-def list_recent_by_pipeline(state: StateTable, pipelines: Iterable[str], most: int) -> dict[str, list[Checkpoint]]:
-    """Return by name what `list_recent` returns of one pipeline: of several at the cost of one."""
-    return {name: _newest_first(fold(rows)) for name, rows in state.recent(pipelines, most).items()}
+    return _newest_first(fold(state.recent([pipeline], most)[pipeline]))
 
 
 def read_overview(

@@ -30,6 +30,12 @@ class Summary:
     gaps: tuple[Interval, ...] = ()  # that no interval covers, oldest first
     missing: Mapping[str, int] = field(default_factory=dict)  # by sink: how many checkpoints its target has lost
     unfit: tuple[Checkpoint, ...] = ()  # that have to be staged again, and nobody has begun; the oldest first
+    last_commit: Checkpoint | None = None  # the newest epoch that is committed; of intervals, one may reach further
+
+    @property
+    def waiting(self) -> list[Checkpoint]:
+        """Return the checkpoints that are open or have to be staged again, the oldest first."""
+        return sorted((*self.open, *self.unfit), key=lambda checkpoint: checkpoint.epoch)
 
 
 def read_summaries(state: StateTable, names: Iterable[str]) -> tuple[dict[str, Summary], dict[str, OutcomeUnknown]]:
@@ -53,6 +59,7 @@ def _summarize(state: StateTable, pipeline: str, recent: list[Checkpoint], gaps:
     committed = max(all_committed, key=data_end, default=None)
     if committed is None and latest.epoch > MAX_RECENT:  # else all that there are were looked at
         committed = next(state.view(pipeline).iterate_committed(1), None)
+    last_commit = all_committed[0] if all_committed else committed
     unsettled, unfit = [], []
     for checkpoint in reversed(recent):
         if not checkpoint.state.is_settled:
@@ -60,7 +67,7 @@ def _summarize(state: StateTable, pipeline: str, recent: list[Checkpoint], gaps:
         elif checkpoint.has_to_be_staged_again:
             unfit.append(checkpoint)
     missing = queries.missing_by_sink(state, pipeline)
-    return Summary(pipeline, latest, committed, tuple(unsettled), tuple(gaps), missing, tuple(unfit))
+    return Summary(pipeline, latest, committed, tuple(unsettled), tuple(gaps), missing, tuple(unfit), last_commit)
 
 
 def data_end(checkpoint: Checkpoint) -> datetime:
@@ -131,16 +138,13 @@ def list_timeout_warnings(checkpoint: Checkpoint, now: datetime) -> Iterator[str
     Args:
         now: aware.
     """
-    if checkpoint.state not in (State.STAGED, State.COMMITTING):
-        return
-    for sink in checkpoint.waiting:
-        share = compute_used_share(checkpoint, sink, now)
-        if share is not None and share >= TIMEOUT_WARNING_SHARE:
+    for pending_sink in list_pending([checkpoint], now):
+        if pending_sink.is_late:
             yield (
-                f"{checkpoint.pipeline} epoch {checkpoint.epoch}: the open transactions of sink '{sink}' have used "
-                f"{share:.0%} of their time-out and keep read_committed readers waiting. Commit or abort: "
-                f"{_ending_commands(checkpoint)}. (After the time-out the broker aborts them; their rows are in the "
-                "spool, and the commit writes them again.)"
+                f"{checkpoint.pipeline} epoch {checkpoint.epoch}: the open transactions of sink '{pending_sink.sink}' "
+                f"have used {pending_sink.used:.0%} of their time-out and keep read_committed readers waiting. Commit "
+                f"or abort: {_ending_commands(checkpoint)}. (After the time-out the broker aborts them; their rows are "
+                "in the spool, and the commit writes them again.)"
             )
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import httpx
 from patience import PATIENCE
 
-from onceonly.dev.demo.standalone import free_port, wait_until
+from onceonly.dev.demo.standalone import wait_until
+from onceonly.dev.services import machine
 from onceonly.errors import NotCommitted
 
 ROOT = Path(__file__).parents[3]
@@ -67,7 +68,7 @@ class Server:
         for command in (["db", "migrate"], *([["dags", "reserialize"]] if self.dags else ())):
             subprocess.run([*airflow, *command], env=environment, check=True, capture_output=True, timeout=PATIENCE)
         for _ in range(TRIES):
-            self.port = free_port(0)
+            self.port = machine.free_port()
             self._serve([*airflow, "api-server", "--host", "127.0.0.1", "--port", str(self.port)], environment)
             try:
                 wait_until(self._answers, "the api-server answers", PATIENCE, self._alive)

@@ -13,6 +13,7 @@ from patience import PATIENCE
 
 from onceonly.dev.demo import standalone
 from onceonly.dev.demo.standalone import Standalone, wait_until
+from onceonly.dev.services import machine
 
 SOURCES = Path(__file__).parents[3] / "src"
 
@@ -20,7 +21,7 @@ SOURCES = Path(__file__).parents[3] / "src"
 @contextmanager
 def running(project: Project, *dags: str) -> Iterator[Standalone]:
     """With those DAGs unpaused in their order: who listens comes first, to miss no event."""
-    airflow = Standalone(project.settings, standalone.free_port(0), spark=project.spark)
+    airflow = Standalone(project.settings, machine.free_port(), spark=project.spark)
     path = {"PYTHONPATH": os.pathsep.join([str(SOURCES), str(project.folder)])}
     try:
         with patch.object(standalone, "START_SECONDS", PATIENCE):

@@ -21,7 +21,7 @@ import pyarrow.fs as pafs
 from integration.faults.s3_proxy import Answer, Handler, proxy
 from integration.services.store_server import BUCKET, KEY, StoreServer, installed
 
-from onceonly.dev.demo.standalone import free_port
+from onceonly.dev.services import machine
 
 BINARY = installed("azurite-blob", ".local/bin")
 MISSING = "azurite is not installed: npm install --global --prefix ~/.local azurite@3.35.0"
@@ -109,7 +109,7 @@ class Azure(StoreServer):
 @contextmanager
 def server(bucket: str = BUCKET) -> Iterator[Azure]:
     with TemporaryDirectory(prefix="onceonly-azure-", ignore_cleanup_errors=True) as folder:
-        made = Azure(Path(folder), free_port(0), bucket)
+        made = Azure(Path(folder), machine.free_port(), bucket)
         try:
             made.start()
             made.make_container()

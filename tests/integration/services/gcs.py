@@ -27,7 +27,7 @@ from integration.faults.s3_proxy import Answer, Handler, proxy
 from integration.services.store_server import BUCKET, StoreServer, installed
 from patience import PATIENCE
 
-from onceonly.dev.demo.standalone import free_port
+from onceonly.dev.services import machine
 
 BINARY = installed("fake-gcs-server", "go/bin")
 JSON = ("/storage/v1/", "/upload/", "/download/")  # of the emulator's own API
@@ -150,7 +150,7 @@ class Gcs(StoreServer):
 @contextmanager
 def server(bucket: str = BUCKET, backend: str = "filesystem") -> Iterator[Gcs]:
     with TemporaryDirectory(prefix="onceonly-gcs-") as folder:
-        made = Gcs(Path(folder), free_port(0), bucket, backend=backend)
+        made = Gcs(Path(folder), machine.free_port(), bucket, backend=backend)
         try:
             made.start()
             made.make_bucket()

@@ -14,7 +14,8 @@ from tempfile import TemporaryDirectory
 
 from patience import PATIENCE
 
-from onceonly.dev.demo.standalone import free_port, wait_until
+from onceonly.dev.demo.standalone import wait_until
+from onceonly.dev.services import machine
 
 USER = "postgres"  # the server refuses to run as root
 
@@ -41,7 +42,7 @@ def postgres(*settings: str) -> Iterator[str]:
         # A killed scheduler's workers keep its connection open, and with it the locks of its last transaction.
         quick += ["-c", "idle_in_transaction_session_timeout=30s"]
         quick += [word for setting in settings for word in ("-c", setting)]
-        port = free_port(0)
+        port = machine.free_port()
         listen = ["-p", str(port), "-c", "listen_addresses=127.0.0.1"]
         server = subprocess.Popen([bin_ / "postgres", "-D", data, *listen, *quick], **run, **_as_nobody_special())
         try:

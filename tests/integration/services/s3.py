@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from integration.services.store_server import BUCKET, KEY, StoreServer, installed
 
-from onceonly.dev.demo.standalone import free_port
+from onceonly.dev.services import machine
 
 BINARY = installed("versitygw", "go/bin")
 MISSING = "versitygw is not installed: go install github.com/versity/versitygw/cmd/versitygw@v1.8.0"
@@ -47,7 +47,7 @@ class S3(StoreServer):
 @contextmanager
 def server(secret: str = KEY, bucket: str = BUCKET) -> Iterator[S3]:
     with TemporaryDirectory(prefix="onceonly-s3-") as folder:
-        made = S3(Path(folder), free_port(0), bucket, secret=secret)
+        made = S3(Path(folder), machine.free_port(), bucket, secret=secret)
         try:
             made.start()
             yield made

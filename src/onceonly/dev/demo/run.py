@@ -26,8 +26,8 @@ from onceonly.delta import txn_identifiers
 from onceonly.dev.demo import flights, hold_file
 from onceonly.dev.demo.load import LATE_TOPIC, load
 from onceonly.dev.demo.proof import Proof, prove, prove_late
-from onceonly.dev.demo.standalone import USER, Standalone, free_port, wait_until
-from onceonly.dev.services import Services
+from onceonly.dev.demo.standalone import USER, Standalone, wait_until
+from onceonly.dev.services import Services, machine
 from onceonly.dev.services.daemon import Daemon
 from onceonly.errors import NotCommitted
 from onceonly.settings import Settings
@@ -117,7 +117,7 @@ def _stopping_everything(settings: Settings, airflow: Standalone, console: Conso
 
 def port(variable: str, usual: int) -> int:
     """Return the port of the environment, or the usual one, if it is free, else any."""
-    return free_port(int(os.environ.get(variable, str(usual))))
+    return machine.prefer_port(int(os.environ.get(variable, str(usual))))
 
 
 @dataclass

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -139,24 +138,6 @@ class Standalone:
             return request
 
         return requests.request(method, f"{self.url}/api/v2{path}", json=body, auth=add_token, timeout=30)
-
-
-def free_port(wanted: int) -> int:
-    """Return `wanted` if no process listens on it, else any free port."""
-    for port in (wanted, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
-    raise NotCommitted(
-        "no free port on 127.0.0.1.",
-        "Processes of this machine listen on all of them.",
-        "End some.",
-        code="demo-failed",
-    )
 
 
 def wait_until(

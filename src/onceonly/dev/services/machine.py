@@ -74,3 +74,10 @@ def free_port(besides: int = 0) -> int:
             port = int(probe.getsockname()[1])
         if port != besides:
             return port
+
+
+def prefer_port(usual: int | None) -> int:
+    """Return that port if there is one and no process listens on it, else any free port."""
+    if usual and is_free(usual):
+        return usual
+    return free_port()

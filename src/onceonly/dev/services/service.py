@@ -95,9 +95,7 @@ class Service(ABC):
         usual = last
         if not usual and requested is None:
             usual = self.default_port
-        if usual and machine.is_free(usual):
-            return usual
-        return machine.free_port()
+        return machine.prefer_port(usual)
 
     def _last_port(self) -> int | None:
         """Return the port of the last start, also after a stop, so that recorded addresses stay valid."""
