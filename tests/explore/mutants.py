@@ -21,9 +21,9 @@ class Mutant:
 
 
 COORDINATOR = "onceonly.coordinator.coordinator"
-PLAN, STAGE, GATE, PUBLISH, RESOLVE, REWIND, SWEEP, SKIP = (
+PLAN, STAGE, GATE, PUBLISH, ABORT, RESOLVE, REWIND, SWEEP, SKIP = (
     f"onceonly.coordinator.{name}"
-    for name in ("plan", "stage", "gate", "publish", "resolve", "rewind", "sweep", "skip")
+    for name in ("plan", "stage", "gate", "publish", "abort", "resolve", "rewind", "sweep", "skip")
 )
 REHEARSAL, MANUAL, HISTORY, ACCEPT_LOSS = (
     f"onceonly.coordinator.{name}" for name in ("rehearsal", "manual", "target_history", "accept_loss")
@@ -122,7 +122,7 @@ GUARDS = [
     ),
     Mutant(
         "aborted after the decision",
-        COORDINATOR,
+        ABORT,
         "            if checkpoint.state in (State.COMMITTING, State.COMMITTED):\n"
         '                raise fenced_error(checkpoint, "the decision to publish it is made", "it can no longer be aborted")\n',
         "            if checkpoint.state in (State.COMMITTING, State.COMMITTED):\n                return None\n",
@@ -141,7 +141,7 @@ GUARDS = [
     ),
     Mutant(
         "aborted whoever owns it by now",
-        COORDINATOR,
+        ABORT,
         "            if owner is not None and checkpoint.owner != owner:\n"
         "                raise fenced_error(checkpoint, f\"'{checkpoint.owner}' has taken it over\")\n"
         "            if checkpoint.state in (State.COMMITTING, State.COMMITTED):",
@@ -164,7 +164,7 @@ GUARDS = [
     ),
     Mutant(
         "an abort that is not the one carried out is recorded",
-        COORDINATOR,
+        ABORT,
         "current = now.last_seq == mine.last_seq  # the very abort that was carried out, and no later one",
         "current = now.state is State.ABORTING",
         "aborted-again",
@@ -248,7 +248,7 @@ GUARDS = [
     ),
     Mutant(
         "aborted although a person decides",
-        COORDINATOR,
+        ABORT,
         "            if checkpoint.needs_manual_decision and who is None:\n"
         '                raise fenced_error(checkpoint, "its gate failed it and holds it", "only a person may abort it")\n',
         "",
@@ -607,7 +607,7 @@ EDGE = [
     ),
     Mutant(
         "aborted whatever the person has seen",
-        COORDINATOR,
+        ABORT,
         "guarded = action.guard(decide) if action else decide",
         "guarded = decide",
         "held",
@@ -621,9 +621,9 @@ EDGE = [
     ),
     Mutant(
         "offsets left out whatever the person has seen",
-        COORDINATOR,
-        "action.guard(lambda view: skip.offsets_row(view, source, said))",
-        "lambda view: skip.offsets_row(view, source, said)",
+        SKIP,
+        "action.guard(lambda view: _offsets_row(view, source, skip))",
+        "lambda view: _offsets_row(view, source, skip)",
         "skip-both",
     ),
     Mutant(

@@ -3,27 +3,29 @@
 Every change of state is a compare-and-set on the state table: read a view, decide from it, write from it, and when
 another writer was first, read and decide again. Whatever has an effect outside happens only after the row that
 permits it, and may happen again after a crash: so it is idempotent.
+
+`Coordinator` says what each step promises, and which errors it raises. How it is done stands in the step's own module.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from onceonly.checkpoint.interfaces import Parts
-from onceonly.checkpoint.model import Checkpoint, Event, Row, State, Transaction
+from onceonly.checkpoint.model import Checkpoint, Event, State, Transaction
 from onceonly.checkpoint.offsets import Interval
 from onceonly.checkpoint.sink import PooledTransaction
 from onceonly.coordinator import accept_loss, forward, restore_check, rewind, skip, target_history, upstream
+from onceonly.coordinator.abort import Aborter
 from onceonly.coordinator.accept_loss import Acceptance, Loss
 from onceonly.coordinator.forward import Forward
 from onceonly.coordinator.gate import Gatekeeper
 from onceonly.coordinator.manual import Action, Seen
-from onceonly.coordinator.messages import classify_settle_error, classify_sweep_error, fenced_error, uncommitted_error
+from onceonly.coordinator.messages import classify_settle_error, classify_sweep_error, uncommitted_error
 from onceonly.coordinator.plan import Planned, Planning
 from onceonly.coordinator.publish import Publisher, Rehearsed
 from onceonly.coordinator.ranges import RangePlanner
@@ -50,6 +52,7 @@ class Coordinator:
         self._stager = Stager(self._transitions, parts, self._publisher)
         self._gatekeeper = Gatekeeper(self._transitions, parts)
         self._rehearser = Rehearser(self._transitions, parts, self._publisher)
+        self._aborter = Aborter(self._transitions, self._publisher)
         self._resolver = Resolver(self._transitions, self._publisher)
 
     # ---- plan
@@ -173,7 +176,7 @@ class Coordinator:
         except StageAgain:
             now = self.state.view(name).require(epoch)
             if now.state is State.ABORTING:
-                self._finish_abort(now)
+                self._aborter.finish(now)
             raise
         return self._publish(view, epoch, rehearsed)
 
@@ -223,54 +226,7 @@ class Coordinator:
             Fenced: the decision is taken, another owner has taken the checkpoint over, or its gate holds it;
                 nothing was touched.
         """
-        action: Action | None = None
-        if who is not None:
-            action = Action.on_checkpoint(Event.ABORTING, epoch, who, reason, seen)
-
-        def decide(view: View) -> Row | None:
-            checkpoint = view.require(epoch)
-            if owner is not None and checkpoint.owner != owner:
-                raise fenced_error(checkpoint, f"'{checkpoint.owner}' has taken it over")
-            if checkpoint.state in (State.COMMITTING, State.COMMITTED):
-                raise fenced_error(checkpoint, "the decision to publish it is made", "it can no longer be aborted")
-            if checkpoint.state in (State.ABORTING, State.ABORTED):
-                return None
-            if checkpoint.needs_manual_decision and who is None:
-                raise fenced_error(checkpoint, "its gate failed it and holds it", "only a person may abort it")
-            body: Mapping[str, Any] = {"reason": reason}
-            if action:
-                body = action.body
-            return view.row(epoch, Event.ABORTING, checkpoint.attempt, body=body)
-
-        guarded = action.guard(decide) if action else decide
-        checkpoint = self._transitions.change(name, guarded).require(epoch)
-        if checkpoint.state is not State.ABORTING:
-            return checkpoint
-        return self._finish_abort(checkpoint, gone)
-
-    def _finish_abort(self, aborting: Checkpoint, gone: Collection[str] = ()) -> Checkpoint:
-        """Discard every attempt that was claimed before this abort began, whatever has happened since."""
-        try:
-            # Before the row: if this process dies in between, it is still aborting, and all is discarded again.
-            errors_by_sink = self._publisher.discard(aborting, list(aborting.claims), gone)
-        except Exception as error:
-            now = self.state.view(aborting.pipeline).require(aborting.epoch)
-            if now.last_seq != aborting.last_seq:
-                return now  # another process has ended this abort meanwhile, which may be why it failed here
-            raise classify_settle_error(error, aborting) from error
-        body: dict[str, Any] = {}
-        if errors_by_sink:
-            body["gone"] = errors_by_sink
-        return self._record_aborted(aborting, body)
-
-    def _record_aborted(self, mine: Checkpoint, body: Mapping[str, Any]) -> Checkpoint:
-        def decide(view: View, now: Checkpoint) -> Row | None:
-            current = now.last_seq == mine.last_seq  # the very abort that was carried out, and no later one
-            if not current:
-                return None
-            return view.row(mine.epoch, Event.ABORTED, now.attempt, body=body)
-
-        return self._transitions.advance(mine.pipeline, mine.epoch, decide)
+        return self._aborter.abort(name, epoch, reason, owner, who, gone, seen)
 
     # ---- recover
 
@@ -307,7 +263,7 @@ class Coordinator:
                     case State.STAGED if not alive(checkpoint):
                         self._settle_staged(checkpoint)
                     case State.ABORTING:
-                        self._finish_abort(checkpoint)
+                        self._aborter.finish(checkpoint)
                     case State.PLANNED if not alive(checkpoint):
                         reason = f"its owner '{checkpoint.owner}' has ended"
                         self.abort(name, checkpoint.epoch, reason, checkpoint.owner)
@@ -374,7 +330,7 @@ class Coordinator:
         action.require_unchanged(self.state.view(name))
         self._list_rewindable(self.state.view(name), epoch)
         view, rehearsed = self._rehearser.decide_rewind(name, epoch, action)
-        return self._publish(view, _epoch_of(action, view), rehearsed)
+        return self._publish(view, action.checkpoint_in(view).epoch, rehearsed)
 
     def forward(self, pipeline: Pipeline, said: Forward) -> Checkpoint:
         """Continue after what the targets show, where the state table is behind them, or new beside them.
@@ -396,16 +352,7 @@ class Coordinator:
             InvalidPipeline: it is not such a gap, or not all of it, or another interval was pinned since the person
                 looked; nothing was written.
         """
-        latest = self.state.view(name).latest
-        landed: Collection[str] = ()
-        if latest:
-            pipeline = latest.definition.pipeline
-            landed = upstream.make_closed_barrier(self.state, self.parts, pipeline).tables
-        action = skip.make_interval_action(interval, who, reason, seen)
-        view = self._transitions.change(
-            name, action.guard(lambda view: skip.interval_row(view, interval, action, landed))
-        )
-        return view.planned_for(interval)[-1]
+        return skip.skip_interval(self._transitions, self.parts, name, interval, who, reason, seen)
 
     def skip_offsets(self, name: str, said: Skip) -> Checkpoint:
         """Record that a chained pipeline continues in one partition at a later offset; nothing before it is read.
@@ -414,10 +361,7 @@ class Coordinator:
             InvalidPipeline: something is unsettled, it is not ahead of the pipeline and in the log, the pipeline
                 keeps state or runs by intervals, or it has changed since the person looked; nothing was written.
         """
-        pipeline = skip.require_skippable(self.state.view(name), said)
-        source, action = self.parts.sources(pipeline)[said.topic], skip.make_offsets_action(said)
-        view = self._transitions.change(name, action.guard(lambda view: skip.offsets_row(view, source, said)))
-        return view.require(_epoch_of(action, view))
+        return skip.skip_offsets(self._transitions, self.parts, name, said)
 
     def compare_targets(self, pipeline: Pipeline) -> list[str]:
         """Return notes for people on whether the targets still have what was published to them. Raises as `plan`."""
@@ -443,7 +387,11 @@ class Coordinator:
         return [checkpoint for checkpoint in view.missing() if sink in checkpoint.missing]
 
     def evidence(self, name: str, epoch: int, sink: str) -> list[str]:
-        """Return what the sink shows of this checkpoint now, for a person who has to decide."""
+        """Return what the sink shows of this checkpoint now, for a person who has to decide.
+
+        Raises:
+            InvalidPipeline: nothing is staged for such a sink.
+        """
         return self._resolver.evidence(name, epoch, sink)
 
     def give_up(
@@ -474,13 +422,13 @@ class Coordinator:
     def resolve_doubt(
         self, name: str, epoch: int, sink: str, committed: bool, who: str, reason: str, seen: Seen | None = None
     ) -> Checkpoint:
-        """Record whether what is in doubt in this sink was published, as a person found out, and continue from it."""
+        """Record whether what is in doubt in this sink was published, as a person found out, and continue from it.
+
+        The sink is asked first, once more: where the target shows the outcome by now, that is recorded instead.
+
+        Raises:
+            InvalidPipeline: nothing is in doubt there; what can be seen is not a matter of opinion.
+        """
         verdict = "committed" if committed else "aborted"
         action = Action.on_checkpoint(Event.REPLACED, epoch, who, reason, seen, sink, verdict=verdict)
         return self._resolver.resolve_doubt(name, epoch, sink, committed, action)
-
-
-def _epoch_of(action: Action, view: View) -> int:
-    """Return the checkpoint that records the action; the last one, where another has done the same before."""
-    row = action.record(view)
-    return row.epoch if row else view.head.epoch

@@ -45,12 +45,7 @@ class Forward:
 
 
 def forward(transitions: Transitions, parts: Parts, pipeline: Pipeline, statement: Forward) -> Checkpoint:
-    """Record from where the pipeline continues. Repeated, it changes nothing.
-
-    Raises:
-        InvalidPipeline: something is unsettled, it would go back, the pipeline keeps state, or it has changed since the
-            person looked.
-    """
+    """Record from where the pipeline continues. Repeated, it changes nothing."""
     _check_kind(pipeline, statement)
     sources = parts.sources(pipeline)
     traces = restore_check.list_traces(parts, pipeline, sources)
@@ -71,10 +66,7 @@ def forward(transitions: Transitions, parts: Parts, pipeline: Pipeline, statemen
         action = _action(statement, interval)
         decide = partial(_decide, pipeline, planner, sources, statement, last, used)
         view = transitions.change(pipeline.name, action.guard(decide, partial(_is_of_same_command, statement)))
-    row = action.record(view)
-    if row:
-        return view.require(row.epoch)
-    return view.require(view.head.epoch)
+    return action.checkpoint_in(view)
 
 
 def _is_of_same_command(statement: Forward, row: Row) -> bool:

@@ -23,15 +23,7 @@ class Gatekeeper:
         self._transitions, self._parts = transitions, parts
 
     def examine(self, name: str, epoch: int, by: str, attempt: int | None = None) -> Checkpoint:
-        """Return the checkpoint with a verdict on its current attempt: the one that is recorded first, whoever asks.
-
-        Args:
-            attempt: the only one to examine; None: whichever is current.
-
-        Raises:
-            NotCommitted: nothing is staged.
-            Fenced: it was aborted, or staged again, meanwhile.
-        """
+        """Return the checkpoint with a verdict on its current attempt: the one that is recorded first, whoever asks."""
         seen = self._transitions.state.view(name).require(epoch)
         require_attempt(seen, attempt)
         if seen.gate is None or seen.verdict or seen.state in (State.COMMITTING, State.COMMITTED):
@@ -70,11 +62,7 @@ class Gatekeeper:
         return now
 
     def approve(self, name: str, epoch: int, who: str, reason: str, seen: Seen | None) -> Checkpoint:
-        """Record the approval of what the gate failed; the first one counts.
-
-        Raises:
-            InvalidPipeline: it is not held, or has changed since the person looked.
-        """
+        """Record the approval of what the gate failed; the first one counts."""
         action = Action.on_checkpoint(Event.APPROVED, epoch, who, reason, seen)
 
         def decide(view: View) -> Row | None:

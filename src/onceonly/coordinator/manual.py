@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from onceonly.checkpoint.model import Event, Row
+from onceonly.checkpoint.model import Checkpoint, Event, Row
 from onceonly.checkpoint.offsets import Interval
 from onceonly.coordinator.messages import event_in_words
 from onceonly.counts import count
@@ -132,6 +132,11 @@ class Action:
             if self.is_recorded_by(row):
                 return row
         return None
+
+    def checkpoint_in(self, view: View) -> Checkpoint:
+        """Return the checkpoint that records the action; the last one, where another has done the same before."""
+        row = self.record(view)
+        return view.require(row.epoch if row else view.head.epoch)
 
     def require_unchanged(self, view: View, is_own: RowTest | None = None) -> None:
         """Refuse the action if what the person looked at has changed since.

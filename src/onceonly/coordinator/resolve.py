@@ -24,7 +24,7 @@ class Resolver:
         self._transitions, self._publisher = transitions, publisher
 
     def evidence(self, name: str, epoch: int, sink: str) -> list[str]:
-        """Return what the sink shows of this checkpoint now, line by line."""
+        """Return what the sink shows of this checkpoint, line by line; of one that does not answer, its error."""
         checkpoint = self._transitions.state.view(name).require(epoch)
         if sink not in checkpoint.handles:
             raise InvalidPipeline(
@@ -41,7 +41,7 @@ class Resolver:
     # ---- give up
 
     def give_up(self, name: str, epoch: int, sink: str, action: Action, gone: bool, removed: bool) -> Checkpoint:
-        """See `Coordinator.give_up`."""
+        """Try once more to publish, then fence and record, until the sink no longer waits for this checkpoint."""
         view = self._transitions.state.view(name)
         if not action.record(view):
             action.require_unchanged(view)
@@ -111,13 +111,7 @@ class Resolver:
     # ---- say what happened
 
     def resolve_doubt(self, name: str, epoch: int, sink: str, committed: bool, action: Action) -> Checkpoint:
-        """Record whether what is in doubt was published, and continue from it.
-
-        The sink is asked first, once more: where the target shows the outcome by now, that is recorded instead.
-
-        Raises:
-            InvalidPipeline: nothing is in doubt there; what can be seen is not a matter of opinion.
-        """
+        """Record whether what is in doubt was published, unless that is recorded already, and publish the rest."""
         view = self._transitions.state.view(name)
         if not action.record(view):
             view = self._record_resolution(view, epoch, sink, committed, action)

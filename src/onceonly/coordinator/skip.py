@@ -16,7 +16,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
-from onceonly.checkpoint.interfaces import Source
+from onceonly.checkpoint.interfaces import Parts, Source
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import (
     KAFKA,
@@ -29,21 +29,36 @@ from onceonly.checkpoint.offsets import (
     range_of,
     same_topic,
 )
+from onceonly.coordinator import upstream
 from onceonly.coordinator.manual import Action, Seen, intervals_of
 from onceonly.coordinator.messages import how_to_settle
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
+from onceonly.statetable.table import Transitions
 from onceonly.statetable.view import View
 
 # ---- an interval
 
 
-def make_interval_action(interval: Interval, who: str, reason: str, seen: Seen | None) -> Action:
+def skip_interval(
+    transitions: Transitions, parts: Parts, name: str, interval: Interval, who: str, reason: str, seen: Seen | None
+) -> Checkpoint:
+    """Record that the interval is left out, and return the checkpoint that says so. Repeated, it changes nothing."""
+    latest = transitions.state.view(name).latest
+    landed: Collection[str] = ()
+    if latest:
+        landed = upstream.make_closed_barrier(transitions.state, parts, latest.definition.pipeline).tables
+    action = _make_interval_action(interval, who, reason, seen)
+    decide = action.guard(lambda view: _interval_row(view, interval, action, landed))
+    return transitions.change(name, decide).planned_for(interval)[-1]
+
+
+def _make_interval_action(interval: Interval, who: str, reason: str, seen: Seen | None) -> Action:
     """Return what the person records. Intervals that run meanwhile do not change it, unless they begin."""
     return Action.on_pipeline(Event.EMPTY, who, seen, {"skipped": reason}, intervals_of, interval)
 
 
-def interval_row(view: View, interval: Interval, action: Action, landed: Collection[str] = ()) -> Row | None:
+def _interval_row(view: View, interval: Interval, action: Action, landed: Collection[str]) -> Row | None:
     """Return the row that settles `interval` as skipped; None when it is skipped already.
 
     Args:
@@ -158,7 +173,15 @@ class Skip:
     seen: Seen | None = None  # what that person was shown of the pipeline
 
 
-def make_offsets_action(skip: Skip) -> Action:
+def skip_offsets(transitions: Transitions, parts: Parts, name: str, skip: Skip) -> Checkpoint:
+    """Record that the offsets are left out, and return the checkpoint that says so. Repeated, it changes nothing."""
+    pipeline = _require_skippable(transitions.state.view(name), skip)
+    source, action = parts.sources(pipeline)[skip.topic], _make_offsets_action(skip)
+    view = transitions.change(name, action.guard(lambda view: _offsets_row(view, source, skip)))
+    return action.checkpoint_in(view)
+
+
+def _make_offsets_action(skip: Skip) -> Action:
     """Return what the person records; the row names the offset as the end of a range."""
 
     def has_same_end(row: Row) -> bool:
@@ -169,7 +192,7 @@ def make_offsets_action(skip: Skip) -> Action:
     return replace(without_offset, also=has_same_end)
 
 
-def require_skippable(view: View, skip: Skip) -> Pipeline:
+def _require_skippable(view: View, skip: Skip) -> Pipeline:
     """Return the pipeline as it ran last.
 
     Raises:
@@ -207,14 +230,14 @@ def require_skippable(view: View, skip: Skip) -> Pipeline:
     return last_pipeline
 
 
-def offsets_row(view: View, source: Source, skip: Skip) -> Row | None:
+def _offsets_row(view: View, source: Source, skip: Skip) -> Row | None:
     """Return the row that leaves the offsets out; None when the last checkpoint has done so.
 
     Raises:
         InvalidPipeline: something is not settled yet; or it goes back, or ahead of the log.
         SourceLost: the topic is another one.
     """
-    require_skippable(view, skip)
+    _require_skippable(view, skip)
     _check_settled(view, skip)
     log, latest = source.log(), view.latest
     assert latest is not None
@@ -237,7 +260,7 @@ def offsets_row(view: View, source: Source, skip: Skip) -> Row | None:
     body = {
         "definition": latest.definition.json,
         "ranges": ranges_json,
-        **make_offsets_action(skip).body,
+        **_make_offsets_action(skip).body,
     }
     return view.row(view.head.epoch + 1, Event.EMPTY, 0, owner=skip.who, body=body)
 

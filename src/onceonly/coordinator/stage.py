@@ -69,17 +69,9 @@ class Stager:
         since: int | None,
         lease: Lease,
     ) -> Checkpoint:
-        """Claim the next attempt, pin its schemas, stage every sink, and record all handles in one row.
-
-        Args:
-            owner: who has to own the checkpoint; None: anyone.
-            since: the checkpoint's last row when this was asked for; None: whatever has happened is no hindrance.
-        Raises:
-            Fenced: a newer attempt, an abort or another owner took over; what this process wrote is removed.
-            ActionNeeded: a target went back; nothing was written.
-        """
+        """Check the targets, claim, stage what was claimed, and record it; what could not be recorded is removed."""
         self._check_targets(self._transitions.state.view(name), epoch)
-        view = self._claim(name, epoch, owner, since)
+        view = self.claim(name, epoch, owner, since)
         checkpoint = view.require(epoch)
         if checkpoint.state is not State.PLANNED:
             return checkpoint
@@ -123,11 +115,12 @@ class Stager:
         except Fenced as fenced_off:
             raise fenced_off from error
 
-    def claim(self, name: str, epoch: int, owner: str | None, since: int | None = None) -> Checkpoint:
-        """Take the next attempt; what is staged or decided already is returned as it is. Raises Fenced."""
-        return self._claim(name, epoch, owner, since).require(epoch)
+    def claim(self, name: str, epoch: int, owner: str | None, since: int | None = None) -> View:
+        """Take the next attempt, and return the view after it. What is staged or decided already stays as it is.
 
-    def _claim(self, name: str, epoch: int, owner: str | None, since: int | None) -> View:
+        Raises:
+            Fenced: it is not this process's to claim, or no longer.
+        """
         nonce = uuid.uuid4().hex[:12]
         worker = f"{socket.gethostname()}:{os.getpid()}"
 

@@ -47,7 +47,7 @@ def batch(copy: Copy, *partitions: int) -> pa.RecordBatch:
 def main() -> None:
     folder, spark, epoch, _, text = sys.argv[1:6]
     copy = Copy(Project.found(folder, spark), **json.loads(text))
-    txn = copy.through._stager.claim("copying", int(epoch), None).transaction("copy")
+    txn = copy.through._stager.claim("copying", int(epoch), None).require(int(epoch)).transaction("copy")
     checked_sink: Any = copy.project.parts.sink(copy.pipeline, "copy")
     sink = checked_sink._sink
     assert isinstance(sink, KafkaWriter)

@@ -22,7 +22,7 @@ def world(tmp_path) -> World:
 
 
 def claim(world: World):
-    return world.coordinator._stager.claim("flights", 1, None)
+    return world.coordinator._stager.claim("flights", 1, None).require(1)
 
 
 def test_the_first_attempt_pins_for_all(world):

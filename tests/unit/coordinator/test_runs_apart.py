@@ -82,7 +82,7 @@ def test_rows_of_a_version_that_told_no_runs_apart_count_as_the_runs_own(world):
 def test_a_successor_goes_on_with_what_the_deleted_run_left_open(world):
     """Not two checkpoints: Airflow says of the deleted run that it is at work, for it answers by name."""
     world.plan(RUN, instance="a")
-    dead = world.coordinator._stager.claim("flights", 1, RUN)
+    dead = world.coordinator._stager.claim("flights", 1, RUN).require(1)
     planned = world.plan(RUN, instance="b")
     assert (planned.epoch, planned.owners, planned.instances) == (1, (RUN, RUN), ("a", "b"))
     with pytest.raises(Fenced):

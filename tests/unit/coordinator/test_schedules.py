@@ -104,7 +104,7 @@ def without_files(world: World) -> None:
 
 def test_what_a_killed_process_staged_for_a_sink_is_removed_although_the_next_plan_has_it_no_more(world):
     world.plan("run-1")
-    claimed = world.coordinator._stager.claim("flights", 1, None)
+    claimed = world.coordinator._stager.claim("flights", 1, None).require(1)
     world.files.stage(claimed.transaction("files"), [])  # and here it is killed
     without_files(world)
     world.plan("run-1")
@@ -126,7 +126,7 @@ def test_so_it_is_when_it_was_aborted_in_between_and_the_abort_was_killed(world)
 
 def test_the_sweep_looks_at_the_sinks_of_every_definition_that_was_claimed_under(world):
     world.plan("run-1")
-    claimed = world.coordinator._stager.claim("flights", 1, None)
+    claimed = world.coordinator._stager.claim("flights", 1, None).require(1)
     files = world.files
     without_files(world)
     world.plan("run-1")
@@ -138,7 +138,7 @@ def test_the_sweep_looks_at_the_sinks_of_every_definition_that_was_claimed_under
 def test_a_sink_that_cannot_be_made_keeps_no_other_from_being_swept(world, monkeypatch):
     """Such as one whose Airflow connection was deleted."""
     world.plan("run-1")
-    claimed = world.coordinator._stager.claim("flights", 1, None)
+    claimed = world.coordinator._stager.claim("flights", 1, None).require(1)
     world.abort()
     world.files.stage(claimed.transaction("files"), [])
     make = world.parts.sink

@@ -58,7 +58,7 @@ def test_what_an_aborted_checkpoint_pinned_of_other_partitions_is_still_read(tmp
     world = World(tmp_path)
     world.put(10, 11, partition=1)
     world.plan("run-1")
-    late = world.coordinator._stager.claim("flights", 1, None)
+    late = world.coordinator._stager.claim("flights", 1, None).require(1)
     world.abort()
     left_out = skip(world, 3)
     assert left_out.ranges[0].partitions == {0: (0, 3), 1: (0, 0)}

@@ -94,7 +94,7 @@ def test_a_lease_is_renewed_until_there_is_nothing_to_renew():
 def test_a_process_shows_that_it_is_at_work_only_while_its_claim_holds(tmp_path):
     world = World(tmp_path)
     world.plan("run-1")
-    mine = world.coordinator._stager.claim("flights", 1, None)
+    mine = world.coordinator._stager.claim("flights", 1, None).require(1)
     assert world.coordinator._stager.renew(mine)
     assert world.now().updated_at > mine.updated_at
     assert world.stage().state is State.STAGED
