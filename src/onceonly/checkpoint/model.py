@@ -129,6 +129,7 @@ class Transaction:
 
     @property
     def prefix(self) -> str:
+        """The part that all transactions of one sink of one pipeline of one state table share."""
         return f"{self.state_id}-{self.pipeline}-{self.sink}"
 
     @property

@@ -100,6 +100,11 @@ class TopicRange:
 Ranges = tuple[TopicRange, ...]
 
 
+def empty_spans(positions: Offsets) -> dict[int, tuple[int, int]]:
+    """Return the partitions of a range that is empty at these offsets."""
+    return {partition: (offset, offset) for partition, offset in positions.items()}
+
+
 @dataclass(frozen=True)
 class TopicLog:
     """The present extent of a topic: partition -> (log start, last stable offset).

@@ -28,11 +28,6 @@ def file_stem(txn: Transaction) -> str:
     return f"{txn.pipeline}-{txn.sink}-{txn.epoch:06d}-{txn.state_id[:8]}"
 
 
-def stream_name(txn: Transaction) -> str:
-    """Return a name for the files of one sink of one pipeline of one state table: their decisions order them."""
-    return f"{txn.state_id}-{txn.pipeline}-{txn.sink}"
-
-
 def manifest_path(txn: Transaction) -> str:
     """Return the path of the manifest of a transaction's files, relative to the target."""
     return f"{MANIFESTS}/{file_stem(txn)}.manifest"

@@ -14,7 +14,7 @@ from typing import Any
 
 from onceonly.checkpoint.interfaces import Parts, Source
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
-from onceonly.checkpoint.offsets import Interval, Offsets, Ranges, TopicRange, range_of, same_topic
+from onceonly.checkpoint.offsets import Interval, Offsets, Ranges, TopicRange, empty_spans, range_of, same_topic
 from onceonly.coordinator import restore_check, upstream
 from onceonly.coordinator.manual import Action, Seen
 from onceonly.coordinator.messages import how_to_settle
@@ -231,7 +231,7 @@ def _position_before(latest: Checkpoint | None, topic: str) -> TopicRange | None
     range_ = range_of(latest.ranges, topic)
     if range_ is None or latest.state is State.COMMITTED:
         return range_
-    return replace(range_, partitions={p: (start, start) for p, start in range_.starts.items()}, mark=None)
+    return replace(range_, partitions=empty_spans(range_.starts), mark=None)
 
 
 def _range_at(pipeline: Pipeline, source: Source, before: TopicRange | None, ends: Offsets) -> TopicRange:
@@ -254,7 +254,7 @@ def _range_at(pipeline: Pipeline, source: Source, before: TopicRange | None, end
                 f"{log.topic}:{partition} was read up to {low} and holds {high}: {end} is not in between.",
                 code="offset-outside-log",
             )
-    empty = TopicRange(log.topic, log.topic_id, {partition: (end, end) for partition, end in ends.items()}, log.kind)
+    empty = TopicRange(log.topic, log.topic_id, empty_spans(ends), log.kind)
     return source.mark_left_out(empty, before)
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Handle, Row, State, Transaction
-from onceonly.checkpoint.offsets import Offsets, TopicRange
+from onceonly.checkpoint.offsets import TopicRange, empty_spans
 from onceonly.checkpoint.sink import require_replaceable
 from onceonly.coordinator.manual import Action, Seen
 from onceonly.errors import InvalidPipeline
@@ -148,18 +148,13 @@ def _positions(view: View, epoch: int) -> list[TopicRange]:
     """
     positions: dict[str, TopicRange] = {}
     for range_ in view.require(epoch).ranges:
-        positions[range_.topic] = _make_empty(range_, range_.ends)
+        positions[range_.topic] = replace(range_, partitions=empty_spans(range_.ends), ahead=0)
     for checkpoint in reversed(_chain_after(view, epoch)):  # the first one that has read a partition says where
         for range_ in checkpoint.ranges:
             position = positions.get(range_.topic) or replace(range_, partitions={}, mark=None)
-            starts = {p: (start, start) for p, start in range_.starts.items()}
+            starts = empty_spans(range_.starts)
             positions[range_.topic] = replace(position, partitions={**starts, **position.partitions})
     return list(positions.values())
-
-
-def _make_empty(range_: TopicRange, positions: Offsets) -> TopicRange:
-    partitions = {partition: (offset, offset) for partition, offset in positions.items()}
-    return replace(range_, partitions=partitions, ahead=0)
 
 
 def _rewind_error(view: View, epoch: int, why: str, code: str) -> InvalidPipeline:

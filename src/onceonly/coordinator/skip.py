@@ -25,6 +25,7 @@ from onceonly.checkpoint.offsets import (
     Interval,
     TopicLog,
     TopicRange,
+    empty_spans,
     range_between,
     range_of,
     same_topic,
@@ -298,8 +299,7 @@ def _range_at_start(latest: Checkpoint, range_: TopicRange) -> TopicRange:
     mark: str | None = None
     if committed:
         positions, mark = range_.ends, range_.mark  # the mark is that of an end
-    partitions = {partition: (offset, offset) for partition, offset in positions.items()}
-    return replace(range_, partitions=partitions, mark=mark)
+    return replace(range_, partitions=empty_spans(positions), mark=mark)
 
 
 def _offsets_error(view: View, skip: Skip, why: str, todo: str = "", *, code: str) -> InvalidPipeline:

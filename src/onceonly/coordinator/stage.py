@@ -187,7 +187,9 @@ class Stager:
         if not isinstance(produced, Produced):
             produced = Produced(produced)
         _check_outputs(pipeline, produced.rows)
-        handles = {name: _stage_sink(sink, mine, produced) for name, sink in sinks.items()}
+        handles: dict[str, dict[str, Any]] = {}
+        for name, sink in sinks.items():
+            handles[name] = _stage_sink(sink, mine, produced)
         for name, old in self._handles_to_replace(mine).items():
             handles[name]["replaces"] = old
         _verify_ranges(sources, mine)  # a topic deleted, or records removed, while they were read

@@ -16,7 +16,7 @@ from typing import Any
 
 from onceonly.checkpoint.model import Transaction
 from onceonly.checkpoint.offsets import START_OVER, TopicRange
-from onceonly.checkpoint.transaction_names import file_stem, manifest_path, parse_transaction, stream_name
+from onceonly.checkpoint.transaction_names import file_stem, manifest_path, parse_transaction
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline, SourceLost
 from onceonly.pipeline.sources import FileSource
@@ -66,7 +66,8 @@ class Manifest:
 
     @property
     def stream(self) -> str:
-        return stream_name(self.txn)
+        """The name of one sink of one pipeline of one state table, whose decisions order its manifests."""
+        return self.txn.prefix
 
 
 def read_manifests(file_system: FileSystem, folder: str) -> list[Manifest]:

@@ -189,20 +189,21 @@ def _check_format(uri: str, table_format: str) -> None:
 
 def relocate(uri: str) -> None:
     """Accept that the table was moved; its identity stays."""
-    table = _open_delta_table(uri)
-    if table is not None:
-        _check_storage(uri)
-        properties = {PLACE: locate(uri), **_arbitration_property(uri)}
-        table.alter.set_table_properties(properties, raise_if_not_exists=False)
+    _record_place(uri, {})
 
 
 def fork(uri: str) -> None:
     """Give a copy an identity of its own. The caller has checked that it has no unsettled checkpoint."""
+    _record_place(uri, {ID: uuid.uuid4().hex})
+
+
+def _record_place(uri: str, properties: Mapping[str, str]) -> None:
+    """Record these properties, where the table is, and that its store was tried. Without a table nothing is written."""
     table = _open_delta_table(uri)
     if table is not None:
         _check_storage(uri)
-        properties = {ID: uuid.uuid4().hex, PLACE: locate(uri), **_arbitration_property(uri)}
-        table.alter.set_table_properties(properties, raise_if_not_exists=False)
+        place = {PLACE: locate(uri), **_arbitration_property(uri)}
+        table.alter.set_table_properties({**properties, **place}, raise_if_not_exists=False)
 
 
 def check_atomic(uri: str) -> None:

@@ -26,7 +26,7 @@ from onceonly.checkpoint.sink import (
     Trace,
     VersionedTarget,
 )
-from onceonly.checkpoint.transaction_names import file_stem, list_transactions, manifest_path, stream_name
+from onceonly.checkpoint.transaction_names import file_stem, list_transactions, manifest_path
 from onceonly.counts import count
 from onceonly.pipeline.sinks import FileSink
 from onceonly.sinks.context import Context
@@ -212,7 +212,7 @@ class FileWriter(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Versioned
     def locate_rows(self, handle: Handle, decision: int) -> RowLocation:
         """Return where the rows are. Readers go by the decisions of manifests, each with the rows of one checkpoint."""
         file_handle = self._parse_handle(handle)
-        return RowLocation(stream_name(file_handle.txn), decision, file_handle.manifest, len(file_handle.files))
+        return RowLocation(file_handle.txn.prefix, decision, file_handle.manifest, len(file_handle.files))
 
     def check_replace(self, old: Handle) -> None:
         """Refuse a handle whose manifest no longer exists.
