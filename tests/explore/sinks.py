@@ -10,7 +10,7 @@ from typing import Any
 from explore import targets
 from explore.steps import BEFORE, EITHER, NEVER, Steps
 from explore.targets import Entry
-from onceonly.checkpoint.model import Handle, Outcome, Transaction, replaced_handles
+from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.sink import (
     Answer,
     History,
@@ -21,6 +21,7 @@ from onceonly.checkpoint.sink import (
     Sink,
     TargetHistory,
     TransactionalIdPool,
+    replaced_handles,
 )
 from onceonly.errors import (
     ActionNeeded,

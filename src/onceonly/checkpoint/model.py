@@ -22,7 +22,6 @@ from onceonly.errors import OutcomeUnknown
 
 FORMAT = 2  # version of the state-table row; a reader refuses any other
 
-
 Handle = Mapping[str, Any]  # a sink's receipt: plain JSON without secrets, from which any process can finish
 
 
@@ -247,16 +246,14 @@ class Checkpoint:
         counts = [handle.get("rows") for handle in self.handles.values()]
         if not counts or None in counts:
             return None
-        rows: int = sum(count for count in counts if count is not None)
-        return rows
+        return int(sum(filter(None, counts)))
 
     @property
     def bad_records(self) -> int | None:
         """Records that were dropped or became dead letters; None if it has no such thing, or nothing is staged."""
         if not self.bad:
             return None
-        bad_records: int = sum(self.bad["undecoded"].values()) + self.bad["rejected"]
-        return bad_records
+        return int(sum(self.bad["undecoded"].values()) + self.bad["rejected"])
 
     @property
     def gate(self) -> Mapping[str, Any] | None:
@@ -362,11 +359,6 @@ def fold(rows: Iterable[Row]) -> dict[int, Checkpoint]:
         checkpoint = checkpoints.get(row.epoch)
         checkpoints[row.epoch] = checkpoint.apply(row) if checkpoint else first(row)
     return checkpoints
-
-
-def replaced_handles(handle: Handle) -> list[Handle]:
-    """Return the handles whose rows are removed when this one is published: those that it replaces or retracts."""
-    return [handle["replaces"]] if "replaces" in handle else list(handle.get("retracts", []))
 
 
 def canonical(data: Any) -> str:

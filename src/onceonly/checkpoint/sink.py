@@ -425,6 +425,11 @@ def require_inspectable(sink: Sink) -> InspectableRows:
     return sink
 
 
+def replaced_handles(handle: Handle) -> list[Handle]:
+    """Return the handles whose rows are removed when this one is published: those that it replaces or retracts."""
+    return [handle["replaces"]] if "replaces" in handle else list(handle.get("retracts", []))
+
+
 def no_retraction_error(sink: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"sink '{sink}': published rows cannot be taken back.",

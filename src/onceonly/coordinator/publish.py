@@ -136,7 +136,7 @@ class Publisher:
             if sink in now.require(checkpoint.epoch).published:
                 return now  # by another process meanwhile, which may be why it failed here
             if isinstance(error, TargetWentBack):
-                raise target_history.went_back_error(self._parts, error, now, checkpoint, sink) from error
+                raise target_history.history_error(self._parts, error, now, checkpoint, sink) from error
             if isinstance(error, InDoubt):
                 handle = receipts.view.require(checkpoint.epoch).handles[sink]
                 self._record_doubt(now, checkpoint.epoch, sink, handle, error)

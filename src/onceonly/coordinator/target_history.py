@@ -349,9 +349,7 @@ def _check_upstream(state: StateTable, parts: Parts, pipeline: Pipeline) -> None
 # ---- words
 
 
-def went_back_error(
-    parts: Parts, error: TargetWentBack, now: View, checkpoint: Checkpoint, sink: str
-) -> TargetWentBack:
+def history_error(parts: Parts, error: TargetWentBack, now: View, checkpoint: Checkpoint, sink: str) -> TargetWentBack:
     """Return the error of a decided checkpoint whose target went back, with what is missing and the ways out."""
     name, missing = checkpoint.pipeline, ""
     with suppress(Exception):  # the refusal stands, whatever can be told of it

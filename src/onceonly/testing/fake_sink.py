@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from onceonly.checkpoint.model import Handle, Outcome, Transaction, replaced_handles
+from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.sink import (
     Answer,
     DecisionTraces,
@@ -26,6 +26,7 @@ from onceonly.checkpoint.sink import (
     Sink,
     TargetHistory,
     Trace,
+    replaced_handles,
 )
 from onceonly.checkpoint.transaction_names import list_transactions
 from onceonly.errors import (

@@ -16,9 +16,8 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from onceonly.checkpoint import model
 from onceonly.checkpoint.model import Handle, Outcome
-from onceonly.checkpoint.sink import Publication
+from onceonly.checkpoint.sink import Publication, replaced_handles
 from onceonly.delta import (
     log_files,
     log_summary,
@@ -168,7 +167,7 @@ def _look(uri: str, handle: Handle) -> table_snapshot.TableSnapshot | None:
 
 def _is_plain(target: table_snapshot.TableSnapshot, handle: Handle) -> bool:
     """Return whether files are added to a table as it was when they were staged, and nothing else is done."""
-    if "merge" in handle or "where" in handle or model.replaced_handles(handle):
+    if "merge" in handle or "where" in handle or replaced_handles(handle):
         return False
     return (
         handle["publish"] == "delta-rs"

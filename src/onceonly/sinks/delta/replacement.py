@@ -7,9 +7,8 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from onceonly.checkpoint import model
 from onceonly.checkpoint.model import Handle, Transaction
-from onceonly.checkpoint.sink import no_retraction_error
+from onceonly.checkpoint.sink import no_retraction_error, replaced_handles
 from onceonly.counts import count
 from onceonly.delta import table_files, table_snapshot, txn_identifiers
 from onceonly.errors import CannotPublish, InvalidPipeline
@@ -67,7 +66,7 @@ def find_replaced_files(
     Raises:
         CannotPublish: they are not what they were.
     """
-    olds = model.replaced_handles(handle)
+    olds = replaced_handles(handle)
     if not olds and "where" not in handle:
         return {}
     replaced: dict[str, int] = {}
@@ -121,7 +120,7 @@ def _replaced_files(target: DeltaTable, handle: Handle, adds: list[dict[str, Any
     """Return path -> size of the files of replaced handles, and of the partitions or the condition to replace."""
     files = table_files.list_active_files(target)
     replaced: dict[str, int] = {}
-    for old in model.replaced_handles(handle):
+    for old in replaced_handles(handle):
         replaced |= table_files.select_in_folder(files, old["folder"])
     where = handle.get("where")
     if where is not None:

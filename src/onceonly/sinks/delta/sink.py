@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from onceonly.checkpoint.model import Handle, Outcome, Transaction, replaced_handles
+from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.sink import (
     DecisionTraces,
     History,
@@ -33,6 +33,7 @@ from onceonly.checkpoint.sink import (
     TargetHistory,
     Trace,
     VersionedTarget,
+    replaced_handles,
 )
 from onceonly.delta import commits, log_summary, table_features, table_files, table_snapshot, txn_identifiers
 from onceonly.errors import CannotPublish, OutcomeUnknown, StageAgain, TargetWentBack

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from onceonly.checkpoint.model import Handle, Transaction, replaced_handles
+from onceonly.checkpoint.model import Handle, Transaction
+from onceonly.checkpoint.sink import replaced_handles
 from onceonly.checkpoint.transaction_names import file_stem, manifest_path, parse_transaction
 from onceonly.sinks.staging.handles import damaged_handle
 from onceonly.storage.interface import Fingerprint, Upload
