@@ -111,8 +111,9 @@ class _OutputProducer:
 
     def produce(self, checkpoint: Checkpoint) -> Produced:
         """Read, transform and check the rows of the checkpoint, by its pinned schemas."""
+        pinning_sources = self._list_pinning_sources()
         for name, schemas in checkpoint.schemas.items():
-            self._pinned_sources[name] = self._list_pinning_sources()[name].pinned_to(schemas)
+            self._pinned_sources[name] = pinning_sources[name].pinned_to(schemas)
         batches = {}
         for name, ranges in self._ranges_by_source(checkpoint.ranges).items():
             batches[name] = self._read_batch(name, ranges)
