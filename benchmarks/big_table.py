@@ -55,7 +55,7 @@ class World:
 
     @property
     def last(self) -> Checkpoint:
-        found = self.coordinator.state.view("p").latest
+        found = self.coordinator.state_table.view("p").latest
         assert found is not None
         return found
 
@@ -73,7 +73,7 @@ def make(folder: Path, files: int, settled: int = 0) -> None:
         (Path(world.sink.uri) / log_files.entry_path(version)).write_text("\n".join(map(json.dumps, adds)))
     DeltaTable(world.sink.uri).create_checkpoint()
     for number in range(settled):
-        _settled(Path(world.sink.uri) / f"staged-{world.coordinator.state.id}-p-lake-1-1-{number:012x}")
+        _settled(Path(world.sink.uri) / f"staged-{world.coordinator.state_table.id}-p-lake-1-1-{number:012x}")
     os.sync()  # as of a table that has been there for a while
 
 

@@ -29,15 +29,15 @@ TAIL = 12  # rows that are not merged: two checkpoints
 HOW = "Each pipeline's past is in large files, as tidying leaves it at best, but for its last two checkpoints."
 
 
-def write(state: StateTable, pipelines: Sequence[Pipeline], epochs: int, topic_id: str = "an-id") -> None:
+def write(state_table: StateTable, pipelines: Sequence[Pipeline], epochs: int, topic_id: str = "an-id") -> None:
     """Committed checkpoints of one offset each, as the coordinator would have written them; the same for all pipelines.
 
     Only their names differ.
     """
     model = pipelines[0].name
-    rows = row_format.to_arrow([row_format.record(row) for row in _lives(state, pipelines[0], topic_id, epochs)])
+    rows = row_format.to_arrow([row_format.record(row) for row in _lives(state_table, pipelines[0], topic_id, epochs)])
     for pipeline in pipelines:
-        _append(location.table_folder(state.uri, pipeline.name), _named(rows, model, pipeline.name))
+        _append(location.table_folder(state_table.uri, pipeline.name), _named(rows, model, pipeline.name))
 
 
 def _append(folder: str, rows: pa.Table) -> None:
@@ -75,24 +75,24 @@ def _named(rows: pa.Table, model: str, name: str) -> pa.Table:
     return pa.table(columns, schema=rows.schema)
 
 
-def _lives(state: StateTable, pipeline: Pipeline, topic_id: str, epochs: int) -> list[StateRow]:
+def _lives(state_table: StateTable, pipeline: Pipeline, topic_id: str, epochs: int) -> list[StateRow]:
     """The rows of that many committed checkpoints."""
     head, rows = Head(), []
     for epoch in range(1, epochs + 1):
-        for row in _life(state, pipeline, topic_id, epoch, head):
+        for row in _life(state_table, pipeline, topic_id, epoch, head):
             known: Checkpoint = known.apply(row) if row.event is not Event.PLANNED else first(row)  # noqa: F821
             head = head.apply(row, known)
             rows.append(replace(row, head=head.to_json()))
     return rows
 
 
-def _life(state: StateTable, pipeline: Pipeline, topic_id: str, epoch: int, head: Head) -> Iterator[StateRow]:
+def _life(state_table: StateTable, pipeline: Pipeline, topic_id: str, epoch: int, head: Head) -> Iterator[StateRow]:
     start = START + (epoch - 1) * HOUR
     interval = Interval(start, start + HOUR) if pipeline.mode == "interval" else None
     ranges = [TopicRange("t", topic_id, {0: (0, 0)}).to_json()]
     planned = {"definition": pipeline.to_json(), "ranges": ranges}
     handle = {"folder": "staged-" + "x" * 80, "rows": 1, "app_id": "onceonly/" + "y" * 60}
-    claim = {"nonce": "0" * 12, "state_id": state.id, "worker": "host:1"}
+    claim = {"nonce": "0" * 12, "state_id": state_table.id, "worker": "host:1"}
     events: list[tuple[Event, dict[str, object]]] = [
         (Event.PLANNED, {"owner": f"owner-{epoch - 1}", "interval": interval, "body": planned}),
         (Event.CLAIMED, {"attempt": 1, "body": claim}),

@@ -28,7 +28,7 @@ class Person:
 
     def looks_at(self, name: str, epoch: int | None = None) -> Seen:
         """What is shown of a checkpoint, or of the whole pipeline."""
-        view = self._coordinator.state.view(name)
+        view = self._coordinator.state_table.view(name)
         checkpoint = view.checkpoint(epoch) if epoch else None
         return Seen(checkpoint.changed_seq if checkpoint else view.head.changed)
 

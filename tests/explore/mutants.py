@@ -271,8 +271,8 @@ GUARDS = [
     Mutant(
         "the sweep reads the state first",
         SWEEP,
-        "    leftovers = recent_leftovers\n    if leftovers is None:\n        leftovers = list(live.leftovers(prefix))\n    if leftovers:\n        view = state.view(name)  # after the list: what was claimed since cannot be in it\n",
-        "    view = state.view(name)\n    leftovers = recent_leftovers\n    if leftovers is None:\n        leftovers = list(live.leftovers(prefix))\n    if leftovers:\n",
+        "    leftovers = recent_leftovers\n    if leftovers is None:\n        leftovers = list(live.leftovers(prefix))\n    if leftovers:\n        view = state_table.view(name)  # after the list: what was claimed since cannot be in it\n",
+        "    view = state_table.view(name)\n    leftovers = recent_leftovers\n    if leftovers is None:\n        leftovers = list(live.leftovers(prefix))\n    if leftovers:\n",
         "sweep-aborted",
     ),
     Mutant(
@@ -285,8 +285,8 @@ GUARDS = [
     Mutant(
         "the pool is ended by an older look",
         SWEEP,
-        '    open_transactions = live.list_pooled(f"{state.id}-{pipeline}-{live.name}")\n    if not open_transactions:\n        return []\n    view = state.view(pipeline)  # after the list: what a newer lease has opened since cannot be in it\n',
-        '    view = state.view(pipeline)\n    open_transactions = live.list_pooled(f"{state.id}-{pipeline}-{live.name}")\n    if not open_transactions:\n        return []\n',
+        '    open_transactions = live.list_pooled(f"{state_table.id}-{pipeline}-{live.name}")\n    if not open_transactions:\n        return []\n    view = state_table.view(pipeline)  # after the list: what a newer lease has opened since cannot be in it\n',
+        '    view = state_table.view(pipeline)\n    open_transactions = live.list_pooled(f"{state_table.id}-{pipeline}-{live.name}")\n    if not open_transactions:\n        return []\n',
         "pool-intervals",
     ),
     Mutant(
@@ -381,7 +381,7 @@ EDGE = [
         "given up from a stale view",
         RESOLVE,
         "            self._publisher.publish(view)  # a last try, which is also what it takes for other sinks\n"
-        "            view = self._transitions.state.view(name)\n",
+        "            view = self._transitions.state_table.view(name)\n",
         "            self._publisher.publish(view)  # a last try, which is also what it takes for other sinks\n",
         "give-up-available",
     ),
@@ -410,7 +410,7 @@ EDGE = [
     Mutant(
         "a pipeline is renamed",
         COORDINATOR,
-        "        restore_check.refuse_renamed(self.state, view, pipeline, sources)\n",
+        "        restore_check.refuse_renamed(self.state_table, view, pipeline, sources)\n",
         "",
         "renamed",
     ),
@@ -566,14 +566,14 @@ EDGE = [
     Mutant(
         "plan ignores a target that went back",
         COORDINATOR,
-        "        notes = target_history.check(self.state, self.parts, pipeline, current_view)\n",
+        "        notes = target_history.check(self.state_table, self.parts, pipeline, current_view)\n",
         "        notes = list[str]()\n",
         "went-back",
     ),
     Mutant(
         "stage ignores a target that went back",
         STAGE,
-        "        self._check_targets(self._transitions.state.view(name), epoch)\n",
+        "        self._check_targets(self._transitions.state_table.view(name), epoch)\n",
         "",
         "went-back-planned",
     ),

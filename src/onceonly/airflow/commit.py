@@ -216,7 +216,7 @@ class CommitOperator(GateOperator):
 
     def _read_checkpoint(self, context: Any) -> Checkpoint:
         """Return the checkpoint as the state table has it now."""
-        return self.coordinator().state.view(self.pipeline).require(self.find_epoch(context))
+        return self.coordinator().state_table.view(self.pipeline).require(self.find_epoch(context))
 
     def _announce(self, context: Any, checkpoint: Checkpoint) -> dict[str, Any]:
         """Report what is published to OpenLineage and to the DAGs that wait for it, and return the task's result."""

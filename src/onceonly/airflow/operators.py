@@ -110,7 +110,7 @@ class PlanOperator(OnceonlyOperator):
             connections.read_extra(conn_id)
         if self.spark_conn_id:
             connections.read_spark_connection(self.spark_conn_id)
-        check_single_dag(context, coordinator.state.view(self.pipeline.name).latest)
+        check_single_dag(context, coordinator.state_table.view(self.pipeline.name).latest)
 
     def _locate_tables(self) -> Pipeline:
         """Return the pipeline on the tables that its names mean now."""
@@ -324,7 +324,7 @@ class RecoverOperator(OnceonlyOperator):
     def _settle_pipelines(self, context: Any, coordinator: Coordinator) -> dict[str, dict[int, str]]:
         """Return by pipeline, where anything is settled, the states of its epochs."""
         settled = {}
-        for name in coordinator.state.pipelines():
+        for name in coordinator.state_table.pipelines():
             states = self._recover_pipeline(context, coordinator, name)
             self._push_committed(context)
             notices.notify_once(self.on_held, context, self._noticed, self.log)
@@ -354,7 +354,7 @@ class RecoverOperator(OnceonlyOperator):
         from onceonly.views.summary import list_timeout_warnings
 
         try:
-            for checkpoint in coordinator.state.view(name).open:
+            for checkpoint in coordinator.state_table.view(name).open:
                 action = descriptions.describe_needed_action(checkpoint)
                 if action:
                     self.log.warning("%s", action)
@@ -368,7 +368,7 @@ class RecoverOperator(OnceonlyOperator):
         from onceonly.runtime import driver
 
         try:
-            for line in driver.stop_orphaned_drivers(coordinator.state, make_alive_check(context), _cluster_of):
+            for line in driver.stop_orphaned_drivers(coordinator.state_table, make_alive_check(context), _cluster_of):
                 self.log.warning("%s", line)
         except Exception as error:
             self._keep_error(error)
@@ -377,14 +377,14 @@ class RecoverOperator(OnceonlyOperator):
         """Delete the reports of Spark jobs that have long ended."""
         from onceonly.runtime import job_report
 
-        job_report.sweep_reports(coordinator.state)
+        job_report.sweep_reports(coordinator.state_table)
 
     def _measure_pipelines(self, coordinator: Coordinator) -> None:
         """Set Airflow's gauges of all pipelines, on which nothing depends."""
         from onceonly.airflow import stats
 
         with stats.log_errors():
-            stats.measure_pipelines(coordinator.state, OnceonlyOperator.services(self))
+            stats.measure_pipelines(coordinator.state_table, OnceonlyOperator.services(self))
 
     def _keep_error(self, error: Exception) -> None:
         """Log an error and keep it: only the first one fails the task, after everything was tried."""
@@ -419,7 +419,7 @@ class AnnounceOperator(OnceonlyOperator):
     def execute(self, context: Any) -> None:
         from onceonly.airflow.assets import announce_recovered
 
-        state = self.coordinator().state
+        state = self.coordinator().state_table
         checkpoints = []
         for name, epoch in context["ti"].xcom_pull(task_ids=self.recovery, key=COMMITTED) or ():
             checkpoint = state.view(name).checkpoint(epoch)

@@ -91,7 +91,7 @@ def count_verdict(checkpoint: Checkpoint) -> None:
         _send(stats().incr, "verdict", 1, tags)
 
 
-def measure_pipelines(state: StateTable, services: LiveServices) -> None:
+def measure_pipelines(state_table: StateTable, services: LiveServices) -> None:
     """Set the gauges of all pipelines. Those whose sources do not answer in time have none of their lag."""
     from onceonly.runtime import live_services
     from onceonly.views import metrics
@@ -99,7 +99,7 @@ def measure_pipelines(state: StateTable, services: LiveServices) -> None:
 
     if not is_enabled():
         return
-    by_name, damaged = read_summaries(state, state.pipelines())
+    by_name, damaged = read_summaries(state_table, state_table.pipelines())
     lags = live_services.measure_lags(services, by_name.values(), LAG_TIMEOUT_SECONDS)
     now = datetime.now(UTC)
     for sample in metrics.list_samples(by_name.values(), damaged, now, lags):

@@ -50,7 +50,9 @@ def accept_loss(pipeline: str, sink: str, removed: bool, reason: str, seen: int 
     settings = Settings.from_env()
     queries.check_pipeline_exists(queries.require_state_table(settings), pipeline)
     coordinator = environment.open_coordinator(settings)
-    number = coordinator.state.view(pipeline).head.changed  # before the loss is read: what changes after is noticed
+    number = coordinator.state_table.view(
+        pipeline
+    ).head.changed  # before the loss is read: what changes after is noticed
     loss = _find_loss(coordinator, pipeline, sink, seen)
     if loss and not as_json:
         _print(loss)

@@ -166,10 +166,10 @@ def _gaps(pipeline: Pipeline, settings: Settings) -> list[Interval]:
     return queries.list_gaps(state, [latest]).get(pipeline.name, [])
 
 
-def _find_latest(state: StateTable | None, pipeline: Pipeline) -> Checkpoint | None:
-    if state is None:
+def _find_latest(state_table: StateTable | None, pipeline: Pipeline) -> Checkpoint | None:
+    if state_table is None:
         return None
-    return state.view(pipeline.name).latest
+    return state_table.view(pipeline.name).latest
 
 
 def _dated_ahead(pipeline: Pipeline, settings: Settings) -> list[str]:

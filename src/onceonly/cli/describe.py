@@ -263,9 +263,9 @@ def lineage(pipeline: str, epoch: int | None, as_json: bool) -> None:
         out.print(Text(f"read by {', '.join(readers)}", "dim"))
 
 
-def _require_last_committed(state: StateTable, pipeline: str) -> Checkpoint:
+def _require_last_committed(state_table: StateTable, pipeline: str) -> Checkpoint:
     """Return the newest committed checkpoint that is no rewind."""
-    view = state.view(pipeline)
+    view = state_table.view(pipeline)
     for epoch in range(view.head.epoch, 0, -1):
         checkpoint = view.checkpoint(epoch)
         if checkpoint and checkpoint.state is State.COMMITTED and checkpoint.rewinds_to is None:

@@ -45,7 +45,7 @@ def rewind(pipeline: str, epoch: int, reason: str, seen: int | None, as_json: bo
     settings = Settings.from_env()
     queries.require_checkpoint(queries.require_state_table(settings), pipeline, epoch)
     coordinator = environment.open_coordinator(settings)
-    number = coordinator.state.view(pipeline).head.changed  # read first: what changes after is noticed
+    number = coordinator.state_table.view(pipeline).head.changed  # read first: what changes after is noticed
     undone = _list_undone(coordinator, pipeline, epoch, seen)
     if undone and not as_json:
         _print_undone(undone)
@@ -147,12 +147,14 @@ def _check_options(interval: tuple[str, str] | None, offsets: Offsets) -> None:
         raise click.UsageError("Give --interval, or all of --topic, --partition and --to.")
 
 
-def _look_at_pipeline(state: StateTable, pipeline: str, seen: int | None, question: str, as_json: bool) -> Seen:
+def _look_at_pipeline(state_table: StateTable, pipeline: str, seen: int | None, question: str, as_json: bool) -> Seen:
     """Return what the person has looked at; where the person is asked, the last checkpoints are printed first."""
-    queries.check_pipeline_exists(state, pipeline)
-    number = state.view(pipeline).head.changed
+    queries.check_pipeline_exists(state_table, pipeline)
+    number = state_table.view(pipeline).head.changed
     if manual.must_show(seen, as_json):
-        console.open_console().print(checkpoints_table(queries.list_recent(state, pipeline, CHECKPOINTS_SHOWN), {}))
+        console.open_console().print(
+            checkpoints_table(queries.list_recent(state_table, pipeline, CHECKPOINTS_SHOWN), {})
+        )
     return manual.confirm(seen, number, question, pipeline, f"onceonly status {pipeline}", as_json)
 
 

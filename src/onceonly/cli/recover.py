@@ -71,9 +71,9 @@ def _recover(coordinator: Coordinator, name: str, force: bool) -> tuple[list[dic
     """
     error: Exception | None = None
     try:
-        unsettled = coordinator.state.view(name).open
+        unsettled = coordinator.state_table.view(name).open
         error = _settle(coordinator, name, force)
-        view = coordinator.state.view(name)
+        view = coordinator.state_table.view(name)
     except Exception as unreadable:  # its rows: those of other pipelines may be sound
         return [], error or unreadable
     changes = []
@@ -176,7 +176,7 @@ def sweep(ctx: click.Context, pipeline: str | None, as_json: bool) -> None:
             swept += coordinator.sweep(name)
         except Exception as error:
             errors.append((name, error))
-    job_report.sweep_reports(coordinator.state)
+    job_report.sweep_reports(coordinator.state_table)
     if as_json:
         print_json({"swept": [_transaction_json(txn) for txn in swept], "errors": _errors_json(errors)})
     else:

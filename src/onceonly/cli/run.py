@@ -197,7 +197,7 @@ class _Run:
 
     def hint(self) -> str:
         """Return what is open of this run, and what recovery would do with it."""
-        open_checkpoints = self.coordinator.state.view(self.pipeline.name).open
+        open_checkpoints = self.coordinator.state_table.view(self.pipeline.name).open
         own_checkpoints = [checkpoint for checkpoint in open_checkpoints if checkpoint.owner == self.owner]
         if not own_checkpoints:
             return "Nothing of this run is open."

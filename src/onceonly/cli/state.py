@@ -152,7 +152,7 @@ def forward(
     spans = [span(start_and_end) for start_and_end in interval]
     request = Forward(decision, person(), reason, _parse_ends(ends), spans)
     coordinator = environment.open_coordinator(settings)
-    confirmed = _confirm(coordinator.state, pipeline.name, seen, f"Continue after decision {decision}?", as_json)
+    confirmed = _confirm(coordinator.state_table, pipeline.name, seen, f"Continue after decision {decision}?", as_json)
     request = replace(request, seen=confirmed)
     checkpoint = coordinator.forward(
         live_services.locate_tables(pipeline, environment.open_services(settings)), request
@@ -166,14 +166,14 @@ def forward(
     console.print_done(words)
 
 
-def _confirm(state: StateTable, name: str, seen: int | None, question: str, as_json: bool) -> Seen:
+def _confirm(state_table: StateTable, name: str, seen: int | None, question: str, as_json: bool) -> Seen:
     """Return what the person has looked at; where the person is asked, print what the state table has first."""
-    head = state.view(name).head
+    head = state_table.view(name).head
     if manual.must_show(seen, as_json):
         content = f"has no {name} yet"
         if head.epoch:
             content = f"has {name} up to epoch {head.epoch}, decision {head.decision}"
-        console.open_console().print(f"The state table at {state.uri} {content}.", markup=False)
+        console.open_console().print(f"The state table at {state_table.uri} {content}.", markup=False)
     return manual.confirm(seen, head.changed, question, name, f"onceonly status {name}", as_json)
 
 

@@ -80,12 +80,12 @@ def _summary_json(summary: Summary) -> dict[str, Any]:
     }
 
 
-def _show_all(settings: Settings, state: StateTable | None, as_json: bool) -> list[OutcomeUnknown]:
+def _show_all(settings: Settings, state_table: StateTable | None, as_json: bool) -> list[OutcomeUnknown]:
     """Print what can be read; returns why the rest cannot."""
     summaries: list[Summary] = []
     damaged: list[OutcomeUnknown] = []
-    if state:
-        by_name, errors_by_name = read_summaries(state, state.pipelines())
+    if state_table:
+        by_name, errors_by_name = read_summaries(state_table, state_table.pipelines())
         summaries, damaged = list(by_name.values()), list(errors_by_name.values())
     if as_json:
         answer = {"state_table": settings.state, "pipelines": [_summary_json(summary) for summary in summaries]}
@@ -140,16 +140,16 @@ def _print_advice(out: Console, checkpoints: list[Checkpoint]) -> None:
         out.print("Unsettled checkpoints of ended owners are settled by: onceonly recover", style="dim")
 
 
-def _show_one(state: StateTable, pipeline: str, checkpoints: list[Checkpoint], as_json: bool) -> None:
-    number = state.view(pipeline).head.changed
-    gaps, later = queries.list_gaps(state, checkpoints[:1]), provenance.find_superseded(state, checkpoints)
+def _show_one(state_table: StateTable, pipeline: str, checkpoints: list[Checkpoint], as_json: bool) -> None:
+    number = state_table.view(pipeline).head.changed
+    gaps, later = queries.list_gaps(state_table, checkpoints[:1]), provenance.find_superseded(state_table, checkpoints)
     if as_json:
         return print_json(
             {
-                "state_table": state.uri,
+                "state_table": state_table.uri,
                 "pipeline": pipeline,
                 "seen": number,
-                "missing": dict(queries.missing_by_sink(state, pipeline)),
+                "missing": dict(queries.missing_by_sink(state_table, pipeline)),
                 **_gaps_json(gaps.get(pipeline, [])),
                 "checkpoints": [
                     queries.to_json(cp) | provenance.superseded_json(later, cp.epoch) for cp in checkpoints
@@ -165,7 +165,7 @@ def _show_one(state: StateTable, pipeline: str, checkpoints: list[Checkpoint], a
     for checkpoint in checkpoints:
         for warning in list_timeout_warnings(checkpoint, datetime.now(UTC)):
             out.print(Text(warning, "yellow"))
-    _print_missing(out, pipeline, queries.missing_by_sink(state, pipeline))
+    _print_missing(out, pipeline, queries.missing_by_sink(state_table, pipeline))
     _print_gaps(out, gaps)
     out.print(f"As of row {number}: skip, rewind, state forward and accept-loss take --seen {number}.", style="dim")
 

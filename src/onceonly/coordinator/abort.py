@@ -64,7 +64,7 @@ class Aborter:
             # Before the row: if this process dies in between, it is still aborting, and all is discarded again.
             errors_by_sink = self._publisher.discard(aborting, list(aborting.claims), gone)
         except Exception as error:
-            now = self._transitions.state.view(aborting.pipeline).require(aborting.epoch)
+            now = self._transitions.state_table.view(aborting.pipeline).require(aborting.epoch)
             if now.last_seq != aborting.last_seq:
                 return now  # another process has ended this abort meanwhile, which may be why it failed here
             raise classify_settle_error(error, aborting) from error

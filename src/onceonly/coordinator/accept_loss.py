@@ -91,14 +91,14 @@ class Acceptance:
         return all(row.body.get(key) == value for key, value in self.body.items())
 
 
-def find(state: StateTable, parts: Parts, name: str, sink: str) -> Loss:
+def find(state_table: StateTable, parts: Parts, name: str, sink: str) -> Loss:
     """Find what a sink's target lacks.
 
     Raises:
         InvalidPipeline: nothing that can be accepted: the target has all of it.
         NotCommitted: the target does not answer.
     """
-    loss = _find_loss(state, parts, name, sink)
+    loss = _find_loss(state_table, parts, name, sink)
     if loss is None:
         raise _nothing_lost_error(name, sink)
     return loss
@@ -112,11 +112,11 @@ def accept(transitions: Transitions, parts: Parts, name: str, sink: str, accepta
             is missing is recorded.
     """
     action, is_own = acceptance.action(sink), partial(acceptance.has_written, sink)
-    view = transitions.state.view(name)
+    view = transitions.state_table.view(name)
     if action.record(view):
         return view
     action.require_unchanged(view, is_own)
-    first = find(transitions.state, parts, name, sink)
+    first = find(transitions.state_table, parts, name, sink)
     loss: Loss | None = first
     while loss:
         action.require_unchanged(loss.comparison.view, is_own)
@@ -125,24 +125,24 @@ def accept(transitions: Transitions, parts: Parts, name: str, sink: str, accepta
         view_after = _record(transitions, loss, acceptance)  # raises InvalidPipeline before the last row
         if view_after:
             return view_after
-        loss = _find_loss(transitions.state, parts, name, sink)
-    view = transitions.state.view(name)
+        loss = _find_loss(transitions.state_table, parts, name, sink)
+    view = transitions.state_table.view(name)
     if publications_of(view, sink) == publications_of(first.comparison.view, sink):
         raise _nothing_lost_error(name, sink)  # it was brought back meanwhile
     return view  # another person has said the same meanwhile
 
 
-def _find_loss(state: StateTable, parts: Parts, name: str, sink: str) -> Loss | None:
+def _find_loss(state_table: StateTable, parts: Parts, name: str, sink: str) -> Loss | None:
     """Find what the target lacks, by two looks at it that agree; None: nothing.
 
     The baseline is read between the looks, so a target that changes meanwhile is looked at again.
     """
-    view = state.view(name)
+    view = state_table.view(name)
     for pipeline in _definitions(view, name, sink):
-        comparison = target_history.compare(state, parts, pipeline, sink, view)
+        comparison = target_history.compare(state_table, parts, pipeline, sink, view)
         while comparison and comparison.went_back:
             baseline = target_history.read_baseline(comparison)
-            second = target_history.compare(state, parts, pipeline, sink, comparison.view)
+            second = target_history.compare(state_table, parts, pipeline, sink, comparison.view)
             if second and second.history == comparison.history and second.last == comparison.last:
                 missing, reappeared = tuple(second.list_missing()), tuple(second.list_reappeared())
                 return Loss(second, missing, reappeared, tuple(_list_returned(second, missing)), baseline)

@@ -45,9 +45,9 @@ Alive = Callable[[Checkpoint], bool]  # is the owner of this checkpoint still ru
 class Coordinator:
     """Plan, stage, gate, commit, abort and recover checkpoints of the pipelines of one state table."""
 
-    def __init__(self, state: StateTable, parts: Parts, notify: Notify | None = None) -> None:
-        self.state, self.parts = state, parts
-        self._transitions = Transitions(state, notify)
+    def __init__(self, state_table: StateTable, parts: Parts, notify: Notify | None = None) -> None:
+        self.state_table, self.parts = state_table, parts
+        self._transitions = Transitions(state_table, notify)
         self._publisher = Publisher(self._transitions, parts)
         self._stager = Stager(self._transitions, parts, self._publisher)
         self._gatekeeper = Gatekeeper(self._transitions, parts)
@@ -85,19 +85,19 @@ class Coordinator:
         sources = self.parts.sources(pipeline)
         find_barrier = None
         if pipeline.after:
-            find_barrier = partial(upstream.find_barrier, self.state, self.parts, pipeline, interval)
+            find_barrier = partial(upstream.find_barrier, self.state_table, self.parts, pipeline, interval)
         planner = RangePlanner(pipeline, sources, interval, find_barrier)
         planning = Planning(pipeline, self.parts, planner, owner, reprocess, instance)
-        view = self.state.tidy(self.state.view(pipeline.name))
-        restore_check.refuse_renamed(self.state, view, pipeline, sources)
-        restore_check.check_plan(self.state, view, pipeline, self.parts, sources)
+        view = self.state_table.tidy(self.state_table.view(pipeline.name))
+        restore_check.refuse_renamed(self.state_table, view, pipeline, sources)
+        restore_check.check_plan(self.state_table, view, pipeline, self.parts, sources)
         errors = self._settle(view, lambda checkpoint: checkpoint.owner == owner or alive(checkpoint))
         if errors and pipeline.mode == "chained":
             raise errors[0]  # in interval mode the commit task meets it, after its own staging
         current_view: View | None = view
         if view.open:
             current_view = None  # what was open has been settled since
-        notes = target_history.check(self.state, self.parts, pipeline, current_view)
+        notes = target_history.check(self.state_table, self.parts, pipeline, current_view)
         planned_view = self._transitions.change(pipeline.name, planning.decide, current_view)
         return replace(planning.result(planned_view), notes=tuple(notes))
 
@@ -174,7 +174,7 @@ class Coordinator:
         try:
             view, rehearsed = self._rehearser.decide(name, epoch, attempt)
         except StageAgain:
-            now = self.state.view(name).require(epoch)
+            now = self.state_table.view(name).require(epoch)
             if now.state is State.ABORTING:
                 self._aborter.finish(now)
             raise
@@ -196,7 +196,7 @@ class Coordinator:
         try:
             sources = self.parts.sources(done.definition.pipeline)
             for range_ in done.ranges:
-                sources[range_.topic].report(done, self.state.id)
+                sources[range_.topic].report(done, self.state_table.id)
         except OnceonlyError as error:
             warnings.warn(str(error), RuntimeWarning, stacklevel=3)
 
@@ -238,17 +238,17 @@ class Coordinator:
         Raises:
             the first error met, after everything else was tried.
         """
-        before = self.state.view(name)
+        before = self.state_table.view(name)
         errors = self._settle(before, alive)
         try:
-            sweep(self.state, self.parts, name, before)
+            sweep(self.state_table, self.parts, name, before)
         except Exception as error:
             errors.append(classify_sweep_error(error, name))
         if errors:
             raise errors[0]
         now = before
         if before.open:
-            now = self.state.view(name)
+            now = self.state_table.view(name)
         return [now.require(checkpoint.epoch) for checkpoint in before.open]
 
     def _settle(self, view: View, alive: Alive) -> list[Exception]:
@@ -289,7 +289,7 @@ class Coordinator:
 
     def sweep(self, name: str) -> list[Transaction | PooledTransaction]:
         """End and remove what no live attempt of the pipeline owns; returns what it was."""
-        return sweep(self.state, self.parts, name)
+        return sweep(self.state_table, self.parts, name)
 
     # ---- rewind
 
@@ -299,17 +299,17 @@ class Coordinator:
         Raises:
             InvalidPipeline: whatever `rewind` would refuse now, so that nobody is asked about what cannot be done.
         """
-        view = self.state.view(name)
+        view = self.state_table.view(name)
         later = self._list_rewindable(view, epoch)
-        rewind.plan_retractions(view, epoch, self.parts, self.state.id)
+        rewind.plan_retractions(view, epoch, self.parts, self.state_table.id)
         return later
 
     def _list_rewindable(self, view: View, epoch: int) -> list[Checkpoint]:
         """Return what a rewind would retract. Raise if a target is ahead of the state table or behind."""
         later = rewind.list_undone(view, epoch)
         pipeline = later[0].definition.pipeline
-        restore_check.check_stage(self.state, pipeline, self.parts, view)
-        target_history.check(self.state, self.parts, pipeline, view)
+        restore_check.check_stage(self.state_table, pipeline, self.parts, view)
+        target_history.check(self.state_table, self.parts, pipeline, view)
         return later
 
     def rewind(self, name: str, epoch: int, who: str, reason: str, seen: Seen | None = None) -> Checkpoint:
@@ -324,11 +324,11 @@ class Coordinator:
             OnceonlyError: a sink did not do it; the decision stands, recover finishes it.
         """
         action = rewind.action(epoch, who, reason, seen)
-        row = action.record(self.state.view(name))
+        row = action.record(self.state_table.view(name))
         if row:
             return self.commit(name, row.epoch)
-        action.require_unchanged(self.state.view(name))
-        self._list_rewindable(self.state.view(name), epoch)
+        action.require_unchanged(self.state_table.view(name))
+        self._list_rewindable(self.state_table.view(name), epoch)
         view, rehearsed = self._rehearser.decide_rewind(name, epoch, action)
         return self._publish(view, action.checkpoint_in(view).epoch, rehearsed)
 
@@ -365,7 +365,7 @@ class Coordinator:
 
     def compare_targets(self, pipeline: Pipeline) -> list[str]:
         """Return notes for people on whether the targets still have what was published to them. Raises as `plan`."""
-        return target_history.check(self.state, self.parts, pipeline)
+        return target_history.check(self.state_table, self.parts, pipeline)
 
     def loss(self, name: str, sink: str) -> Loss:
         """Find what a sink's target lacks of what was published to it; it changes nothing.
@@ -373,7 +373,7 @@ class Coordinator:
         Raises:
             InvalidPipeline: it lacks nothing.
         """
-        return accept_loss.find(self.state, self.parts, name, sink)
+        return accept_loss.find(self.state_table, self.parts, name, sink)
 
     def accept_loss(self, name: str, sink: str, said: Acceptance) -> list[Checkpoint]:
         """Record that a sink's target lacks these checkpoints, and continue from the target as it is.

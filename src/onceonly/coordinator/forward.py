@@ -56,12 +56,12 @@ def forward(transitions: Transitions, parts: Parts, pipeline: Pipeline, statemen
             f"Its targets show decision {shown_decision}, and --decision is {statement.decision}.",
             code="decision-too-low",
         )
-    own_traces = [trace for trace in traces if trace.state_id == transitions.state.id]
+    own_traces = [trace for trace in traces if trace.state_id == transitions.state_table.id]
     used = max((trace.epoch for trace in own_traces), default=0)
     for number, interval in enumerate(statement.intervals or [None], 1):
         last = number >= len(statement.intervals)
         planner = RangePlanner(
-            pipeline, sources, interval, partial(upstream.make_closed_barrier, transitions.state, parts, pipeline)
+            pipeline, sources, interval, partial(upstream.make_closed_barrier, transitions.state_table, parts, pipeline)
         )
         action = _action(statement, interval)
         decide = partial(_decide, pipeline, planner, sources, statement, last, used)

@@ -24,7 +24,7 @@ class Gatekeeper:
 
     def examine(self, name: str, epoch: int, by: str, attempt: int | None = None) -> Checkpoint:
         """Return the checkpoint with a verdict on its current attempt: the one that is recorded first, whoever asks."""
-        seen = self._transitions.state.view(name).require(epoch)
+        seen = self._transitions.state_table.view(name).require(epoch)
         require_attempt(seen, attempt)
         if seen.gate is None or seen.verdict or seen.state in (State.COMMITTING, State.COMMITTED):
             return seen
@@ -33,7 +33,7 @@ class Gatekeeper:
         try:
             examined = inspector.examine(seen)
         except Exception as error:
-            now = self._current(self._transitions.state.view(name), seen)  # what failed may be its abort
+            now = self._current(self._transitions.state_table.view(name), seen)  # what failed may be its abort
             if now.verdict:
                 return now
             raise _classify_error(error, seen) from error

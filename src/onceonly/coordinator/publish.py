@@ -88,7 +88,7 @@ class Publisher:
         for sink in done.published:
             live = self.sink(done, sink)
             live.release(done.transaction(sink))
-            discard_idle(self._transitions.state, live, done.pipeline)
+            discard_idle(self._transitions.state_table, live, done.pipeline)
 
     def discard(self, checkpoint: Checkpoint, attempts: list[int], gone: Collection[str] = ()) -> dict[str, str]:
         """Remove what these attempts have staged, in every sink; rows that are kept are only made unpublishable.
@@ -106,7 +106,7 @@ class Publisher:
                 try:
                     live = self._parts.sink(pipeline, sink)
                     self._discard(live, checkpoint, attempt)
-                    discard_idle(self._transitions.state, live, checkpoint.pipeline, ended)
+                    discard_idle(self._transitions.state_table, live, checkpoint.pipeline, ended)
                 except Exception as error:
                     if sink not in gone:
                         raise
@@ -132,7 +132,7 @@ class Publisher:
             last = target_history.last_publication(live, view)
             outcome = live.commit(checkpoint.handles[sink], checkpoint.decision or 0, receipts, last)
         except Exception as error:
-            now = self._transitions.state.view(view.pipeline)
+            now = self._transitions.state_table.view(view.pipeline)
             if sink in now.require(checkpoint.epoch).published:
                 return now  # by another process meanwhile, which may be why it failed here
             if isinstance(error, TargetWentBack):
@@ -173,7 +173,7 @@ class Publisher:
     def require_accepted(self, view: View, checkpoint: Checkpoint, sink: str) -> None:
         """Refuse to give a sink up while its target lacks checkpoints that are not recorded as missing."""
         pipeline = checkpoint.definition.pipeline
-        target_history.require_accepted(self._transitions.state, self._parts, pipeline, sink, view)
+        target_history.require_accepted(self._transitions.state_table, self._parts, pipeline, sink, view)
 
     def sink(self, checkpoint: Checkpoint, sink: str) -> Sink:
         """Make a sink of the checkpoint's definition."""

@@ -100,7 +100,7 @@ class Rehearser:
             Fenced: another attempt is current.
             NotCommitted: it stays as it is.
         """
-        view = self._transitions.state.view(name)
+        view = self._transitions.state_table.view(name)
         sinks: dict[str, Sink] = {}
         while True:
             checkpoint = view.require(epoch)
@@ -129,15 +129,15 @@ class Rehearser:
         Raises:
             NotCommitted: nothing was recorded.
         """
-        view = self._transitions.state.view(name)
+        view = self._transitions.state_table.view(name)
         while True:
             seq = view.head.seq
             sinks: dict[str, Sink] = {}
-            retractions = rewind.plan_retractions(view, epoch, self._parts, self._transitions.state.id)
+            retractions = rewind.plan_retractions(view, epoch, self._parts, self._transitions.state_table.id)
             pipeline = rewind.list_undone(view, epoch)[0].definition.pipeline
             handles, refusal = self._rehearse(view, pipeline, retractions, sinks)
             if refusal:
-                view = self._transitions.state.view(name)
+                view = self._transitions.state_table.view(name)
                 if view.head.seq == seq:
                     raise _rewind_error(view, epoch, refusal) from refusal.error
                 continue  # another process was first, and it may be due to that
@@ -180,7 +180,7 @@ class Rehearser:
     def _explain_history(self, pipeline: Pipeline, view: View, error: TargetWentBack) -> Exception:
         """Return the refusal that plan and stage would make: with what is missing, and the ways out."""
         try:
-            target_history.check(self._transitions.state, self._parts, pipeline, view)
+            target_history.check(self._transitions.state_table, self._parts, pipeline, view)
         except ActionNeeded as refusal:
             return refusal
         except Exception:  # the sink's own refusal stands, whatever can be told of it

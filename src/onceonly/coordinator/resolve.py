@@ -25,7 +25,7 @@ class Resolver:
 
     def evidence(self, name: str, epoch: int, sink: str) -> list[str]:
         """Return what the sink shows of this checkpoint, line by line; of one that does not answer, its error."""
-        checkpoint = self._transitions.state.view(name).require(epoch)
+        checkpoint = self._transitions.state_table.view(name).require(epoch)
         if sink not in checkpoint.handles:
             raise InvalidPipeline(
                 f"{name} epoch {epoch} has nothing staged for a sink '{sink}'.",
@@ -42,7 +42,7 @@ class Resolver:
 
     def give_up(self, name: str, epoch: int, sink: str, action: Action, gone: bool, removed: bool) -> Checkpoint:
         """Try once more to publish, then fence and record, until the sink no longer waits for this checkpoint."""
-        view = self._transitions.state.view(name)
+        view = self._transitions.state_table.view(name)
         if not action.record(view):
             action.require_unchanged(view)
             waiting = _require_waiting(view.require(epoch), sink)
@@ -50,7 +50,7 @@ class Resolver:
                 raise _not_removed_error(waiting, sink)
             is_own = _is_outcome_after(view)
             self._publisher.publish(view)  # a last try, which is also what it takes for other sinks
-            view = self._transitions.state.view(name)
+            view = self._transitions.state_table.view(name)
             while sink in view.require(epoch).waiting:
                 _refuse_out_of_order(view, view.require(epoch), sink)
                 view = self._give_up(view, epoch, sink, action, gone, is_own)
@@ -99,7 +99,9 @@ class Resolver:
             outcome = live.fence(checkpoint.handles[sink], checkpoint.decision or 0)
             if outcome:
                 return outcome, {}  # what it shows counts, whatever fails from here on
-            discard_idle(self._transitions.state, live, checkpoint.pipeline, {(checkpoint.epoch, checkpoint.attempt)})
+            discard_idle(
+                self._transitions.state_table, live, checkpoint.pipeline, {(checkpoint.epoch, checkpoint.attempt)}
+            )
         except InvalidPipeline:
             raise
         except Exception as error:
@@ -112,20 +114,20 @@ class Resolver:
 
     def resolve_doubt(self, name: str, epoch: int, sink: str, committed: bool, action: Action) -> Checkpoint:
         """Record whether what is in doubt was published, unless that is recorded already, and publish the rest."""
-        view = self._transitions.state.view(name)
+        view = self._transitions.state_table.view(name)
         if not action.record(view):
             view = self._record_resolution(view, epoch, sink, committed, action)
         _, failures = self._publisher.publish(view)
         if failures:
             raise failures[0].error
-        return self._transitions.state.view(name).require(epoch)
+        return self._transitions.state_table.view(name).require(epoch)
 
     def _record_resolution(self, view: View, epoch: int, sink: str, committed: bool, action: Action) -> View:
         action.require_unchanged(view)
         _require_doubt(view.require(epoch), sink)
         is_own = _is_outcome_after(view)
         self._publisher.publish(view)  # a last look, which is also what it takes for other sinks
-        view = self._transitions.state.view(view.pipeline)
+        view = self._transitions.state_table.view(view.pipeline)
         while sink in view.require(epoch).in_doubt and not action.record(view):
             view = self._resolve(view, epoch, sink, committed, action, is_own)
         if not action.record(view):

@@ -24,7 +24,9 @@ from onceonly.statetable.table import StateTable
 from onceonly.statetable.view import View
 
 
-def check_plan(state: StateTable, view: View, pipeline: Pipeline, parts: Parts, sources: Mapping[str, Source]) -> None:
+def check_plan(
+    state_table: StateTable, view: View, pipeline: Pipeline, parts: Parts, sources: Mapping[str, Source]
+) -> None:
     """Refuse a state table that a consumer group is ahead of, and a first checkpoint beside traces of earlier ones.
 
     Raises:
@@ -33,12 +35,12 @@ def check_plan(state: StateTable, view: View, pipeline: Pipeline, parts: Parts, 
     traces = _traces_of_sources(sources, pipeline.name)
     if not view.head.epoch:
         traces += _traces_of_sinks(parts, pipeline)
-    if _find_refusal(state, pipeline, traces, view.head):
-        _refuse(state, pipeline, parts, sources)
+    if _find_refusal(state_table, pipeline, traces, view.head):
+        _refuse(state_table, pipeline, parts, sources)
 
 
 def check_stage(
-    state: StateTable, pipeline: Pipeline, parts: Parts, view: View, sinks: Iterable[Sink] | None = None
+    state_table: StateTable, pipeline: Pipeline, parts: Parts, view: View, sinks: Iterable[Sink] | None = None
 ) -> None:
     """Refuse a state table that a target is ahead of, before anything is staged for it. Raises as `check_plan`.
 
@@ -47,8 +49,8 @@ def check_stage(
         sinks: those of the pipeline, if they are available.
     """
     traces = _traces_of_sinks(parts, pipeline, sinks)
-    if _find_refusal(state, pipeline, traces, view.head):
-        _refuse(state, pipeline, parts, parts.sources(pipeline))
+    if _find_refusal(state_table, pipeline, traces, view.head):
+        _refuse(state_table, pipeline, parts, parts.sources(pipeline))
 
 
 def list_traces(parts: Parts, pipeline: Pipeline, sources: Mapping[str, Source]) -> list[Trace]:
@@ -84,30 +86,34 @@ def _traces_of_sinks(parts: Parts, pipeline: Pipeline, sinks: Iterable[Sink] | N
     return traces
 
 
-def _refuse(state: StateTable, pipeline: Pipeline, parts: Parts, sources: Mapping[str, Source]) -> None:
+def _refuse(state_table: StateTable, pipeline: Pipeline, parts: Parts, sources: Mapping[str, Source]) -> None:
     """Refuse the state table after another look at everything, the state table last. The refusal says all of it.
 
     Nothing is raised if the second look shows no difference: a checkpoint was committed between the looks.
     """
     all_traces = list_traces(parts, pipeline, sources)
-    refusal = _find_refusal(state, pipeline, all_traces, state.view(pipeline.name).head)
+    refusal = _find_refusal(state_table, pipeline, all_traces, state_table.view(pipeline.name).head)
     if refusal:
         raise refusal
 
 
-def _find_refusal(state: StateTable, pipeline: Pipeline, traces: Sequence[Trace], head: Head) -> InvalidPipeline | None:
+def _find_refusal(
+    state_table: StateTable, pipeline: Pipeline, traces: Sequence[Trace], head: Head
+) -> InvalidPipeline | None:
     """Return the refusal of a state table that is behind its targets, or new beside them; None: it is neither."""
-    own = [trace for trace in traces if trace.state_id == state.id]
+    own = [trace for trace in traces if trace.state_id == state_table.id]
     if any(trace.decision > head.decision for trace in own):
-        return _state_behind_error(state, pipeline, own, head)
+        return _state_behind_error(state_table, pipeline, own, head)
     if traces and not head.epoch:
-        return _not_first_error(state, pipeline, traces)
+        return _not_first_error(state_table, pipeline, traces)
     return None
 
 
-def _state_behind_error(state: StateTable, pipeline: Pipeline, own: Sequence[Trace], head: Head) -> InvalidPipeline:
+def _state_behind_error(
+    state_table: StateTable, pipeline: Pipeline, own: Sequence[Trace], head: Head
+) -> InvalidPipeline:
     return InvalidPipeline(
-        f"{pipeline.name}: the state table at {state.uri} is behind its targets.",
+        f"{pipeline.name}: the state table at {state_table.uri} is behind its targets.",
         f"It ends at decision {head.decision}; {_describe_traces(own)}. Was it restored from an older copy?",
         "Nothing was published. Restore the newest state table. If there is none, continue from what the targets "
         f"have: {_command_to_continue(pipeline, own)} (docs/operations.md, Backup and restore).",
@@ -115,9 +121,9 @@ def _state_behind_error(state: StateTable, pipeline: Pipeline, own: Sequence[Tra
     )
 
 
-def _not_first_error(state: StateTable, pipeline: Pipeline, traces: Sequence[Trace]) -> InvalidPipeline:
+def _not_first_error(state_table: StateTable, pipeline: Pipeline, traces: Sequence[Trace]) -> InvalidPipeline:
     return InvalidPipeline(
-        f"{pipeline.name}: it has no checkpoint in the state table at {state.uri}, and has published before.",
+        f"{pipeline.name}: it has no checkpoint in the state table at {state_table.uri}, and has published before.",
         f"{_describe_traces(traces)}. Was the command given in another folder, is a volume not mounted, or is this a "
         "second environment? It would publish everything again.",
         "Point ONCEONLY_STATE or ONCEONLY_HOME to that state table. To publish again, give the pipeline a new name and "
@@ -167,7 +173,7 @@ def _end_options(traces: Sequence[Trace]) -> str:
 # ---- another name
 
 
-def refuse_renamed(state: StateTable, view: View, pipeline: Pipeline, sources: Mapping[str, Source]) -> None:
+def refuse_renamed(state_table: StateTable, view: View, pipeline: Pipeline, sources: Mapping[str, Source]) -> None:
     """Refuse the first checkpoint of what another pipeline of this state table has been doing.
 
     Raises:
@@ -175,10 +181,10 @@ def refuse_renamed(state: StateTable, view: View, pipeline: Pipeline, sources: M
     """
     if view.head.epoch:
         return
-    for name in state.pipelines():
+    for name in state_table.pipelines():
         if name == pipeline.name:
             continue
-        latest = state.view(name).latest
+        latest = state_table.view(name).latest
         if latest is None or _describe_work(latest.definition.json) != _describe_work(pipeline.to_json()):
             continue
         old = latest.definition.pipeline

@@ -45,10 +45,10 @@ def skip_interval(
     transitions: Transitions, parts: Parts, name: str, interval: Interval, who: str, reason: str, seen: Seen | None
 ) -> Checkpoint:
     """Record that the interval is left out, and return the checkpoint that says so. Repeated, it changes nothing."""
-    latest = transitions.state.view(name).latest
+    latest = transitions.state_table.view(name).latest
     landed: Collection[str] = ()
     if latest:
-        landed = upstream.make_closed_barrier(transitions.state, parts, latest.definition.pipeline).tables
+        landed = upstream.make_closed_barrier(transitions.state_table, parts, latest.definition.pipeline).tables
     action = _make_interval_action(interval, who, reason, seen)
     decide = action.guard(lambda view: _interval_row(view, interval, action, landed))
     return transitions.change(name, decide).planned_for(interval)[-1]
@@ -176,7 +176,7 @@ class Skip:
 
 def skip_offsets(transitions: Transitions, parts: Parts, name: str, skip: Skip) -> Checkpoint:
     """Record that the offsets are left out, and return the checkpoint that says so. Repeated, it changes nothing."""
-    pipeline = _require_skippable(transitions.state.view(name), skip)
+    pipeline = _require_skippable(transitions.state_table.view(name), skip)
     source, action = parts.sources(pipeline)[skip.topic], _make_offsets_action(skip)
     view = transitions.change(name, action.guard(lambda view: _offsets_row(view, source, skip)))
     return action.checkpoint_in(view)

@@ -70,7 +70,7 @@ class Stager:
         lease: Lease,
     ) -> Checkpoint:
         """Check the targets, claim, stage what was claimed, and record it; what could not be recorded is removed."""
-        self._check_targets(self._transitions.state.view(name), epoch)
+        self._check_targets(self._transitions.state_table.view(name), epoch)
         view = self.claim(name, epoch, owner, since)
         checkpoint = view.require(epoch)
         if checkpoint.state is not State.PLANNED:
@@ -88,7 +88,7 @@ class Stager:
         checkpoint = view.require(epoch)
         if checkpoint.state in (State.PLANNED, State.ABORTED):
             pipeline = checkpoint.definition.pipeline
-            target_history.check(self._transitions.state, self._parts, pipeline, view, self._publisher.publish)
+            target_history.check(self._transitions.state_table, self._parts, pipeline, view, self._publisher.publish)
 
     def _remove(self, mine: Checkpoint, error: BaseException) -> None:
         """Remove what this attempt wrote before that error.
@@ -107,7 +107,7 @@ class Stager:
     def _check_still_claimed(self, mine: Checkpoint, error: BaseException) -> None:
         """Raise Fenced in place of the error, if something has ended the attempt; whatever else happens, return."""
         try:
-            now = self._transitions.state.view(mine.pipeline).require(mine.epoch)
+            now = self._transitions.state_table.view(mine.pipeline).require(mine.epoch)
         except Exception:  # not known; the caller raises what it has met
             return
         try:
@@ -139,7 +139,7 @@ class Stager:
                 raise fenced_error(checkpoint, f"epoch {newer} has continued without it")
             if since is not None and checkpoint.last_seq != since:
                 raise fenced_error(checkpoint, "it has changed since this process was started to stage it")
-            claim = Claim(nonce, self._transitions.state.id, worker, _find_free_slot(view, checkpoint))
+            claim = Claim(nonce, self._transitions.state_table.id, worker, _find_free_slot(view, checkpoint))
             return view.row(epoch, Event.CLAIMED, checkpoint.attempt + 1, body=claim.to_json())
 
         return self._transitions.change(name, decide)
@@ -176,7 +176,7 @@ class Stager:
         """Stage every sink, and return what the row STAGED says of it."""
         pipeline = mine.definition.pipeline
         sinks = {sink.name: self._parts.sink(pipeline, sink.name) for sink in pipeline.sinks}
-        restore_check.check_stage(self._transitions.state, pipeline, self._parts, view, sinks.values())
+        restore_check.check_stage(self._transitions.state_table, pipeline, self._parts, view, sinks.values())
         sources = self._parts.sources(pipeline)
         _verify_ranges(sources, mine)
         schemas = prepare(mine)
@@ -199,7 +199,7 @@ class Stager:
         """Return by sink the handle whose rows this checkpoint's rows replace."""
         if checkpoint.replaces is None:
             return {}
-        view = self._transitions.state.view(checkpoint.pipeline)
+        view = self._transitions.state_table.view(checkpoint.pipeline)
         handles: dict[str, Handle] = {}
         for name, handle in view.handles_in_force(view.require(checkpoint.replaces)).items():
             handles[name] = {key: value for key, value in handle.items() if key != "replaces"}

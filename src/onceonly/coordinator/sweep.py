@@ -17,7 +17,7 @@ Attempt = tuple[int, int]  # epoch, attempt
 
 
 def sweep(
-    state: StateTable, parts: Parts, name: str, since: View | None = None
+    state_table: StateTable, parts: Parts, name: str, since: View | None = None
 ) -> list[Transaction | PooledTransaction]:
     """End and remove every transaction of the pipeline that no live attempt owns, whichever sink it was for.
 
@@ -29,13 +29,13 @@ def sweep(
     """
     swept: list[Transaction | PooledTransaction] = []
     errors: list[Exception] = []
-    view = since if since and not since.open else state.view(name)
+    view = since if since and not since.open else state_table.view(name)
     recent: list[Checkpoint] | None = None
     if since is not None:
         recent = _checkpoints_since(since, view)
     for pipeline, sink in _sinks_to_sweep(view):
         try:
-            swept += _sweep_sink(state, parts.sink(pipeline, sink), name, recent)
+            swept += _sweep_sink(state_table, parts.sink(pipeline, sink), name, recent)
         except Exception as error:
             errors.append(error)
     if errors:
@@ -44,21 +44,21 @@ def sweep(
 
 
 def _sweep_sink(
-    state: StateTable, live: Sink, name: str, recent: list[Checkpoint] | None
+    state_table: StateTable, live: Sink, name: str, recent: list[Checkpoint] | None
 ) -> Iterator[Transaction | PooledTransaction]:
     """Sweep one sink, and yield what was removed.
 
     Args:
         recent: the checkpoints whose leftovers are enough, where looking for all takes long; None: all are looked for.
     """
-    yield from discard_idle(state, live, name)
-    prefix = f"{state.id}-{name}"
+    yield from discard_idle(state_table, live, name)
+    prefix = f"{state_table.id}-{name}"
     recent_leftovers = _list_recent_leftovers(live, prefix, recent)
     leftovers = recent_leftovers
     if leftovers is None:
         leftovers = list(live.leftovers(prefix))
     if leftovers:
-        view = state.view(name)  # after the list: what was claimed since cannot be in it
+        view = state_table.view(name)  # after the list: what was claimed since cannot be in it
         for txn in leftovers:
             yield from _settle(live, view, txn)
     if recent_leftovers is None and isinstance(live, IncrementalSweep):
@@ -148,7 +148,7 @@ def _sinks_to_sweep(view: View) -> Iterator[tuple[Pipeline, str]]:
 
 
 def discard_idle(
-    state: StateTable, live: Sink, pipeline: str, ended: Collection[Attempt] = ()
+    state_table: StateTable, live: Sink, pipeline: str, ended: Collection[Attempt] = ()
 ) -> list[PooledTransaction]:
     """End what is open in the pool of one sink and will never be published; returns what it was.
 
@@ -157,10 +157,10 @@ def discard_idle(
     """
     if not isinstance(live, TransactionalIdPool):
         return []
-    open_transactions = live.list_pooled(f"{state.id}-{pipeline}-{live.name}")
+    open_transactions = live.list_pooled(f"{state_table.id}-{pipeline}-{live.name}")
     if not open_transactions:
         return []
-    view = state.view(pipeline)  # after the list: what a newer lease has opened since cannot be in it
+    view = state_table.view(pipeline)  # after the list: what a newer lease has opened since cannot be in it
     idle = [txn for txn in open_transactions if not _is_needed(view, live, live.name, txn, ended)]
     if idle:
         live.discard_pooled(idle)

@@ -129,7 +129,7 @@ class Comparison:
 
 
 def check(
-    state: StateTable, parts: Parts, pipeline: Pipeline, view: View | None = None, settle: Settle | None = None
+    state_table: StateTable, parts: Parts, pipeline: Pipeline, view: View | None = None, settle: Settle | None = None
 ) -> list[str]:
     """Refuse to continue if a target of the pipeline went back, or one that it reads and another pipeline writes.
 
@@ -143,11 +143,11 @@ def check(
         NotCommitted: a target does not answer (code "target-silent").
     """
     names = [sink.name for sink in pipeline.sinks]
-    comparisons = compare_all(state, parts, pipeline, names, view or state.view(pipeline.name), settle)
+    comparisons = compare_all(state_table, parts, pipeline, names, view or state_table.view(pipeline.name), settle)
     losses = _list_losses(comparisons)
     if losses:
-        raise _lost_targets_error(state, losses)
-    _check_upstream(state, parts, pipeline)
+        raise _lost_targets_error(state_table, losses)
+    _check_upstream(state_table, parts, pipeline)
     notes = []
     for comparison in comparisons:
         notes += comparison.notes()
@@ -155,12 +155,17 @@ def check(
 
 
 def compare_all(
-    state: StateTable, parts: Parts, pipeline: Pipeline, sinks: Iterable[str], view: View, settle: Settle | None = None
+    state_table: StateTable,
+    parts: Parts,
+    pipeline: Pipeline,
+    sinks: Iterable[str],
+    view: View,
+    settle: Settle | None = None,
 ) -> list[Comparison]:
     """Compare each of these sinks that has published to its target before. Raises NotCommitted, as `check`."""
     comparisons = []
     for name in sinks:
-        comparison = compare(state, parts, pipeline, name, view, settle)
+        comparison = compare(state_table, parts, pipeline, name, view, settle)
         if comparison:
             comparisons.append(comparison)
     return comparisons
@@ -171,7 +176,7 @@ def _list_losses(comparisons: Iterable[Comparison]) -> list[Comparison]:
 
 
 def compare(
-    state: StateTable, parts: Parts, pipeline: Pipeline, sink: str, view: View, settle: Settle | None = None
+    state_table: StateTable, parts: Parts, pipeline: Pipeline, sink: str, view: View, settle: Settle | None = None
 ) -> Comparison | None:
     """Compare a sink's target with its last publication there; None: it has none, or it cannot be proven.
 
@@ -185,24 +190,24 @@ def compare(
         comparison = _compare_with_target(parts, pipeline, view, sink)
         if comparison is None or not comparison.went_back:
             return comparison
-        now = state.view(view.pipeline)  # after the look: a publication since then may explain the difference
+        now = state_table.view(view.pipeline)  # after the look: a publication since then may explain the difference
         if publications_of(now, sink) != publications_of(view, sink):
             view = now
         elif settle and _is_awaited(now, sink):
             settle(now)
-            view, settle = state.view(view.pipeline), None
+            view, settle = state_table.view(view.pipeline), None
         else:
             return replace(comparison, view=now)
 
 
-def require_accepted(state: StateTable, parts: Parts, pipeline: Pipeline, sink: str, view: View) -> None:
+def require_accepted(state_table: StateTable, parts: Parts, pipeline: Pipeline, sink: str, view: View) -> None:
     """Refuse to fence a sink whose target lacks checkpoints: its evidence, written there, would hide that.
 
     Raises:
         InvalidPipeline: it lacks some.
         NotCommitted: the target does not answer.
     """
-    comparison = compare(state, parts, pipeline, sink, view)
+    comparison = compare(state_table, parts, pipeline, sink, view)
     if comparison and comparison.list_missing():
         raise InvalidPipeline(
             f"{pipeline.name}: sink '{sink}' cannot be given up yet.",
@@ -331,16 +336,16 @@ def _is_awaited(view: View, sink: str) -> bool:
 # ---- chains
 
 
-def _check_upstream(state: StateTable, parts: Parts, pipeline: Pipeline) -> None:
+def _check_upstream(state_table: StateTable, parts: Parts, pipeline: Pipeline) -> None:
     """Refuse to read on from a target that went back: its rows would be read as if nothing was missing."""
     tables = set(pipeline.tables.values())
     for name in pipeline.after:
-        view = state.view(name)
+        view = state_table.view(name)
         if view.latest is None:
             continue  # refused by `upstream`
         writer = view.latest.definition.pipeline
         sinks = [sink.name for sink in writer.sinks if tables.intersection(sink.asset_uris())]
-        comparisons = compare_all(state, parts, writer, sinks, view)
+        comparisons = compare_all(state_table, parts, writer, sinks, view)
         losses = _list_losses(comparisons)
         if losses:
             raise _lost_upstream_error(pipeline, losses)
@@ -373,9 +378,9 @@ def history_error(parts: Parts, error: TargetWentBack, now: View, checkpoint: Ch
     )
 
 
-def _lost_targets_error(state: StateTable, losses: Sequence[Comparison]) -> ActionNeeded:
+def _lost_targets_error(state_table: StateTable, losses: Sequence[Comparison]) -> ActionNeeded:
     pipeline, sinks = losses[0].pipeline, [loss.sink for loss in losses]
-    readers = upstream.find_readers(state, pipeline, sinks)
+    readers = upstream.find_readers(state_table, pipeline, sinks)
     behind = ""
     if readers:
         behind = f" Pipelines that read it stop as well: {', '.join(readers)}."

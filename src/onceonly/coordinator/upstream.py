@@ -36,14 +36,14 @@ class Barrier:
     tables: Mapping[str, tuple[RowLocation, ...]]
 
 
-def find_barrier(state: StateTable, parts: Parts, pipeline: Pipeline, interval: Interval | None) -> Barrier:
+def find_barrier(state_table: StateTable, parts: Parts, pipeline: Pipeline, interval: Interval | None) -> Barrier:
     """Find the barrier as the pipelines before are now.
 
     Raises:
         InvalidPipeline: one of them is not known, writes none of the tables, or is after this one.
         Busy: a checkpoint of the interval is not committed yet.
     """
-    upstreams = _read_upstreams(state, parts, pipeline)
+    upstreams = _read_upstreams(state_table, parts, pipeline)
     checkpoints: dict[str, list[Checkpoint]] = {}
     epochs: dict[str, tuple[int, ...]] = {}
     for upstream in upstreams:
@@ -52,7 +52,7 @@ def find_barrier(state: StateTable, parts: Parts, pipeline: Pipeline, interval: 
         epochs[upstream.name] = tuple(checkpoint.epoch for checkpoint in to_read)
     epochs_read: Mapping[str, tuple[int, ...]] = {}
     if interval is None:
-        epochs_read = _epochs_already_read(state, pipeline)
+        epochs_read = _epochs_already_read(state_table, pipeline)
     tables: dict[str, tuple[RowLocation, ...]] = {}
     for upstream in upstreams:
         has_new = epochs[upstream.name] != epochs_read.get(upstream.name)
@@ -63,37 +63,37 @@ def find_barrier(state: StateTable, parts: Parts, pipeline: Pipeline, interval: 
     return Barrier(epochs, tables)
 
 
-def check_upstreams(state: StateTable, parts: Parts, pipeline: Pipeline) -> list[str]:
+def check_upstreams(state_table: StateTable, parts: Parts, pipeline: Pipeline) -> list[str]:
     """Check what of the barrier can be known before any run. Returns notes for people.
 
     Raises:
         InvalidPipeline: `find_barrier` would refuse it, whatever the interval.
     """
     notes = []
-    for upstream in _read_upstreams(state, parts, pipeline):
+    for upstream in _read_upstreams(state_table, parts, pipeline):
         notes += upstream.check()
     return notes
 
 
-def _read_upstreams(state: StateTable, parts: Parts, pipeline: Pipeline) -> list[_Upstream]:
-    _refuse_circle(state, pipeline)
-    upstreams = [_Upstream(state, parts, pipeline, name) for name in pipeline.after]
+def _read_upstreams(state_table: StateTable, parts: Parts, pipeline: Pipeline) -> list[_Upstream]:
+    _refuse_circle(state_table, pipeline)
+    upstreams = [_Upstream(state_table, parts, pipeline, name) for name in pipeline.after]
     _refuse_shared(pipeline, upstreams)
     return upstreams
 
 
-def _epochs_already_read(state: StateTable, pipeline: Pipeline) -> Mapping[str, tuple[int, ...]]:
+def _epochs_already_read(state_table: StateTable, pipeline: Pipeline) -> Mapping[str, tuple[int, ...]]:
     """Return by pipeline up to which checkpoint of it a chain has read.
 
     Until its next one there is nothing to look for.
     """
-    latest = state.view(pipeline.name).latest
+    latest = state_table.view(pipeline.name).latest
     if latest is None or latest.state is not State.COMMITTED:
         return {}
     return latest.after
 
 
-def make_closed_barrier(state: StateTable, parts: Parts, pipeline: Pipeline) -> Barrier:
+def make_closed_barrier(state_table: StateTable, parts: Parts, pipeline: Pipeline) -> Barrier:
     """Make a barrier that lets nothing through: for what a person leaves out, or has read elsewhere.
 
     Raises:
@@ -101,20 +101,20 @@ def make_closed_barrier(state: StateTable, parts: Parts, pipeline: Pipeline) -> 
     """
     tables: dict[str, tuple[RowLocation, ...]] = {}
     for name in pipeline.after:
-        upstream = _Upstream(state, parts, pipeline, name)
+        upstream = _Upstream(state_table, parts, pipeline, name)
         tables.update(dict.fromkeys(upstream.sink_by_topic, ()))
     return Barrier({}, tables)
 
 
-def find_readers(state: StateTable, pipeline: Pipeline, sinks: Iterable[str]) -> list[str]:
+def find_readers(state_table: StateTable, pipeline: Pipeline, sinks: Iterable[str]) -> list[str]:
     """Find the pipelines that read a target of these sinks up to this pipeline's checkpoints."""
     written: set[str] = set()
     for name in sinks:
         written.update(pipeline.sink(name).asset_uris())
     readers = []
-    for name in state.pipelines():
+    for name in state_table.pipelines():
         with suppress(OutcomeUnknown):  # its rows are damaged, which it says itself
-            latest = state.view(name).latest
+            latest = state_table.view(name).latest
             if latest and pipeline.name in latest.definition.upstreams:
                 tables = latest.definition.pipeline.tables
                 if written.intersection(tables.values()):
@@ -125,12 +125,12 @@ def find_readers(state: StateTable, pipeline: Pipeline, sinks: Iterable[str]) ->
 class _Upstream:
     """A pipeline that writes tables which this one reads."""
 
-    def __init__(self, state: StateTable, parts: Parts, reader: Pipeline, name: str) -> None:
+    def __init__(self, state_table: StateTable, parts: Parts, reader: Pipeline, name: str) -> None:
         self.name, self._parts, self._reader = name, parts, reader
-        self._view = state.view(name)
+        self._view = state_table.view(name)
         latest = self._view.latest
         if latest is None:
-            raise _unknown_pipeline_error(state, reader, name)
+            raise _unknown_pipeline_error(state_table, reader, name)
         self._sinks = latest.definition.pipeline.sinks
         self.sink_by_topic: dict[str, str] = {}  # those of its tables that are read
         for topic, uri in reader.tables.items():
@@ -346,7 +346,7 @@ def _first_gap(start: datetime, interval: Interval, checkpoints: list[Checkpoint
     return Interval(start, min(later_starts, default=interval.end))
 
 
-def _refuse_circle(state: StateTable, pipeline: Pipeline) -> None:
+def _refuse_circle(state_table: StateTable, pipeline: Pipeline) -> None:
     """Refuse a pipeline that comes after itself: each would wait for the other."""
     paths = [[name] for name in pipeline.after]
     visited: set[str] = set()
@@ -363,7 +363,7 @@ def _refuse_circle(state: StateTable, pipeline: Pipeline) -> None:
         if name in visited:
             continue
         visited.add(name)
-        latest = state.view(name).latest
+        latest = state_table.view(name).latest
         if latest:
             for before in latest.definition.upstreams:
                 paths.append([*path, before])
@@ -385,10 +385,10 @@ def _refuse_shared(pipeline: Pipeline, upstreams: list[_Upstream]) -> None:
             )
 
 
-def _unknown_pipeline_error(state: StateTable, reader: Pipeline, name: str) -> InvalidPipeline:
+def _unknown_pipeline_error(state_table: StateTable, reader: Pipeline, name: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"{reader.name}: it is after '{name}', which is not known.",
-        f"The pipelines of the state table at {state.uri} are {state.pipelines()}.",
+        f"The pipelines of the state table at {state_table.uri} are {state_table.pipelines()}.",
         f"Run '{name}' first, with the same state table, or correct after. Nothing was written.",
         code="upstream-missing",
     )

@@ -79,22 +79,22 @@ def open_cluster(address: str) -> Cluster:
     return Standalone(address)
 
 
-def stop_orphaned_drivers(state: StateTable, alive: Alive, cluster_of: ClusterOf) -> Iterator[str]:
+def stop_orphaned_drivers(state_table: StateTable, alive: Alive, cluster_of: ClusterOf) -> Iterator[str]:
     """Stop the drivers that no task waits for, and yield a line for each.
 
     They are fenced as it is: this gives back what they occupy.
     It goes by what the submitting task has noted, so a driver whose submission was never answered is not found.
     """
-    for note in list_drivers(state):
-        if not _is_awaited(state, note, alive):
+    for note in list_drivers(state_table):
+        if not _is_awaited(state_table, note, alive):
             yield _stop(note, cluster_of)
 
 
-def _is_awaited(state: StateTable, note: NamedDriver, alive: Alive) -> bool:
+def _is_awaited(state_table: StateTable, note: NamedDriver, alive: Alive) -> bool:
     """Whether a task waits for a driver: of those of one step for the last one, as long as its run is running."""
     if Report(note.driver["report"]).is_followed():
         return False
-    checkpoint = state.view(note.pipeline).checkpoint(note.epoch)
+    checkpoint = state_table.view(note.pipeline).checkpoint(note.epoch)
     if checkpoint is None or checkpoint.state.is_settled or checkpoint.owner != note.driver["owner"]:
         return False
     return alive(checkpoint)

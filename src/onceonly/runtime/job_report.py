@@ -136,14 +136,14 @@ class NamedDriver:
     driver: Mapping[str, Any]
 
 
-def list_drivers(state: StateTable) -> list[NamedDriver]:
+def list_drivers(state_table: StateTable) -> list[NamedDriver]:
     """Return the drivers that jobs of this state table have named; none of a table that its folder was copied from."""
     named_drivers = []
-    for info in _list_files(state.uri):
+    for info in _list_files(state_table.uri):
         if not info.base_name.endswith(DRIVER_SUFFIX):
             continue
-        named_driver = _read_named_driver(state.uri, info.base_name)
-        if named_driver and named_driver.driver.get("state") == state.id:
+        named_driver = _read_named_driver(state_table.uri, info.base_name)
+        if named_driver and named_driver.driver.get("state") == state_table.id:
             named_drivers.append(named_driver)
     return named_drivers
 
@@ -169,14 +169,14 @@ def _read_driver(files: pafs.FileSystem, path: str) -> dict[str, Any]:
     return {}
 
 
-def sweep_reports(state: StateTable) -> list[str]:
+def sweep_reports(state_table: StateTable) -> list[str]:
     """Remove reports that no task will read: old ones, of settled checkpoints. Returns their names.
 
     The task that waited for such a job was killed, or is so late that it uses the state table alone.
     """
     swept = []
-    for name in _list_silent_reports(state.uri):
-        if _is_settled(state, name) and _try_to_delete(state.uri, name):
+    for name in _list_silent_reports(state_table.uri):
+        if _is_settled(state_table, name) and _try_to_delete(state_table.uri, name):
             swept.append(name)
     return swept
 
@@ -196,12 +196,12 @@ def _list_files(state: str) -> list[pafs.FileInfo]:
     return sorted(infos, key=lambda info: info.base_name)
 
 
-def _is_settled(state: StateTable, name: str) -> bool:
+def _is_settled(state_table: StateTable, name: str) -> bool:
     """Return whether the job's checkpoint is settled, or no longer exists."""
     job = JOB_NAME.fullmatch(name)
     if job is None:
         return False
-    checkpoint = state.view(job["pipeline"]).checkpoint(int(job["epoch"]))
+    checkpoint = state_table.view(job["pipeline"]).checkpoint(int(job["epoch"]))
     return checkpoint is None or checkpoint.state.is_settled
 
 

@@ -43,7 +43,7 @@ def stage(
     Raises:
         NotCommitted: also for errors of Spark that nobody classified: staging publishes nothing.
     """
-    view = coordinator.state.view(name)
+    view = coordinator.state_table.view(name)
     checkpoint = view.require(epoch)
     producer = _OutputProducer(services, checkpoint, state_before(view, checkpoint), say)
     try:

@@ -338,8 +338,8 @@ class StateTable:
 class Transitions:
     """Writes transitions to the state table, and notifies of each one that is recorded."""
 
-    def __init__(self, state: StateTable, notify: Notify | None = None) -> None:
-        self.state = state
+    def __init__(self, state_table: StateTable, notify: Notify | None = None) -> None:
+        self.state_table = state_table
         self._notify = notify or (lambda checkpoint, row: None)
 
     def change(self, name: str, decide: Callable[[View], Row | None], view: View | None = None) -> View:
@@ -350,12 +350,12 @@ class Transitions:
                 is read again.
         """
         while True:
-            view = view or self.state.view(name)
+            view = view or self.state_table.view(name)
             row = decide(view)
             if row is None:
                 return view
             try:
-                view = self.state.append(view, row)
+                view = self.state_table.append(view, row)
             except Lost:
                 view = None
                 continue

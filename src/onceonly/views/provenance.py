@@ -18,42 +18,42 @@ if TYPE_CHECKING:
     from onceonly.statetable.view import View
 
 
-def trace_checkpoint(state: StateTable, checkpoint: Checkpoint) -> dict[str, Any]:
+def trace_checkpoint(state_table: StateTable, checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the checkpoint, what it has read down to the topics, and which checkpoints of other pipelines read it."""
-    readers = [_name(reader) for reader in list_readers(state, checkpoint)]
-    return {**_node(state, checkpoint), "read_by": readers}
+    readers = [_name(reader) for reader in list_readers(state_table, checkpoint)]
+    return {**_node(state_table, checkpoint), "read_by": readers}
 
 
-def list_readers(state: StateTable, checkpoint: Checkpoint) -> list[Checkpoint]:
+def list_readers(state_table: StateTable, checkpoint: Checkpoint) -> list[Checkpoint]:
     """Return the checkpoints of other pipelines that have read what this one has published."""
     readers = []
-    for name in state.pipelines():
-        view = state.view(name)
+    for name in state_table.pipelines():
+        view = state_table.view(name)
         if view.latest is None or checkpoint.pipeline not in view.latest.definition.upstreams:
             continue
-        for candidate in state.after_others(name):
-            if _has_read(state, view, candidate, checkpoint):
+        for candidate in state_table.after_others(name):
+            if _has_read(state_table, view, candidate, checkpoint):
                 readers.append(candidate)
     return readers
 
 
-def _has_read(state: StateTable, view: View, reader: Checkpoint, upstream: Checkpoint) -> bool:
+def _has_read(state_table: StateTable, view: View, reader: Checkpoint, upstream: Checkpoint) -> bool:
     """Whether `reader`, a checkpoint in `view`, has read the rows of `upstream`."""
     if not reader.after.get(upstream.pipeline):
         return False
-    epochs = {checkpoint.epoch for checkpoint in _list_upstream(state, view, reader, upstream.pipeline)}
+    epochs = {checkpoint.epoch for checkpoint in _list_upstream(state_table, view, reader, upstream.pipeline)}
     return upstream.epoch in epochs
 
 
-def _node(state: StateTable, checkpoint: Checkpoint) -> dict[str, Any]:
+def _node(state_table: StateTable, checkpoint: Checkpoint) -> dict[str, Any]:
     """Return one checkpoint of the lineage, with the nodes that it has read below "reads"."""
     return {
         **_name(checkpoint),
         "state": checkpoint.state.value,
         "interval": queries.interval_json(checkpoint.interval),
         "rows_by_sink": queries.rows_by_sink(checkpoint),
-        **superseded_json(find_superseded(state, [checkpoint]), checkpoint.epoch),
-        "reads": [_range_node(state, checkpoint, range_) for range_ in checkpoint.ranges],
+        **superseded_json(find_superseded(state_table, [checkpoint]), checkpoint.epoch),
+        "reads": [_range_node(state_table, checkpoint, range_) for range_ in checkpoint.ranges],
     }
 
 
@@ -61,21 +61,21 @@ def _name(checkpoint: Checkpoint) -> dict[str, Any]:
     return {"pipeline": checkpoint.pipeline, "epoch": checkpoint.epoch}
 
 
-def _range_node(state: StateTable, checkpoint: Checkpoint, range_: TopicRange) -> dict[str, Any]:
+def _range_node(state_table: StateTable, checkpoint: Checkpoint, range_: TopicRange) -> dict[str, Any]:
     """Return a range that the checkpoint has read, with the checkpoints that published it, if pipelines did."""
     range_json = range_.to_json()
-    writer = _find_writer(state, checkpoint, range_.topic)
+    writer = _find_writer(state_table, checkpoint, range_.topic)
     if writer is None:
         return range_json
     name, sink, table = writer
     nodes = []
-    for upstream in _list_upstream(state, state.view(checkpoint.pipeline), checkpoint, name):
+    for upstream in _list_upstream(state_table, state_table.view(checkpoint.pipeline), checkpoint, name):
         if checkpoint.interval or _has_published(upstream, table):
-            nodes.append(_node(state, upstream))
+            nodes.append(_node(state_table, upstream))
     return {**range_json, "published_by": name, "sink": sink, "checkpoints": nodes}
 
 
-def _find_writer(state: StateTable, checkpoint: Checkpoint, topic: str) -> tuple[str, str, str] | None:
+def _find_writer(state_table: StateTable, checkpoint: Checkpoint, topic: str) -> tuple[str, str, str] | None:
     """Return the pipeline and the sink that have written a table which the checkpoint has read, and the table.
 
     None if `topic` names no table, or one that no pipeline has written which this one comes after.
@@ -84,7 +84,7 @@ def _find_writer(state: StateTable, checkpoint: Checkpoint, topic: str) -> tuple
     if not table:
         return None
     for name, epochs in checkpoint.after.items():
-        view = state.view(name)
+        view = state_table.view(name)
         last = view.require(epochs[-1]) if epochs else view.latest  # as it was then: a sink may be renamed
         if last is None:
             continue
@@ -106,13 +106,13 @@ def _has_published(checkpoint: Checkpoint, table: str) -> bool:
     return _find_sink(checkpoint, table) in checkpoint.published
 
 
-def _list_upstream(state: StateTable, view: View, checkpoint: Checkpoint, name: str) -> list[Checkpoint]:
+def _list_upstream(state_table: StateTable, view: View, checkpoint: Checkpoint, name: str) -> list[Checkpoint]:
     """Return the checkpoints of pipeline `name` whose rows this one has read, in the order of their decisions.
 
     Args:
         view: that of the checkpoint's own pipeline.
     """
-    upstream_view, epochs = state.view(name), checkpoint.after.get(name, ())
+    upstream_view, epochs = state_table.view(name), checkpoint.after.get(name, ())
     if checkpoint.interval or not epochs:
         return [upstream_view.require(epoch) for epoch in epochs]
     last_decision = upstream_view.require(epochs[-1]).decision or 0
@@ -169,7 +169,7 @@ class Superseded:
         return f"{self.word}, not in every sink, by epoch {self.by}"
 
 
-def find_superseded(state: StateTable, checkpoints: Collection[Checkpoint]) -> dict[int, Superseded]:
+def find_superseded(state_table: StateTable, checkpoints: Collection[Checkpoint]) -> dict[int, Superseded]:
     """Return by epoch those whose rows were replaced or retracted, of some checkpoints of one pipeline."""
     published, epochs = [], []
     for checkpoint in checkpoints:
@@ -178,7 +178,7 @@ def find_superseded(state: StateTable, checkpoints: Collection[Checkpoint]) -> d
             epochs.append(checkpoint.epoch)
     if not published:
         return {}
-    later = state.superseding(published[0].pipeline, epochs)
+    later = state_table.superseding(published[0].pipeline, epochs)
     return match_successors(published, later)
 
 

@@ -74,9 +74,9 @@ def require_state_table(settings: Settings) -> StateTable:
     return state
 
 
-def check_pipeline_exists(state: StateTable, pipeline: str) -> None:
+def check_pipeline_exists(state_table: StateTable, pipeline: str) -> None:
     """Raise InvalidPipeline unless the state table has that pipeline."""
-    names = state.pipelines()
+    names = state_table.pipelines()
     if pipeline not in names:
         why = "It has no pipeline yet."
         if names:
@@ -89,23 +89,23 @@ def check_pipeline_exists(state: StateTable, pipeline: str) -> None:
         )
 
 
-def require_checkpoint(state: StateTable, pipeline: str, epoch: int) -> Checkpoint:
+def require_checkpoint(state_table: StateTable, pipeline: str, epoch: int) -> Checkpoint:
     """Return a checkpoint by its epoch.
 
     Raises:
         InvalidPipeline: there is no such pipeline.
     """
-    check_pipeline_exists(state, pipeline)
-    return state.view(pipeline).require(epoch)
+    check_pipeline_exists(state_table, pipeline)
+    return state_table.view(pipeline).require(epoch)
 
 
-def list_recent(state: StateTable, pipeline: str, most: int) -> list[Checkpoint]:
+def list_recent(state_table: StateTable, pipeline: str, most: int) -> list[Checkpoint]:
     """Return the last checkpoints, and every one that is unsettled or has to be staged again, newest first."""
-    return _newest_first(fold(state.recent([pipeline], most)[pipeline]))
+    return _newest_first(fold(state_table.recent([pipeline], most)[pipeline]))
 
 
 def read_overview(
-    state: StateTable, pipelines: Iterable[str], most: int
+    state_table: StateTable, pipelines: Iterable[str], most: int
 ) -> tuple[dict[str, list[Checkpoint]], dict[str, OutcomeUnknown]]:
     """Return by name the last checkpoints of each, and by name why other pipelines cannot be read.
 
@@ -116,37 +116,37 @@ def read_overview(
     damaged: dict[str, OutcomeUnknown] = {}
     for name in pipelines:
         try:
-            checkpoints = list_recent(state, name, MIN_RECENT)
+            checkpoints = list_recent(state_table, name, MIN_RECENT)
             if State.COMMITTED not in [checkpoint.state for checkpoint in checkpoints]:
-                checkpoints = list_recent(state, name, most)
+                checkpoints = list_recent(state_table, name, most)
             recent_by_name[name] = checkpoints
         except OutcomeUnknown as error:
             damaged[name] = error
     return recent_by_name, damaged
 
 
-def list_checkpoints(state: StateTable, pipeline: str, first: int, last: int) -> list[Checkpoint]:
+def list_checkpoints(state_table: StateTable, pipeline: str, first: int, last: int) -> list[Checkpoint]:
     """Return the checkpoints of the epochs `first` to `last`, newest first."""
-    return _newest_first(fold(state.history(pipeline, first, last)))
+    return _newest_first(fold(state_table.history(pipeline, first, last)))
 
 
 def _newest_first(by_epoch: Mapping[int, Checkpoint]) -> list[Checkpoint]:
     return [by_epoch[epoch] for epoch in sorted(by_epoch, reverse=True)]
 
 
-def list_gaps(state: StateTable, newest: Iterable[Checkpoint]) -> dict[str, list[Interval]]:
+def list_gaps(state_table: StateTable, newest: Iterable[Checkpoint]) -> dict[str, list[Interval]]:
     """Return the gaps of pipelines by name. Chained pipelines have none.
 
     Args:
         newest: the last checkpoint of each pipeline.
     """
     names = [checkpoint.pipeline for checkpoint in newest if checkpoint.interval]
-    return state.gaps(names)
+    return state_table.gaps(names)
 
 
-def missing_by_sink(state: StateTable, pipeline: str) -> Mapping[str, int]:
+def missing_by_sink(state_table: StateTable, pipeline: str) -> Mapping[str, int]:
     """Return by sink how many checkpoints its target has lost, as a person has accepted."""
-    return state.view(pipeline).head.missing
+    return state_table.view(pipeline).head.missing
 
 
 def total_rows(checkpoint: Checkpoint) -> int | None:
@@ -222,9 +222,9 @@ def interval_json(interval: Interval | None) -> dict[str, str] | None:
     return {"start": iso(interval.start), "end": iso(interval.end)}
 
 
-def timeline(state: StateTable, checkpoint: Checkpoint) -> list[dict[str, Any]]:
+def timeline(state_table: StateTable, checkpoint: Checkpoint) -> list[dict[str, Any]]:
     """Return the rows of a checkpoint, in order: {"at", "event", "attempt", "owner", "sink", "decision", "detail"}."""
-    return [_event_json(row) for row in state.history(checkpoint.pipeline, checkpoint.epoch, checkpoint.epoch)]
+    return [_event_json(row) for row in state_table.history(checkpoint.pipeline, checkpoint.epoch, checkpoint.epoch)]
 
 
 def docs_page(checkpoint: Checkpoint) -> str:
@@ -232,9 +232,9 @@ def docs_page(checkpoint: Checkpoint) -> str:
     return f"/onceonly/pipelines/{checkpoint.pipeline}/{checkpoint.epoch}/docs/{checkpoint.attempt}/index.html"
 
 
-def find_verdict(state: StateTable, pipeline: str, epoch: int, attempt: int) -> Mapping[str, Any] | None:
+def find_verdict(state_table: StateTable, pipeline: str, epoch: int, attempt: int) -> Mapping[str, Any] | None:
     """Return the verdict of that attempt; None where its gate has not judged it."""
-    for row in state.history(pipeline, epoch, epoch):
+    for row in state_table.history(pipeline, epoch, epoch):
         if row.event is Event.VERDICT and row.attempt == attempt:
             return row.body
     return None

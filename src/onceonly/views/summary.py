@@ -38,17 +38,19 @@ class Summary:
         return sorted((*self.open, *self.unfit), key=lambda checkpoint: checkpoint.epoch)
 
 
-def read_summaries(state: StateTable, names: Iterable[str]) -> tuple[dict[str, Summary], dict[str, OutcomeUnknown]]:
+def read_summaries(
+    state_table: StateTable, names: Iterable[str]
+) -> tuple[dict[str, Summary], dict[str, OutcomeUnknown]]:
     """Return the summary of each pipeline by name, and by name why others cannot be read."""
-    recent_by_name, damaged = queries.read_overview(state, names, MAX_RECENT)
-    gaps = queries.list_gaps(state, [checkpoints[0] for checkpoints in recent_by_name.values()])
+    recent_by_name, damaged = queries.read_overview(state_table, names, MAX_RECENT)
+    gaps = queries.list_gaps(state_table, [checkpoints[0] for checkpoints in recent_by_name.values()])
     by_name = {}
     for name, checkpoints in recent_by_name.items():
-        by_name[name] = _summarize(state, name, checkpoints, gaps.get(name, []))
+        by_name[name] = _summarize(state_table, name, checkpoints, gaps.get(name, []))
     return by_name, damaged
 
 
-def _summarize(state: StateTable, pipeline: str, recent: list[Checkpoint], gaps: list[Interval]) -> Summary:
+def _summarize(state_table: StateTable, pipeline: str, recent: list[Checkpoint], gaps: list[Interval]) -> Summary:
     """Return the summary of a pipeline.
 
     Args:
@@ -58,7 +60,7 @@ def _summarize(state: StateTable, pipeline: str, recent: list[Checkpoint], gaps:
     all_committed = [checkpoint for checkpoint in recent if checkpoint.state is State.COMMITTED]
     committed = max(all_committed, key=data_end, default=None)
     if committed is None and latest.epoch > MAX_RECENT:  # else all that there are were looked at
-        committed = next(state.view(pipeline).iterate_committed(1), None)
+        committed = next(state_table.view(pipeline).iterate_committed(1), None)
     last_commit = all_committed[0] if all_committed else committed
     unsettled, unfit = [], []
     for checkpoint in reversed(recent):
@@ -66,7 +68,7 @@ def _summarize(state: StateTable, pipeline: str, recent: list[Checkpoint], gaps:
             unsettled.append(checkpoint)
         elif checkpoint.has_to_be_staged_again:
             unfit.append(checkpoint)
-    missing = queries.missing_by_sink(state, pipeline)
+    missing = queries.missing_by_sink(state_table, pipeline)
     return Summary(pipeline, latest, committed, tuple(unsettled), tuple(gaps), missing, tuple(unfit), last_commit)
 
 

@@ -272,7 +272,7 @@ def test_recovery_publishes_what_an_ended_run_staged(
     recovered = airflow.run(project, "recovery")
     assert recovered["run"] == "failed", recovered["log"][-3000:]
     assert recovered["tasks"] == {"recover": "failed", "announce": "success"}
-    latest = through.state.view(planned.pipeline).latest
+    latest = through.state_table.view(planned.pipeline).latest
     assert latest is not None
     assert latest.state is State.COMMITTED
     assert project.published() == Counter(range(12))
@@ -323,7 +323,7 @@ def airflow_recovers(airflow: Airflow, project: Project) -> bool:
 
 
 def latest(through: Coordinator) -> Checkpoint:
-    checkpoint = through.state.view("numbers_chained").latest
+    checkpoint = through.state_table.view("numbers_chained").latest
     assert checkpoint is not None
     return checkpoint
 

@@ -50,7 +50,7 @@ def die_and_recover(project: Project, point: str) -> Checkpoint:
     assert project.published() == before
     through = live_services.open_coordinator(project.parts)
     through.recover("numbers_chained", is_never_alive)
-    now = through.state.view("numbers_chained").latest
+    now = through.state_table.view("numbers_chained").latest
     assert now is not None
     assert now.verdict is not None
     assert (now.verdict["by"] == "recovery") == (point == POINTS[0]), "the first verdict stays"

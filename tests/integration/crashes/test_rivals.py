@@ -57,7 +57,7 @@ def test_one_outcome_whoever_is_first(project: Project, actions: list[str]) -> N
 
 def settle(project: Project, epoch: int, before: Counter[int], printed: list[str]) -> None:
     through = live_services.open_coordinator(project.parts)
-    checkpoint = through.state.view("numbers_chained").checkpoint(epoch)
+    checkpoint = through.state_table.view("numbers_chained").checkpoint(epoch)
     assert checkpoint is not None
     gained = project.published() - before
     assert max(project.published().values(), default=0) <= 1

@@ -43,10 +43,10 @@ def settled(folder: Path, root: str) -> Coordinator:
 def check_truth(through: Coordinator, root: str) -> None:
     for name in mortal_s3.SINKS:
         assert sorted(DeltaTable(f"{root}/{name}").to_pyarrow_table()["n"].to_pylist()) == list(range(12))
-    assert through.state.view("flights").open == []
+    assert through.state_table.view("flights").open == []
     through.sweep("flights")
     sinks: list[Any] = [through.parts.sink(mortal_s3.flights(*mortal_s3.SINKS), name) for name in mortal_s3.SINKS]
-    assert [sink.leftovers(f"{through.state.id}-flights") for sink in sinks] == [[], []]
+    assert [sink.leftovers(f"{through.state_table.id}-flights") for sink in sinks] == [[], []]
 
 
 @pytest.mark.crash

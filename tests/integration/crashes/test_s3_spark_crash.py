@@ -95,10 +95,10 @@ def check_truth(folder: Path, root: str, spark: Any) -> None:
         rows = DeltaTable(f"{root}/{name}").to_pyarrow_table()
         assert sorted(rows["n"].to_pylist()) == list(range(RECORDS))
     through = mortal_s3_spark.coordinator(folder, root, spark)
-    assert through.state.view("flights").open == []
+    assert through.state_table.view("flights").open == []
     through.sweep("flights")
     sinks: list[Any] = [through.parts.sink(mortal_s3.flights(*mortal_s3.SINKS), name) for name in mortal_s3.SINKS]
-    assert [sink.leftovers(f"{through.state.id}-flights") for sink in sinks] == [[], []]
+    assert [sink.leftovers(f"{through.state_table.id}-flights") for sink in sinks] == [[], []]
 
 
 @pytest.mark.crash

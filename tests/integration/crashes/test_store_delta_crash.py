@@ -55,9 +55,9 @@ def check_truth(world: World) -> None:
     """By an independent reader; nothing is staged any more, and nobody needs what is no part of the table."""
     assert world.kind.shown(world.lake) == world.kind.truth
     through = world.through
-    assert through.state.view("flights").open == []
+    assert through.state_table.view("flights").open == []
     through.sweep("flights")
-    assert world.kind.at(world.lake).leftovers(f"{through.state.id}-flights") == []
+    assert world.kind.at(world.lake).leftovers(f"{through.state_table.id}-flights") == []
     inner = [each.path for each in Objects(world.lake).list_objects() if "/_delta_log/" in each.path]
     assert inner == [], "the log of a staged folder"
     DeltaTable(world.lake).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
@@ -128,7 +128,7 @@ def test_two_committers_at_once_publish_once_on_a_store(server: StoreServer, tmp
     world = begun(tmp_path, server, name)
     epoch = world.staged()
     at_once(world, epoch, [server.environment] * 2)
-    assert world.through.state.view("flights").require(epoch).state is State.COMMITTED
+    assert world.through.state_table.view("flights").require(epoch).state is State.COMMITTED
     world.settle()
     check_truth(world)
 

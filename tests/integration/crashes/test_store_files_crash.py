@@ -95,7 +95,7 @@ class World:
     def check_truth(self) -> None:
         store, through = self.shown, self.through
         through.sweep("flights")
-        assert through.state.view("flights").open == []
+        assert through.state_table.view("flights").open == []
         for sink in mortal_store_files.SINKS:
             assert store.numbers(f"{self.name}/{sink}/", "value") == list(range(VALUES))
             listed = manifests.dataset(f"{self.root}/{sink}").to_table()
@@ -192,7 +192,7 @@ def test_two_committers_at_once_publish_every_file_once(server: StoreServer, tmp
     with ThreadPoolExecutor(2) as pool:
         for each in [pool.submit(world.through.commit, "flights", epoch) for _ in range(2)]:
             each.result()
-    assert world.through.state.view("flights").require(epoch).state is State.COMMITTED
+    assert world.through.state_table.view("flights").require(epoch).state is State.COMMITTED
     world.settle()
     world.check_truth()
 

@@ -197,7 +197,7 @@ class Storm:
 
     def check(self) -> None:
         """A run has ended: nothing is left to do."""
-        view = self.lake.coordinator.state.view(NAME)
+        view = self.lake.coordinator.state_table.view(NAME)
         assert view.open == []
         checkpoints = [view.require(epoch) for epoch in range(1, (view.latest.epoch if view.latest else 0) + 1)]
         for sink in self.lake.sinks:
@@ -243,4 +243,4 @@ def ride_out(lake: Lake, seed: int = SEED, kills: int = KILLS, points: int = 80)
     storm.blow(kills)
     print(*storm.met.items(), storm.report(), sep="\n")
     assert any("refused" in met for met in storm.met)
-    assert Event.MISSING in {row.event for row in lake.coordinator.state.history(NAME)}
+    assert Event.MISSING in {row.event for row in lake.coordinator.state_table.history(NAME)}

@@ -137,7 +137,7 @@ def test_an_invalid_suite_is_refused_before_anything_is_written(project: Project
     produce(project, [1])
     through, _ = staged(project)
     through.abort("numbers_chained", 1, "only to make the table")
-    before = len(through.state.history("numbers_chained"))
+    before = len(through.state_table.history("numbers_chained"))
     file = project.folder / "numbers.expectations.json"
     cases = {
         "suite-missing": None,
@@ -153,7 +153,7 @@ def test_an_invalid_suite_is_refused_before_anything_is_written(project: Project
     file.write_text(asks("expect_nonsense"))
     with raises(InvalidPipeline, "suite-invalid", match="expect_nonsense"):
         project.parts.inspector(project.pipeline()).check_suites()
-    assert len(through.state.history("numbers_chained")) == before
+    assert len(through.state_table.history("numbers_chained")) == before
 
 
 @pytest.mark.heavy
@@ -259,7 +259,7 @@ def asks(kind: str, **kwargs: object) -> str:
 
 
 def latest(through: Coordinator) -> Checkpoint:
-    found = through.state.view("numbers_chained").latest
+    found = through.state_table.view("numbers_chained").latest
     assert found is not None
     return found
 

@@ -152,7 +152,7 @@ def states(copy: Copy) -> set[str]:
 
 
 def handle_of(copy: Copy, event: Event) -> dict[str, Any]:
-    rows = [row for row in copy.through.state.history("copying") if row.event is event]
+    rows = [row for row in copy.through.state_table.history("copying") if row.event is event]
     assert len(rows) == 1
     body = rows[0].body
     return dict(body["handles"]["copy"] if event is Event.STAGED else body["handle"])

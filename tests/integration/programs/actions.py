@@ -47,7 +47,7 @@ def _table(project: Project) -> Path:
 
 
 def _latest(project: Project) -> Checkpoint:
-    latest = live_services.open_coordinator(project.parts).state.view(NAME).latest
+    latest = live_services.open_coordinator(project.parts).state_table.view(NAME).latest
     assert latest is not None
     return latest
 

@@ -17,7 +17,7 @@ PIPELINE = "numbers_chained"
 def main() -> None:
     folder, spark, action, go = sys.argv[1:5]
     through = live_services.open_coordinator(Project.found(folder, spark).parts)
-    epoch = through.state.view(PIPELINE).head.epoch
+    epoch = through.state_table.view(PIPELINE).head.epoch
     print("ready", flush=True)
     while not Path(go).exists():
         time.sleep(0.001)

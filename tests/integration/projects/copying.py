@@ -93,7 +93,7 @@ class Copy:
         return self.through.recover("copying", owners.is_never_alive)
 
     def now(self, epoch: int = 1) -> Checkpoint:
-        found = self.through.state.view("copying").checkpoint(epoch)
+        found = self.through.state_table.view("copying").checkpoint(epoch)
         assert found is not None
         return found
 
@@ -104,10 +104,10 @@ class Copy:
         return list(KafkaHandle.parse("copy", self.handle(epoch)).parts)
 
     def events(self) -> list[str]:
-        return [row.event.value for row in self.through.state.history("copying")]
+        return [row.event.value for row in self.through.state_table.history("copying")]
 
     def replaced(self) -> list[Handle]:
-        history = self.through.state.history("copying")
+        history = self.through.state_table.history("copying")
         return [row.body["handle"] for row in history if row.event is Event.REPLACED]
 
     def visible(self) -> list[int]:
@@ -123,7 +123,7 @@ class Copy:
     def open(self, states: tuple[str, ...] = ("Ongoing", "PrepareCommit", "PrepareAbort")) -> list[str]:
         """Our transactions that have not ended."""
         with self.known() as known:
-            described = known.describe(known.list_open(f".*-{self.through.state.id}-copying-.*"))
+            described = known.describe(known.list_open(f".*-{self.through.state_table.id}-copying-.*"))
         return [id for id, seen in described.items() if seen.state in states]
 
     def known(self) -> Transactions:

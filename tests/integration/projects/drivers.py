@@ -64,7 +64,7 @@ class World:
 
     @property
     def now(self) -> Checkpoint:
-        found = self.through.state.view(NAME).checkpoint(1)
+        found = self.through.state_table.view(NAME).checkpoint(1)
         assert found is not None
         return found
 
@@ -169,7 +169,7 @@ def fired_in_an_outage(world: World, waits: DriverTrigger, capsys: pytest.Captur
 
 
 def ended_by_recovery(world: World) -> bool:
-    state = world.through.state
+    state = world.through.state_table
     list(
         stop_orphaned_drivers(
             state, owners.is_never_alive, lambda conn_id: connections.read_spark_connection(conn_id).cluster

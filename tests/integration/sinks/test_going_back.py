@@ -66,7 +66,7 @@ class Sums:
         return CliRunner().invoke(main, ["rewind", "sums", *arguments], input=answer, env=self.env)
 
     def seen(self) -> tuple[str, str]:
-        return seen(live_services.open_coordinator(self.project.parts).state, "sums")
+        return seen(live_services.open_coordinator(self.project.parts).state_table, "sums")
 
     def published(self) -> tuple[Counter[int], Counter[int], Counter[int]]:
         """In the table, in the folder, and by manifest."""
@@ -76,7 +76,7 @@ class Sums:
         return Counter(rows), Counter(pandas.read_parquet(lake / "files")["n"]), Counter(listed)
 
     def totals(self) -> dict[str, int]:
-        latest = live_services.open_coordinator(self.project.parts).state.view("sums").latest
+        latest = live_services.open_coordinator(self.project.parts).state_table.view("sums").latest
         assert latest is not None
         writer = self.project.parts.sink(latest.definition.pipeline, "totals")
         assert isinstance(writer, StateBackend)

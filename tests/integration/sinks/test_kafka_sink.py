@@ -293,7 +293,7 @@ def test_one_decision_for_delta_and_kafka(make):
 
 def refused(copy: Copy, *words: str) -> str:
     """Nothing was written anywhere; the message says what, why and what to do."""
-    before = copy.now() if copy.through.state.view("copying").head.epoch else None
+    before = copy.now() if copy.through.state_table.view("copying").head.epoch else None
     with pytest.raises(InvalidPipeline) as error:
         copy.stage()
     for word in words:

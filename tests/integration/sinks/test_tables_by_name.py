@@ -149,7 +149,7 @@ def test_what_is_no_table_to_write_to_is_refused(project: Project, spark: SparkS
     }.items():
         with pytest.raises(InvalidPipeline, match=why):
             plan(project, by_name(project, name))
-    assert live_services.open_coordinator(project.parts).state.pipelines() == []
+    assert live_services.open_coordinator(project.parts).state_table.pipelines() == []
     spark.sql(f"DROP VIEW default.{project.topic}_view")
     spark.sql(f"DROP TABLE default.{project.topic}_parquet")
 

@@ -68,7 +68,7 @@ def test_each_record_is_in_one_place_whatever_fails_on_the_way(garbage: Garbage,
     monkeypatch.undo()
     through(garbage.project).recover("orders", is_never_alive)
 
-    done = through(garbage.project).state.view("orders").require(1)
+    done = through(garbage.project).state_table.view("orders").require(1)
     assert (done.state, done.attempt) == (State.COMMITTED, 2)
     assert done.bad == {"records": 700, "undecoded": {garbage.topic: 6}, "rejected": 1}
     assert descriptions.describe_bad_records(done) == f"7 of 700 records (6 of '{garbage.topic}', 1 by the transform)"

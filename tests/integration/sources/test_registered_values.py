@@ -146,7 +146,7 @@ class Shop:
 
     @property
     def checkpoint(self) -> Any:
-        return self.through.state.view("orders").require(1)
+        return self.through.state_table.view("orders").require(1)
 
     def dies(self) -> None:
         """An attempt that ends after its schemas were pinned."""

@@ -96,7 +96,7 @@ def test_topics_and_partitions_that_appear_lose_no_record(shop: Shop) -> None:
     assert f"matches 2 topics: {eu}, {us}" in notes
     shop.run(1)
     assert shop.rows() == [("eu", 0, 1), ("eu", 0, 2), ("us", 0, 3)]
-    assert list(shop.through.state.view("orders").require(1).schemas) == [shop.pipeline.source.input_name]  # type: ignore[union-attr]
+    assert list(shop.through.state_table.view("orders").require(1).schemas) == [shop.pipeline.source.input_name]  # type: ignore[union-attr]
     shop.produce(shop.topic("cn"), 4)
     admin = AdminClient({"bootstrap.servers": shop.broker})
     admin.create_partitions([NewPartitions(us, 2)])[us].result(PATIENCE)

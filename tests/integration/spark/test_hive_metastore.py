@@ -81,7 +81,7 @@ def test_a_run_in_airflow_into_a_table_of_the_metastore(tmp_path: Path, broker: 
         os.environ["AIRFLOW_CONN_SPARK"] = spark
         ran = Airflow(tmp_path / "airflow", "").run(project, "chained")
     assert (ran["run"], ran["tasks"]["stage"], ran["tasks"]["commit"]) == ("success", "success", "success"), ran["log"]
-    done = live_services.open_coordinator(project.parts).state.view("numbers_chained").checkpoint(1)
+    done = live_services.open_coordinator(project.parts).state_table.view("numbers_chained").checkpoint(1)
     assert done is not None and done.state is State.COMMITTED
     [sink] = done.definition.json["sinks"]
     assert (sink["table"], sink["path"]) == (NAME, str(tmp_path / "warehouse" / "lake.db" / "numbers"))

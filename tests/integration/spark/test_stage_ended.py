@@ -79,7 +79,7 @@ def test_a_stage_on_spark_connect_is_interrupted(
     with pytest.raises(NotCommitted, match="could not be staged"):
         job.run("numbers_chained", planned.epoch, "run-1")
     ended.join()
-    now = through.state.view("numbers_chained").checkpoint(planned.epoch)
+    now = through.state_table.view("numbers_chained").checkpoint(planned.epoch)
     assert now is not None and now.state is State.PLANNED
     assert project.staged_folders() == []
     assert any(map(tells, told)), told

@@ -61,7 +61,7 @@ def say(lake: Lake, words: list[str]) -> None:
     """As a person does who has just looked."""
     environment.open_coordinator = lambda settings: lake.coordinator
     epoch = int(words[2]) if words[2:] and words[2].isdigit() else None
-    seen = () if words[0] == "recover" else person.seen(lake.coordinator.state, NAME, epoch)
+    seen = () if words[0] == "recover" else person.seen(lake.coordinator.state_table, NAME, epoch)
     with redirect_stdout(io.StringIO()) as printed:
         try:
             main([*words, *seen, "--json"])

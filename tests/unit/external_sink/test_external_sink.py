@@ -187,7 +187,7 @@ def test_an_aborted_attempt_leaves_nothing_and_is_staged_again(world: World) -> 
     through.stage("flights", 1, FakeParts(world.parts.settings.home).produce)
     through.abort("flights", 1, "told to")
     live = world.parts.sink(world.pipeline, "out")
-    assert live.leftovers(f"{through.state.id}-flights") == []
+    assert live.leftovers(f"{through.state_table.id}-flights") == []
     assert world.run("run-2").state is State.COMMITTED
     assert world.rows() == ["a", "b"]
 
@@ -206,7 +206,7 @@ def test_what_it_could_not_read_back_is_not_recorded(
     monkeypatch.setattr(sqlite.SqliteWriter, "stage", lambda sink, txn, rows: {"txn": txn.name})
     with raises(InvalidPipeline, "handle-unsuitable"):
         world.run()
-    assert world.coordinator.state.view("flights").checkpoint(1).state is State.PLANNED  # type: ignore[union-attr]
+    assert world.coordinator.state_table.view("flights").checkpoint(1).state is State.PLANNED  # type: ignore[union-attr]
 
 
 # ---- shown
@@ -218,7 +218,7 @@ def test_status_and_describe_show_it(world: World) -> None:
     assert status.exit_code == 0, status.output
     described = CliRunner().invoke(main, ["describe", "flights", "1"], env=world.env)
     assert (described.exit_code, "out" in described.output) == (0, True), described.output
-    handle = world.coordinator.state.view("flights").checkpoint(1).handles["out"]  # type: ignore[union-attr]
+    handle = world.coordinator.state_table.view("flights").checkpoint(1).handles["out"]  # type: ignore[union-attr]
     assert descriptions.describe_target(handle).endswith("out.db")
 
 
@@ -235,7 +235,7 @@ def test_status_shows_it_where_it_is_not_installed(world: World, site: Path) -> 
 
 def test_what_programs_read_has_it(world: World) -> None:
     done = world.run()
-    shown = queries.full_json(done, queries.timeline(world.coordinator.state, done))
+    shown = queries.full_json(done, queries.timeline(world.coordinator.state_table, done))
     assert shown["definition"]["sinks"][0]["kind"] == "sqlite"
     assert (shown["handles"]["out"]["rows"], shown["published"]["out"]["rows"], shown["rows"]) == (2, 2, 2)
 
@@ -245,7 +245,7 @@ def test_the_pages_show_it(world: World, airflow_home: None) -> None:
     app = pytest.importorskip("onceonly.airflow.ui.app")
     from starlette.requests import Request
 
-    done, state = world.run(), world.coordinator.state
+    done, state = world.run(), world.coordinator.state_table
     viewer = SimpleNamespace(state=state, may=lambda *_: True, version=lambda name: state.view(name).head.seq)
     request = Request({"type": "http", "root_path": "/onceonly", "headers": []})
     page = app.one_checkpoint(request, done.pipeline, done.epoch, viewer).body.decode()

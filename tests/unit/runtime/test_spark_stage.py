@@ -60,7 +60,7 @@ def test_what_was_planned_again_with_another_definition_is_not_made_by_the_old_o
     with raises(NotCommitted, "definition-changed") as refused:
         spark_stage.stage(parts, through, "flights", 1, "run-1")
     assert "planned again meanwhile" in refused.value.why
-    assert through.state.view("flights").checkpoint(1).state is State.PLANNED
+    assert through.state_table.view("flights").checkpoint(1).state is State.PLANNED
 
 
 def test_a_spark_that_does_not_start_has_surely_published_nothing(tmp_path, monkeypatch):
@@ -73,7 +73,7 @@ def test_a_spark_that_does_not_start_has_surely_published_nothing(tmp_path, monk
         spark_stage.stage(parts, through, "flights", 1, "run-1")
     assert "JAVA_GATEWAY_EXITED" in failed.value.why
     assert (exit_code(failed.value), parts.asked) == (1, 1)
-    assert through.state.view("flights").checkpoint(1).state is State.PLANNED
+    assert through.state_table.view("flights").checkpoint(1).state is State.PLANNED
 
 
 def test_only_the_first_attempt_takes_few_records_into_its_own_memory(tmp_path, monkeypatch):

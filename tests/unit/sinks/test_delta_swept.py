@@ -107,7 +107,7 @@ def test_the_folders_of_the_last_one_and_of_earlier_attempts_are_looked_at_each_
     again = world.stage(3)
     world.writes_late(staged.transaction("lake"))
     world.recover()
-    assert world.coordinator.state.view("p").require(again.epoch).state is State.COMMITTED
+    assert world.coordinator.state_table.view("p").require(again.epoch).state is State.COMMITTED
     assert not world.folder(staged.transaction("lake")).exists()
     assert world.listed == 1
 
@@ -117,11 +117,13 @@ def test_those_that_were_open_when_the_recovery_began_count_as_well(world: World
     world.run(1)
     world.recover()
     staged = world.stage(2)
-    before = world.coordinator.state.view("p")
+    before = world.coordinator.state_table.view("p")
     world.coordinator.commit("p", staged.epoch)
     (world.folder(staged.transaction("lake")) / staged_folders.MARK).unlink()  # as if it had died before its release
     world.run(3)
-    assert sweep.sweep(world.coordinator.state, world.coordinator.parts, "p", before) == [staged.transaction("lake")]
+    assert sweep.sweep(world.coordinator.state_table, world.coordinator.parts, "p", before) == [
+        staged.transaction("lake")
+    ]
     assert world.listed == 1
 
 

@@ -34,20 +34,20 @@ class Owners:
         # by state table and pipeline: its last row that was read, and the DAGs up to there
         self._cache: dict[tuple[str, str], tuple[int, frozenset[str]]] = {}
 
-    def dags(self, state: StateTable, versions: Mapping[str, int]) -> dict[str, frozenset[str]]:
+    def dags(self, state_table: StateTable, versions: Mapping[str, int]) -> dict[str, frozenset[str]]:
         """Return by pipeline the ids of its DAGs, at least one.
 
         Args:
             versions: by pipeline, the sequence number of its last row.
         """
-        cached = {name: self._cache.get((state.id, name), (0, frozenset[str]())) for name in versions}
+        cached = {name: self._cache.get((state_table.id, name), (0, frozenset[str]())) for name in versions}
         rows_read = {}
         for name, (last_row, _) in cached.items():
             if last_row != versions[name]:
                 rows_read[name] = last_row
-        for name, owners in state.owners(rows_read).items():
+        for name, owners in state_table.owners(rows_read).items():
             cached[name] = versions[name], cached[name][1] | _dag_ids(owners)
-            self._cache[state.id, name] = cached[name]
+            self._cache[state_table.id, name] = cached[name]
         return {name: dag_ids or frozenset({name}) for name, (_, dag_ids) in cached.items()}
 
 

@@ -120,9 +120,9 @@ def evidence(pipeline: str, epoch: int, sink: str) -> list[str] | None:
     return _evidence_lines.ask(questions, 2 * ANSWER_TIMEOUT_SECONDS)[key]
 
 
-def targets(state: StateTable, pipeline: str) -> list[str] | None:
+def targets(state_table: StateTable, pipeline: str) -> list[str] | None:
     """Return what there is to say of a pipeline's targets, line by line; None: no answer yet, ask again."""
-    latest = state.view(pipeline).latest
+    latest = state_table.view(pipeline).latest
     if latest is None:
         return []
     question = partial(_compare_targets, latest.definition.pipeline)

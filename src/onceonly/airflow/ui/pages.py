@@ -87,7 +87,7 @@ class Summaries:
         # by state table and pipeline: the last row of it that was read, and the summary up to there
         self._cache: dict[tuple[str, str], tuple[int, Summary]] = {}
 
-    def get(self, state: StateTable, versions: Mapping[str, int]) -> tuple[list[Summary], list[OutcomeUnknown]]:
+    def get(self, state_table: StateTable, versions: Mapping[str, int]) -> tuple[list[Summary], list[OutcomeUnknown]]:
         """Return the summaries in the order of `versions`, and the errors of pipelines that cannot be read.
 
         Args:
@@ -95,13 +95,13 @@ class Summaries:
         """
         outdated = []
         for name, last_row in versions.items():
-            cached_row = self._cache.get((state.id, name), (0,))[0]
+            cached_row = self._cache.get((state_table.id, name), (0,))[0]
             if cached_row != last_row or not last_row:
                 outdated.append(name)
-        by_name, damaged = summary.read_summaries(state, outdated)
+        by_name, damaged = summary.read_summaries(state_table, outdated)
         for name, fresh in by_name.items():
-            self._cache[state.id, name] = versions[name], fresh
-        summaries = [self._cache[state.id, name][1] for name in versions if name not in damaged]
+            self._cache[state_table.id, name] = versions[name], fresh
+        summaries = [self._cache[state_table.id, name][1] for name in versions if name not in damaged]
         return summaries, list(damaged.values())
 
 
@@ -114,7 +114,7 @@ class Page:
     checkpoints: list[Checkpoint]
 
 
-def read_page(state: StateTable, pipeline: str, epochs: int, number: int) -> Page:
+def read_page(state_table: StateTable, pipeline: str, epochs: int, number: int) -> Page:
     """Return a page of a pipeline with that many epochs.
 
     Page 1 holds the last epochs; a number too high is the last page.
@@ -123,12 +123,12 @@ def read_page(state: StateTable, pipeline: str, epochs: int, number: int) -> Pag
     number = min(max(1, number), pages)
     last = epochs - (number - 1) * CHECKPOINTS_PER_PAGE
     first = last - CHECKPOINTS_PER_PAGE + 1
-    return Page(number, pages, queries.list_checkpoints(state, pipeline, first, last))
+    return Page(number, pages, queries.list_checkpoints(state_table, pipeline, first, last))
 
 
-def list_planned_by(state: StateTable, pipeline: str, dag_id: str, run_id: str) -> list[Checkpoint]:
+def list_planned_by(state_table: StateTable, pipeline: str, dag_id: str, run_id: str) -> list[Checkpoint]:
     """Return the checkpoints that a DAG run of this Airflow has planned."""
-    return state.view(pipeline).planned_by(airflow_owner(dag_id, run_id, runs.read_installation_on_server()))
+    return state_table.view(pipeline).planned_by(airflow_owner(dag_id, run_id, runs.read_installation_on_server()))
 
 
 def compute_duration(checkpoint: Checkpoint) -> timedelta | None:
@@ -138,14 +138,14 @@ def compute_duration(checkpoint: Checkpoint) -> timedelta | None:
     return checkpoint.updated_at - checkpoint.planned_at
 
 
-def read_timeline(state: StateTable, checkpoint: Checkpoint) -> list[dict[str, Any]]:
+def read_timeline(state_table: StateTable, checkpoint: Checkpoint) -> list[dict[str, Any]]:
     """Return the events of `queries.timeline` with their time, distance and style.
 
     That is "time", "after": the time since the event before, None of the first one, and "kind": how it looks.
     """
     events = []
     previous: datetime | None = None
-    for event in queries.timeline(state, checkpoint):
+    for event in queries.timeline(state_table, checkpoint):
         time = datetime.fromisoformat(event["at"])
         after = time - previous if previous else None
         events.append({**event, "time": time, "after": after, "kind": _kind(event)})
