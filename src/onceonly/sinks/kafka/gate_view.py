@@ -117,7 +117,7 @@ def frame(spooled: SpooledRows, format: str, schema: Schema, spark: Any, head: i
     if schema:
         return _flatten(rows.withColumn(VALUE, from_avro(F.expr(f"substring({VALUE}, {head + 1})"), schema)))
     if format == "json":
-        return _flatten(rows.withColumn(VALUE, _from_json(rows, kind, head)))
+        return _flatten(rows.withColumn(VALUE, _from_json(kind, head)))
     return rows.withColumn(VALUE, F.make_valid_utf8(F.col(VALUE).cast("string")))
 
 
@@ -135,7 +135,7 @@ def _spool_frame(spooled: SpooledRows, spark: Any) -> Any:
     )  # fmt: skip
 
 
-def _from_json(rows: Any, kind: Any, head: int) -> Any:
+def _from_json(kind: Any, head: int) -> Any:
     """Return the column with the values of this type, Spark's as JSON."""
     from pyspark.sql import functions as F
 

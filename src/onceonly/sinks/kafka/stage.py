@@ -85,7 +85,7 @@ def records(
         "topic": F.col("topic"),
         "partition": F.col("partition").cast("int"),
         "key": F.col("key").cast("binary"),
-        "value": F.lit(None) if has_registered_values else _value(config, rows, schema),
+        "value": F.lit(None) if has_registered_values else _value(config, schema),
         "timestamp": F.unix_millis(F.col("timestamp")),
         "headers": F.coalesce(F.col("headers"), F.array().cast(HEADERS)),  # a null list takes Spark 4 µs per row
     }
@@ -266,7 +266,7 @@ def _problems_of_types(config: KafkaSink, types: Mapping[str, str]) -> list[str]
     return problems
 
 
-def _value(config: KafkaSink, rows: Any, schema: str | None) -> Any:
+def _value(config: KafkaSink, schema: str | None) -> Any:
     """Return the column with the values as bytes, for a sink without a registry."""
     from pyspark.sql import functions as F
 
