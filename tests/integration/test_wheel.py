@@ -136,7 +136,7 @@ def test_the_extras_are_what_is_locked(python: Path) -> None:
 
 
 def test_the_package_comes_from_the_wheel(python: Path, tmp_path: Path) -> None:
-    code = "import onceonly, onceonly.runtime.jobs as j; print(onceonly.__file__); print(j.program('stage'))"
+    code = "import onceonly, onceonly.runtime.spark_submit as s; print(onceonly.__file__); print(s.program('stage'))"
     said = subprocess.run(
         [str(python), "-I", "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE
     )

@@ -311,11 +311,13 @@ class RecoverOperator(OnceonlyOperator):
 
         Returns by pipeline the states of the epochs that it has settled.
         """
+        from onceonly.runtime import job_report
+
         self._errors = []
         coordinator = self.coordinator()
         settled = self._settle_pipelines(context, coordinator)
         self._stop_orphaned_drivers(context, coordinator)
-        self._sweep_reports(coordinator)
+        job_report.sweep_reports(coordinator.state_table)
         self._measure_pipelines(coordinator)
         if self._errors:
             raise self._errors[0]
@@ -372,12 +374,6 @@ class RecoverOperator(OnceonlyOperator):
                 self.log.warning("%s", line)
         except Exception as error:
             self._keep_error(error)
-
-    def _sweep_reports(self, coordinator: Coordinator) -> None:
-        """Delete the reports of Spark jobs that have long ended."""
-        from onceonly.runtime import job_report
-
-        job_report.sweep_reports(coordinator.state_table)
 
     def _measure_pipelines(self, coordinator: Coordinator) -> None:
         """Set Airflow's gauges of all pipelines, on which nothing depends."""

@@ -35,8 +35,7 @@ from onceonly.runtime.cluster import (
     require_submitted,
     send_request,
 )
-from onceonly.runtime.jobs import program
-from onceonly.runtime.spark_submit import DriverJob, SparkSubmit
+from onceonly.runtime.spark_submit import DriverJob, SparkSubmit, program
 from onceonly.spark.conf import conf as session_conf
 
 ENDED_PHASES = ("Succeeded", "Failed")

@@ -9,11 +9,11 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from onceonly import redaction
 from onceonly.runtime import child_process
 from onceonly.runtime.child_process import hidden_properties
-from onceonly.runtime.jobs import program
 from onceonly.runtime.spark_connection import SparkConnection
 from onceonly.settings import Settings
 from onceonly.spark import jvm
@@ -23,6 +23,11 @@ from onceonly.spark.jvm import spark_home
 
 def find_spark_submit() -> str:
     return str(spark_home() / "bin" / "spark-submit")
+
+
+def program(step: str) -> Path:
+    """Return the program of a step, a file of its own. On a cluster, the driver's machine has it at the same path."""
+    return Path(__file__).with_name("jobs") / f"{step}.py"
 
 
 def build_client_arguments(

@@ -27,8 +27,7 @@ from onceonly.runtime.cluster import (
     require_submitted,
     send_request,
 )
-from onceonly.runtime.jobs import program
-from onceonly.runtime.spark_submit import DriverJob, SparkSubmit
+from onceonly.runtime.spark_submit import DriverJob, SparkSubmit, program
 from onceonly.spark import stores
 
 RUNNING_STATES = ("ACCEPTED", "NEW", "NEW_SAVING", "RUNNING", "SUBMITTED")

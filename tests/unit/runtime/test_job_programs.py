@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from onceonly.runtime import spark_job
-from onceonly.runtime.jobs import program
+from onceonly.runtime.spark_submit import program
 
 
 @pytest.mark.parametrize("step", ["stage", "gate"])

@@ -67,11 +67,11 @@ def read_schema(project: Path) -> dict[str, Any]:
     return schema
 
 
-def table(schema: Mapping[str, Any], period: Interval = YEAR, source: Path | None = None) -> pa.Table:
+def table(schema: Mapping[str, Any], period: Interval = YEAR) -> pa.Table:
     """Read the period's flights in order of time. Flights of the same hour stay in the order of the file."""
     types = {field["name"]: _to_arrow_type(field["type"]) for field in schema["fields"]}
     options = pa.csv.ConvertOptions(column_types=types, null_values=["", "NA"], strings_can_be_null=True)
-    with zipfile.ZipFile(source or _package_file()) as archive, archive.open("flights.csv") as text:
+    with zipfile.ZipFile(_package_file()) as archive, archive.open("flights.csv") as text:
         year = pa.csv.read_csv(text, convert_options=options).select(list(types))
     time = year["time_hour"]
     is_in_period = pa.compute.and_(pa.compute.greater_equal(time, period.start), pa.compute.less(time, period.end))
