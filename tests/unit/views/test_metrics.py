@@ -20,7 +20,7 @@ from onceonly.errors import InDoubt
 from onceonly.pipeline.gate import Gate
 from onceonly.views import metrics
 from onceonly.views.metrics import Kind, Metric, Sample
-from onceonly.views.summary import Lag, Summary, read_summaries
+from onceonly.views.summary import MAX_RECENT, Lag, Summary, read_summaries
 
 NOW = datetime(2024, 1, 1, 12, tzinfo=UTC)
 
@@ -81,6 +81,28 @@ def test_the_last_commit_is_told_by_sink(tmp_path: Path) -> None:
     assert reached == pytest.approx(committed.planned_at.timestamp(), abs=0.001)
     assert 'onceonly_last_commit_bad_records{pipeline="flights"}' not in found  # it has no such thing
     assert 'onceonly_lag_records{pipeline="flights"}' not in found  # nobody has asked
+
+
+def test_the_last_commit_may_reach_less_far_than_another(tmp_path: Path) -> None:
+    world = World(tmp_path, mode="interval")
+    world.put(*range(5, 60))
+    world.run("run-1", minutes(30, 40))
+    world.run("run-2", minutes(0, 10))
+    world.plan("run-3", minutes(10, 20))  # open: then more than the last checkpoint is read
+    told = summary(world)
+    assert told.last_commit is not None and told.committed is not None
+    assert (told.last_commit.epoch, told.committed.epoch) == (2, 1)
+    assert [checkpoint.epoch for checkpoint in told.waiting] == [3]
+
+
+def test_the_last_commit_is_found_behind_many_open_checkpoints(tmp_path: Path) -> None:
+    world = World(tmp_path, mode="interval")
+    world.put(*range(5, 300))
+    world.run("run-1", minutes(0, 10))
+    for number in range(2, MAX_RECENT + 3):
+        world.plan(f"run-{number}", minutes(10 * number - 10, 10 * number))
+    last_commit = summary(world).last_commit
+    assert last_commit is not None and last_commit.epoch == 1
 
 
 def test_a_run_that_aborts_again_and_again_is_seen(tmp_path: Path) -> None:
