@@ -14,6 +14,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from integration.readers.kafka_reader import new_topic
 from pyspark.errors import PySparkException
+from unit.file_handles import make_handle
 
 from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.checkpoint.sink import Sink
@@ -309,9 +310,8 @@ OF_NUMBERS = {
 @pytest.mark.parametrize("format", DAMAGED)
 def test_what_spark_cannot_read_of_files_is_an_error_and_no_null(spark: Any, tmp_path: Path, format: str) -> None:
     (tmp_path / f"a.{format}").write_text(DAMAGED[format])
-    handle = {"folder": str(tmp_path), "format": format, "partition_by": [], "schema": OF_NUMBERS}
     with pytest.raises(PySparkException, match=r"MALFORMED|FAILFAST"):
-        filelook.frame(handle, spark).toArrow()
+        filelook.frame(make_handle(format, OF_NUMBERS), str(tmp_path), spark).toArrow()
 
 
 def test_so_it_is_of_json_for_kafka(spark: Any, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from onceonly.checkpoint.sink import Publication
 from onceonly.delta import commits, log_files, log_summary, table_features, table_snapshot, txn_identifiers
 from onceonly.errors import Fenced, OutcomeUnknown, StateBehind, TargetWentBack
 from onceonly.sinks.delta import append
+from onceonly.sinks.delta.handle import DeltaHandle
 from onceonly.storage.objects import Objects
 
 NEVER: Any = None  # the handles of this sink are never replaced
@@ -32,7 +33,7 @@ def lake(tmp_path: Path) -> LightDelta:
 
 def publish(lake: LightDelta, handle: Handle, decision: int = 1) -> bool | None:
     """Whether it had been published already; None: it is not for this way."""
-    outcome = append.publish(lake.name, lake.uri, handle, decision)
+    outcome = append.publish(lake.name, lake.uri, DeltaHandle.parse(lake.name, handle), decision)
     return outcome.already if outcome else None
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from codes import raises
 
@@ -11,14 +9,17 @@ from onceonly.checkpoint.model import Transaction
 from onceonly.delta import txn_identifiers
 from onceonly.errors import CannotPublish, Fenced, StateBehind
 from onceonly.sinks.delta import evidence
+from onceonly.sinks.delta.handle import DeltaHandle
 
 
 def folder(nonce: str) -> str:
     return "staged-" + Transaction("5e1f" * 8, "flights", "lake", 7, 2, nonce).name
 
 
-def handle(nonce: str) -> dict[str, Any]:
-    return {"app_id": "onceonly/5e1f/flights/lake", "uri": "/lake", "folder": folder(nonce), "rows": 3}
+def handle(nonce: str) -> DeltaHandle:
+    table = {"uri": "/lake", "table_id": "1a", "fingerprint": "2b", "added": [], "publish": "delta-rs"}
+    txn = {"app_id": "onceonly/5e1f/flights/lake", "folder": folder(nonce), "files": 1, "rows": 3, "bytes": 100}
+    return DeltaHandle.parse("lake", {"kind": "delta", **table, **txn})
 
 
 OURS = txn_identifiers.txn_version(7, folder("a1b2c3d4e5f6"))

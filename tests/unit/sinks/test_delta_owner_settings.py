@@ -17,6 +17,7 @@ from onceonly.delta import log_files
 from onceonly.errors import CannotPublish, NotCommitted
 from onceonly.sinks.delta import append
 from onceonly.sinks.delta.errors import TRANSACTION_RETENTION
+from onceonly.sinks.delta.handle import DeltaHandle
 
 DAYS = 24 * 3600
 EVERY, KEPT, CLEANUP = "delta.checkpointInterval", "delta.logRetentionDuration", "delta.enableExpiredLogCleanup"
@@ -29,7 +30,7 @@ def commit(lake: LightDelta, handle: Any, decision: int) -> Any:
 
 def put(lake: LightDelta, handle: Any, decision: int) -> Any:
     """As to an object store."""
-    assert append.publish(lake.name, lake.uri, handle, decision)
+    assert append.publish(lake.name, lake.uri, DeltaHandle.parse(lake.name, handle), decision)
 
 
 def close(lake: LightDelta, handle: Any, decision: int) -> Any:
@@ -125,12 +126,12 @@ def test_evidence_that_would_expire_is_refused(tmp_path: Path, monkeypatch: pyte
     version = DeltaTable(lake.uri).version()
     with pytest.raises(CannotPublish) as refused:
         if publish is put:
-            append.rehearse(lake.name, lake.uri, handle, 1, None)
+            append.rehearse(lake.name, lake.uri, DeltaHandle.parse(lake.name, handle), 1, None)
         else:
             lake.rehearse(handle, 1)
     assert refused.value.code == "transaction-retention"
     with pytest.raises(CannotPublish):
-        append.publish(lake.name, lake.uri, handle, 1) if publish is put else lake.commit(handle, 1, None)  # type: ignore[arg-type]
+        put(lake, handle, 1) if publish is put else lake.commit(handle, 1, None)  # type: ignore[arg-type]
     assert DeltaTable(lake.uri).version() == version
 
 

@@ -17,6 +17,7 @@ from onceonly.delta import commits, table_features, table_files
 from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.delta import append, schema, spark_append, staged_table, target_table
+from onceonly.sinks.delta.handle import DeltaHandle
 from onceonly.sinks.delta.schema import Change
 from onceonly.sinks.delta.sink import DeltaWriter
 
@@ -199,7 +200,7 @@ class FullDisk(Session):
 
 
 def publish(lake: LightDelta, handle: Any, spark: Any) -> None:
-    spark_append.publish(spark, "lake", lake.uri, handle, 2, lambda: None)
+    spark_append.publish(spark, "lake", lake.uri, DeltaHandle.parse("lake", handle), 2, lambda: None)
 
 
 def close(lake: LightDelta, handle: Any, spark: Any) -> None:
@@ -217,9 +218,11 @@ def test_failure_of_spark_is_told_by_its_cause(lake: LightDelta, step: Any) -> N
     assert "No space left on device" in unknown.value.why
 
 
-def test_refusal_of_spark_is_told_by_its_cause() -> None:
+def test_refusal_of_spark_is_told_by_its_cause(lake: LightDelta) -> None:
     text = "An error occurred while calling o72.save.\n: DeltaException: [DELTA_NOT_NULL_CONSTRAINT_VIOLATED] of n\n"
-    told = spark_append._explain(Exception(text), "lake", "/lake", {"folder": "staged-1"})
+    told = spark_append._explain(
+        Exception(text), "lake", "/lake", DeltaHandle.parse("lake", lake.stage(transaction(), [1]))
+    )
     assert isinstance(told, CannotPublish)
     assert "An error occurred while calling" not in str(told)
     assert "DELTA_NOT_NULL_CONSTRAINT_VIOLATED" in told.why

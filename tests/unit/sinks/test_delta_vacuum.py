@@ -16,7 +16,8 @@ from unit.world import World
 from onceonly.checkpoint.model import State
 from onceonly.errors import CannotPublish, OutcomeUnknown, StageAgain
 from onceonly.pipeline.sinks import DeltaSink
-from onceonly.sinks.delta import rehearsal, staged_table
+from onceonly.sinks.delta import rehearsal
+from onceonly.sinks.delta.handle import DeltaHandle
 
 DAYS, HOURS = 24 * 3600, 3600
 WAYS: dict[str, Any] = {
@@ -71,7 +72,7 @@ def delete(paths: list[Path]) -> None:
 
 
 def staged_files(lake: LightDelta, handle: Any) -> list[Path]:
-    return list(Path(lake.uri, staged_table.rows_folder(handle)).glob("**/*.parquet"))
+    return list(Path(lake.uri, DeltaHandle.parse(lake.name, handle).rows_folder).glob("**/*.parquet"))
 
 
 # ---- its list was made before the decision

@@ -5,6 +5,7 @@ import os
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,12 +15,13 @@ from deltalake import DeltaTable, Schema, convert_to_deltalake
 from deltalake.transaction import AddAction
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from unit.file_handles import make_handle
 
 from onceonly.delta import table_files
 from onceonly.errors import InvalidPipeline
 from onceonly.gate import bounds
 from onceonly.sinks.delta import staged_table
-from onceonly.sinks.files import gate_view as filelook
+from onceonly.sinks.files import gate_view
 from onceonly.spark import row_files
 from onceonly.storage.local import LocalFiles
 
@@ -31,13 +33,17 @@ def struct(**kinds) -> dict:
     return {"type": "struct", "fields": fields}
 
 
+def read_batches(folder: Path, *parts: Any, **more: Any) -> pa.RecordBatchReader | None:
+    return gate_view.batches(LocalFiles(), make_handle(*parts, **more), str(folder))
+
+
 def seen(folder: Path, format: str, files: dict[str, str], by=(), **kinds) -> list[dict]:
     """Of files with that text."""
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, newline="")
-    handle = {"folder": str(folder), "format": format, "partition_by": list(by), "schema": struct(**kinds)}
-    return sorted(filelook.batches(LocalFiles(), handle).read_all().to_pylist(), key=lambda row: str(row))
+    rows = read_batches(folder, format, struct(**kinds), tuple(by))
+    return sorted(rows.read_all().to_pylist(), key=lambda row: str(row))
 
 
 def test_csv_has_nulls_that_are_no_empty_text(tmp_path):
@@ -119,33 +125,20 @@ def test_times_after_2262_are_what_they_are(tmp_path):
 def test_a_column_to_partition_by_can_be_fresh(tmp_path):
     os.makedirs(tmp_path / "day=2013-01-01")
     pq.write_table(pa.table({"n": [1]}), tmp_path / "day=2013-01-01" / "a.parquet")
-    handle = {
-        "folder": str(tmp_path),
-        "format": "parquet",
-        "partition_by": ["day"],
-        "schema": struct(n="long", day="date"),
-    }
-    rows = filelook.batches(LocalFiles(), handle)
+    rows = read_batches(tmp_path, "parquet", struct(n="long", day="date"), ("day",))
     assert bounds.find_newest(rows, "files", "day") == datetime(2013, 1, 1, 23, 59, 59, 999999, UTC)
 
 
 def test_what_only_spark_can_read_is_not_read_here(tmp_path):
-    handle = {
-        "folder": str(tmp_path),
-        "format": "csv",
-        "partition_by": [],
-        "schema": struct(a="interval day to second"),
-    }
-    assert filelook.batches(LocalFiles(), handle) is None
-    assert filelook.batches(LocalFiles(), handle | {"format": "avro", "schema": struct(a="long")}) is None
+    assert read_batches(tmp_path, "csv", struct(a="interval day to second")) is None
+    assert read_batches(tmp_path, "avro", struct(a="long")) is None
     with raises(InvalidPipeline, "no-such-column"):
         bounds.find_newest(None, "files", "day")
 
 
 def test_a_handle_that_knows_no_types_is_read_as_before(tmp_path):
     (tmp_path / "a.csv").write_text("n\n7\n")
-    handle = {"folder": str(tmp_path), "format": "csv"}
-    assert filelook.batches(LocalFiles(), handle).read_all().to_pylist() == [{"n": 7}]
+    assert read_batches(tmp_path, "csv").read_all().to_pylist() == [{"n": 7}]
 
 
 def test_no_file_has_the_columns_all_the_same(tmp_path):
@@ -184,9 +177,8 @@ def test_a_row_may_be_as_large_as_its_file(tmp_path, format):
     rows = [{"a": "small", "b": 1}, {"a": large, "b": 2}]
     lines = ["a,b", *(f"{row['a']},{row['b']}" for row in rows)] if format == "csv" else map(json.dumps, rows)
     file.write_text("".join(f"{line}\n" for line in lines))
-    handle = {"folder": str(tmp_path), "format": format, "partition_by": [], "schema": struct(a="string", b="long")}
-    handle["files"] = [{"bytes": 1}, {"bytes": file.stat().st_size}]
-    assert filelook.batches(LocalFiles(), handle).read_all().to_pylist() == rows
+    found = read_batches(tmp_path, format, struct(a="string", b="long"), sizes=(1, file.stat().st_size))
+    assert found.read_all().to_pylist() == rows
 
 
 LATIN = "caf\xe9".encode("latin-1")
@@ -229,8 +221,7 @@ NO_NESTED = dict.fromkeys(SHOWN)
 def test_text_that_is_none_is_shown(tmp_path):
     pq.write_table(latin(), tmp_path / "a.parquet", store_schema=False)
     schema = struct(n="long", text="string", **NESTED_TEXT)
-    handle = {"folder": str(tmp_path), "format": "parquet", "partition_by": [], "schema": schema}
-    rows = filelook.batches(LocalFiles(), handle).read_all()
+    rows = read_batches(tmp_path, "parquet", schema).read_all()
     assert rows.to_pylist() == [
         {"n": 1, "text": "caf\ufffd", **SHOWN},
         {"n": 2, "text": None, **NO_NESTED},

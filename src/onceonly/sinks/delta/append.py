@@ -16,8 +16,8 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from onceonly.checkpoint.model import Handle, Outcome
-from onceonly.checkpoint.sink import Publication, replaced_handles
+from onceonly.checkpoint.model import Outcome
+from onceonly.checkpoint.sink import Publication
 from onceonly.delta import (
     log_files,
     log_summary,
@@ -25,10 +25,10 @@ from onceonly.delta import (
     table_features,
     table_files,
     table_snapshot,
-    txn_identifiers,
 )
 from onceonly.errors import OutcomeUnknown
 from onceonly.sinks.delta import errors, evidence, rehearsal, schema, staged_table, target_table
+from onceonly.sinks.delta.handle import DeltaHandle
 from onceonly.storage.objects import ListedObject, Objects
 
 MAX_COMMIT_ATTEMPTS = 20  # conflicts with other writers, before an error is raised
@@ -56,17 +56,17 @@ class Prepared:
     staged: list[ListedObject]
     looked_at: float
 
-    def is_for(self, handle: Handle, decision: int, last: Publication | None) -> bool:
+    def is_for(self, handle: DeltaHandle, decision: int, last: Publication | None) -> bool:
         """Return whether a commit may begin with it: the rehearsal was for the same commit, and just now.
 
         A target that went back since is not what the put would follow on.
         """
-        if (self.folder, self.decision, self.last) != (handle["folder"], decision, last):
+        if (self.folder, self.decision, self.last) != (handle.folder, decision, last):
             return False
         return 0 <= time.time() - self.looked_at <= MAX_AGE_SECONDS
 
 
-def rehearse(sink: str, uri: str, handle: Handle, decision: int, last: Publication | None) -> Prepared | None:
+def rehearse(sink: str, uri: str, handle: DeltaHandle, decision: int, last: Publication | None) -> Prepared | None:
     """Do what `publish` does, up to its put. None: that is not for a plain append, or something is in its way.
 
     Raises:
@@ -75,27 +75,27 @@ def rehearse(sink: str, uri: str, handle: Handle, decision: int, last: Publicati
     if not target_table.has_conditional_puts():
         return None
     looked_at, target = time.time(), log_summary.read_snapshot(uri)
-    if target is None or target.metadata().id != handle["table_id"]:
+    if target is None or target.metadata().id != handle.table_id:
         return None
-    version = txn_identifiers.txn_version(decision, handle["folder"])
-    if evidence.find_outcome(sink, handle, target.transaction_version(handle["app_id"]), version):
+    version = handle.txn_version(decision)
+    if evidence.find_outcome(sink, handle, target.transaction_version(handle.app_id), version):
         return None
     errors.refuse_expiring_evidence(sink, uri, target.metadata().configuration)
-    evidence.require_last_publication(sink, uri, last, handle["table_id"], target.transaction_version)
+    evidence.require_last_publication(sink, uri, last, handle.table_id, target.transaction_version)
     if not _is_plain(target, handle):
         return None
     files = Objects(uri)
-    staged = files.list_objects(staged_table.rows_folder(handle))
+    staged = files.list_objects(handle.rows_folder)
     adds = _find_adds(files, handle, staged, target)
     if adds is None or _is_old(target, staged):
         return None
-    return Prepared(handle["folder"], decision, last, target, adds, staged, looked_at)
+    return Prepared(handle.folder, decision, last, target, adds, staged, looked_at)
 
 
 def publish(
     sink: str,
     uri: str,
-    handle: Handle,
+    handle: DeltaHandle,
     decision: int,
     last: Publication | None = None,
     prepared: Prepared | None = None,
@@ -113,65 +113,65 @@ def publish(
     if not target_table.has_conditional_puts():
         return None
     try:
-        return _publish(sink, uri, handle, txn_identifiers.txn_version(decision, handle["folder"]), last, prepared)
+        return _publish(sink, uri, handle, handle.txn_version(decision), last, prepared)
     except OSError as error:
         raise errors.outcome_unknown(handle, f"{type(error).__name__}: {error}") from error
 
 
 def _publish(
-    sink: str, uri: str, handle: Handle, version: int, last: Publication | None, prepared: Prepared | None
+    sink: str, uri: str, handle: DeltaHandle, version: int, last: Publication | None, prepared: Prepared | None
 ) -> Outcome | None:
     files = Objects(uri)
     for _ in range(MAX_COMMIT_ATTEMPTS):
         # What a rehearsal has prepared is good for one put. If that is refused, the target has to be read.
-        if prepared and prepared.staged == files.list_objects(staged_table.rows_folder(handle)):
+        if prepared and prepared.staged == files.list_objects(handle.rows_folder):
             target, adds, prepared = prepared.target, prepared.adds, None
         else:
             prepared = None
             newest = _look(uri, handle)
-            if newest is None or newest.metadata().id != handle["table_id"]:
+            if newest is None or newest.metadata().id != handle.table_id:
                 return None
             target = newest
-            outcome = evidence.find_outcome(sink, handle, target.transaction_version(handle["app_id"]), version)
+            outcome = evidence.find_outcome(sink, handle, target.transaction_version(handle.app_id), version)
             if outcome:
                 return outcome
             errors.refuse_expiring_evidence(sink, uri, target.metadata().configuration)
-            evidence.require_last_publication(sink, uri, last, handle["table_id"], target.transaction_version)
+            evidence.require_last_publication(sink, uri, last, handle.table_id, target.transaction_version)
             if not _is_plain(target, handle):
                 return None
-            staged = files.list_objects(staged_table.rows_folder(handle))
+            staged = files.list_objects(handle.rows_folder)
             staged_adds = _find_adds(files, handle, staged, target)
             if staged_adds is None or _is_old(target, staged):
                 return None
             adds = staged_adds
-        content = _entry(target, adds, handle["app_id"], version).encode()
+        content = _entry(target, adds, handle.app_id, version).encode()
         try:
             files.create(log_files.entry_path(target.version() + 1), content)
         except FileExistsError:
             continue  # another writer was first, or this one, and its answer was lost
         _make_checkpoint_if_due(target)
         digest = hashlib.sha256(content).hexdigest()
-        proof = evidence.make_proof(uri, handle["table_id"], target.version() + 1, digest, handle["app_id"], version)
-        return Outcome(detail={"rows": handle["rows"]}, proof=proof)
+        proof = evidence.make_proof(uri, handle.table_id, target.version() + 1, digest, handle.app_id, version)
+        return Outcome(detail={"rows": handle.rows}, proof=proof)
     raise errors.outcome_unknown(
         handle, f"{MAX_COMMIT_ATTEMPTS} commits in a row conflicted with other writers of the table."
     )
 
 
-def _look(uri: str, handle: Handle) -> table_snapshot.TableSnapshot | None:
+def _look(uri: str, handle: DeltaHandle) -> table_snapshot.TableSnapshot | None:
     try:
         return log_summary.read_snapshot(uri)
     except OutcomeUnknown as error:  # which says that nothing was written
         raise errors.outcome_unknown(handle, error.why) from error
 
 
-def _is_plain(target: table_snapshot.TableSnapshot, handle: Handle) -> bool:
+def _is_plain(target: table_snapshot.TableSnapshot, handle: DeltaHandle) -> bool:
     """Return whether files are added to a table as it was when they were staged, and nothing else is done."""
-    if "merge" in handle or "where" in handle or replaced_handles(handle):
+    if handle.merge or handle.where is not None or handle.replaced:
         return False
     return (
-        handle["publish"] == "delta-rs"
-        and set(schema.names(handle["added"])) <= set(table_snapshot.column_names(target))
+        handle.publish == "delta-rs"
+        and set(schema.names(handle.added)) <= set(table_snapshot.column_names(target))
         and table_features.find_unsupported(target) is None
         and not schema.is_altered(target, handle)
     )
@@ -183,14 +183,14 @@ def _is_old(target: table_snapshot.TableSnapshot, staged: list[ListedObject]) ->
 
 
 def _find_adds(
-    files: Objects, handle: Handle, staged: list[ListedObject], target: table_snapshot.TableSnapshot
+    files: Objects, handle: DeltaHandle, staged: list[ListedObject], target: table_snapshot.TableSnapshot
 ) -> list[dict[str, Any]] | None:
     """Find the actions that add the staged files to the target; None: some of them are no longer there.
 
     Args:
         staged: what is in the folder of the staged rows.
     """
-    folder = staged_table.rows_folder(handle)
+    folder = handle.rows_folder
     path = f"{folder}/{log_files.entry_path(1)}"
     adds: list[dict[str, Any]] = []
     sizes = {}
@@ -198,7 +198,7 @@ def _find_adds(
         sizes[file.path] = file.size
         if file.path == path:
             adds = staged_table.parse_adds(files.read(path, file.tag).splitlines(), folder)
-    if len(adds) != handle["files"] or table_files.find_missing(adds, folder, sizes):
+    if len(adds) != handle.files or table_files.find_missing(adds, folder, sizes):
         return None
     target_adds = []
     for add in statistics.with_settled_statistics(adds, target):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from onceonly.checkpoint.model import Handle
 from onceonly.delta import table_snapshot
 from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.pipeline.sinks import REFUSED_RECORD, DeltaSink, Merge
 from onceonly.sinks.delta import staged_table, target_table
+from onceonly.sinks.delta.handle import DeltaHandle
 
 ORDERED_TYPES = {"byte", "short", "integer", "long", "string", "date", "timestamp", "timestamp_ntz", "boolean"}
 BAD_CHANGE = "onceonly: this change is refused: "  # in the error of the Spark job
@@ -134,22 +134,22 @@ def _not_found_again(config: DeltaSink, why: str, name: str) -> InvalidPipeline:
     )
 
 
-def why_irreplaceable(config: DeltaSink, old: Handle) -> str | None:
+def why_irreplaceable(config: DeltaSink, old: DeltaHandle) -> str | None:
     """Say why rows that were published cannot be retracted, if merging is the reason."""
-    if "merge" not in old and config.merge is None:
+    if old.merge is None and config.merge is None:
         return None
     return "Changes are merged into the table: the rows that they replaced no longer exist."
 
 
-def refuse(sink: str, target: table_snapshot.Table, handle: Handle, altered: bool) -> None:
+def refuse(sink: str, target: table_snapshot.Table, handle: DeltaHandle, altered: bool) -> None:
     """Raise CannotPublish unless changes can still be merged into the table."""
     why = "The table was altered since then." if altered else why_not_mergeable(target)
     if why:
         raise CannotPublish(
-            f"sink '{sink}': the staged changes cannot be merged into {handle['uri']}.",
+            f"sink '{sink}': the staged changes cannot be merged into {handle.uri}.",
             why,
             f"Undo that and recover, or: onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …. "
-            f"The staged rows are kept in {handle['folder']}.",
+            f"The staged rows are kept in {handle.folder}.",
             code="staged-rows-refused",
         )
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from onceonly.checkpoint.model import Handle
 from onceonly.counts import count
 from onceonly.errors import CannotPublish, OutcomeUnknown
+from onceonly.sinks.delta.handle import DeltaHandle
 
 TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
 
 
-def refuse_other_table(sink: str, uri: str, handle: Handle, table_id: str | int | None) -> CannotPublish:
+def refuse_other_table(sink: str, uri: str, handle: DeltaHandle, table_id: str | int | None) -> CannotPublish:
     """Describe another table in place of the target.
 
     Args:
@@ -20,14 +20,14 @@ def refuse_other_table(sink: str, uri: str, handle: Handle, table_id: str | int 
     difference = "no longer exists" if table_id is None else f"is now another table (id {table_id})"
     return CannotPublish(
         f"sink '{sink}': {uri} is not the table for which the rows were staged.",
-        f"It {difference}; the rows were staged for id {handle['table_id']}.",
+        f"It {difference}; the rows were staged for id {handle.table_id}.",
         f"Restore the table and recover, or: onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …. "
-        f"The staged rows are kept in {handle['folder']}.",
+        f"The staged rows are kept in {handle.folder}.",
         code="target-recreated",
     )
 
 
-def refuse_missing_files(sink: str, uri: str, handle: Handle, missing: int, paths: Sequence[str]) -> CannotPublish:
+def refuse_missing_files(sink: str, uri: str, handle: DeltaHandle, missing: int, paths: Sequence[str]) -> CannotPublish:
     """Describe staged files that no longer exist.
 
     Args:
@@ -37,10 +37,10 @@ def refuse_missing_files(sink: str, uri: str, handle: Handle, missing: int, path
     example = f", such as {paths[0]}" if paths else ""
     return CannotPublish(
         f"sink '{sink}': staged files no longer exist in {uri}.",
-        f"Missing in {handle['folder']}: {missing:,} of {count(handle['files'], 'file')}{example}. "
+        f"Missing in {handle.folder}: {missing:,} of {count(handle.files, 'file')}{example}. "
         "A VACUUM deletes files that were not published within its retention.",
         f"Restore them and recover. If no copy exists: onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …. "
-        f"This target then lacks {count(handle['rows'], 'row')}; onceonly describe PIPELINE EPOCH shows the records "
+        f"This target then lacks {count(handle.rows, 'row')}; onceonly describe PIPELINE EPOCH shows the records "
         "that they come from.",
         code="staged-files-missing",
     )
@@ -58,18 +58,18 @@ def refuse_expiring_evidence(sink: str, uri: str, configuration: Mapping[str, st
         )
 
 
-def outcome_unknown(handle: Handle, why: str) -> OutcomeUnknown:
+def outcome_unknown(handle: DeltaHandle, why: str) -> OutcomeUnknown:
     return OutcomeUnknown(
-        f"it is not known whether the rows reached {handle['uri']}.",
+        f"it is not known whether the rows reached {handle.uri}.",
         why,
         "Nothing was deleted. Publishing again is safe: onceonly recover",
         code="commit-unconfirmed",
     )
 
 
-def refuse_unreadable_log(handle: Handle, error: Exception) -> OutcomeUnknown:
+def refuse_unreadable_log(handle: DeltaHandle, error: Exception) -> OutcomeUnknown:
     return OutcomeUnknown(
-        f"the table's log in {handle['uri']} cannot be read.",
+        f"the table's log in {handle.uri} cannot be read.",
         first_line(error),
         "Repair the log (restore its files from a copy), then: onceonly recover. Nothing was written.",
         code="table-unreadable",
@@ -81,10 +81,10 @@ def first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:500]
 
 
-def refuse_open_decision(handle: Handle, why: str) -> OutcomeUnknown:
+def refuse_open_decision(handle: DeltaHandle, why: str) -> OutcomeUnknown:
     """Describe a decision that could not be closed."""
     return OutcomeUnknown(
-        f"{handle['uri']} could not be closed to the rows, so a process may still publish them.",
+        f"{handle.uri} could not be closed to the rows, so a process may still publish them.",
         why,
         "Nothing was recorded and nothing deleted. Fix the storage, then publish (onceonly recover) or give up again.",
         code="decision-not-closed",

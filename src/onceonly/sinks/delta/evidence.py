@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from onceonly.checkpoint.model import Handle, Outcome
+from onceonly.checkpoint.model import Outcome
 from onceonly.checkpoint.sink import Answer, History, Publication
 from onceonly.delta import log_summary, txn_identifiers
 from onceonly.errors import Fenced, StateBehind, TargetWentBack
 from onceonly.sinks.delta import errors
+from onceonly.sinks.delta.handle import DeltaHandle
 from onceonly.sinks.staging import history as histories
 from onceonly.storage.paths import local_path, spark_uri
 
@@ -33,7 +34,7 @@ REMOVING_OPERATIONS = (
 )
 
 
-def find_outcome(sink: str, handle: Handle, version: int | None, wanted: int) -> Outcome | None:
+def find_outcome(sink: str, handle: DeltaHandle, version: int | None, wanted: int) -> Outcome | None:
     """Return the outcome of a transaction whose table has `version`; None if it may be published.
 
     Raises:
@@ -44,12 +45,12 @@ def find_outcome(sink: str, handle: Handle, version: int | None, wanted: int) ->
         case txn_identifiers.TxnMeaning.EARLIER:
             return None
         case txn_identifiers.TxnMeaning.OURS:
-            return Outcome(already=True, detail={"rows": handle["rows"]})
+            return Outcome(already=True, detail={"rows": handle.rows})
         case txn_identifiers.TxnMeaning.GIVEN_UP:
             raise Fenced(
                 f"sink '{sink}': decision {wanted >> txn_identifiers.NAME_BITS} was given up.",
-                f"{handle['uri']} is closed to it (transaction {handle['app_id']}).",
-                f"The staged rows are kept in {handle['folder']}.",
+                f"{handle.uri} is closed to it (transaction {handle.app_id}).",
+                f"The staged rows are kept in {handle.folder}.",
                 code="sink-given-up",
             )
         case evidence_of_newer_state:
@@ -57,11 +58,11 @@ def find_outcome(sink: str, handle: Handle, version: int | None, wanted: int) ->
 
 
 def _refuse_old_state(
-    sink: str, handle: Handle, what: txn_identifiers.TxnMeaning, version: int, wanted: int
+    sink: str, handle: DeltaHandle, what: txn_identifiers.TxnMeaning, version: int, wanted: int
 ) -> StateBehind:
-    pipeline, decision = handle["app_id"].split("/")[2], txn_identifiers.decision_of(wanted)
+    pipeline, decision = handle.app_id.split("/")[2], txn_identifiers.decision_of(wanted)
     return StateBehind(
-        f"sink '{sink}': the state table is behind {handle['uri']}.",
+        f"sink '{sink}': the state table is behind {handle.uri}.",
         f"The next decision is {decision} ({wanted:x}), and the table shows {what.value} ({version:x}). The "
         "state table was restored from an older copy, or two copies of it are in use.",
         f"Restore a newer copy, or continue after what is published: onceonly state forward {pipeline} … "
@@ -70,18 +71,18 @@ def _refuse_old_state(
     )
 
 
-def read_proof(uri: str, handle: Handle, decision: int) -> dict[str, Any]:
+def read_proof(uri: str, handle: DeltaHandle, decision: int) -> dict[str, Any]:
     """Return the proof of a publication that the table's log shows.
 
     Raises:
         OutcomeUnknown: the log cannot be read.
     """
-    number = txn_identifiers.txn_version(decision, handle["folder"])
-    version = find_published_version(uri, handle["app_id"], number)
+    number = handle.txn_version(decision)
+    version = find_published_version(uri, handle.app_id, number)
     digest = None
     if version is not None:
         digest = log_summary.read_digest(uri, version)
-    return make_proof(uri, handle["table_id"], version, digest, handle["app_id"], number)
+    return make_proof(uri, handle.table_id, version, digest, handle.app_id, number)
 
 
 def make_proof(

@@ -9,7 +9,7 @@ one batch of the table at a time.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -20,9 +20,10 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction
 
-from onceonly.checkpoint.model import Handle, Outcome
+from onceonly.checkpoint.model import Outcome
 from onceonly.delta import commits, file_statistics, table_files, table_snapshot
 from onceonly.sinks.delta import staged_table
+from onceonly.sinks.delta.handle import DeltaHandle, MergeColumns
 from onceonly.sinks.staging import row_text
 
 BATCH_ROWS = 1 << 17  # of the table in memory at a time
@@ -94,7 +95,7 @@ class _Matches:
 
 
 def publish(
-    target: DeltaTable, uri: str, handle: Handle, version: int, adds: list[dict[str, Any]], cache: MergeCache
+    target: DeltaTable, uri: str, handle: DeltaHandle, version: int, adds: list[dict[str, Any]], cache: MergeCache
 ) -> Outcome:
     """Merge the staged changes into that snapshot of the table, once.
 
@@ -109,11 +110,13 @@ def publish(
     """
     merged = compute(target, uri, handle, adds, cache)
     removes = table_files.to_removes(merged.removes)
-    commits.commit_entry(target, merged.adds, removes, handle["app_id"], version, exactly_next=True)
-    return Outcome(detail={"rows": handle["rows"], **merged.detail})
+    commits.commit_entry(target, merged.adds, removes, handle.app_id, version, exactly_next=True)
+    return Outcome(detail={"rows": handle.rows, **merged.detail})
 
 
-def compute(target: DeltaTable, uri: str, handle: Handle, adds: list[dict[str, Any]], cache: MergeCache) -> MergeResult:
+def compute(
+    target: DeltaTable, uri: str, handle: DeltaHandle, adds: list[dict[str, Any]], cache: MergeCache
+) -> MergeResult:
     """Write the copies that are needed, durably, and return what to commit. Nothing is visible before that.
 
     Args:
@@ -122,9 +125,10 @@ def compute(target: DeltaTable, uri: str, handle: Handle, adds: list[dict[str, A
     """
     if not adds:
         return MergeResult([], {}, {"inserted": 0, "updated": 0, "older": 0, "rewritten": 0})
-    table = _dataset(target)
-    staged = _staged_dataset(f"{uri.rstrip('/')}/{staged_table.rows_folder(handle)}", table, adds)
-    matches = _search(target, table, staged, handle, cache)
+    assert handle.merge is not None
+    columns, table = handle.merge, _dataset(target)
+    staged = _staged_dataset(f"{uri.rstrip('/')}/{handle.rows_folder}", table, adds)
+    matches = _search(target, table, staged, columns, cache)
     applied, rewritten = matches.applied, matches.files_to_rewrite()
     older = len(cache.changes) - len(applied)
     paths, numbers = [fragment.path for fragment in rewritten], _numbers(applied)
@@ -132,15 +136,15 @@ def compute(target: DeltaTable, uri: str, handle: Handle, adds: list[dict[str, A
     new_adds = cache.find_copies(paths, numbers)
     if new_adds is None:
         # Generators: a file is read while its copy is written, a batch at a time.
-        parts = [_rows_to_keep(table, fragment, applied, handle) for fragment in rewritten]
+        parts = [_rows_to_keep(table, fragment, applied, columns.keys) for fragment in rewritten]
         if older and len(applied):  # only some of the changes apply, so the staged files cannot be added as they are
-            parts += [_changes_to_apply(table, fragment, applied, handle) for fragment in staged.get_fragments()]
+            parts += [_changes_to_apply(table, fragment, applied, columns.keys) for fragment in staged.get_fragments()]
         new_adds = []
         if parts:
-            new_adds = _write(target, uri, handle["folder"], table.schema, parts)
+            new_adds = _write(target, uri, handle.folder, table.schema, parts)
         cache.copied = paths, numbers, new_adds
     if not older:
-        new_adds = [*new_adds, *staged_table.to_target_adds(adds, staged_table.rows_folder(handle), target)]
+        new_adds = [*new_adds, *staged_table.to_target_adds(adds, handle.rows_folder, target)]
     updated = matches.count_updates()
     detail = {"inserted": len(applied) - updated, "updated": updated, "older": older, "rewritten": len(rewritten)}
     return MergeResult(list(new_adds), _removes(target, rewritten), detail)
@@ -184,9 +188,11 @@ def _numbers(table: pa.Table) -> pa.Array:
 # ---- which changes apply, and to which files
 
 
-def _search(target: DeltaTable, table: ds.Dataset, staged: ds.Dataset, handle: Handle, cache: MergeCache) -> _Matches:
+def _search(
+    target: DeltaTable, table: ds.Dataset, staged: ds.Dataset, merged_by: MergeColumns, cache: MergeCache
+) -> _Matches:
     """Compare the changes with the rows of their keys in that snapshot. Files that the cache has are not read again."""
-    keys, order = handle["merge"]["keys"], handle["merge"]["order_by"]
+    keys, order = merged_by.keys, merged_by.order_by
     if cache.changes is None:
         changes = staged.to_table(columns=_columns_by_role(keys, "key") | _columns_by_role(order, "new"))
         cache.changes = changes.append_column("change", pa.array(range(len(changes)), pa.int64()))
@@ -213,7 +219,7 @@ def _match_changes(batches: Iterator[pa.RecordBatch], changes: pa.Table) -> tupl
     return pc.unique(pa.concat_arrays(matched)), pc.unique(pa.concat_arrays(stale))
 
 
-def _columns_by_role(columns: list[str], role: str) -> dict[str, ds.Expression]:
+def _columns_by_role(columns: Sequence[str], role: str) -> dict[str, ds.Expression]:
     """Name columns by their role and place, such as "key 0", whatever they are called in the table."""
     return {f"{role} {number}": ds.field(name) for number, name in enumerate(columns)}
 
@@ -235,7 +241,7 @@ def _batches(fragment: ds.Fragment, schema: pa.Schema, columns: Any = None) -> I
 
 
 def _fragments(
-    target: DeltaTable, table: ds.FileSystemDataset, keys: list[str], changes: pa.Table
+    target: DeltaTable, table: ds.FileSystemDataset, keys: Sequence[str], changes: pa.Table
 ) -> Iterator[ds.ParquetFileFragment]:
     """Yield the files that may have rows with keys of the changes.
 
@@ -249,7 +255,7 @@ def _fragments(
             yield fragment
 
 
-def _paths_without_bounds(target: DeltaTable, keys: list[str]) -> set[str]:
+def _paths_without_bounds(target: DeltaTable, keys: Sequence[str]) -> set[str]:
     """Return the files of which the log lacks a bound of a key, as after a change of what has statistics."""
     adds = pa.table(target.get_add_actions(flatten=True))
     paths: set[str] = set()
@@ -260,7 +266,7 @@ def _paths_without_bounds(target: DeltaTable, keys: list[str]) -> set[str]:
     return paths
 
 
-def _bounds(target: DeltaTable, table: ds.Dataset, keys: list[str], changes: pa.Table) -> ds.Expression | None:
+def _bounds(target: DeltaTable, table: ds.Dataset, keys: Sequence[str], changes: pa.Table) -> ds.Expression | None:
     """Return what every row with a key of the changes meets: files and partitions that cannot are not read."""
     partition_columns = target.metadata().partition_columns
     bounds = None
@@ -299,28 +305,28 @@ def _is_newer(both: pa.Table) -> pa.ChunkedArray:
 
 
 def _rows_to_keep(
-    table: ds.Dataset, fragment: ds.Fragment, applied: pa.Table, handle: Handle
+    table: ds.Dataset, fragment: ds.Fragment, applied: pa.Table, keys: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the file's rows that no change replaces."""
     for batch in _batches(fragment, table.schema):
-        yield batch.filter(pc.invert(_has_applied_key(batch, applied, handle)))
+        yield batch.filter(pc.invert(_has_applied_key(batch, applied, keys)))
 
 
 def _changes_to_apply(
-    table: ds.Dataset, fragment: ds.Fragment, applied: pa.Table, handle: Handle
+    table: ds.Dataset, fragment: ds.Fragment, applied: pa.Table, keys: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the staged changes that apply."""
     for batch in _batches(fragment, table.schema):
-        yield batch.filter(_has_applied_key(batch, applied, handle))
+        yield batch.filter(_has_applied_key(batch, applied, keys))
 
 
-def _has_applied_key(batch: pa.RecordBatch, applied: pa.Table, handle: Handle) -> pa.Array:
+def _has_applied_key(batch: pa.RecordBatch, applied: pa.Table, keys: Sequence[str]) -> pa.Array:
     """Return, row by row, whether a change that applies has its key."""
     row_numbers = pa.array(range(batch.num_rows), pa.int64())
-    columns = [batch.column(name) for name in handle["merge"]["keys"]]
+    columns = [batch.column(name) for name in keys]
     names = _names_of_role(applied, "key")
-    keys = pa.table([*columns, row_numbers], [*names, "row"])
-    matching = keys.join(applied.select(names), names, join_type="left semi", use_threads=False)
+    keys_of_rows = pa.table([*columns, row_numbers], [*names, "row"])
+    matching = keys_of_rows.join(applied.select(names), names, join_type="left semi", use_threads=False)
     return pc.is_in(row_numbers, matching["row"].combine_chunks())
 
 

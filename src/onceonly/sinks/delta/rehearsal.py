@@ -19,11 +19,11 @@ from urllib.parse import unquote
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from onceonly.checkpoint.model import Handle
 from onceonly.counts import count
 from onceonly.delta import log_files, table_files, table_snapshot
 from onceonly.errors import ActionNeeded, CannotPublish, StageAgain
 from onceonly.sinks.delta import changes, replacement, schema, spark_append, staged_table
+from onceonly.sinks.delta.handle import DeltaHandle
 
 if TYPE_CHECKING:
     from onceonly.sinks.delta import merge
@@ -50,23 +50,23 @@ class Snapshot:
     identity: dict[str, Any] | None
     cache: merge.MergeCache | None
 
-    def is_of(self, handle: Handle) -> bool:
+    def is_of(self, handle: DeltaHandle) -> bool:
         """Return whether the table at that place still has the log entry that this snapshot ends with."""
-        if self.folder != handle["folder"] or self.identity is None:
+        if self.folder != handle.folder or self.identity is None:
             return False
         files = table_files.open_folder(self.target.table_uri)
         return table_files.identify_version(files, self.identity["version"]) == self.identity
 
 
-def snapshot(target: DeltaTable, handle: Handle, cache: merge.MergeCache | None) -> Snapshot:
+def snapshot(target: DeltaTable, handle: DeltaHandle, cache: merge.MergeCache | None) -> Snapshot:
     identity = table_files.identify_version(table_files.open_folder(target.table_uri), target.version())
-    return Snapshot(handle["folder"], target, identity, cache)
+    return Snapshot(handle.folder, target, identity, cache)
 
 
-def refuse_missing_table(sink: str, uri: str, handle: Handle) -> ActionNeeded:
+def refuse_missing_table(sink: str, uri: str, handle: DeltaHandle) -> ActionNeeded:
     return ActionNeeded(
         f"sink '{sink}': there is no table at {uri}.",
-        f"The rows were staged for the table with the id {handle['table_id']}. It was dropped, or its volume is not "
+        f"The rows were staged for the table with the id {handle.table_id}. It was dropped, or its volume is not "
         "mounted.",
         "Bring the table back. If it is dropped permanently, abort the checkpoint and run it again: the stage makes a "
         "new table.",
@@ -74,28 +74,33 @@ def refuse_missing_table(sink: str, uri: str, handle: Handle) -> ActionNeeded:
     )
 
 
-def refuse_recreated_table(sink: str, uri: str, handle: Handle, table_id: str) -> StageAgain:
+def refuse_recreated_table(sink: str, uri: str, handle: DeltaHandle, table_id: str) -> StageAgain:
     return StageAgain(
         f"sink '{sink}': {uri} is another table now.",
-        f"The rows were staged for the table with the id {handle['table_id']}. The one that is there has the id "
+        f"The rows were staged for the table with the id {handle.table_id}. The one that is there has the id "
         f"{table_id}: it was dropped and created again.",
         code="target-recreated",
     )
 
 
 def go_through(
-    sink: str, uri: str, handle: Handle, target: DeltaTable, cache: merge.MergeCache | None, spark: Callable[[], Any]
+    sink: str,
+    uri: str,
+    handle: DeltaHandle,
+    target: DeltaTable,
+    cache: merge.MergeCache | None,
+    spark: Callable[[], Any],
 ) -> None:
     """Do what the commit will do with this snapshot, up to its log entry.
 
     Raises:
         StageAgain, ActionNeeded, CannotPublish: see `Sink.rehearse`.
     """
-    folder = staged_table.rows_folder(handle)
+    folder = handle.rows_folder
     adds = staged_table.read_adds(uri, folder, 1)
     missing = staged_table.list_missing_files(uri, folder, adds)
-    if missing or len(adds) != handle["files"]:
-        raise refuse_missing_files(sink, uri, handle, len(missing) + handle["files"] - len(adds), missing)
+    if missing or len(adds) != handle.files:
+        raise refuse_missing_files(sink, uri, handle, len(missing) + handle.files - len(adds), missing)
     altered = schema.is_altered(target, handle)
     if cache is not None:
         _refuse_altered(sink, uri, handle, altered)
@@ -103,16 +108,16 @@ def go_through(
         _merge(sink, uri, handle, target, adds, cache)
         return
     replacement.find_replaced_files(sink, target, handle, adds, altered)
-    if handle["publish"] == "spark" or altered:
+    if handle.publish == "spark" or altered:
         _try_spark(sink, uri, handle, target, altered, spark)
 
 
-def refuse_missing_files(sink: str, uri: str, handle: Handle, number: int, paths: list[str]) -> StageAgain:
+def refuse_missing_files(sink: str, uri: str, handle: DeltaHandle, number: int, paths: list[str]) -> StageAgain:
     """Describe staged files that are missing: `number` of them, and `paths` of those whose names are known."""
     example = f", such as {paths[0]}" if paths else ""
     return StageAgain(
         f"sink '{sink}': staged files are missing in {uri}.",
-        f"{number:,} of {count(handle['files'], 'file')} of {handle['folder']} are missing, or have another "
+        f"{number:,} of {count(handle.files, 'file')} of {handle.folder} are missing, or have another "
         f"size{example}. A VACUUM deletes files that were not published within its retention.",
         code="staged-files-missing",
     )
@@ -121,16 +126,16 @@ def refuse_missing_files(sink: str, uri: str, handle: Handle, number: int, paths
 # ---- what is computed
 
 
-def make_merge_cache(handle: Handle) -> merge.MergeCache | None:
+def make_merge_cache(handle: DeltaHandle) -> merge.MergeCache | None:
     """Return what a publication of changes keeps from try to try; None: these are no changes."""
-    if "merge" not in handle:
+    if handle.merge is None:
         return None
     from onceonly.sinks.delta import merge  # with pandas, which takes a second
 
     return merge.MergeCache()
 
 
-def _refuse_altered(sink: str, uri: str, handle: Handle, altered: bool) -> None:
+def _refuse_altered(sink: str, uri: str, handle: DeltaHandle, altered: bool) -> None:
     if altered:
         raise StageAgain(
             f"sink '{sink}': {uri} was altered since its changes were staged.",
@@ -141,7 +146,7 @@ def _refuse_altered(sink: str, uri: str, handle: Handle, altered: bool) -> None:
 
 
 def _merge(
-    sink: str, uri: str, handle: Handle, target: DeltaTable, adds: list[dict[str, Any]], cache: merge.MergeCache
+    sink: str, uri: str, handle: DeltaHandle, target: DeltaTable, adds: list[dict[str, Any]], cache: merge.MergeCache
 ) -> None:
     from onceonly.sinks.delta import merge  # with pandas, which takes a second
 
@@ -157,7 +162,7 @@ def _merge(
 
 
 def _try_spark(
-    sink: str, uri: str, handle: Handle, target: DeltaTable, altered: bool, spark: Callable[[], Any]
+    sink: str, uri: str, handle: DeltaHandle, target: DeltaTable, altered: bool, spark: Callable[[], Any]
 ) -> None:
     """Append through Spark to an empty table like the target: the rows only if the target has been altered since."""
     try:
@@ -171,13 +176,13 @@ def _try_spark(
 # ---- copies of files that a VACUUM may have on its list
 
 
-def files_are_old(uri: str, handle: Handle, target: DeltaTable) -> bool:
+def files_are_old(uri: str, handle: DeltaHandle, target: DeltaTable) -> bool:
     """Return whether a VACUUM that is running now may have the staged files on its list.
 
     It lists what no version refers to and what is older than the table's retention. It may have begun up to a day ago,
     or up to half of a retention of less than two days.
     """
-    staged = table_files.list_folder(uri, staged_table.rows_folder(handle), recursive=True)
+    staged = table_files.list_folder(uri, handle.rows_folder, recursive=True)
     changed = []
     for info in staged:
         if info.mtime and info.extension == "parquet":
@@ -195,14 +200,14 @@ def are_old(target: table_snapshot.Table, changed: Iterable[float]) -> bool:
     return any(time.time() - moment > safe_age for moment in changed)
 
 
-def copy_rows(sink: str, uri: str, handle: Handle) -> Handle:
+def copy_rows(sink: str, uri: str, handle: DeltaHandle) -> DeltaHandle:
     """Copy the staged table to a new folder inside its own, durably; returns a handle that names the copy.
 
     Raises:
         StageAgain: a file has vanished.
     """
-    source_folder, copy_name = staged_table.rows_folder(handle), f"{staged_table.COPY_PREFIX}{uuid.uuid4().hex[:12]}"
-    copy_folder, files = f"{handle['folder']}/{copy_name}", table_files.open_folder(uri)
+    source_folder, copy_name = handle.rows_folder, f"{staged_table.COPY_PREFIX}{uuid.uuid4().hex[:12]}"
+    copy_folder, files = f"{handle.folder}/{copy_name}", table_files.open_folder(uri)
     adds = staged_table.read_adds(uri, source_folder, 1)
     paths = [unquote(add["path"]) for add in adds]
     paths += [log_files.entry_path(0), log_files.entry_path(1)]  # the log last: without it there is no table
@@ -212,7 +217,7 @@ def copy_rows(sink: str, uri: str, handle: Handle) -> Handle:
     except FileNotFoundError as error:
         raise refuse_missing_files(sink, uri, handle, 1, [str(error)]) from error
     table_files.sync_to_disk(uri, copy_folder)
-    return {**handle, "copied": copy_name}
+    return handle.with_copy(copy_name)
 
 
 def _safe_age(retention: str | None) -> timedelta:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from deltalake import DeltaTable, Field
 
-from onceonly.checkpoint.model import Handle
 from onceonly.delta import commits, table_features, table_snapshot
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.sinks import DeltaSink
+from onceonly.sinks.delta.handle import DeltaHandle
 from onceonly.sinks.staging.row_types import nullable, refuse_duplicates
 
 WIDENING = "delta.enableTypeWidening"
@@ -125,18 +126,18 @@ def left_out(table: table_snapshot.Table, rows: Any) -> list[str]:
     return sorted(computed_columns(table) - set(rows.schema.names))
 
 
-def names(fields: list[Any]) -> list[str]:
+def names(fields: Sequence[Mapping[str, Any]]) -> list[str]:
     return [field["name"] for field in fields]
 
 
 # ---- at the commit
 
 
-def add(target: DeltaTable, handle: Handle) -> bool:
+def add(target: DeltaTable, handle: DeltaHandle) -> bool:
     """Add the new columns, in a commit before that of the rows. Returns whether there were any."""
     column_names = table_snapshot.column_names(target)
     new = []
-    for field in handle["added"]:
+    for field in handle.added:
         if field["name"] not in column_names:
             new.append(Field.from_json(json.dumps(field)))
     if not new or is_altered(target, handle):
@@ -146,13 +147,13 @@ def add(target: DeltaTable, handle: Handle) -> bool:
     return True
 
 
-def is_altered(target: table_snapshot.Table, handle: Handle) -> bool:
+def is_altered(target: table_snapshot.Table, handle: DeltaHandle) -> bool:
     """Return whether the table was altered since staging. A column to be added may exist by now, with another type."""
     kinds = table_snapshot.types_by_name(table_snapshot.column_fields(target))
-    for field in handle["added"]:
+    for field in handle.added:
         if nullable(kinds.get(field["name"], field["type"])) != field["type"]:
             return True
-    return bool(table_snapshot.fingerprint(target, names(handle["added"])) != handle["fingerprint"])
+    return bool(table_snapshot.fingerprint(target, names(handle.added)) != handle.fingerprint)
 
 
 # ---- columns and types

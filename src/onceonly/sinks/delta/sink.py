@@ -33,7 +33,6 @@ from onceonly.checkpoint.sink import (
     TargetHistory,
     Trace,
     VersionedTarget,
-    replaced_handles,
 )
 from onceonly.delta import commits, log_summary, table_features, table_files, table_snapshot, txn_identifiers
 from onceonly.errors import CannotPublish, OutcomeUnknown, StageAgain, TargetWentBack
@@ -52,8 +51,8 @@ from onceonly.sinks.delta import (
     staged_table,
     target_table,
 )
+from onceonly.sinks.delta.handle import DeltaHandle
 from onceonly.sinks.staging import handles
-from onceonly.sinks.staging.handles import check_folder
 from onceonly.spark.row_files import strict_reader
 from onceonly.storage.paths import local_path, spark_uri
 
@@ -160,24 +159,23 @@ class DeltaWriter(
 
     def rehearse(self, handle: Handle, decision: int, last: Publication | None = None) -> Handle:
         """Go through the commit, see `Sink.rehearse`; what is tried is in `rehearsal.py`."""
-        for own_handle in (handle, *replaced_handles(handle)):
-            check_folder(self.name, own_handle["folder"], txn_identifiers.STAGED_PREFIX)
+        delta_handle = DeltaHandle.parse(self.name, handle)
         self._rehearsed_snapshot = self._prepared = None
         if not local_path(self.uri):
-            self._prepared = append.rehearse(self.name, self.uri, handle, decision, last)
+            self._prepared = append.rehearse(self.name, self.uri, delta_handle, decision, last)
             if self._prepared:
-                return handle
-        target = self._open_target_to_rehearse(handle, last)
-        if self._outcome_in(target, handle, decision, last):
-            return handle
-        if rehearsal.files_are_old(self.uri, handle, target):
-            handle = rehearsal.copy_rows(self.name, self.uri, handle)
-        cache = rehearsal.make_merge_cache(handle)
-        rehearsal.go_through(self.name, self.uri, handle, target, cache, self._spark)
-        self._rehearsed_snapshot = rehearsal.snapshot(target, handle, cache)
-        return handle
+                return delta_handle.data
+        target = self._open_target_to_rehearse(delta_handle, last)
+        if self._outcome_in(target, delta_handle, decision, last):
+            return delta_handle.data
+        if rehearsal.files_are_old(self.uri, delta_handle, target):
+            delta_handle = rehearsal.copy_rows(self.name, self.uri, delta_handle)
+        cache = rehearsal.make_merge_cache(delta_handle)
+        rehearsal.go_through(self.name, self.uri, delta_handle, target, cache, self._spark)
+        self._rehearsed_snapshot = rehearsal.snapshot(target, delta_handle, cache)
+        return delta_handle.data
 
-    def _open_target_to_rehearse(self, handle: Handle, last: Publication | None) -> DeltaTable:
+    def _open_target_to_rehearse(self, handle: DeltaHandle, last: Publication | None) -> DeltaTable:
         """Open the target. Raises StageAgain or ActionNeeded if it is not there: nothing is decided yet."""
         try:
             return self._open_target(handle, last)
@@ -199,61 +197,59 @@ class DeltaWriter(
             Fenced: it was given up.
             OutcomeUnknown: the log could not be written or read back. It is safe to call again.
         """
-        for own_handle in (handle, *replaced_handles(handle)):
-            check_folder(self.name, own_handle["folder"], txn_identifiers.STAGED_PREFIX)
+        delta_handle = DeltaHandle.parse(self.name, handle)
         prepared, self._prepared = self._prepared, None
-        if prepared and not prepared.is_for(handle, decision, last):
+        if prepared and not prepared.is_for(delta_handle, decision, last):
             prepared = None
         looked_at = prepared.looked_at if prepared else now()
         outcome = (
-            self._put_entry(handle, decision, last, prepared)
-            or self._outcome_in_log(handle, decision)
-            or self._commit(handle, decision, last)
+            self._put_entry(delta_handle, decision, last, prepared)
+            or self._outcome_in_log(delta_handle, decision)
+            or self._commit(delta_handle, decision, last)
         )
         if not outcome.already:
             seconds = now() - looked_at
             if seconds > LATE_SECONDS:
-                self._confirm_in_log(handle, decision, seconds)
+                self._confirm_in_log(delta_handle, decision, seconds)
         try:
-            self._settle_spark_files(handle, decision, outcome)
-            table_files.sync_to_disk(
-                self.uri
-            )  # by whomever it was written: once PUBLISHED is recorded, nobody looks again
+            self._settle_spark_files(delta_handle, decision, outcome)
+            # By whomever it was written: once PUBLISHED is recorded, nobody looks again.
+            table_files.sync_to_disk(self.uri)
         except OSError as error:
-            raise errors.outcome_unknown(handle, f"the table's log could not be written to disk: {error}") from error
+            why = f"the table's log could not be written to disk: {error}"
+            raise errors.outcome_unknown(delta_handle, why) from error
         if outcome.proof:
             return outcome
-        return replace(outcome, proof=evidence.read_proof(self.uri, handle, decision))
+        return replace(outcome, proof=evidence.read_proof(self.uri, delta_handle, decision))
 
-    def _settle_spark_files(self, handle: Handle, decision: int, outcome: Outcome) -> None:
+    def _settle_spark_files(self, handle: DeltaHandle, decision: int, outcome: Outcome) -> None:
         """Check and sync files that Spark wrote, here or in a process that may have died before it came to this."""
-        is_through_spark = handle["publish"] == "spark" or "through" in outcome.detail
+        is_through_spark = handle.publish == "spark" or "through" in outcome.detail
         if is_through_spark or (outcome.already and local_path(self.uri)):
-            txn_version = txn_identifiers.txn_version(decision, handle["folder"])
-            version = evidence.find_published_version(self.uri, handle["app_id"], txn_version)
+            version = evidence.find_published_version(self.uri, handle.app_id, handle.txn_version(decision))
             if version is not None:
                 spark_append.check_and_sync(self.name, self.uri, handle, version)
 
     def _put_entry(
-        self, handle: Handle, decision: int, last: Publication | None, prepared: append.Prepared | None
+        self, handle: DeltaHandle, decision: int, last: Publication | None, prepared: append.Prepared | None
     ) -> Outcome | None:
         """Put the entry of a plain append; None: on a disk, where delta-rs costs no requests, or this is more."""
         if local_path(self.uri):
             return None
         return append.publish(self.name, self.uri, handle, decision, last, prepared)
 
-    def _outcome_in_log(self, handle: Handle, decision: int) -> Outcome | None:
+    def _outcome_in_log(self, handle: DeltaHandle, decision: int) -> Outcome | None:
         """Return what the log alone shows of it; None: nothing yet, which the snapshot to write from has to confirm."""
         try:
             summary = log_summary.read(self.uri)
         except OutcomeUnknown:
             return None
-        if summary is None or summary.table_id != handle["table_id"]:
+        if summary is None or summary.table_id != handle.table_id:
             return None
-        version = txn_identifiers.txn_version(decision, handle["folder"])
-        return evidence.find_outcome(self.name, handle, summary.txns.get(handle["app_id"]), version)
+        number = summary.txns.get(handle.app_id)
+        return evidence.find_outcome(self.name, handle, number, handle.txn_version(decision))
 
-    def _confirm_in_log(self, handle: Handle, decision: int, seconds: float) -> None:
+    def _confirm_in_log(self, handle: DeltaHandle, decision: int, seconds: float) -> None:
         """Raise OutcomeUnknown unless the log contains the commit, which took that long.
 
         Where the log was shortened meanwhile, the name of an old entry is free again, and nobody reads that one.
@@ -262,7 +258,7 @@ class DeltaWriter(
             why = f"Writing its log entry took {seconds:,.0f} s, and the table's log does not contain it."
             raise errors.outcome_unknown(handle, why)
 
-    def _commit(self, handle: Handle, decision: int, last: Publication | None) -> Outcome:
+    def _commit(self, handle: DeltaHandle, decision: int, last: Publication | None) -> Outcome:
         target, cache = self._take_rehearsed_snapshot(handle)
         for _ in range(MAX_COMMIT_ATTEMPTS):
             target = target or self._open_target(handle, last)
@@ -280,23 +276,23 @@ class DeltaWriter(
             except (DeltaError, OSError) as error:
                 raise errors.outcome_unknown(handle, f"{type(error).__name__}: {error}") from error
         why = f"{MAX_COMMIT_ATTEMPTS} commits in a row conflicted with other writers of the table."
-        if "merge" in handle:
+        if handle.merge:
             why += " Pause them: changes are merged into exactly the version that they were compared with."
         raise errors.outcome_unknown(handle, why)
 
-    def _copy_old_rows(self, target: DeltaTable, handle: Handle) -> Handle:
+    def _copy_old_rows(self, target: DeltaTable, handle: DeltaHandle) -> DeltaHandle:
         """Copy staged files that have grown old since the decision, as a rehearsal does; the evidence is the same.
 
         Spark writes new files anyway.
         """
-        if handle["publish"] == "spark" or not rehearsal.files_are_old(self.uri, handle, target):
+        if handle.publish == "spark" or not rehearsal.files_are_old(self.uri, handle, target):
             return handle
         try:
             return rehearsal.copy_rows(self.name, self.uri, handle)
         except StageAgain:
             return handle  # some are missing, which is told with their names
 
-    def _take_rehearsed_snapshot(self, handle: Handle) -> tuple[DeltaTable | None, merge.MergeCache | None]:
+    def _take_rehearsed_snapshot(self, handle: DeltaHandle) -> tuple[DeltaTable | None, merge.MergeCache | None]:
         """Return the snapshot of this object's rehearsal, made current, and what it has computed; else none."""
         snapshot, self._rehearsed_snapshot = self._rehearsed_snapshot, None
         if snapshot is None or not snapshot.is_of(handle):
@@ -309,26 +305,27 @@ class DeltaWriter(
 
     def fence(self, handle: Handle, decision: int) -> Outcome | None:
         """Close the decision with a commit without rows, from the snapshot that shows it as open."""
+        delta_handle = DeltaHandle.parse(self.name, handle)
         try:
             for _ in range(MAX_COMMIT_ATTEMPTS):
                 target = table_files.open_table(self.uri)
                 if target is None:  # dropped, or a volume that is not mounted: only a person can tell
-                    raise errors.refuse_open_decision(handle, "There is no table.")
-                if target.metadata().id != handle["table_id"]:
+                    raise errors.refuse_open_decision(delta_handle, "There is no table.")
+                if str(target.metadata().id) != delta_handle.table_id:
                     return None  # there the handle is refused
-                version = txn_identifiers.txn_version(decision, handle["folder"])
-                newest = txn_identifiers.interpret(target.transaction_version(handle["app_id"]), version)
+                version = delta_handle.txn_version(decision)
+                newest = txn_identifiers.interpret(target.transaction_version(delta_handle.app_id), version)
                 if newest is txn_identifiers.TxnMeaning.EARLIER:
-                    self._close(target, handle["app_id"], decision)
+                    self._close(target, delta_handle.app_id, decision)
                     continue  # the next look shows whether that commit has closed it
                 table_files.sync_to_disk(self.uri)  # GIVEN_UP will be on disk: so is what closes the decision
                 if newest is txn_identifiers.TxnMeaning.OURS:
-                    return Outcome(already=True, detail={"rows": handle["rows"]})
+                    return Outcome(already=True, detail={"rows": delta_handle.rows})
                 return None
         except (DeltaError, OSError) as error:
-            raise errors.refuse_open_decision(handle, f"{type(error).__name__}: {error}") from error
+            raise errors.refuse_open_decision(delta_handle, f"{type(error).__name__}: {error}") from error
         crowded = f"{MAX_COMMIT_ATTEMPTS} commits in a row conflicted with other writers of the table."
-        raise errors.refuse_open_decision(handle, crowded)
+        raise errors.refuse_open_decision(delta_handle, crowded)
 
     def traces(self, pipeline: str) -> list[Trace]:
         traces = []
@@ -365,15 +362,16 @@ class DeltaWriter(
         return evidence.read_current_proof(self.uri, last)
 
     def locate_rows(self, handle: Handle, decision: int) -> RowLocation:
-        txn_version = txn_identifiers.txn_version(decision, handle["folder"])
-        version = evidence.find_published_version(self.uri, handle["app_id"], txn_version)
-        return RowLocation(handle["table_id"], version, handle["folder"], handle["files"], "merge" not in handle)
+        rows = DeltaHandle.parse(self.name, handle)
+        version = evidence.find_published_version(self.uri, rows.app_id, rows.txn_version(decision))
+        return RowLocation(rows.table_id, version, rows.folder, rows.files, rows.merge is None)
 
     def check_replace(self, old: Handle) -> None:
-        replacement.check(self.config, self.uri, old)
+        replacement.check(self.config, self.uri, DeltaHandle.parse(self.name, old))
 
     def retraction(self, txn: Transaction, olds: Sequence[Handle], restored: Handle | None) -> Handle:
-        return replacement.make_retraction(self.config, self.uri, txn, olds)
+        old_handles = [DeltaHandle.parse(self.name, old) for old in olds]
+        return replacement.make_retraction(self.config, self.uri, txn, old_handles)
 
     def discard(self, txn: Transaction, handle: Handle | None) -> None:
         """Delete the nested table of `txn`, unless the target's log refers to it."""
@@ -396,11 +394,13 @@ class DeltaWriter(
         staged_folders.settle(self.uri, txn_identifiers.STAGED_PREFIX + txn.name)
 
     def read_staged(self, handle: Handle) -> Any:
-        return staged_table.read_batches(f"{self.uri.rstrip('/')}/{staged_table.rows_folder(handle)}")
+        return staged_table.read_batches(self._staged_uri(handle))
 
     def staged_frame(self, handle: Handle, spark: Any) -> Any:
-        uri = spark_uri(f"{self.uri.rstrip('/')}/{staged_table.rows_folder(handle)}")
-        return strict_reader(spark).format("delta").load(uri)
+        return strict_reader(spark).format("delta").load(spark_uri(self._staged_uri(handle)))
+
+    def _staged_uri(self, handle: Handle) -> str:
+        return f"{self.uri.rstrip('/')}/{DeltaHandle.parse(self.name, handle).rows_folder}"
 
     def columns(self) -> list[str] | None:
         target = target_table.open_with_fixed_columns(self.config, self.uri)
@@ -410,7 +410,7 @@ class DeltaWriter(
         target = target_table.open_with_fixed_columns(self.config, self.uri)
         return json.loads(target.schema().to_json()) if target else None
 
-    def _open_target(self, handle: Handle, last: Publication | None) -> DeltaTable:
+    def _open_target(self, handle: DeltaHandle, last: Publication | None) -> DeltaTable:
         """Open the table for which the rows were staged.
 
         Raises:
@@ -423,7 +423,7 @@ class DeltaWriter(
         except DeltaError as error:
             raise errors.refuse_unreadable_log(handle, error) from error
         table_id = str(target.metadata().id) if target else None
-        if target is None or table_id != handle["table_id"]:
+        if target is None or table_id != handle.table_id:
             if last is not None and not evidence.is_elsewhere(self.uri, last) and table_id != last.proof["table_id"]:
                 why = f"It is another table (id {table_id})." if table_id else "There is no table."
                 raise evidence.refuse_target_that_went_back(self.name, self.uri, last, why)
@@ -431,7 +431,7 @@ class DeltaWriter(
         return target
 
     def _outcome_in(
-        self, target: DeltaTable, handle: Handle, decision: int, last: Publication | None
+        self, target: DeltaTable, handle: DeltaHandle, decision: int, last: Publication | None
     ) -> Outcome | None:
         """Return the outcome that a snapshot shows; None: it may be published to it.
 
@@ -439,8 +439,8 @@ class DeltaWriter(
             TargetWentBack: the snapshot lacks what was published before.
             CannotPublish: what it shows is no evidence, because the table deletes transaction identifiers.
         """
-        version = txn_identifiers.txn_version(decision, handle["folder"])
-        outcome = evidence.find_outcome(self.name, handle, target.transaction_version(handle["app_id"]), version)
+        version = handle.txn_version(decision)
+        outcome = evidence.find_outcome(self.name, handle, target.transaction_version(handle.app_id), version)
         if outcome is None:
             errors.refuse_expiring_evidence(self.name, self.uri, target.metadata().configuration)
             evidence.require_last_publication(
@@ -448,7 +448,7 @@ class DeltaWriter(
             )
         return outcome
 
-    def _outcome_now(self, handle: Handle, decision: int, last: Publication | None) -> Outcome | None:
+    def _outcome_now(self, handle: DeltaHandle, decision: int, last: Publication | None) -> Outcome | None:
         return self._outcome_in(self._open_target(handle, last), handle, decision, last)
 
     def _close(self, target: DeltaTable, app_id: str, decision: int) -> None:
@@ -463,7 +463,7 @@ class DeltaWriter(
     def _publish(
         self,
         target: DeltaTable,
-        handle: Handle,
+        handle: DeltaHandle,
         decision: int,
         last: Publication | None,
         cache: merge.MergeCache | None,
@@ -475,15 +475,14 @@ class DeltaWriter(
         Raises:
             CommitFailedError: another writer was first.
         """
-        folder = staged_table.rows_folder(handle)
-        version = txn_identifiers.txn_version(decision, handle["folder"])
+        folder, version = handle.rows_folder, handle.txn_version(decision)
         adds = staged_table.read_adds(self.uri, folder, 1)
         missing = staged_table.list_missing_files(self.uri, folder, adds)
-        if missing or len(adds) != handle["files"]:
+        if missing or len(adds) != handle.files:
             outcome = self._outcome_now(handle, decision, last)
             if outcome:
                 return outcome  # another process has published them meanwhile, and settled the folder
-            number_missing = handle["files"] - len(adds) + len(missing)
+            number_missing = handle.files - len(adds) + len(missing)
             raise errors.refuse_missing_files(self.name, self.uri, handle, number_missing, missing)
         altered = schema.is_altered(target, handle)
         if cache is not None:
@@ -492,9 +491,9 @@ class DeltaWriter(
 
             return merge.publish(target, self.uri, handle, version, adds, cache)
         replaced = replacement.find_replaced_files(self.name, target, handle, adds, altered)
-        if handle["publish"] == "spark" or altered:
+        if handle.publish == "spark" or altered:
             read_outcome = partial(self._outcome_now, handle, decision, last)
             return spark_append.publish(self._spark, self.name, self.uri, handle, version, read_outcome)
         target_adds = staged_table.to_target_adds(adds, folder, target)
-        commits.commit_entry(target, target_adds, table_files.to_removes(replaced), handle["app_id"], version)
-        return Outcome(detail={"rows": handle["rows"]})
+        commits.commit_entry(target, target_adds, table_files.to_removes(replaced), handle.app_id, version)
+        return Outcome(detail={"rows": handle.rows})

@@ -17,11 +17,12 @@ from urllib.parse import unquote, urlsplit
 
 from deltalake import DeltaTable
 
-from onceonly.checkpoint.model import Handle, Outcome
+from onceonly.checkpoint.model import Outcome
 from onceonly.counts import count
 from onceonly.delta import commits, log_files, table_features, table_files, table_snapshot
 from onceonly.errors import CannotPublish, InvalidPipeline, NotCommitted, OutcomeUnknown, first_sentence
 from onceonly.sinks.delta import schema, staged_table
+from onceonly.sinks.delta.handle import DeltaHandle
 from onceonly.spark.conf import PARQUET_TIMES, temporary_conf
 from onceonly.spark.row_files import require_rows, strict_reader
 from onceonly.storage import durability
@@ -65,7 +66,7 @@ def refuse_unsafe(sink: str, uri: str, spark: Session) -> None:
 
 
 def publish(
-    spark: Session, sink: str, uri: str, handle: Handle, version: int, read_outcome: Callable[[], Outcome | None]
+    spark: Session, sink: str, uri: str, handle: DeltaHandle, version: int, read_outcome: Callable[[], Outcome | None]
 ) -> Outcome:
     """Append the staged rows through Spark, once.
 
@@ -84,18 +85,18 @@ def publish(
             return outcome
         try:
             rows = _staged_rows(spark, uri, handle)
-            require_rows(rows.count(), handle["rows"], f"sink '{sink}': the staged rows in {handle['folder']}")
-            _append(rows.drop(*handle.get("left_out", ())), uri, handle["app_id"], version, "widened" in handle)
+            require_rows(rows.count(), handle.rows, f"sink '{sink}': the staged rows in {handle.folder}")
+            _append(rows.drop(*handle.left_out), uri, handle.app_id, version, handle.widens)
         except NotCommitted as error:
             raise CannotPublish(error.what, error.why, error.todo, error.code) from error
         except Exception as error:
             raise _explain(error, sink, uri, handle) from error
         if read_outcome() is None:  # Spark skips a version that is not above the table's, without a message
             raise _outcome_unknown(sink, uri, "Spark reported no failure, but the table does not show the commit.")
-    return Outcome(detail={"rows": handle["rows"], "through": "spark"})
+    return Outcome(detail={"rows": handle.rows, "through": "spark"})
 
 
-def try_append(spark: Session, sink: str, uri: str, handle: Handle, target: DeltaTable, with_rows: bool) -> None:
+def try_append(spark: Session, sink: str, uri: str, handle: DeltaHandle, target: DeltaTable, with_rows: bool) -> None:
     """Append through Spark to an empty table with the target's columns, constraints, features and settings.
 
     It is made inside the staged folder, so it is removed with it.
@@ -107,12 +108,12 @@ def try_append(spark: Session, sink: str, uri: str, handle: Handle, target: Delt
     """
     if why := _why_unsafe(uri, spark):
         raise _refusal(sink, uri, handle, f"The rows have to be written through Spark. {why}")
-    folder = f"{handle['folder']}/{staged_table.COPY_PREFIX}{uuid.uuid4().hex[:12]}"
+    folder = f"{handle.folder}/{staged_table.COPY_PREFIX}{uuid.uuid4().hex[:12]}"
     scratch = staged_table.create(target, folder, True, [], {})
     rows = _staged_rows(spark, uri, handle)
-    rows = rows.drop(*handle.get("left_out", ()))
+    rows = rows.drop(*handle.left_out)
     try:
-        _append(rows if with_rows else rows.limit(0), scratch, handle["app_id"], 1, "widened" in handle)
+        _append(rows if with_rows else rows.limit(0), scratch, handle.app_id, 1, handle.widens)
     except Exception as error:
         explanation = _explain(error, sink, uri, handle)
         if not isinstance(explanation, CannotPublish) and "DELTA_" not in str(error):
@@ -136,10 +137,8 @@ def commit_version(spark: Session, sink: str, uri: str, target: DeltaTable, app_
             raise _outcome_unknown(sink, uri, first_sentence(error)) from error
 
 
-def _staged_rows(spark: Session, uri: str, handle: Handle) -> Any:
-    return (
-        strict_reader(spark()).format("delta").load(spark_uri(f"{uri.rstrip('/')}/{staged_table.rows_folder(handle)}"))
-    )
+def _staged_rows(spark: Session, uri: str, handle: DeltaHandle) -> Any:
+    return strict_reader(spark()).format("delta").load(spark_uri(f"{uri.rstrip('/')}/{handle.rows_folder}"))
 
 
 def _append(rows: Any, uri: str, app_id: str, version: int, merge: bool = False) -> None:
@@ -173,7 +172,7 @@ def _scheme(uri: str) -> str:
     return urlsplit(spark_uri(uri)).scheme.lower()
 
 
-def _explain(error: Exception, sink: str, uri: str, handle: Handle) -> OutcomeUnknown:
+def _explain(error: Exception, sink: str, uri: str, handle: DeltaHandle) -> OutcomeUnknown:
     """Return a refusal for schema and constraint errors. After any other error, the outcome is unknown."""
     text = str(error)
     if "DELTA_" in text and any(word in text for word in REFUSAL_WORDS):
@@ -181,12 +180,12 @@ def _explain(error: Exception, sink: str, uri: str, handle: Handle) -> OutcomeUn
     return _outcome_unknown(sink, uri, first_sentence(error))
 
 
-def _refusal(sink: str, uri: str, handle: Handle, why: str) -> CannotPublish:
+def _refusal(sink: str, uri: str, handle: DeltaHandle, why: str) -> CannotPublish:
     return CannotPublish(
         f"sink '{sink}': {uri} now refuses the staged rows.",
         why,
         f"Fix the table and recover, or: onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …. "
-        f"The staged rows are kept in {handle['folder']}.",
+        f"The staged rows are kept in {handle.folder}.",
         code="staged-rows-refused",
     )
 
@@ -203,7 +202,7 @@ def _outcome_unknown(sink: str, uri: str, why: str) -> OutcomeUnknown:
 # ---- the files that Spark wrote
 
 
-def check_and_sync(sink: str, uri: str, handle: Handle, version: int) -> None:
+def check_and_sync(sink: str, uri: str, handle: DeltaHandle, version: int) -> None:
     """Check and sync what that version of the target added beside the staged files.
 
     A table that compacts itself (`delta.autoOptimize.autoCompact`) does so in a commit that follows at once, by the
@@ -216,9 +215,9 @@ def check_and_sync(sink: str, uri: str, handle: Handle, version: int) -> None:
     adds = _read_adds(uri, version)
     written = []
     for add in adds:
-        if not unquote(add["path"]).startswith(f"{handle['folder']}/"):
+        if not unquote(add["path"]).startswith(f"{handle.folder}/"):
             written.append(add)
-    if len(written) == len(adds) and "merge" not in handle:  # a merge may change nothing
+    if len(written) == len(adds) and handle.merge is None:  # a merge may change nothing
         _require_all_rows(sink, uri, handle, version, written)
     for following_version in range(version + 1, version + 1 + MAX_FOLLOWING_COMMITS):
         written += _read_adds(uri, following_version)
@@ -240,14 +239,14 @@ def _read_adds(uri: str, version: int) -> list[dict[str, Any]]:
     return adds
 
 
-def _require_all_rows(sink: str, uri: str, handle: Handle, version: int, adds: list[dict[str, Any]]) -> None:
+def _require_all_rows(sink: str, uri: str, handle: DeltaHandle, version: int, adds: list[dict[str, Any]]) -> None:
     rows = table_files.count_rows_and_bytes(adds, uri)[0]
-    if rows == handle["rows"]:
+    if rows == handle.rows:
         return
     raise OutcomeUnknown(
         f"sink '{sink}': version {version} of {uri} does not have all rows.",
-        f"{count(handle['rows'], 'row')} of {handle['folder']} had to be published, and Spark wrote {rows:,}.",
-        f"Nothing was deleted. The staged rows are in {uri}/{handle['folder']}. Compare them with that version, and "
+        f"{count(handle.rows, 'row')} of {handle.folder} had to be published, and Spark wrote {rows:,}.",
+        f"Nothing was deleted. The staged rows are in {uri}/{handle.folder}. Compare them with that version, and "
         "keep them until it is known what is missing.",
         code="rows-differ",
     )

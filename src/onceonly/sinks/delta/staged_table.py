@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import unquote
 
@@ -160,13 +160,6 @@ def check_condition(config: DeltaSink, staged_uri: str) -> None:
             "Filter the transform's output, or change DeltaSink(replace=…). Nothing is staged.",
             code="rows-outside-condition",
         )
-
-
-def rows_folder(handle: Mapping[str, Any]) -> str:
-    """Return the folder with the staged rows: the transaction's, or the copy in it that a rehearsal has made."""
-    if "copied" in handle:
-        return f"{handle['folder']}/{handle['copied']}"
-    return str(handle["folder"])
 
 
 def read_adds(target_uri: str, folder: str, version: int) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onceonly.checkpoint.model import Handle, Transaction
+from onceonly.checkpoint.model import Transaction
 from onceonly.errors import (
     ActionNeeded,
     CannotPublish,
@@ -136,22 +136,22 @@ def refuse_missing_target(sink: str, target: str) -> OutcomeUnknown:
     )
 
 
-def refuse_other_target(sink: str, handle: Handle, target: str) -> CannotPublish:
+def refuse_other_target(handle: FileHandle, target: str) -> CannotPublish:
     """Return why rows that were staged for another folder are not published."""
     return CannotPublish(
-        f"sink '{sink}': its target is not the folder for which the rows were staged.",
-        f"They were staged for {handle['target']}, and this process would publish to {target}.",
+        f"sink '{handle.txn.sink}': its target is not the folder for which the rows were staged.",
+        f"They were staged for {handle.target}, and this process would publish to {target}.",
         "Set ONCEONLY_HOME to its earlier value and recover. If the target never was that folder, the handle in the "
         "state table is damaged or forged. Nothing was changed.",
         code="target-changed",
     )
 
 
-def refuse_replacement(sink: str, old: Handle) -> InvalidPipeline:
+def refuse_replacement(old: FileHandle) -> InvalidPipeline:
     """Return why published files cannot be replaced."""
     return InvalidPipeline(
-        f"sink '{sink}': the files that are published in {old['target']} cannot be replaced.",
-        f"Their manifest {old['manifest']} no longer exists, or is that of another transaction.",
+        f"sink '{old.txn.sink}': the files that are published in {old.target} cannot be replaced.",
+        f"Their manifest {old.manifest} no longer exists, or is that of another transaction.",
         "Restore it, or process the records by a pipeline with a new name and new targets. Nothing was written.",
         code="replaced-files-missing",
     )

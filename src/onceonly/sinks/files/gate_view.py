@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.dataset as ds
 
-from onceonly.checkpoint.model import Handle
+from onceonly.sinks.files.handle import FileHandle
 from onceonly.sinks.staging import row_text, row_types
 from onceonly.spark import row_files
 from onceonly.spark.row_files import strict_reader
@@ -22,45 +23,50 @@ MIN_BLOCK_BYTES = 1 << 20  # pyarrow's own default
 LINE = "\n"  # a column name that no file contains
 
 
-def batches(file_system: FileSystem, handle: Handle) -> pa.RecordBatchReader | None:
-    """Read all rows in this process; None if only Spark can read them (Avro, and types that Arrow does not have)."""
-    if handle["format"] == "avro":
+def batches(file_system: FileSystem, handle: FileHandle, folder: str) -> pa.RecordBatchReader | None:
+    """Read all rows in this process; None if only Spark can read them (Avro, and types that Arrow does not have).
+
+    Args:
+        folder: that would be published.
+    """
+    if handle.format == "avro":
         return None
-    if "schema" not in handle:
-        return file_system.read_rows(handle["folder"], _format(handle["format"]))
+    if handle.schema is None:
+        return file_system.read_rows(folder, _format(handle.format))
     try:
-        schema = row_types.arrow(row_files.as_read(handle["format"], handle["schema"]))
-        return _read_typed(file_system, handle, schema)
+        return _read_typed(file_system, handle, handle.schema, folder)
     except row_types.OnlySpark:
         return None
 
 
-def frame(handle: Handle, spark: Any) -> Any:
+def frame(handle: FileHandle, folder: str, spark: Any) -> Any:
     """Return all rows, as a Spark DataFrame."""
-    format, folder = handle["format"], row_files.folder_uri(handle["folder"])
-    schema = handle.get("schema")
+    format, schema, uri = handle.format, handle.schema, row_files.folder_uri(folder)
     if schema:
-        return row_files.in_order(row_files.reader(spark, format, schema).load(folder), schema)
+        return row_files.in_order(row_files.reader(spark, format, schema).load(uri), schema)
     options = {**row_files.OPTIONS.get(format, {}), **GUESS.get(format, {})}
-    return strict_reader(spark).format(format).options(**options).load(folder)
+    return strict_reader(spark).format(format).options(**options).load(uri)
 
 
-def _read_typed(file_system: FileSystem, handle: Handle, schema: pa.Schema) -> pa.RecordBatchReader:
-    """Read all rows with the types of `schema`.
+def _read_typed(
+    file_system: FileSystem, handle: FileHandle, types: row_files.Schema, folder: str
+) -> pa.RecordBatchReader:
+    """Read all rows with the types with which they were staged.
 
     The values of partition columns stand in the names of folders, those of all others in the files.
     """
-    format, partition_schema = handle["format"], _text_schema(handle["partition_by"])
+    format, partition_schema = handle.format, _text_schema(handle.partition_by)
+    schema = row_types.arrow(row_files.as_read(format, types))
     file_schema = pa.schema([field for field in schema if field.name not in partition_schema.names])
     stored = file_schema
     read: row_text.Read = row_text.as_it_is
     if format == "csv":
         stored, read = _text_schema(file_schema.names), _read_csv
     elif format == "json":
-        stored, read = _text_schema([LINE]), _json_reader(handle["schema"])
-    largest = max((file["bytes"] for file in handle.get("files", ())), default=0)
+        stored, read = _text_schema([LINE]), _json_reader(types)
+    largest = max((file.print.bytes for file in handle.files), default=0)
     stored_schema = pa.schema([*stored, *partition_schema])
-    rows = file_system.read_rows(handle["folder"], _format(format, largest), stored_schema, partition_schema)
+    rows = file_system.read_rows(folder, _format(format, largest), stored_schema, partition_schema)
     return pa.RecordBatchReader.from_batches(schema, row_text.batches(rows, schema, file_schema, read))
 
 
@@ -80,7 +86,7 @@ def _json_reader(schema: row_files.Schema) -> row_text.Read:
     return read
 
 
-def _text_schema(names: list[str]) -> pa.Schema:
+def _text_schema(names: Sequence[str]) -> pa.Schema:
     """Return a schema in which all columns are text."""
     return pa.schema([(name, pa.string()) for name in names])
 

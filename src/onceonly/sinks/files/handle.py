@@ -60,12 +60,24 @@ class FileHandle:
     """A parsed handle. Its paths are derived from the transaction's name, or below such a path."""
 
     txn: Transaction
+    target: str  # as it was recorded: the sink publishes to its own
     format: str
     rows: int
     files: tuple[StagedFile, ...]
     replaced: tuple[Published, ...]  # what it replaces or retracts
     rewinds: bool  # a rewind: nothing was staged, and no attempt owns it
     schema: Mapping[str, Any] | None  # of the rows; None: there are none, or an older version has staged them
+    partition_by: tuple[str, ...]  # columns whose values stand in the names of folders
+
+    @classmethod
+    def parse(cls, sink: str, handle: Handle) -> FileHandle:
+        """Parse the handle of a sink. Raises CannotPublish if it is not valid; nothing was changed."""
+        try:
+            return _parse(sink, handle)
+        except _InvalidHandle as why:
+            raise damaged_handle(sink, f"{why}.") from None
+        except (KeyError, TypeError, ValueError) as error:
+            raise damaged_handle(sink, f"{type(error).__name__}: {error}.") from error
 
     @property
     def manifest(self) -> str:
@@ -74,16 +86,6 @@ class FileHandle:
 
 class _InvalidHandle(Exception):
     """A handle is not valid; the text says why."""
-
-
-def parse(sink: str, handle: Handle) -> FileHandle:
-    """Parse a handle of a sink. Raises CannotPublish if it is not valid; nothing was changed."""
-    try:
-        return _parse(sink, handle)
-    except _InvalidHandle as why:
-        raise damaged_handle(sink, f"{why}.") from None
-    except (KeyError, TypeError, ValueError) as error:
-        raise damaged_handle(sink, f"{type(error).__name__}: {error}.") from error
 
 
 def staging_of(target: str) -> str:
@@ -109,8 +111,17 @@ def _parse(sink: str, handle: Handle) -> FileHandle:
         if not is_plain(file.staged):
             raise _InvalidHandle(f"Its file {file.staged!r} is not in the staged folder")
     replaced = tuple(_parse_replaced(old, txn) for old in replaced_handles(handle))
-    schema = handle.get("schema")
-    return FileHandle(txn, str(handle["format"]), int(handle["rows"]), files, replaced, "retracts" in handle, schema)
+    return FileHandle(
+        txn=txn,
+        target=handle["target"],
+        format=str(handle["format"]),
+        rows=int(handle["rows"]),
+        files=files,
+        replaced=replaced,
+        rewinds="retracts" in handle,
+        schema=handle.get("schema"),
+        partition_by=tuple(handle.get("partition_by", ())),
+    )
 
 
 def _parse_replaced(old: Mapping[str, Any], txn: Transaction) -> Published:

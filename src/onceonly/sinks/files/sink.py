@@ -31,7 +31,6 @@ from onceonly.counts import count
 from onceonly.pipeline.sinks import FileSink
 from onceonly.sinks.context import Context
 from onceonly.sinks.files import errors, gate_view, manifest, moves, stage
-from onceonly.sinks.files import handle as filehandle
 from onceonly.sinks.files.errors import FileMissing, NameTaken
 from onceonly.sinks.files.handle import FileHandle, Published, StagedFile, staging_of
 from onceonly.sinks.files.manifest import Manifest
@@ -222,7 +221,7 @@ class FileWriter(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Versioned
         with refuse_before_decision():
             file_handle = self._parse_handle(old)
         if not self._is_published(file_handle):
-            raise errors.refuse_replacement(self.name, old)
+            raise errors.refuse_replacement(file_handle)
 
     def retraction(self, txn: Transaction, olds: Sequence[Handle], restored: Handle | None) -> Handle:
         for old in olds:
@@ -278,14 +277,16 @@ class FileWriter(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Versioned
         return list_transactions(self._file_system.list_names(self._staging_folder), prefix)
 
     def read_staged(self, handle: Handle) -> Any:
-        return gate_view.batches(self._file_system, self._with_own_folder(handle))
+        file_handle = self._parse_handle(handle)
+        return gate_view.batches(self._file_system, file_handle, self._rows_folder(file_handle))
 
     def staged_frame(self, handle: Handle, spark: Any) -> Any:
-        return gate_view.frame(self._with_own_folder(handle), spark)
+        file_handle = self._parse_handle(handle)
+        return gate_view.frame(file_handle, self._rows_folder(file_handle), spark)
 
-    def _with_own_folder(self, handle: Handle) -> Handle:
-        """Return the handle with the folder that would be published, even if the handle names another one."""
-        return {**handle, "folder": self._staged_folder(self._parse_handle(handle)).join("data").path}
+    def _rows_folder(self, file_handle: FileHandle) -> str:
+        """Return the folder from which files would be published, whichever the handle names."""
+        return self._staged_folder(file_handle).join("data").path
 
     def evidence(self, handle: Handle) -> list[str]:
         """Describe the manifest; without one, how many files were moved, and how many wait."""
@@ -297,7 +298,7 @@ class FileWriter(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Versioned
         if content:
             outcome = "it was given up" if manifest.is_given_up(content) else "every file was moved"
             return [f"the manifest {file_handle.manifest} of {content['txn']} exists: {outcome}"]
-        target, folder = self._target, self._staged_folder(file_handle).join("data").path
+        target, folder = self._target, self._rows_folder(file_handle)
         moved = sum(self._file_system.exists(f"{target}/{file.final}") for file in file_handle.files)
         waiting = sum(self._file_system.exists(f"{folder}/{file.staged}") for file in file_handle.files)
         locations = f"{count(moved, 'file')} in {target}, {count(waiting, 'file')} in {folder}"
@@ -328,9 +329,9 @@ class FileWriter(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Versioned
         Raises:
             CannotPublish: the handle is not valid, or has another target.
         """
-        file_handle = filehandle.parse(self.name, handle)
-        if not self._file_system.is_same_folder(handle["target"], self._target):
-            raise errors.refuse_other_target(self.name, handle, self._target)
+        file_handle = FileHandle.parse(self.name, handle)
+        if not self._file_system.is_same_folder(file_handle.target, self._target):
+            raise errors.refuse_other_target(file_handle, self._target)
         return file_handle
 
     def _write_manifest(self, file_handle: FileHandle, content: Manifest) -> Manifest | None:
