@@ -10,7 +10,7 @@ from onceonly.checkpoint.model import Checkpoint, Event, Outcome, Row, State
 from onceonly.coordinator.manual import Action, RowTest
 from onceonly.coordinator.publish import Publisher, sink_row
 from onceonly.coordinator.sweep import discard_idle
-from onceonly.errors import InvalidPipeline, OutcomeUnknown, first_sentence
+from onceonly.errors import InvalidPipeline, OnceonlyError, OutcomeUnknown, first_sentence
 from onceonly.statetable.table import Transitions
 from onceonly.statetable.view import View
 
@@ -216,11 +216,19 @@ def _refuse_out_of_order(view: View, checkpoint: Checkpoint, sink: str) -> None:
 
 
 def _not_fenced_error(checkpoint: Checkpoint, sink: str, error: Exception) -> OutcomeUnknown:
+    give_up = f"onceonly resolve {checkpoint.pipeline} {checkpoint.epoch} --give-up {sink} --gone --reason …"
+    if isinstance(error, OnceonlyError) and error.code == "handle-damaged":
+        return OutcomeUnknown(
+            f"{checkpoint.pipeline} epoch {checkpoint.epoch}: sink '{sink}' cannot be given up yet.",
+            f"Its handle cannot be read, so nothing can be fenced by it. {error.what} {error.why}",
+            "Restore an earlier copy of the state table (docs/operations.md), then: onceonly recover. Without a copy, "
+            f"stop every process that may be publishing this checkpoint, then: {give_up}",
+            code="handle-damaged",
+        )
     return OutcomeUnknown(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch}: sink '{sink}' cannot be given up yet.",
         f"A process may still publish to it, and it does not answer: {first_sentence(error)}",
-        "Retry when it answers. If it no longer exists: "
-        f"onceonly resolve {checkpoint.pipeline} {checkpoint.epoch} --give-up {sink} --gone --reason …",
+        f"Retry when it answers. If it no longer exists: {give_up}",
         code="sink-not-fenced",
     )
 

@@ -8,6 +8,7 @@ from onceonly.checkpoint.definition import Definition
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, State, Transaction, canonical
 from onceonly.checkpoint.sink import IncrementalSweep, PooledTransaction, Sink, TransactionalIdPool
+from onceonly.errors import CannotPublish
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.table import StateTable
 from onceonly.statetable.view import View
@@ -177,7 +178,10 @@ def _is_needed(
     if holder.state is State.PLANNED:
         return True  # it is being staged
     waits = sink in holder.waiting and holder.state is not State.ABORTING
-    return waits and live.is_needed(holder.handles[sink], txn)
+    try:
+        return waits and live.is_needed(holder.handles[sink], txn)
+    except CannotPublish:  # a damaged handle shows of nothing that it is not needed; its own checkpoint says that it is
+        return True
 
 
 def _find_holder(view: View, slot: int) -> Checkpoint | None:

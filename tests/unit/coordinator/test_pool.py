@@ -7,7 +7,7 @@ from unit.world import World, minutes
 
 from onceonly.checkpoint.sink import PooledTransaction, TransactionalIdPool
 from onceonly.coordinator import sweep
-from onceonly.errors import NotCommitted
+from onceonly.errors import CannotPublish, NotCommitted
 from onceonly.pipeline.sinks import KafkaSink
 
 POOL = KafkaSink(name="lake", topic="lake", ids="pool", pool_size=2)
@@ -123,6 +123,14 @@ def test_what_is_being_staged_is_left_alone_and_what_no_one_leases_is_ended(worl
 def test_of_what_is_staged_only_what_the_handle_names_is_left(world):
     world.staged(1)
     assert ended(world, (0, 1), (0, 2)) == [(0, 2)]
+
+
+def test_a_damaged_handle_keeps_what_its_slot_has_open(world, monkeypatch):
+    """Others go on beside it: its own checkpoint is refused."""
+    world.staged(1)
+    damaged = CannotPublish("sink 'lake': the handle is damaged.", code="handle-damaged")
+    monkeypatch.setattr(Brokers, "is_needed", lambda *_: (_ for _ in ()).throw(damaged))
+    assert ended(world, (0, 1), (1, 1)) == [(1, 1)]
 
 
 def test_an_attempt_that_another_has_replaced_needs_nothing(world):

@@ -10,7 +10,7 @@ from unit.world import World
 
 from onceonly.checkpoint.model import Event, State
 from onceonly.coordinator.coordinator import Coordinator
-from onceonly.errors import Fenced, InDoubt, InvalidPipeline, OutcomeUnknown
+from onceonly.errors import CannotPublish, Fenced, InDoubt, InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.testing.fakes import FakeSink, FakeSource
@@ -335,6 +335,22 @@ def test_nothing_is_given_up_that_cannot_be_fenced_unless_a_person_says_that_it_
     assert world.now().waiting == ("lake",)
     done = Person(world.coordinator).give_up("flights", 1, "lake", "ann", "it burned down", gone=True)
     assert "no answer" in done.given_up["lake"]["not_fenced"]
+
+
+def test_a_damaged_handle_is_given_up_only_as_gone(world, monkeypatch):
+    """What it names cannot be fenced, and the message says the way out."""
+    decided(world, "refused", "refused", "refused")
+    with raises(Exception, "test-refused"):
+        world.commit()
+    damaged = CannotPublish("sink 'lake': the handle is damaged.", "Its folder is '../x'.", code="handle-damaged")
+    monkeypatch.setattr(FakeSink, "fence", lambda *_: (_ for _ in ()).throw(damaged))
+    with raises(OutcomeUnknown, "handle-damaged") as unknown:
+        Person(world.coordinator).give_up("flights", 1, "lake", "ann", "it is damaged")
+    assert "Its folder is '../x'." in unknown.value.why and "does not answer" not in unknown.value.why
+    assert "onceonly resolve flights 1 --give-up lake --gone" in unknown.value.todo
+    assert world.now().waiting == ("lake",)
+    done = Person(world.coordinator).give_up("flights", 1, "lake", "ann", "no copy of the table exists", gone=True)
+    assert "damaged" in done.given_up["lake"]["not_fenced"]
 
 
 def test_what_the_fence_has_found_counts_although_what_follows_fails(world, monkeypatch):
