@@ -144,7 +144,7 @@ def check(
     """
     names = [sink.name for sink in pipeline.sinks]
     comparisons = compare_all(state_table, parts, pipeline, names, view or state_table.view(pipeline.name), settle)
-    losses = _list_losses(comparisons)
+    losses = [comparison for comparison in comparisons if comparison.went_back]
     if losses:
         raise _lost_targets_error(state_table, losses)
     _check_upstream(state_table, parts, pipeline)
@@ -169,10 +169,6 @@ def compare_all(
         if comparison:
             comparisons.append(comparison)
     return comparisons
-
-
-def _list_losses(comparisons: Iterable[Comparison]) -> list[Comparison]:
-    return [comparison for comparison in comparisons if comparison.went_back]
 
 
 def compare(
@@ -346,7 +342,7 @@ def _check_upstream(state_table: StateTable, parts: Parts, pipeline: Pipeline) -
         writer = view.latest.definition.pipeline
         sinks = [sink.name for sink in writer.sinks if tables.intersection(sink.asset_uris())]
         comparisons = compare_all(state_table, parts, writer, sinks, view)
-        losses = _list_losses(comparisons)
+        losses = [comparison for comparison in comparisons if comparison.went_back]
         if losses:
             raise _lost_upstream_error(pipeline, losses)
 
