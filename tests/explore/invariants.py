@@ -25,7 +25,7 @@ def of_row(
             yield from _verdict(row, before, after)
         case Event.APPROVED if after.attempt not in after.failed_attempts:
             yield f"9: epoch {row.epoch} is approved, and its gate has not failed it"
-        case Event.ABORTING if after.needs_manual_decision and "who" not in row.body:
+        case Event.ABORTING if after.has_been_held and "who" not in row.body:
             yield f"9: epoch {row.epoch} is aborted, and a person was to decide"
         case Event.COMMITTING | Event.REWOUND:
             yield from _decided(known, after)
@@ -57,7 +57,7 @@ def of_actor(row: Row, before: Checkpoint | None, owner: str | None, since: int 
 def still_there(targets: Mapping[str, Any], checkpoint: Checkpoint) -> frozenset[str]:
     """Names of what is staged for any attempt of the checkpoint, and not kept."""
     left = {name for target in targets.values() for name in target.left()}
-    attempts = [attempt for attempt in checkpoint.claims if not checkpoint.keeps(attempt)]
+    attempts = [attempt for attempt in checkpoint.claims if not checkpoint.keeps_rows_of(attempt)]
     mine = {checkpoint.transaction(sink, n).name for n in attempts for sink in checkpoint.sinks_of(n)}
     return frozenset(left & mine)
 
@@ -75,7 +75,7 @@ def _overlapping(known: Checkpoints, new: Checkpoint) -> Iterator[str]:
 
 
 def _staged(before: Checkpoint | None, after: Checkpoint) -> Iterator[str]:
-    if before is None or before.staging != after.claims[after.attempt].nonce:
+    if before is None or before.live_nonce != after.claims[after.attempt].nonce:
         yield f"epoch {after.epoch} is staged by a claim that has ended"
     if set(after.handles) != set(after.sinks):
         yield f"epoch {after.epoch} is staged for {sorted(after.handles)} and its sinks are {sorted(after.sinks)}"
@@ -290,4 +290,4 @@ def of_pool(known: Checkpoints, sink: str, name: str, tx: str | None, by: str | 
 
 def _is_staging(known: Checkpoints, name: str) -> bool:
     txn = Transaction.parse(name)
-    return txn is not None and known[txn.epoch].staging == txn.nonce
+    return txn is not None and known[txn.epoch].live_nonce == txn.nonce

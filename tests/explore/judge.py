@@ -120,7 +120,7 @@ def _left(world: World) -> Iterator[str]:
 def _kept(checkpoint: Checkpoint) -> Iterator[str]:
     """Names of what a gate failed, and of what was given up: people may look at it."""
     for attempt in checkpoint.claims:
-        if checkpoint.keeps(attempt):
+        if checkpoint.keeps_rows_of(attempt):
             yield from (checkpoint.transaction(sink, attempt).name for sink in checkpoint.sinks)
     yield from (checkpoint.handles[sink]["txn"] for sink in checkpoint.given_up)
 

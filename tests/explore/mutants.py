@@ -34,15 +34,15 @@ FIXES = [
     Mutant(
         "01: STAGED by the attempt's number alone",
         STAGE,
-        "if now.staging is None or now.staging != mine.staging:",
+        "if now.live_nonce is None or now.live_nonce != mine.live_nonce:",
         "if now.state is not State.PLANNED or now.attempt != mine.attempt:",
         "two-runs",
     ),
     Mutant(
         "02: a claim lives on when it is planned again",
         MODEL,
-        'return {**owners, **same, **NOTHING_STAGED, "schemas": _keep_schemas(checkpoint, row), **_repin_ranges(row)}',
-        'return {**owners, **same, **NOTHING_STAGED, "staging": checkpoint.staging, "schemas": {}}',
+        'return {**owners, **plan, **NOTHING_STAGED, "schemas": _keep_schemas(checkpoint, row), **_repin_ranges(row)}',
+        'return {**owners, **plan, **NOTHING_STAGED, "live_nonce": checkpoint.live_nonce, "schemas": {}}',
         "sink-added",
     ),
     Mutant(
@@ -249,7 +249,7 @@ GUARDS = [
     Mutant(
         "aborted although a person decides",
         ABORT,
-        "            if checkpoint.needs_manual_decision and who is None:\n"
+        "            if checkpoint.has_been_held and who is None:\n"
         '                raise fenced_error(checkpoint, "its gate failed it and holds it", "only a person may abort it")\n',
         "",
         "held",
@@ -417,8 +417,8 @@ EDGE = [
     Mutant(
         "an approval outlives its attempt",
         MODEL,
-        '"verdict": None, "approved": None,',
-        '"verdict": None,',
+        "verdict=None, approved=None,",
+        "verdict=None,",
         "approval-ends",
     ),
     Mutant(

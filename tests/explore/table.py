@@ -9,7 +9,7 @@ from typing import Any
 
 from explore.steps import EITHER, Steps
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State, canonical, first
-from onceonly.checkpoint.offsets import Boundary, Interval, range_of
+from onceonly.checkpoint.offsets import Boundary, Interval, find_range
 from onceonly.errors import OutcomeUnknown
 from onceonly.statetable.row_format import Head
 from onceonly.statetable.table import Lost
@@ -94,7 +94,7 @@ class MemoryView(View):
             Boundary(at, range_.topic_id if range_ else "", offsets, range_)
             for checkpoint in self.checkpoints.values()
             if checkpoint.interval
-            for range_ in [range_of(checkpoint.ranges, topic)]
+            for range_ in [find_range(checkpoint.ranges, topic)]
             for at, offsets in (
                 (checkpoint.interval.start, range_.starts if range_ else {}),
                 (checkpoint.interval.end, range_.ends if range_ else {}),

@@ -42,7 +42,7 @@ def catch_up() -> bool:
         at.airflow.unpause_parsed("flights_by_day")
         at.airflow.unpause_parsed(at.dag)
         wait_until(lambda: _counts(at) == truth_by_day(MONTH), "the DAG behind it counts as the CSV does", LIMIT)
-        rows = [sum(range_.span for range_ in cp.ranges) for cp in at.checkpoints()]
+        rows = [sum(range_.offset_count for range_ in cp.ranges) for cp in at.checkpoints()]
         say(f"{at.dag}: {dict(_ended(at, at.dag))}, offsets of the checkpoints: {rows}")
         say(f"flights_by_day: {dict(_ended(at, 'flights_by_day'))}, its last run counts every day as the CSV does")
         proof = prove(at.settings.locate("lake/flights"), MONTH)

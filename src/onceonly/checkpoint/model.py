@@ -160,9 +160,11 @@ class Claim:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of publishing. `already`: it had been published before. `detail` is recorded with PUBLISHED.
+    """The result of publishing.
 
     Args:
+        already: it had been published before.
+        detail: recorded with PUBLISHED, for people.
         proof: by which the target can be recognised later (see `sink.TargetHistory`): plain JSON, small, without
             secrets. It holds "target": the place that was published to. Recorded with PUBLISHED and in the pipeline's
             head; empty: nothing is proven.
@@ -193,7 +195,7 @@ class Checkpoint:
     attempt: int = 0
     claims: Mapping[int, Claim] = field(default_factory=dict)  # by attempt
     claimed_under: Mapping[int, Definition] = field(default_factory=dict)  # by attempt: its definition
-    staging: str | None = None  # the nonce of the claim that may record STAGED, unless something ended it since
+    live_nonce: str | None = None  # the nonce of the claim that may record STAGED, unless something ended it since
     schemas: Mapping[str, Any] = field(default_factory=dict)  # by topic: the registered schemas it is decoded by
     handles: Mapping[str, Handle] = field(default_factory=dict)
     bad: Mapping[str, Any] = field(default_factory=dict)  # records, and the bad ones among them: see `bad_records`
@@ -250,7 +252,7 @@ class Checkpoint:
 
     @property
     def bad_records(self) -> int | None:
-        """Records that were dropped or became dead letters; None if it has no such thing, or nothing is staged."""
+        """Records that were dropped or became dead letters; None if they are not counted, or nothing is staged."""
         if not self.bad:
             return None
         return int(sum(self.bad["undecoded"].values()) + self.bad["rejected"])
@@ -261,10 +263,10 @@ class Checkpoint:
         return self.definition.gate
 
     @property
-    def needs_manual_decision(self) -> bool:
-        """Whether a gate that holds failed this attempt, so that only a person may approve or abort it.
+    def has_been_held(self) -> bool:
+        """Whether a gate with on_fail="hold" failed this attempt, so that only a person may approve or abort it.
 
-        It stays so after an approval: `is_held` is whether it still waits.
+        It stays so after the approval: `is_held` is whether it still waits.
         """
         if self.gate is None or self.verdict is None:
             return False
@@ -278,9 +280,9 @@ class Checkpoint:
     @property
     def is_held(self) -> bool:
         """Whether it waits for a person to approve or abort it."""
-        return self.state is State.STAGED and self.needs_manual_decision and self.approved is None
+        return self.state is State.STAGED and self.has_been_held and self.approved is None
 
-    def keeps(self, attempt: int) -> bool:
+    def keeps_rows_of(self, attempt: int) -> bool:
         """Whether the rows of an unpublished attempt are kept for people to examine."""
         if self.gate is None or attempt not in self.failed_attempts:
             return False
@@ -366,11 +368,9 @@ def canonical(data: Any) -> str:
     return json.dumps(data, sort_keys=True, separators=(",", ":"))
 
 
-TARGET_EVENTS = frozenset({Event.MISSING, Event.FOUND, Event.ACCEPTED})
+TARGET_EVENTS = frozenset({Event.MISSING, Event.FOUND, Event.ACCEPTED})  # what a target has lost, or shows again
 SINK_EVENTS = TARGET_EVENTS | {Event.REPLACED, Event.IN_DOUBT, Event.PUBLISHED, Event.GIVEN_UP}
-NOTHING_STAGED: Mapping[str, Any] = {
-    **{"handles": {}, "bad": {}, "verdict": None, "approved": None, "refused": None, "staging": None}
-}
+NOTHING_STAGED: Mapping[str, Any] = dict(handles={}, bad={}, verdict=None, approved=None, refused=None, live_nonce=None)
 
 
 def _changes(checkpoint: Checkpoint, row: Row) -> dict[str, Any]:
@@ -383,14 +383,14 @@ def _changes(checkpoint: Checkpoint, row: Row) -> dict[str, Any]:
         case Event.PINNED:
             return {"schemas": row.body["schemas"]}
         case Event.STAGED:
-            return {"handles": row.body["handles"], "bad": row.body.get("bad", {}), "staging": None}
+            return {"handles": row.body["handles"], "bad": row.body.get("bad", {}), "live_nonce": None}
         case Event.VERDICT | Event.APPROVED:
             return _apply_verdict(checkpoint, row)
         case Event.REFUSED:
             return {"refused": {"sink": row.sink, **row.body}}
         case Event.COMMITTING:
-            copied = row.body.get("handles", {})  # those that the rehearsal has changed
-            return {"decision": row.decision, "handles": {**checkpoint.handles, **copied}, "refused": None}
+            handles = {**checkpoint.handles, **row.body.get("handles", {})}  # with those that the rehearsal has changed
+            return {"decision": row.decision, "handles": handles, "refused": None}
         case event if event in SINK_EVENTS:
             apply = _apply_to_target if event in TARGET_EVENTS else _apply_to_sink
             return apply(checkpoint, row)
@@ -402,18 +402,18 @@ def _changes(checkpoint: Checkpoint, row: Row) -> dict[str, Any]:
 
 def _apply_plan(checkpoint: Checkpoint, row: Row) -> dict[str, Any]:
     """Return what planning again changes: another owner or definition, the same offsets, and nothing is staged."""
-    same = {"definition": Definition(row.body["definition"]), "request": row.body.get("request", checkpoint.request)}
+    plan = {"definition": Definition(row.body["definition"]), "request": row.body.get("request", checkpoint.request)}
     owners = {
         "owners": (*checkpoint.owners, row.owner or ""),
         "instances": (*checkpoint.instances, row.body.get("instance")),
     }
-    return {**owners, **same, **NOTHING_STAGED, "schemas": _keep_schemas(checkpoint, row), **_repin_ranges(row)}
+    return {**owners, **plan, **NOTHING_STAGED, "schemas": _keep_schemas(checkpoint, row), **_repin_ranges(row)}
 
 
 def _apply_abort(checkpoint: Checkpoint, row: Row) -> dict[str, Any]:
     if row.event is Event.ABORTING:
         unfit = checkpoint.unfit_attempts | {row.attempt} if "unfit" in row.body else frozenset()
-        return {"reason": row.body.get("reason"), "staging": None, "refused": None, "unfit_attempts": unfit}
+        return {"reason": row.body.get("reason"), "live_nonce": None, "refused": None, "unfit_attempts": unfit}
     gone = {(number, sink) for number in checkpoint.claims for sink in row.body.get("gone", ())}
     claims = {number: replace(claim, slot=None) for number, claim in checkpoint.claims.items()}
     return {"claims": claims, "gone": checkpoint.gone | gone}
@@ -451,7 +451,8 @@ def _apply_claim(checkpoint: Checkpoint, row: Row) -> dict[str, Any]:
     claim = Claim(**row.body)
     claims = {**checkpoint.claims, row.attempt: claim}
     under = {**checkpoint.claimed_under, row.attempt: checkpoint.definition}
-    return {**NOTHING_STAGED, "attempt": row.attempt, "claims": claims, "claimed_under": under, "staging": claim.nonce}
+    changes = {"attempt": row.attempt, "claims": claims, "claimed_under": under, "live_nonce": claim.nonce}
+    return {**NOTHING_STAGED, **changes}
 
 
 def _apply_verdict(checkpoint: Checkpoint, row: Row) -> dict[str, Any]:

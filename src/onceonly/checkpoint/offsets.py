@@ -18,9 +18,9 @@ Offsets = Mapping[int, int]  # partition -> offset
 NO_OFFSETS: Offsets = MappingProxyType({})
 LOG_REPLACED = "source-log-replaced"  # code of SourceLost: what was read was replaced by other records
 KAFKA, DELTA, FILES = "kafka", "delta", "files"  # kinds of sources
-# What each is called, and what its offsets are. A table or folder has one partition, 0: the offsets are the table's
-# versions, or the decisions of the pipeline that writes the folder.
-WORDS = {KAFKA: ("topic", "offset"), DELTA: ("table", "version"), FILES: ("folder", "decision")}
+# What a source of each kind is called, and its offsets. A table or folder has one partition, 0: its offsets are the
+# table's versions, or the decisions of the pipeline that writes the folder.
+SOURCE_WORDS = {KAFKA: ("topic", "offset"), DELTA: ("table", "version"), FILES: ("folder", "decision")}
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,13 @@ class TopicRange:
     """The pinned part of one topic: partition -> (start, end).
 
     Args:
-        kind: of the source.
-        mark: by which the source recognises what was pinned; None: it could not be marked.
-        folders: of a table that is read by checkpoints of the pipeline that writes it: for each partition, which is one
-            version, the folder in which the files of that checkpoint were staged, and how many they are. Of a folder of
-            files: the manifest in place of that.
-        ahead: how many of its records are dated so far ahead that its end passed over them. For display.
+        kind: of the source: KAFKA, DELTA or FILES.
+        mark: by it the source recognises later what was pinned (`ChecksRanges.add_mark`); None: it could not be marked.
+        folders: what the range reads of a pipeline that this one follows (`after=`). Each partition is then one of its
+            checkpoints, in the order of this list. Of a table: the folder in which the checkpoint's files were staged,
+            and how many they are. Of a folder of files: the path of the manifest, and how many files it lists.
+        ahead: how many records are dated so far in the future that the search for the range's end passed over them.
+            For display.
     """
 
     topic: str
@@ -52,12 +53,12 @@ class TopicRange:
     @property
     def word(self) -> str:
         """The word for the kind of source: topic, table or folder."""
-        return WORDS[self.kind][0]
+        return SOURCE_WORDS[self.kind][0]
 
     @property
     def unit(self) -> str:
-        """What `span` counts."""
-        return WORDS[self.kind][1]
+        """What `offset_count` counts."""
+        return SOURCE_WORDS[self.kind][1]
 
     @property
     def starts(self) -> dict[int, int]:
@@ -68,7 +69,7 @@ class TopicRange:
         return {p: end for p, (_, end) in self.partitions.items()}
 
     @property
-    def span(self) -> int:
+    def offset_count(self) -> int:
         """Offsets covered: an upper bound of the records, never their count."""
         return sum(end - start for start, end in self.partitions.values())
 
@@ -110,7 +111,7 @@ class TopicLog:
     """The present extent of a topic: partition -> (log start, last stable offset).
 
     Args:
-        written: partition -> high watermark, up to which a reader of everything sees records. Where a producer's
+        high_watermarks: by partition, the offset up to which a read_uncommitted reader sees records. Where a producer's
             transaction is open, it lies above the last stable offset.
     """
 
@@ -118,7 +119,7 @@ class TopicLog:
     topic_id: str
     partitions: Mapping[int, tuple[int, int]]
     kind: str = KAFKA
-    written: Offsets = field(default_factory=dict, compare=False)
+    high_watermarks: Offsets = field(default_factory=dict, compare=False)
 
     @property
     def label(self) -> str:
@@ -130,14 +131,14 @@ class TopicLog:
         """How many offsets lie behind an open transaction, by partition, where there are any."""
         counts = {}
         for partition, (_, stable) in self.partitions.items():
-            count = self.written.get(partition, stable) - stable
+            count = self.high_watermarks.get(partition, stable) - stable
             if count > 0:
                 counts[partition] = count
         return counts
 
 
 def _name_source(source: TopicRange | TopicLog) -> str:
-    return f"{WORDS[source.kind][0]} '{source.topic}'"
+    return f"{SOURCE_WORDS[source.kind][0]} '{source.topic}'"
 
 
 @dataclass(frozen=True)
@@ -173,24 +174,24 @@ class Boundary:
     pinned: TopicRange | None = field(default=None, compare=False)
 
 
-def same_topic(pinned_id: str, log: TopicLog, since: str) -> None:
+def require_same_topic(pinned_id: str, log: TopicLog, since: str) -> None:
     """Refuse a topic that was deleted and created again: its offsets are those of other records."""
     if pinned_id != log.topic_id:
         raise SourceLost(
             f"{log.label} is not the one for which {since} was pinned.",
             f"Its id was {pinned_id} and is now {log.topic_id}: it was deleted and created again.",
-            restore(log),
+            suggest_restore(log),
             code="source-recreated",
         )
 
 
 def require_in_log(range_: TopicRange, log: TopicLog) -> None:
-    """Refuse a range if retention or a deletion removed a part of it.
+    """Refuse a range of which retention or a deletion has removed a part.
 
     Raises:
         SourceLost: another topic id, a vanished partition, or a start below the log's start.
     """
-    same_topic(range_.topic_id, log, "this range")
+    require_same_topic(range_.topic_id, log, "this range")
     for partition, (start, end) in sorted(range_.partitions.items()):
         if end == start:
             continue
@@ -207,7 +208,7 @@ def require_in_log(range_: TopicRange, log: TopicLog) -> None:
             )
 
 
-def beginning(log: TopicLog, starts: Offsets) -> TopicRange:
+def first_range(log: TopicLog, starts: Offsets) -> TopicRange:
     """Return the first range of a pipeline: from these offsets to the last stable offset.
 
     A partition without one begins at the log's start.
@@ -219,12 +220,12 @@ def beginning(log: TopicLog, starts: Offsets) -> TopicRange:
     return TopicRange(log.topic, log.topic_id, partitions, log.kind)
 
 
-def chain(previous: TopicRange, log: TopicLog) -> TopicRange:
+def next_range(previous: TopicRange, log: TopicLog) -> TopicRange:
     """Return the range from the end of the last checkpoint to the last stable offset.
 
     A partition that was added since then starts at 0.
     """
-    same_topic(previous.topic_id, log, "the last checkpoint")
+    require_same_topic(previous.topic_id, log, "the last checkpoint")
     for partition in previous.partitions:
         if partition not in log.partitions:
             raise _vanished_partition_error(log, partition)
@@ -238,7 +239,7 @@ def chain(previous: TopicRange, log: TopicLog) -> TopicRange:
     return range_
 
 
-def range_of(ranges: Iterable[TopicRange], topic: str) -> TopicRange | None:
+def find_range(ranges: Iterable[TopicRange], topic: str) -> TopicRange | None:
     """Return the range of that topic; None: there is none."""
     return next((range_ for range_ in ranges if range_.topic == topic), None)
 
@@ -249,7 +250,7 @@ def cap(ranges: Ranges, most: int) -> Ranges:
     for number, range_ in enumerate(ranges):
         for partition, span in range_.partitions.items():
             spans[number, partition] = span
-    waiting = sum(range_.span for range_ in ranges)
+    waiting = sum(range_.offset_count for range_ in ranges)
     if waiting <= most:
         return ranges
     remaining, capped = most, {}
@@ -268,7 +269,7 @@ def cap(ranges: Ranges, most: int) -> Ranges:
     return tuple(capped_ranges)
 
 
-def cut_at(range_: TopicRange, end: int) -> TopicRange:
+def truncate(range_: TopicRange, end: int) -> TopicRange:
     """Return the range without what comes after that offset, in each partition."""
     partitions = {p: (start, max(start, min(last, end))) for p, (start, last) in range_.partitions.items()}
     return replace(range_, partitions=partitions)
@@ -297,15 +298,15 @@ def range_between(of: TopicRange | TopicLog, topic_id: str, start: Offsets, end:
 START_OVER = "give the pipeline a new name and new targets to start over"  # under a new name it reads all again
 
 
-def restore(log: TopicLog) -> str:
-    """Return what to do where something that was read before is not there any more."""
-    return f"Restore the {WORDS[log.kind][0]}, or {START_OVER}. Nothing was written."
+def suggest_restore(log: TopicLog) -> str:
+    """Return the advice of an error: what was read before is not there any more."""
+    return f"Restore the {SOURCE_WORDS[log.kind][0]}, or {START_OVER}. Nothing was written."
 
 
 def _suggest_skip(log: TopicLog, partition: int, to: int) -> str:
-    """Return what to do where expired records cannot be restored.
+    """Return the advice of an error: expired records cannot be restored, and have to be left out.
 
-    It leaves out what can still be read only by intervals.
+    By intervals, this also leaves out records that can still be read.
     """
     return (
         "If no copy exists, abort the checkpoint, if there is one, and leave them out: onceonly skip PIPELINE "
@@ -317,7 +318,7 @@ def _suggest_skip(log: TopicLog, partition: int, to: int) -> str:
 
 def has_data(ranges: Iterable[TopicRange]) -> bool:
     """Whether the ranges cover any offset; it need not be that of a record."""
-    return any(range_.span > 0 for range_ in ranges)
+    return any(range_.offset_count > 0 for range_ in ranges)
 
 
 def _refuse_shrunk(previous: TopicRange, log: TopicLog) -> None:
@@ -327,7 +328,7 @@ def _refuse_shrunk(previous: TopicRange, log: TopicLog) -> None:
             raise SourceLost(
                 f"{log.label} partition {partition} ends before what was already read.",
                 f"The last checkpoint ended at {end} and the log now ends at {stable}: records were lost or replaced.",
-                restore(log),
+                suggest_restore(log),
                 code="source-shrank",
             )
 
@@ -336,6 +337,6 @@ def _vanished_partition_error(log: TopicLog, partition: int) -> SourceLost:
     return SourceLost(
         f"{log.label} no longer has partition {partition}.",
         f"It was pinned by an earlier checkpoint; the topic now has partitions {sorted(log.partitions)}.",
-        restore(log),
+        suggest_restore(log),
         code="partition-missing",
     )

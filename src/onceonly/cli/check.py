@@ -11,7 +11,7 @@ import click
 from rich.text import Text
 
 from onceonly.checkpoint.model import Checkpoint
-from onceonly.checkpoint.offsets import Interval, range_of
+from onceonly.checkpoint.offsets import Interval, find_range
 from onceonly.cli import console, environment
 from onceonly.cli.app import json_option, print_json
 from onceonly.errors import InvalidPipeline, OnceonlyError
@@ -191,7 +191,7 @@ def _dated_ahead(pipeline: Pipeline, settings: Settings) -> list[str]:
 
 def _next_offsets(latest: Checkpoint | None, topic: str) -> Mapping[int, int]:
     """Return by partition where the next checkpoint begins; empty where nothing was read yet."""
-    last_range = range_of(latest.ranges, topic) if latest else None
+    last_range = find_range(latest.ranges, topic) if latest else None
     if last_range is None:
         return {}
     return last_range.ends

@@ -14,7 +14,7 @@ from rich.tree import Tree
 
 from onceonly import redaction
 from onceonly.checkpoint.model import Checkpoint, State
-from onceonly.checkpoint.offsets import WORDS
+from onceonly.checkpoint.offsets import SOURCE_WORDS
 from onceonly.cli import console
 from onceonly.cli.app import json_option, print_json
 from onceonly.counts import count
@@ -291,7 +291,10 @@ def _add_read(tree: Tree, read: Mapping[str, Any]) -> None:
         for partition, (start, end) in read["partitions"].items():
             tree.add(Text(f"{read['topic']} partition {partition}: {_span(start, end)}"))
         return
-    unit, spans = WORDS[read["kind"]][1], ", ".join(_span(start, end) for start, end in read["partitions"].values())
+    unit, spans = (
+        SOURCE_WORDS[read["kind"]][1],
+        ", ".join(_span(start, end) for start, end in read["partitions"].values()),
+    )
     branch = tree.add(Text(f"{read['topic']}: {unit}s {spans}, by sink '{read['sink']}' of {read['published_by']}"))
     nodes = read["checkpoints"]
     older_count = len(nodes) - MAX_DRAWN_CHECKPOINTS

@@ -45,7 +45,7 @@ class Aborter:
                 raise fenced_error(checkpoint, "the decision to publish it is made", "it can no longer be aborted")
             if checkpoint.state in (State.ABORTING, State.ABORTED):
                 return None
-            if checkpoint.needs_manual_decision and who is None:
+            if checkpoint.has_been_held and who is None:
                 raise fenced_error(checkpoint, "its gate failed it and holds it", "only a person may abort it")
             body: Mapping[str, Any] = {"reason": reason}
             if action:

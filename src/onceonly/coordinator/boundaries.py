@@ -59,15 +59,15 @@ class TopicPlanner:
 
     def has_records(self, range_: TopicRange) -> bool:
         """Whether there is something to read in the range."""
-        if not range_.span or not isinstance(self.source, TransactionalLog):
-            return range_.span > 0
+        if not range_.offset_count or not isinstance(self.source, TransactionalLog):
+            return range_.offset_count > 0
         if self._searched_partitions != range_.partitions:
             self._searched_partitions, self._has_records = range_.partitions, self.source.has_records(range_)
         return self._has_records
 
     def from_first_record(self, range_: TopicRange) -> TopicRange:
         """Return the range without the offsets before its first record, in each partition."""
-        if not range_.span or not isinstance(self.source, TransactionalLog):
+        if not range_.offset_count or not isinstance(self.source, TransactionalLog):
             return range_
         first = self.source.first_offsets(range_)
         return replace(range_, partitions={p: (first[p], end) for p, end in range_.ends.items()})
@@ -112,12 +112,12 @@ class TopicPlanner:
         """Find what the last checkpoint has pinned of this topic; None: nothing."""
         if view.latest is None:
             return None
-        return offsets.range_of(view.latest.ranges, self.config.topic)
+        return offsets.find_range(view.latest.ranges, self.config.topic)
 
     def _range_of_upstream(self, view: View, upstream_rows: tuple[RowLocation, ...]) -> TopicRange:
         end = max(end for _, end in self.log.partitions.values())
         for rows in upstream_rows:
-            offsets.same_topic(rows.table_id, self.log, "what it reads")
+            offsets.require_same_topic(rows.table_id, self.log, "what it reads")
             if rows.version is not None and rows.version >= end:
                 raise _shrunk_table_error(self.log, rows.version)
         if self.interval:
@@ -147,7 +147,7 @@ class TopicPlanner:
     def _range_up_to(self, view: View, upstream_rows: tuple[RowLocation, ...]) -> TopicRange:
         """Return the range of a chain, up to the version that has published the last checkpoint."""
         if not upstream_rows:
-            return offsets.cut_at(self._range_of_chain(view), 0)
+            return offsets.truncate(self._range_of_chain(view), 0)
         (last,) = upstream_rows
         if last.version is None:
             raise InvalidPipeline(
@@ -157,18 +157,18 @@ class TopicPlanner:
                 "Publish another checkpoint to it, or read it without after. Nothing was written.",
                 code="upstream-entries-expired",
             )
-        return offsets.cut_at(self._range_of_chain(view), last.version + 1)
+        return offsets.truncate(self._range_of_chain(view), last.version + 1)
 
     def _range_of_chain(self, view: View) -> TopicRange:
         previous = self._find_previous(view)
         if previous is None:
             if view.latest:
                 # A topic that appears later is read from its earliest record on, wherever the pipeline began.
-                return offsets.beginning(self.log, {})
-            return offsets.beginning(self.log, self._starts())
+                return offsets.first_range(self.log, {})
+            return offsets.first_range(self.log, self._starts())
         if self._log_ends_before(previous.ends):
             self._log = None  # the checkpoint may be younger than our look at the log
-        return offsets.chain(previous, self.log)
+        return offsets.next_range(previous, self.log)
 
     def _log_ends_before(self, ends: Offsets) -> bool:
         """Whether the log ends before one of these offsets, as of the last look at it."""
@@ -198,7 +198,7 @@ class TopicPlanner:
         Raises:
             InvalidPipeline: it does not.
         """
-        unit = offsets.WORDS[self.log.kind][1]
+        unit = offsets.SOURCE_WORDS[self.log.kind][1]
         for partition, offset in sorted(chosen.items()):
             if partition not in self.log.partitions:
                 why = f"it has the partitions {sorted(self.log.partitions)}"
@@ -241,7 +241,7 @@ class TopicPlanner:
                 self._neighbours.append(boundary.pinned)
         for neighbour in sorted(neighbours, key=_is_of_new_topic):
             if not _is_of_new_topic(neighbour):
-                offsets.same_topic(neighbour.topic_id, self.log, "an earlier interval")
+                offsets.require_same_topic(neighbour.topic_id, self.log, "an earlier interval")
                 self._refuse_shorter(neighbour)
             if neighbour.time == time:
                 return neighbour.offsets
@@ -294,7 +294,7 @@ class TopicPlanner:
                 f"{self.log.label} partition {partition} is shorter than what was already pinned.",
                 f"The boundary {pinned.time:%Y-%m-%dT%H:%M:%SZ} was pinned at {offset} and the log now ends at "
                 f"{stable}: records were lost or replaced.",
-                offsets.restore(self.log),
+                offsets.suggest_restore(self.log),
                 code="source-shrank",
             )
 
@@ -363,7 +363,7 @@ def _shrunk_table_error(log: TopicLog, version: int) -> SourceLost:
     return SourceLost(
         f"{log.label} ends before what was published to it.",
         f"A checkpoint was published by its version {version}: the table was restored from a copy.",
-        offsets.restore(log),
+        offsets.suggest_restore(log),
         code="source-shrank",
     )
 

@@ -14,7 +14,15 @@ from typing import Any
 
 from onceonly.checkpoint.interfaces import Parts, Source
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
-from onceonly.checkpoint.offsets import Interval, Offsets, Ranges, TopicRange, empty_spans, range_of, same_topic
+from onceonly.checkpoint.offsets import (
+    Interval,
+    Offsets,
+    Ranges,
+    TopicRange,
+    empty_spans,
+    find_range,
+    require_same_topic,
+)
 from onceonly.coordinator import restore_check, upstream
 from onceonly.coordinator.manual import Action, Seen
 from onceonly.coordinator.messages import how_to_settle
@@ -228,7 +236,7 @@ def _position_before(latest: Checkpoint | None, topic: str) -> TopicRange | None
     """
     if latest is None:
         return None
-    range_ = range_of(latest.ranges, topic)
+    range_ = find_range(latest.ranges, topic)
     if range_ is None or latest.state is State.COMMITTED:
         return range_
     return replace(range_, partitions=empty_spans(range_.starts), mark=None)
@@ -239,7 +247,7 @@ def _range_at(pipeline: Pipeline, source: Source, before: TopicRange | None, end
     log = source.log()
     ends_before: Offsets = {}
     if before:
-        same_topic(before.topic_id, log, "the last checkpoint")
+        require_same_topic(before.topic_id, log, "the last checkpoint")
         ends_before = before.ends
     if set(ends) != set(log.partitions):
         why = f"{log.label.capitalize()} has partitions {sorted(log.partitions)}, and you name {sorted(ends)}."

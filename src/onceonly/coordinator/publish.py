@@ -115,7 +115,7 @@ class Publisher:
 
     def _discard(self, live: Sink, checkpoint: Checkpoint, attempt: int) -> None:
         txn = checkpoint.transaction(live.name, attempt)
-        if checkpoint.keeps(attempt):
+        if checkpoint.keeps_rows_of(attempt):
             live.revoke(txn)
             return
         handle: Handle | None = None

@@ -216,7 +216,7 @@ class RangePlanner:
             )
         for range_ in latest.ranges:
             follows_pipeline = range_.topic in self.barrier.tables
-            was_read = range_.span and latest.skipped is None and latest.forwarded is None
+            was_read = range_.offset_count and latest.skipped is None and latest.forwarded is None
             if was_read and follows_pipeline != bool(range_.folders):
                 by = "the times of its commits" if follows_pipeline else f"the intervals of {so_far}"
                 raise _other_pipeline_error(latest.pipeline, f"read {range_.label} by {by} so far")

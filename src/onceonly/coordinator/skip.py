@@ -20,15 +20,15 @@ from onceonly.checkpoint.interfaces import Parts, Source
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import (
     KAFKA,
-    WORDS,
+    SOURCE_WORDS,
     Boundary,
     Interval,
     TopicLog,
     TopicRange,
     empty_spans,
+    find_range,
     range_between,
-    range_of,
-    same_topic,
+    require_same_topic,
 )
 from onceonly.coordinator import upstream
 from onceonly.coordinator.manual import Action, Seen, intervals_of
@@ -186,7 +186,7 @@ def _make_offsets_action(skip: Skip) -> Action:
     """Return what the person records; the row names the offset as the end of a range."""
 
     def has_same_end(row: Row) -> bool:
-        range_ = range_of(map(TopicRange.from_json, row.body["ranges"]), skip.topic)
+        range_ = find_range(map(TopicRange.from_json, row.body["ranges"]), skip.topic)
         return range_ is not None and range_.ends.get(skip.partition) == skip.to
 
     without_offset = Action.on_pipeline(Event.EMPTY, skip.who, skip.seen, {"skipped": skip.reason})
@@ -225,7 +225,7 @@ def _require_skippable(view: View, skip: Skip) -> Pipeline:
         raise _offsets_error(
             view, skip, f"It comes after {names}, and reads what that has published.", code="offsets-of-upstream"
         )
-    if range_of(latest.ranges, skip.topic) is None:
+    if find_range(latest.ranges, skip.topic) is None:
         topics = ", ".join(range_.label for range_ in latest.ranges)
         raise _offsets_error(view, skip, f"It reads {topics}, and nothing called '{skip.topic}'.", code="no-such-topic")
     return last_pipeline
@@ -243,9 +243,9 @@ def _offsets_row(view: View, source: Source, skip: Skip) -> Row | None:
     log, latest = source.log(), view.latest
     assert latest is not None
     starts = [_range_at_start(latest, range_) for range_ in latest.ranges]
-    position = range_of(starts, skip.topic)
+    position = find_range(starts, skip.topic)
     assert position is not None
-    same_topic(position.topic_id, log, "the last checkpoint")
+    require_same_topic(position.topic_id, log, "the last checkpoint")
     start = position.starts.get(skip.partition, 0)
     if latest.skipped is not None and start == skip.to:
         return None
@@ -274,7 +274,7 @@ def _check_settled(view: View, skip: Skip) -> None:
 
 
 def _check_offset(view: View, log: TopicLog, skip: Skip, start: int) -> None:
-    word, unit = WORDS[log.kind]
+    word, unit = SOURCE_WORDS[log.kind]
     if skip.partition not in log.partitions:
         raise _offsets_error(
             view, skip, f"The {word} has the partitions {sorted(log.partitions)}.", code="no-such-partition"
@@ -310,9 +310,9 @@ def _offsets_error(view: View, skip: Skip, why: str, todo: str = "", *, code: st
 
 def _describe_skip(view: View, skip: Skip) -> str:
     """Write what cannot be skipped, in the words of its source. Only topics have partitions that are named."""
-    range_ = range_of(view.latest.ranges, skip.topic) if view.latest else None
-    word, unit = WORDS[range_.kind if range_ else KAFKA]
+    range_ = find_range(view.latest.ranges, skip.topic) if view.latest else None
+    word, unit = SOURCE_WORDS[range_.kind if range_ else KAFKA]
     partition = ""
-    if word == WORDS[KAFKA][0]:
+    if word == SOURCE_WORDS[KAFKA][0]:
         partition = f" partition {skip.partition}"
     return f"{word} '{skip.topic}'{partition} cannot be skipped to {unit}"

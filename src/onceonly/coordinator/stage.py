@@ -148,12 +148,12 @@ class Stager:
         """Record that the stage process which claimed `mine` is running; False: its claim has ended."""
 
         def decide(view: View, now: Checkpoint) -> Row | None:
-            current = now.staging is not None and now.staging == mine.staging
+            current = now.live_nonce is not None and now.live_nonce == mine.live_nonce
             if not current:
                 return None
             return view.row(mine.epoch, Event.RENEWED, mine.attempt)
 
-        return self._transitions.advance(mine.pipeline, mine.epoch, decide).staging == mine.staging
+        return self._transitions.advance(mine.pipeline, mine.epoch, decide).live_nonce == mine.live_nonce
 
     def pin(self, mine: Checkpoint, schemas: Mapping[str, Any]) -> Checkpoint:
         """Record by which registered schemas this attempt and every later one decode.
@@ -237,7 +237,7 @@ def _stage_sink(sink: Sink, checkpoint: Checkpoint, produced: Produced) -> dict[
 
 def _require_claim(mine: Checkpoint, now: Checkpoint) -> None:
     """Refuse to write for a claim that something has ended since."""
-    if now.staging is None or now.staging != mine.staging:
+    if now.live_nonce is None or now.live_nonce != mine.live_nonce:
         was = f"this was attempt {mine.attempt}, which has been ended"
         raise fenced_error(now, f"attempt {now.attempt} is current and {was}")
 

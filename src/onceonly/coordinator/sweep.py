@@ -97,7 +97,7 @@ def _checkpoints_since(since: View, now: View) -> list[Checkpoint]:
 def _settle(live: Sink, view: View, txn: Transaction) -> Iterator[Transaction]:
     """End or remove one leftover, as its checkpoint allows, and yield it if it was removed."""
     owner = view.checkpoint(txn.epoch)
-    if owner is not None and _is_dead(txn, owner) and owner.keeps(txn.attempt):
+    if owner is not None and _is_dead(txn, owner) and owner.keeps_rows_of(txn.attempt):
         live.revoke(txn)
     elif owner is not None and _is_dead(txn, owner):
         live.discard(txn, None)

@@ -14,7 +14,7 @@ from datetime import datetime
 
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, State
-from onceonly.checkpoint.offsets import WORDS, Interval
+from onceonly.checkpoint.offsets import SOURCE_WORDS, Interval
 from onceonly.checkpoint.sink import RowLocation, VersionedTarget
 from onceonly.coordinator.messages import how_to_settle
 from onceonly.errors import Busy, InvalidPipeline, OutcomeUnknown
@@ -174,7 +174,7 @@ class _Upstream:
         source = self._reader.source_of(topic)
         kind = "table"
         if source:
-            kind = WORDS[source.kind][0]
+            kind = SOURCE_WORDS[source.kind][0]
         return f"{kind} '{topic}'"
 
     def find_to_read(self, interval: Interval | None) -> list[Checkpoint]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from onceonly.checkpoint.interfaces import Source
 from onceonly.checkpoint.model import Checkpoint, Row
-from onceonly.checkpoint.offsets import KAFKA, TopicLog, range_of, same_topic
+from onceonly.checkpoint.offsets import KAFKA, TopicLog, find_range, require_same_topic
 from onceonly.checkpoint.sink import Sink
 from onceonly.checkpoint.sources import Sources
 from onceonly.coordinator.coordinator import Coordinator
@@ -223,9 +223,9 @@ def _count_uncovered(logs: Iterable[TopicLog], summary: Summary) -> tuple[int, i
         ends: Mapping[int, int] = {}
         covered = None
         if summary.committed:
-            covered = range_of(summary.committed.ranges, log.topic)
+            covered = find_range(summary.committed.ranges, log.topic)
         if covered:
-            same_topic(covered.topic_id, log, "the last committed checkpoint")
+            require_same_topic(covered.topic_id, log, "the last committed checkpoint")
             ends = covered.ends
         for partition, (start, stable) in log.partitions.items():
             next_offset = max(start, ends.get(partition, 0))

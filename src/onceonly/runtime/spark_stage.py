@@ -65,7 +65,7 @@ def max_records(checkpoint: Checkpoint) -> int | None:
     of_any_size = any(range_.kind != KAFKA for range_ in checkpoint.ranges)  # a version of a table, a decision
     if of_any_size or checkpoint.definition.pipeline.state:
         return None
-    return sum(range_.span for range_ in checkpoint.ranges)
+    return sum(range_.offset_count for range_ in checkpoint.ranges)
 
 
 class _OutputProducer:

@@ -109,7 +109,7 @@ class DeltaReader(StoredSource):
         """Check that everything that was pinned is still there. Raises SourceLost if not."""
         log = self._read_pinned_log()
         for range_ in ranges:
-            offsets.same_topic(range_.topic_id, log, "this range")
+            offsets.require_same_topic(range_.topic_id, log, "this range")
             if log.partitions[0][1] < range_.ends[0]:
                 raise delta_rules.shorter_log_error(range_, log)
             with self._translate_errors():

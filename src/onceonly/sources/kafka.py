@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 from onceonly.checkpoint.boundary_search import FirstRecord
 from onceonly.checkpoint.interfaces import OpenTransaction
 from onceonly.checkpoint.model import Checkpoint
-from onceonly.checkpoint.offsets import NO_OFFSETS, START_OVER, Offsets, TopicLog, TopicRange, range_of, require_in_log
+from onceonly.checkpoint.offsets import (
+    NO_OFFSETS,
+    START_OVER,
+    Offsets,
+    TopicLog,
+    TopicRange,
+    find_range,
+    require_in_log,
+)
 from onceonly.checkpoint.sink import Trace
 from onceonly.errors import BadRecord, InvalidPipeline, NotCommitted, SourceLost
 from onceonly.json_values.columns import BadColumns, parse_columns
@@ -149,7 +157,7 @@ class KafkaReader:
 
     def report(self, done: Checkpoint, state_id: str) -> None:
         """Commit the ends of the checkpoint's range to the consumer group `onceonly-<pipeline>`."""
-        range_ = range_of(done.ranges, self._config.topic)
+        range_ = find_range(done.ranges, self._config.topic)
         marks = {}
         if range_:
             for partition, end in range_.ends.items():

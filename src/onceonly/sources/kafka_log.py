@@ -44,7 +44,7 @@ class KafkaLog:
         starts = self._client.list_offsets(partitions, EARLIEST)
         written, stable = self._read_ends(partitions)  # in this order: what arrives in between seems to wait for nobody
         extent = {partition: (starts[partition].offset, stable[partition]) for partition in partitions}
-        return TopicLog(self._topic, topic_id, extent, written=written)
+        return TopicLog(self._topic, topic_id, extent, high_watermarks=written)
 
     def has_records(self, range_: TopicRange) -> bool:
         """Return whether the range has a committed record."""

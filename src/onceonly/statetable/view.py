@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from onceonly.checkpoint.model import Checkpoint, Event, Handle, Row
-from onceonly.checkpoint.offsets import Boundary, Interval, range_of
+from onceonly.checkpoint.offsets import Boundary, Interval, find_range
 from onceonly.errors import InvalidPipeline
 from onceonly.statetable.predicates import (
     PINS,
@@ -202,7 +202,7 @@ class View:
         checkpoint = self.checkpoint(epoch)
         if checkpoint is None or checkpoint.interval is None:
             return None
-        pinned = range_of(checkpoint.ranges, topic)
+        pinned = find_range(checkpoint.ranges, topic)
         if pinned is None:
             return Boundary(time, "", {})
         offsets = pinned.starts if checkpoint.interval.start == time else pinned.ends

@@ -90,7 +90,7 @@ class FakeSource:
         for partition, log in topic["partitions"].items():
             spans[int(partition)] = log["start"], _stable_offset(log)
             written[int(partition)] = len(log["records"])
-        return TopicLog(self.topic, topic["id"], spans, written=written)
+        return TopicLog(self.topic, topic["id"], spans, high_watermarks=written)
 
     def has_records(self, range_: TopicRange) -> bool:
         return bool(self.read(None, (range_,)))
@@ -179,7 +179,7 @@ class FakeSource:
                 )
 
     def report(self, done: Checkpoint, state_id: str) -> None:
-        range_ = offsets.range_of(done.ranges, self.topic)
+        range_ = offsets.find_range(done.ranges, self.topic)
         ends: dict[str, int] = {}
         if range_:
             for number, end in range_.ends.items():

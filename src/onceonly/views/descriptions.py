@@ -8,7 +8,7 @@ from typing import Any
 from onceonly import redaction
 from onceonly.checkpoint.commands import how_to_run
 from onceonly.checkpoint.model import MAX_UNFIT_ATTEMPTS, Checkpoint, Event, Row, State
-from onceonly.checkpoint.offsets import KAFKA, WORDS, Interval, TopicRange, has_data
+from onceonly.checkpoint.offsets import KAFKA, SOURCE_WORDS, Interval, TopicRange, has_data
 from onceonly.counts import count, format_bytes
 from onceonly.views import formatting
 
@@ -154,7 +154,7 @@ def describe_unsettled(checkpoints: Sequence[Checkpoint]) -> str:
 
 def describe_range(range_: TopicRange) -> str:
     """Return '1 offset of 'flights' in 1 partition': offsets have gaps, so this is not a number of records."""
-    text = f"{count(range_.span, range_.unit)} of '{range_.topic}'"
+    text = f"{count(range_.offset_count, range_.unit)} of '{range_.topic}'"
     if range_.kind != KAFKA:
         return text
     partitions = sum(end > start for start, end in range_.partitions.values())
@@ -170,7 +170,7 @@ def describe_coverage(checkpoint: Checkpoint) -> str:
     if not has_data(checkpoint.ranges):
         return "nothing (no records)"
     if len(checkpoint.ranges) > MAX_TOPICS_SHOWN:
-        offsets = sum(range_.span for range_ in checkpoint.ranges)
+        offsets = sum(range_.offset_count for range_ in checkpoint.ranges)
         ranges = f"{count(offsets, 'offset')} of {count(len(checkpoint.ranges), 'topic')}"
     else:
         ranges = ", ".join(map(describe_range, checkpoint.ranges))
@@ -193,7 +193,7 @@ def describe_future_records(source: str, number: int | None, kind: str) -> str:
     """Return what `describe_dated_ahead` says of one source; None: more than were counted."""
     unit = "record"
     if kind != KAFKA:
-        unit = WORDS[kind][1]
+        unit = SOURCE_WORDS[kind][1]
     if number is None:
         return f"many {unit}s of {source} are dated in the future"
     verb = "is" if number == 1 else "are"
@@ -387,7 +387,7 @@ def _list_ranges(checkpoint: Checkpoint) -> str:
     """Return '5 offsets of topic flights, 2 versions of table rates'."""
     texts = []
     for range_ in checkpoint.ranges:
-        texts.append(f"{count(range_.span, range_.unit)} of {range_.word} {range_.topic}")
+        texts.append(f"{count(range_.offset_count, range_.unit)} of {range_.word} {range_.topic}")
     return ", ".join(texts)
 
 

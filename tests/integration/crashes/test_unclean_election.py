@@ -13,7 +13,7 @@ from integration.readers.kafka_reader import until
 from integration.services.brokers import Brokers, brokers
 from patience import PATIENCE
 
-from onceonly.checkpoint.offsets import LOG_REPLACED, TopicRange, beginning, chain
+from onceonly.checkpoint.offsets import LOG_REPLACED, TopicRange, first_range, next_range
 from onceonly.errors import NotCommitted, SourceLost
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.sources.kafka import KafkaReader
@@ -58,11 +58,11 @@ class Topic:
 
     def all_read(self) -> TopicRange:
         reader = self.reader
-        return reader.add_mark(beginning(reader.log(), {}), None)
+        return reader.add_mark(first_range(reader.log(), {}), None)
 
     def next(self, previous: TopicRange) -> TopicRange:
         reader = self.reader
-        return reader.add_mark(chain(previous, reader.log()), previous)
+        return reader.add_mark(next_range(previous, reader.log()), previous)
 
     def elect_uncleanly(self) -> None:
         partition, admin = TopicPartition(self.name, 0), self.cluster.admin  # until it has answered

@@ -17,7 +17,7 @@ from integration.faults.lost_ends import lose_end
 from integration.readers.kafka_reader import until
 from patience import PATIENCE
 
-from onceonly.checkpoint.offsets import LOG_REPLACED, TopicRange, beginning, chain
+from onceonly.checkpoint.offsets import LOG_REPLACED, TopicRange, first_range, next_range
 from onceonly.dev.services import machine
 from onceonly.dev.services.kafka import KafkaBroker
 from onceonly.errors import NotCommitted, SourceLost
@@ -51,10 +51,10 @@ class Topic:
             assert producer.flush(PATIENCE) == 0
 
     def all_read(self) -> TopicRange:
-        return self.reader.add_mark(beginning(self.reader.log(), {}), None)
+        return self.reader.add_mark(first_range(self.reader.log(), {}), None)
 
     def next(self, previous: TopicRange) -> TopicRange:
-        return self.reader.add_mark(chain(previous, self.reader.log()), previous)
+        return self.reader.add_mark(next_range(previous, self.reader.log()), previous)
 
     def configure(self, **settings: str) -> None:
         resource = ConfigResource(ResourceType.TOPIC, self.name)

@@ -31,7 +31,7 @@ from patience import PATIENCE
 from pyspark.sql import functions as F
 
 from onceonly.checkpoint.interfaces import FirstRecord, Source
-from onceonly.checkpoint.offsets import Interval, TopicRange, beginning, chain
+from onceonly.checkpoint.offsets import Interval, TopicRange, first_range, next_range
 from onceonly.coordinator import boundaries
 from onceonly.coordinator.boundaries import TopicPlanner
 from onceonly.errors import BadRecord, Busy, InvalidPipeline, NotCommitted, SourceLost
@@ -372,11 +372,11 @@ def test_each_partition_has_its_own_answer(broker: str, tmp_path: Path) -> None:
 
 def test_partitions_added_later_are_read_from_their_start(topic: Topic, reader: KafkaReader, spark: Any) -> None:
     topic.produce("a")
-    first = beginning(reader.log(), {})
+    first = first_range(reader.log(), {})
     topic.add_partitions(2)
     until(lambda: len(reader.log().partitions) == 2)
     topic.produce("b", partition=1)
-    second = chain(first, reader.log())
+    second = next_range(first, reader.log())
     assert second.partitions == {0: (1, 1), 1: (0, 1)}
     assert values(reader.read(spark, (second,))) == [b"b"]
 
@@ -414,7 +414,7 @@ def test_a_topic_made_again_is_lost(topic: Topic, reader: KafkaReader, records: 
     with pytest.raises(SourceLost, match="deleted and created again"):
         reader.verify(pinned)
     with pytest.raises(SourceLost, match="deleted and created again"):
-        chain(pinned[0], reader.log())
+        next_range(pinned[0], reader.log())
 
 
 def test_a_deleted_topic_is_lost_once_it_was_pinned(topic: Topic, reader: KafkaReader) -> None:

@@ -31,7 +31,7 @@ class Topic:
         self.producer.init_transactions()
 
     def write(self, *values: str, partition: int = 0, commit: bool = True) -> None:
-        end = self.reader.log().written[partition] + len(values) + 1
+        end = self.reader.log().high_watermarks[partition] + len(values) + 1
         self.producer.begin_transaction()
         for value in values:
             self.producer.produce(self.name, value, partition=partition)

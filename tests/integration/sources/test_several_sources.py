@@ -77,7 +77,7 @@ def test_a_join_of_two_topics_at_one_cut(shop: Shop) -> None:
     shop.send(shop.pages, "a", "first")
     shop.send(shop.pages, "b", "second")
     first = shop.run(1)
-    assert {range_.topic: range_.span for range_ in first.ranges} == {shop.orders: 1, shop.pages: 2}
+    assert {range_.topic: range_.offset_count for range_ in first.ranges} == {shop.orders: 1, shop.pages: 2}
     shop.send(shop.orders, "b", '{"n": 2}')  # its page was in the checkpoint before
     shop.send(shop.pages, "c", "third")
     shop.run(2)

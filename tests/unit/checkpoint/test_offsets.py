@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from onceonly.checkpoint.offsets import (
     TopicLog,
     TopicRange,
-    beginning,
     cap,
-    chain,
     clamp,
+    first_range,
     has_data,
+    next_range,
     range_between,
     require_in_log,
 )
@@ -42,7 +42,7 @@ def grown(log: TopicLog, by: dict[int, int]) -> TopicLog:
 
 @given(RANGES, st.integers(1, 10**7))
 def test_a_cap_is_used_up_exactly_and_never_exceeded(range_: TopicRange, most: int) -> None:
-    assert cap((range_,), most)[0].span == min(most, range_.span)
+    assert cap((range_,), most)[0].offset_count == min(most, range_.offset_count)
 
 
 @given(RANGES, st.integers(1, 10**7))
@@ -54,7 +54,7 @@ def test_a_capped_range_is_the_beginning_of_the_range(range_: TopicRange, most: 
 
 @given(RANGES, st.integers(1, 1000))
 def test_a_cap_takes_from_each_partition_in_proportion(range_: TopicRange, most: int) -> None:
-    waiting = range_.span
+    waiting = range_.offset_count
     assume(waiting > most)
     for p, (start, end) in cap((range_,), most)[0].partitions.items():
         share = (range_.ends[p] - start) * most / waiting
@@ -65,13 +65,13 @@ def test_a_cap_takes_from_each_partition_in_proportion(range_: TopicRange, most:
 def test_capped_checkpoints_read_everything_once(partitions: dict[int, tuple[int, int]], data: st.DataObject) -> None:
     log, most = TopicLog("flights", "id", partitions), data.draw(st.integers(50, 500))
     read: dict[int, list[tuple[int, int]]] = {p: [] for p in partitions}
-    waiting = beginning(log, {})
+    waiting = first_range(log, {})
     while has_data([waiting]):
         (previous,) = cap((waiting,), most)
-        assert previous.span > 0
+        assert previous.offset_count > 0
         for p, piece in previous.partitions.items():
             read[p].append(piece)
-        waiting = chain(previous, log)
+        waiting = next_range(previous, log)
     for p, pieces in read.items():
         assert all(left[1] == right[0] for left, right in pairwise(pieces))
         assert not pieces or (pieces[0][0], pieces[-1][1]) == partitions[p]
@@ -82,10 +82,10 @@ def test_capped_checkpoints_read_everything_once(partitions: dict[int, tuple[int
 
 @given(LOGS, st.dictionaries(PARTITIONS, st.integers(0, 1000)))
 def test_the_next_range_starts_where_the_last_one_ended(log: TopicLog, by: dict[int, int]) -> None:
-    first = beginning(log, {})
+    first = first_range(log, {})
     assert first.partitions == log.partitions
     later = grown(log, by)
-    second = chain(first, later)
+    second = next_range(first, later)
     assert second.starts == {p: first.ends.get(p, 0) for p in later.partitions}
     assert second.ends == {p: end for p, (_, end) in later.partitions.items()}
 
@@ -98,7 +98,7 @@ def test_a_log_that_ends_before_what_was_read_is_refused(log: TopicLog, data: st
     start = min(log.partitions[partition][0], shorter)
     shrunk = TopicLog(log.topic, log.topic_id, {**log.partitions, partition: (start, shorter)})
     with raises(SourceLost, "source-shrank"):
-        chain(beginning(log, {}), shrunk)
+        next_range(first_range(log, {}), shrunk)
 
 
 @given(LOGS, st.data())
@@ -107,16 +107,16 @@ def test_a_partition_that_vanished_is_refused(log: TopicLog, data: st.DataObject
     gone = data.draw(st.sampled_from(sorted(log.partitions)))
     rest = TopicLog(log.topic, log.topic_id, {p: span for p, span in log.partitions.items() if p != gone})
     with raises(SourceLost, "partition-missing"):
-        chain(beginning(log, {}), rest)
+        next_range(first_range(log, {}), rest)
 
 
 @given(LOGS)
 def test_a_topic_made_again_is_refused_even_if_it_looks_the_same(log: TopicLog) -> None:
     again = TopicLog(log.topic, "another id", log.partitions)
     with raises(SourceLost, "source-recreated"):
-        chain(beginning(log, {}), again)
+        next_range(first_range(log, {}), again)
     with raises(SourceLost, "source-recreated"):
-        require_in_log(beginning(log, {}), again)
+        require_in_log(first_range(log, {}), again)
 
 
 # --- require_in_log
@@ -124,7 +124,7 @@ def test_a_topic_made_again_is_refused_even_if_it_looks_the_same(log: TopicLog) 
 
 @given(LOGS, st.data())
 def test_a_range_is_held_until_its_first_record_is_gone(log: TopicLog, data: st.DataObject) -> None:
-    range_ = beginning(log, {})
+    range_ = first_range(log, {})
     require_in_log(range_, log)
     assume(has_data([range_]))
     partition = data.draw(st.sampled_from([p for p, (start, end) in log.partitions.items() if end > start]))
@@ -184,7 +184,7 @@ def test_intervals_pinned_in_any_order_share_nothing_and_leave_no_gap(
     for left, right in pairwise(intervals):
         assert all(left.ends.get(p, 0) == right.starts.get(p, 0) for p in range(3))
     whole = range_between(LOG, "id", pinned[0], pinned[len(raw) - 1])
-    assert sum(interval.span for interval in intervals) == whole.span
+    assert sum(interval.offset_count for interval in intervals) == whole.offset_count
 
 
 @given(BOUNDARIES, BOUNDARIES)

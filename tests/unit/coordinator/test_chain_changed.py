@@ -189,7 +189,7 @@ def test_an_interval_that_is_left_out_has_no_versions(days: Chain) -> None:
     days.run(days.second, TEN)
     days.run(days.second, LATER)
     done = Person(days.through).skip("second", NEXT, "ann", "on purpose")
-    assert (done.state, [range_.span for range_ in done.ranges]) == (State.COMMITTED, [0])
+    assert (done.state, [range_.offset_count for range_ in done.ranges]) == (State.COMMITTED, [0])
     days.run(days.second, NEXT, "again, 1")
     assert days.rows("out") == more(range(30))
 
@@ -201,7 +201,7 @@ def test_an_interval_that_is_said_to_be_published_has_no_versions(days: Chain) -
         at = minutes(minute, minute + 1).start.timestamp()
         os.utime(days.entry(version), (at, at))
     done = Person(days.through).forward(days.second, Forward(7, "ann", "restored", intervals=[TEN]))
-    assert (done.forwarded, [range_.span for range_ in done.ranges]) == (7, [0])
+    assert (done.forwarded, [range_.offset_count for range_ in done.ranges]) == (7, [0])
     days.run(days.second, NEXT)
     assert days.rows("out") == more(range(10, 20))
 

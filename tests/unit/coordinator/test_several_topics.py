@@ -7,7 +7,7 @@ from codes import raises
 from unit.world import NOON, World, minutes, values
 
 from onceonly.checkpoint.model import State
-from onceonly.checkpoint.offsets import range_of
+from onceonly.checkpoint.offsets import find_range
 from onceonly.errors import InvalidPipeline, SourceLost
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sources import KafkaSource
@@ -89,4 +89,4 @@ def test_how_far_each_is_shows_in_its_consumer_group(world):
     rain(world, 100, 101)
     world.run("run-1")
     assert [source._topic()["reported"]["flights"] for source in (world.source, weather(world))] == [{"0": 5}, {"0": 2}]
-    assert range_of(world.now().ranges, "planes") is None
+    assert find_range(world.now().ranges, "planes") is None

@@ -151,7 +151,7 @@ def test_a_maximum_is_of_all_topics_together(tmp_path: Any) -> None:
     put(world, "orders-eu", *range(6))
     put(world, "orders-us", *range(10, 14))
     world.run("run-1")
-    assert sum(range_.span for range_ in world.now(1).ranges) == 4
+    assert sum(range_.offset_count for range_ in world.now(1).ranges) == 4
     world.run("run-2")
     world.run("run-3")
     assert sorted(values(world.lake)) == [*range(6), *range(10, 14)]

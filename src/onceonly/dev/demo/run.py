@@ -245,7 +245,7 @@ class Demo:
         for epoch in range(1, view.head.epoch + 1):
             checkpoint = view.checkpoint(epoch)
             assert checkpoint is not None
-            span = sum(range_.span for range_ in checkpoint.ranges)
+            span = sum(range_.offset_count for range_ in checkpoint.ranges)
             rows = [checkpoint.handles.get(sink, {}).get("rows") for sink in ("flights", "late")]
             cells = (epoch, checkpoint.state.value, span, checkpoint.attempt, *rows, checkpoint.decision)
             table.add_row(*map(_format_cell, cells))
