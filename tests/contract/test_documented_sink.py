@@ -36,7 +36,9 @@ def install(folder: Path) -> None:
     """Write the files and what an installer writes beside them, so that Python finds the entry point."""
     for name, content in read_files().items():
         (folder / name).write_text(content)
-    project = tomllib.loads(read_files()["pyproject.toml"])["project"]
+    config = tomllib.loads(read_files()["pyproject.toml"])
+    assert config["tool"]["setuptools"]["py-modules"] == ["onceonly_sqlite"]  # else the package would be empty
+    project = config["project"]
     metadata = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text(

@@ -26,6 +26,7 @@ from onceonly.checkpoint.sink import (
 from onceonly.checkpoint.sources import Sources
 from onceonly.errors import SourceLost
 from onceonly.pipeline.definition import Pipeline
+from onceonly.testing.fake_rows import FakeRows
 from onceonly.testing.fake_sink import Failure, FakeSink, lock_folder, read_json, write_json
 
 __all__ = ["Failure", "FakeInspector", "FakeParts", "FakeReceipts", "FakeSink", "FakeSource"]
@@ -295,13 +296,13 @@ class FakeParts:
     def inspector(self, pipeline: Pipeline) -> FakeInspector:
         return FakeInspector(pipeline, self.folder)
 
-    def produce(self, checkpoint: Checkpoint) -> dict[str, list[dict[str, Any]]]:
+    def produce(self, checkpoint: Checkpoint) -> dict[str, FakeRows]:
         """Return every record of the checkpoint, for every sink, as `Coordinator.stage` takes it."""
         pipeline = checkpoint.definition.pipeline
         sources = self.sources(pipeline)
-        rows: list[dict[str, Any]] = []
+        rows = FakeRows()
         for range_ in checkpoint.ranges:
-            rows += sources[range_.topic].read(None, (range_,))
+            rows += FakeRows(sources[range_.topic].read(None, (range_,)))
         return {sink.name: rows for sink in pipeline.sinks}
 
 

@@ -16,6 +16,7 @@ import pytest
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.sink import Publication, Sink
 from onceonly.errors import Fenced
+from onceonly.testing.fake_rows import FakeRows
 from onceonly.testing.fakes import FakeReceipts
 
 SINK = "lake"  # the name of the sink under test
@@ -114,23 +115,6 @@ class Committer:
         return FakeReceipts(Path(self.receipts) / receipt)
 
 
-class FakeRow(dict[str, Any]):
-    """A row with a method of Spark's `Row`."""
-
-    def asDict(self, recursive: bool = False) -> dict[str, Any]:
-        return dict(self)
-
-
-class FakeRows(list[FakeRow]):
-    """Rows with those methods of Spark's `DataFrame` that hand them out one by one."""
-
-    def collect(self) -> list[FakeRow]:
-        return list(self)
-
-    def toLocalIterator(self) -> Iterator[FakeRow]:
-        return iter(self)
-
-
 class ContractFixtures:
     """The fixtures of the suite. `target` has to be overridden."""
 
@@ -144,14 +128,7 @@ class ContractFixtures:
     @pytest.fixture
     def make_rows(self) -> Rows:
         """Return the function that makes rows of numbers. Override it if `stage` needs DataFrames of Spark."""
-
-        def make_rows(*numbers: int) -> FakeRows:
-            rows = FakeRows()
-            for number in numbers:
-                rows.append(FakeRow(n=number))
-            return rows
-
-        return make_rows
+        return lambda *numbers: FakeRows({"n": number} for number in numbers)
 
     @pytest.fixture
     def session(self) -> Any:

@@ -1,21 +1,21 @@
-"""Rows as JSON in a table of a SQLite database. Rows and evidence change in one transaction of that database."""
+"""The sink of docs/add-a-sink.md with a table's name, assets, DecisionTraces and InspectableRows."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from onceonly import CannotPublish, Fenced, InvalidPipeline, OutcomeUnknown
-from onceonly.errors import StageAgain, StateBehind
+from onceonly.errors import CannotPublish, InvalidPipeline, OnceonlyError, OutcomeUnknown, StageAgain
 from onceonly.sinks import (
     Context,
     DecisionTraces,
     Handle,
     InspectableRows,
+    LastDecision,
     Outcome,
     Publication,
     Receipts,
@@ -25,10 +25,16 @@ from onceonly.sinks import (
     Transaction,
 )
 
+TABLES = """
+    CREATE TABLE IF NOT EXISTS rows (txn TEXT, row TEXT);
+    CREATE TABLE IF NOT EXISTS decisions (app_id TEXT, decision INTEGER, txn TEXT, PRIMARY KEY (app_id, decision));
+    CREATE VIEW IF NOT EXISTS {view} AS SELECT row FROM rows WHERE txn IN (SELECT txn FROM decisions);
+"""
+
 
 @dataclass(frozen=True)
 class SqliteSink(SinkConfig):
-    """A table `table` (txn, row) in the database at `path`, which is relative to ONCEONLY_HOME."""
+    """A view `table` (row) in the database at `path`, which is relative to ONCEONLY_HOME."""
 
     path: str
     table: str = "published"
@@ -50,118 +56,88 @@ class SqliteSink(SinkConfig):
 
 
 class SqliteWriter(Sink, DecisionTraces, InspectableRows):
-    """In the same database: `staged`, a row per transaction, and `decided`, the last decision per app id."""
-
     def __init__(self, config: SqliteSink, context: Context) -> None:
         self.name, self._table, self._path = config.name, config.table, context.locate(config.path)
 
     def check(self) -> list[str]:
         with self._transaction():
-            return [f"{self.name}: inserts into '{self._table}' of {self._path}"]
+            return [f"{self.name}: publishes to '{self._table}' of {self._path}"]
 
     def stage(self, txn: Transaction, rows: Any) -> Handle:
-        found = rows if isinstance(rows, list) else [row.asDict() for row in rows.toLocalIterator()]
+        lines = [(txn.name, json.dumps(row.asDict(recursive=True), default=str)) for row in rows.toLocalIterator()]
         with self._transaction() as db:
-            db.execute("INSERT OR REPLACE INTO staged VALUES (?, ?)", (txn.name, json.dumps(found)))
-        return {"txn": txn.name, "app_id": txn.app_id, "rows": len(found), "target": self._path}
+            db.executemany("INSERT INTO rows VALUES (?, ?)", lines)
+        return {"txn": txn.name, "app_id": txn.app_id, "rows": len(lines), "target": self._path}
 
     def rehearse(self, handle: Handle, decision: int, last: Publication | None = None) -> Handle:
         with self._transaction() as db:
-            if not self._is_published(db, handle, decision):
-                try:
-                    self._rows(db, handle)
-                except CannotPublish as error:
-                    raise StageAgain(error.what, error.why, code="staged-rows-missing") from error
+            if not self._read_last(db, handle).is_published(self.name, handle["txn"], decision):
+                self._require_rows(db, handle, StageAgain)
         return handle
 
     def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
-        done = {"rows": handle["rows"]}
         with self._transaction() as db:
-            if self._is_published(db, handle, decision):
-                return Outcome(already=True, detail=done)
-            rows = [(handle["txn"], json.dumps(row)) for row in self._rows(db, handle)]
-            db.executemany(f"INSERT INTO {self._table} VALUES (?, ?)", rows)
-            db.execute("DELETE FROM staged WHERE txn = ?", (handle["txn"],))
-            self._write_last(db, handle, decision, handle["txn"])
-        return Outcome(detail=done)
+            already = self._read_last(db, handle).is_published(self.name, handle["txn"], decision)
+            if not already:
+                self._require_rows(db, handle, CannotPublish)
+                db.execute("INSERT INTO decisions VALUES (?, ?, ?)", (handle["app_id"], decision, handle["txn"]))
+        return Outcome(already, {"rows": handle["rows"]})
 
     def fence(self, handle: Handle, decision: int) -> Outcome | None:
         with self._transaction() as db:
-            last = self._last(db, handle)
-            if last[0] < decision:
-                self._write_last(db, handle, decision, None)
-        return Outcome(already=True, detail={"rows": handle["rows"]}) if last == (decision, handle["txn"]) else None
+            last = self._read_last(db, handle)
+            if last.decision < decision:
+                db.execute("INSERT INTO decisions VALUES (?, ?, '')", (handle["app_id"], decision))
+        return Outcome(True, {"rows": handle["rows"]}) if last == LastDecision(decision, handle["txn"]) else None
 
     def discard(self, txn: Transaction, handle: Handle | None) -> None:
         with self._transaction() as db:
-            db.execute("DELETE FROM staged WHERE txn = ?", (txn.name,))
+            db.execute("DELETE FROM rows WHERE txn = ? AND txn NOT IN (SELECT txn FROM decisions)", (txn.name,))
 
     def leftovers(self, prefix: str) -> list[Transaction]:
         with self._transaction() as db:
-            names = [name for (name,) in db.execute("SELECT txn FROM staged ORDER BY txn")]
-        return [txn for name in names if name.startswith(f"{prefix}-") and (txn := Transaction.parse(name))]
+            names = db.execute("SELECT DISTINCT txn FROM rows WHERE txn NOT IN (SELECT txn FROM decisions)").fetchall()
+        return [txn for (name,) in names if (txn := Transaction.parse(name)) and txn.prefix == prefix]
 
     def traces(self, pipeline: str) -> list[Trace]:
         with self._transaction() as db:
-            found = [(app_id.split("/"), at) for app_id, at in db.execute("SELECT app_id, decision FROM decided")]
-        mine = [(state_id, at) for (_, state_id, of, sink), at in found if (of, sink) == (pipeline, self.name)]
-        return [Trace(state_id, at, f"database {self._path}") for state_id, at in mine]
+            last_decisions = db.execute("SELECT app_id, max(decision) FROM decisions GROUP BY app_id").fetchall()
+        traces = []
+        for app_id, decision in last_decisions:
+            _, state_id, traced_pipeline, sink = app_id.split("/")
+            if (traced_pipeline, sink) == (pipeline, self.name):
+                traces.append(Trace(state_id, decision, f"database {self._path}"))
+        return traces
 
     def read_staged(self, handle: Handle) -> Any:
         import pyarrow as pa
 
-        with self._transaction() as db:
-            return pa.Table.from_pylist(self._rows(db, handle)).to_reader()
+        return pa.Table.from_pylist(self._read_rows(handle)).to_reader()
 
     def staged_frame(self, handle: Handle, spark: Any) -> Any:
+        return spark.createDataFrame(self._read_rows(handle))
+
+    def _read_rows(self, handle: Handle) -> list[dict[str, Any]]:
         with self._transaction() as db:
-            return spark.createDataFrame(self._rows(db, handle))
+            return [json.loads(row) for (row,) in db.execute("SELECT row FROM rows WHERE txn = ?", (handle["txn"],))]
 
-    def _is_published(self, db: sqlite3.Connection, handle: Handle, decision: int) -> bool:
-        """Raises StateBehind or Fenced if another transaction has this decision, or a later one was published."""
-        shown = self._last(db, handle)
-        if shown == (decision, handle["txn"]):
-            return True
-        if shown[0] >= decision:
-            raise self._overtaken(handle, decision, shown)
-        return False
+    def _read_last(self, db: sqlite3.Connection, handle: Handle) -> LastDecision:
+        query = "SELECT decision, txn FROM decisions WHERE app_id = ? ORDER BY decision DESC LIMIT 1"
+        return LastDecision(*db.execute(query, (handle["app_id"],)).fetchone() or (0, ""))
 
-    def _rows(self, db: sqlite3.Connection, handle: Handle) -> list[dict[str, Any]]:
-        found = db.execute("SELECT rows FROM staged WHERE txn = ?", (handle["txn"],)).fetchone()
-        if found is None:
-            todo = f"Restore it and recover, or: onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …"
-            raise CannotPublish(f"sink '{self.name}': the staged rows no longer exist.", f"No {handle['txn']}.", todo)
-        return list(json.loads(found[0]))
-
-    def _last(self, db: sqlite3.Connection, handle: Handle) -> tuple[int, str | None]:
-        """The last decision, and the transaction that published it; None: it was given up."""
-        found = db.execute("SELECT decision, txn FROM decided WHERE app_id = ?", (handle["app_id"],)).fetchone()
-        return found or (0, None)
-
-    def _write_last(self, db: sqlite3.Connection, handle: Handle, decision: int, txn: str | None) -> None:
-        db.execute("INSERT OR REPLACE INTO decided VALUES (?, ?, ?)", (handle["app_id"], decision, txn))
-
-    def _overtaken(self, handle: Handle, decision: int, last: tuple[int, str | None]) -> Exception:
-        what = f"sink '{self.name}': decision {last[0]} is there where {decision} is to be published."
-        if last == (decision, None):
-            return Fenced(what, "It was given up.")
-        todo = "Go on after what is there: onceonly state forward (docs/operations.md, Backup and restore)"
-        return StateBehind(what, f"It is of {last[1]}, not {handle['txn']}: the state table went back.", todo)
+    def _require_rows(self, db: sqlite3.Connection, handle: Handle, error: type[OnceonlyError]) -> None:
+        (count,) = db.execute("SELECT count(*) FROM rows WHERE txn = ?", (handle["txn"],)).fetchone()
+        if count != handle["rows"]:
+            what, why = f"sink '{self.name}': staged rows are missing.", f"{count} of {handle['rows']} are there."
+            raise error(what, why, f"onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …")
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         """All of it or nothing. An error of the database says nothing about the outcome."""
-        db = None
         try:
-            db = sqlite3.connect(self._path, timeout=60, isolation_level=None)
-            db.execute("BEGIN IMMEDIATE")
-            db.execute("CREATE TABLE IF NOT EXISTS staged (txn TEXT PRIMARY KEY, rows TEXT)")
-            db.execute("CREATE TABLE IF NOT EXISTS decided (app_id TEXT PRIMARY KEY, decision INTEGER, txn TEXT)")
-            db.execute(f"CREATE TABLE IF NOT EXISTS {self._table} (txn TEXT, row TEXT)")
-            yield db
-            db.execute("COMMIT")
+            with closing(sqlite3.connect(self._path, timeout=60, isolation_level=None)) as db:
+                db.executescript(f"BEGIN IMMEDIATE; {TABLES.format(view=self._table)}")
+                yield db
+                db.execute("COMMIT")
         except sqlite3.Error as error:
-            raise OutcomeUnknown(f"sink '{self.name}': {error}.", todo="onceonly recover looks again.") from error
-        finally:
-            if db:
-                db.close()  # rolls back what was not committed
+            raise OutcomeUnknown(f"sink '{self.name}': {error}.", todo="onceonly recover") from error

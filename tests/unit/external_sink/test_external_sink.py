@@ -287,12 +287,12 @@ class Database(contract.Target):
 
     def traces(self, txn: Transaction) -> list[Any]:
         with sqlite3.connect(self.path) as db:
-            return db.execute("SELECT txn FROM staged WHERE txn = ?", (txn.name,)).fetchall()
+            return db.execute("SELECT txn FROM rows WHERE txn = ?", (txn.name,)).fetchall()
 
 
 def remove_staged_rows(target: Any, handle: Any, txn: Transaction) -> None:
     with sqlite3.connect(target.path) as db:
-        db.execute("DELETE FROM staged WHERE txn = ?", (txn.name,))
+        db.execute("DELETE FROM rows WHERE txn = ?", (txn.name,))
 
 
 class TestSqlite(SinkContract):
