@@ -169,7 +169,7 @@ class Action:
 
 
 def not_seen_error(name: str, look: str) -> InvalidPipeline:
-    """Return the refusal of an action that does not say what its author was looking at."""
+    """Return the error of an action that does not say what its author was looking at."""
     return InvalidPipeline(
         f"{name}: the action does not name what you have looked at.",
         "It may have changed since, and the action would land on what nobody has looked at.",

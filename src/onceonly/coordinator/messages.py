@@ -98,7 +98,7 @@ def reason_in_brackets(checkpoint: Checkpoint) -> str:
 
 
 def fenced_error(checkpoint: Checkpoint, why: str, what: str = "ownership was lost") -> Fenced:
-    """Return the refusal of a process that acts on a checkpoint which others have taken over, decided or settled."""
+    """Return the error of a process that acts on a checkpoint which others have taken over, decided or settled."""
     return Fenced(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch}: {what}.",
         f"It is {checkpoint.state.value}, and {why}.",
@@ -116,7 +116,7 @@ def require_attempt(checkpoint: Checkpoint, attempt: int | None) -> None:
 
 
 def hidden_records_error(name: str, log: TopicLog, transaction: OpenTransaction) -> Busy:
-    """Return the refusal to say that there is no new data while records wait behind somebody's open transaction."""
+    """Return the error of a plan that finds no new data while records wait behind somebody's open transaction."""
     producer = since = overdue = ""
     if transaction.producer:
         producer = f" of {transaction.producer}"

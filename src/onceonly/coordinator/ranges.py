@@ -268,7 +268,7 @@ def _check_mode(pipeline: Pipeline, interval: Interval | None, now: datetime) ->
 
 
 def _unfinished_interval_error(pipeline: Pipeline, interval: Interval, now: datetime) -> NotCommitted:
-    """Return the refusal of an interval that ends in the future.
+    """Return the error of an interval that ends in the future.
 
     The scheduler's clock may be ahead of this machine's: what is over for it will soon be over here.
     """

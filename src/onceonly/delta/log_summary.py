@@ -69,7 +69,7 @@ def read_digest(uri: str, version: int) -> str | None:
     except FileNotFoundError:
         return None
     except LOG_ERRORS as error:
-        raise _refuse_unreadable(uri, error) from error
+        raise _unreadable_error(uri, error) from error
 
 
 class StoredLog:
@@ -114,7 +114,7 @@ class TableLog:
                 return _read_backwards(self._files, newest)
             return _read_forwards(self._files, self._names, newest)
         except LOG_ERRORS as error:
-            raise _refuse_unreadable(self.uri, error) from error
+            raise _unreadable_error(self.uri, error) from error
 
     def read_digest(self, version: int) -> str | None:
         """Return the SHA-256 of that log entry; None: it is no longer there."""
@@ -128,7 +128,7 @@ class TableLog:
         except FileNotFoundError:
             return None
         except LOG_ERRORS as error:
-            raise _refuse_unreadable(self.uri, error) from error
+            raise _unreadable_error(self.uri, error) from error
 
     def read_commit_info(self, version: int) -> dict[str, Any]:
         """Read what that commit says of itself; empty: nothing, or its log entry is no longer there."""
@@ -143,7 +143,7 @@ class TableLog:
         except (FileNotFoundError, KeyError):
             return {}
         except LOG_ERRORS as error:
-            raise _refuse_unreadable(self.uri, error) from error
+            raise _unreadable_error(self.uri, error) from error
 
 
 def open_log(uri: str) -> TableLog:
@@ -163,7 +163,7 @@ def open_log(uri: str) -> TableLog:
                 names.append(info.base_name)
         return TableLog(uri, table_files.open_folder(uri), names)
     except LOG_ERRORS as error:
-        raise _refuse_unreadable(uri, error) from error
+        raise _unreadable_error(uri, error) from error
 
 
 def open_snapshot(uri: str) -> table_snapshot.Table | None:
@@ -192,7 +192,7 @@ def read_snapshot(uri: str) -> TableSnapshot | None:
         if entry:
             digest = hashlib.sha256(stored.files.read(entry.path, entry.tag)).hexdigest()
     except LOG_ERRORS as error:
-        raise _refuse_unreadable(uri, error) from error
+        raise _unreadable_error(uri, error) from error
     return TableSnapshot(uri, summary.actions, summary.txns, newest, digest)
 
 
@@ -220,7 +220,7 @@ def read_txn_versions(uri: str, app_id: str) -> Iterator[tuple[int, int]]:
     except FileNotFoundError:  # cleaned up since the log was listed
         return
     except LOG_ERRORS as error:
-        raise _refuse_unreadable(uri, error) from error
+        raise _unreadable_error(uri, error) from error
 
 
 def summarize_for_commit(before: TableSnapshot, app_id: str, version: int) -> dict[str, Any]:
@@ -352,7 +352,7 @@ def _read_lines(files: Files, path: str) -> Iterator[bytes]:
     return table_files.read_lines(files, path)
 
 
-def _refuse_unreadable(uri: str, error: Exception) -> OutcomeUnknown:
+def _unreadable_error(uri: str, error: Exception) -> OutcomeUnknown:
     return OutcomeUnknown(
         f"it is not known what the log of {uri} shows.",
         f"{type(error).__name__}: {error}",

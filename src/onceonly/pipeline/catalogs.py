@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline.checks import refuse
+from onceonly.pipeline.checks import option_error
 
 TABLE_NAME = re.compile(r"[\w-]+(\.[\w-]+){1,2}")
 UNSTORED_DEFAULTS: Mapping[str, Any] = {
@@ -36,19 +36,19 @@ def check_table_name(what: str, path: str, table: str | None, table_id: str | No
     """Refuse anything but a path, a name, or a name with what was found by it. Raises InvalidPipeline."""
     if table is None:
         if table_id is not None:
-            raise refuse(
+            raise option_error(
                 what, "has a table_id, and no table", "Set table='catalog.schema.table' alone.", code="options-conflict"
             )
         return
     if not isinstance(table, str) or not TABLE_NAME.fullmatch(table):
-        raise refuse(
+        raise option_error(
             what,
             f"has the table {table!r}, which is no name in a catalog",
             "Write 'schema.table' or with its catalog.",
             code="option-invalid",
         )
     if bool(path) != bool(table_id):
-        raise refuse(
+        raise option_error(
             what,
             "has a path and a table",
             "Set one of the two: a table's path is looked up by its name.",
@@ -59,10 +59,10 @@ def check_table_name(what: str, path: str, table: str | None, table_id: str | No
 def check_not_managed(whose: str, uri: str, features: Iterable[str]) -> None:
     """Raise InvalidPipeline if, by these features of a table, its catalog decides which commits count."""
     if managing_features := MANAGING_FEATURES & set(features):
-        raise refuse_managed(whose, uri, ", ".join(sorted(managing_features)))
+        raise managed_table_error(whose, uri, ", ".join(sorted(managing_features)))
 
 
-def refuse_managed(whose: str, uri: str, what: str) -> InvalidPipeline:
+def managed_table_error(whose: str, uri: str, what: str) -> InvalidPipeline:
     """Return the error for a table whose catalog decides which commits count; `what` shows that."""
     return InvalidPipeline(
         f"{whose}: the table at {uri} is managed by its catalog ({what}).",

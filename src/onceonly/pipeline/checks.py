@@ -22,14 +22,14 @@ def check_connection(connection: str | None, bootstrap: str | None) -> None:
         InvalidPipeline: not a connection id (the text is not repeated: it may contain a secret), or both are given.
     """
     if connection is not None and not CONNECTION.fullmatch(connection):
-        raise refuse(
+        raise option_error(
             "connection",
             "is not an Airflow connection id",
             "Pass an id, as in connection='kafka_default'.",
             code="option-invalid",
         )
     if connection is not None and bootstrap is not None:
-        raise refuse(
+        raise option_error(
             f"connection '{connection}'",
             "is set together with bootstrap",
             "Remove one of them.",
@@ -45,7 +45,7 @@ def parse_condition(sink: str, part: Any) -> tuple[str, str, Any]:
             return column, operator, tuple(value)
         if isinstance(value, (str, int, float)):
             return column, operator, value
-    raise refuse(
+    raise option_error(
         f"sink '{sink}'",
         f"replaces where {part!r}",
         f'Write it as in replace=[("day", "=", "2013-01-01")]; operators: {", ".join(OPERATORS)}.',
@@ -62,7 +62,7 @@ def omit_defaults(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> dic
     return stored
 
 
-def refuse(what: str, why: str, todo: str, *, code: str) -> InvalidPipeline:
+def option_error(what: str, why: str, todo: str, *, code: str) -> InvalidPipeline:
     """Return the error for a definition: what is wrong in it, why, and what to do.
 
     Args:

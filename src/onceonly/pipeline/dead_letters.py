@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from onceonly.pipeline.checks import refuse
+from onceonly.pipeline.checks import option_error
 
 LETTER_COLUMNS = ("key", "value", "headers", "topic", "partition", "offset", "timestamp", "error")
 REJECTION_COLUMNS = ("topic", "partition", "offset", "error")  # what a transform says of one: which record, and why
 MaxBad = int | float
 
 
-def refuse_sink(sink: str, why: str, todo: str) -> Exception:
+def dead_letters_error(sink: str, why: str, todo: str) -> Exception:
     """Return the error for a sink that cannot take dead letters."""
-    return refuse(f"sink '{sink}'", f"cannot take dead letters: {why}", todo, code="dead-letter-sink-unsuitable")
+    return option_error(f"sink '{sink}'", f"cannot take dead letters: {why}", todo, code="dead-letter-sink-unsuitable")
 
 
 def check_partitions(sink: str, partition_by: Collection[str]) -> None:
     """Raise InvalidPipeline for a column that no dead letter has."""
     if unknown := sorted(set(partition_by) - set(LETTER_COLUMNS)):
         columns = ", ".join(LETTER_COLUMNS)
-        raise refuse_sink(sink, f"they have no column {unknown}", f"Partition by some of {columns}.")
+        raise dead_letters_error(sink, f"they have no column {unknown}", f"Partition by some of {columns}.")
 
 
 def check_max_bad(max_bad: MaxBad) -> None:
@@ -29,7 +29,7 @@ def check_max_bad(max_bad: MaxBad) -> None:
     is_count = isinstance(max_bad, int) and not isinstance(max_bad, bool) and max_bad >= 0
     if not is_share and not is_count:
         todo = "Give a number of records, as in max_bad=100, or a share, as in max_bad=0.01."
-        raise refuse(f"max_bad {max_bad!r}", "is neither", todo, code="option-invalid")
+        raise option_error(f"max_bad {max_bad!r}", "is neither", todo, code="option-invalid")
 
 
 def is_beyond(max_bad: MaxBad, bad: int, records: int) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from onceonly.errors import InvalidPipeline
 from onceonly.names import check_name
 from onceonly.pipeline.catalogs import CatalogTable
-from onceonly.pipeline.checks import DOTTED, refuse
+from onceonly.pipeline.checks import DOTTED, option_error
 from onceonly.pipeline.dead_letters import check_max_bad
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.registry import build, check_sink, sink_class, sink_from_json, sink_json
@@ -78,7 +78,7 @@ class Pipeline:
             object.__setattr__(self, "source", tuple(self.source))
         topics = [source.input_name for source in self.sources]
         if not topics or len(set(topics)) != len(topics):
-            raise refuse(
+            raise option_error(
                 f"pipeline '{self.name}'",
                 f"reads the topics {topics}",
                 "Pass at least one topic, and each only once.",
@@ -86,7 +86,7 @@ class Pipeline:
             )
         self._check_sources()
         if not DOTTED.fullmatch(self.transform):
-            raise refuse(
+            raise option_error(
                 f"transform '{self.transform}'",
                 "is not a dotted path",
                 "Write 'package.module:function'.",
@@ -102,7 +102,7 @@ class Pipeline:
     def _check_sources(self) -> None:
         for source in self.sources:
             if not isinstance(source, AnySource):
-                raise refuse(
+                raise option_error(
                     f"{source!r}",
                     "is not a source",
                     "Use KafkaSource, DeltaSource or FileSource.",
@@ -111,7 +111,7 @@ class Pipeline:
             targets = self._list_targets()
             if isinstance(source, Stored) and source.place in targets:
                 why = f"reads the {source.word} {source.place}, which it writes to"
-                raise refuse(
+                raise option_error(
                     f"pipeline '{self.name}'",
                     why,
                     f"It would read its own rows. Write to another {source.word}.",
@@ -126,20 +126,22 @@ class Pipeline:
 
     def _check_mode(self) -> None:
         if self.mode not in ("chained", "interval"):
-            raise refuse(f"mode '{self.mode}'", "is not known", "Use 'chained' or 'interval'.", code="option-invalid")
+            raise option_error(
+                f"mode '{self.mode}'", "is not known", "Use 'chained' or 'interval'.", code="option-invalid"
+            )
         if self.mode == "interval" and any(source.most is not None for source in self.sources):
-            raise refuse(
+            raise option_error(
                 "max_records",
                 "is for chained mode; an interval is read completely",
                 "Remove it.",
                 code="options-conflict",
             )
         if self.mode == "interval" and any(source.begins != EARLIEST for source in self.sources):
-            raise refuse(
+            raise option_error(
                 "start", "is for chained mode; an interval is found by its times", "Remove it.", code="options-conflict"
             )
         if self.mode == "chained" and any(source.grace for source in self.sources):
-            raise refuse(
+            raise option_error(
                 "grace", "is for intervals; in chained mode no record is late", "Remove it.", code="options-conflict"
             )
 
@@ -152,7 +154,7 @@ class Pipeline:
     def _check_pattern_of(self, pattern: AnySource) -> None:
         for source in self.sources:
             if source is not pattern and (source.topic_pattern or pattern.reads(source.topic)):
-                raise refuse(
+                raise option_error(
                     f"topic_pattern '{pattern.input_name}'",
                     f"may name topics that '{source.input_name}' names too",
                     "Put all of them into one pattern; in Python, (?!…) leaves a name out.",
@@ -160,7 +162,7 @@ class Pipeline:
                 )
         for topic in self._topics_written():
             if pattern.reads(topic):
-                raise refuse(
+                raise option_error(
                     f"topic_pattern '{pattern.input_name}'",
                     f"matches '{topic}', to which the pipeline writes: it would read its own output",
                     "Rename that topic, or leave it out of the pattern, in Python by (?!…).",
@@ -173,16 +175,20 @@ class Pipeline:
 
     def _check_after(self) -> None:
         if isinstance(self.after, str):
-            raise refuse(f"after {self.after!r}", "is a text", f"Write after=[{self.after!r}].", code="option-invalid")
+            raise option_error(
+                f"after {self.after!r}", "is a text", f"Write after=[{self.after!r}].", code="option-invalid"
+            )
         object.__setattr__(self, "after", tuple(self.after))
         for name in self.after:
             check_name("pipeline", name)
         if len(set(self.after)) != len(self.after) or self.name in self.after:
             why = "names a pipeline twice, or this one"
-            raise refuse(f"after {list(self.after)}", why, "Name each other pipeline once.", code="names-not-distinct")
+            raise option_error(
+                f"after {list(self.after)}", why, "Name each other pipeline once.", code="names-not-distinct"
+            )
         if self.after and not self.tables:
             why = "is about tables and folders, and none of the sources is one"
-            raise refuse(
+            raise option_error(
                 f"after {list(self.after)}",
                 why,
                 "Use DeltaSource or FileSource for them, or remove it.",
@@ -198,7 +204,7 @@ class Pipeline:
             return
         if source.most is not None:
             why = f"is not for a {source.word} that is read up to a checkpoint of another pipeline"
-            raise refuse(
+            raise option_error(
                 f"{source.counts} of '{source.topic}'",
                 why,
                 f"Remove {source.counts}, or after.",
@@ -206,21 +212,23 @@ class Pipeline:
             )
         if isinstance(source, DeltaSource) and source.changes and self.mode == "interval":
             why = "are not what the checkpoints of an interval have published"
-            raise refuse(f"changes of '{source.topic}'", why, "Remove changes, or after.", code="options-conflict")
+            raise option_error(
+                f"changes of '{source.topic}'", why, "Remove changes, or after.", code="options-conflict"
+            )
 
     def _check_sinks(self) -> None:
         for sink in self.sinks:
             check_sink(sink)
         names = [sink.name for sink in self.sinks]
         if not names or len(set(names)) != len(names):
-            raise refuse(
+            raise option_error(
                 f"pipeline '{self.name}'",
                 f"has the sinks {names}",
                 "Pass at least one sink, with different names.",
                 code="names-not-distinct",
             )
         if sum(sink.keeps_state for sink in self.sinks) > 1:
-            raise refuse(
+            raise option_error(
                 f"pipeline '{self.name}'", "has several StateSinks", "Use a single one.", code="options-conflict"
             )
         for sink in self.sinks:
@@ -232,7 +240,7 @@ class Pipeline:
             self._check_dead_letters(self.dead_letters)
         elif dead_letter_topics:
             what = f"on_bad_record='dead_letter' of topic '{dead_letter_topics[0]}'"
-            raise refuse(
+            raise option_error(
                 what,
                 "has no sink to send records to",
                 "Set Pipeline(dead_letters=DeltaSink(…)).",
@@ -242,17 +250,19 @@ class Pipeline:
             check_max_bad(self.max_bad)
             if not self.counts_bad:
                 why = "limits nothing: the first bad record fails the checkpoint"
-                raise refuse("max_bad", why, "Set KafkaSource(on_bad_record=…), or remove it.", code="options-conflict")
+                raise option_error(
+                    "max_bad", why, "Set KafkaSource(on_bad_record=…), or remove it.", code="options-conflict"
+                )
 
     def _check_dead_letters(self, name: Any) -> None:
         other_sinks = [sink.name for sink in self.sinks if sink.name != name]
         if not other_sinks or len(other_sinks) == len(self.sinks):
             why = f"is {name!r}, beside the sinks {other_sinks}"
-            raise refuse(
+            raise option_error(
                 "dead_letters", why, "Pass a sink of its own, or the name of one of several.", code="options-conflict"
             )
         if not any(isinstance(source, KafkaSource) for source in self.sources):
-            raise refuse(
+            raise option_error(
                 "dead_letters", "are records of topics, and it reads none", "Remove it.", code="options-conflict"
             )
         sink = self.sink(name)
@@ -260,7 +270,7 @@ class Pipeline:
         for topic in getattr(sink, "allowed_topics", ()):
             if self.source_of(topic) is not None:
                 why = f"go to topic '{topic}', which the pipeline reads: it would read them again and again"
-                raise refuse("dead_letters", why, "Use another topic.", code="own-output-read")
+                raise option_error("dead_letters", why, "Use another topic.", code="own-output-read")
 
     @property
     def counts_bad(self) -> bool:
@@ -436,7 +446,7 @@ def _source_from_json(data: Mapping[str, Any]) -> AnySource:
 def _cannot_be_read(data: Any, error: Exception) -> InvalidPipeline:
     name = data.get("name") if isinstance(data, Mapping) else data
     why = f"cannot be read: {error}"
-    return refuse(
+    return option_error(
         f"definition of '{name}'",
         why,
         "Was it written by a newer Onceonly, or edited by hand in the state table?",

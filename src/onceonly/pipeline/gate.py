@@ -26,7 +26,7 @@ class Fresh:
 
     def __post_init__(self) -> None:
         if not self.column or self.within <= 0:
-            raise _refuse_gate(
+            raise _gate_error(
                 f"fresh {(self.column, self.within)!r}", "needs a column and seconds above 0", code="option-invalid"
             )
 
@@ -57,12 +57,10 @@ class Gate:
 
     def __post_init__(self) -> None:
         if self.on_fail not in ("abort", "hold"):
-            raise _refuse_gate(
-                f"on_fail '{self.on_fail}'", "is not known: use 'abort' or 'hold'", code="option-invalid"
-            )
+            raise _gate_error(f"on_fail '{self.on_fail}'", "is not known: use 'abort' or 'hold'", code="option-invalid")
         for path in _values(self.suites):
             if not isinstance(path, str) or not path.endswith(".json"):
-                raise _refuse_gate(
+                raise _gate_error(
                     f"suite {path!r}",
                     "is not a .json file: name one, as in 'schemas/a.expectations.json'",
                     code="option-invalid",
@@ -70,11 +68,9 @@ class Gate:
         self._check_counts()
         for fresh in _values(self.fresh):
             if not isinstance(fresh, Fresh):
-                raise _refuse_gate(
-                    "fresh", f"is {fresh!r}: give Fresh('column', within=seconds)", code="option-invalid"
-                )
+                raise _gate_error("fresh", f"is {fresh!r}: give Fresh('column', within=seconds)", code="option-invalid")
         if all(getattr(self, name) == {} for name in PER_SINK):
-            raise _refuse_gate(
+            raise _gate_error(
                 "no checks", "are configured: set suites, min_rows, max_rows or fresh", code="option-missing"
             )
 
@@ -82,7 +78,7 @@ class Gate:
         for name in ("min_rows", "max_rows", "in_process_rows"):
             for count in _values(getattr(self, name)):
                 if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-                    raise _refuse_gate(name, f"is {count!r}: give a number of rows, 0 or more", code="option-invalid")
+                    raise _gate_error(name, f"is {count!r}: give a number of rows, 0 or more", code="option-invalid")
 
     def for_sinks(self, sinks: Collection[str], apart: object = None) -> Gate:
         """Return the same gate with every check as a dict by sink.
@@ -98,7 +94,7 @@ class Gate:
         for sink in sorted(sinks):
             least, most = _mapping(gate.min_rows).get(sink), _mapping(gate.max_rows).get(sink)
             if least is not None and most is not None and least > most:
-                raise _refuse_gate(
+                raise _gate_error(
                     f"sink '{sink}'", f"has min_rows {least} above max_rows {most}", code="options-conflict"
                 )
         return gate
@@ -146,14 +142,14 @@ def _by_sink(option: str, check: Any, sinks: Collection[str], apart: object) -> 
     if not isinstance(check, Mapping):
         possible_sinks = [sink for sink in sinks if sink != apart]
         if len(possible_sinks) != 1:
-            raise _refuse_gate(
+            raise _gate_error(
                 f"{option}={check!r}",
                 f"names no sink: give a dict by sink name, of {sorted(sinks)}",
                 code="option-invalid",
             )
         return dict.fromkeys(possible_sinks, check)
     if unknown := sorted(set(check) - set(sinks)):
-        raise _refuse_gate(
+        raise _gate_error(
             f"{option} of {unknown}",
             f"names a sink that a gate cannot check; it can check {sorted(sinks)}",
             code="option-invalid",
@@ -161,5 +157,5 @@ def _by_sink(option: str, check: Any, sinks: Collection[str], apart: object) -> 
     return dict(check)
 
 
-def _refuse_gate(what: str, why: str, *, code: str) -> InvalidPipeline:
+def _gate_error(what: str, why: str, *, code: str) -> InvalidPipeline:
     return InvalidPipeline(f"gate: {what} {why}.", todo="See docs/gate.md. Nothing was written.", code=code)

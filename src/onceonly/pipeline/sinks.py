@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from onceonly.pipeline import catalogs, dead_letters
-from onceonly.pipeline.checks import PREFIX, TOPIC, check_connection, parse_condition, refuse
+from onceonly.pipeline.checks import PREFIX, TOPIC, check_connection, option_error, parse_condition
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.sink_config import SinkConfig
 from onceonly.pipeline.sources import folder_uri
@@ -39,7 +39,7 @@ class Merge:
         for name in ("keys", "order_by"):
             columns = getattr(self, name)
             if isinstance(columns, str) or not columns:
-                raise refuse(
+                raise option_error(
                     f"Merge({name}={columns!r})",
                     "names no columns",
                     "Give a list of column names.",
@@ -47,7 +47,7 @@ class Merge:
                 )
             object.__setattr__(self, name, tuple(columns))
         if len(set(self.columns)) != len(self.columns):
-            raise refuse(
+            raise option_error(
                 f"Merge with {list(self.columns)}",
                 "names a column twice",
                 "Name each one once.",
@@ -113,7 +113,7 @@ class DeltaSink(SinkConfig):
             object.__setattr__(self, "merge", Merge(**self.merge))
         if self.merge and (self.replace is not None or self.widen):
             other = "widen" if self.widen else "replace"
-            raise refuse(
+            raise option_error(
                 f"sink '{self.name}'", f"has merge and {other}", "Remove one of the two.", code="options-conflict"
             )
 
@@ -121,7 +121,7 @@ class DeltaSink(SinkConfig):
         if self.replace is None:
             return
         if not self.replace or not self.partition_by:
-            raise refuse(
+            raise option_error(
                 f"sink '{self.name}'",
                 "has nothing to replace",
                 "Set partition_by, and a condition on it.",
@@ -131,7 +131,7 @@ class DeltaSink(SinkConfig):
             return
         other_columns = {part[0] for part in self.replace} - set(self.partition_by)
         if other_columns:
-            raise refuse(
+            raise option_error(
                 f"sink '{self.name}'",
                 f"replaces by {sorted(other_columns)}, and the table is partitioned by {list(self.partition_by)}",
                 "Use only partition columns: only whole files can be replaced.",
@@ -152,7 +152,7 @@ class DeltaSink(SinkConfig):
     def check_dead_letters(self) -> None:
         if self.merge or self.replace is not None:
             why = "it would remove earlier ones" if self.replace is not None else "it would merge them"
-            raise dead_letters.refuse_sink(self.name, why, "Append to a table of their own.")
+            raise dead_letters.dead_letters_error(self.name, why, "Append to a table of their own.")
         dead_letters.check_partitions(self.name, self.partition_by)
 
 
@@ -221,12 +221,12 @@ class KafkaSink(SinkConfig):
         super().__post_init__()
         check_connection(self.connection, self.bootstrap)
         if isinstance(self.topics, str):
-            raise refuse(
+            raise option_error(
                 f"sink '{self.name}'", "topics is a string", "Use a list of topic names.", code="option-invalid"
             )
         object.__setattr__(self, "topics", tuple(self.topics))
         if (self.topic is None) == (not self.topics):
-            raise refuse(
+            raise option_error(
                 f"sink '{self.name}'",
                 "needs either a topic or topics",
                 "Set KafkaSink(topic=…).",
@@ -235,7 +235,7 @@ class KafkaSink(SinkConfig):
         self._check_choices()
         for topic in self.allowed_topics:
             if not TOPIC.fullmatch(topic):
-                raise refuse(
+                raise option_error(
                     f"topic '{topic}'",
                     "is not a Kafka topic name",
                     "Use letters, digits, '.', '_' and '-'.",
@@ -266,7 +266,7 @@ class KafkaSink(SinkConfig):
 
     def check_mode(self, mode: str) -> None:
         if mode == "interval" and self.mode == "staged" and not self.unordered:
-            raise refuse(
+            raise option_error(
                 f"sink '{self.name}'",
                 "writes while staging, so intervals that run in parallel would be written in any order",
                 "Use KafkaSink(mode='late'), or unordered=True if order does not matter.",
@@ -275,7 +275,7 @@ class KafkaSink(SinkConfig):
 
     def check_gate(self, gate: Gate) -> None:
         if self.guarantee == "none":
-            raise refuse(
+            raise option_error(
                 f"sink '{self.name}'",
                 "has guarantee='none': its rows are visible before the gate has checked them",
                 "Use another guarantee, or remove the gate.",
@@ -285,19 +285,21 @@ class KafkaSink(SinkConfig):
     def check_dead_letters(self) -> None:
         """Check that a dead letter can be written: its value is the record's own, the rest goes into headers."""
         if self.format != "raw":
-            raise dead_letters.refuse_sink(self.name, f"it would write them as {self.format}", "Use format='raw'.")
+            raise dead_letters.dead_letters_error(
+                self.name, f"it would write them as {self.format}", "Use format='raw'."
+            )
         if self.topic is None:
-            raise dead_letters.refuse_sink(self.name, "it has several topics", "Set KafkaSink(topic=…).")
+            raise dead_letters.dead_letters_error(self.name, "it has several topics", "Set KafkaSink(topic=…).")
         if self.guarantee != "exactly-once":
             why = f"guarantee={self.guarantee!r} would leave those of checkpoints that were aborted, or repeat them"
-            raise dead_letters.refuse_sink(self.name, why, "Remove guarantee.")
+            raise dead_letters.dead_letters_error(self.name, why, "Remove guarantee.")
 
     def check_commits(self, within: float, mode: str) -> None:
         """Check the time-out, unless `commit_within` was compared with it when the sink was created."""
         if self.commit_within or self.is_late(mode) or self.guarantee != "exactly-once":
             return
         if self.transaction_timeout < within:
-            raise refuse(
+            raise option_error(
                 f"sink '{self.name}'",
                 f"has transactions that time out after {self.transaction_timeout:g} s, and the commit may follow up to "
                 f"{within:g} s later: one schedule interval, at most 15 minutes",
@@ -311,26 +313,26 @@ class KafkaSink(SinkConfig):
 
     def _check_transactions(self) -> None:
         if not 1 <= self.transaction_timeout <= 3600 * 24:
-            raise refuse(
+            raise option_error(
                 "transaction_timeout",
                 f"is {self.transaction_timeout}",
                 "Give seconds, at least 1.",
                 code="option-invalid",
             )
         if self.commit_within is not None and self.commit_within >= self.transaction_timeout:
-            raise refuse(
+            raise option_error(
                 f"transaction_timeout of {self.transaction_timeout:g} s",
                 f"is not longer than commit_within={self.commit_within:g}: transactions would end before their commit",
                 "Raise transaction_timeout (up to the brokers' transaction.max.timeout.ms), or use mode='late'.",
                 code="transaction-timeout-too-short",
             )
         if self.pool_size < 1:
-            raise refuse("pool_size", f"is {self.pool_size}", "Use a number above 0.", code="option-invalid")
+            raise option_error("pool_size", f"is {self.pool_size}", "Use a number above 0.", code="option-invalid")
         if self.ids == "pool" and self.guarantee != "exactly-once":
             why = f"is for transactions, and guarantee={self.guarantee!r} has none"
-            raise refuse("ids='pool'", why, "Remove it.", code="options-conflict")
+            raise option_error("ids='pool'", why, "Remove it.", code="options-conflict")
         if not PREFIX.fullmatch(self.id_prefix):
-            raise refuse(
+            raise option_error(
                 f"id_prefix '{self.id_prefix}'",
                 "is not usable",
                 "Use letters, digits, '.' and '_'.",
@@ -341,18 +343,18 @@ class KafkaSink(SinkConfig):
         needs_registry = self.format == "protobuf" or self.key_format != "raw"
         if self.registry is None:
             if self.register or self.subjects != "topic" or needs_registry:
-                raise refuse(
+                raise option_error(
                     f"sink '{self.name}'", "names no registry", "Set KafkaSink(registry=…).", code="option-missing"
                 )
             return
         check_connection(self.registry, None)
         if self.format == self.key_format == "raw":
             why = "writes keys and values as they are, which have no schema in a registry"
-            raise refuse(
+            raise option_error(
                 f"sink '{self.name}'", why, "Set format or key_format, or remove registry.", code="options-conflict"
             )
         if self.message is not None and self.format != "protobuf":
-            raise refuse(
+            raise option_error(
                 f"message '{self.message}'",
                 "is of Protobuf",
                 "Set format='protobuf', or remove it.",
@@ -364,7 +366,7 @@ class KafkaSink(SinkConfig):
         suffix = SUFFIXES.get(format) if self.registry or format == "avro" else None
         if (suffix is None) != (path is None) or not str(path).endswith(suffix or ""):
             needs = f"needs a schema file ending in {suffix}" if suffix else "takes no schema"
-            raise refuse(
+            raise option_error(
                 f"format '{format}' with {field} {path!r}", needs, f"Set KafkaSink({field}=…).", code="option-invalid"
             )
 
@@ -380,7 +382,7 @@ class KafkaSink(SinkConfig):
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 words = ", ".join(repr(word) for word in allowed if word)
-                raise refuse(
+                raise option_error(
                     f"{name} '{getattr(self, name)}'", "is not known", f"Use one of {words}.", code="option-invalid"
                 )
 
@@ -408,7 +410,7 @@ class FileSink(SinkConfig):
         super().__post_init__()
         check_folder(self, self.path)
         if self.format not in ("parquet", "json", "csv", "avro"):
-            raise refuse(
+            raise option_error(
                 f"format '{self.format}'",
                 "is not known",
                 "Use 'parquet', 'json', 'csv' or 'avro'.",
@@ -423,13 +425,13 @@ class FileSink(SinkConfig):
 
     def check_dead_letters(self) -> None:
         if self.format == "csv":
-            raise dead_letters.refuse_sink(self.name, "CSV has no bytes and no lists", "Use format='parquet'.")
+            raise dead_letters.dead_letters_error(self.name, "CSV has no bytes and no lists", "Use format='parquet'.")
         dead_letters.check_partitions(self.name, self.partition_by)
 
     def check_gate(self, gate: Gate) -> None:
         if self.format == "avro" and gate.checks_freshness(self.name):
             why = "writes Avro files, and Gate(fresh=…) cannot read a column of them"
-            raise refuse(
+            raise option_error(
                 f"sink '{self.name}'", why, "Use a suite with expect_column_max_to_be_between.", code="options-conflict"
             )
 
@@ -458,20 +460,20 @@ class StateSink(SinkConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.key, str) or not self.key:
-            raise refuse(
+            raise option_error(
                 f"sink '{self.name}'",
                 f"has the key {self.key!r}",
                 "Give a list of column names.",
                 code="option-invalid",
             )
         if not self.schema:
-            raise refuse(
+            raise option_error(
                 f"sink '{self.name}'", "has no schema", "Set StateSink(schema='page STRING, …').", code="option-missing"
             )
         object.__setattr__(self, "key", tuple(self.key))
 
     def check_dead_letters(self) -> None:
-        raise dead_letters.refuse_sink(self.name, "it keeps state", "Use a DeltaSink or a KafkaSink.")
+        raise dead_letters.dead_letters_error(self.name, "it keeps state", "Use a DeltaSink or a KafkaSink.")
 
     def targets(self) -> tuple[str, ...]:
         """Return nothing: state is not output, and its folder is named after the pipeline."""
@@ -481,9 +483,11 @@ class StateSink(SinkConfig):
 def check_folder(sink: DeltaSink | FileSink, place: str) -> None:
     """Check that there is a path, and make `partition_by` a tuple. Raises InvalidPipeline."""
     if not place:
-        raise refuse(f"sink '{sink.name}'", "has no path", f"Set {type(sink).__name__}(path=…).", code="option-missing")
+        raise option_error(
+            f"sink '{sink.name}'", "has no path", f"Set {type(sink).__name__}(path=…).", code="option-missing"
+        )
     if isinstance(sink.partition_by, str):
-        raise refuse(
+        raise option_error(
             f"sink '{sink.name}'", "partition_by is a string", "Use a list of column names.", code="option-invalid"
         )
     object.__setattr__(sink, "partition_by", tuple(sink.partition_by))

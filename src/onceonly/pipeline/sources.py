@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from urllib.parse import urlsplit
 
 from onceonly.pipeline import catalogs
-from onceonly.pipeline.checks import TOPIC, check_connection, omit_defaults, refuse
+from onceonly.pipeline.checks import TOPIC, check_connection, omit_defaults, option_error
 
 EARLIEST, LATEST = "earliest", "latest"
 FORMATS = ("raw", "json", "avro", "protobuf")
@@ -62,7 +62,7 @@ class SourceConfig(Protocol):
 def check_grace(grace: float) -> None:
     """Raise InvalidPipeline unless it is a time to wait, of at most a leap year."""
     if not 0 <= grace <= 3600 * 24 * 366:
-        raise refuse("grace", f"is {grace}", "Give seconds, from 0 to a year.", code="option-invalid")
+        raise option_error("grace", f"is {grace}", "Give seconds, from 0 to a year.", code="option-invalid")
 
 
 def parse_start(start: Any) -> str | None:
@@ -133,14 +133,14 @@ class KafkaSource:
         if self.topic_pattern is not None:
             self._check_pattern(self.topic_pattern)
         elif not TOPIC.fullmatch(self.topic):
-            raise refuse(
+            raise option_error(
                 f"topic '{self.topic}'",
                 "is not a Kafka topic name",
                 "Use letters, digits, '.', '_' and '-'.",
                 code="option-invalid",
             )
         if self.format not in FORMATS:
-            raise refuse(
+            raise option_error(
                 f"format '{self.format}'",
                 "is not known",
                 "Use 'raw', 'json', 'avro' or 'protobuf'.",
@@ -153,16 +153,13 @@ class KafkaSource:
         has_right_schema = (suffix is None) == (self.schema is None) and str(self.schema).endswith(suffix or "")
         if not has_right_schema and not by_latest:
             needs = f"needs a schema file ending in {suffix}" if suffix else "takes no schema"
-            raise refuse(
+            raise option_error(
                 f"format '{self.format}' with schema {self.schema!r}",
                 needs,
                 "Set KafkaSource(schema=…).",
                 code="option-invalid",
             )
-        if self.max_records is not None and self.max_records < 1:
-            raise refuse(
-                "max_records", f"is {self.max_records}", "Use a number above 0, or remove it.", code="option-invalid"
-            )
+        check_limit("max_records", self.max_records)
 
     @property
     def begins(self) -> str | Mapping[str, int]:
@@ -191,17 +188,18 @@ class KafkaSource:
         try:
             re.compile(pattern)
         except re.error as error:
-            raise refuse(what, f"is not a regular expression: {error}", "Correct it.", code="option-invalid") from None
+            why = f"is not a regular expression: {error}"
+            raise option_error(what, why, "Correct it.", code="option-invalid") from None
         if self.topic:
-            raise refuse(
+            raise option_error(
                 what, f"is set together with topic '{self.topic}'", "Remove one of them.", code="options-conflict"
             )
         if not pattern or TOPIC.fullmatch(pattern):
-            raise refuse(
+            raise option_error(
                 what, "is the name of one topic", "Set topic, or a pattern as in 'orders-.*'.", code="option-invalid"
             )
         if isinstance(self.start, Mapping):
-            raise refuse(
+            raise option_error(
                 what,
                 "has many topics, and start gives offsets of one",
                 "Use a word or a time.",
@@ -209,24 +207,24 @@ class KafkaSource:
             )
         if self.registry and (self.key_format != "raw" or not (self.subject or self.schema)):
             why = "has many topics, whose records have no single subject"
-            raise refuse(
+            raise option_error(
                 what, why, "Set subject or schema for the values, and leave the keys raw.", code="options-conflict"
             )
 
     def _check_bad_records(self) -> None:
         if self.on_bad_record not in (FAIL, DEAD_LETTER, DROP):
             todo = "Use 'fail', 'dead_letter' or 'drop'."
-            raise refuse(f"on_bad_record '{self.on_bad_record}'", "is not known", todo, code="option-invalid")
+            raise option_error(f"on_bad_record '{self.on_bad_record}'", "is not known", todo, code="option-invalid")
         if self.on_bad_record != FAIL and self.format == "raw" and self.key_format == "raw":
             why = "has nothing to decide: raw keys and values are not decoded, so none is bad"
-            raise refuse(
+            raise option_error(
                 f"on_bad_record '{self.on_bad_record}'", why, "Remove it, or set a format.", code="options-conflict"
             )
 
     def _check_registry(self) -> None:
         if self.registry is None:
             if self.format == "protobuf":
-                raise refuse(
+                raise option_error(
                     "format 'protobuf'",
                     "is read with a schema registry",
                     "Set KafkaSource(registry=…).",
@@ -234,35 +232,35 @@ class KafkaSource:
                 )
             for name in ("subject", "key_format", "message"):
                 if (value := getattr(self, name)) != KAFKA_UNSTORED_DEFAULTS[name]:
-                    raise refuse(
+                    raise option_error(
                         f"{name} '{value}'", "needs a registry", "Set KafkaSource(registry=…).", code="option-missing"
                     )
             return
         check_connection(self.registry, None)
         if self.key_format not in FORMATS:
-            raise refuse(
+            raise option_error(
                 f"key_format '{self.key_format}'",
                 "is not known",
                 "Use 'raw', 'json', 'avro' or 'protobuf'.",
                 code="option-invalid",
             )
         if self.message is not None and self.format != "protobuf":
-            raise refuse(
+            raise option_error(
                 f"message '{self.message}'",
                 "is of Protobuf",
                 "Set format='protobuf', or remove it.",
                 code="options-conflict",
             )
         if self.format == "raw" and (self.key_format == "raw" or self.subject is not None):
-            raise refuse(
+            raise option_error(
                 "format 'raw'",
                 "has no schemas in a registry",
                 "Use another format, or no registry.",
                 code="options-conflict",
             )
         if self.subject is not None and self.schema is not None:
-            why = "is not used: the reader's schema is in a file"
-            raise refuse(f"subject '{self.subject}'", why, "Remove one of subject and schema.", code="options-conflict")
+            why, todo = "is not used: the reader's schema is in a file", "Remove one of subject and schema."
+            raise option_error(f"subject '{self.subject}'", why, todo, code="options-conflict")
 
 
 def bad_records(source: Any) -> str:
@@ -286,14 +284,14 @@ def _check_topic_start(start: Any) -> str | dict[str, int]:
     start_place = parse_start(start)
     if start_place is None:
         todo = "Use 'earliest', 'latest', a time with its zone, or {partition: offset}."
-        raise refuse(f"start {start!r}", "is not a place in a topic", todo, code="option-invalid")
+        raise option_error(f"start {start!r}", "is not a place in a topic", todo, code="option-invalid")
     return start_place
 
 
 def _check_offsets(start: Mapping[Any, Any]) -> dict[str, int]:
     offsets = {str(partition): offset for partition, offset in start.items()}
     if not offsets or not all(partition.isdecimal() and is_offset(offset) for partition, offset in offsets.items()):
-        raise refuse(
+        raise option_error(
             f"start {dict(start)!r}",
             "does not give an offset for each partition",
             "Write {0: 1200, 1: 800}.",
@@ -470,13 +468,13 @@ def check_source_name(path: str, name: str | None) -> None:
         InvalidPipeline: that is not so.
     """
     if not isinstance(path, str) or not path or "\0" in path:
-        raise refuse(f"path {path!r}", "is no place", "Give a folder or a URI.", code="option-invalid")
+        raise option_error(f"path {path!r}", "is no place", "Give a folder or a URI.", code="option-invalid")
     if name is None:
         topic, what = last_part(path), f"the last part of '{path}'"
     else:
         topic, what = name, f"name '{name}'"
     if not TOPIC.fullmatch(topic):
-        raise refuse(
+        raise option_error(
             what, "cannot be a source's name", "Set name=… to letters, digits, '.', '_' and '-'.", code="option-invalid"
         )
 
@@ -490,10 +488,10 @@ def check_stored_start(start: Any, word: str, unit: str) -> str | int:
     checked: str | int | None = start if is_offset(start) else parse_start(start)
     if checked is None:
         todo = f"Use 'earliest', 'latest', a time with its zone, or a {unit}."
-        raise refuse(f"start {start!r}", f"is not a place in a {word}", todo, code="option-invalid")
+        raise option_error(f"start {start!r}", f"is not a place in a {word}", todo, code="option-invalid")
     return checked
 
 
 def check_limit(name: str, most: int | None) -> None:
     if most is not None and most < 1:
-        raise refuse(name, f"is {most}", "Use a number above 0, or remove it.", code="option-invalid")
+        raise option_error(name, f"is {most}", "Use a number above 0, or remove it.", code="option-invalid")

@@ -35,7 +35,7 @@ def month_period(text: str) -> Interval:
     try:
         first = datetime.strptime(text, "%Y-%m").replace(tzinfo=UTC)
     except ValueError as error:
-        raise _refuse_period(text, "a month such as 2013-01") from error
+        raise _period_error(text, "a month such as 2013-01") from error
     return _clip_to_year(text, Interval(first, first + timedelta(days=monthrange(first.year, first.month)[1])))
 
 
@@ -44,7 +44,7 @@ def period_until(text: str) -> Interval:
     try:
         last = date.fromisoformat(text)
     except ValueError as error:
-        raise _refuse_period(text, "a day such as 2013-01-31") from error
+        raise _period_error(text, "a day such as 2013-01-31") from error
     end = datetime(last.year, last.month, last.day, tzinfo=UTC) + timedelta(days=1)
     return _clip_to_year(text, Interval(FIRST, end))
 
@@ -131,11 +131,11 @@ def _package_file() -> Path:
 def _clip_to_year(text: str, period: Interval) -> Interval:
     """Return the part of the period that has flights. Raises InvalidPipeline: it has none."""
     if period.end <= FIRST or period.start >= END:
-        raise _refuse_period(text, "a time in 2013")
+        raise _period_error(text, "a time in 2013")
     return Interval(max(period.start, FIRST), min(period.end, END))
 
 
-def _refuse_period(text: str, expected: str) -> InvalidPipeline:
+def _period_error(text: str, expected: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"'{text}' is not {expected}.",
         "The data has the flights of 2013 only.",

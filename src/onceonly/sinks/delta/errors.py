@@ -11,7 +11,7 @@ from onceonly.sinks.delta.handle import DeltaHandle
 TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
 
 
-def refuse_other_table(sink: str, uri: str, handle: DeltaHandle, table_id: str | int | None) -> CannotPublish:
+def other_table_error(sink: str, uri: str, handle: DeltaHandle, table_id: str | int | None) -> CannotPublish:
     """Describe another table in place of the target.
 
     Args:
@@ -27,7 +27,7 @@ def refuse_other_table(sink: str, uri: str, handle: DeltaHandle, table_id: str |
     )
 
 
-def refuse_missing_files(sink: str, uri: str, handle: DeltaHandle, missing: int, paths: Sequence[str]) -> CannotPublish:
+def missing_files_error(sink: str, uri: str, handle: DeltaHandle, missing: int, paths: Sequence[str]) -> CannotPublish:
     """Describe staged files that no longer exist.
 
     Args:
@@ -67,7 +67,7 @@ def outcome_unknown(handle: DeltaHandle, why: str) -> OutcomeUnknown:
     )
 
 
-def refuse_unreadable_log(handle: DeltaHandle, error: Exception) -> OutcomeUnknown:
+def unreadable_log_error(handle: DeltaHandle, error: Exception) -> OutcomeUnknown:
     return OutcomeUnknown(
         f"the table's log in {handle.uri} cannot be read.",
         first_line(error),
@@ -81,7 +81,7 @@ def first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:500]
 
 
-def refuse_open_decision(handle: DeltaHandle, why: str) -> OutcomeUnknown:
+def open_decision_error(handle: DeltaHandle, why: str) -> OutcomeUnknown:
     """Describe a decision that could not be closed."""
     return OutcomeUnknown(
         f"{handle.uri} could not be closed to the rows, so a process may still publish them.",

@@ -54,10 +54,10 @@ def find_outcome(sink: str, handle: DeltaHandle, version: int | None, wanted: in
                 code="sink-given-up",
             )
         case evidence_of_newer_state:
-            raise _refuse_old_state(sink, handle, evidence_of_newer_state, version or 0, wanted)
+            raise _old_state_error(sink, handle, evidence_of_newer_state, version or 0, wanted)
 
 
-def _refuse_old_state(
+def _old_state_error(
     sink: str, handle: DeltaHandle, what: txn_identifiers.TxnMeaning, version: int, wanted: int
 ) -> StateBehind:
     pipeline, decision = handle.app_id.split("/")[2], txn_identifiers.decision_of(wanted)
@@ -141,17 +141,17 @@ def require_last_publication(
     if last is None or is_elsewhere(uri, last):
         return
     if table_id != last.proof["table_id"]:
-        raise refuse_target_that_went_back(sink, uri, last, f"It is another table (id {table_id}).")
+        raise target_went_back_error(sink, uri, last, f"It is another table (id {table_id}).")
     number = number_of(last.proof["app_id"]) or 0
     if number < last.proof["txn"]:
         newest = f"decision {txn_identifiers.decision_of(number)}" if number else "no decision of this sink"
-        raise refuse_target_that_went_back(sink, uri, last, f"It shows {newest}.")
+        raise target_went_back_error(sink, uri, last, f"It shows {newest}.")
     for publication in last.lost:
         if number == publication.proof["txn"]:  # what it shows last; a copy of it has earlier ones as well
             raise histories.is_back(sink, publication)
 
 
-def refuse_target_that_went_back(sink: str, uri: str, last: Publication, why: str) -> TargetWentBack:
+def target_went_back_error(sink: str, uri: str, last: Publication, why: str) -> TargetWentBack:
     return TargetWentBack(
         f"sink '{sink}': {uri} lacks what was published to it.",
         f"Decision {last.decision} (epoch {last.epoch}) is recorded as published there, to the table with the id "

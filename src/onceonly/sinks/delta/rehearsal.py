@@ -63,7 +63,7 @@ def snapshot(target: DeltaTable, handle: DeltaHandle, cache: merge.MergeCache | 
     return Snapshot(handle.folder, target, identity, cache)
 
 
-def refuse_missing_table(sink: str, uri: str, handle: DeltaHandle) -> ActionNeeded:
+def missing_table_error(sink: str, uri: str, handle: DeltaHandle) -> ActionNeeded:
     return ActionNeeded(
         f"sink '{sink}': there is no table at {uri}.",
         f"The rows were staged for the table with the id {handle.table_id}. It was dropped, or its volume is not "
@@ -74,7 +74,7 @@ def refuse_missing_table(sink: str, uri: str, handle: DeltaHandle) -> ActionNeed
     )
 
 
-def refuse_recreated_table(sink: str, uri: str, handle: DeltaHandle, table_id: str) -> StageAgain:
+def recreated_table_error(sink: str, uri: str, handle: DeltaHandle, table_id: str) -> StageAgain:
     return StageAgain(
         f"sink '{sink}': {uri} is another table now.",
         f"The rows were staged for the table with the id {handle.table_id}. The one that is there has the id "
@@ -100,7 +100,7 @@ def go_through(
     adds = staged_table.read_adds(uri, folder, 1)
     missing = staged_table.list_missing_files(uri, folder, adds)
     if missing or len(adds) != handle.files:
-        raise refuse_missing_files(sink, uri, handle, len(missing) + handle.files - len(adds), missing)
+        raise missing_files_error(sink, uri, handle, len(missing) + handle.files - len(adds), missing)
     altered = schema.is_altered(target, handle)
     if cache is not None:
         _refuse_altered(sink, uri, handle, altered)
@@ -112,7 +112,7 @@ def go_through(
         _try_spark(sink, uri, handle, target, altered, spark)
 
 
-def refuse_missing_files(sink: str, uri: str, handle: DeltaHandle, number: int, paths: list[str]) -> StageAgain:
+def missing_files_error(sink: str, uri: str, handle: DeltaHandle, number: int, paths: list[str]) -> StageAgain:
     """Describe staged files that are missing: `number` of them, and `paths` of those whose names are known."""
     example = f", such as {paths[0]}" if paths else ""
     return StageAgain(
@@ -215,7 +215,7 @@ def copy_rows(sink: str, uri: str, handle: DeltaHandle) -> DeltaHandle:
         for path in paths:
             _copy(files, f"{source_folder}/{path}", f"{copy_folder}/{path}")
     except FileNotFoundError as error:
-        raise refuse_missing_files(sink, uri, handle, 1, [str(error)]) from error
+        raise missing_files_error(sink, uri, handle, 1, [str(error)]) from error
     table_files.sync_to_disk(uri, copy_folder)
     return handle.with_copy(copy_name)
 

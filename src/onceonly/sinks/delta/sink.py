@@ -86,7 +86,7 @@ class DeltaWriter(
     @classmethod
     def make(cls, config: DeltaSink, context: Context) -> DeltaWriter:
         if not config.path:
-            raise target_table.refuse_unknown_path(config)
+            raise target_table.unknown_path_error(config)
         return cls(config, context.locate(config.path), context.spark)
 
     def check(self) -> list[str]:
@@ -184,8 +184,8 @@ class DeltaWriter(
         except CannotPublish as error:
             target = table_files.open_table(self.uri)
             if target is None:
-                raise rehearsal.refuse_missing_table(self.name, self.uri, handle) from error
-            raise rehearsal.refuse_recreated_table(self.name, self.uri, handle, str(target.metadata().id)) from error
+                raise rehearsal.missing_table_error(self.name, self.uri, handle) from error
+            raise rehearsal.recreated_table_error(self.name, self.uri, handle, str(target.metadata().id)) from error
 
     def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
         """Make the staged files part of the table, once. Cost is one log entry, whatever the number of rows.
@@ -310,7 +310,7 @@ class DeltaWriter(
             for _ in range(MAX_COMMIT_ATTEMPTS):
                 target = table_files.open_table(self.uri)
                 if target is None:  # dropped, or a volume that is not mounted: only a person can tell
-                    raise errors.refuse_open_decision(delta_handle, "There is no table.")
+                    raise errors.open_decision_error(delta_handle, "There is no table.")
                 if str(target.metadata().id) != delta_handle.table_id:
                     return None  # there the handle is refused
                 version = delta_handle.txn_version(decision)
@@ -323,9 +323,9 @@ class DeltaWriter(
                     return Outcome(already=True, detail={"rows": delta_handle.rows})
                 return None
         except (DeltaError, OSError) as error:
-            raise errors.refuse_open_decision(delta_handle, f"{type(error).__name__}: {error}") from error
+            raise errors.open_decision_error(delta_handle, f"{type(error).__name__}: {error}") from error
         crowded = f"{MAX_COMMIT_ATTEMPTS} commits in a row conflicted with other writers of the table."
-        raise errors.refuse_open_decision(delta_handle, crowded)
+        raise errors.open_decision_error(delta_handle, crowded)
 
     def traces(self, pipeline: str) -> list[Trace]:
         traces = []
@@ -421,13 +421,13 @@ class DeltaWriter(
         try:
             target = table_files.open_table(self.uri)
         except DeltaError as error:
-            raise errors.refuse_unreadable_log(handle, error) from error
+            raise errors.unreadable_log_error(handle, error) from error
         table_id = str(target.metadata().id) if target else None
         if target is None or table_id != handle.table_id:
             if last is not None and not evidence.is_elsewhere(self.uri, last) and table_id != last.proof["table_id"]:
                 why = f"It is another table (id {table_id})." if table_id else "There is no table."
-                raise evidence.refuse_target_that_went_back(self.name, self.uri, last, why)
-            raise errors.refuse_other_table(self.name, self.uri, handle, table_id)
+                raise evidence.target_went_back_error(self.name, self.uri, last, why)
+            raise errors.other_table_error(self.name, self.uri, handle, table_id)
         return target
 
     def _outcome_in(
@@ -483,7 +483,7 @@ class DeltaWriter(
             if outcome:
                 return outcome  # another process has published them meanwhile, and settled the folder
             number_missing = handle.files - len(adds) + len(missing)
-            raise errors.refuse_missing_files(self.name, self.uri, handle, number_missing, missing)
+            raise errors.missing_files_error(self.name, self.uri, handle, number_missing, missing)
         altered = schema.is_altered(target, handle)
         if cache is not None:
             changes.refuse(self.name, target, handle, altered)

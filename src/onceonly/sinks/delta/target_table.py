@@ -65,7 +65,7 @@ def open_existing(
         table = by(uri)
     except DeltaError as error:
         if CATALOG_MANAGED in str(error):
-            raise catalogs.refuse_managed(f"sink '{config.name}'", uri, CATALOG_MANAGED) from error
+            raise catalogs.managed_table_error(f"sink '{config.name}'", uri, CATALOG_MANAGED) from error
         if "object store" in str(error):  # which does not answer: that is not the table's fault
             raise
         raise InvalidPipeline(
@@ -76,7 +76,7 @@ def open_existing(
             code="table-unreadable",
         ) from error
     if table is None and config.table:
-        raise refuse_other_named_table(config, None)
+        raise other_named_table_error(config, None)
     return table
 
 
@@ -91,7 +91,7 @@ def check(config: DeltaSink, table: table_snapshot.Table) -> None:
     """Refuse a table that the sink cannot write to as its configuration says. Raises InvalidPipeline."""
     table_id = str(table.metadata().id) if config.table else None
     if config.table and table_id != config.table_id:
-        raise refuse_other_named_table(config, table_id)
+        raise other_named_table_error(config, table_id)
     check_table(config, table)
     check_replaceable(config, table)
 
@@ -138,7 +138,7 @@ def why_append_only(table: table_snapshot.Table) -> str | None:
     return None
 
 
-def refuse_unknown_path(config: DeltaSink) -> InvalidPipeline:
+def unknown_path_error(config: DeltaSink) -> InvalidPipeline:
     return InvalidPipeline(
         f"sink '{config.name}': the table '{config.table}' has not been looked up.",
         "The plan of each checkpoint does that.",
@@ -147,7 +147,7 @@ def refuse_unknown_path(config: DeltaSink) -> InvalidPipeline:
     )
 
 
-def refuse_other_named_table(config: DeltaSink, table_id: str | None) -> NotCommitted:
+def other_named_table_error(config: DeltaSink, table_id: str | None) -> NotCommitted:
     """Describe that another table is at the place of a name, or none.
 
     A table is never made in place of one that somebody has dropped: a catalog would not know it.

@@ -60,7 +60,7 @@ def explain_failed_rehearsal(handle: FileHandle, error: Exception, target: str) 
     return NotCommitted(what, why, f"Try again: onceonly recover {handle.txn.pipeline}. {UNDECIDED}", "no-answer")
 
 
-def refuse_unsuitable_target(handle: FileHandle, unfit: UnsuitableTarget, target: str) -> CannotPublish:
+def unsuitable_target_error(handle: FileHandle, unfit: UnsuitableTarget, target: str) -> CannotPublish:
     """Return why a target that was decided on cannot be published to."""
     return CannotPublish(
         f"sink '{handle.txn.sink}': its files cannot be published to {target}.",
@@ -100,7 +100,7 @@ def explain_failure(
     )
 
 
-def refuse_given_up(handle: FileHandle, manifest: str, staged_folder: str) -> Fenced:
+def given_up_error(handle: FileHandle, manifest: str, staged_folder: str) -> Fenced:
     """Return why a transaction that a person gave up is not published."""
     txn = handle.txn
     return Fenced(
@@ -112,7 +112,7 @@ def refuse_given_up(handle: FileHandle, manifest: str, staged_folder: str) -> Fe
     )
 
 
-def refuse_older_state(handle: FileHandle, other: Transaction, manifest: str) -> StateBehind:
+def older_state_error(handle: FileHandle, other: Transaction, manifest: str) -> StateBehind:
     """Return why an epoch that another transaction has published is not published again."""
     txn = handle.txn
     return StateBehind(
@@ -125,7 +125,7 @@ def refuse_older_state(handle: FileHandle, other: Transaction, manifest: str) ->
     )
 
 
-def refuse_missing_target(sink: str, target: str) -> OutcomeUnknown:
+def missing_target_error(sink: str, target: str) -> OutcomeUnknown:
     """Return why a sink that shall be given up is not: neither of its folders exists."""
     return OutcomeUnknown(
         f"sink '{sink}': whether it was published is not known.",
@@ -136,7 +136,7 @@ def refuse_missing_target(sink: str, target: str) -> OutcomeUnknown:
     )
 
 
-def refuse_other_target(handle: FileHandle, target: str) -> CannotPublish:
+def other_target_error(handle: FileHandle, target: str) -> CannotPublish:
     """Return why rows that were staged for another folder are not published."""
     return CannotPublish(
         f"sink '{handle.txn.sink}': its target is not the folder for which the rows were staged.",
@@ -147,7 +147,7 @@ def refuse_other_target(handle: FileHandle, target: str) -> CannotPublish:
     )
 
 
-def refuse_replacement(old: FileHandle) -> InvalidPipeline:
+def replacement_error(old: FileHandle) -> InvalidPipeline:
     """Return why published files cannot be replaced."""
     return InvalidPipeline(
         f"sink '{old.txn.sink}': the files that are published in {old.target} cannot be replaced.",

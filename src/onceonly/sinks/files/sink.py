@@ -179,7 +179,7 @@ class FileWriter(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Versioned
         given_up, staged = manifest.build_given_up(file_handle, decision), self._staged_folder(file_handle)
         try:
             if not self._has_a_folder():
-                raise errors.refuse_missing_target(self.name, self._target)
+                raise errors.missing_target_error(self.name, self._target)
             self._file_system.begin(staged)  # also for staged files that no longer exist
             self._make_target()
             content = self._read_manifest(file_handle) or self._write_manifest(file_handle, given_up) or given_up
@@ -221,7 +221,7 @@ class FileWriter(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Versioned
         with refuse_before_decision():
             file_handle = self._parse_handle(old)
         if not self._is_published(file_handle):
-            raise errors.refuse_replacement(file_handle)
+            raise errors.replacement_error(file_handle)
 
     def retraction(self, txn: Transaction, olds: Sequence[Handle], restored: Handle | None) -> Handle:
         for old in olds:
@@ -331,7 +331,7 @@ class FileWriter(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Versioned
         """
         file_handle = FileHandle.parse(self.name, handle)
         if not self._file_system.is_same_folder(file_handle.target, self._target):
-            raise errors.refuse_other_target(file_handle, self._target)
+            raise errors.other_target_error(file_handle, self._target)
         return file_handle
 
     def _write_manifest(self, file_handle: FileHandle, content: Manifest) -> Manifest | None:
@@ -387,12 +387,12 @@ class FileWriter(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Versioned
         """Raise as `_require_published`, and change nothing."""
         path, owner = f"{self._target}/{file_handle.manifest}", Transaction.parse(content["txn"])
         if owner is not None and owner != file_handle.txn:
-            raise errors.refuse_older_state(file_handle, owner, path)
+            raise errors.older_state_error(file_handle, owner, path)
         if manifest.is_given_up(content):
-            raise errors.refuse_given_up(file_handle, path, self._staged_folder(file_handle).join(GIVEN_UP).path)
+            raise errors.given_up_error(file_handle, path, self._staged_folder(file_handle).join(GIVEN_UP).path)
 
     def _explain_failure(self, file_handle: FileHandle, error: Exception) -> Exception:
         unfit = self._file_system.find_refusal(error) if isinstance(error, OSError) else None
         if unfit:
-            return errors.refuse_unsuitable_target(file_handle, unfit, self._target)
+            return errors.unsuitable_target_error(file_handle, unfit, self._target)
         return errors.explain_failure(file_handle, error, self._target, self._staged_folder(file_handle).path)

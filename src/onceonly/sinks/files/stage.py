@@ -52,7 +52,7 @@ def check(config: FileSink, file_system: FileSystem, target: str) -> None:
     """
     hidden = [name for name in config.partition_by if is_hidden(name)]
     if hidden:
-        raise _refuse(
+        raise _stage_error(
             config,
             f"readers ignore folders whose names begin with '_' or '.', as those of {hidden} would.",
             "Rename the column in the transform.",
@@ -120,16 +120,16 @@ def _check_columns(config: FileSink, rows: Any) -> None:
     refuse_duplicates(config.name, rows)
     missing = [name for name in config.partition_by if name not in rows.columns]
     if missing:
-        raise _refuse(
+        raise _stage_error(
             config,
             f"there is no column {missing} to partition by; the rows have {rows.columns}.",
             "Change FileSink(partition_by=…) or the transform.",
         )
     if set(rows.columns) <= set(config.partition_by):
-        raise _refuse(config, "all columns are partition columns.", "Leave a column for the files.")
+        raise _stage_error(config, "all columns are partition columns.", "Leave a column for the files.")
     unreadable = [name for name in config.partition_by if rows.schema[name].dataType.typeName() == "binary"]
     if unreadable:
-        raise _refuse(
+        raise _stage_error(
             config, f"{unreadable} contains bytes, and folder names are text.", "Cast it, for example with hex()."
         )
     if config.format == "csv":
@@ -140,9 +140,11 @@ def _check_csv(config: FileSink, rows: Any) -> None:
     fields = [field for field in rows.schema.fields if field.name not in config.partition_by]
     nested = [field.name for field in fields if field.dataType.typeName() in ("struct", "map", "array", "binary")]
     if nested:
-        raise _refuse(config, f"CSV cannot hold {nested}: lists, maps, structs or bytes.", "Cast them, or use Parquet.")
+        raise _stage_error(
+            config, f"CSV cannot hold {nested}: lists, maps, structs or bytes.", "Cast them, or use Parquet."
+        )
     if len(fields) == 1 and fields[0].nullable:
-        raise _refuse(
+        raise _stage_error(
             config,
             f"'{fields[0].name}' is the only column in the files. In CSV, a row in which it is null would be lost.",
             "Add a column, replace nulls (coalesce), or use Parquet.",
@@ -155,9 +157,9 @@ def _refuse_unsuitable(config: FileSink) -> Iterator[None]:
     try:
         yield
     except UnsuitableTarget as unfit:
-        raise _refuse(config, unfit.why, unfit.todo, unfit.code) from unfit.__cause__
+        raise _stage_error(config, unfit.why, unfit.todo, unfit.code) from unfit.__cause__
 
 
-def _refuse(config: FileSink, why: str, todo: str, code: str = "") -> InvalidPipeline:
+def _stage_error(config: FileSink, why: str, todo: str, code: str = "") -> InvalidPipeline:
     what = f"sink '{config.name}': files cannot be written."
     return InvalidPipeline(what, why, f"{todo} Nothing was published.", code)
