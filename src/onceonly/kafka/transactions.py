@@ -17,14 +17,16 @@ from typing import Any
 
 from onceonly.errors import NotCommitted, OutcomeUnknown
 from onceonly.kafka import markers
-from onceonly.kafka.admin import BrokerClient, ResponseLost, check
+from onceonly.kafka.admin import OUT_OF_RANGE, BrokerClient, ResponseLost, check
 from onceonly.kafka.cluster import Cluster, to_topic_partitions
+from onceonly.kafka.log_ends import TRANSACTIONAL, Topic, fetch_request, partitions_by_leader, read_headers
 from onceonly.kafka.markers import MarkerScan, MarkerState, Page, Partition, PartitionLog, Producer
 from onceonly.unix_time import MILLISECOND, UNIX_EPOCH
 
-__all__ = ["Described", "EndRefused", "MarkerState", "Partition", "Transactions"]
+__all__ = ["Described", "EndRefused", "Holder", "MarkerState", "Partition", "Transactions"]
 
 FENCE_TIMEOUT_SECONDS = 30.0  # the abort markers of a large transaction have to be written first
+HOLDER_PAGE_BYTES, MAX_HOLDER_PAGES = 4 << 20, 16  # read of one partition at most: 64 MiB
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
 
@@ -38,6 +40,24 @@ class Described:
     timeout: float  # seconds
     started_at: datetime | None  # aware; None: no transaction has begun
     partitions: frozenset[Partition]  # of the transaction that has not ended
+
+
+@dataclass(frozen=True)
+class Holder:
+    """The producer whose open transaction begins first in a partition, and so holds up its readers.
+
+    Args:
+        hides_others: a batch of somebody who has no open transaction lies behind it.
+        id: the transactional id; None: no coordinator shows it to this client.
+        transaction: what its coordinator reports.
+    """
+
+    producer_id: int
+    epoch: int
+    offset: int
+    hides_others: bool
+    id: str | None = None
+    transaction: Described | None = None
 
 
 class EndRefused(OutcomeUnknown):
@@ -202,9 +222,32 @@ class Transactions(Cluster):
         states = self._client.call(lambda: self._client.admin._async_describe_producers(partition_keys))
         for key, state in states.items():
             for producer in state.active_producers:
-                if producer.current_transaction_start_offset >= 0:
+                if _has_open_transaction(producer):
                     starts[producer.producer_id][key.topic, key.partition] = producer.current_transaction_start_offset
         return starts
+
+    def find_holders(self, topic: Topic, stable: Mapping[int, int]) -> dict[int, Holder]:
+        """Find the holders in these partitions; a partition without an open transaction is left out.
+
+        Args:
+            stable: the last stable offset, by partition.
+        Raises:
+            NotCommitted: the brokers do not answer, or refuse the request.
+        """
+        client = self._client
+        partition_keys = to_topic_partitions((topic[0], number) for number in stable)
+        answers = client.call(lambda: client.admin._async_describe_producers(partition_keys))
+        holders: dict[int, Holder] = {}
+        for key, answer in answers.items():
+            producers = [producer for producer in answer.active_producers if _has_open_transaction(producer)]
+            if producers:
+                first = min(producers, key=lambda producer: producer.current_transaction_start_offset)
+                producer_ids = {producer.producer_id for producer in producers}
+                hides = self._has_batch_of_others(topic, key.partition, stable[key.partition], producer_ids)
+                offset = first.current_transaction_start_offset
+                id, transaction = self._describe_producer(first.producer_id)
+                holders[key.partition] = Holder(first.producer_id, first.producer_epoch, offset, hides, id, transaction)
+        return holders
 
     # --- helpers
 
@@ -250,6 +293,58 @@ class Transactions(Cluster):
         )
         response = await self._client.send(request, (await self._client.coordinators([id]))[id])
         check(response.error_code)
+
+    def _has_batch_of_others(self, topic: Topic, number: int, offset: int, producer_ids: set[int]) -> bool:
+        """Return whether a batch from the offset on is of none of these producers' open transactions.
+
+        True in doubt, so where it is too much to read.
+        """
+        client = self._client
+        for _ in range(MAX_HOLDER_PAGES):
+            records = client.call(lambda at=offset: self._fetch_records(topic, number, at))  # type: ignore[misc]
+            page_start = offset
+            for header in read_headers(records):
+                is_of_open = header.attributes & TRANSACTIONAL and header.producer_id in producer_ids
+                if not header.is_control and not is_of_open:
+                    return True
+                offset = header.last_offset + 1
+            if offset == page_start:
+                return False
+        return True
+
+    async def _fetch_records(self, topic: Topic, number: int, offset: int) -> bytes:
+        ((node, _),) = (await partitions_by_leader(self._client, topic, {number: 0})).items()
+        request = fetch_request(topic[0], {number: offset}, HOLDER_PAGE_BYTES, HOLDER_PAGE_BYTES)
+        response = await self._client.send(request, node)
+        check(response.error_code)
+        result = response.responses[0].partitions[0]
+        if result.error_code != OUT_OF_RANGE:
+            check(result.error_code)
+        return bytes(result.records or b"")
+
+    def _describe_producer(self, producer_id: int) -> tuple[str | None, Described | None]:
+        """Return the producer's transactional id and transaction, where this client may know them.
+
+        They explain, and are no evidence.
+        """
+        try:
+            id = self._client.call(lambda: self._find_transactional_id(producer_id))
+            if not id:
+                return id, None
+            return id, self.describe([id]).get(id)
+        except NotCommitted:
+            return None, None
+
+    async def _find_transactional_id(self, producer_id: int) -> str | None:
+        from kafka.protocol.admin.transactions import ListTransactionsRequest
+
+        for node in await self._client.brokers():
+            request: Any = ListTransactionsRequest(state_filters=[], producer_id_filters=[producer_id])
+            response = await self._client.send(request, node)
+            check(response.error_code)
+            for state in response.transaction_states:
+                return str(state.transactional_id)
+        return None
 
 
 class _EndRequest:
@@ -314,6 +409,10 @@ class _EndRequest:
                 "Look for its marker in the log: an error code alone does not prove how it ended.",
                 code="transaction-end-refused",
             )
+
+
+def _has_open_transaction(producer: Any) -> bool:
+    return int(producer.current_transaction_start_offset) >= 0
 
 
 def _with_logs(starts: Starts, topic_ids: Mapping[str, str]) -> list[Start]:

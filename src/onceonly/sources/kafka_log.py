@@ -15,8 +15,7 @@ from onceonly.errors import InvalidPipeline
 from onceonly.kafka import client_settings
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.topic import EARLIEST, LATEST, RecordSearch, SearchTooLong, TopicClient
-from onceonly.kafka.transaction_holders import Holder, find_holders
-from onceonly.kafka.transactions import OPEN_STATES, Transactions
+from onceonly.kafka.transactions import OPEN_STATES, Holder, Transactions
 from onceonly.unix_time import MILLISECOND, UNIX_EPOCH
 
 LAST_TIME = datetime.max.replace(tzinfo=UTC)
@@ -219,7 +218,7 @@ def find_open_transactions(kafka: KafkaConnection, log: TopicLog) -> list[OpenTr
     stable = {partition: log.partitions[partition][1] for partition in log.hidden_offsets}
     try:
         with Transactions(client_settings.kafka_python_arguments(kafka)) as transactions:
-            holders = find_holders(transactions, (log.topic, log.topic_id), stable)
+            holders = transactions.find_holders((log.topic, log.topic_id), stable)
     except InvalidPipeline:  # this connection, or its user, cannot ask
         return _list_hidden(log)
     now = datetime.now(UTC)

@@ -15,7 +15,7 @@ from integration.readers.kafka_reader import until
 from patience import PATIENCE
 
 from onceonly.checkpoint.interfaces import OpenTransaction
-from onceonly.kafka import transaction_holders
+from onceonly.kafka import transactions as kafka_transactions
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.sources.kafka import KafkaReader
 
@@ -112,10 +112,10 @@ def test_what_is_too_much_to_read_counts_as_hidden(
 ) -> None:
     for _ in range(3):
         owner.write(reader._config.topic, "x" * 100)
-    monkeypatch.setattr(transaction_holders, "PAGE_BYTES", 10)
-    monkeypatch.setattr(transaction_holders, "MAX_PAGES", 2)
+    monkeypatch.setattr(kafka_transactions, "HOLDER_PAGE_BYTES", 10)
+    monkeypatch.setattr(kafka_transactions, "MAX_HOLDER_PAGES", 2)
     assert [found.hides_others for found in find(reader)] == [True]
-    monkeypatch.setattr(transaction_holders, "MAX_PAGES", 4)
+    monkeypatch.setattr(kafka_transactions, "MAX_HOLDER_PAGES", 4)
     assert [found.hides_others for found in find(reader)] == [False]
 
 

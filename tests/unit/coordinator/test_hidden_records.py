@@ -12,8 +12,7 @@ from unit.world import World, values
 from onceonly.cli.run import _nothing_to_do
 from onceonly.coordinator.plan import Planned
 from onceonly.errors import Busy
-from onceonly.kafka.transaction_holders import Holder
-from onceonly.kafka.transactions import Described
+from onceonly.kafka.transactions import Described, Holder
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import live_services
 from onceonly.sources.kafka_log import _is_overdue
