@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, Self
 from urllib.parse import urlsplit
 
 from onceonly.pipeline import catalogs
@@ -333,6 +333,9 @@ class Stored:
     def reads(self, topic: str) -> bool:
         return topic == self.topic
 
+    def for_topic(self, topic: str) -> Self:
+        return self
+
 
 @dataclass(frozen=True)
 class DeltaSource(Stored):
@@ -393,9 +396,6 @@ class DeltaSource(Stored):
     def asset_uri(self) -> str:
         return catalogs.table_uri(self.table) if self.table else super().asset_uri
 
-    def for_topic(self, topic: str) -> DeltaSource:
-        return self
-
     @property
     def begins(self) -> str | Mapping[str, int]:
         return {"0": self.start} if isinstance(self.start, int) else self.start
@@ -434,9 +434,6 @@ class FileSource(Stored):
         check_grace(self.grace)
         check_limit(self.counts, self.most)
         object.__setattr__(self, "start", check_stored_start(self.start, self.word, "decision"))
-
-    def for_topic(self, topic: str) -> FileSource:
-        return self
 
     @property
     def begins(self) -> str | Mapping[str, int]:

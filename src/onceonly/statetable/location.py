@@ -202,8 +202,7 @@ def _record_place(uri: str, properties: Mapping[str, str]) -> None:
     table = _open_delta_table(uri)
     if table is not None:
         _check_storage(uri)
-        place = {PLACE: locate(uri), **_arbitration_property(uri)}
-        table.alter.set_table_properties({**properties, **place}, raise_if_not_exists=False)
+        table.alter.set_table_properties({**properties, **_place_properties(uri)}, raise_if_not_exists=False)
 
 
 def check_atomic(uri: str) -> None:
@@ -248,9 +247,10 @@ def _check_storage(uri: str) -> None:
         raise _unopened_error(uri, error) from error
 
 
-def _arbitration_property(uri: str) -> dict[str, str]:
-    """Return the property that records that the store was tried; none on a disk."""
-    return {} if local_path(uri) else {TRIED: "true"}
+def _place_properties(uri: str) -> dict[str, str]:
+    """Return the properties that record where a table is and, on a store, that the store was tried."""
+    tried = {} if local_path(uri) else {TRIED: "true"}
+    return {PLACE: locate(uri), **tried}
 
 
 def locate(uri: str) -> str:
@@ -289,7 +289,7 @@ def _create_table(uri: str) -> None:
     try:
         if local := local_path(uri):
             local.mkdir(parents=True, exist_ok=True)  # first: `locate` returns its inode
-        identity = {ID: uuid.uuid4().hex, PLACE: locate(uri), **_arbitration_property(uri)}
+        identity = {ID: uuid.uuid4().hex, **_place_properties(uri)}
         open_log(uri).create({**CONFIGURATION, **identity})
     except OSError as error:
         raise NotCommitted(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -75,37 +76,33 @@ def rewinds_after(epoch: int) -> Where:
 
 
 def overlaps(interval: Interval) -> Where:
-    return starts(before=interval.end) & ends(after=interval.start)
+    return _compare_time("interval_start", "<", interval.end) & _compare_time("interval_end", ">", interval.start)
 
 
-def starts(*, until: datetime | None = None, before: datetime | None = None, since: datetime | None = None) -> Where:
-    """Return the rows whose interval starts at or before, before, or at or after that time; pass exactly one."""
-    return _compare_time("interval_start", lambda interval: interval.start, until=until, before=before, since=since)
+def starts_since(time: datetime) -> Where:
+    """Return the rows whose interval starts at that time or later."""
+    return _compare_time("interval_start", ">=", time)
 
 
-def ends(*, until: datetime | None = None, after: datetime | None = None, since: datetime | None = None) -> Where:
-    """Return the rows whose interval ends at or before, after, or at or after that time; pass exactly one of them."""
-    return _compare_time("interval_end", lambda interval: interval.end, until=until, after=after, since=since)
+def ends_until(time: datetime) -> Where:
+    """Return the rows whose interval ends at that time or earlier."""
+    return _compare_time("interval_end", "<=", time)
 
 
-# by keyword: the operator in SQL, and the same comparison of a row's time with the bound
-_COMPARISONS: dict[str, tuple[str, Callable[[datetime, datetime], bool]]] = {
-    "until": ("<=", lambda row_time, bound: row_time <= bound),
-    "before": ("<", lambda row_time, bound: row_time < bound),
-    "since": (">=", lambda row_time, bound: row_time >= bound),
-    "after": (">", lambda row_time, bound: row_time > bound),
-}
+_COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}  # by SQL's operators
 
 
-def _compare_time(column: str, row_time: Callable[[Interval], datetime], **bounds: datetime | None) -> Where:
-    """Return the rows with an interval whose time compares as the only given bound says."""
-    ((name, bound),) = [(name, bound) for name, bound in bounds.items() if bound is not None]
-    operator, compare = _COMPARISONS[name]
+def _compare_time(column: str, sign: str, bound: datetime) -> Where:
+    """Return the rows with an interval of which that column compares so with the bound."""
+    compare = _COMPARISONS[sign]
 
     def test(row: Row) -> bool:
-        return row.interval is not None and compare(row_time(row.interval), bound)
+        if row.interval is None:
+            return False
+        time = row.interval.start if column == "interval_start" else row.interval.end
+        return bool(compare(time, bound))
 
-    return Where(f"{column} {operator} {_time_literal(bound)}", test)
+    return Where(f"{column} {sign} {_time_literal(bound)}", test)
 
 
 def _text_literal(value: str) -> str:

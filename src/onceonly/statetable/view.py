@@ -18,13 +18,13 @@ from onceonly.statetable.predicates import (
     PINS,
     Where,
     above_seq,
-    ends,
+    ends_until,
     of_event,
     overlaps,
     owned_by,
     published_to,
     rewinds_after,
-    starts,
+    starts_since,
 )
 from onceonly.statetable.row_format import Head
 from onceonly.statetable.rows import Rows
@@ -153,7 +153,7 @@ class View:
         """Return the gap between the end of the last pinned interval before `interval` and its start."""
         last_end = _last_end(self._neighbourhood_of(interval).pins, interval.start)
         if last_end is None:
-            last_end = _last_end(self._read_pins(ends(until=interval.start)), interval.start)
+            last_end = _last_end(self._read_pins(ends_until(interval.start)), interval.start)
         if last_end is None or last_end == interval.start:
             return None
         return Interval(last_end, interval.start)
@@ -165,7 +165,7 @@ class View:
         neighbourhood = self._neighbourhood_of(Interval(time, time))
         earlier = _select_boundaries(neighbourhood.pins, lambda boundary: boundary <= time)
         if not earlier:
-            pins = self._read_pins(ends(until=neighbourhood.span.start))
+            pins = self._read_pins(ends_until(neighbourhood.span.start))
             earlier = _select_boundaries(pins, lambda boundary: boundary <= time)
         return max(earlier, default=None)
 
@@ -174,7 +174,7 @@ class View:
         neighbourhood = self._neighbourhood_of(Interval(time, time))
         later = _select_boundaries(neighbourhood.pins, lambda boundary: boundary >= time)
         if not later:
-            pins = self._read_pins(starts(since=neighbourhood.span.end))
+            pins = self._read_pins(starts_since(neighbourhood.span.end))
             later = _select_boundaries(pins, lambda boundary: boundary >= time)
         return min(later, default=None)
 

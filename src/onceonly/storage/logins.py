@@ -264,7 +264,7 @@ def snapshot_variables(*prefixes: str) -> frozenset[tuple[str, str]]:
     return frozenset(item for item in os.environ.items() if item[0].startswith(prefixes))
 
 
-def find_google_key_file(env: Mapping[str, str] = os.environ) -> Path | None:
+def find_google_key_file(env: Mapping[str, str]) -> Path | None:
     """Return the key file of a service account that the environment names; None: it names none."""
     for name in GOOGLE_KEY_FILES:
         path = env.get(name)
