@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable, Schema, write_deltalake
 
 from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.delta import log_summary, table_files, table_snapshot, txn_identifiers
@@ -20,6 +20,12 @@ STATE = "5e1f" * 8
 
 def no_spark() -> Any:
     raise AssertionError("this needs no Spark")
+
+
+def append(uri: str, rows: pa.Table) -> None:
+    """Write rows, by delta-rs, as the next version of a table that is being staged."""
+    with in_process_writer.open_locally(uri) as table:
+        write_deltalake(table, rows, mode="append", commit_properties=in_process_writer.SINGLE_TRY)
 
 
 class LightDelta(DeltaWriter):
@@ -40,7 +46,7 @@ class LightDelta(DeltaWriter):
             )
         folder = txn_identifiers.STAGED_PREFIX + txn.name
         staged = staged_table.create(target, folder, True, [], {})
-        in_process_writer.append(staged, data)
+        append(staged, data)
         adds = staged_table.read_adds(self.uri, folder, 1)
         changes.check_staged(self.config, target, adds)
         count, size = table_files.count_rows_and_bytes(adds, staged)

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from predicates import TYPES, compare, random_rows
+from unit import lightdelta
 from unit.lightdelta import LightDelta, transaction
 
 from onceonly.checkpoint.model import Transaction
@@ -63,7 +64,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def append(uri: str, table: pa.Table) -> None:
         assert in_process_writer.write(uri, FewRows(table))
 
-    monkeypatch.setattr(in_process_writer, "append", append)
+    monkeypatch.setattr(lightdelta, "append", append)
 
 
 @pytest.mark.parametrize("merges", [False, True])

@@ -32,7 +32,7 @@ def write(uri: str, rows: Any) -> bool:
 
     Without rows it writes no version, as Spark does.
     """
-    with _local_table(uri) as table:
+    with open_locally(uri) as table:
         return _write(table, rows)
 
 
@@ -67,8 +67,8 @@ def _recount(table: DeltaTable) -> None:
 
 
 @contextmanager
-def _local_table(uri: str) -> Iterator[DeltaTable]:
-    """Open the table; of one on an object store a copy on this machine, whose new files are written there in the end.
+def open_locally(uri: str) -> Iterator[DeltaTable]:
+    """Open a table that is being staged; of one on an object store a copy on this machine, whose new files are written there in the end.
 
     Each is one request, and the log entry is the last.
     """
@@ -86,12 +86,6 @@ def _local_table(uri: str) -> Iterator[DeltaTable]:
             new_files.append(second)
         for path in new_files:
             files.write(path.relative_to(scratch).as_posix(), path.read_bytes())
-
-
-def append(uri: str, rows: pa.Table, **options: Any) -> None:
-    """Write rows, by delta-rs, as the next version of a table that is being staged."""
-    with _local_table(uri) as table:
-        write_deltalake(table, rows, mode="append", commit_properties=SINGLE_TRY, **options)
 
 
 def is_supported(table: DeltaTable) -> bool:
