@@ -8,9 +8,10 @@ from datetime import datetime
 from typing import Any
 
 from explore.steps import EITHER, Steps
-from onceonly.checkpoint.model import Checkpoint, Event, Row, State, canonical, first
+from onceonly.checkpoint.model import Checkpoint, Event, Row, State, first
 from onceonly.checkpoint.offsets import Boundary, Interval, find_range
 from onceonly.errors import OutcomeUnknown
+from onceonly.json_values.text import canonical
 from onceonly.statetable.row_format import Head
 from onceonly.statetable.table import Lost
 from onceonly.statetable.view import View

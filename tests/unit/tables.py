@@ -17,8 +17,9 @@ from typing import Any
 from explore.steps import Steps
 from explore.table import PINS, Chain, MemoryTable
 
-from onceonly.checkpoint.model import Checkpoint, Row, canonical, fold
+from onceonly.checkpoint.model import Checkpoint, Row, fold
 from onceonly.checkpoint.offsets import Interval
+from onceonly.json_values.text import canonical
 from onceonly.statetable.table import StateTable
 from onceonly.statetable.view import find_gaps
 

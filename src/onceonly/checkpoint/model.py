@@ -8,7 +8,6 @@ Where the pipeline has a gate, STAGED also holds the attempt's verdict, and the 
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -361,11 +360,6 @@ def fold(rows: Iterable[Row]) -> dict[int, Checkpoint]:
         checkpoint = checkpoints.get(row.epoch)
         checkpoints[row.epoch] = checkpoint.apply(row) if checkpoint else first(row)
     return checkpoints
-
-
-def canonical(data: Any) -> str:
-    """Write JSON with sorted keys: equal data has equal text."""
-    return json.dumps(data, sort_keys=True, separators=(",", ":"))
 
 
 TARGET_EVENTS = frozenset({Event.MISSING, Event.FOUND, Event.ACCEPTED})  # what a target has lost, or shows again

@@ -21,13 +21,14 @@ from typing import Any
 
 from onceonly.checkpoint.definition import Definition
 from onceonly.checkpoint.interfaces import Parts
-from onceonly.checkpoint.model import Checkpoint, Event, Row, State, canonical
+from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.sink import Answer, Publication
 from onceonly.coordinator import target_history
 from onceonly.coordinator.manual import Action, Seen, pipeline_of
 from onceonly.coordinator.messages import how_to_settle, name_checkpoints
 from onceonly.coordinator.target_history import Comparison, publications_of
 from onceonly.errors import InvalidPipeline
+from onceonly.json_values.text import canonical
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.row_format import publication_json
 from onceonly.statetable.table import StateTable, Transitions

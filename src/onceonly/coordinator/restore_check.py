@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from onceonly.checkpoint.interfaces import Parts, Source
-from onceonly.checkpoint.model import canonical
 from onceonly.checkpoint.offsets import Ranges
 from onceonly.checkpoint.sink import DecisionTraces, Sink, Trace
 from onceonly.errors import InvalidPipeline, OutcomeUnknown
+from onceonly.json_values.text import canonical
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.row_format import Head
 from onceonly.statetable.table import StateTable

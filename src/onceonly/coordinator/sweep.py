@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterator
 
 from onceonly.checkpoint.definition import Definition
 from onceonly.checkpoint.interfaces import Parts
-from onceonly.checkpoint.model import Checkpoint, State, Transaction, canonical
+from onceonly.checkpoint.model import Checkpoint, State, Transaction
 from onceonly.checkpoint.sink import IncrementalSweep, PooledTransaction, Sink, TransactionalIdPool
 from onceonly.errors import CannotPublish
+from onceonly.json_values.text import canonical
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.table import StateTable
 from onceonly.statetable.view import View

@@ -11,6 +11,8 @@ from typing import Any
 from deltalake import DeltaTable, Schema
 from deltalake.table import ProtocolVersions
 
+from onceonly.json_values.text import canonical
+
 
 @dataclass(frozen=True)
 class Metadata:
@@ -107,5 +109,4 @@ def fingerprint(table: Table, without: Iterable[str] = ()) -> str:
     schema = json.loads(table.schema().to_json())
     schema["fields"] = without_columns(schema["fields"], set(without))
     shape = [schema, metadata.partition_columns, constraints, protocol.min_writer_version, features]
-    text = json.dumps(shape, sort_keys=True, separators=(",", ":"))  # stored in handles: it must stay as it is
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(canonical(shape).encode()).hexdigest()[:16]  # stored in handles: it must stay as it is

@@ -1,4 +1,4 @@
-"""Parsing of JSON texts by RFC 8259, with every digit of every number.
+"""Texts of JSON: parsing by RFC 8259, with every digit of every number, and writing equal data as equal text.
 
 Python's own parser takes more than JSON, and some texts on one machine only. What is bad here is bad everywhere.
 """
@@ -132,3 +132,8 @@ def _brackets_outside_texts(data: bytes) -> bytes:
     if b"\\" in data:
         data = re.sub(rb"\\.", b"", data, flags=re.DOTALL)
     return re.sub(rb'"[^"]*"?', b"", data.translate(None, ALL_BUT_BRACKETS))
+
+
+def canonical(data: Any) -> str:
+    """Write JSON with sorted keys: equal data has equal text."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"))

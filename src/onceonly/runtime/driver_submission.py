@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from onceonly.checkpoint.model import Checkpoint, State, canonical
+from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.errors import Fenced, NotCommitted, OnceonlyError
+from onceonly.json_values.text import canonical
 from onceonly.kafka import airflow_connections
 from onceonly.kafka.airflow_connections import Lookup
 from onceonly.runtime import client_job, job_report

@@ -12,10 +12,11 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from onceonly.checkpoint.model import FORMAT, Checkpoint, Event, Row, canonical
+from onceonly.checkpoint.model import FORMAT, Checkpoint, Event, Row
 from onceonly.checkpoint.offsets import Interval
 from onceonly.checkpoint.sink import Publication
 from onceonly.errors import InvalidPipeline
+from onceonly.json_values.text import canonical
 
 if TYPE_CHECKING:
     import pyarrow as pa

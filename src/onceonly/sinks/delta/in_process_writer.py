@@ -68,9 +68,9 @@ def _recount(table: DeltaTable) -> None:
 
 @contextmanager
 def open_locally(uri: str) -> Iterator[DeltaTable]:
-    """Open a table that is being staged; of one on an object store a copy on this machine, whose new files are written there in the end.
+    """Open a table that is being staged; of one on an object store a local copy, whose files are written there at last.
 
-    Each is one request, and the log entry is the last.
+    Each new file is one request, and the log entry is the last.
     """
     if local_path(uri):
         yield DeltaTable(uri)
