@@ -104,7 +104,7 @@ def tidy_stage(epoch: int = 1, owner: str | None = None) -> Act:
 
 def gate(epoch: int = 1, by: str = "task", pipeline: str = NAME) -> Act:
     def act(world: World) -> None:
-        gating.require(world.coordinator.gate(pipeline, epoch, by))
+        gating.require_passed(world.coordinator.gate(pipeline, epoch, by))
 
     return act
 

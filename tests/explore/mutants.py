@@ -193,8 +193,8 @@ GUARDS = [
     Mutant(
         "decisions are carried out as they are found",
         PUBLISH,
-        "sorted(deciding, key=lambda cp: cp.decision or 0)",
-        "deciding",
+        "sorted(decided_checkpoints, key=lambda cp: cp.decision or 0)",
+        "decided_checkpoints",
         "doubt-holds-up",
     ),
     Mutant(
@@ -235,14 +235,14 @@ GUARDS = [
     Mutant(
         "a later verdict counts",
         GATE,
-        "            if self._current(view, seen).verdict:\n                return None\n",
-        "            self._current(view, seen)\n",
+        "            if self._current(view, checkpoint).verdict:\n                return None\n",
+        "            self._current(view, checkpoint)\n",
         "two-verdicts",
     ),
     Mutant(
         "a verdict on another attempt counts",
         GATE,
-        "if now.attempt != seen.attempt or (now.state is not State.STAGED and not now.verdict):",
+        "if now.attempt != checkpoint.attempt or (now.state is not State.STAGED and not now.verdict):",
         "if now.state is not State.STAGED and not now.verdict:",
         "staged-again",
     ),

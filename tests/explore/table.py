@@ -13,7 +13,7 @@ from onceonly.checkpoint.offsets import Boundary, Interval, find_range
 from onceonly.errors import OutcomeUnknown
 from onceonly.json_values.text import canonical
 from onceonly.statetable.row_format import Head
-from onceonly.statetable.table import Lost
+from onceonly.statetable.table import Conflict
 from onceonly.statetable.view import View
 
 PINS = (Event.PLANNED, Event.EMPTY)
@@ -151,7 +151,7 @@ class MemoryTable:
 
     def _write(self, chain: Chain, row: Row) -> Chain:
         if self.chain(row.pipeline) is not chain or row.seq != chain.head.seq + 1:
-            raise Lost
+            raise Conflict
         after = _next(chain, row)
         if self._watch:
             self._watch(row, chain.checkpoints.get(row.epoch), after.checkpoints[row.epoch])

@@ -19,7 +19,7 @@ from onceonly.checkpoint.interfaces import Findings, Inspector
 from onceonly.checkpoint.model import Checkpoint, Event, Row, Transaction
 from onceonly.checkpoint.offsets import NO_OFFSETS, Interval, Offsets, TopicLog, TopicRange
 from onceonly.coordinator.coordinator import Coordinator
-from onceonly.coordinator.stage import state_before
+from onceonly.coordinator.stage import find_state_before
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
 
@@ -232,7 +232,7 @@ class MemoryParts:
 def before(world: World, epoch: int, pipeline: str = NAME) -> Any:
     """The handle of the state that a checkpoint goes on from, as the stage looks it up."""
     view = world.table.view(pipeline)
-    return state_before(view, view.require(epoch))
+    return find_state_before(view, view.require(epoch))
 
 
 class MemorySource:

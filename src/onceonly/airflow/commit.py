@@ -107,7 +107,7 @@ class GateOperator(SparkOperator):
             notices.notify_once(self.on_held, context, [checkpoint], self.log)
         try:
             with task_outcome(context):
-                gate.require(checkpoint)
+                gate.require_passed(checkpoint)
         except GateFailed as failed:
             raise AirflowFailException(self._link_docs(str(failed), checkpoint)) from failed
         verdict = checkpoint.verdict or {}

@@ -38,12 +38,12 @@ def make_notice(checkpoint: Checkpoint) -> dict[str, Any]:
 
     Of an approval that has ended: there is nothing to decide, so it has no checks, and no commands.
     """
-    from onceonly.coordinator.gate import failed_checks
+    from onceonly.coordinator.gate import list_failed_checks
 
     checks: list[str] = []
     approve = abort = ""
     if checkpoint.is_held:
-        checks = failed_checks(checkpoint.verdict or {})
+        checks = list_failed_checks(checkpoint.verdict or {})
         approve, abort = descriptions.decision_commands(checkpoint.pipeline, checkpoint.epoch, checkpoint.changed_seq)
     return {
         "pipeline": checkpoint.pipeline,

@@ -65,7 +65,7 @@ def rewind(pipeline: str, epoch: int, reason: str, seen: int | None, as_json: bo
 def _list_undone(coordinator: Coordinator, pipeline: str, epoch: int, seen: int | None) -> list[Checkpoint]:
     """Return what is going to be taken back; nothing, where this very rewind is recorded already."""
     try:
-        return coordinator.undone(pipeline, epoch)
+        return coordinator.list_undone(pipeline, epoch)
     except InvalidPipeline:
         if seen is None:
             raise

@@ -157,7 +157,7 @@ class _Run:
             with self.steps.step("gate") as words:
                 examined = self.checkpoint = self.coordinator.gate(checkpoint.pipeline, checkpoint.epoch, self.owner)
                 words += descriptions.describe_verdict(examined.verdict)
-                gate.require(examined)
+                gate.require_passed(examined)
         except NotCommitted as error:
             self._abort(checkpoint, error)
             raise

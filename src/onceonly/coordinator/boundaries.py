@@ -22,7 +22,7 @@ from onceonly.pipeline.sources import EARLIEST, LATEST, SourceConfig
 from onceonly.statetable.view import View
 
 Question = tuple[datetime, tuple[tuple[int, int], ...]]  # a time, and the offsets before which no boundary lies
-SKEW = timedelta(hours=1)  # a record dated further in the future shows a clock gone wrong
+MAX_CLOCK_SKEW = timedelta(hours=1)  # a record dated further in the future shows a clock gone wrong
 
 
 @dataclass
@@ -273,7 +273,7 @@ class TopicPlanner:
         """
         question = time, tuple(sorted(floor.items()))
         if question not in self._answers:
-            self._answers[question] = self.source.offsets_at(time, self.now + SKEW, floor)
+            self._answers[question] = self.source.offsets_at(time, self.now + MAX_CLOCK_SKEW, floor)
         return self._answers[question]
 
     def _count_ahead(self, time: datetime, start: Offsets, end: Offsets) -> int:
@@ -346,7 +346,7 @@ class TopicPlanner:
 
 def count_ahead(source: Source, floor: Offsets, now: datetime) -> int | None:
     """Count the source's records from `floor` on that are dated ahead; None: more than can be counted."""
-    latest = now + SKEW
+    latest = now + MAX_CLOCK_SKEW
     try:
         return sum(record.ahead for record in source.offsets_at(latest, latest, floor).values())
     except InvalidPipeline as error:

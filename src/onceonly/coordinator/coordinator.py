@@ -32,7 +32,7 @@ from onceonly.coordinator.ranges import RangePlanner
 from onceonly.coordinator.rehearsal import Rehearser
 from onceonly.coordinator.resolve import Resolver
 from onceonly.coordinator.skip import Skip
-from onceonly.coordinator.stage import NONE, Lease, Prepare, Produce, Stager
+from onceonly.coordinator.stage import NO_DETAILS, Lease, Prepare, Produce, Stager
 from onceonly.coordinator.sweep import sweep
 from onceonly.errors import Fenced, GateFailed, OnceonlyError, StageAgain
 from onceonly.pipeline.definition import Pipeline
@@ -110,7 +110,7 @@ class Coordinator:
         produce: Produce,
         owner: str | None = None,
         since: int | None = None,
-        prepare: Prepare = lambda checkpoint: NONE,
+        prepare: Prepare = lambda checkpoint: NO_DETAILS,
         lease: Lease = nullcontext,
     ) -> Checkpoint:
         """Claim the next attempt, stage every sink, and record all handles in one row.
@@ -135,7 +135,7 @@ class Coordinator:
     def gate(self, name: str, epoch: int, by: str, attempt: int | None = None) -> Checkpoint:
         """Examine what is staged and record the verdict; the first one of an attempt wins.
 
-        A checkpoint without a gate, or with a verdict, is returned as it is; `gate.require` says what follows.
+        A checkpoint without a gate, or with a verdict, is returned as it is; `gate.require_passed` says what follows.
 
         Args:
             attempt: the only one to examine; None: whichever is current.
@@ -293,18 +293,18 @@ class Coordinator:
 
     # ---- rewind
 
-    def undone(self, name: str, epoch: int) -> list[Checkpoint]:
+    def list_undone(self, name: str, epoch: int) -> list[Checkpoint]:
         """Return what a rewind to that epoch would retract, the last one first; it changes nothing.
 
         Raises:
             InvalidPipeline: whatever `rewind` would refuse now, so that nobody is asked about what cannot be done.
         """
         view = self.state_table.view(name)
-        later = self._list_rewindable(view, epoch)
+        later = self._check_rewind(view, epoch)
         rewind.plan_retractions(view, epoch, self.parts, self.state_table.id)
         return later
 
-    def _list_rewindable(self, view: View, epoch: int) -> list[Checkpoint]:
+    def _check_rewind(self, view: View, epoch: int) -> list[Checkpoint]:
         """Return what a rewind would retract. Raise if a target is ahead of the state table or behind."""
         later = rewind.list_undone(view, epoch)
         pipeline = later[0].definition.pipeline
@@ -328,7 +328,7 @@ class Coordinator:
         if row:
             return self.commit(name, row.epoch)
         action.require_unchanged(self.state_table.view(name))
-        self._list_rewindable(self.state_table.view(name), epoch)
+        self._check_rewind(self.state_table.view(name), epoch)
         view, rehearsed = self._rehearser.decide_rewind(name, epoch, action)
         return self._publish(view, action.checkpoint_in(view).epoch, rehearsed)
 

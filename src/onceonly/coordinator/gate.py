@@ -24,41 +24,41 @@ class Gatekeeper:
 
     def examine(self, name: str, epoch: int, by: str, attempt: int | None = None) -> Checkpoint:
         """Return the checkpoint with a verdict on its current attempt: the one that is recorded first, whoever asks."""
-        seen = self._transitions.state_table.view(name).require(epoch)
-        require_attempt(seen, attempt)
-        if seen.gate is None or seen.verdict or seen.state in (State.COMMITTING, State.COMMITTED):
-            return seen
-        _check_staged(seen)
-        inspector = self._parts.inspector(seen.definition.pipeline)
+        checkpoint = self._transitions.state_table.view(name).require(epoch)
+        require_attempt(checkpoint, attempt)
+        if checkpoint.gate is None or checkpoint.verdict or checkpoint.state in (State.COMMITTING, State.COMMITTED):
+            return checkpoint
+        _check_staged(checkpoint)
+        inspector = self._parts.inspector(checkpoint.definition.pipeline)
         try:
-            examined = inspector.examine(seen)
+            findings = inspector.examine(checkpoint)
         except Exception as error:
-            now = self._current(self._transitions.state_table.view(name), seen)  # what failed may be its abort
+            now = self._current(self._transitions.state_table.view(name), checkpoint)  # what failed may be its abort
             if now.verdict:
                 return now
-            raise _classify_error(error, seen) from error
-        now = self._record(seen, examined, by)
-        if now.verdict != _body(examined, by):
-            inspector.forget(examined)
+            raise _classify_error(error, checkpoint) from error
+        now = self._record(checkpoint, findings, by)
+        if now.verdict != _body(findings, by):
+            inspector.forget(findings)
         return now
 
-    def _record(self, seen: Checkpoint, examined: Findings, by: str) -> Checkpoint:
+    def _record(self, checkpoint: Checkpoint, findings: Findings, by: str) -> Checkpoint:
         def decide(view: View) -> Row | None:
-            if self._current(view, seen).verdict:
+            if self._current(view, checkpoint).verdict:
                 return None
-            return view.row(seen.epoch, Event.VERDICT, seen.attempt, body=_body(examined, by))
+            return view.row(checkpoint.epoch, Event.VERDICT, checkpoint.attempt, body=_body(findings, by))
 
-        return self._transitions.change(seen.pipeline, decide).require(seen.epoch)
+        return self._transitions.change(checkpoint.pipeline, decide).require(checkpoint.epoch)
 
-    def _current(self, view: View, seen: Checkpoint) -> Checkpoint:
+    def _current(self, view: View, checkpoint: Checkpoint) -> Checkpoint:
         """Return the checkpoint as it is now; a verdict counts for the rows that were examined and for no others.
 
         Raises:
             Fenced: another attempt is current, or it is neither staged nor judged.
         """
-        now = view.require(seen.epoch)
-        if now.attempt != seen.attempt or (now.state is not State.STAGED and not now.verdict):
-            raise fenced_error(now, f"attempt {now.attempt} is current and attempt {seen.attempt} was examined")
+        now = view.require(checkpoint.epoch)
+        if now.attempt != checkpoint.attempt or (now.state is not State.STAGED and not now.verdict):
+            raise fenced_error(now, f"attempt {now.attempt} is current and attempt {checkpoint.attempt} was examined")
         return now
 
     def approve(self, name: str, epoch: int, who: str, reason: str, seen: Seen | None) -> Checkpoint:
@@ -76,7 +76,7 @@ class Gatekeeper:
         return self._transitions.change(name, action.guard(decide)).require(epoch)
 
 
-def require(checkpoint: Checkpoint) -> None:
+def require_passed(checkpoint: Checkpoint) -> None:
     """Refuse what the gate has not let through.
 
     Raises:
@@ -101,7 +101,7 @@ def require(checkpoint: Checkpoint) -> None:
         raise GateFailed(what, why, todo, code="gate-failed")
 
 
-def failed_checks(verdict: Mapping[str, Any]) -> list[str]:
+def list_failed_checks(verdict: Mapping[str, Any]) -> list[str]:
     """List the checks that are not ok, critical ones first: "sink 'delays': carrier is not null (3 of 40 rows)"."""
     critical: list[str] = []
     warnings: list[str] = []
@@ -119,7 +119,7 @@ def failed_checks(verdict: Mapping[str, Any]) -> list[str]:
 
 def _join_failed_checks(verdict: Mapping[str, Any]) -> str:
     """Write the failed checks in one line, at most MAX_CHECKS_NAMED of them."""
-    checks = failed_checks(verdict)
+    checks = list_failed_checks(verdict)
     if not checks:
         return ""
     more = ""
@@ -128,7 +128,7 @@ def _join_failed_checks(verdict: Mapping[str, Any]) -> str:
     return "; ".join(checks[:MAX_CHECKS_NAMED]) + more + "."
 
 
-def outcome(checks: Iterable[Mapping[str, Any]]) -> str:
+def classify_checks(checks: Iterable[Mapping[str, Any]]) -> str:
     """Return 'failed' for one critical check, 'warning' for a warning, which lets the rows through, else 'passed'."""
     severities = {check["severity"] for check in checks if not check["ok"]}
     if "critical" in severities:
@@ -138,11 +138,11 @@ def outcome(checks: Iterable[Mapping[str, Any]]) -> str:
     return "passed"
 
 
-def _body(examined: Findings, by: str) -> dict[str, Any]:
+def _body(findings: Findings, by: str) -> dict[str, Any]:
     checks: list[Mapping[str, Any]] = []
-    for sink in examined.sinks.values():
+    for sink in findings.sinks.values():
         checks += sink["checks"]
-    return {"outcome": outcome(checks), "sinks": dict(examined.sinks), "docs": examined.docs, "by": by}
+    return {"outcome": classify_checks(checks), "sinks": dict(findings.sinks), "docs": findings.docs, "by": by}
 
 
 def _check_staged(checkpoint: Checkpoint) -> None:

@@ -32,7 +32,7 @@ class Failure:
 
 
 Rehearsed = Mapping[tuple[int, str], Sink]  # by epoch and sink
-NONE: Rehearsed = MappingProxyType({})
+NOTHING_REHEARSED: Rehearsed = MappingProxyType({})
 
 
 class Publisher:
@@ -41,7 +41,7 @@ class Publisher:
     def __init__(self, transitions: Transitions, parts: Parts) -> None:
         self._transitions, self._parts = transitions, parts
 
-    def publish(self, view: View, rehearsed: Rehearsed = NONE) -> tuple[View, list[Failure]]:
+    def publish(self, view: View, rehearsed: Rehearsed = NOTHING_REHEARSED) -> tuple[View, list[Failure]]:
         """Carry out all decisions that `view` shows. Returns the view after it, and the first failure of each sink.
 
         Args:
@@ -50,8 +50,8 @@ class Publisher:
         """
         failed_sinks: set[str] = set()  # later decisions wait for them
         failures: list[Failure] = []
-        deciding = [checkpoint for checkpoint in view.open if checkpoint.state is State.COMMITTING]
-        for checkpoint in sorted(deciding, key=lambda cp: cp.decision or 0):
+        decided_checkpoints = [checkpoint for checkpoint in view.open if checkpoint.state is State.COMMITTING]
+        for checkpoint in sorted(decided_checkpoints, key=lambda cp: cp.decision or 0):
             for sink in checkpoint.waiting:
                 if sink in failed_sinks:
                     continue

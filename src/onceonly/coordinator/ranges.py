@@ -17,7 +17,7 @@ from onceonly.checkpoint.interfaces import Source
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval, Ranges
 from onceonly.checkpoint.sink import RowLocation
-from onceonly.coordinator.boundaries import SKEW, TopicPlanner
+from onceonly.coordinator.boundaries import MAX_CLOCK_SKEW, TopicPlanner
 from onceonly.coordinator.messages import hidden_records_error, how_to_settle
 from onceonly.coordinator.upstream import Barrier
 from onceonly.errors import Busy, InvalidPipeline, NotCommitted
@@ -274,7 +274,7 @@ def _unfinished_interval_error(pipeline: Pipeline, interval: Interval, now: date
     """
     what = f"{pipeline.name}: the interval {interval} ends in the future."
     why = f"By this machine's clock it is {now:%Y-%m-%dT%H:%M:%SZ}; records of the interval may still come."
-    if interval.end - now <= SKEW:
+    if interval.end - now <= MAX_CLOCK_SKEW:
         todo = "Plan again after its end. If a scheduler has started it, the clocks of the two machines differ."
         return Busy(what, why, f"{todo} Nothing was written.", code="interval-not-over")
     return InvalidPipeline(what, why, "Run it after its end. Nothing was written.", code="interval-in-future")

@@ -26,7 +26,7 @@ from onceonly.checkpoint.sink import REFUSALS, Publication, Sink
 from onceonly.coordinator import gate, rewind, target_history
 from onceonly.coordinator.manual import Action
 from onceonly.coordinator.messages import reason_in_brackets, require_attempt
-from onceonly.coordinator.publish import NONE, Failure, Publisher, Rehearsed
+from onceonly.coordinator.publish import NOTHING_REHEARSED, Failure, Publisher, Rehearsed
 from onceonly.errors import (
     ActionNeeded,
     InDoubt,
@@ -41,7 +41,7 @@ from onceonly.statetable.table import Transitions
 from onceonly.statetable.view import View
 
 DECIDED = (State.COMMITTING, State.COMMITTED)
-MAX_TEXT = 1_000  # characters of an error that are recorded
+MAX_REASON_CHARACTERS = 1_000  # characters of an error that are recorded
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Rehearser:
         while True:
             checkpoint = view.require(epoch)
             if checkpoint.state in DECIDED:
-                return view, NONE
+                return view, NOTHING_REHEARSED
             require_attempt(checkpoint, attempt)
             _check_staged(checkpoint)
             view = self._finish_earlier(view, epoch)
@@ -152,7 +152,7 @@ class Rehearser:
 
             view = self._transitions.change(name, action.guard(decide), view)
             if action.record(view) and row is None:
-                return view, NONE  # the same person has asked twice at once
+                return view, NOTHING_REHEARSED  # the same person has asked twice at once
             if row:
                 return view, _key_by_epoch(view.head.epoch, sinks)
 
@@ -275,7 +275,12 @@ def _refusal_row(view: View, checkpoint: Checkpoint, refusal: Refusal) -> Row | 
     if recorded and (recorded["sink"], recorded["code"]) == (refusal.sink, refusal.code):
         return None
     error = _action_needed_error(checkpoint, refusal)
-    body = {"code": refusal.code, "what": error.what, "why": error.why[:MAX_TEXT], "todo": error.todo[:MAX_TEXT]}
+    body = {
+        "code": refusal.code,
+        "what": error.what,
+        "why": error.why[:MAX_REASON_CHARACTERS],
+        "todo": error.todo[:MAX_REASON_CHARACTERS],
+    }
     return view.row(checkpoint.epoch, Event.REFUSED, checkpoint.attempt, sink=refusal.sink, body=body)
 
 
@@ -300,14 +305,14 @@ def _check_staged(checkpoint: Checkpoint) -> None:
             f"Plan and stage it again: onceonly describe {checkpoint.pipeline} {checkpoint.epoch}",
             code="not-staged",
         )
-    gate.require(checkpoint)
+    gate.require_passed(checkpoint)
 
 
 def _why_unfit(checkpoint: Checkpoint, refusal: Refusal) -> str:
     approved = ""
     if checkpoint.approved:
         approved = f" The approval by {checkpoint.approved['who']} ended with it."
-    why = first_sentence(refusal.error).removeprefix(f"sink '{refusal.sink}': ")[:MAX_TEXT]
+    why = first_sentence(refusal.error).removeprefix(f"sink '{refusal.sink}': ")[:MAX_REASON_CHARACTERS]
     what = f"attempt {checkpoint.attempt} could not be published to sink '{refusal.sink}' any more"
     return f"{what}: {why}{approved}"
 

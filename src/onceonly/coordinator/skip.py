@@ -46,11 +46,13 @@ def skip_interval(
 ) -> Checkpoint:
     """Record that the interval is left out, and return the checkpoint that says so. Repeated, it changes nothing."""
     latest = transitions.state_table.view(name).latest
-    landed: Collection[str] = ()
+    upstream_topics: Collection[str] = ()
     if latest:
-        landed = upstream.make_closed_barrier(transitions.state_table, parts, latest.definition.pipeline).tables
+        upstream_topics = upstream.make_closed_barrier(
+            transitions.state_table, parts, latest.definition.pipeline
+        ).tables
     action = _make_interval_action(interval, who, reason, seen)
-    decide = action.guard(lambda view: _interval_row(view, interval, action, landed))
+    decide = action.guard(lambda view: _interval_row(view, interval, action, upstream_topics))
     return transitions.change(name, decide).planned_for(interval)[-1]
 
 
@@ -59,11 +61,11 @@ def _make_interval_action(interval: Interval, who: str, reason: str, seen: Seen 
     return Action.on_pipeline(Event.EMPTY, who, seen, {"skipped": reason}, intervals_of, interval)
 
 
-def _interval_row(view: View, interval: Interval, action: Action, landed: Collection[str]) -> Row | None:
+def _interval_row(view: View, interval: Interval, action: Action, upstream_topics: Collection[str]) -> Row | None:
     """Return the row that settles `interval` as skipped; None when it is skipped already.
 
     Args:
-        landed: topics that are read as other pipelines have published them: these have no boundaries.
+        upstream_topics: topics that are read as other pipelines have published them: these have no boundaries.
     Raises:
         InvalidPipeline: it is neither aborted nor a whole gap between two pinned intervals; or the pipeline has no
             gaps.
@@ -85,7 +87,7 @@ def _interval_row(view: View, interval: Interval, action: Action, landed: Collec
         ranges = list(covered[-1].ranges)
     if not ranges:
         ranges = [_range_of_gap(view, interval, range_) for range_ in latest.ranges]
-    ranges = _empty_landed(ranges, landed)
+    ranges = _empty_upstream_ranges(ranges, upstream_topics)
     body = {
         "definition": latest.definition.json,
         "ranges": [range_.to_json() for range_ in ranges],
@@ -135,11 +137,11 @@ def _range_of_gap(view: View, interval: Interval, last: TopicRange) -> TopicRang
     return range_between(last, before.topic_id, before.offsets, before.offsets)
 
 
-def _empty_landed(ranges: list[TopicRange], landed: Collection[str]) -> list[TopicRange]:
-    """Return the ranges, those of `landed` topics without offsets."""
+def _empty_upstream_ranges(ranges: list[TopicRange], upstream_topics: Collection[str]) -> list[TopicRange]:
+    """Return the ranges, those of `upstream_topics` topics without offsets."""
     emptied: list[TopicRange] = []
     for range_ in ranges:
-        if range_.topic in landed:
+        if range_.topic in upstream_topics:
             emptied.append(replace(range_, partitions={0: (0, 0)}))
         else:
             emptied.append(range_)

@@ -27,7 +27,7 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.table import Transitions
 from onceonly.statetable.view import View
 
-NONE: Mapping[str, Any] = MappingProxyType({})
+NO_DETAILS: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -148,8 +148,8 @@ class Stager:
         """Record that the stage process which claimed `mine` is running; False: its claim has ended."""
 
         def decide(view: View, now: Checkpoint) -> Row | None:
-            current = now.live_nonce is not None and now.live_nonce == mine.live_nonce
-            if not current:
+            is_current = now.live_nonce is not None and now.live_nonce == mine.live_nonce
+            if not is_current:
                 return None
             return view.row(mine.epoch, Event.RENEWED, mine.attempt)
 
@@ -205,7 +205,7 @@ class Stager:
             handles[name] = {key: value for key, value in handle.items() if key != "replaces"}
         return handles
 
-    def record(self, mine: Checkpoint, handles: Mapping[str, Any], bad: Mapping[str, Any] = NONE) -> Checkpoint:
+    def record(self, mine: Checkpoint, handles: Mapping[str, Any], bad: Mapping[str, Any] = NO_DETAILS) -> Checkpoint:
         """Record STAGED for the claim `mine`, unless something has ended it since: then what it staged is removed."""
 
         def decide(view: View, now: Checkpoint) -> Row | None:
@@ -255,23 +255,23 @@ def find_successor(view: View, aborted: Checkpoint) -> int | None:
     return last
 
 
-def state_before(view: View, checkpoint: Checkpoint) -> Handle | None:
+def find_state_before(view: View, checkpoint: Checkpoint) -> Handle | None:
     """Find the handle of the pipeline's state as the checkpoint before left it; None: there was none, or it keeps none.
 
     Raises:
         InvalidPipeline: what is before is not committed, or its state was given up.
     """
-    state = checkpoint.definition.pipeline.state
-    if state is None:
+    state_sink = checkpoint.definition.pipeline.state
+    if state_sink is None:
         return None
     epoch = checkpoint.epoch - 1
     while epoch:
         before = view.checkpoint(epoch)
-        if before is None or state.name not in before.sinks:
+        if before is None or state_sink.name not in before.sinks:
             return None
-        _require_state(checkpoint, before, state.name)
-        if state.name in before.handles:
-            return before.handles[state.name]
+        _require_state(checkpoint, before, state_sink.name)
+        if state_sink.name in before.handles:
+            return before.handles[state_sink.name]
         epoch = before.rewinds_to or epoch - 1
     return None
 

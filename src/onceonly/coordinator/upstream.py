@@ -222,9 +222,9 @@ class _Upstream:
         if self._reader.mode == "interval":
             located = []
             for checkpoint in checkpoints:
-                landed = self._locate_interval(checkpoint, topic, uri)
-                if landed:
-                    located.append(landed)
+                location = self._locate_interval(checkpoint, topic, uri)
+                if location:
+                    located.append(location)
             return tuple(located)
         if not checkpoints:
             return ()
@@ -249,15 +249,15 @@ class _Upstream:
         shown_checkpoint = self._find_shown(checkpoint, sink)
         if shown_checkpoint is None:
             return None
-        landed = self._locate_checkpoint(shown_checkpoint, sink)
-        if not landed.is_whole_version:
+        location = self._locate_checkpoint(shown_checkpoint, sink)
+        if not location.is_whole_version:
             raise InvalidPipeline(
                 f"{self._reader.name}: an interval of '{self.name}' cannot be read from sink '{sink}'.",
                 "It merges changes: a version of its table has rows of other intervals, too.",
                 "Read that table in chained mode, or without after. Nothing was written.",
                 code="upstream-merges",
             )
-        return landed
+        return location
 
     def _find_shown(self, checkpoint: Checkpoint, sink: str) -> Checkpoint | None:
         """Find the checkpoint whose rows the table shows in place of this one's.

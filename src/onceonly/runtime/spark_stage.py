@@ -13,7 +13,7 @@ from onceonly.checkpoint.model import Checkpoint, Handle
 from onceonly.checkpoint.offsets import KAFKA, Ranges, has_data
 from onceonly.checkpoint.sink import Changes, StateBackend
 from onceonly.coordinator.coordinator import Coordinator
-from onceonly.coordinator.stage import Produced, state_before
+from onceonly.coordinator.stage import Produced, find_state_before
 from onceonly.errors import NotCommitted, OnceonlyError
 from onceonly.runtime import owners, spark_errors, transforms
 from onceonly.runtime.bad_records import BadRecords
@@ -45,7 +45,7 @@ def stage(
     """
     view = coordinator.state_table.view(name)
     checkpoint = view.require(epoch)
-    producer = _OutputProducer(services, checkpoint, state_before(view, checkpoint), say)
+    producer = _OutputProducer(services, checkpoint, find_state_before(view, checkpoint), say)
     try:
         return coordinator.stage(name, epoch, producer.produce, owner, since, producer.prepare, owners.keep_lease)
     except OnceonlyError as error:

@@ -28,7 +28,7 @@ from onceonly.checkpoint.model import Row
 from onceonly.delta import log_files
 from onceonly.statetable import row_files, row_format
 from onceonly.statetable.local_log import ENTRIES_BEFORE_CHECKPOINT, LocalLog
-from onceonly.statetable.log import MERGE, NONE, Action, Commit, Entry, Log, Taken, now_millis, rows_of
+from onceonly.statetable.log import MERGE, NO_VERSION, Action, Commit, Entry, Log, Taken, now_millis, rows_of
 from onceonly.statetable.query import Query, rows_up_to
 from onceonly.statetable.store_log import StoreLog
 from onceonly.storage import durability
@@ -258,7 +258,7 @@ def _since_merge(all_entries: Iterable[Entry]) -> list[Entry]:
 def _copy_log(log: StoreLog, entries: Sequence[Entry], newest: int, scratch: Path) -> None:
     """Copy the log from its last log checkpoint on; the entries since the last merge name no files in the copy."""
     (scratch / log_files.LOG_FOLDER).mkdir()
-    if log.checkpoint != NONE:
+    if log.checkpoint != NO_VERSION:
         checkpoint = log_files.checkpoint_path(log.checkpoint)
         (scratch / checkpoint).write_bytes(log.files.read(checkpoint))
     unmerged = {}  # by version

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from onceonly.delta.log_files import ENTRY_NAME_LENGTH, LOG_FOLDER, entry_name
-from onceonly.statetable.log import CONFIGURATION, NONE, Commit, Damaged, Entry, Taken, creation, parse_entry
+from onceonly.statetable.log import CONFIGURATION, NO_VERSION, Commit, Damaged, Entry, Taken, creation, parse_entry
 from onceonly.storage.durability import sync, sync_with_parents
 
 File = tuple[int, int, int]  # by which it is recognised: its number on the disk, when it was written, and its size
@@ -28,7 +28,7 @@ class LocalLog:
         self.table, self.folder = table, table / LOG_FOLDER
         self._prefix = f"{self.folder}{os.sep}"
         self._synced: tuple[int, File | None] | None = None  # the last entry whose name is known to be on disk
-        self._newest = NONE  # the version that this object has read or written last
+        self._newest = NO_VERSION  # the version that this object has read or written last
         self._parsed: dict[int, tuple[File, Entry]] = {}  # by version
 
     def entries(self) -> tuple[int, Iterator[Entry]]:
@@ -41,7 +41,7 @@ class LocalLog:
         return False
 
     def listing(self) -> tuple[int, int]:
-        """Return the current version, and that of the last log checkpoint; each NONE where there is none.
+        """Return the current version, and that of the last log checkpoint; each NO_VERSION where there is none.
 
         Raises:
             Damaged: the log is empty, and the table is not.
@@ -55,8 +55,8 @@ class LocalLog:
         if not entries and not checkpoints and any(self.table.glob("*.parquet")):
             raise Damaged(f"{self.folder} is empty, but there are files of rows.")
         newest = max(entries, default=None)  # as texts: all of them have the same number of digits
-        version = int(newest[:20]) if newest else NONE
-        checkpoint = max((int(name[:20]) for name in checkpoints), default=NONE)
+        version = int(newest[:20]) if newest else NO_VERSION
+        checkpoint = max((int(name[:20]) for name in checkpoints), default=NO_VERSION)
         return max(checkpoint, version), checkpoint
 
     def _file_names(self) -> list[str]:
@@ -79,7 +79,7 @@ class LocalLog:
         Older entries are removed, so that a process which was stopped for hours may have written one of that name.
         Each is opened by its name: a listing of the folder may leave out what was written while it was made.
         """
-        for version in range(newest, max(checkpoint - ENTRIES_BEFORE_CHECKPOINT, NONE), -1):
+        for version in range(newest, max(checkpoint - ENTRIES_BEFORE_CHECKPOINT, NO_VERSION), -1):
             try:
                 yield self._entry(version)
             except FileNotFoundError:
@@ -146,7 +146,7 @@ class LocalLog:
         Raises:
             Taken: it does not.
         """
-        if after is None or after.row is None or after.version == NONE:
+        if after is None or after.row is None or after.version == NO_VERSION:
             return
         try:
             row = self._entry(after.version).row
@@ -171,7 +171,7 @@ class LocalLog:
         In a folder that was restored meanwhile, the same version is another entry.
         """
         version = self._newest  # what another thread sees while the folder is synced may come too late for it
-        if version == NONE:
+        if version == NO_VERSION:
             return
         newest: tuple[int, File | None] = version, None  # it was removed: a later log checkpoint is on disk
         with suppress(FileNotFoundError):

@@ -20,7 +20,7 @@ from onceonly.errors import OutcomeUnknown
 from onceonly.statetable import row_format
 
 BLANK = "\0 \n"
-NONE = -1  # the version of a table that does not exist
+NO_VERSION = -1  # the version of a table that does not exist
 ROW = "row"  # the key of a commit's information which holds its row
 MERGE, MERGED = "OPTIMIZE", "merged"  # the operation of a merge, and the key by which it says so
 CREATION = "CREATE TABLE"
@@ -101,7 +101,7 @@ class Log(Protocol):
     """The commits of one pipeline's table. Each call raises OSError where the storage does not answer."""
 
     def entries(self) -> tuple[int, Iterator[Entry]]:
-        """Return the current version (NONE: there is no table) and the entries down from it, as far as they are kept.
+        """Return the current version (NO_VERSION: no table) and the entries down from it, as far as they exist.
 
         Every entry since the last log checkpoint is among them.
 

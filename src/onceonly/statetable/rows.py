@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from onceonly.checkpoint.model import Checkpoint, Row, fold
 from onceonly.checkpoint.offsets import Interval
 from onceonly.statetable import row_format
-from onceonly.statetable.log import NONE, Damaged, Entry, Log, damage_error, read_error, rows_of
+from onceonly.statetable.log import NO_VERSION, Damaged, Entry, Log, damage_error, read_error, rows_of
 from onceonly.statetable.predicates import EVERY, Where, from_epoch, of_epochs
 
 if TYPE_CHECKING:
@@ -35,7 +35,10 @@ class Past:
         self.pipeline, self.uri = pipeline, uri
         self._query: Query | None = None
         self._read: list[Entry] = []  # those with a row, newest first, without a hole
-        self._is_merged, self._merge_version = False, NONE  # all further rows are in merged files, since that version
+        self._is_merged, self._merge_version = (
+            False,
+            NO_VERSION,
+        )  # all further rows are in merged files, since that version
         self._last_merged_id: str | None = None  # of the last of those rows
         with self._translating_errors():
             self.version, self._entries = log.entries()
@@ -44,10 +47,10 @@ class Past:
 
     def last(self) -> Entry | None:
         """Return the entry of the last row; None: there is no row."""
-        if not self._read and self.version != NONE and not self._read_one_more():
+        if not self._read and self.version != NO_VERSION and not self._read_one_more():
             row = self.query().last()  # its entry was removed
             if row:
-                self._read = [Entry(NONE, row)]
+                self._read = [Entry(NO_VERSION, row)]
         return self._read[0] if self._read else None
 
     def read_back(self, seq: int) -> None:
@@ -95,7 +98,7 @@ class Past:
         records = self.merged_query().find(f"seq = {seq}", tuple(row_format.COLUMNS))
         if not records:
             return None
-        return Entry(NONE, row_format.from_record(records[0]))
+        return Entry(NO_VERSION, row_format.from_record(records[0]))
 
     def query(self) -> Query:
         """Return what finds rows in files, of the version that the table has at the first question."""

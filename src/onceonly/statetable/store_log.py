@@ -38,7 +38,7 @@ from onceonly.statetable.log import (
     CREATION,
     MERGE,
     MERGED,
-    NONE,
+    NO_VERSION,
     ROW,
     Action,
     Commit,
@@ -68,7 +68,7 @@ class _LogMemory(threading.local):
         """Forget that history: another log has its place, or nothing was read yet."""
         self.is_other = False
         self.has_just_merged = False  # this thread merged last, and it has not looked since
-        self.newest, self.checkpoint = NONE, NONE
+        self.newest, self.checkpoint = NO_VERSION, NO_VERSION
         self.tag = ""
         self.looked_at = float("-inf")
         self.entries: dict[int, Entry] = {}
@@ -109,14 +109,14 @@ class StoreLog:
 
     @property
     def checkpoint(self) -> int:
-        """The version of the last log checkpoint of one file that has been seen; NONE: there is none.
+        """The version of the last log checkpoint of one file that has been seen; NO_VERSION: there is none.
 
         One of several parts, which other programs write, may lack some of them.
         """
         return self._memory.checkpoint
 
     def is_other(self) -> bool:
-        return self._memory.is_other or self._memory.newest == NONE
+        return self._memory.is_other or self._memory.newest == NO_VERSION
 
     def create(self, configuration: Mapping[str, str] = CONFIGURATION) -> None:
         with suppress(Taken):
@@ -161,7 +161,7 @@ class StoreLog:
     def _look(self) -> None:
         """Remember what was written since the last look; where it is another log than before, begin again."""
         memory = self._memory
-        has_looked = memory.newest != NONE
+        has_looked = memory.newest != NO_VERSION
         if not has_looked or not memory.tag or not self._catch_up():
             memory.forget()
             memory.is_other = has_looked
@@ -202,7 +202,7 @@ class StoreLog:
         """Yield the entries from that version down; each is fetched when it is asked for."""
         remembered = self._memory.entries  # of this history, whatever is seen later
         fetched: dict[int, Entry] = {}  # of the last request: `remembered` does not keep the oldest ones
-        for version in range(newest, NONE, -1):
+        for version in range(newest, NO_VERSION, -1):
             if version not in remembered and version not in fetched:
                 try:
                     entries = self._fetch(version)
@@ -266,7 +266,7 @@ def pack_entries(version: int, entries: Mapping[int, Entry]) -> dict[str, str]:
     """
     infos: list[dict[str, str]] = []
     size, has_merge = 0, False
-    for number in range(version - 1, NONE, -1):
+    for number in range(version - 1, NO_VERSION, -1):
         entry = entries.get(number)
         if entry is None or entry.foreign:
             break
@@ -295,7 +295,7 @@ def unpack_entries(version: int, lines: Sequence[str]) -> list[Entry]:
         infos = json.loads(zlib.decompress(base64.b64decode(packed)))
     except zlib.error as error:
         raise ValueError(str(error)) from error
-    versions = range(version - 1, NONE, -1)
+    versions = range(version - 1, NO_VERSION, -1)
     return [entry_from_info(number, info) for number, info in zip(versions, infos, strict=False)]
 
 

@@ -1,8 +1,8 @@
 """The state table: one append-only Delta table per pipeline below one folder, one row per transition.
 
 Each row is committed as the next version of its pipeline's Delta log, so writing it is a compare-and-set; only the
-table's own maintenance commits versions without a row. Of two writers from one view the second gets `Lost`, re-reads
-and decides again. Writers of different pipelines never meet.
+table's own maintenance commits versions without a row. Of two writers from one view the second gets a `Conflict`, reads
+again and decides again. Writers of different pipelines never meet.
 
 The cost of reading does not grow with history, nor with the number of pipelines: a pipeline's last row names the first
 rows of its open checkpoints (`Head`), the last rows are read from the log, and small files are merged.
@@ -22,7 +22,7 @@ from onceonly.checkpoint.offsets import Interval
 from onceonly.delta import log_files
 from onceonly.errors import OnceonlyError, OutcomeUnknown
 from onceonly.statetable import location, row_files
-from onceonly.statetable.log import NONE, Commit, Damaged, Entry, Log, Taken, damage_error
+from onceonly.statetable.log import NO_VERSION, Commit, Damaged, Entry, Log, Taken, damage_error
 from onceonly.statetable.predicates import (
     AFTER,
     OWNED,
@@ -48,7 +48,7 @@ Notify = Callable[[Checkpoint, Row], None]
 T = TypeVar("T")
 
 
-class Lost(Exception):
+class Conflict(Exception):
     """The compare-and-set was lost to another writer of the same pipeline: read again, decide again."""
 
 
@@ -102,7 +102,7 @@ class StateTable:
         Returns:
             The view after the row. `view` itself must not be written from again.
         Raises:
-            Lost: another writer was first, or the view is older than the log; nothing was written.
+            Conflict: another writer was first, or the view is older than the log; nothing was written.
             OutcomeUnknown: the table cannot be read back after a failed write, or the row may not be on disk.
         """
         previous = view.checkpoint(row.epoch)
@@ -260,11 +260,11 @@ class StateTable:
         each one, and the row is tried again only where it is not there.
 
         Raises:
-            Lost: another writer was first.
+            Conflict: another writer was first.
             OutcomeUnknown: the row may be there, or may not be on disk.
         """
         if _seq(rows.last()) != row.seq - 1:
-            raise Lost
+            raise Conflict
         self._check_identity()
         log, failures = self._log(row.pipeline), 0
         while True:
@@ -290,7 +290,7 @@ class StateTable:
     def _try_commit(self, log: Log, rows: Rows, row: Row) -> Entry:
         """Commit the row as the version after those of `rows`; a table without one is created first."""
         version = rows.version
-        if version == NONE:
+        if version == NO_VERSION:
             log.create()
             version = 0
         add = row_files.put(location.table_folder(self.uri, row.pipeline), [row], row.id)
@@ -304,7 +304,7 @@ class StateTable:
             after: the entry of the row before it.
             error: of that write.
         Raises:
-            Lost: another row has its number, so that it can no longer land; or the row before it is no longer there.
+            Conflict: another row has its number, so that it can no longer land; or the row before it is gone.
             OutcomeUnknown: the table cannot be read, so the row may be there.
         """
         try:
@@ -317,9 +317,9 @@ class StateTable:
             if entry.row.id == row.id:
                 return entry
             row_files.remove(rows.past.uri, row.id)  # another row has the number, so no entry will ever name this file
-            raise Lost
+            raise Conflict
         if _row_id(last) != _row_id(after):
-            raise Lost
+            raise Conflict
         return rows
 
     def _sync(self, log: Log) -> None:
@@ -343,11 +343,14 @@ class Transitions:
         self._notify = notify or (lambda checkpoint, row: None)
 
     def change(self, name: str, decide: Callable[[View], Row | None], view: View | None = None) -> View:
-        """Retry until the row that `decide` computes from the current view is written, or it wants none; return it.
+        """Write the row that `decide` computes from the current view; None: nothing has to be written.
+
+        Where another writer was first, the pipeline is read again, and `decide` is called again.
 
         Args:
-            view: the view to begin with, if the caller has just read one. Where another writer was first, the pipeline
-                is read again.
+            view: the view to begin with, if the caller has just read one.
+        Returns:
+            The view after the row, or the one for which none had to be written.
         """
         while True:
             view = view or self.state_table.view(name)
@@ -356,7 +359,7 @@ class Transitions:
                 return view
             try:
                 view = self.state_table.append(view, row)
-            except Lost:
+            except Conflict:
                 view = None
                 continue
             self._notify_or_warn(view.require(row.epoch), row)

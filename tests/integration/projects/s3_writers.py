@@ -15,7 +15,7 @@ from onceonly.checkpoint.model import Event, Row
 from onceonly.checkpoint.offsets import Interval, TopicRange
 from onceonly.errors import OutcomeUnknown
 from onceonly.statetable import table as state
-from onceonly.statetable.table import Lost, StateTable
+from onceonly.statetable.table import Conflict, StateTable
 from onceonly.statetable.view import View
 
 FEW = 3  # rows
@@ -37,7 +37,7 @@ def race(uri: str, writer: int, tries: int) -> list[str]:
         row = next_row(view, f"writer {writer}")
         try:
             table.append(view, row)
-        except Lost:
+        except Conflict:
             continue
         won.append(row.id)
     return won
@@ -64,7 +64,7 @@ def write(uri: str, writer: int, rows: int) -> tuple[list[str], list[str]]:
             won.append(row.id)
         except OutcomeUnknown:
             unknown.append(row.id)
-        except Lost:
+        except Conflict:
             continue
     return won, unknown
 

@@ -27,7 +27,7 @@ from onceonly.checkpoint.model import Event
 from onceonly.errors import InvalidPipeline, OutcomeUnknown
 from onceonly.statetable import location
 from onceonly.statetable import table as state
-from onceonly.statetable.table import Lost, StateTable
+from onceonly.statetable.table import Conflict, StateTable
 
 pytestmark = pytest.mark.integration
 survives_sigkill = pytest.mark.parametrize("store", ["s3"], indirect=True)  # while it writes
@@ -213,7 +213,7 @@ def test_a_row_lands_once_whatever_becomes_of_the_answer(store, table, between, 
 def test_where_another_writer_was_first_a_lost_answer_is_no_success(store, uri, table, between):
     view = contract.pin(table)
     between.let(Rival(uri, store.environment))
-    with pytest.raises(Lost):
+    with pytest.raises(Conflict):
         table.append(view, contract.planned(view, "late", start=1, event=Event.EMPTY))
     assert [row.owner for row in table.history("flights")] == ["run", "rival"]
 

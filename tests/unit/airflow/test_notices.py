@@ -171,7 +171,7 @@ def test_the_notice_and_the_error_name_the_same_checks(world, monkeypatch):
     checks = notices.make_notice(held)["checks"]
     assert checks == ["sink 'lake': a fake check (critical)"]
     with raises(Exception, "gate-held") as failed:
-        gate.require(held)
+        gate.require_passed(held)
     assert failed.value.why == f"{checks[0]}."
 
 

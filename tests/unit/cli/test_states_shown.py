@@ -129,7 +129,7 @@ def test_a_rewind_that_cannot_be_done_is_refused_before_the_question(make, monke
     assert "cannot be taken back" in result.stderr
     assert "Take all of this back" not in result.stdout
     with pytest.raises(InvalidPipeline):
-        world.coordinator.undone("flights", 1)
+        world.coordinator.list_undone("flights", 1)
 
 
 @pytest.fixture

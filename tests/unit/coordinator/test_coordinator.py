@@ -29,7 +29,7 @@ from onceonly.errors import (
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.statetable.table import Lost
+from onceonly.statetable.table import Conflict
 from onceonly.statetable.view import View
 from onceonly.testing.fakes import FakeSink, FakeSource
 
@@ -778,7 +778,7 @@ def test_a_lost_write_judges_nothing_again(world, monkeypatch):
     def losing(self, view, row):
         if row.event is Event.REPLACED and not lost:
             lost.append(row)
-            raise Lost
+            raise Conflict
         return append(self, view, row)
 
     monkeypatch.setattr(kind, "append", losing)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from unit.world import NOON, World, minutes, values
 
 from onceonly.checkpoint.boundary_search import search
-from onceonly.coordinator.boundaries import SKEW
+from onceonly.coordinator.boundaries import MAX_CLOCK_SKEW
 from onceonly.errors import Busy, SourceLost
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.views import descriptions
@@ -74,7 +74,7 @@ def test_transaction_behind_the_record_is_waited_for(hourly):
 
 def test_record_within_the_skew_is_a_boundary(tmp_path):
     world = World(tmp_path, mode="interval")
-    soon = datetime.now(UTC) + SKEW / 2
+    soon = datetime.now(UTC) + MAX_CLOCK_SKEW / 2
     world.source.append(0, (soon, 99))
     world.put(5, 6)
     assert world.plan("run-1", minutes(0, 10)).ranges[0].partitions == {0: (0, 5)}

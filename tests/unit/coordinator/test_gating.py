@@ -475,7 +475,7 @@ def test_a_gate_that_cannot_work_is_refused(make, message):
 )
 def test_the_worst_check_decides(bad, outcome):
     checks = [{"ok": True, "severity": "critical"}, *({"ok": False, "severity": severity} for severity in bad)]
-    assert gating.outcome(checks) == outcome
+    assert gating.classify_checks(checks) == outcome
 
 
 def test_intervals_of_a_gate_are_judged_one_by_one(tmp_path):

@@ -51,7 +51,7 @@ def run(world: World, owner: str, interval: object = None) -> Checkpoint | None:
         return None
     world.stage(checkpoint.epoch, owner)
     if world.pipeline.gate:
-        gating.require(world.coordinator.gate("flights", checkpoint.epoch, owner))
+        gating.require_passed(world.coordinator.gate("flights", checkpoint.epoch, owner))
     return world.commit(checkpoint.epoch)
 
 

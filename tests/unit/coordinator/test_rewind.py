@@ -8,7 +8,7 @@ from person import Person
 from unit.world import World, values
 
 from onceonly.checkpoint.model import State
-from onceonly.coordinator.stage import state_before
+from onceonly.coordinator.stage import find_state_before
 from onceonly.errors import Fenced, InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, StateSink
@@ -33,7 +33,7 @@ def rewind(world: World, epoch: int):
 
 
 def test_later_rows_are_taken_back_and_read_again(world):
-    assert [cp.epoch for cp in world.coordinator.undone("flights", 2)] == [4, 3]
+    assert [cp.epoch for cp in world.coordinator.list_undone("flights", 2)] == [4, 3]
     done = rewind(world, 2)
     assert (done.epoch, done.state, done.rewinds_to, done.reason) == (5, State.COMMITTED, 2, "wrong prices")
     assert values(world.lake) == [0, 1, 2, 3, 4, 10]
@@ -46,14 +46,14 @@ def test_later_rows_are_taken_back_and_read_again(world):
 def test_state_is_as_it_was(world):
     rewind(world, 2)
     world.plan("run-5")
-    assert state_before(world.state.view("flights"), world.now(6)) == world.now(5).handles["totals"]
+    assert find_state_before(world.state.view("flights"), world.now(6)) == world.now(5).handles["totals"]
 
 
 def test_going_back_again_takes_back_what_is_in_force(world):
     rewind(world, 3)
     world.run("run-6")
-    assert [cp.epoch for cp in world.coordinator.undone("flights", 1)] == [6, 3, 2]
-    assert [cp.epoch for cp in world.coordinator.undone("flights", 5)] == [6]
+    assert [cp.epoch for cp in world.coordinator.list_undone("flights", 1)] == [6, 3, 2]
+    assert [cp.epoch for cp in world.coordinator.list_undone("flights", 5)] == [6]
     with raises(InvalidPipeline, "epoch-not-in-force", match="cannot go back to epoch 4"):
         rewind(world, 4)
     rewind(world, 1)

@@ -6,7 +6,7 @@ from person import Person
 from unit.world import World, minutes
 
 from onceonly.checkpoint.offsets import Interval
-from onceonly.coordinator.stage import state_before
+from onceonly.coordinator.stage import find_state_before
 from onceonly.errors import Busy, InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, StateSink
@@ -22,7 +22,7 @@ def world(tmp_path) -> World:
 
 
 def before(world: World, epoch: int):
-    return state_before(world.state.view("flights"), world.now(epoch))
+    return find_state_before(world.state.view("flights"), world.now(epoch))
 
 
 def test_each_goes_on_from_the_one_before_over_empty_intervals(world):

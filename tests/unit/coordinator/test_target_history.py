@@ -12,7 +12,7 @@ from onceonly.checkpoint.model import State
 from onceonly.checkpoint.sink import Answer, History
 from onceonly.coordinator import target_history
 from onceonly.coordinator.accept_loss import Acceptance
-from onceonly.coordinator.stage import state_before
+from onceonly.coordinator.stage import find_state_before
 from onceonly.errors import ActionNeeded, InvalidPipeline, NotCommitted, OutcomeUnknown, TargetWentBack
 from onceonly.pipeline.sinks import DeltaSink, StateSink
 from onceonly.testing.fakes import FakeSink
@@ -560,12 +560,12 @@ def test_state_that_is_missing_is_not_continued(tmp_path):
     world.put(11)
     planned = world.plan("run-11")
     with pytest.raises(InvalidPipeline) as refusal:
-        state_before(world.state.view("flights"), planned)
+        find_state_before(world.state.view("flights"), planned)
     assert refusal.value.code == "state-missing"
     world.abort(3)
     Person(world.coordinator).rewind("flights", 1, "ann", "its state is lost")
     planned = world.plan("run-12")
-    assert state_before(world.state.view("flights"), planned) == world.now(1).handles["totals"]
+    assert find_state_before(world.state.view("flights"), planned) == world.now(1).handles["totals"]
 
 
 def test_a_lost_rewind_needs_its_rows_removed(world):

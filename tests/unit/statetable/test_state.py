@@ -20,7 +20,7 @@ from onceonly.statetable import local_log, location, row_files
 from onceonly.statetable import table as state
 from onceonly.statetable.local_log import LocalLog
 from onceonly.statetable.log import Commit, Taken
-from onceonly.statetable.table import Lost, Snapshot, StateTable
+from onceonly.statetable.table import Conflict, Snapshot, StateTable
 from onceonly.statetable.view import View
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
@@ -79,7 +79,7 @@ def test_what_is_written_is_read_back(table):
 def test_of_two_writers_from_one_snapshot_the_second_loses(table, uri):
     one, other = table.view("flights"), StateTable(uri).view("flights")
     table.append(one, planned(one, "first"))
-    with pytest.raises(Lost):
+    with pytest.raises(Conflict):
         table.append(other, planned(other, "second"))
     assert [row.owner for row in table.history("flights")] == ["first"]
 
@@ -87,7 +87,7 @@ def test_of_two_writers_from_one_snapshot_the_second_loses(table, uri):
 def test_an_old_view_is_never_written_from_again(table):
     view = table.view("flights")
     table.append(view, planned(view))
-    with pytest.raises(Lost):
+    with pytest.raises(Conflict):
         table.append(view, planned(view))
     assert sequence(table) == [1]
 
@@ -100,7 +100,7 @@ def test_the_loser_still_loses_after_tidying_and_a_log_checkpoint(table, uri, mo
     table.tidy(table.view("flights"))
     assert len(DeltaTable(location.table_folder(uri, "flights")).file_uris()) == 1
     assert list(Path(location.table_folder(uri, "flights")).glob("_delta_log/*.checkpoint.parquet"))
-    with pytest.raises(Lost):
+    with pytest.raises(Conflict):
         table.append(stale, following(stale, 1, Event.CLAIMED, body=vars_of_claim()))
     assert sequence(table) == [1, 2, 3]
 
@@ -185,7 +185,7 @@ def test_a_failed_write_after_which_another_was_first_is_lost(table, uri, monkey
 
     view = table.append(table.view("flights"), planned(table.view("flights"), event=Event.EMPTY))
     monkeypatch.setattr(LocalLog, "commit", another_is_first)
-    with pytest.raises(Lost):
+    with pytest.raises(Conflict):
         table.append(view, planned(view, "mine"))
     assert [row.owner for row in table.history("flights")] == ["run", "other"]
 
@@ -281,7 +281,7 @@ def restored(table: StateTable, uri: str, tmp_path: Path, after) -> View:
 
 def test_a_view_from_before_a_restored_copy_is_lost(table, uri, tmp_path):
     view = restored(table, uri, tmp_path, lambda other: None)
-    with pytest.raises(Lost):
+    with pytest.raises(Conflict):
         table.append(view, planned(view))
     assert sequence(table) == [1]
 
@@ -291,7 +291,7 @@ def test_so_it_is_where_the_copy_has_reached_the_same_version(table, uri, tmp_pa
         other.append(other.view("flights"), planned(other.view("flights"), "after", event=Event.EMPTY))
 
     view = restored(table, uri, tmp_path, write)
-    with pytest.raises(Lost):
+    with pytest.raises(Conflict):
         table.append(view, planned(view))
     assert [row.owner for row in table.history("flights")] == ["run", "after"]
 
@@ -379,7 +379,7 @@ def test_an_open_checkpoint_without_its_rows_is_damage(table, uri):
 
 def test_a_row_that_does_not_follow_on_its_view_is_not_written(table):
     view = table.append(table.view("flights"), planned(table.view("flights"), event=Event.EMPTY))
-    with pytest.raises(Lost):
+    with pytest.raises(Conflict):
         table.append(view, replace(planned(view), seq=9))
     assert sequence(table) == [1]
 
@@ -618,7 +618,7 @@ def hammer(uri: str, rows: int) -> None:
         try:
             table.append(view, planned(view, event=Event.EMPTY))
             written += 1
-        except Lost:
+        except Conflict:
             continue
 
 

@@ -16,7 +16,7 @@ from onceonly.errors import OutcomeUnknown
 from onceonly.statetable import compaction, location, row_files, store_log
 from onceonly.statetable import table as state
 from onceonly.statetable.store_log import StoreLog
-from onceonly.statetable.table import Lost, StateTable
+from onceonly.statetable.table import Conflict, StateTable
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 
@@ -57,9 +57,9 @@ def test_what_is_written_is_read_back(table):
 def test_of_two_writers_from_one_view_the_second_loses(table):
     one, other = table.view("flights"), table.view("flights")
     table.append(one, planned(one, "first"))
-    with pytest.raises(Lost):
+    with pytest.raises(Conflict):
         table.append(other, planned(other, "second"))
-    with pytest.raises(Lost):
+    with pytest.raises(Conflict):
         table.append(one, planned(one, "again"))
     assert [row.owner for row in table.history("flights")] == ["first"]
 
@@ -189,7 +189,7 @@ def test_a_stored_table_is_tidied_and_goes_on(stored, monkeypatch):
     stored.tidy(stored.view("flights"))
     assert len(DeltaTable(folder).file_uris()) == 1
     assert stored.append(stale, planned(stale, start=6, event=Event.EMPTY)).head.seq == 7
-    with pytest.raises(Lost):
+    with pytest.raises(Conflict):
         stored.append(stale, planned(stale, start=6, event=Event.EMPTY))
     assert [row.seq for row in StateTable(stored.uri).history("flights")] == list(range(1, 8))
     assert StateTable(stored.uri).pipelines() == ["flights"]
@@ -217,7 +217,7 @@ def test_a_stored_table_that_was_restored_shows_what_was_written_since(stored, t
     shutil.rmtree(folder)
     copy.rename(folder)
     pin(StateTable(stored.uri), rows)
-    with pytest.raises(Lost):
+    with pytest.raises(Conflict):
         stored.append(seen, planned(seen, "late", 3, event=Event.EMPTY))
     assert stored.view("flights").head.seq == 3 + rows
     assert [row.seq for row in stored.history("flights")] == list(range(1, 4 + rows))
@@ -247,6 +247,6 @@ def test_a_stored_table_that_was_restored_takes_no_row_of_an_older_view(stored, 
     copy.rename(folder)
     other = stored.view("flights")
     stored.append(other, planned(other, "after", 1, event=Event.EMPTY))
-    with pytest.raises(Lost):
+    with pytest.raises(Conflict):
         stored.append(view, planned(view, "late", 2, event=Event.EMPTY))
     assert [row.owner for row in stored.history("flights")] == ["run", "after"]

@@ -29,7 +29,7 @@ from onceonly.statetable import compaction, local_log, row_files, row_format
 from onceonly.statetable import table as state
 from onceonly.statetable.local_log import LocalLog
 from onceonly.statetable.log import Commit
-from onceonly.statetable.table import Lost, StateTable
+from onceonly.statetable.table import Conflict, StateTable
 from onceonly.statetable.view import View
 from onceonly.storage import durability
 from onceonly.storage.local import LocalFiles
@@ -260,7 +260,7 @@ def test_who_loses_leaves_no_file(table, folder, monkeypatch):
         real(*given)
 
     monkeypatch.setattr(LocalLog, "commit", another_is_first)
-    with pytest.raises(Lost):
+    with pytest.raises(Conflict):
         table.append(view, row(view))
     assert len(files(folder)) == 2
     assert table.view("flights").head.seq == 2
@@ -489,7 +489,7 @@ def test_a_view_shows_nothing_that_was_written_after_it(table, monkeypatch):
 
 def test_an_old_view_is_written_from_while_nobody_else_has_written(cleaned, table):
     assert table.append(cleaned, row(cleaned)).head.seq == 7
-    with pytest.raises(Lost):
+    with pytest.raises(Conflict):
         table.append(cleaned, row(cleaned))
     assert [found.seq for found in table.history("flights")] == [1, 2, 3, 4, 5, 6, 7]
 
@@ -510,7 +510,7 @@ def test_a_commit_in_the_place_of_an_entry_that_was_removed_does_not_count(table
         real(draft, path)
 
     monkeypatch.setattr(os, "link", stopped)
-    with pytest.raises(Lost):
+    with pytest.raises(Conflict):
         table.append(view, row(view))
     assert [found.seq for found in table.history("flights")] == list(range(1, 10))
     assert [found.owner for found in StateTable(str(folder)).history("flights")] == ["run"] * 9
