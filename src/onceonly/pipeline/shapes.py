@@ -69,9 +69,12 @@ def _problem_of_literal(value: Any, shape: Any, at: str) -> str | None:
 
 def _problem_of_union(value: Any, shape: Any, at: str) -> str | None:
     """Return the problem of the only alternative to None, or of the value as a whole."""
+    alternatives = get_args(shape)
+    if value is None and NoneType in alternatives:
+        return None
     problems = []
-    for alternative in get_args(shape):
-        if value is None or alternative is not NoneType:
+    for alternative in alternatives:
+        if alternative is not NoneType:
             problems.append(problem(value, alternative, at))
     if None in problems:
         return None

@@ -31,10 +31,10 @@ def put(uri: str, rows: Sequence[Row], name: str, changes: bool = True) -> Actio
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    records = list(map(row_format.record, rows))
+    columns = row_format.columns(rows)
     out = pa.BufferOutputStream()
     is_single = len(rows) == 1  # then a dictionary and statistics in the file help nobody, and take time
-    pq.write_table(row_format.to_arrow(records), out, use_dictionary=not is_single, write_statistics=not is_single)
+    pq.write_table(row_format.to_arrow(columns), out, use_dictionary=not is_single, write_statistics=not is_single)
     content = out.getvalue().to_pybytes()
     path = path_of(name)
     _write(uri, path, content)
@@ -45,7 +45,7 @@ def put(uri: str, rows: Sequence[Row], name: str, changes: bool = True) -> Actio
             "size": len(content),
             "modificationTime": now_millis(),
             "dataChange": changes,
-            "stats": json.dumps(_stats(records)),
+            "stats": json.dumps(_stats(columns, len(rows))),
         }
     }
 
@@ -69,22 +69,22 @@ def _write(uri: str, path: str, content: bytes) -> None:
     Objects(uri).write(path, content)
 
 
-def _stats(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _stats(columns: Mapping[str, list[Any]], row_count: int) -> dict[str, Any]:
     """Return the statistics by which a reader can skip the file, as Delta names them."""
     minima, maxima, null_counts = {}, {}, {}
-    for name in row_format.COLUMNS:
+    for name, values in columns.items():
         if name in NOT_FOR_SKIPPING:
             continue
-        values = [record[name] for record in records if record[name] is not None]
-        null_counts[name] = len(records) - len(values)
-        if values:
-            minima[name] = _plain(min(values))
-            maxima[name] = _plain(max(values))
-    return {"numRecords": len(records), "minValues": minima, "maxValues": maxima, "nullCount": null_counts}
+        present_values = [value for value in values if value is not None]
+        null_counts[name] = row_count - len(present_values)
+        if present_values:
+            minima[name], maxima[name] = min(present_values), max(present_values)
+    for name in row_format.TIMES:
+        if name in minima:
+            minima[name], maxima[name] = _time_text(minima[name]), _time_text(maxima[name])
+    return {"numRecords": row_count, "minValues": minima, "maxValues": maxima, "nullCount": null_counts}
 
 
-def _plain(value: Any) -> Any:
-    """Return the value as JSON can have it: a time becomes a text, as Delta's statistics have it."""
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    return value
+def _time_text(time: datetime) -> str:
+    """Return the time as Delta's statistics have it."""
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -192,15 +192,26 @@ def arrow_schema() -> pa.Schema:
     return pa.schema(fields)
 
 
-def to_arrow(records: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Return rows as a table with the columns of `arrow_schema`; each is given as `record` returns it."""
+def to_arrow(columns: Mapping[str, list[Any]]) -> pa.Table:
+    """Return rows as a table of `arrow_schema`, from what `columns` returns."""
     import pyarrow as pa
 
-    columns = []
-    for field_ in arrow_schema():
-        values = [record[field_.name] for record in records]
-        columns.append(pa.array(values, field_.type))
-    return pa.Table.from_arrays(columns, schema=arrow_schema())  # from_pylist would import pandas
+    schema = arrow_schema()
+    arrays = []
+    for field_ in schema:
+        arrays.append(pa.array(columns[field_.name], field_.type))
+    return pa.Table.from_arrays(arrays, schema=schema)  # from_pylist would import pandas
+
+
+def columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
+    """Return the values of the rows by column, as `record` has them."""
+    values_by_column: dict[str, list[Any]] = {}
+    for name in COLUMNS:
+        values_by_column[name] = []
+    for row in rows:
+        for name, value in record(row).items():
+            values_by_column[name].append(value)
+    return values_by_column
 
 
 def record(row: Row) -> dict[str, Any]:

@@ -230,7 +230,7 @@ def test_a_file_can_be_skipped_as_one_of_deltalakes_own(table, folder, tmp_path)
     table.append(view, replace(row(view), interval=hour, decision=7, sink="lake"))
     theirs = str(tmp_path / "theirs")
     for each in table.history("flights"):
-        write_deltalake(theirs, row_format.to_arrow([row_format.record(each)]), mode="append")
+        write_deltalake(theirs, row_format.to_arrow(row_format.columns([each])), mode="append")
     assert statistics(str(home(folder))) == statistics(theirs)
     assert len(DeltaTable(home(folder)).file_uris(file_pruning_predicate=[("seq", "=", 2)])) == 1
     assert len(DeltaTable(home(folder)).file_uris(file_pruning_predicate=[("seq", ">", 2)])) == 0
