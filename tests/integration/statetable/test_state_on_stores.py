@@ -242,7 +242,7 @@ def test_a_store_without_conditional_put_is_found_out_by_trying(store, uri, tabl
 
 @can_ignore_conditions
 def test_a_table_of_an_earlier_version_is_tried_before_it_is_planned_on(uri, table, between, monkeypatch):
-    monkeypatch.setattr(location, "_arbitration_property", lambda uri: {})
+    monkeypatch.setattr(location, "_place_properties", lambda uri: {location.PLACE: location.locate(uri)})
     StateTable.make(f"{uri}-b")
     location.check_writable(f"{uri}-b")
     monkeypatch.setattr("onceonly.storage.arbitration._stores_that_passed", set())
