@@ -146,8 +146,8 @@ class Proven(MemorySink, TargetHistory):
     def compare(self, last: Publication) -> History:
         return self._look("compares the target", lambda: self._compare(last))
 
-    def proof_now(self, last: Publication) -> Publication | None:
-        return self._look("shows how the target is", lambda: self._proof_now(last))
+    def find_current_publication(self, last: Publication) -> Publication | None:
+        return self._look("shows how the target is", lambda: self._find_current_publication(last))
 
     def _look(self, what: str, effect: Callable[[], Any]) -> Any:
         if self._steady:
@@ -166,7 +166,7 @@ class Proven(MemorySink, TargetHistory):
     def _last_decision(self) -> int:
         return max((decision for _, decision in self.target.versions), default=0)
 
-    def _proof_now(self, last: Publication) -> Publication | None:
+    def _find_current_publication(self, last: Publication) -> Publication | None:
         target = self.target
         if not target.identity or not target.versions:
             return None

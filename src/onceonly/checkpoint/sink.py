@@ -277,7 +277,7 @@ class TargetHistory(ABC):
         """
 
     @abstractmethod
-    def proof_now(self, last: Publication) -> Publication | None:
+    def find_current_publication(self, last: Publication) -> Publication | None:
         """Return what the target shows now as the sink's last publication, with a proof of the target as it is.
 
         Recorded in place of `last` when a person accepts that later publications are missing. `compare` finds it

@@ -294,7 +294,7 @@ def publications_of(view: View, sink: str) -> tuple[Publication, ...]:
 def read_baseline(comparison: Comparison) -> Publication:
     """Read the target as it is, as the sink's last publication. Raises NotCommitted, as `check`."""
     try:
-        return comparison.live.proof_now(comparison.last) or replace(comparison.last, absent=True)
+        return comparison.live.find_current_publication(comparison.last) or replace(comparison.last, absent=True)
     except (NotCommitted, Fenced):
         raise
     except Exception as error:

@@ -162,7 +162,7 @@ class FakeSink(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Inspectable
                 at = max(at, decision)
         return History(Answer.WENT_BACK, f"It shows decision {at}, and not {txn.name}", at)
 
-    def proof_now(self, last: Publication) -> Publication | None:
+    def find_current_publication(self, last: Publication) -> Publication | None:
         if not self._published.exists():
             return None
         prefixes: list[str] = []

@@ -250,7 +250,7 @@ def test_accepted_topic_is_staged_for_again(staged: Topics) -> None:
 def test_staged_rows_that_a_log_has_lost_are_written_again(staged: Topics, grows: bool) -> None:
     """What was published is still there, and the coordinator still has their transaction as open."""
     topic = TopicPartition(staged.topics["late"], 0)
-    before = staged.live("late").proof_now(staged.state.view("flights").head.last_publications["late"])
+    before = staged.live("late").find_current_publication(staged.state.view("flights").head.last_publications["late"])
     assert before is not None
     staged.put(10, 12, 13)
     staged.plan("run-2")

@@ -22,7 +22,7 @@ class Proving(LightDelta):
         is_lost = self.name in self.lost and not last.proof.get("accepted")
         return History(Answer.WENT_BACK, "it is older", self.decision) if is_lost else History(Answer.SAME)
 
-    def proof_now(self, last):
+    def find_current_publication(self, last):
         return Publication(last.epoch, self.decision, {**last.proof, "accepted": True})
 
 

@@ -533,16 +533,16 @@ def test_numbers_alone_find_nothing(restored, monkeypatch):
 
 
 def test_a_target_that_changes_meanwhile_is_looked_at_again(restored, monkeypatch):
-    proof_now, others = FakeSink.proof_now, [True]
+    find_current_publication, others = FakeSink.find_current_publication, [True]
 
     def slow(self, last):
-        found = proof_now(self, last)
+        found = find_current_publication(self, last)
         if others:
             others.pop()
             unmount(restored)
         return found
 
-    monkeypatch.setattr(FakeSink, "proof_now", slow)
+    monkeypatch.setattr(FakeSink, "find_current_publication", slow)
     assert accept(restored) == [1, 2, 3]
     restored.put(20)
     restored.run("run-20")

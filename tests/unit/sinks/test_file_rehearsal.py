@@ -603,7 +603,7 @@ def test_target_that_is_silent_tells_nothing(published: Lake, monkeypatch: pytes
         raise OSError(errno.ESTALE, "stale file handle")
 
     monkeypatch.setattr(LocalFiles, "read", silent)
-    for ask in (published.sink.compare, published.sink.proof_now):
+    for ask in (published.sink.compare, published.sink.find_current_publication):
         with pytest.raises(OutcomeUnknown) as unknown:
             ask(published.last)
         assert not isinstance(unknown.value, CannotPublish)
@@ -617,8 +617,8 @@ def test_target_is_accepted_as_it_is(published: Lake, tmp_path: Path) -> None:
     first = published.last
     published.publish(2)
     restore_copy(published, tmp_path / "copy")
-    assert published.sink.proof_now(published.last) == first
-    published.last = published.sink.proof_now(published.last)
+    assert published.sink.find_current_publication(published.last) == first
+    published.last = published.sink.find_current_publication(published.last)
     published.commit(published.rehearse(published.stage(3)), 3)
     assert published.sink.values() == [1, 3]
 
@@ -626,9 +626,9 @@ def test_target_is_accepted_as_it_is(published: Lake, tmp_path: Path) -> None:
 def test_empty_folder_is_accepted_as_it_is(published: Lake) -> None:
     last = published.last
     shutil.rmtree(published.folder)
-    assert published.sink.proof_now(last) is None
+    assert published.sink.find_current_publication(last) is None
     published.folder.mkdir()
-    published.last = published.sink.proof_now(last)
+    published.last = published.sink.find_current_publication(last)
     assert (published.last.epoch, published.last.decision) == (0, 0)
     handle = published.stage(2)
     published.commit(published.rehearse(handle), 2)

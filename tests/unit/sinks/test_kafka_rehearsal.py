@@ -320,12 +320,12 @@ def test_late_answer_of_a_broker_counts(monkeypatch: pytest.MonkeyPatch) -> None
 def test_accepted_target_is_the_same() -> None:
     log = Log()
     log.end_offsets["t", 1] = 8
-    accepted = Writer(log).proof_now(last())
+    accepted = Writer(log).find_current_publication(last())
     assert accepted is not None
     assert accepted.decision == 0
     assert Writer(log).compare(accepted).answer is Answer.SAME
     log.topics = {}
-    assert Writer(log).proof_now(last()) is None
+    assert Writer(log).find_current_publication(last()) is None
 
 
 @pytest.mark.parametrize("step", ["rehearse", "commit"])

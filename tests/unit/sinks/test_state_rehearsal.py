@@ -244,7 +244,7 @@ def test_empty_mount_point_went_back(memory: Memory) -> None:
     found = memory.sink.compare(memory.last)
     assert (found.answer, found.decision) == (Answer.WENT_BACK, 0)
     refuse_both(memory, handle)
-    assert memory.sink.proof_now(memory.last) is None
+    assert memory.sink.find_current_publication(memory.last) is None
     assert list(volume.iterdir()) == []
     volume.rmdir()
     shutil.move(volume.with_name("unmounted"), volume)
@@ -295,10 +295,10 @@ def test_folder_is_accepted_as_it_is(memory: Memory) -> None:
     second = memory.last
     memory.publish(3)
     shutil.rmtree(memory.root / transaction(3).name)
-    assert memory.sink.proof_now(memory.last) == second
+    assert memory.sink.find_current_publication(memory.last) == second
     shutil.rmtree(memory.root)
     memory.root.mkdir()
-    nothing = memory.sink.proof_now(memory.last)
+    nothing = memory.sink.find_current_publication(memory.last)
     assert (nothing.epoch, nothing.decision) == (0, 0)
     assert memory.sink.compare(nothing).answer is Answer.SAME
 
@@ -309,7 +309,7 @@ def test_silent_folder_tells_nothing(memory: Memory, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(folders.Folders, "list_files", silent)
     monkeypatch.setattr(folders.Folders, "has", silent)
-    for ask in (memory.sink.compare, memory.sink.proof_now):
+    for ask in (memory.sink.compare, memory.sink.find_current_publication):
         with pytest.raises(OutcomeUnknown) as unknown:
             ask(memory.last)
         assert not isinstance(unknown.value, CannotPublish)

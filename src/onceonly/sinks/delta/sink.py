@@ -358,7 +358,7 @@ class DeltaWriter(
     def compare(self, last: Publication) -> History:
         return evidence.compare(self.uri, last)
 
-    def proof_now(self, last: Publication) -> Publication | None:
+    def find_current_publication(self, last: Publication) -> Publication | None:
         return evidence.read_current_proof(self.uri, last)
 
     def locate_rows(self, handle: Handle, decision: int) -> RowLocation:

@@ -181,7 +181,7 @@ def _describe_loss(file_system: FileSystem, target: str, last: Publication) -> H
     return History(Answer.WENT_BACK, why, earlier_decision)
 
 
-def proof_now(file_system: FileSystem, target: str, last: Publication) -> Publication | None:
+def find_current_publication(file_system: FileSystem, target: str, last: Publication) -> Publication | None:
     """Return the last publication of the same pipeline, sink and state table that the folder shows.
 
     Returns:

@@ -165,9 +165,9 @@ class FileWriter(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Versioned
         with history.require_answer(self.name, self._target):
             return manifest.compare(self._file_system, self._target, last)
 
-    def proof_now(self, last: Publication) -> Publication | None:
+    def find_current_publication(self, last: Publication) -> Publication | None:
         with history.require_answer(self.name, self._target):
-            return manifest.proof_now(self._file_system, self._target, last)
+            return manifest.find_current_publication(self._file_system, self._target, last)
 
     def fence(self, handle: Handle, decision: int) -> Outcome | None:
         """Write a manifest without files under the manifest's name, then rename the folder from which files are moved.

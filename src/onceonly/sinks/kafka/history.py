@@ -151,7 +151,9 @@ def compare(client: Cluster, bootstrap: str, names: Sequence[str], last: Publica
         sleep(PAUSE_SECONDS)
 
 
-def proof_now(client: Cluster, bootstrap: str, names: Sequence[str], last: Publication) -> Publication | None:
+def find_current_publication(
+    client: Cluster, bootstrap: str, names: Sequence[str], last: Publication
+) -> Publication | None:
     """Return the topics as they are, as a publication; None if there are none.
 
     Which decisions they show cannot be told, unless the last one is there.

@@ -207,9 +207,11 @@ class KafkaWriter(Sink, TargetHistory, InspectableRows, TransactionalIdPool):
         with self._transactions() as transactions:
             return history.compare(transactions, self._connection.bootstrap, self.config.allowed_topics, last)
 
-    def proof_now(self, last: Publication) -> Publication | None:
+    def find_current_publication(self, last: Publication) -> Publication | None:
         with self._transactions() as transactions:
-            return history.proof_now(transactions, self._connection.bootstrap, self.config.allowed_topics, last)
+            return history.find_current_publication(
+                transactions, self._connection.bootstrap, self.config.allowed_topics, last
+            )
 
     # ---- commit
 

@@ -140,8 +140,8 @@ class CheckedHistory(HandleCheck, TargetHistory):
     def compare(self, last: Publication) -> History:
         return self._sink.compare(last)
 
-    def proof_now(self, last: Publication) -> Publication | None:
-        return self._sink.proof_now(last)
+    def find_current_publication(self, last: Publication) -> Publication | None:
+        return self._sink.find_current_publication(last)
 
 
 class CheckedReplaceable(HandleCheck, ReplaceableRows):

@@ -201,7 +201,7 @@ class StateWriter(Sink, StateBackend, DecisionTraces, TargetHistory, Replaceable
         with history.require_answer(self.name, self._folders.uri):
             return compare_runs(self._folders, last)
 
-    def proof_now(self, last: Publication) -> Publication | None:
+    def find_current_publication(self, last: Publication) -> Publication | None:
         with history.require_answer(self.name, self._folders.uri):
             return find_last_published(self._folders, last)
 
