@@ -39,6 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
     Service.seconds_to_start = SparkConnect.seconds_to_start = PATIENCE
     SparkConnect.java_options = SHORT_LIVED
     KafkaBroker.java_options = (*KafkaBroker.java_options, *SHORT_LIVED)
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", SHORT_LIVED[0])  # a driver of its own may have another collector
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     given: dict[str, str] | None = getattr(config, "workerinput", None)
     config.stash[HOME] = Path(given["services"] if given else tempfile.mkdtemp(prefix="onceonly-tests-"))

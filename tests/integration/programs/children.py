@@ -32,8 +32,8 @@ def start(*arguments: str, env: Mapping[str, str], stdin: int | None = None) -> 
 
 def without_spark(env: Mapping[str, str]) -> dict[str, str]:
     """A session of ours marks the process for Spark Connect; a child decides for itself, and has the server's token."""
-    kept = (TOKEN, "SPARK_CONF_DIR")
-    return {name: value for name, value in env.items() if not name.startswith("SPARK_") or name in kept}
+    neutral = (TOKEN, "SPARK_CONF_DIR", "SPARK_SUBMIT_OPTS")
+    return {name: value for name, value in env.items() if not name.startswith("SPARK_") or name in neutral}
 
 
 def end_children() -> None:
