@@ -37,7 +37,7 @@ class Collector:
     def _keep(self, metric: Any) -> None:
         kind = metric.WhichOneof("data")
         for point in getattr(metric, kind).data_points:
-            tags = sorted(each.value.string_value for each in point.attributes)
+            tags = sorted(attribute.value.string_value for attribute in point.attributes)
             value = getattr(point, "sum", 0.0) if "istogram" in kind else point.as_int or point.as_double
             self.values[metric.name.removeprefix("airflow."), *tags] = value
 

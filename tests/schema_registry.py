@@ -129,7 +129,7 @@ class FakeRegistry:
 
     def _checked(self, body: Any) -> dict[str, Any]:
         kind = body.get("schemaType") or "AVRO"
-        references = [dict(each) for each in body.get("references") or ()]
+        references = [dict(reference) for reference in body.get("references") or ()]
         named: dict[str, Any] = {}
         try:
             others = list(dict.fromkeys(self._texts(references)))
@@ -152,8 +152,8 @@ class FakeRegistry:
 
     def _texts(self, references: Any) -> Iterator[str]:
         """Of all that is referred to, those first that others refer to."""
-        for each in references:
-            found = self._version(each["subject"], str(each["version"]))
+        for reference in references:
+            found = self._version(reference["subject"], str(reference["version"]))
             yield from self._texts(found.get("references", ()))
             yield found["schema"]
 

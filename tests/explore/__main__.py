@@ -27,7 +27,10 @@ def explore(names: list[str]) -> int:
     with ProcessPoolExecutor(PROCESSES, spawn, max_tasks_per_child=1) as pool:
         results = []
         for found in pool.map(named, chosen):
-            print("\n".join([line(found), *(text for each in found.violations for text in lines(each))]), flush=True)
+            print(
+                "\n".join([line(found), *(text for violation in found.violations for text in lines(violation))]),
+                flush=True,
+            )
             results.append(found)
     bad = sum(len(found.violations) for found in results)
     print(
@@ -61,7 +64,7 @@ def replay(id: str) -> int:
 def parse(id: str):
     """An id's scenario, and its deviations by the number of the decision."""
     name, _, rest = id.partition(":")
-    pairs = (each.partition("=") for each in rest.split(",") if each)
+    pairs = (part.partition("=") for part in rest.split(",") if part)
     return by_name(name), {int(number): chosen for number, _, chosen in pairs}
 
 

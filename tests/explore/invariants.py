@@ -192,7 +192,7 @@ def of_staging_again(rows: Sequence[Row], row: Row) -> Iterator[str]:
     if row.event is not Event.ABORTING or "unfit" not in row.body:
         return
     aborts = [each for each in rows if each.epoch == row.epoch and each.event is Event.ABORTING]
-    if len(aborts) >= MOST_UNFIT and all("unfit" in each.body for each in aborts[-MOST_UNFIT:]):
+    if len(aborts) >= MOST_UNFIT and all("unfit" in abort.body for abort in aborts[-MOST_UNFIT:]):
         yield f"epoch {row.epoch} is staged again after {MOST_UNFIT} attempts that could not be published"
 
 

@@ -52,7 +52,7 @@ class Scenario:
     def covers(self, minute: int) -> bool:
         """Whether a record of that minute belongs to what is run in the end."""
         at = NOON + timedelta(minutes=minute)
-        return not self.intervals or any(each.start <= at < each.end for each in self.intervals)
+        return not self.intervals or any(interval.start <= at < interval.end for interval in self.intervals)
 
     def expects(self, error: BaseException) -> bool:
         """Whether an actor may end with it: not with an illegal row, nor told to give up a sound sink."""

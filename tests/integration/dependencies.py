@@ -12,6 +12,6 @@ PACKAGES = Path(pytest.__file__).parents[1]
 
 def link(into: Path) -> None:
     """Link each package into that folder, one by one."""
-    for each in PACKAGES.iterdir():
-        if not each.name.startswith(OURS) and not (into / each.name).exists():
-            (into / each.name).symlink_to(each)
+    for path in PACKAGES.iterdir():
+        if not path.name.startswith(OURS) and not (into / path.name).exists():
+            (into / path.name).symlink_to(path)

@@ -129,10 +129,18 @@ def test_the_extras_are_what_is_locked(python: Path) -> None:
     """Each requirement of the extras is there, in a version that it allows."""
     code = "import importlib.metadata as m, json; print(json.dumps(m.requires('onceonly')))"
     said = subprocess.run([str(python), "-I", "-c", code], check=True, capture_output=True, text=True, timeout=PATIENCE)
-    wanted = [Requirement(each) for each in json.loads(said.stdout)]
-    asked = [each for each in wanted if not each.marker or any(each.marker.evaluate({"extra": x}) for x in EXTRAS)]
+    wanted = [Requirement(load) for load in json.loads(said.stdout)]
+    asked = [
+        requirement
+        for requirement in wanted
+        if not requirement.marker or any(requirement.marker.evaluate({"extra": x}) for x in EXTRAS)
+    ]
     assert len(asked) > 10
-    assert [str(each) for each in asked if not each.specifier.contains(metadata.version(each.name))] == []
+    assert [
+        str(requirement)
+        for requirement in asked
+        if not requirement.specifier.contains(metadata.version(requirement.name))
+    ] == []
 
 
 def test_the_package_comes_from_the_wheel(python: Path, tmp_path: Path) -> None:

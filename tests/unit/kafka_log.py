@@ -87,7 +87,7 @@ class Log:
         return dict.fromkeys(self.topics, 2)
 
     def read_ends(self, partitions: Any) -> dict[tuple[str, int], int]:
-        return {each: self.end_offsets[each] for each in partitions}
+        return {partition: self.end_offsets[partition] for partition in partitions}
 
     def read_end_batches(self, topic: Any, ends: Mapping[int, int]) -> dict[int, Batch]:
         return {number: self.batches[number] for number in ends if number in self.batches}

@@ -54,11 +54,15 @@ class QuickTable(MemoryTable):
         return [row for row in chain.rows if row.epoch >= oldest or row.epoch in old]
 
     def superseding(self, pipeline: str, epochs: Sequence[int]) -> list[Checkpoint]:
-        later = [each for each in fold(self.chain(pipeline).rows).values() if each.epoch > min(epochs)]
-        return [each for each in later if each.replaces in epochs or _rewinds(each, max(epochs))]
+        later = [
+            checkpoint for checkpoint in fold(self.chain(pipeline).rows).values() if checkpoint.epoch > min(epochs)
+        ]
+        return [
+            checkpoint for checkpoint in later if checkpoint.replaces in epochs or _rewinds(checkpoint, max(epochs))
+        ]
 
     def after_others(self, pipeline: str) -> list[Checkpoint]:
-        return [each for each in fold(self.chain(pipeline).rows).values() if each.after]
+        return [checkpoint for checkpoint in fold(self.chain(pipeline).rows).values() if checkpoint.after]
 
 
 def _rewinds(checkpoint: Checkpoint, epoch: int) -> bool:

@@ -25,7 +25,7 @@ def anchors(page: Path) -> set[str]:
     """Of its headings, as GitHub and mkdocs make them."""
     headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     plain = (re.sub(r"[^\w\- ]", "", heading.lower()).strip() for heading in headings)
-    return {re.sub(r"\s", "-", each) for each in plain}
+    return {re.sub(r"\s", "-", word) for word in plain}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

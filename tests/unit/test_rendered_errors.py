@@ -13,9 +13,12 @@ from typing import Any, NoReturn, cast
 import pytest
 from codes import raises
 
+from onceonly.checkpoint.model import State
 from onceonly.checkpoint.offsets import Interval
 from onceonly.checkpoint.sink import require_inspectable
+from onceonly.cli import lineage
 from onceonly.coordinator import messages, plan, ranges, resolve, upstream
+from onceonly.coordinator import rehearsal as rehearsal_of_checkpoint
 from onceonly.errors import (
     ActionNeeded,
     Busy,
@@ -133,6 +136,15 @@ def test_an_interval_is_empty() -> None:
         ranges._check_mode(pipeline(mode="interval"), Interval(NOON, NOON), NOON)
 
 
+def test_an_interval_of_a_state_is_missing() -> None:
+    state = StateSink("open", schema="page STRING, n INT", key=["page"])
+    latest: Any = SimpleNamespace(
+        interval=Interval(NOON - 2 * HOUR, NOON - HOUR), state=State.COMMITTED, sinks=("open",), epoch=7
+    )
+    with refusal(InvalidPipeline, "interval-missing"):
+        ranges._check_follows(pipeline(mode="interval", sinks=[NAMED, state]), latest, Interval(NOON, NOON + HOUR))
+
+
 def test_late_records_may_still_come() -> None:
     source = KafkaSource("flights", grace=60.0)
     with refusal(Busy, "grace-not-over"):
@@ -155,7 +167,28 @@ def test_two_pipelines_before_write_one_table() -> None:
         upstream._refuse_shared(pipeline(), before)
 
 
+def test_a_sink_before_has_no_versions() -> None:
+    services: Any = SimpleNamespace(sink=lambda pipeline, sink: object())
+    checkpoint: Any = SimpleNamespace(definition=SimpleNamespace(pipeline=pipeline()))
+    writer: Any = SimpleNamespace(_parts=services, _reader=pipeline("copy"), name="flights")
+    with refusal(InvalidPipeline, "upstream-without-versions"):
+        upstream._Upstream._locate_checkpoint(writer, checkpoint, "lake")
+
+
 # ---- settling
+
+
+def test_nothing_is_committed_that_could_be_looked_up() -> None:
+    view: Any = SimpleNamespace(head=SimpleNamespace(epoch=0))
+    state: Any = SimpleNamespace(view=lambda pipeline: view)
+    with refusal(InvalidPipeline, "nothing-committed"):
+        lineage._require_last_committed(state, "flights")
+
+
+def test_a_refusal_without_a_code_needs_a_person() -> None:
+    refused: Any = SimpleNamespace(sink="lake", error=ValueError("not so"), code="")
+    with refusal(ActionNeeded, "action-needed"):
+        raise rehearsal_of_checkpoint._action_needed_error(CHECKPOINT, refused)
 
 
 def test_a_decision_is_not_published_yet() -> None:
@@ -255,6 +288,13 @@ def test_a_broker_refuses_a_request() -> None:
 
     with refusal(NotCommitted, "kafka-request-refused"):
         raise client._error_for_caller(InvalidRequestError("not so"))
+
+
+def test_one_part_takes_longer_than_a_transaction() -> None:
+    target: Any = SimpleNamespace(sink="copy", timeout=60.0)
+    writing: Any = SimpleNamespace(_parallel_parts=1, _target=target, _max_timeout=lambda: 60.0)
+    with refusal(OutcomeUnknown, "transaction-too-slow"):
+        commit.Republisher._go_slower(writing, Part("0.parquet", 3), TimeoutError())
 
 
 # ---- files and state

@@ -14,7 +14,7 @@ from onceonly.settings import VARIABLES, Settings
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src" / "onceonly").rglob("*.py"))
 INTERNAL = {"ONCEONLY_SERVICE_TOKEN"}  # by which a service is found again; nobody sets it
-NAMES = {each.name for each in VARIABLES}
+NAMES = {variable.name for variable in VARIABLES}
 
 
 def test_what_the_sources_read_is_listed_and_what_is_listed_is_read() -> None:

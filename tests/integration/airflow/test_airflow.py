@@ -332,11 +332,11 @@ def told_of_recovery(project: Project, watched: Watched) -> None:
     """OpenLineage: the checks of both gates, although the task failed, and what the one of them has published."""
     recover, announce = watched.event("recover", "FAIL"), watched.event("announce")
     tables = [str(project.folder / "home" / "lake" / mode) for mode in ("chained", "interval")]
-    assert [each["name"] for each in recover["inputs"]] == tables
+    assert [dataset["name"] for dataset in recover["inputs"]] == tables
     for staged in recover["inputs"]:
         (check,) = staged["inputFacets"]["dataQualityAssertions"]["assertions"]
         assert (check["assertion"], check["success"], check["severity"]) == ("at least 1 row", True, "error")
-    assert [each["name"] for each in announce["outputs"]] == tables[:1]
+    assert [dataset["name"] for dataset in announce["outputs"]] == tables[:1]
     assert recover["outputs"] == []
 
 

@@ -238,7 +238,7 @@ def test_of_another_dag_nothing_is_told(site: Site) -> None:
         for hidden in ("flights", "by_hand", "no_such"):
             answers = [olga.get(f"/pipelines/{hidden}{rest}") for rest in ("", "/1", "/1/evidence/out")]
             answers.append(olga.post(f"/pipelines/{hidden}/1/abort", headers=ACT, json={"reason": "mine now"}))
-            assert {(each.status_code, each.text) for each in answers} == {(404, answers[0].text)}
+            assert {(answer.status_code, answer.text) for answer in answers} == {(404, answers[0].text)}
         assert "flights" not in olga.get("/runs", params={"dag_id": "flights", "run_id": run_of(7)}).text
         assert "epoch" in olga.get("/pipelines/other_orders/1").text
 
@@ -443,7 +443,7 @@ def test_no_answer_shows_a_password(site: Site) -> None:
         pages = [adam.get(f"/pipelines/leaky/{rest}") for rest in ("1", "2", "2/evidence/out")]
     assert "ftp://…@127.0.0.1:1/leaky" in tried.json()["why"]
     assert "the broker refused ***" in pages[0].text
-    assert not [each.text for each in (tried, *pages) if PASSWORD in each.text]
+    assert not [response.text for response in (tried, *pages) if PASSWORD in response.text]
 
 
 def staged(site: Site, name: str, gate: dict[str, Any] | None = None) -> tuple[Past, str]:

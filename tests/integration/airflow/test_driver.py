@@ -55,7 +55,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[C
 def world(
     tmp_path: Path, broker: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> World:
-    kafka = {each: {"bootstrap.servers": broker} for each in CONNECTIONS}
+    kafka = {connection: {"bootstrap.servers": broker} for connection in CONNECTIONS}
     return make_world(tmp_path, broker, cluster.connection(), kafka, monkeypatch, request)
 
 

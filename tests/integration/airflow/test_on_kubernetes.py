@@ -111,7 +111,7 @@ def connection(api: Kubernetes, namespace: str, variable: str = "", **conf: str)
 
 
 def running(api: Kubernetes, namespace: str) -> list[str]:
-    return [each["metadata"]["name"] for each in pods(api, namespace) if each["status"]["phase"] == "Running"]
+    return [pod["metadata"]["name"] for pod in pods(api, namespace) if pod["status"]["phase"] == "Running"]
 
 
 def pods(api: Kubernetes, namespace: str, role: str = "executor") -> list[Any]:
@@ -151,7 +151,7 @@ def test_a_run_in_airflow_whose_driver_is_a_pod(world: World, api: Kubernetes, n
     assert "a triggerer now waits for it" in ran["log"]
     assert f"its log: kubectl logs -n {namespace} onceonly-stage-" in ran["log"]
     assert world.project.published() == Counter(range(8))
-    assert [each["status"]["phase"] for each in pods(api, namespace, "driver")] == ["Succeeded"]
+    assert [pod["status"]["phase"] for pod in pods(api, namespace, "driver")] == ["Succeeded"]
 
 
 @pytest.mark.parametrize("how", ["cleared", "left", "too long", "by others"])

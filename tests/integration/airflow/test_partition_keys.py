@@ -60,7 +60,7 @@ def project(tmp_path: Path, broker: str, spark_server: str) -> Project:
 
 def documented() -> str:
     examples = re.findall(r"```python\n(.*?)```", (ROOT / "docs/operations.md").read_text(), re.DOTALL)
-    (example,) = (each for each in examples if "PartitionedAssetTimetable" in each)
+    (example,) = (example for example in examples if "PartitionedAssetTimetable" in example)
     return example
 
 
@@ -74,7 +74,7 @@ def test_a_run_for_each_committed_interval_and_none_for_an_aborted_one(project: 
     runs = wait_until(lambda: ended(airflow, "hours", len(ROWS)), "each hour has had its run", 2 * PATIENCE)
     assert [run["state"] for run in runs] == ["success", "failed", "success", "success"]
     view = StateTable(project.settings.state).view("hours")
-    outcomes = [[checkpoint.state for checkpoint in view.planned_for(hour(each))] for each in (0, 1, 3)]
+    outcomes = [[checkpoint.state for checkpoint in view.planned_for(hour(number))] for number in (0, 1, 3)]
     assert outcomes == [[State.COMMITTED], [State.ABORTED], [State.COMMITTED]]
     # The last hour's event came after the aborted hour: a run for that one would be here by now.
     assert answers(airflow, 2) == [(FIRST, 4), (LAST, 6)]

@@ -68,7 +68,9 @@ def application(yarn: Yarn, driver: Driver) -> dict[str, str]:
 def master(world: World) -> psutil.Process:
     """The JVM in which the driver runs."""
     return next(
-        each for each in world.processes() if "ApplicationMaster" in " ".join(each.cmdline()) and _is_java(each)
+        process
+        for process in world.processes()
+        if "ApplicationMaster" in " ".join(process.cmdline()) and _is_java(process)
     )
 
 
@@ -92,7 +94,7 @@ def served(yarn: Yarn) -> dict[str, str]:
 
 def shown() -> list[str]:
     """Arguments of processes that hold a secret."""
-    commands = [" ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])]
+    commands = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
     return [command for command in commands if SECRET in command or KEY in command]
 
 

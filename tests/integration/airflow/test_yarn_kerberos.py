@@ -89,7 +89,7 @@ def test_a_stage_by_the_keytab_of_the_connection(world: World, yarn: Yarn, kdc: 
 
 def arguments() -> list[str]:
     """Of every process."""
-    return [" ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])]
+    return [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
 
 
 def test_who_has_a_ticket_and_a_right_may_end_it(

@@ -170,8 +170,8 @@ def staged(home: Path) -> list[str]:
 
 def test_run_again_and_again_until_there_is_no_new_data(onceonly: Invoke, home: Path) -> None:
     results = [told(onceonly("run", "pipelines.py:flights", "--json")) for _ in range(3)]
-    assert [each["result"] for each in results] == ["committed", "committed", "no_new_data"]
-    assert sum(each["rows"] for each in results[:2]) == TWO_DAYS
+    assert [result["result"] for result in results] == ["committed", "committed", "no_new_data"]
+    assert sum(result["rows"] for result in results[:2]) == TWO_DAYS
     said = onceonly("run", "pipelines.py:flights")
     assert said.exit_code == 0 and "no new data" in said.stdout
     same(published(home, "flights"), truth())
@@ -181,7 +181,7 @@ def test_run_again_and_again_until_there_is_no_new_data(onceonly: Invoke, home: 
 def test_intervals_out_of_order_each_once(onceonly: Invoke, home: Path) -> None:
     days = [("2013-01-02", "2013-01-03"), ("2013-01-01", "2013-01-02"), ("2012-12-31", "2013-01-01")]
     results = [told(onceonly("run", "pipelines.py:daily", "--interval", *day, "--json")) for day in days]
-    assert [each["result"] for each in results] == ["committed", "committed", "empty_interval"]
+    assert [result["result"] for result in results] == ["committed", "committed", "empty_interval"]
     again = onceonly("run", "pipelines.py:daily", "--interval", *days[0])
     assert again.exit_code == 0 and "already committed" in again.stdout and "nothing to do" in again.stdout
     found = published(home, "daily")
@@ -220,7 +220,9 @@ def test_what_was_staged_is_published_by_recovery(onceonly: Invoke, home: Path) 
     assert "`onceonly recover flights` runs its gate, if it has one, and publishes" in stopped.stdout
     assert published(home, "flights").empty
     recovered = told(onceonly("recover", "--force", "--json"))["recovered"]
-    assert [(each["was"], each["state"], each["rows"]) for each in recovered] == [("staged", "committed", 1_000)]
+    assert [(checkpoint["was"], checkpoint["state"], checkpoint["rows"]) for checkpoint in recovered] == [
+        ("staged", "committed", 1_000)
+    ]
     assert len(published(home, "flights")) == 1_000
 
 

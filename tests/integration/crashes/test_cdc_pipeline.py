@@ -112,11 +112,11 @@ def test_the_table_equals_the_one_in_postgresql(project: Project, database: Any,
 
 def sent_again(project: Project) -> int:
     """How many records, all of which have the position that they had before."""
-    found = [json.loads(each.value) for each in committed(project.bootstrap, project.topic) if each.value]
+    found = [json.loads(record.value) for record in committed(project.bootstrap, project.topic) if record.value]
     positions: dict[str, list[str]] = {}
-    for each in found:
-        change = json.dumps([each["source"]["lsn"], each["op"], each["before"], each["after"]])
-        positions.setdefault(change, []).append(each["source"]["sequence"])
+    for event in found:
+        change = json.dumps([event["source"]["lsn"], event["op"], event["before"], event["after"]])
+        positions.setdefault(change, []).append(event["source"]["sequence"])
     assert all(len(set(known)) == 1 for known in positions.values())
     return len(found) - len(positions)
 

@@ -40,8 +40,8 @@ def project(tmp_path: Path, broker: str, spark_server: str) -> Project:
 def produce(project: Project, records: list[Said]) -> None:
     """As Kafka Connect does: by the partition of the key."""
     producer = Producer({"bootstrap.servers": project.bootstrap, "partitioner": "murmur2_random"})
-    for each in records:
-        key, value = each.record(schemas=False)
+    for record in records:
+        key, value = record.record(schemas=False)
         producer.produce(project.topic, value, key)
     assert producer.flush(PATIENCE) == 0
 

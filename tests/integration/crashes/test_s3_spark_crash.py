@@ -82,9 +82,9 @@ def dies(between: Proxy, folder: Path, root: str, number: int, after: bool) -> b
     victim.stdin.flush()
     printed = output(victim)
     assert victim.returncode in (-signal.SIGKILL, 0), printed
-    changes = [each for each in between.seen if each.changes]
+    changes = [request for request in between.seen if request.changes]
     print(f"{number} of {len(changes)}, {after=}: {changes[number - 1 : number]}")
-    markers = [each.path for each in changes if each.method == "PUT" and each.path.endswith("/")]
+    markers = [change.path for change in changes if change.method == "PUT" and change.path.endswith("/")]
     assert markers == [], "empty objects in place of folders: delta-rs does not list them, so nobody would delete them"
     return victim.returncode != 0
 

@@ -58,7 +58,7 @@ def check_truth(world: World) -> None:
     assert through.state_table.view("flights").open == []
     through.sweep("flights")
     assert world.kind.at(world.lake).leftovers(f"{through.state_table.id}-flights") == []
-    inner = [each.path for each in Objects(world.lake).list_objects() if "/_delta_log/" in each.path]
+    inner = [entry.path for entry in Objects(world.lake).list_objects() if "/_delta_log/" in entry.path]
     assert inner == [], "the log of a staged folder"
     DeltaTable(world.lake).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
     assert world.kind.shown(world.lake) == world.kind.truth
@@ -136,7 +136,10 @@ def test_two_committers_at_once_publish_once_on_a_store(server: StoreServer, tmp
 def at_once(world: World, epoch: int, environments: list[Mapping[str, str]]) -> None:
     """As many processes commit that checkpoint, and each of them succeeds."""
     go = FORK.Event()
-    found = [FORK.Process(target=mortal_store_delta.commit, args=(go, each, world, epoch)) for each in environments]
+    found = [
+        FORK.Process(target=mortal_store_delta.commit, args=(go, environment, world, epoch))
+        for environment in environments
+    ]
     for process in found:
         process.start()
     go.set()

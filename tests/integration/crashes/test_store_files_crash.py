@@ -190,8 +190,8 @@ def test_two_committers_at_once_publish_every_file_once(server: StoreServer, tmp
     world = World.make(tmp_path / "source", server)
     epoch = staged(world)
     with ThreadPoolExecutor(2) as pool:
-        for each in [pool.submit(world.through.commit, "flights", epoch) for _ in range(2)]:
-            each.result()
+        for future in [pool.submit(world.through.commit, "flights", epoch) for _ in range(2)]:
+            future.result()
     assert world.through.state_table.view("flights").require(epoch).state is State.COMMITTED
     world.settle()
     world.check_truth()
@@ -216,8 +216,8 @@ def test_committers_at_once_behind_slow_and_failing_requests_publish_every_file_
     epoch = staged(world)
     between.let(Unreliable(), delay=0.02)
     with ThreadPoolExecutor(3) as pool:
-        for each in [pool.submit(commit, world, epoch) for _ in range(3)]:
-            each.result()
+        for future in [pool.submit(commit, world, epoch) for _ in range(3)]:
+            future.result()
     print(f"{len(between.seen)} requests")
     between.let(Rule())
     world.settle()

@@ -157,7 +157,7 @@ class Storm:
     def follow(self, refusal: dict[str, Any], depth: int = 0) -> None:
         """Do what an error says: bring the target back where that is offered, or say the command that it prints."""
         commands = COMMAND.findall(refusal["todo"])
-        said = [each for each in commands if not each.startswith("recover")]
+        said = [command for command in commands if not command.startswith("recover")]
         assert commands or re.search("again|Retry", refusal["todo"]), refusal
         assert depth < MAX_REFUSALS, refusal
         if refusal["code"] == "target-missing":
@@ -203,8 +203,12 @@ class Storm:
         for sink in self.lake.sinks:
             found = self.lake.values(sink)
             lost = set(range(self.produced)) - set(found)
-            missing = {n for each in checkpoints if sink in each.missing for n in Lake.numbers_of(each)}
-            given_up = {n for each in checkpoints if sink in each.given_up for n in Lake.numbers_of(each)}
+            missing = {
+                n for checkpoint in checkpoints if sink in checkpoint.missing for n in Lake.numbers_of(checkpoint)
+            }
+            given_up = {
+                n for checkpoint in checkpoints if sink in checkpoint.given_up for n in Lake.numbers_of(checkpoint)
+            }
             assert len(found) == len(set(found)), f"{sink}: doubled {Counter(found) - Counter(set(found))}"
             assert missing <= lost <= missing | given_up, f"{sink}: {lost=} {missing=} {given_up=}"
             assert lost <= self.lost[sink] | given_up, f"{sink}: {lost=} {self.lost[sink]=} {given_up=}"

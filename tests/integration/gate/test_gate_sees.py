@@ -135,7 +135,7 @@ NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 FORMATS: dict[str, tuple[str, ...]] = {  # as the code has them: a new one has to be looked at here
     "files": get_args(get_type_hints(FileSink)["format"]),
     # Protobuf is written with a registry only, and shown undecoded: tests/integration/sources/test_registered_values.py
-    "kafka": tuple(each for each in get_args(get_type_hints(KafkaSink)["format"]) if each != "protobuf"),
+    "kafka": tuple(name for name in get_args(get_type_hints(KafkaSink)["format"]) if name != "protobuf"),
     "delta": ("",),
 }
 EACH = [(kind, format) for kind in OWN if kind != "state" for format in FORMATS[kind]]
@@ -261,7 +261,7 @@ def plain(value: Any) -> Any:
         case [tuple(), *_]:
             return sorted((key, repr(plain(each))) for key, each in value)
         case list():
-            return [plain(each) for each in value]
+            return [plain(item) for item in value]
     return value
 
 
@@ -269,10 +269,10 @@ def test_a_map_shows_each_field_of_any_row(place: Place) -> None:
     """None of them is in the first row, and no type is told by the second one."""
     maps = [None, {"a": None}, {"b": Decimal("0.10")}, {}]
     sink, none = place.kafka_sink("json"), {"a": None, "b": None}
-    rows = place.spark.createDataFrame([(each,) for each in maps], "value map<string, decimal(5,2)>").coalesce(1)
+    rows = place.spark.createDataFrame([(entries,) for entries in maps], "value map<string, decimal(5,2)>").coalesce(1)
     handle = place.stage(sink, rows)
     about = {"topic": sink.config.topic, "partition": None, "key": None, "timestamp": None}
-    expected = sorted(shown(about | none | (each or {})) for each in maps)
+    expected = sorted(shown(about | none | (entries or {})) for entries in maps)
     assert seen(sink.read_staged(handle).read_all()) == expected
     assert seen(sink.staged_frame(handle, place.spark).toArrow()) == expected
 
@@ -292,7 +292,7 @@ def test_what_csv_would_lose_is_refused(place: Place) -> None:
     with pytest.raises(InvalidPipeline, match="'text' is the only column in the files"):
         place.stage(sink, place.spark.createDataFrame([(None,), ("a",)], "text STRING"))
     texts = [" a ", "", "a"]
-    frame = place.spark.createDataFrame([(each, None) for each in texts], "text STRING, empty STRING").coalesce(1)
+    frame = place.spark.createDataFrame([(text, None) for text in texts], "text STRING, empty STRING").coalesce(1)
     [file] = place.stage(sink, frame)["files"]
     [folder] = Path(f"{place.folder}/.files.staged").iterdir()
     assert (folder / "data" / file["staged"]).read_text() == 'text,empty\n a ,\n"",\na,\n'

@@ -72,7 +72,7 @@ class Topics(World):
 
     def accept_loss(self, sink: str) -> list[int]:
         """The epochs that are missing there."""
-        return [each.epoch for each in Person(self.coordinator).accept_loss("flights", sink, LOSS)]
+        return [publication.epoch for publication in Person(self.coordinator).accept_loss("flights", sink, LOSS)]
 
     def refuses(self, step: Callable[[], Any]) -> NotCommitted:
         with pytest.raises(NotCommitted) as refusal:
@@ -156,7 +156,7 @@ def test_rehearsal_refuses_what_went_back(world: Topics, change: Any, sink: str)
     change(world, sink)
     world.refuses(lambda: world.commit(2))
     assert world.now(2).state is State.STAGED
-    assert [10 in world.numbers(each) for each in world.topics] == [False, False]
+    assert [10 in world.numbers(topic) for topic in world.topics] == [False, False]
 
 
 @pytest.mark.parametrize("change", [recreate, cut_and_grow])
@@ -205,7 +205,7 @@ def test_restored_log_goes_on(staged: Topics, sink: str, tmp_path: Path) -> None
     with killed(staged.own):
         restore(folder, kept)
     assert staged.run("run-3").state is State.COMMITTED
-    assert [staged.numbers(each) for each in staged.topics] == [[*FIVE, 10, 11]] * 2
+    assert [staged.numbers(topic) for topic in staged.topics] == [[*FIVE, 10, 11]] * 2
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_staged_rows_that_a_log_has_lost_are_written_again(staged: Topics, grows
             producer.produce(topic.topic, f"other {number}", partition=0)
             assert producer.flush(PATIENCE) == 0
     assert staged.commit(2).state is State.COMMITTED
-    assert [staged.numbers(each) for each in staged.topics] == [[*FIVE, 10, 12, 13]] * 2
+    assert [staged.numbers(topic) for topic in staged.topics] == [[*FIVE, 10, 12, 13]] * 2
 
 
 # ---- no answer, doubt
@@ -316,7 +316,7 @@ def test_rehearsal_finishes_earlier_decisions_first(intervals: Topics, monkeypat
     intervals.commit(3)
     assert intervals.now(2).published["late"]["already"] is True
     assert [intervals.now(epoch).state for epoch in (2, 3)] == [State.COMMITTED] * 2
-    assert [intervals.numbers(each) for each in intervals.topics] == [[*FIVE, 11, 21]] * 2
+    assert [intervals.numbers(topic) for topic in intervals.topics] == [[*FIVE, 11, 21]] * 2
 
 
 def test_doubt_holds_up_its_own_sink_alone(intervals: Topics, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -440,11 +440,11 @@ def test_what_several_transactions_ask_first_is_asked_once(
     opened = [Open(transactions, topic) for _ in range(3)]
     ids = transactions.read_topic_ids([topic.name])
     ends = transactions.read_ends([(topic.name, 0)])
-    since = {(each.producer_id, each.epoch): ends for each in opened[:2]}
+    since = {(transaction.producer_id, transaction.epoch): ends for transaction in opened[:2]}
     since[opened[2].producer_id, opened[2].epoch] = {(topic.name, 0): ends[topic.name, 0] - 1}  # another start
     requests = count_requests(monkeypatch)
     transactions.prefetch_pages(since, ids)
-    transactions.prefetch_coordinators(each.id for each in opened)
+    transactions.prefetch_coordinators(transaction.id for transaction in opened)
     assert requests == ["MetadataRequest", "FetchRequest", "FindCoordinatorRequest"]
 
     requests.clear()
@@ -452,8 +452,8 @@ def test_what_several_transactions_ask_first_is_asked_once(
     assert {state for look in looks for state in look.values()} == {MarkerState.NONE}
     assert requests == ["MetadataRequest", "FetchRequest"]  # of the one that begins elsewhere
     requests.clear()
-    for each in opened:
-        transactions.end(each.id, each.producer_id, each.epoch, commit=True)
+    for transaction in opened:
+        transactions.end(transaction.id, transaction.producer_id, transaction.epoch, commit=True)
     assert requests == ["EndTxnRequest"] * 3
     for who, starts in since.items():  # what was fetched before shows no marker, and is used for one look alone
         until(lambda: set(transactions.read_marker_states(starts, who, ids, True).values()) == {MarkerState.COMMITTED})  # noqa: B023
@@ -465,14 +465,14 @@ def test_several_transactions_read_the_log_once(
     at, ids = (topic.name, 0), transactions.read_topic_ids([topic.name])
     opened = [Open(transactions, topic) for _ in range(3)]
     start = transactions.read_ends([at])
-    since = {(each.producer_id, each.epoch): start for each in opened}
+    since = {(transaction.producer_id, transaction.epoch): start for transaction in opened}
     transactions.share_scans(since, ids)
     transactions.prefetch_pages(since, ids)
     assert [transactions.read_marker_states(start, who, ids, True)[at] for who in since] == [MarkerState.NONE] * 3
-    for each in opened:
+    for transaction in opened:
         topic.produce("between")
-        each.end(commit=each is not opened[1])
-    alone = [each.settled() for each in opened]
+        transaction.end(commit=transaction is not opened[1])
+    alone = [transaction.settled() for transaction in opened]
     assert alone == [MarkerState.COMMITTED, MarkerState.ABORTED, MarkerState.COMMITTED]
 
     requests = count_requests(monkeypatch)
@@ -493,11 +493,11 @@ def test_shared_scan_finds_every_marker(
     at, ids = (topic.name, 0), transactions.read_topic_ids([topic.name])
     opened = [Open(transactions, topic) for _ in range(8)]
     start = transactions.read_ends([at])
-    since = {(each.producer_id, each.epoch): start for each in opened}
-    for each in opened:
+    since = {(transaction.producer_id, transaction.epoch): start for transaction in opened}
+    for transaction in opened:
         topic.produce(*["x" * 9_000] * 4, **{"linger.ms": 0, "batch.size": 10_000})
-        each.end(commit=True)
-    assert {each.settled() for each in opened} == {MarkerState.COMMITTED}
+        transaction.end(commit=True)
+    assert {transaction.settled() for transaction in opened} == {MarkerState.COMMITTED}
     for _ in range(5):
         transactions.share_scans(since, ids)
         transactions.prefetch_pages(since, ids)

@@ -59,7 +59,7 @@ class Reader:
     def keys(self, prefix: str) -> list[str]:
         import obstore
 
-        return sorted(each["path"] for page in obstore.list(self._store, prefix) for each in page)
+        return sorted(entry["path"] for page in obstore.list(self._store, prefix) for entry in page)
 
     def content(self, key: str) -> bytes:
         import obstore
@@ -112,14 +112,14 @@ class Store(Reader):
 
     def keys(self, prefix: str) -> list[str]:
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix)
-        return sorted(each["Key"] for page in pages for each in page.get("Contents", ()))
+        return sorted(entry["Key"] for page in pages for entry in page.get("Contents", ()))
 
     def content(self, key: str) -> bytes:
         return bytes(self.client.get_object(Bucket=self.bucket, Key=key)["Body"].read())
 
     def uploads(self, prefix: str) -> list[tuple[str, str]]:
         told = self.client.list_multipart_uploads(Bucket=self.bucket, Prefix=prefix)
-        return [(each["Key"], each["UploadId"]) for each in told.get("Uploads", ())]
+        return [(upload["Key"], upload["UploadId"]) for upload in told.get("Uploads", ())]
 
     def abort_all(self, prefix: str) -> int:
         found = self.uploads(prefix)

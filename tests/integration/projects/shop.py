@@ -43,7 +43,7 @@ def pipelines(suffix: str, most: int) -> tuple[Pipeline, Pipeline]:
     from onceonly.runtime.pipeline_file import load
 
     shop, revenue = (load(f"dags/shop.py:{name}", ROOT) for name in ("shop", "revenue"))
-    sources = [replace(each, topic=each.topic + suffix, max_records=most) for each in shop.sources]
+    sources = [replace(source, topic=source.topic + suffix, max_records=most) for source in shop.sources]
     dead = replace(shop.sink("dead_letters"), topic=DEAD + suffix)
     sinks = [*(sink for sink in shop.sinks if sink.name != dead.name), dead]
     small = {"source": sources, "sinks": sinks, "max_bad": most}

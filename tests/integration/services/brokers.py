@@ -107,7 +107,7 @@ class Brokers:
     def is_whole(self) -> bool:
         found = self.admin.list_topics(timeout=PATIENCE)
         copies = [partition.isrs for topic in found.topics.values() for partition in topic.partitions.values()]
-        return len(found.brokers) == COPIES and all(len(each) == COPIES for each in copies)
+        return len(found.brokers) == COPIES and all(len(copy) == COPIES for copy in copies)
 
     # ---- topics
 

@@ -86,7 +86,7 @@ class Translator(Handler):
         head = json.dumps({**told, "name": name}).encode()
         kinds = b"application/json", b"application/octet-stream"
         parts = [
-            b"--part\r\nContent-Type: %s\r\n\r\n%s\r\n" % each for each in zip(kinds, (head, content), strict=True)
+            b"--part\r\nContent-Type: %s\r\n\r\n%s\r\n" % part for part in zip(kinds, (head, content), strict=True)
         ]
         body = b"".join([*parts, b"--part--\r\n"])
         for header, value in (("Content-Length", str(len(body))), ("Content-Type", "multipart/related; boundary=part")):

@@ -98,7 +98,7 @@ class Kubelet:
 
     def container(self, name: str) -> Container:
         """The one of a pod whose name begins so."""
-        return next(each for each in self.pods.values() if each.name.startswith(name))
+        return next(pod for pod in self.pods.values() if pod.name.startswith(name))
 
     def work(self) -> None:
         while not self._over.wait(EVERY):
@@ -133,7 +133,7 @@ class Kubelet:
         self._bind(pod)
         log, scratch = folder / "log", folder / "scratch"
         scratch.mkdir()
-        made = [str(each) for each in (scratch, self.hosts, *mounts)]
+        made = [str(path) for path in (scratch, self.hosts, *mounts)]
         line = [*(container.get("command") or [str(ROOT / "docker" / "entrypoint.sh")]), *container.get("args", [])]
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -189,8 +189,10 @@ class Kubelet:
 
     def _environment(self, pod: Mapping[str, Any], container: Mapping[str, Any], address: str) -> dict[str, str]:
         found = dict(IMAGE)
-        for each in container.get("env", []):
-            found[each["name"]] = each.get("value") or self._value(pod, each.get("valueFrom") or {}, address)
+        for variable in container.get("env", []):
+            found[variable["name"]] = variable.get("value") or self._value(
+                pod, variable.get("valueFrom") or {}, address
+            )
         return found
 
     def _value(self, pod: Mapping[str, Any], wanted: Mapping[str, Any], address: str) -> str:
@@ -209,7 +211,7 @@ class Kubelet:
 
     def _mounts(self, pod: Mapping[str, Any], container: Mapping[str, Any], folder: Path) -> Iterator[str]:
         """A folder of this machine, where it is in the pod, and so on."""
-        volumes = {each["name"]: each for each in pod["spec"].get("volumes", [])}
+        volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes", [])}
         for mount in container.get("volumeMounts", []):
             here = folder / mount["name"]
             here.mkdir(parents=True, exist_ok=True)
@@ -222,13 +224,13 @@ class Kubelet:
         if secret := volume.get("secret"):
             data = self._data(pod, "secrets", secret["secretName"])
             self._write(here, {key: base64.b64decode(value).decode() for key, value in data.items()})
-        for each in (volume.get("projected") or {}).get("sources", []):
-            if each.get("serviceAccountToken"):
+        for source in (volume.get("projected") or {}).get("sources", []):
+            if source.get("serviceAccountToken"):
                 meta = pod["metadata"]
                 token = self.api.token(meta["namespace"], pod["spec"].get("serviceAccountName", "default"))
                 self._write(here, {"token": token})
-            if each.get("configMap"):
-                self._write(here, self._data(pod, "configmaps", each["configMap"]["name"]))
+            if source.get("configMap"):
+                self._write(here, self._data(pod, "configmaps", source["configMap"]["name"]))
         if "projected" in volume:
             self._write(here, {"namespace": pod["metadata"]["namespace"]})
 
@@ -266,8 +268,8 @@ def kubelet(api: Kubernetes, folder: Path) -> Iterator[Kubelet]:
             worker.join()
         server.shutdown()
         server.server_close()
-        for each in made.pods.values():
-            each.kill()
+        for pod in made.pods.values():
+            pod.kill()
 
 
 def _join(api: Kubernetes, port: int) -> None:
@@ -286,7 +288,7 @@ def _logs(of: Kubelet) -> ThreadingHTTPServer:
         def do_GET(self) -> None:
             place = urlsplit(self.path)
             _, kind, namespace, name, _ = place.path.split("/")
-            found = [each for each in of.pods.values() if (each.namespace, each.name) == (namespace, name)]
+            found = [pod for pod in of.pods.values() if (pod.namespace, pod.name) == (namespace, name)]
             self.send_response(200 if found and kind == "containerLogs" else 404)
             self.end_headers()
             for each in found:

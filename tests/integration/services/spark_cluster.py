@@ -116,7 +116,7 @@ class SparkCluster(Group):
     def worker_of(self, executor: int) -> SmallWorker:
         """The worker that has started it."""
         parent = psutil.Process(executor).ppid()
-        return next(each for each in self.workers if (seen := each.daemon.running()) and seen.pid == parent)
+        return next(worker for worker in self.workers if (seen := worker.daemon.running()) and seen.pid == parent)
 
     def until_idle(self) -> None:
         """Executors end when there is nothing to do."""

@@ -101,7 +101,7 @@ def every_type(spark: Any) -> Any:
         ", ".join([f"{n} AS id", *(f"CAST({values[kind][n]} AS {kind}) AS {column(kind)}" for kind in VALUES)])
         for n in range(longest)
     ]
-    return spark.sql(" UNION ALL ".join(f"SELECT {each}" for each in selects)).repartition(1)
+    return spark.sql(" UNION ALL ".join(f"SELECT {select}" for select in selects)).repartition(1)
 
 
 def test_every_type_is_stored_as_spark_stores_it(spark: Any, tables: tuple[Table, Table]) -> None:
@@ -141,7 +141,7 @@ def test_partitions_are_named_as_spark_names_them(spark: Any, tmp_path: Path, by
     ours.publish(rows, len(values))
     theirs.publish(rows)
     assert (ours.engine(), theirs.engine()) == ("delta-rs", "Apache-Spark")
-    parts = [sorted(map(str, DeltaTable(each.uri).partitions())) for each in (ours, theirs)]
+    parts = [sorted(map(str, DeltaTable(lake.uri).partitions())) for lake in (ours, theirs)]
     assert parts[0] == parts[1]
     assert ours.by_spark() == theirs.by_spark()
 

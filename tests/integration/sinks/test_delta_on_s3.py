@@ -143,10 +143,12 @@ def test_nor_does_the_one_ask_much_that_merges_the_rows_of_the_state_table(
     an_hour_passes(f"{uri}/state/_pipelines/flights")
     asked = asked_by_steps(source, uri, between, 23)
     assert len(asked) <= MOST_MERGING
-    assert [each.method for each in asked if each.path.endswith(".checkpoint.parquet")] == ["GET", "PUT"], (
+    assert [request.method for request in asked if request.path.endswith(".checkpoint.parquet")] == ["GET", "PUT"], (
         "it has merged"
     )
-    assert [each.method for each in asked].count("POST") == 2, "what the merge before took out, and the settled log"
+    assert [request.method for request in asked].count("POST") == 2, (
+        "what the merge before took out, and the settled log"
+    )
 
 
 def asked_by_steps(source: FakeSource, uri: str, between: Proxy, epoch: int) -> list[Request]:
@@ -159,6 +161,6 @@ def asked_by_steps(source: FakeSource, uri: str, between: Proxy, epoch: int) -> 
         process.join(PATIENCE)
         assert process.exitcode == 0
     asked = between.seen
-    print(f"requests: {len(asked)}, {dict(Counter(each.method for each in asked))}")
+    print(f"requests: {len(asked)}, {dict(Counter(request.method for request in asked))}")
     assert LightDelta(f"{uri}/lake").numbers() == sorted(epoch * list(range(5)))  # type: ignore[arg-type]
     return asked

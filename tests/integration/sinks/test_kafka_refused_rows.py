@@ -114,7 +114,7 @@ def test_the_largest_row_that_is_accepted_is_the_largest_that_fits(
     late.commit()
     found = committed(late.bootstrap, late.topic)
     assert [record.value for record in found] == [b"v", b"v", fits["value"], b"v", fits["value"], b"v"]
-    assert found[2].headers == tuple((each["key"], each["value"]) for each in row.get("headers", ()))
+    assert found[2].headers == tuple((header["key"], header["value"]) for header in row.get("headers", ()))
 
 
 def test_small_rows_fit_a_topic_of_small_batches(make: Make) -> None:
@@ -180,7 +180,9 @@ SETTINGS: list[tuple[str, dict[str, str], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("config", "row"), [each[1:] for each in SETTINGS], ids=[each[0] for each in SETTINGS])
+@pytest.mark.parametrize(
+    ("config", "row"), [setting[1:] for setting in SETTINGS], ids=[setting[0] for setting in SETTINGS]
+)
 def test_a_setting_that_changes_after_the_decision(make: Make, config: dict[str, str], row: dict[str, Any]) -> None:
     """The message names it and the row; and once it is changed back, the commit publishes."""
     before = {"max_message_bytes": "10000000", "segment_bytes": "1073741824", "cleanup_policy": "delete"}

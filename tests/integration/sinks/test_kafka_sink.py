@@ -93,7 +93,7 @@ def shown_offsets(copy: Copy) -> dict[int, int]:
         found = consumer.committed(
             [TopicPartition(copy.project.topic, number) for number in range(4)], timeout=PATIENCE
         )
-        return {each.partition: each.offset for each in found if each.offset >= 0}
+        return {position.partition: position.offset for position in found if position.offset >= 0}
     finally:
         consumer.close()
 

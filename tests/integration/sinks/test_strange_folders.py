@@ -46,7 +46,7 @@ def test_every_sink_in_a_folder_of_a_strange_name(tmp_path: Path, broker: str, s
     module.write_text(module.read_text() + TRANSFORM)
     produce(project, range(8))
     create_topic(broker, f"{topic}_out")
-    files = [FileSink(each, path=f"lake/{each}", format=each) for each in ("parquet", "json", "csv", "avro")]
+    files = [FileSink(name, path=f"lake/{name}", format=name) for name in ("parquet", "json", "csv", "avro")]
     pipeline = Pipeline(
         name="strange",
         source=KafkaSource(topic=topic),

@@ -30,7 +30,9 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def project(tmp_path: Path, broker: str, spark_server: str, request: pytest.FixtureRequest) -> Project:
-    name = "".join(each if each.isalnum() else "_" for each in request.node.name.removeprefix("test_"))[:60]
+    name = "".join(character if character.isalnum() else "_" for character in request.node.name.removeprefix("test_"))[
+        :60
+    ]
     made = make_project(tmp_path, broker, spark_server, name)
     produce(made, range(8))
     return made
@@ -118,7 +120,7 @@ def test_folders_that_a_uri_would_write_otherwise(
     sinks = [DeltaSink("numbers", path=str(other), partition_by=["part"])]
     run(project, replace(project.pipeline(), name="by_path", sinks=sinks))
     assert numbers(other) == Counter(range(8))
-    assert len([each for each in project.folder.iterdir() if each.name.startswith(folder[:2])]) == 2
+    assert len([path for path in project.folder.iterdir() if path.name.startswith(folder[:2])]) == 2
 
 
 def test_a_table_is_read_by_its_name(project: Project, spark: SparkSession, table: str) -> None:
@@ -175,7 +177,7 @@ def test_a_table_whose_catalog_decides_about_commits_is_refused(
         stage(project, planned)
     with pytest.raises((InvalidPipeline, NotCommitted)):
         plan(project, by_name(project, table))
-    assert sorted(each.name for each in place.iterdir()) == ["_delta_log"]
+    assert sorted(path.name for path in place.iterdir()) == ["_delta_log"]
 
 
 def test_a_table_that_is_made_again_after_the_plan(project: Project, spark: SparkSession, table: str) -> None:
@@ -190,7 +192,7 @@ def test_a_table_that_is_made_again_after_the_plan(project: Project, spark: Spar
     create(spark, table, place)
     with pytest.raises(NotCommitted, match=r"(?s)is not at .*somewhere any more.*looks its name up again"):
         stage(project, planned)
-    assert sorted(each.name for each in place.iterdir()) == ["_delta_log"]
+    assert sorted(path.name for path in place.iterdir()) == ["_delta_log"]
     again = plan(project, pipeline)
     assert (again.epoch, again.ranges) == (planned.epoch, planned.ranges)
     commit(project, stage(project, again))

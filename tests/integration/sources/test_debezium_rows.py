@@ -20,7 +20,7 @@ ENVELOPE = (
 
 
 def batch(spark: Any, name: str) -> Any:
-    records = [each.record(schemas=False) for each in said("text", name)]
+    records = [event.record(schemas=False) for event in said("text", name)]
     return spark.createDataFrame([(*both, "shop", 0, offset) for offset, both in enumerate(records)], BATCH)
 
 

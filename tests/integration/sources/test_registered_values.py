@@ -525,7 +525,7 @@ def read_back(shop: Shop, topic: str, format: str) -> list[tuple[Any, Any]]:
         key, value = made[format]("Key"), made[format]("All")
         fields = SerializationContext(topic, MessageField.KEY), SerializationContext(topic, MessageField.VALUE)
         found = committed(shop.broker, topic)
-        return [(key(each.key, fields[0]), value(each.value, fields[1])) for each in found]
+        return [(key(record.key, fields[0]), value(record.value, fields[1])) for record in found]
 
 
 def sink_of(shop: Shop, format: Any, suffix: str, **more: Any) -> KafkaSink:

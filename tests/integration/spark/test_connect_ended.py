@@ -53,16 +53,16 @@ def test_a_client_whose_server_has_died_ends_soon(server: SparkConnect) -> None:
     running = server.daemon.running()
     assert running is not None and running.pid is not None
     idle, calling = (client(server.address(running.port), server.token(), calls) for calls in (0, 5))
-    for each in (idle, calling):
-        assert each.stdout is not None
-        assert each.stdout.readline() == "counted 5\n"
+    for child in (idle, calling):
+        assert child.stdout is not None
+        assert child.stdout.readline() == "counted 5\n"
     os.killpg(running.pid, signal.SIGKILL)
     began = time.monotonic()
-    for each in (idle, calling):
-        assert each.stdin is not None
-        each.stdin.write("\n")
-        each.stdin.flush()
-    said = [output(each, PATIENCE - (time.monotonic() - began)) for each in (idle, calling)]  # it took ten minutes
+    for child in (idle, calling):
+        assert child.stdin is not None
+        child.stdin.write("\n")
+        child.stdin.flush()
+    said = [output(child, PATIENCE - (time.monotonic() - began)) for child in (idle, calling)]  # it took ten minutes
     assert "failed" not in said[0]
     assert said[1].count("failed SparkConnectGrpcException") == 5
     assert (idle.returncode, calling.returncode) == (0, 0)

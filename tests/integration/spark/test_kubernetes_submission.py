@@ -69,7 +69,7 @@ def test_a_pod_by_spec_file_with_its_account_tag_and_secret(tmp_path: Path, monk
         cluster.end("onceonly-stage-0123456789ab")
         assert cluster.find(TAG) == []
     container = pod["spec"]["containers"][0]
-    env = {each["name"]: each.get("value") or each["valueFrom"] for each in container["env"]}
+    env = {variable["name"]: variable.get("value") or variable["valueFrom"] for variable in container["env"]}
     assert (pod["metadata"]["labels"]["team"], container["name"]) == ("data", "driver")
     assert pod["spec"]["serviceAccountName"] == "spark"
     assert container["args"][-6:-1] == [f"local://{spark_submit.program('stage')}", *asked.arguments[:4]]

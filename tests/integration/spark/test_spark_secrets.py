@@ -116,4 +116,6 @@ def test_a_connect_server_serves_those_who_have_its_token(services: Services, sp
         assert f"InvalidPipeline the Spark Connect server at {spark_server} refuses this process." in refused
         assert "Set its token" in refused
         assert token not in refused
-    assert not [each for each in psutil.process_iter(["cmdline"]) if token in " ".join(each.info["cmdline"] or ())]
+    assert not [
+        process for process in psutil.process_iter(["cmdline"]) if token in " ".join(process.info["cmdline"] or ())
+    ]

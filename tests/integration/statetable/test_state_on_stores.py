@@ -116,7 +116,7 @@ def check_merged(uri) -> None:
 
 
 @pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("number", [2, *(pytest.param(each, marks=pytest.mark.heavy) for each in (1, 3, 4, 5))])
+@pytest.mark.parametrize("number", [2, *(pytest.param(number, marks=pytest.mark.heavy) for number in (1, 3, 4, 5))])
 def test_who_merges_may_die_at_any_change(uri, table, between, monkeypatch, number, after):
     """At the merged file, its entry, what it deletes, the log checkpoint, and what names that."""
     merged_once(uri, table, monkeypatch)
@@ -124,7 +124,7 @@ def test_who_merges_may_die_at_any_change(uri, table, between, monkeypatch, numb
     check_merged(uri)
 
 
-@pytest.mark.parametrize("number", [2, *(pytest.param(each, marks=pytest.mark.heavy) for each in (1, 3, 4, 5))])
+@pytest.mark.parametrize("number", [2, *(pytest.param(number, marks=pytest.mark.heavy) for number in (1, 3, 4, 5))])
 @pytest.mark.parametrize("what", [Fault.LOST, pytest.param(Fault.BUSY_AFTER, marks=pytest.mark.heavy)])
 def test_any_answer_to_who_merges_may_be_lost(uri, table, between, monkeypatch, number, what):
     merged_once(uri, table, monkeypatch)
@@ -186,10 +186,10 @@ def test_writers_whose_server_is_killed_agree_with_the_log(store, uri, table):
         told = [pool.submit(write, uri, writer, 10 * kills + 10) for writer in range(3)]
         for kill in range(kills):
             while table.view("flights").head.seq < 10 * kill + 5:
-                assert not any(each.done() for each in told)
+                assert not any(future.done() for future in told)
             store.kill()
             store.start()
-        results = [each.result() for each in told]
+        results = [future.result() for future in told]
     won, unknown = ({id for result in results for id in result[which]} for which in (0, 1))
     rows = StateTable(uri).history("flights")
     assert [row.seq for row in rows] == list(range(1, len(rows) + 1))
@@ -225,7 +225,7 @@ def test_what_cannot_be_read_back_is_not_known(uri, table, between):
     with raises(OutcomeUnknown, "row-unknown"):
         table.append(view, row)
     between.let(Rule())
-    assert [each.id for each in StateTable(uri).history("flights")][1:] == [row.id]
+    assert [row.id for row in StateTable(uri).history("flights")][1:] == [row.id]
 
 
 # ---- a store that does not arbitrate

@@ -104,8 +104,8 @@ def main() -> None:
         stage._stage_part = mortal_part(point, os.getpgid(0))
     else:
         around_rows(reach)
-        for each in DRIVER:
-            around(*each, reach)
+        for step in DRIVER:
+            around(*step, reach)
     plain = json.loads(text)
     copy = Copy(Project.found(folder, spark), **plain)
     small_batch.MAX_RECORDS = copy.few_records

@@ -58,7 +58,7 @@ def _change(value: int) -> tuple[int, int, str, str]:
 
 def _newest() -> list[Any]:
     changes = [_change(value) for value in range(VALUES)]
-    return sorted(max(each for each in changes if each[0] == key)[:3] for key in range(KEYS))
+    return sorted(max(change for change in changes if change[0] == key)[:3] for key in range(KEYS))
 
 
 def _last_of_each_part() -> list[Any]:

@@ -189,7 +189,7 @@ def announced(world: World, keyed: bool) -> list[tuple[int, list[str]]]:
     made = [Accessor(extra={}, keys=[]) for _ in assets.outlets(world.pipeline)]
     events = dict(zip(assets.outlets(world.pipeline), made, strict=True))
     assets.announce({"outlet_events": events}, world.now(1), list(events), keyed)
-    return [(each.extra["epoch"], each.keys) for each in made]
+    return [(event.extra["epoch"], event.keys) for event in made]
 
 
 @pytest.mark.parametrize(("keyed", "keys"), [(True, ["2013-01-01T12:00:00"]), (False, [])])

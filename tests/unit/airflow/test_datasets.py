@@ -108,7 +108,7 @@ def test_how_many_rows_went_to_which_of_several_topics_is_not_known(tmp_path: Pa
     sink = KafkaSink(name="out", topics=["a", "b"], bootstrap="five:9092")
     handles = {"out": {"kind": "kafka", "topics": {"a": "1", "b": "2"}, "rows": 3, "bytes": 30}}
     found = list(lineage.list_outputs(parts, published(tmp_path, [sink], handles)))
-    assert [(each.namespace, each.name, each.rows) for each in found] == [
+    assert [(dataset.namespace, dataset.name, dataset.rows) for dataset in found] == [
         ("kafka://five:9092", "a", None),
         ("kafka://five:9092", "b", None),
     ]
@@ -121,7 +121,9 @@ def test_only_what_is_published_is_an_output_and_state_is_none(tmp_path: Path, p
         "seen": {"kind": "state", "rows": 2, "target": "appstate"},
     }
     checkpoint = published(tmp_path, sinks, handles)
-    assert [each.sink for each in lineage.list_outputs(parts, checkpoint)] == ["lake"]  # and its columns cannot be read
+    assert [output.sink for output in lineage.list_outputs(parts, checkpoint)] == [
+        "lake"
+    ]  # and its columns cannot be read
     assert list(lineage.list_outputs(parts, replace(checkpoint, published={}))) == []
     given_up = replace(checkpoint, published={"seen": {}}, given_up={"lake": {}})
     assert list(lineage.list_outputs(parts, given_up)) == []

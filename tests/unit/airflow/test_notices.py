@@ -188,7 +188,7 @@ def test_recovery_notifies_once_of_what_its_gate_holds(world, monkeypatch):
     monkeypatch.setattr(job_report, "sweep_reports", lambda state: [])
     for _ in range(2):
         task.execute(context({}))
-    assert [(each["pipeline"], each["epoch"]) for each in held] == [("flights", 1)]
+    assert [(checkpoint["pipeline"], checkpoint["epoch"]) for checkpoint in held] == [("flights", 1)]
     assert held[0]["checks"]
     assert world.now(1).is_held
 

@@ -48,10 +48,10 @@ def test_inputs_are_left_out_where_they_would_seem_to_go_into_every_output(tmp_p
 
     done = [committed(tmp_path, name) for name in ("flights", "orders")]
     one, both = lineage.collect_lineage(parts(tmp_path), done[0]), lineage.collect_lineage(parts(tmp_path), *done)
-    assert [each.name for each in one.inputs] == ["flights"]
-    assert [each.name for each in one.outputs] == [str(tmp_path / "lake" / "flights")]
+    assert [dataset.name for dataset in one.inputs] == ["flights"]
+    assert [output.name for output in one.outputs] == [str(tmp_path / "lake" / "flights")]
     assert (len(both.inputs), len(both.outputs)) == (0, 2)
-    assert [(each["pipeline"], each["epoch"], each["state"]) for each in both.checkpoints] == [
+    assert [(checkpoint["pipeline"], checkpoint["epoch"], checkpoint["state"]) for checkpoint in both.checkpoints] == [
         ("flights", 1, "committed"),
         ("orders", 1, "committed"),
     ]
@@ -93,8 +93,8 @@ def test_the_provider_gets_offsets_counts_and_columns() -> None:
     written = OutputDataset("file", "/lake/flights", "lake", 7, 900, 2, (("day", "date"),))
     told = lineage.make_facets(lineage.Lineage([read], [written], [{"pipeline": "flights", "epoch": 3}]))
     (source,), (table,) = (
-        [Serde.to_dict(each) for each in told.inputs],
-        [Serde.to_dict(each) for each in told.outputs],
+        [Serde.to_dict(dataset) for dataset in told.inputs],
+        [Serde.to_dict(output) for output in told.outputs],
     )
     offsets = source["inputFacets"]["onceonly_offsets"]
     assert (offsets["unit"], offsets["id"]) == ("offset", "id-1")
@@ -102,7 +102,7 @@ def test_the_provider_gets_offsets_counts_and_columns() -> None:
     assert offsets["_producer"] and offsets["_schemaURL"]
     counted = table["outputFacets"]["outputStatistics"]
     assert (counted["rowCount"], counted["size"], counted["fileCount"]) == (7, 900, 2)
-    assert [(each["name"], each["type"]) for each in table["facets"]["schema"]["fields"]] == [("day", "date")]
+    assert [(column["name"], column["type"]) for column in table["facets"]["schema"]["fields"]] == [("day", "date")]
     assert Serde.to_dict(told.run_facets["onceonly_checkpoints"])["checkpoints"] == [
         {"pipeline": "flights", "epoch": 3}
     ]
@@ -141,7 +141,9 @@ def test_a_deferred_stage_tells_its_inputs_when_it_comes_back(staged: World, mon
     event = {"master": "http://m:6066", "driver": "driver-1", "report": "/r", "state": "FINISHED", "started": 0.0}
     task.execute_complete(context(), event)
     assert task.reported_lineage is not None
-    assert [(each.name, each.range.partitions[0]) for each in task.reported_lineage.inputs] == [("flights", (0, 5))]
+    assert [(dataset.name, dataset.range.partitions[0]) for dataset in task.reported_lineage.inputs] == [
+        ("flights", (0, 5))
+    ]
     assert list(task.reported_lineage.outputs) == []  # nothing is published yet
 
 
@@ -205,7 +207,7 @@ def test_the_provider_itself_finds_it_and_a_task_that_failed_has_published_nothi
         task.reported_lineage = lineage.collect_lineage(parts(tmp_path), committed(tmp_path, "flights"))
     run, state = SimpleNamespace(run_id="a run"), TaskInstanceState(outcome)
     found = ExtractorManager().extract_metadata(run, task, state, SimpleNamespace())
-    names = [f"{each.namespace} {each.name}" for each in (*found.inputs, *found.outputs)]
+    names = [f"{dataset.namespace} {dataset.name}" for dataset in (*found.inputs, *found.outputs)]
     told = ["kafka://one:9092 flights", f"file {tmp_path / 'lake' / 'flights'}"]
     assert names == (told if outcome == "success" else [])
 
@@ -315,7 +317,7 @@ def test_a_check_of_a_column_names_it(tmp_path: Path) -> None:
     made = lineage.collect_gate_lineage(parts(tmp_path), replace(world.stage(), verdict=seen))
     pytest.importorskip("airflow.providers.openlineage")
     assertions = lineage.make_facets(made).inputs[0].inputFacets["dataQualityAssertions"].assertions
-    assert [(each.assertion, each.success, each.column, each.severity) for each in assertions] == [
+    assert [(check.assertion, check.success, check.column, check.severity) for check in assertions] == [
         ("carrier is not null", False, "carrier", "warn"),
         ("at least 9 rows", True, None, "error"),
     ]
@@ -366,9 +368,11 @@ def asking(task: Any, world: World, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def assertions(event: Any) -> dict[str, list[tuple[str, bool, str]]]:
     """By the end of the dataset's name."""
-    found = {each["name"]: each["inputFacets"]["dataQualityAssertions"]["assertions"] for each in event["inputs"]}
+    found = {
+        dataset["name"]: dataset["inputFacets"]["dataQualityAssertions"]["assertions"] for dataset in event["inputs"]
+    }
     return {
-        name.rpartition("/")[2]: [(each["assertion"], each["success"], each["severity"]) for each in told]
+        name.rpartition("/")[2]: [(check["assertion"], check["success"], check["severity"]) for check in told]
         for name, told in found.items()
     }
 
@@ -412,8 +416,8 @@ def test_recovery_tells_the_checks_of_each_gate_that_it_asks_and_then_what_is_pu
     asking(announce, world, monkeypatch).execute(ran)
     event = taken_by_provider(announce, "success")
     published = ["flights", "refused"] if state == "success" else ["flights"]
-    assert [each["name"].rpartition("/")[2] for each in event["outputs"]] == published
-    assert [each["name"] for each in event["inputs"]] == ([] if state == "success" else ["flights"])
+    assert [dataset["name"].rpartition("/")[2] for dataset in event["outputs"]] == published
+    assert [dataset["name"] for dataset in event["inputs"]] == ([] if state == "success" else ["flights"])
 
 
 @pytest.mark.usefixtures("told")

@@ -66,7 +66,7 @@ def test_what_a_task_records_is_counted_by_pipeline_and_sink(tmp_path: Path, sen
     through.commit("flights", 1)
     mine = {"pipeline": "flights"}
     names = [name for name, _, _ in sent.counters]
-    assert [names.count(f"onceonly.{each}") for each in ("planned", "committing", "published", "committed")] == [
+    assert [names.count(f"onceonly.{step}") for step in ("planned", "committing", "published", "committed")] == [
         1,
         1,
         2,

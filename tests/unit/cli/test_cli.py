@@ -217,7 +217,11 @@ def test_status_of_one_shows_its_last_checkpoints_and_every_open_one(onceonly: I
     for epoch in (2, 3, 4):
         table.commit(epoch=epoch)
     found = told(onceonly("status", "flights", "--last", 2, "--json"))["checkpoints"]
-    assert [(each["epoch"], each["state"]) for each in found] == [(4, "committed"), (3, "committed"), (1, "staged")]
+    assert [(checkpoint["epoch"], checkpoint["state"]) for checkpoint in found] == [
+        (4, "committed"),
+        (3, "committed"),
+        (1, "staged"),
+    ]
     assert found[0]["ranges"] == RANGES
     assert found[0]["decision"] == 4
     assert "10 offsets of 'flights' in 1 partition" in onceonly("status", "flights").stdout
@@ -225,7 +229,8 @@ def test_status_of_one_shows_its_last_checkpoints_and_every_open_one(onceonly: I
 
 def test_a_pipeline_or_epoch_that_is_not_there(onceonly: Invoke, table: Table) -> None:
     table.plan()
-    assert "Its pipelines are: flights." in onceonly("status", "flight").stderr
+    refused = onceonly("status", "flight").stderr
+    assert "[no-such-pipeline]" in refused and "Its pipelines are: flights." in refused
     result = onceonly("describe", "flights", 7, "--json")
     assert (result.exit_code, told(result)["error"]) == (2, "InvalidPipeline")
 
@@ -260,7 +265,9 @@ def test_recover_tries_everything_and_ends_with_the_first_error(onceonly: Invoke
     result = onceonly("recover", "--force", "--json")
     assert result.exit_code == 4
     assert [(e["pipeline"], e["error"]) for e in told(result)["errors"]] == [("first", "ActionNeeded")]
-    became = [(each["pipeline"], each["was"], each["state"]) for each in told(result)["recovered"]]
+    became = [
+        (checkpoint["pipeline"], checkpoint["was"], checkpoint["state"]) for checkpoint in told(result)["recovered"]
+    ]
     assert became == [("first", "staged", "staged"), ("second", "planned", "aborted")]
 
 
@@ -277,8 +284,8 @@ def test_status_shows_the_others_where_the_rows_of_one_pipeline_are_damaged(
     result = onceonly("status", *(["--json"] if as_json else []))
     assert result.exit_code == 3
     if as_json:
-        assert [each["pipeline"] for each in told(result)["pipelines"]] == ["second"]
-        assert ["damaged" in each["what"] for each in told(result)["errors"]] == [True]
+        assert [line["pipeline"] for line in told(result)["pipelines"]] == ["second"]
+        assert ["damaged" in error["what"] for error in told(result)["errors"]] == [True]
     else:
         assert "second" in result.stdout and "first: the state table" in result.stderr
 
@@ -291,7 +298,9 @@ def test_recover_goes_on_where_the_rows_of_one_pipeline_are_damaged(onceonly: In
     rows.delete("seq = 3")
     result = onceonly("recover", "--force", "--json")
     assert [(e["pipeline"], e["error"]) for e in told(result)["errors"]] == [("first", "OutcomeUnknown")]
-    assert [(each["pipeline"], each["state"]) for each in told(result)["recovered"]] == [("second", "aborted")]
+    assert [(checkpoint["pipeline"], checkpoint["state"]) for checkpoint in told(result)["recovered"]] == [
+        ("second", "aborted")
+    ]
 
 
 def test_abort_without_a_sink_that_is_gone_for_good(onceonly: Invoke, table: Table, monkeypatch: Any) -> None:
@@ -401,6 +410,7 @@ def test_a_copy_is_forked_only_when_nothing_in_it_is_open(
     shutil.copytree(table.home / "state", table.home / "copy")
     refused = onceonly("state", "fork")
     assert refused.exit_code == 2
+    assert "[checkpoints-unsettled]" in refused.stderr
     assert "flights epoch 1" in refused.stderr and "done" not in refused.stderr
     monkeypatch.delenv("ONCEONLY_STATE")
     onceonly("abort", "flights", 1, "--reason", "to be copied", *seen(table.state, "flights", 1))
@@ -412,7 +422,9 @@ def test_a_copy_is_forked_only_when_nothing_in_it_is_open(
 
 
 def test_the_state_table_itself_is_never_forked(onceonly: Invoke, table: Table) -> None:
-    assert onceonly("state", "fork").exit_code == 2
+    refused = onceonly("state", "fork")
+    assert refused.exit_code == 2
+    assert "[state-table-not-copied]" in refused.stderr
     assert StateTable(table.state.uri).id == table.state.id
 
 

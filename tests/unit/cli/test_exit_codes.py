@@ -531,10 +531,10 @@ def _something(name: str) -> list[str]:
     """Values for all that the command requires."""
     values = {"integer": "1", "integer range": "1", "text": "x"}
     found: list[str] = []
-    for each in COMMANDS[name].params:
-        if each.required:
-            value = values[each.type.name]
-            found += [each.opts[0], *[value] * each.nargs] if isinstance(each, click.Option) else [value]
+    for param in COMMANDS[name].params:
+        if param.required:
+            value = values[param.type.name]
+            found += [param.opts[0], *[value] * param.nargs] if isinstance(param, click.Option) else [value]
     return [*found, *(["--give-up", "lake"] if name == "resolve" else [])]
 
 

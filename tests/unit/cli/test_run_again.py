@@ -38,7 +38,7 @@ def test_json_names_each_attempt(world: World) -> None:
     world.lake.fail("rehearse", "again", "again")
     told = json.loads(run("flights", "--json").stdout)
     assert (told["result"], told["attempt"]) == ("committed", 3)
-    assert [(each["attempt"], each["code"]) for each in told["staged_again"]] == [
+    assert [(attempt["attempt"], attempt["code"]) for attempt in told["staged_again"]] == [
         (1, "staged-rows-damaged"),
         (2, "staged-rows-damaged"),
     ]

@@ -111,7 +111,11 @@ def test_a_rewound_epoch_says_so(make):
     Person(world.coordinator).rewind("flights", 1, "ann", "wrong rates")
     said = onceonly("status", "flights").stdout
     assert "committed, rewound by epoch 3" in said and "takes back what came after epoch 1" in said
-    assert [each["rewound_by"] for each in onceonly("status", "flights", "--json")["checkpoints"]] == [None, 3, None]
+    assert [checkpoint["rewound_by"] for checkpoint in onceonly("status", "flights", "--json")["checkpoints"]] == [
+        None,
+        3,
+        None,
+    ]
 
 
 def test_a_rewind_that_cannot_be_done_is_refused_before_the_question(make, monkeypatch):

@@ -180,7 +180,7 @@ def test_it_reads_up_to_the_newest_committed_checkpoint(tmp_path: Path) -> None:
     assert done is not None
     assert (done.after, chain.rows("out")) == ({"first": (2,)}, more([1, 2]))
     (read,) = lineage.trace_checkpoint(chain.state, done)["reads"]
-    assert (read["published_by"], read["sink"], [each["epoch"] for each in read["checkpoints"]]) == (
+    assert (read["published_by"], read["sink"], [checkpoint["epoch"] for checkpoint in read["checkpoints"]]) == (
         "first",
         "lake",
         [2],

@@ -60,7 +60,7 @@ def test_an_interval_that_a_sink_published_under_another_name(days: Chain) -> No
     days.run(days.second, minutes(30, 35))
     assert days.rows("out") == more([*range(10), *range(30, 35)])
     (read,) = lineage.trace_checkpoint(days.state, days.now("second", 1))["reads"]
-    assert (read["sink"], [each["epoch"] for each in read["checkpoints"]]) == ("lake", [1])
+    assert (read["sink"], [checkpoint["epoch"] for checkpoint in read["checkpoints"]]) == ("lake", [1])
 
 
 def test_a_chain_goes_on_when_a_sink_gets_another_name(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_chain_goes_on_when_a_sink_gets_another_name(tmp_path: Path) -> None:
     chain.run(chain.second)
     assert chain.rows("out") == more([1, 2])
     (read,) = lineage.trace_checkpoint(chain.state, chain.now("second", 1))["reads"]
-    assert (read["sink"], [each["epoch"] for each in read["checkpoints"]]) == ("lake", [1])
+    assert (read["sink"], [checkpoint["epoch"] for checkpoint in read["checkpoints"]]) == ("lake", [1])
 
 
 def test_an_interval_that_was_published_to_another_table_is_not_taken_for_an_empty_one(days: Chain) -> None:

@@ -177,7 +177,7 @@ def test_an_accepted_copy_is_continued(lake):
     lake.run("run-2")
     lake.exchange("lake", "old")
     missing = Person(lake.coordinator).accept_loss("flights", "lake", Acceptance("ann", "the copy is all there is"))
-    assert [each.epoch for each in missing] == [2]
+    assert [publication.epoch for publication in missing] == [2]
     lake.put(11)
     lake.run("run-3")
     assert (lake.values("lake"), lake.values("files")) == ([*FIVE, 11], [*FIVE, 10, 11])
@@ -191,7 +191,7 @@ def test_what_was_accepted_as_lost_is_noticed_when_it_returns(lake):
         lake.run(f"run-{number}")
     lake.exchange("lake", "old")
     person, lost = Person(lake.coordinator), Acceptance("ann", "the copy is all there is")
-    assert [each.epoch for each in person.accept_loss("flights", "lake", lost)] == [2, 3]
+    assert [publication.epoch for publication in person.accept_loss("flights", "lake", lost)] == [2, 3]
     lake.bring_back("lake")
     lake.put(12)
     error = lake.refuses(lambda: lake.plan("run-12"), "target-is-back")
@@ -269,7 +269,7 @@ def test_a_target_that_was_found_again_may_go_back_again(lake, copy):
     for _ in range(2):
         lake.exchange("lake", copy, is_mounted=True)
         lake.refuses(lambda: lake.plan("run-3"))
-        assert [each.epoch for each in person.accept_loss("flights", "lake", lost)] == epochs
+        assert [publication.epoch for publication in person.accept_loss("flights", "lake", lost)] == epochs
         lake.bring_back("lake")
         assert person.accept_loss("flights", "lake", Acceptance("ann", "it was found")) == []
     lake.put(11)

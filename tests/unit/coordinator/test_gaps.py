@@ -49,17 +49,17 @@ def skip(world: World, interval: Interval = MISSING, reason: str = "a strike") -
 def test_gaps_are_what_is_not_pinned_between_the_first_and_the_last(pinned):
     found = find_gaps([minutes(n, n + 1) for n in pinned])
     inside = range(min(pinned, default=0), max(pinned, default=0))
-    assert {n for n in inside if any(each.start <= minutes(n, n + 1).start < each.end for each in found)} == set(
-        inside
-    ) - set(pinned)
+    assert {
+        n for n in inside if any(interval.start <= minutes(n, n + 1).start < interval.end for interval in found)
+    } == set(inside) - set(pinned)
     assert all(before.end < after.start for before, after in pairwise(found))
 
 
 @pytest.mark.slow
 def test_of_several_pipelines_each_has_its_own(world, tmp_path):
     other = World(tmp_path, name="other", mode="interval", sinks=LAKE, transform="jobs.flights:other")
-    for each in (minutes(0, 5), minutes(6, 7), minutes(12, 13)):
-        other.coordinator.plan(other.pipeline, f"run of {each}", other.alive, each)
+    for interval in (minutes(0, 5), minutes(6, 7), minutes(12, 13)):
+        other.coordinator.plan(other.pipeline, f"run of {interval}", other.alive, interval)
     found = world.state.gaps(["flights", "other"])
     assert found == {"flights": [MISSING], "other": [minutes(5, 6), minutes(7, 12)]}
     assert world.state.gaps([]) == {}
@@ -199,19 +199,19 @@ def test_a_part_of_what_is_skipped_is_refused_with_the_whole(world):
 
 
 @pytest.mark.parametrize(
-    ("interval", "why"),
+    ("interval", "code", "why"),
     [
-        (minutes(5, 30), r"Epoch 1 covers"),
-        (TEN, r"Epoch 1 covers .* is committed"),
-        (minutes(10, 20), r"The gap it lies in is \[2013-01-01T12:10:00Z, 2013-01-01T12:30:00Z\)"),
-        (minutes(12, 30), r"The gap it lies in is \[2013-01-01T12:10:00Z, 2013-01-01T12:30:00Z\)"),
-        (minutes(40, 50), r"does not lie between two intervals"),
-        (minutes(-10, 0), r"does not lie between two intervals"),
+        (minutes(5, 30), "interval-overlaps", r"Epoch 1 covers"),
+        (TEN, "interval-overlaps", r"Epoch 1 covers .* is committed"),
+        (minutes(10, 20), "not-a-gap", r"The gap it lies in is \[2013-01-01T12:10:00Z, 2013-01-01T12:30:00Z\)"),
+        (minutes(12, 30), "not-a-gap", r"The gap it lies in is \[2013-01-01T12:10:00Z, 2013-01-01T12:30:00Z\)"),
+        (minutes(40, 50), "not-a-gap", r"does not lie between two intervals"),
+        (minutes(-10, 0), "not-a-gap", r"does not lie between two intervals"),
     ],
 )
-def test_only_a_whole_gap_can_be_skipped(world, interval, why):
+def test_only_a_whole_gap_can_be_skipped(world, interval, code, why):
     before = world.events()
-    with pytest.raises(InvalidPipeline, match=why):
+    with raises(InvalidPipeline, code, match=why):
         skip(world, interval)
     assert world.events() == before
 

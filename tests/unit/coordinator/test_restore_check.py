@@ -348,7 +348,7 @@ def elsewhere(world) -> World:
 @pytest.mark.parametrize("seen", ["group", "sinks"])
 def test_a_first_checkpoint_beside_traces_of_another_table_is_refused(elsewhere, seen, monkeypatch):
     monkeypatch.setattr(FakeSink if seen == "group" else FakeSource, "traces", lambda self, pipeline: [])
-    with pytest.raises(InvalidPipeline, match=BEFORE) as refused:
+    with raises(InvalidPipeline, "published-before", match=BEFORE) as refused:
         elsewhere.plan("run-1")
     assert f"shows decision 1 of state table {elsewhere.known.id}" in refused.value.why
     assert "ONCEONLY_STATE" in refused.value.todo

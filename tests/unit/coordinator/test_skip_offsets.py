@@ -88,18 +88,18 @@ def test_several_topics_stay_where_they_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "why"),
+    ("given", "code", "why"),
     [
-        ({"to": 5}, "It continues at offset 5, and the log ends at 10"),
-        ({"to": 3}, "It continues at offset 5"),
-        ({"to": 11}, "the log ends at 10"),
-        ({"to": 7, "partition": 4}, r"The topic has the partitions \[0\]"),
-        ({"to": 7, "topic": "trains"}, "It reads topic 'flights', and nothing called 'trains'"),
+        ({"to": 5}, "offset-outside-log", "It continues at offset 5, and the log ends at 10"),
+        ({"to": 3}, "offset-outside-log", "It continues at offset 5"),
+        ({"to": 11}, "offset-outside-log", "the log ends at 10"),
+        ({"to": 7, "partition": 4}, "no-such-partition", r"The topic has the partitions \[0\]"),
+        ({"to": 7, "topic": "trains"}, "no-such-topic", "It reads topic 'flights', and nothing called 'trains'"),
     ],
 )
-def test_what_is_not_ahead_in_the_log_is_refused(world: World, given: dict, why: str) -> None:
+def test_what_is_not_ahead_in_the_log_is_refused(world: World, given: dict, code: str, why: str) -> None:
     before = world.events()
-    with pytest.raises(InvalidPipeline, match=why):
+    with raises(InvalidPipeline, code, match=why):
         skip(world, **given)
     assert world.events() == before
 

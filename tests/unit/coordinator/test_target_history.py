@@ -82,7 +82,7 @@ def refused(world: World, step, code: str = "target-went-back", error: type = Ac
 
 def accept(world: World, name: str = "lake", **options) -> list[int]:
     word = Acceptance("ann", "the copy is all there is", **options)
-    return [each.epoch for each in Person(world.coordinator).accept_loss("flights", name, word)]
+    return [publication.epoch for publication in Person(world.coordinator).accept_loss("flights", name, word)]
 
 
 # ---- noticed
@@ -205,7 +205,7 @@ def test_the_head_keeps_each_last_publication(world):
     head = world.state.view("flights").head
     assert {name: each.epoch for name, each in head.last_publications.items()} == {"lake": 3, "files": 3, "late": 3}
     Person(world.coordinator).rewind("flights", 1, "ann", "wrong")
-    assert {each.epoch for each in world.state.view("flights").head.last_publications.values()} == {4}
+    assert {publication.epoch for publication in world.state.view("flights").head.last_publications.values()} == {4}
 
 
 def test_a_sink_given_up_keeps_the_publication_before(world):
@@ -235,7 +235,7 @@ def test_plan_goes_on_with_a_note(world, monkeypatch, history, note):
     monkeypatch.setattr(FakeSink, "compare", lambda self, last: history)
     world.put(10)
     planned = world.coordinator.plan(world.pipeline, "run-2", world.alive)
-    assert [note in each for each in planned.notes] == [True] * 3
+    assert [note in line for line in planned.notes] == [True] * 3
     world.stage(2)
     assert world.commit(2).state is State.COMMITTED
 

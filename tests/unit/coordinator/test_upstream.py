@@ -124,8 +124,8 @@ def test_it_is_recorded_and_found_from_both_sides(chain: Chain) -> None:
     found = lineage.trace_checkpoint(chain.state, chain.now("second", 1))
     (read,) = found["reads"]
     assert (read["published_by"], read["sink"]) == ("first", "lake")
-    assert [each["epoch"] for each in read["checkpoints"]] == [1, 2, 3]
-    assert [each["reads"][0]["partitions"]["0"] for each in read["checkpoints"]] == [[0, 5], [5, 6], [6, 7]]
+    assert [checkpoint["epoch"] for checkpoint in read["checkpoints"]] == [1, 2, 3]
+    assert [checkpoint["reads"][0]["partitions"]["0"] for checkpoint in read["checkpoints"]] == [[0, 5], [5, 6], [6, 7]]
     assert found["read_by"] == []
     by_second = [lineage.trace_checkpoint(chain.state, chain.now("first", epoch))["read_by"] for epoch in (1, 2, 3, 4)]
     assert by_second == [[{"pipeline": "second", "epoch": epoch}] for epoch in (1, 1, 1, 2)]
@@ -140,7 +140,7 @@ def test_a_rewind_and_what_follows_is_told_apart(chain: Chain) -> None:
     done = chain.run(chain.second)
     assert (done.epoch, done.after) == (4, {"first": (2,)})
     (read,) = lineage.trace_checkpoint(chain.state, done)["reads"]
-    assert [each["epoch"] for each in read["checkpoints"]] == [2]
+    assert [checkpoint["epoch"] for checkpoint in read["checkpoints"]] == [2]
     assert chain.rows("out") == more(range(6))
 
 
@@ -215,7 +215,7 @@ def test_processing_both_again_is_as_if_they_had_run_once(days: Chain) -> None:
     assert (done.after, done.replaces) == ({"first": (3,)}, 1)
     assert days.rows("out") == more([*range(10, 20), *range(100, 110)])
     (read,) = lineage.trace_checkpoint(days.state, days.now("second", 1))["reads"]
-    assert [(each["epoch"], each["replaced_by"]) for each in read["checkpoints"]] == [(1, 3)]
+    assert [(checkpoint["epoch"], checkpoint["replaced_by"]) for checkpoint in read["checkpoints"]] == [(1, 3)]
 
 
 def test_a_request_is_met_again_if_what_it_read_was_replaced_since(days: Chain) -> None:
@@ -312,16 +312,16 @@ def test_a_backfill_of_both_equals_the_truth_wherever_runs_have_ended(tmp_path_f
 # ---- refused
 
 
-def refused(chain: Chain, second: Pipeline, match: str, interval: Any = None) -> None:
-    with pytest.raises(InvalidPipeline, match=match):
+def require_refusal(chain: Chain, second: Pipeline, code: str, match: str, interval: Any = None) -> None:
+    with raises(InvalidPipeline, code, match=match):
         chain.plan(second, interval)
     assert chain.state.view(second.name).latest is None
 
 
-def unsound(chain: Chain, second: Pipeline, match: str, interval: Any = None) -> None:
+def require_refusals(chain: Chain, second: Pipeline, code: str, match: str, interval: Any = None) -> None:
     """Refused by `onceonly check`, as by a plan."""
-    refused(chain, second, match, interval)
-    with pytest.raises(InvalidPipeline, match=match):
+    require_refusal(chain, second, code, match, interval)
+    with raises(InvalidPipeline, code, match=match):
         checked(chain, second)
 
 
@@ -331,12 +331,14 @@ def checked(chain: Chain, second: Pipeline) -> list[str]:
 
 
 def test_a_pipeline_that_is_not_known(chain: Chain) -> None:
-    unsound(chain, chain.pipeline("second", DeltaSource("lake"), "out", after=["frist"]), "'frist', which is not known")
+    second = chain.pipeline("second", DeltaSource("lake"), "out", after=["frist"])
+    require_refusals(chain, second, "upstream-missing", "'frist', which is not known")
 
 
 def test_a_pipeline_that_writes_another_table(chain: Chain) -> None:
     chain.run(chain.first)
-    unsound(chain, chain.pipeline("second", DeltaSource("elsewhere"), "out", after=["first"]), "none of its tables")
+    second = chain.pipeline("second", DeltaSource("elsewhere"), "out", after=["first"])
+    require_refusals(chain, second, "upstream-unrelated", "none of its tables")
 
 
 def test_a_pipeline_that_comes_after_itself(chain: Chain) -> None:
@@ -354,17 +356,19 @@ def test_two_writers_of_one_table(chain: Chain) -> None:
     other = chain.pipeline("other", KafkaSource("flights"), "lake", transform="jobs:other")
     chain.run(chain.first)
     chain.run(other)
-    unsound(chain, chain.pipeline("second", DeltaSource("lake"), "out", after=["first", "other"]), "at once")
+    second = chain.pipeline("second", DeltaSource("lake"), "out", after=["first", "other"])
+    require_refusals(chain, second, "upstreams-share-table", "at once")
 
 
 def test_intervals_after_a_chain(chain: Chain) -> None:
     chain.run(chain.first)
     chain.mode = "interval"
-    unsound(chain, chain.pipeline("second", DeltaSource("lake"), "out", after=["first"]), "cannot follow", TEN)
+    second = chain.pipeline("second", DeltaSource("lake"), "out", after=["first"])
+    require_refusals(chain, second, "upstream-without-intervals", "cannot follow", TEN)
 
 
 def test_an_interval_that_cuts_another_in_two(days: Chain) -> None:
-    refused(days, days.second, "splits one of", minutes(5, 10))
+    require_refusal(days, days.second, "interval-split", "splits one of", minutes(5, 10))
 
 
 def test_an_interval_of_changes(days: Chain) -> None:

@@ -97,7 +97,7 @@ def test_what_is_held_back_at_that_time_is_waited_for(tmp_path):
 )
 def test_an_offset_that_the_log_does_not_have_is_refused(tmp_path, start, why):
     world = world_from(tmp_path, start)
-    with pytest.raises(InvalidPipeline, match=why):
+    with raises(InvalidPipeline, "start-not-in-log", match=why):
         world.plan("run-1")
     assert world.now() is None
 

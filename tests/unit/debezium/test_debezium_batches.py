@@ -35,7 +35,7 @@ def read(name: str, recording: str, how: Any) -> list[dict[str, Any]]:
     for each in ORDER:
         whole = whole.add(each, "long")
     whole = whole.add(DELETED, "boolean").add(rows.ERROR_COLUMN, "string")
-    records = [each.record(schemas=False) for each in said(recording, name)]
+    records = [event.record(schemas=False) for event in said(recording, name)]
     batch = [pa.array(part) for part in zip(*[(*both, "shop", 0, at) for at, both in enumerate(records)], strict=True)]
     found = rows._reader(rows.partial(how, rows.make_reader(changes, type_)), whole)(*batch)
     return [row for row in found.to_pylist() if row is not None]

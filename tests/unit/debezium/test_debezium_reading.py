@@ -34,7 +34,7 @@ def of(name: str, recording: str, schemas: bool) -> RecordReader:
 
 
 def rows(read: RecordReader, recording: str, name: str, schemas: bool = True) -> list[dict[str, Any]]:
-    records = [each.record(schemas) for each in said(recording, name)]
+    records = [event.record(schemas) for event in said(recording, name)]
     return [read.read_row(key, value, offset) for offset, (key, value) in enumerate(records) if value is not None]
 
 

@@ -51,7 +51,7 @@ def put(table: DeltaTable, name: str, *rows: dict[str, object]) -> None:
         ]
     )
     if name.endswith(".json"):
-        path.write_text("\n".join(json.dumps(each) for each in rows))
+        path.write_text("\n".join(json.dumps(entry) for entry in rows))
     else:
         pq.write_table(pa.Table.from_pylist(list(rows), schema), path)
 

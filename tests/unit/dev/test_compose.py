@@ -109,7 +109,7 @@ def test_the_state_table_is_made_by_the_step_that_runs_once() -> None:
     assert "onceonly state init" in " ".join(SERVICES[RUNS_ONCE]["command"])
     image = (ROOT / "docker/Dockerfile").read_text()
     helm = yaml.safe_load((ROOT / "docker/helm-values.yaml").read_text())
-    assert "ONCEONLY_STATE=" in image and "ONCEONLY_STATE" in {each["name"] for each in helm["env"]}
+    assert "ONCEONLY_STATE=" in image and "ONCEONLY_STATE" in {variable["name"] for variable in helm["env"]}
 
 
 def test_a_killed_scheduler_leaves_no_lock() -> None:
@@ -141,7 +141,7 @@ def test_helm_values_rely_on_nothing_that_our_image_lacks() -> None:
     assert re.search(r"ln -s (\S+) /entrypoint\n", image)[1] in image.partition("ENTRYPOINT")[2]  # type: ignore[index]
     copied, names = (
         values["apiServer"]["args"][-1],
-        [each["mountPath"] for each in values["apiServer"]["extraVolumeMounts"]],
+        [extravolumemount["mountPath"] for extravolumemount in values["apiServer"]["extraVolumeMounts"]],
     )
     assert f"{names[0]}/users.json {values['config']['core']['simple_auth_manager_passwords_file']}" in copied
 
@@ -160,7 +160,7 @@ def test_the_secrets_and_claims_that_helm_values_name_are_not_the_charts() -> No
 def test_what_helm_values_leave_to_choose_can_be_taken_as_it_stands() -> None:
     """The lines in comments: settings without a secret, secrets by name, a volume and where it is mounted."""
     lines = re.findall(r"^#   (- .*)$", (ROOT / "docker/helm-values.yaml").read_text(), re.MULTILINE)
-    found = [each for line in lines for each in yaml.safe_load(line)]
+    found = [document for line in lines for document in yaml.safe_load(line)]
     known = [{"name", "value"}, {"envName", "secretName", "secretKey"}, {"name", "secret"}, {"name", "configMap"}]
     assert len(found) == len(lines) > 10
     for each in found:
@@ -180,7 +180,7 @@ def test_the_service_accounts_that_helm_values_name_are_made() -> None:
 @pytest.mark.parametrize("file", CONTAINERS, ids=lambda file: file.name)
 def test_every_setting_is_one_that_exists(file: Path) -> None:
     """Those in comments, too."""
-    assert set(re.findall(r"\bONCEONLY_[A-Z_]*[A-Z]\b", file.read_text())) <= {each.name for each in VARIABLES}
+    assert set(re.findall(r"\bONCEONLY_[A-Z_]*[A-Z]\b", file.read_text())) <= {variable.name for variable in VARIABLES}
 
 
 def _locked(package: str) -> str:
@@ -243,8 +243,8 @@ def test_with_the_store_every_process_that_works_reaches_it() -> None:
         told = SERVICES[name]["environment"]
         assert told["AWS_ENDPOINT_URL"] == "http://s3:7070"
         assert told["AWS_SHARED_CREDENTIALS_FILE"] == "/run/secrets/aws_credentials"
-        assert {told[f"ONCEONLY_{each}"] for each in ("STATE", "SPOOL", "DOCS")} == {
-            f"s3://lake/onceonly/{each}" for each in ("state", "spool", "docs")
+        assert {told[f"ONCEONLY_{name}"] for name in ("STATE", "SPOOL", "DOCS")} == {
+            f"s3://lake/onceonly/{name}" for name in ("state", "spool", "docs")
         }
         assert "aws_credentials" in SERVICES[name]["secrets"]
     assert "s3" in SERVICES[RUNS_ONCE]["depends_on"] and "postgres" in SERVICES[RUNS_ONCE]["depends_on"]

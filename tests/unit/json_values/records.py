@@ -85,7 +85,7 @@ def is_equal(found: Any, wanted: Any) -> bool:
 
 def _nested(value: Any, type_: Any) -> Any:
     if type_["type"] == "array":
-        rows = [expected(each, type_["elementType"]) for each in value] if isinstance(value, list) else BAD
+        rows = [expected(item, type_["elementType"]) for item in value] if isinstance(value, list) else BAD
         return BAD if rows is BAD or BAD in rows else rows
     if not isinstance(value, dict):
         return BAD
@@ -93,7 +93,7 @@ def _nested(value: Any, type_: Any) -> Any:
         row = {field["name"]: expected(value.get(field["name"]), field["type"]) for field in type_["fields"]}
         return BAD if BAD in row.values() else row
     names = [expected(name, "string") for name in value]
-    values = [expected(each, type_["valueType"]) for each in value.values()]
+    values = [expected(item, type_["valueType"]) for item in value.values()]
     return BAD if BAD in names + values else list(zip(names, values, strict=True))
 
 

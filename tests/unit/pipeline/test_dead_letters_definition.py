@@ -32,7 +32,7 @@ def pipeline(**more: Any) -> Pipeline:
 )
 def test_dead_letters_are_one_more_sink_of_the_same_decision(sink: SinkConfig) -> None:
     made = pipeline(dead_letters=sink, max_bad=0.01)
-    assert [each.name for each in made.sinks] == ["lake", "dead"]
+    assert [sink.name for sink in made.sinks] == ["lake", "dead"]
     assert made.dead_letters == "dead" and made.counts_bad
     assert Pipeline.from_json(made.to_json()) == made
     assert pipeline(sinks=[LAKE, sink], dead_letters="dead", max_bad=0.01) == made

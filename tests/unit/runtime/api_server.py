@@ -80,7 +80,7 @@ class ApiServer:
 
     def _of(self, name: str, sub: str, method: str, query: dict[str, list[str]]) -> tuple[int, Any]:
         if not name:
-            wanted = dict(each.split("=") for each in query["labelSelector"][0].split(","))
+            wanted = dict(part.split("=") for part in query["labelSelector"][0].split(","))
             found = [pod for pod in self.pods.values() if wanted.items() <= pod["metadata"]["labels"].items()]
             return 200, {"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "7"}, "items": found}
         if name not in self.pods:

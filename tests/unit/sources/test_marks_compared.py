@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from codes import raises
 
 from onceonly.checkpoint.offsets import LOG_REPLACED, TopicRange
 from onceonly.errors import InvalidPipeline, SourceLost
@@ -74,7 +75,7 @@ def test_batch_at_the_end_shows_a_replaced_log(
     if not replaced:
         marks.check(range_)
         return
-    with pytest.raises(SourceLost) as error:
+    with raises(SourceLost, "source-log-replaced") as error:
         marks.check(range_)
     assert error.value.code == LOG_REPLACED
     if epoch_end == 150:

@@ -103,8 +103,8 @@ def test_it_is_made_once_by_two_at_the_same_time(jars: Path, monkeypatch: pytest
         assert second.is_alive()
         time.sleep(0.01)
     both.set()
-    for each in (first, second):
-        each.join(PATIENCE)
+    for process in (first, second):
+        process.join(PATIENCE)
     assert sorted(made) == [False, True] and len(trainings) == 1
 
 
@@ -138,7 +138,7 @@ def test_what_was_not_finished_is_never_used(jars: Path, monkeypatch: pytest.Mon
     with pytest.raises(KeyboardInterrupt if dies else NotCommitted):
         jvm.make_archive(jars)
     assert jvm.find_archive(jars) is None
-    assert {each.name for each in jars.iterdir()} == {"spark", jvm.LOCK}
+    assert {path.name for path in jars.iterdir()} == {"spark", jvm.LOCK}
 
 
 def test_options_of_the_user_come_last_and_win(jars: Path, trained: list[Path]) -> None:

@@ -84,7 +84,7 @@ def test_who_checks_a_pipeline_is_told_of_the_jars_for_s3(fetched: Path, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("store", "said"), [(each, words) for each in stores.STORES for words in each.missing_jar_errors]
+    ("store", "said"), [(store, words) for store in stores.STORES for words in store.missing_jar_errors]
 )
 def test_a_stage_without_the_jars_says_which(store: Any, said: str) -> None:
     told = stores.explain_missing_jar(

@@ -168,7 +168,7 @@ def test_rows_that_are_nowhere_are_left_to_delta_rs(stored: StateTable, monkeypa
 def an_hour_passes(uri: str) -> None:
     """Since all that the log of that table tells of."""
     log, ago = Objects(f"{uri}/_delta_log"), 3600 * 1000
-    for name in [each.path for each in log.list_objects()]:
+    for name in [entry.path for entry in log.list_objects()]:
         if name.endswith(".parquet"):
             table = pq.read_table(pa.BufferReader(log.read(name)))
             removes = [
@@ -184,7 +184,7 @@ def an_hour_passes(uri: str) -> None:
             for each in actions:
                 if "remove" in each:
                     each["remove"]["deletionTimestamp"] -= ago
-            log.write(name, "".join(json.dumps(each) + "\n" for each in actions).encode())
+            log.write(name, "".join(json.dumps(action) + "\n" for action in actions).encode())
 
 
 def there(stored: StateTable) -> set[str]:

@@ -70,7 +70,7 @@ def rows(tmp_path_factory) -> list[dict[str, Any]]:
     _go_on(coordinator, parts)
     _lose_a_target(coordinator, parts)
     chain = _come_after(folder / "chain")
-    places = [location.table_folder(each.uri, name) for each in (state, chain) for name in each.pipelines()]
+    places = [location.table_folder(table.uri, name) for table in (state, chain) for name in table.pipelines()]
     tables = [DeltaTable(place).to_pyarrow_table() for place in places]
     return [decoded(record) for table in tables for record in table.to_pylist()]
 

@@ -117,8 +117,8 @@ def test_a_gap_is_what_no_interval_covers_just_before(table):
         view = table.append(view, planned(view, start=start))
     asked = (hours(0, 1), hours(1, 2), hours(2, 3), hours(4, 5), hours(5, 6), hours(6, 7), hours(800, 801))
     found = [None, None, None, hours(2, 4), hours(2, 5), None, hours(6, 800)]
-    assert [view.gap_before(each) for each in asked] == found
-    assert [table.view("flights").gap_before(each) for each in asked] == found
+    assert [view.gap_before(interval) for interval in asked] == found
+    assert [table.view("flights").gap_before(interval) for interval in asked] == found
 
 
 HELD = (0, 1, 2, 40, 41, 1000, 1001, -2000)  # hours, in the order in which they are pinned
@@ -137,7 +137,10 @@ def test_neighbours_are_found_however_far_they_are_and_whatever_was_asked_before
             max((e for e in edges if e <= hour), default=None),
             min((e for e in edges if e >= hour), default=None),
         )
-        assert [each and (each.time - NOON) / timedelta(hours=1) for each in (before, after)] == [last, first]
+        assert [boundary and (boundary.time - NOON) / timedelta(hours=1) for boundary in (before, after)] == [
+            last,
+            first,
+        ]
         found = shared.planned_for(Interval(NOON + timedelta(hours=hour), NOON + timedelta(hours=hour + 2)))
         assert [cp.epoch for cp in found] == [n for n, start in enumerate(HELD, 1) if start - 2 < hour < start + 1]
 

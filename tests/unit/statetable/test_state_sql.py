@@ -44,6 +44,6 @@ def test_duckdb_reads_all_pipelines_at_once(table):
 
 def check(table: StateTable, found: list[tuple[str, int, str, str]]) -> None:
     recorded = [row for name in table.pipelines() for row in table.history(name)]
-    assert [(*each[:3], json.loads(each[3])) for each in found] == [
+    assert [(*row[:3], json.loads(row[3])) for row in found] == [
         (row.pipeline, row.seq, row.event.value, row.head) for row in recorded
     ]

@@ -29,12 +29,12 @@ def test_an_object_is_created_once(files: Objects) -> None:
 def test_objects_are_listed_in_order_with_what_is_below_a_folder(files: Objects) -> None:
     for name in ("log/2.json", "log/1.json", "log/a/3.json", "logs/4.json"):
         files.write(name, name.encode())
-    assert [(each.path, each.size) for each in files.list_objects("log")] == [
+    assert [(entry.path, entry.size) for entry in files.list_objects("log")] == [
         ("log/1.json", 10),
         ("log/2.json", 10),
         ("log/a/3.json", 12),
     ]
-    assert [each.path for each in files.list_objects("log", after="log/1.json")] == ["log/2.json", "log/a/3.json"]
+    assert [entry.path for entry in files.list_objects("log", after="log/1.json")] == ["log/2.json", "log/a/3.json"]
     assert sorted(files.list_folders("")) == ["log", "logs"]
 
 
@@ -85,7 +85,7 @@ def test_marks_go_after_what_is_in_the_folders_and_those_that_cannot_go_do_not_h
     monkeypatch.setattr(Objects, "_unmark", lambda self, path: gone.append(path))
     folder = Objects(f"{files.uri}/txn")
     folder.clear()
-    assert [each.path for each in folder.list_objects()] == ["run/_SUCCESS", "run/b/mark"]
+    assert [entry.path for entry in folder.list_objects()] == ["run/_SUCCESS", "run/b/mark"]
     assert [path.rpartition("/txn")[2] for path in gone] == ["/run/b/mark", "/run/_SUCCESS", ""]
     monkeypatch.undo()
     folder.clear()

@@ -190,7 +190,7 @@ def test_the_number_of_series_is_bounded_and_none_ends_while_nothing_is_committe
 
 
 def all_metrics() -> list[Metric]:
-    return [each for each in vars(metrics).values() if isinstance(each, Metric)]
+    return [var for var in vars(metrics).values() if isinstance(var, Metric)]
 
 
 def test_every_metric_is_written_and_named_as_prometheus_has_it() -> None:
