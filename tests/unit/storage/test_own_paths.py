@@ -127,7 +127,7 @@ OTHERWISE = {
     "testing/fake_sink.py discard",
     "dev/services/spark.py _draw_token",  # of the server before
     "dev/services/daemon.py stop",  # its own record
-    "dev/services/embedded.py down",
+    "dev/services/__init__.py down",
     "storage/durability.py write",  # a draft of its own
     "storage/objects.py clear",  # of a folder that is given by OwnPath
     "storage/arbitration.py _try_publishers",  # of a trial that has just been made
