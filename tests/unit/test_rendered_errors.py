@@ -16,7 +16,7 @@ from codes import raises
 from onceonly.checkpoint.model import State
 from onceonly.checkpoint.offsets import Interval
 from onceonly.checkpoint.sink import require_inspectable
-from onceonly.cli import lineage
+from onceonly.cli import describe
 from onceonly.coordinator import messages, plan, ranges, resolve, upstream
 from onceonly.coordinator import rehearsal as rehearsal_of_checkpoint
 from onceonly.errors import (
@@ -182,7 +182,7 @@ def test_nothing_is_committed_that_could_be_looked_up() -> None:
     view: Any = SimpleNamespace(head=SimpleNamespace(epoch=0))
     state: Any = SimpleNamespace(view=lambda pipeline: view)
     with refusal(InvalidPipeline, "nothing-committed"):
-        lineage._require_last_committed(state, "flights")
+        describe._require_last_committed(state, "flights")
 
 
 def test_a_refusal_without_a_code_needs_a_person() -> None:
@@ -236,17 +236,17 @@ def test_a_table_was_altered_since_the_stage() -> None:
 
 def test_the_name_of_a_table_was_not_looked_up() -> None:
     with refusal(InvalidPipeline, "table-not-looked-up"):
-        raise target_table.refuse_unknown_path(NAMED)
+        raise target_table.unknown_path_error(NAMED)
 
 
 def test_another_table_has_the_place_of_a_name() -> None:
     with refusal(NotCommitted, "named-table-replaced"):
-        raise target_table.refuse_other_named_table(NAMED, None)
+        raise target_table.other_named_table_error(NAMED, None)
 
 
 def test_another_table_has_the_place_of_a_source() -> None:
     with refusal(SourceLost, "named-table-replaced"):
-        raise delta_rules.refuse_other_table_id(DeltaSource(table="shop.orders"), "/orders", "another")
+        raise delta_rules.other_table_id_error(DeltaSource(table="shop.orders"), "/orders", "another")
 
 
 def test_a_table_of_a_catalog_is_no_delta_table() -> None:
@@ -279,7 +279,7 @@ def test_a_transaction_was_ended_by_another_process() -> None:
 def test_rows_do_not_reach_the_brokers() -> None:
     target: Any = SimpleNamespace(sink="copy", config={"bootstrap.servers": "broker:9092"})
     with refusal(NotCommitted, "broker-not-writable"):
-        raise producer._not_written(target, "Local: Message timed out")
+        raise producer._not_written_error(target, "Local: Message timed out")
 
 
 def test_a_broker_refuses_a_request() -> None:
@@ -362,8 +362,8 @@ def test_a_user_has_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_connect_server_refuses_a_token() -> None:
     from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
-    from onceonly.spark.connect import refused_token
+    from onceonly.spark.connect import explain_refused_token
 
     client = SimpleNamespace(close=lambda: None)
-    with refusal(InvalidPipeline, "spark-token-refused"), refused_token("sc://host:15002/;token=x", client):
+    with refusal(InvalidPipeline, "spark-token-refused"), explain_refused_token("sc://host:15002/;token=x", client):
         raise SparkConnectGrpcException("Invalid authentication token")
