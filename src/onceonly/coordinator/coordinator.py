@@ -32,7 +32,7 @@ from onceonly.coordinator.ranges import RangePlanner
 from onceonly.coordinator.rehearsal import Rehearser
 from onceonly.coordinator.resolve import Resolver
 from onceonly.coordinator.skip import Skip
-from onceonly.coordinator.stage import NO_DETAILS, Lease, Prepare, Produce, Stager
+from onceonly.coordinator.stage import Prepare, Produce, Renewal, Stager
 from onceonly.coordinator.sweep import sweep
 from onceonly.errors import Fenced, GateFailed, OnceonlyError, StageAgain
 from onceonly.pipeline.definition import Pipeline
@@ -110,8 +110,8 @@ class Coordinator:
         produce: Produce,
         owner: str | None = None,
         since: int | None = None,
-        prepare: Prepare = lambda checkpoint: NO_DETAILS,
-        lease: Lease = nullcontext,
+        prepare: Prepare = lambda checkpoint: {},
+        renewal: Renewal = nullcontext,
     ) -> Checkpoint:
         """Claim the next attempt, stage every sink, and record all handles in one row.
 
@@ -123,12 +123,12 @@ class Coordinator:
             since: the checkpoint's last row when this was asked for. A process that waited in a queue meanwhile takes
                 nothing over from a process that came first.
             prepare: called before `produce`; returns the schemas to pin, where no earlier attempt has pinned any.
-            lease: keeps the claim renewed from when it is made until what was staged is recorded or removed.
+            renewal: keeps the claim renewed from when it is made until what was staged is recorded or removed.
         Raises:
             Fenced: a newer attempt, an abort or another owner took over; what this process wrote is removed.
             ActionNeeded: a target went back; nothing was written.
         """
-        return self._stager.stage(name, epoch, prepare, produce, owner, since, lease)
+        return self._stager.stage(name, epoch, prepare, produce, owner, since, renewal)
 
     # ---- gate
 

@@ -2,6 +2,9 @@
 
 A claim is a row, made before anything is written under its nonce. So whatever a process leaves behind can be found by
 its name, and only the claim that is current may record what it staged.
+
+The caller gives what reads and transforms, as functions. Each is called once, in the order of this module, and calls
+nothing back: what it needs recorded, it returns.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ Prepare = Callable[[Checkpoint], Mapping[str, Any]]
 Produce = Callable[[Checkpoint], Mapping[str, Any] | Produced]
 
 # Calls a function that renews the claim, regularly while its block runs and until that returns False
-Lease = Callable[[Callable[[], bool]], AbstractContextManager[Any]]
+Renewal = Callable[[Callable[[], bool]], AbstractContextManager[Any]]
 
 
 class Stager:
@@ -67,7 +70,7 @@ class Stager:
         produce: Produce,
         owner: str | None,
         since: int | None,
-        lease: Lease,
+        renewal: Renewal,
     ) -> Checkpoint:
         """Check the targets, claim, stage what was claimed, and record it; what could not be recorded is removed."""
         self._check_targets(self._transitions.state_table.view(name), epoch)
@@ -75,7 +78,7 @@ class Stager:
         checkpoint = view.require(epoch)
         if checkpoint.state is not State.PLANNED:
             return checkpoint
-        with lease(partial(self.renew, checkpoint)):
+        with renewal(partial(self.renew, checkpoint)):
             try:
                 body = self._stage_claimed(view, checkpoint, prepare, produce)
             except BaseException as error:

@@ -49,17 +49,17 @@ def test_the_stage_pins_what_it_is_told_before_it_produces(world):
     assert world.events() == ["planned", "claimed", "pinned", "claimed", "staged"]
 
 
-def test_the_claim_is_leased_until_it_is_recorded(world):
+def test_the_claim_is_renewed_until_it_is_recorded(world):
     events_at_end = []
 
     @contextmanager
-    def lease(renew):
+    def renewal(renew):
         assert renew()
         yield
         events_at_end.append(world.events())
         assert not renew()
 
-    world.coordinator.stage("flights", 1, world.parts.produce, lease=lease)
+    world.coordinator.stage("flights", 1, world.parts.produce, renewal=renewal)
     assert events_at_end == [["planned", "claimed", "renewed", "staged"]]
     assert world.now().state.value == "staged"
 

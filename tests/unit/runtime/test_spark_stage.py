@@ -80,7 +80,7 @@ def test_only_the_first_attempt_takes_few_records_into_its_own_memory(tmp_path, 
     """They may be too much for it, and a second attempt has to get further."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     read_here: list[int] = []
-    monkeypatch.setattr(FakeSource, "read_small_batch", lambda source, ranges: read_here.append(ranges[0].span))
+    monkeypatch.setattr(FakeSource, "read_small_batch", lambda source, ranges: read_here.append(ranges[0].offset_count))
     (tmp_path / "transforms_that_fail.py").write_text("def fails(batch):\n    raise RuntimeError('as planned')\n")
     parts = WithoutSpark(tmp_path / "fakes")
     parts.settings = Settings.from_env({"ONCEONLY_PROJECT": str(tmp_path)})
