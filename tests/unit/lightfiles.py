@@ -40,7 +40,7 @@ class LightFiles(FileWriter):
         place = folder / self.partition
         place.mkdir(parents=True)
         (place / "part-00000.jsonl").write_text("".join(f"{line}\n" for line in lines))
-        files = stage.describe(self.config, txn, LocalFiles(), str(self.folder), str(folder), len(lines))
+        files = stage.prepare_files(self.config, txn, LocalFiles(), str(self.folder), str(folder), len(lines))
         return {
             **{"kind": "files", "target": str(self.folder), "format": "json", "txn": txn.name},
             **{"folder": str(folder), "manifest": manifest_path(txn), "rows": len(lines), "bytes": 1},

@@ -137,7 +137,7 @@ class DurableLog:
         self.folder = table / LOG_FOLDER
         self._synced_version = -1  # of the newest entry that is on disk; -1: not known
 
-    def keep(self) -> None:
+    def sync(self) -> None:
         """Make sure that every existing entry is on disk. Without new entries this costs one directory listing.
 
         Raises:

@@ -103,7 +103,7 @@ def sync_to_disk(target_uri: str, folder: str | None = None) -> None:
     if local and folder:
         durability.sync_tree(local / folder)
     if local:
-        DurableLog(local).keep()
+        DurableLog(local).sync()
 
 
 def list_active_files(table: DeltaTable) -> dict[str, int]:

@@ -157,7 +157,7 @@ def list_table_files(table: DeltaTable) -> list[File]:
 
 def _sync_log(log: DurableLog) -> None:
     try:
-        log.keep()
+        log.sync()
     except FileNotFoundError as error:
         raise TableNotFoundError(str(error)) from error
 

@@ -122,7 +122,7 @@ def _merge_files(table: DeltaTable, pipeline: str, small_files: list[TableFile],
     except Taken:
         row_files.remove(uri, name)
         raise
-    log.keep()
+    log.sync()
 
 
 def _query_rows(pipeline: str, uri: str, small_files: list[TableFile]) -> list[Row] | None:

@@ -1,7 +1,7 @@
 """The log of a pipeline's table on a local or mounted disk.
 
 An entry is on disk before it gets its name, by a hard link, which fails where the name exists. So an entry is whole or
-not there. Only its name can be lost in a power failure: `keep` syncs the folder, before anything depends on the entry.
+not there. Only its name can be lost in a power failure: `sync` syncs the folder, before anything depends on the entry.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class LocalLog:
         if version <= checkpoint - ENTRIES_BEFORE_CHECKPOINT:
             raise OSError(f"version {version} is older than what readers of the log look at")
 
-    def keep(self) -> None:
+    def sync(self) -> None:
         """Sync the folders of the log, unless that was done since the newest entry.
 
         In a folder that was restored meanwhile, the same version is another entry.

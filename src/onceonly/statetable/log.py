@@ -122,7 +122,7 @@ class Log(Protocol):
             Taken: the version exists, or that entry does not. It may be this very commit, if an earlier try failed.
         """
 
-    def keep(self) -> None:
+    def sync(self) -> None:
         """Make sure that what `entries` has shown survives a power failure.
 
         Raises:

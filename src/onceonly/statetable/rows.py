@@ -43,7 +43,7 @@ class Past:
         with self._translating_errors():
             self.version, self._entries = log.entries()
             if durable:
-                log.keep()
+                log.sync()
 
     def last(self) -> Entry | None:
         """Return the entry of the last row; None: there is no row."""

@@ -134,7 +134,7 @@ class StoreLog:
         memory.has_just_merged = commit.operation == MERGE
         _remember(memory.entries, Entry(version, commit.row, commit.operation == MERGE))
 
-    def keep(self) -> None:
+    def sync(self) -> None:
         """Do nothing: what an object store has acknowledged is durable."""
 
     def _check_continues(self, version: int, after: Entry | None) -> None:

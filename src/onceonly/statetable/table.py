@@ -64,7 +64,7 @@ class StateTable:
         self._looked = time.monotonic()
         self._logs: dict[str, Log] = {}
         if local := local_path(uri):
-            log_files.DurableLog(local).keep()  # its identity
+            log_files.DurableLog(local).sync()  # its identity
 
     @classmethod
     def make(cls, uri: str) -> StateTable:
@@ -325,7 +325,7 @@ class StateTable:
     def _sync(self, log: Log) -> None:
         """Make sure that the log survives a power failure. Raises OutcomeUnknown."""
         try:
-            log.keep()
+            log.sync()
         except OSError as error:
             raise OutcomeUnknown(
                 f"the state table at {self.uri} may not survive a power failure.",

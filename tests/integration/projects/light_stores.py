@@ -40,7 +40,7 @@ class LightStoreFiles(FileWriter):
             lines = "".join(f"{json.dumps(row)}\n" for row in given[number::files])
             place = f"part={number}/" if self.files > 1 else ""
             self._file_system.write(f"{data}/{place}part-{number:05d}.jsonl", lines)
-        found = stage.describe(self.config, txn, self._file_system, self._target, data, len(given))
+        found = stage.prepare_files(self.config, txn, self._file_system, self._target, data, len(given))
         return {
             **{"kind": "files", "target": self._target, "format": "json", "txn": txn.name},
             **{"folder": data, "manifest": manifest_path(txn), "rows": len(given), "bytes": 1},

@@ -285,7 +285,7 @@ def staged_by_hand(lake: Lake, count: int) -> Handle:
         place.mkdir(parents=True, exist_ok=True)
         (place / f"part-{number:05d}.jsonl").write_text(json.dumps({"n": number}) + "\n")
     config = FileSink(name="lake", path="lake", format="json")
-    files = stage.describe(config, transaction(), LocalFiles(), str(lake.folder), str(folder), count)
+    files = stage.prepare_files(config, transaction(), LocalFiles(), str(lake.folder), str(folder), count)
     return {
         **{"kind": "files", "target": str(lake.folder), "format": "json", "txn": transaction().name},
         **{"folder": str(folder), "manifest": manifest_path(transaction()), "rows": count, "bytes": 1},

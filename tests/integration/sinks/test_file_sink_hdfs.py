@@ -96,7 +96,7 @@ def staged_by_hand(lake: Lake, count: int) -> Handle:
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(make, range(count)))
-    files = stage.describe(sink.config, transaction(), sink._file_system, lake.folder, folder, count)
+    files = stage.prepare_files(sink.config, transaction(), sink._file_system, lake.folder, folder, count)
     return {
         **{"kind": "files", "target": lake.folder, "format": "json", "txn": transaction().name},
         **{"folder": folder, "manifest": manifest_path(transaction()), "rows": count, "bytes": 1},
@@ -383,4 +383,6 @@ def test_rows_that_spark_wrote_to_another_cluster_are_missed(lake: Lake) -> None
     folder = f"{stage.staging_of(lake.folder)}/{transaction().name}/data"
     lake.hdfs.fs.mkdir(folder.removeprefix(lake.hdfs.root))
     with pytest.raises(NotCommitted, match="no file is there"):
-        stage.describe(FileSink("lake", lake.folder), transaction(), lake.sink()._file_system, lake.folder, folder, 3)
+        stage.prepare_files(
+            FileSink("lake", lake.folder), transaction(), lake.sink()._file_system, lake.folder, folder, 3
+        )

@@ -234,7 +234,7 @@ def test_who_wakes_up_after_it_was_given_up_publishes_nothing(lake: Lake, expire
     staged = OwnPath(staging_of(lake.uri), transaction().name).join(f"data/{file.staged}")
     on = S3Files(Late(lambda: lake.sink.fence(handle, 1)))
     with pytest.raises(FileNotFoundError):
-        on.move(staged, f"{lake.uri}/{file.final}", PreparedFile(file.print, file.upload))
+        on.move(staged, f"{lake.uri}/{file.final}", PreparedFile(file.fingerprint, file.upload))
     assert lake.numbers() == []
     with pytest.raises(Fenced, match="given up"):
         lake.commit(handle)

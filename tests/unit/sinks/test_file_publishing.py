@@ -58,7 +58,7 @@ class Lake:
             place = folder / f"day={number % 2}"
             place.mkdir(parents=True, exist_ok=True)
             (place / f"part-{number:05d}.jsonl").write_text(f'{{"n": {10 * txn.epoch + number}}}\n')
-        files = stage.describe(self.sink.config, txn, LocalFiles(), str(self.folder), str(folder), count)
+        files = stage.prepare_files(self.sink.config, txn, LocalFiles(), str(self.folder), str(folder), count)
         return {
             **{"kind": "files", "target": str(self.folder), "format": "json", "txn": txn.name},
             **{"folder": str(folder), "manifest": manifest_path(txn), "rows": count, "bytes": 1},

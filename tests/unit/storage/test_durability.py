@@ -137,7 +137,7 @@ def test_what_a_killed_writer_left_is_on_disk_before_it_is_acted_on(table, disk,
     reader = StateTable(str(folder))
     add(reader)
     with monkeypatch.context() as dying:
-        dying.setattr(LocalLog, "keep", lambda log: None)
+        dying.setattr(LocalLog, "sync", lambda log: None)
         add(table, rows=2)
     assert disk.lost()
     assert reader.view("flights").head.seq == 3
@@ -633,7 +633,7 @@ def staged_files(sink: FileWriter, folder: Path) -> dict:
     data = folder.parent / f".{folder.name}.staged" / TXN.name / "data"
     data.mkdir(parents=True)
     (data / "part-0.jsonl").write_text("{}\n")
-    described = filestage.describe(sink.config, TXN, LocalFiles(), str(folder), str(data), 1)
+    described = filestage.prepare_files(sink.config, TXN, LocalFiles(), str(folder), str(data), 1)
     known = {"kind": "files", "target": str(folder), "format": "json", "txn": TXN.name, "folder": str(data)}
     found = {"manifest": manifest_path(TXN), "rows": 1, "bytes": 3, "files": [f.to_json() for f in described]}
     return known | found

@@ -64,7 +64,7 @@ def _read_typed(
         stored, read = _text_schema(file_schema.names), _read_csv
     elif format == "json":
         stored, read = _text_schema([LINE]), _json_reader(types)
-    largest = max((file.print.bytes for file in handle.files), default=0)
+    largest = max((file.fingerprint.bytes for file in handle.files), default=0)
     stored_schema = pa.schema([*stored, *partition_schema])
     rows = file_system.read_rows(folder, _format(format, largest), stored_schema, partition_schema)
     return pa.RecordBatchReader.from_batches(schema, row_text.batches(rows, schema, file_schema, read))

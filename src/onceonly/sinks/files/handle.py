@@ -20,22 +20,22 @@ class StagedFile:
 
     staged: str
     final: str
-    print: Fingerprint
+    fingerprint: Fingerprint
     upload: Upload | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the file as the handle stores it. The key of the checksum is the name of its algorithm."""
         upload = {"upload": self.upload._asdict()} if self.upload else {}
-        return {"staged": self.staged, "final": self.final, **fingerprint_json(self.print), **upload}
+        return {"staged": self.staged, "final": self.final, **fingerprint_json(self.fingerprint), **upload}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> StagedFile:
         [algorithm] = data.keys() - {"staged", "final", "bytes", "upload"}
-        print, upload = Fingerprint(data["bytes"], algorithm, data[algorithm]), None
+        fingerprint, upload = Fingerprint(data["bytes"], algorithm, data[algorithm]), None
         upload_json = data.get("upload")
         if upload_json:
             upload = Upload(upload_json["id"], upload_json["source"], tuple(upload_json["parts"]))
-        return cls(data["staged"], data["final"], print, upload)
+        return cls(data["staged"], data["final"], fingerprint, upload)
 
 
 def fingerprint_json(fingerprint: Fingerprint) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def fingerprint_json(fingerprint: Fingerprint) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedFiles:
     """What an earlier checkpoint has published: paths in the target."""
 
     manifest: str
@@ -64,7 +64,7 @@ class FileHandle:
     format: str
     rows: int
     files: tuple[StagedFile, ...]
-    replaced: tuple[Published, ...]  # what it replaces or retracts
+    replaced: tuple[PublishedFiles, ...]  # what it replaces or retracts
     rewinds: bool  # a rewind: nothing was staged, and no attempt owns it
     schema: Mapping[str, Any] | None  # of the rows; None: there are none, or an older version has staged them
     partition_by: tuple[str, ...]  # columns whose values stand in the names of folders
@@ -124,7 +124,7 @@ def _parse(sink: str, handle: Handle) -> FileHandle:
     )
 
 
-def _parse_replaced(old: Mapping[str, Any], txn: Transaction) -> Published:
+def _parse_replaced(old: Mapping[str, Any], txn: Transaction) -> PublishedFiles:
     """Return what the transaction replaces. Raises _InvalidHandle for output of another pipeline or sink."""
     manifest, files = old["manifest"], tuple(file["final"] for file in old["files"])
     folder, _, name = str(manifest).rpartition("/")
@@ -134,7 +134,7 @@ def _parse_replaced(old: Mapping[str, Any], txn: Transaction) -> Published:
         raise _InvalidHandle(f"It replaces {manifest!r}")
     for file in files:
         _check_final_name(file, old_stem)
-    return Published(manifest, files)
+    return PublishedFiles(manifest, files)
 
 
 def _check_final_name(final: object, file_stem: str) -> None:

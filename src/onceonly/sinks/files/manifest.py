@@ -28,7 +28,7 @@ def build(handle: FileHandle, decision: int) -> Manifest:
     """Return the manifest that a commit writes."""
     manifest = _common_fields(handle, decision)
     manifest["rows"] = handle.rows
-    manifest["files"] = [{"path": file.final, **fingerprint_json(file.print)} for file in handle.files]
+    manifest["files"] = [{"path": file.final, **fingerprint_json(file.fingerprint)} for file in handle.files]
     if handle.schema:
         manifest["schema"] = handle.schema
     replaced = [publication.manifest.rpartition("/")[2] for publication in handle.replaced]

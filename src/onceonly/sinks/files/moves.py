@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from onceonly.sinks.files import manifest
 from onceonly.sinks.files.errors import FileMissing, NameTaken, ReplacedMissing, TargetMissing
-from onceonly.sinks.files.handle import FileHandle, Published, StagedFile
+from onceonly.sinks.files.handle import FileHandle, PublishedFiles, StagedFile
 from onceonly.sinks.files.manifest import Manifest
 from onceonly.storage.interface import (
     MAX_PARALLEL_REQUESTS,
@@ -76,7 +76,7 @@ def _move(file_system: FileSystem, file: StagedFile, folder: OwnPath, target: st
     """
     staged, final = folder.join(file.staged), f"{target}/{file.final}"
     try:
-        file_system.move(staged, final, PreparedFile(file.print, file.upload))
+        file_system.move(staged, final, PreparedFile(file.fingerprint, file.upload))
     except FileExistsError:
         check_same(file_system, file, final)
         file_system.remove(staged)
@@ -92,7 +92,7 @@ def _move_back(file_system: FileSystem, file: StagedFile, folder: OwnPath, targe
     """Move one file back into `folder`, unless the file with its final name is another one."""
     final, staged = OwnPath(target, file.final), folder.join(file.staged).path
     with suppress(FileNotFoundError, IsADirectoryError):  # not moved yet, moved back by another process, or a folder
-        if file_system.read_fingerprint(final.path) != file.print:
+        if file_system.read_fingerprint(final.path) != file.fingerprint:
             return
         file_system.make_folder(parent(staged), folder.path)
         with suppress(FileExistsError):  # a process was killed within a move: it has both names
@@ -107,10 +107,12 @@ def check_same(file_system: FileSystem, file: StagedFile, final: str) -> None:
         final_print = file_system.read_fingerprint(final)
     except IsADirectoryError:
         raise NameTaken(f"the folder {final}") from None
-    if final_print == file.print:
+    if final_print == file.fingerprint:
         return
-    if final_print.algorithm != file.print.algorithm:
-        raise NameTaken(f"{final} (with a checksum by {final_print.algorithm}, ours is by {file.print.algorithm})")
+    if final_print.algorithm != file.fingerprint.algorithm:
+        raise NameTaken(
+            f"{final} (with a checksum by {final_print.algorithm}, ours is by {file.fingerprint.algorithm})"
+        )
     raise NameTaken(final)
 
 
@@ -159,12 +161,12 @@ def _check_file(file_system: FileSystem, file: StagedFile, data: OwnPath, target
         return
     staged = data.join(file.staged)
     try:
-        file_system.check_staged(staged, PreparedFile(file.print, file.upload))
+        file_system.check_staged(staged, PreparedFile(file.fingerprint, file.upload))
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise FileMissing(f"{staged.path} does not exist, or is not the file that was staged") from error
 
 
-def _check_replaced(file_system: FileSystem, publication: Published, target: str) -> None:
+def _check_replaced(file_system: FileSystem, publication: PublishedFiles, target: str) -> None:
     """Check that the commit can remove its files, as it does after the manifest is written."""
     content = manifest.read_ours(file_system, f"{target}/{publication.manifest}")
     if content is None or manifest.is_given_up(content):

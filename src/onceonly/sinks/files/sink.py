@@ -32,7 +32,7 @@ from onceonly.pipeline.sinks import FileSink
 from onceonly.sinks.context import Context
 from onceonly.sinks.files import errors, gate_view, manifest, moves, stage
 from onceonly.sinks.files.errors import FileMissing, NameTaken
-from onceonly.sinks.files.handle import FileHandle, Published, StagedFile, staging_of
+from onceonly.sinks.files.handle import FileHandle, PublishedFiles, StagedFile, staging_of
 from onceonly.sinks.files.manifest import Manifest
 from onceonly.sinks.staging import handles, history, row_types
 from onceonly.sinks.staging.handles import refuse_before_decision
@@ -66,7 +66,7 @@ class FileWriter(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Versioned
     def stage(self, txn: Transaction, rows: Any) -> Handle:
         stage.check(self.config, self._file_system, self._target)
         folder, rows_staged = stage.write(self.config, txn, self._file_system, self._target, rows)
-        files = stage.describe(self.config, txn, self._file_system, self._target, folder, rows_staged)
+        files = stage.prepare_files(self.config, txn, self._file_system, self._target, folder, rows_staged)
         return {
             "kind": "files",
             "target": self._target,
@@ -77,7 +77,7 @@ class FileWriter(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Versioned
             "schema": row_types.read_schema(rows),
             "partition_by": list(self.config.partition_by),
             "rows": rows_staged,
-            "bytes": sum(file.print.bytes for file in files),
+            "bytes": sum(file.fingerprint.bytes for file in files),
             "files": list(map(StagedFile.to_json, files)),
         }
 
@@ -247,7 +247,7 @@ class FileWriter(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Versioned
         if file_handle.rewinds:
             self.discard(file_handle.txn, None)  # the folder in which the manifest was written; no attempt owns it
 
-    def _end_publication(self, publication: Published) -> None:
+    def _end_publication(self, publication: PublishedFiles) -> None:
         """Delete what is staged for it, so that no process can publish it again once its names are free.
 
         A process that hangs in a commit may still wake up.

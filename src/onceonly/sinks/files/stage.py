@@ -75,7 +75,7 @@ def write(config: FileSink, txn: Transaction, file_system: FileSystem, target: s
     return data, row_files.write_files(rows, data, config.format, config.partition_by)
 
 
-def describe(
+def prepare_files(
     config: FileSink, txn: Transaction, file_system: FileSystem, target: str, folder: str, rows: int
 ) -> list[StagedFile]:
     """Make the staged files durable, and give each a final name, which is the same whenever it is staged again.
