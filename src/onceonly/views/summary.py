@@ -33,7 +33,7 @@ class Summary:
     last_commit: Checkpoint | None = None  # the newest epoch that is committed; of intervals, one may reach further
 
     @property
-    def waiting(self) -> list[Checkpoint]:
+    def unfinished(self) -> list[Checkpoint]:
         """Return the checkpoints that are open or have to be staged again, the oldest first."""
         return sorted((*self.open, *self.unfit), key=lambda checkpoint: checkpoint.epoch)
 
@@ -128,7 +128,7 @@ def list_pending(checkpoints: Iterable[Checkpoint], now: datetime) -> list[Pendi
         if checkpoint.state not in (State.STAGED, State.COMMITTING):
             continue
         for sink in checkpoint.waiting:
-            used = compute_used_share(checkpoint, sink, now)
+            used = _compute_used_share(checkpoint, sink, now)
             if used is not None:
                 sinks.append(PendingSink(checkpoint, sink, used))
     return sorted(sinks, key=lambda pending_sink: -pending_sink.used)
@@ -157,7 +157,7 @@ def _ending_commands(checkpoint: Checkpoint) -> str:
     return f"onceonly recover {checkpoint.pipeline}"
 
 
-def compute_used_share(checkpoint: Checkpoint, sink: str, now: datetime) -> float | None:
+def _compute_used_share(checkpoint: Checkpoint, sink: str, now: datetime) -> float | None:
     """Return the share of a sink's time-out that has passed (1.0: all).
 
     None if the sink has no open transaction, or is in doubt.
