@@ -59,6 +59,11 @@ def test_named_test_exists(name: str) -> None:
     assert f"def {name}(" in TEXT
 
 
+def test_each_row_of_the_glossary_has_its_columns() -> None:
+    for table in re.findall(r"(?:^\|.*\|\n)+", GLOSSARY, re.MULTILINE):
+        assert len({line.count("|") for line in table.splitlines()}) == 1, table
+
+
 def test_glossary_names_each_word_once() -> None:
     words: list[str] = []
     for cell in re.findall(r"^\| ([^|]+) \|", GLOSSARY, re.MULTILINE):

@@ -177,7 +177,7 @@ class Inspector(Protocol):
 
 
 class Parts(Protocol):
-    """Makes the parts of a pipeline that reach services, from its plain definition."""
+    """Makes the parts of a pipeline, which reach services, from its definition, which is plain data."""
 
     def sink(self, pipeline: Pipeline, name: str) -> Sink: ...
 

@@ -55,7 +55,10 @@ class Publication:
 
 
 class Receipts(Protocol):
-    """The recorded handle of a sink, for a sink that has to replace it while publishing."""
+    """The handle of a sink as the state table has it, for a commit that has to publish by another one.
+
+    A handle is the receipt of what was staged, hence the name.
+    """
 
     def replace(self, old: Handle, new: Handle) -> Handle:
         """Record `new` in place of `old` by compare-and-set, and return the handle that is recorded now.
@@ -109,7 +112,7 @@ class Sink(ABC):
         Raises:
             StageAgain: what is staged is damaged, missing or does not fit any more, and staging it again helps.
             ActionNeeded: it cannot be published until a person acts. A missing target is one of these.
-            CannotPublish: as ActionNeeded: TargetWentBack, StateBehind, InDoubt.
+            CannotPublish: likewise, when it is a TargetWentBack, a StateBehind or an InDoubt.
             Any other error: no answer, so it is not known whether it can be published.
         """
 
@@ -121,7 +124,7 @@ class Sink(ABC):
         decision, or a later decision, the state table is behind the target: raise StateBehind.
 
         Args:
-            last: the sink's last recorded publication; None: there is none. The state of the target that this commit
+            last: the sink's last recorded publication; None: there is none. The version of the target that this commit
                 builds on has to show it, or this very transaction; else raise TargetWentBack.
         """
 

@@ -264,7 +264,7 @@ class FakeSink(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Inspectable
         return Outcome(already, {"rows": handle["rows"]}, proof)
 
     def _overtaken_error(self, handle: Handle, decision: int, at: int, name: str | None) -> StateBehind | Fenced:
-        """Return the error that the target shows this decision, or a later one, for another transaction or none."""
+        """Return the error of a target that shows a later decision, or this one for another transaction or none."""
         what = f"sink '{self.name}' shows decision {at} where {decision} is to be published."
         if at == decision and name is None:
             return Fenced(what, "It was given up.", code="sink-given-up")
