@@ -15,6 +15,7 @@ from onceonly.checkpoint.offsets import Interval
 from onceonly.coordinator import gate as gating
 from onceonly.coordinator.accept_loss import Acceptance
 from onceonly.coordinator.manual import Seen
+from onceonly.coordinator.reprocess import Reprocess
 from onceonly.coordinator.skip import Skip
 from onceonly.errors import Fenced, InvalidPipeline, OnceonlyError, StageAgain
 
@@ -38,7 +39,11 @@ def all_but(owner: str) -> Alive:
 
 
 def plan(
-    owner: str, interval: Interval | None = None, now: str = "now", alive: Alive = nobody, again: str | None = None
+    owner: str,
+    interval: Interval | None = None,
+    now: str = "now",
+    alive: Alive = nobody,
+    again: str | Reprocess | None = None,
 ) -> Act:
     def act(world: World) -> None:
         _plan(world, owner, interval, now, alive, again)
@@ -47,11 +52,12 @@ def plan(
 
 
 def _plan(
-    world: World, owner: str, interval: Interval | None, now: str, alive: Alive, again: str | None
+    world: World, owner: str, interval: Interval | None, now: str, alive: Alive, again: str | Reprocess | None
 ) -> Checkpoint | None:
     world.begins()
     with _knowing(world, lambda checkpoint: checkpoint.owner == owner or alive(checkpoint)):
-        return world.coordinator.plan(world.pipelines[now], owner, alive, interval, again).checkpoint
+        wish = Reprocess(again) if isinstance(again, str) else again
+        return world.coordinator.plan(world.pipelines[now], owner, alive, interval, wish).checkpoint
 
 
 @contextmanager
@@ -135,7 +141,7 @@ def run(
     interval: Interval | None = None,
     now: str = "now",
     alive: Alive = nobody,
-    again: str | None = None,
+    again: str | Reprocess | None = None,
 ) -> Act:
     """plan, stage, gate, commit; abort where stage or gate failed, and stage again what has to be, as the DAG does."""
 

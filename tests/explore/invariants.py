@@ -63,7 +63,7 @@ def still_there(targets: Mapping[str, Any], checkpoint: Checkpoint) -> frozenset
 
 
 def _overlapping(known: Checkpoints, new: Checkpoint) -> Iterator[str]:
-    if new.request and any(other.request == new.request and other.state is State.COMMITTED for other in known.values()):
+    if new.request and any(_is_same_request(new, other) for other in known.values()):
         yield f"'{new.request}' replaces a second time"
     if new.replaces is not None or new.interval is None:
         return
@@ -72,6 +72,11 @@ def _overlapping(known: Checkpoints, new: Checkpoint) -> Iterator[str]:
         theirs = other.ranges[0].partitions[0]
         if other.replaces is None and max(mine[0], theirs[0]) < min(mine[1], theirs[1]):
             yield f"7: epochs {other.epoch} and {new.epoch} share offsets"
+
+
+def _is_same_request(new: Checkpoint, other: Checkpoint) -> bool:
+    same_records = other.interval == new.interval if new.interval else other.origin == new.origin
+    return same_records and other.request == new.request and other.state is State.COMMITTED
 
 
 def _staged(before: Checkpoint | None, after: Checkpoint) -> Iterator[str]:

@@ -180,12 +180,15 @@ def _chain(scenario: Scenario, world: World) -> Iterator[str]:
 
 
 def _in_force(decided: list[Checkpoint]) -> list[Checkpoint]:
+    """The checkpoints of all sinks; what a repair writes, one of them has read before."""
     found: list[Checkpoint] = []
+    origins = {cp.epoch: cp.epoch if cp.repairs is None else cp.repairs for cp in decided}
     for cp in decided:
         if cp.rewinds_to is not None:
             found = [each for each in found if each.epoch <= cp.rewinds_to]
-        else:
-            found = [*(each for each in found if each.epoch != cp.replaces), cp]
+        elif cp.only is None:
+            replaced = origins.get(cp.replaces or 0)
+            found = [*(each for each in found if each.epoch != replaced), cp]
     return found
 
 
@@ -199,7 +202,7 @@ def _rows(world: World, sink: str) -> Iterator[str]:
         return  # nobody knows whether it has the rows that were given up
     shown = _state(target, decided, sink) if isinstance(target, targets.Runs) else target.visible()
     wanted = _wanted(decided, sink)
-    if twice := sorted({row for row in shown if shown.count(row) > 1}):
+    if twice := sorted({row for row in shown if shown.count(row) > max(1, wanted.count(row))}):
         yield f"{sink} shows {twice} more than once"
     if not isinstance(target, targets.Lake | targets.Topic):
         shown, wanted = sorted(shown), sorted(wanted)
@@ -215,10 +218,16 @@ def _wanted(decided: list[Checkpoint], sink: str) -> list[int]:
     found: list[Checkpoint] = []
     for cp in decided:
         if cp.rewinds_to is not None:
-            found = [each for each in found if each.epoch <= cp.rewinds_to]
+            found = [each for each in found if (each.origin) <= cp.rewinds_to]
         elif cp.is_shown_by(sink):
-            found = [*(each for each in found if cp.replaces is None or each.interval != cp.interval), cp]
+            if cp.replaces is not None and sink not in cp.again:
+                found = [each for each in found if not _is_of_same_records(each, cp)]
+            found.append(cp)
     return [row for cp in found for row in _range(cp)]
+
+
+def _is_of_same_records(one: Checkpoint, other: Checkpoint) -> bool:
+    return one.interval == other.interval if other.interval else one.origin == other.origin
 
 
 def _state(target: Any, decided: list[Checkpoint], sink: str) -> list[int]:

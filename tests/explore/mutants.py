@@ -29,6 +29,10 @@ REHEARSAL, MANUAL, HISTORY, ACCEPT_LOSS = (
     f"onceonly.coordinator.{name}" for name in ("rehearsal", "manual", "target_history", "accept_loss")
 )
 MODEL, OFFSETS = "onceonly.checkpoint.model", "onceonly.checkpoint.offsets"
+ROW_FORMAT, VIEW = (
+    "onceonly.statetable.row_format",
+    "onceonly.statetable.view",
+)
 
 FIXES = [
     Mutant(
@@ -313,7 +317,7 @@ GUARDS = [
     Mutant(
         "a task that runs twice replaces twice",
         PLAN,
-        "if checkpoint.request == self.reprocess:",
+        "if self.reprocess and checkpoint.request == self.reprocess.request:",
         "if False:",
         "reprocess-twice",
     ),
@@ -653,4 +657,70 @@ EDGE = [
     ),
 ]
 
-MUTANTS = [*FIXES, *GUARDS, *EDGE]
+REPAIRS = [
+    Mutant(
+        "a chain goes on from a repair",
+        ROW_FORMAT,
+        "chain=self.chain if checkpoint.is_repair else max(self.chain, row.epoch)",
+        "chain=max(self.chain, row.epoch)",
+        "chain-past-live",
+    ),
+    Mutant(
+        "rows come once more each time their request is repeated",
+        PLAN,
+        "if has_replaced and (self.reprocess.again or not is_outdated):",
+        "if False:",
+        "repair-once-more",
+    ),
+    Mutant(
+        "a repair writes all sinks",
+        MODEL,
+        "        if self.only is None:\n            return names\n",
+        "        return names\n",
+        "repair-live",
+    ),
+    Mutant(
+        "rows in force are left where only some sinks are written",
+        STAGE,
+        "if name in checkpoint.sinks and name not in checkpoint.again:",
+        "if checkpoint.only is None:",
+        "repair-recover",
+    ),
+    Mutant(
+        "what is in force is asked of the last checkpoint alone",
+        VIEW,
+        "        if checkpoint.replaces is None:\n            return own\n        return {**self",
+        "        if True:\n            return own\n        return {**self",
+        "reprocess-after-repair",
+    ),
+    Mutant(
+        "published beside rows that are there again",
+        REHEARSAL,
+        'if handle.get("replaces") != basis.replaced.get(sink):',
+        "if False:",
+        "repair-lost",
+    ),
+    Mutant(
+        "a rewind leaves the repairs of what it retracts",
+        REWIND,
+        "filter(_has_published, _with_repairs(view, later))",
+        "filter(_has_published, later)",
+        "chain-past-rewind",
+    ),
+    Mutant(
+        "what a repair leaves in a new sink is not swept",
+        SWEEP,
+        "for checkpoint in (view.latest, last) if checkpoint",
+        "for checkpoint in (view.latest,) if checkpoint",
+        "new-sink-past",
+    ),
+    Mutant(
+        "an aborted repair is staged although another has come in its place",
+        STAGE,
+        "        last = view.repairs_of(aborted.origin)[-1].epoch\n",
+        "        last = aborted.epoch\n",
+        "chain-past-aborted",
+    ),
+]
+
+MUTANTS = [*FIXES, *GUARDS, *EDGE, *REPAIRS]

@@ -8,6 +8,7 @@ from explore import actors as a
 from explore.scenario import SINGLES, SWITCHES, Scenario, pipeline
 from explore.scheduler import Act, Cost
 from explore.world import minutes
+from onceonly.coordinator.reprocess import Reprocess
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
 
@@ -673,7 +674,113 @@ STAGED_AGAIN = [
     Scenario("staged-lost", {"run1": a.run("run1"), "world": a.loses_staged("a"), "recov": a.recover()}, ONE),
 ]
 
-SCENARIOS = [*STAGED_AGAIN, *TASKS, *ORDER, *KAFKA, *GATE, *PEOPLE, *RECOVERY, *TARGETS]
+KEEPING = Reprocess("ann: rates", keep=("k",), who="ann", reason="rates")
+ONCE_MORE = Reprocess("ann: rates", again=("k",), who="ann", reason="rates")
+COMPLETING = Reprocess("ann: past", only=("f",), who="ann", reason="past")
+LAKE_AND_TOPIC = {"now": pipeline(LAKE, LATE, mode="interval")}
+WITH_FILES = {"now": pipeline(LAKE, FILES, mode="interval"), "old": pipeline(LAKE, mode="interval")}
+CHAIN_WITH_FILES = {"now": pipeline(LAKE, FILES), "old": pipeline(LAKE)}
+
+
+PAST_OF_BOTH = Reprocess("bob", 1, only=("f", "b"), who="bob", reason="past")
+
+
+def past_of(epoch: int) -> Reprocess:
+    return Reprocess(f"ann: {epoch}", epoch, only=("f",), who="ann", reason="past")
+
+
+def repairing(name: str, actors: dict[str, Act], **options) -> Scenario:
+    """The first interval, or the first two checkpoints, are published; then some sinks get records once more."""
+    given = {
+        "pipelines": LAKE_AND_TOPIC,
+        "before": [a.run("run1", FIRST)],
+        "bound": SINGLES,
+        "records": (0, 1, 11),
+        "intervals": (FIRST, SECOND),
+        **options,
+    }
+    return Scenario(name, actors, **given)
+
+
+REPAIRS = [
+    repairing(
+        "repair-twice", {"try1": a.run("run2", FIRST, again=KEEPING), "try2": a.run("run2", FIRST, again=KEEPING)}
+    ),
+    repairing(
+        "repair-once-more",
+        {"try1": a.run("run2", FIRST, again=ONCE_MORE), "try2": a.run("run2", FIRST, again=ONCE_MORE)},
+    ),
+    repairing(
+        "repair-two-people", {"ann": a.run("ann", FIRST, again=KEEPING), "bob": a.run("bob", FIRST, again=ONCE_MORE)}
+    ),
+    repairing("repair-recover", {"run2": a.run("run2", FIRST, again=KEEPING), "recov": a.recover()}),
+    repairing("repair-live", {"ann": a.run("ann", FIRST, again=KEEPING), "run2": a.run("run2", SECOND)}),
+    repairing(
+        "repair-again-live",
+        {"ann": a.run("ann", FIRST, again=ONCE_MORE), "run2": a.run("run2", SECOND), "recov": a.recover()},
+    ),
+    repairing(
+        "reprocess-after-repair",
+        {"ann": a.run("ann", FIRST, again=replace(KEEPING, keep=("f",))), "bob": a.run("bob", FIRST, again="all")},
+        pipelines={"now": pipeline(LAKE, FILES, mode="interval")},
+    ),
+    repairing(
+        "new-sink-past",
+        {"ann": a.run("ann", FIRST, again=COMPLETING), "bob": a.run("bob", SECOND, again=COMPLETING)},
+        pipelines=WITH_FILES,
+        before=[a.run("run1", FIRST, now="old"), a.run("run2", SECOND, now="old")],
+    ),
+    repairing(
+        "new-sink-past-twice",
+        {
+            "ann": a.run("ann", FIRST, again=COMPLETING),
+            "bob": a.run("bob", FIRST, again=COMPLETING),
+            "recov": a.recover(),
+        },
+        pipelines=WITH_FILES,
+        before=[a.run("run1", FIRST, now="old")],
+    ),
+    repairing(
+        "chain-past-live",
+        {"ann": a.run("ann", again=past_of(1)), "run3": a.run("run3")},
+        pipelines=CHAIN_WITH_FILES,
+        before=[a.run("x", now="old"), a.arrives(0)],
+        intervals=(),
+    ),
+    repairing(
+        "chain-past-aborted",
+        {"stage": a.stage(2), "ann": a.run("ann", again=past_of(1))},
+        pipelines={"now": pipeline(LAKE, FILES, OTHER), "old": pipeline(LAKE)},
+        before=[a.run("x", now="old"), a.plan("bob", again=PAST_OF_BOTH), a.abort(2)],
+        intervals=(),
+    ),
+    repairing(
+        "chain-past-rewind",
+        {"ann": a.run("ann", again=past_of(2)), "rewind": a.rewind(1)},
+        pipelines=CHAIN_WITH_FILES,
+        before=[a.run("x", now="old"), a.arrives(0), a.run("y", now="old"), a.run("ann0", again=past_of(1))],
+        intervals=(),
+    ),
+    unsteady(
+        "repair-goes-back",
+        {"run3": a.run("run3", FIRST, again=KEEPING), "world": THERE_AND_BACK},
+        [a.run("run1", FIRST), a.copied("a"), a.run("run2", SECOND)],
+        pipelines=LAKE_AND_TOPIC,
+        bound=SINGLES,
+        records=(1, 11),
+        intervals=(FIRST, SECOND),
+    ),
+    unsteady(
+        "repair-lost",
+        {"ann": a.run("ann", again=replace(past_of(2), only=("a",))), "world": a.swaps("a")},
+        [*HAS_COPY, a.swaps("a"), a.accept_loss("a")],
+        pipelines={"now": pipeline(LAKE, FILES)},
+        may_lose=[("a", 3)],
+        **HAS_LOST,
+    ),
+]
+
+SCENARIOS = [*STAGED_AGAIN, *TASKS, *ORDER, *KAFKA, *GATE, *PEOPLE, *RECOVERY, *TARGETS, *REPAIRS]
 
 
 def by_name(name: str) -> Scenario:

@@ -79,6 +79,12 @@ class MemoryView(View):
         chain: Any = self.rows
         return [self.checkpoints[row.epoch] for row in chain.rows if row.event is Event.REWOUND and row.epoch > since]
 
+    def _replacements(self, since: int) -> list[Checkpoint]:
+        return [self.checkpoints[epoch] for epoch in sorted(self.checkpoints) if self._is_in_place(epoch, since)]
+
+    def _is_in_place(self, epoch: int, since: int) -> bool:
+        return epoch > since and self.checkpoints[epoch].replaces is not None
+
     def published_to(self, sink: str, above: int) -> list[Checkpoint]:
         later = [each for each in self.checkpoints.values() if sink in each.published and (each.decision or 0) > above]
         return sorted(later, key=lambda each: each.decision or 0)

@@ -296,7 +296,7 @@ class MemoryInspector(Inspector):
         return []
 
     def examine(self, checkpoint: Checkpoint) -> Findings:
-        seen = {sink.name: self._look(checkpoint, sink.name) for sink in self._pipeline.sinks}
+        seen = {name: self._look(checkpoint, name) for name in checkpoint.handles}
         outcome = self._world.steps.take("the gate finds", self._find)
         check = {"what": "a check", "ok": outcome == "passed", "severity": "critical", "observed": str(seen)}
         return Findings({name: {"rows": 0, "path": "in process", "checks": [check]} for name in seen})

@@ -15,6 +15,7 @@ from unit.world import NOON, minutes
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import Interval
 from onceonly.coordinator.coordinator import Coordinator
+from onceonly.coordinator.reprocess import Reprocess
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import DeltaSource, KafkaSource
@@ -90,7 +91,9 @@ class Chain:
     def plan(
         self, pipeline: Pipeline, interval: Interval | None = None, owner: str = "run", again: str | None = None
     ) -> Checkpoint | None:
-        return self.through.plan(pipeline, owner, self.alive, interval, again, instance=owner).checkpoint
+        return self.through.plan(
+            pipeline, owner, self.alive, interval, again and Reprocess(again), instance=owner
+        ).checkpoint
 
     def stage(self, planned: Checkpoint) -> Checkpoint:
         adds = {"first": self.added}.get(planned.pipeline, MORE)

@@ -106,6 +106,10 @@ ADVICE: dict[str, Followed] = {
     "onceonly run --interval": Followed(
         "a gap", f"{COORDINATOR}test_gaps.py::test_what_is_on_its_way_is_covered_and_closes_the_gap"
     ),
+    "onceonly run --keep --reason --reprocess": Followed(
+        "a sink cannot retract the rows that are to be replaced",
+        f"{COORDINATOR}test_repairs.py::test_kept_rows_stay_and_the_others_are_replaced",
+    ),
     "onceonly run --interval --reprocess": Followed(
         "a rewind of a pipeline by intervals was refused",
         f"{COORDINATOR}test_reprocess.py::test_the_new_rows_take_the_place_of_the_old_ones_at_the_commit",

@@ -32,6 +32,7 @@ from onceonly.views import descriptions
 
 if TYPE_CHECKING:
     from onceonly.coordinator.coordinator import Coordinator
+    from onceonly.coordinator.reprocess import Reprocess
     from onceonly.runtime.driver_submission import Submission, Work
     from onceonly.runtime.live_services import LiveServices
 
@@ -46,6 +47,7 @@ class PlanOperator(OnceonlyOperator):
     Args:
         reprocess: whether a committed interval is processed again, and replaces what is published; by default what
             the run's conf says: {"reprocess": true}. A run does it once, and once more each time it is cleared.
+            The conf may name sinks under "keep", "again" or "only", with a "reason"; that is done once per run.
         spark_conn_id: the connection that the stage will use; it must exist before anything is planned.
     """
 
@@ -124,10 +126,11 @@ class PlanOperator(OnceonlyOperator):
             client_job.find_tables(connections.read_spark_connection(self.spark_conn_id or "spark"), names)
         )
 
-    def _request(self, context: Any, run: str) -> str | None:
-        """Return a name for the wish to reprocess; None: there is no such wish.
+    def _request(self, context: Any, run: str) -> Reprocess | None:
+        """Return the request to reprocess; None: there is none.
 
-        The name is the same for every try of this task, and another once the run is cleared.
+        Its name is the same for every try of this task; and another once the run is cleared, unless it is for some
+        sinks alone.
 
         Raises:
             InvalidPipeline: `reprocess` is neither true nor false.
@@ -139,9 +142,14 @@ class PlanOperator(OnceonlyOperator):
                 todo="Set it to true or false in the run's conf. Nothing was written.",
                 code="option-invalid",
             )
-        if word == "false":
-            return None
-        return f"{run}, {context['dag_run'].clear_number or 0}"
+        from onceonly.coordinator.reprocess import make_request
+
+        dag_run = context["dag_run"]
+        replacing = None
+        if word == "true":
+            replacing = f"{run}, {dag_run.clear_number or 0}"
+        who = getattr(dag_run, "triggering_user_name", None) or f"run '{dag_run.run_id}'"
+        return make_request(replacing, run, dag_run.conf or {}, who)
 
 
 class RunningWork(Protocol):

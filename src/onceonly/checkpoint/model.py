@@ -213,8 +213,12 @@ class Checkpoint:
     missing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # published once; the target has lost it
     reason: str | None = None  # of the last abort, or the rewind
     rewinds_to: int | None = None  # the epoch from which the pipeline continues: later ones are retracted
-    replaces: int | None = None  # the epoch whose published rows are replaced by this one's
+    replaces: int | None = None  # the epoch whose place it takes, in the sinks that it writes
     request: str | None = None  # who requested the replacement, and when
+    only: tuple[str, ...] | None = None  # the sinks that a repair writes; None: it is none, and writes all
+    repairs: int | None = None  # the epoch of all sinks whose records a repair writes once more
+    again: tuple[str, ...] = ()  # of its sinks: what is published stays, and the rows come once more
+    requested_by: Mapping[str, Any] = field(default_factory=dict)  # of a repair: "who" asked for it, and the "reason"
     skipped: str | None = None  # the reason a person gave for leaving this interval, or these offsets, out
     forwarded: int | None = None  # the decision that the targets show, recorded manually; it published nothing
     after: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # by pipeline: the epochs whose rows it reads
@@ -239,7 +243,25 @@ class Checkpoint:
 
     @property
     def sinks(self) -> tuple[str, ...]:
-        return self.definition.sink_names
+        """The sinks that it writes, in the order of its definition."""
+        return self._written(self.definition)
+
+    @property
+    def is_repair(self) -> bool:
+        """Whether it writes only some sinks, in place of an earlier checkpoint: no later one continues from it."""
+        return self.only is not None
+
+    @property
+    def origin(self) -> int:
+        """The epoch that first covered its records in all sinks: of a repair the one that it repairs, else its own."""
+        return self.epoch if self.repairs is None else self.repairs
+
+    def _written(self, definition: Definition) -> tuple[str, ...]:
+        """Return the sinks of a definition that it writes."""
+        names = definition.sink_names
+        if self.only is None:
+            return names
+        return tuple(name for name in names if name in self.only)
 
     @property
     def rows(self) -> int | None:
@@ -293,7 +315,7 @@ class Checkpoint:
 
         A checkpoint that is planned again may have other sinks.
         """
-        return tuple(name for name in self.claimed_under[attempt].sink_names if (attempt, name) not in self.gone)
+        return tuple(name for name in self._written(self.claimed_under[attempt]) if (attempt, name) not in self.gone)
 
     def transaction(self, sink: str, attempt: int | None = None) -> Transaction:
         number = self.attempt if attempt is None else attempt
@@ -347,6 +369,7 @@ def first(row: Row) -> Checkpoint:
         rewinds_to=row.body.get("to"),
         replaces=row.body.get("replaces"),
         request=row.body.get("request"),
+        **_parse_repair(row.body),
         skipped=row.body.get("skipped"),
         forwarded=row.body.get("forwarded"),
         after=_parse_after(row.body),
@@ -435,6 +458,21 @@ def _repin_ranges(row: Row) -> dict[str, Any]:
 
 def _parse_ranges(body: Mapping[str, Any]) -> Ranges:
     return tuple(TopicRange.from_json(range_) for range_ in body["ranges"])
+
+
+def _parse_repair(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a checkpoint that say which sinks it writes, and who asked for that."""
+    repair = body.get("repair")
+    if repair is None:
+        return {}
+    only = repair.get("only")
+    request = {key: repair[key] for key in ("who", "reason") if key in repair}
+    return {
+        "only": tuple(only) if only is not None else None,
+        "repairs": repair.get("of"),
+        "again": tuple(repair.get("again", ())),
+        "requested_by": request,
+    }
 
 
 def _parse_after(body: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

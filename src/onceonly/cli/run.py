@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import Interval
 from onceonly.cli import console, environment
 from onceonly.cli.app import HINT, error_json, json_option, print_json
+from onceonly.cli.manual import person
 from onceonly.errors import InvalidPipeline, NotCommitted, StageAgain
 from onceonly.pipeline.definition import Pipeline
 from onceonly.runtime import pipeline_file
@@ -22,6 +24,7 @@ from onceonly.views import descriptions, formatting, queries
 
 if TYPE_CHECKING:
     from onceonly.coordinator.coordinator import Coordinator
+    from onceonly.coordinator.reprocess import Reprocess
     from onceonly.runtime.live_services import LiveServices
 
 RECOVERY = {
@@ -39,15 +42,22 @@ RECOVERY = {
     "--until", type=click.Choice(["plan", "stage"]), help="Stop after this step; `onceonly recover` continues."
 )
 @click.option("--reprocess", is_flag=True, help="Process a committed interval again, and replace its rows.")
+@click.option("--keep", multiple=True, metavar="SINK", help="With --reprocess: its rows stay as they are.")
+@click.option("--again", multiple=True, metavar="SINK", help="It cannot take rows back, and gets them once more.")
+@click.option("--only", multiple=True, metavar="SINK", help="Complete this sink, where it has no rows of the interval.")
+@click.option("--epoch", type=int, help="With --only or --again: the checkpoint, in place of --interval.")
+@click.option("--reason", help="With --keep, --again or --only: why; the same reason again is the same request.")
 @json_option
 @click.pass_context
 def run(
     ctx: click.Context,
+    /,
     file: str,
     interval: tuple[str, str] | None,
     until: str | None,
     reprocess: bool,
     as_json: bool,
+    **wish: Any,
 ) -> None:
     """Run one checkpoint of the pipeline NAME in FILE.py: plan, stage, gate, commit.
 
@@ -74,12 +84,18 @@ def run(
         pipeline, services = _check(pipeline, run_interval, settings)
         words.append(f"pipeline '{pipeline.name}': transform, topic and {_describe_sinks(pipeline)}")
     this_run = _start(pipeline, services, steps, file)
-    if reprocess:
-        this_run.again = this_run.owner
+    this_run.reprocess = _make_request(this_run.owner, reprocess, wish)
     ctx.meta[HINT] = this_run.hint
     result = {"result": this_run.take_steps(run_interval, until), **this_run.to_json()}
     if as_json:
         print_json({**result, "seconds": round(time.monotonic() - start, 3)})
+
+
+def _make_request(owner: str, is_replacing: bool, wish: Mapping[str, Any]) -> Reprocess | None:
+    from onceonly.coordinator.reprocess import make_request
+
+    who = person()
+    return make_request(owner if is_replacing else None, f"{who}: {wish['reason']}", wish, who)
 
 
 @dataclass
@@ -91,7 +107,7 @@ class _Run:
     owner: str
     steps: console.Steps
     file: str  # as it was given
-    again: str | None = None  # with --reprocess: by whom
+    reprocess: Reprocess | None = None
     settled: list[Checkpoint] = field(default_factory=list)
     staged_again: list[dict[str, Any]] = field(default_factory=list)  # by attempt: why it could not be published
     gap: Interval | None = None
@@ -120,7 +136,7 @@ class _Run:
         from onceonly.runtime.owners import is_alive
 
         with self.steps.step("plan") as words:
-            planned = self.coordinator.plan(self.pipeline, self.owner, is_alive, interval, self.again)
+            planned = self.coordinator.plan(self.pipeline, self.owner, is_alive, interval, self.reprocess)
             self.checkpoint, self.gap = planned.checkpoint, planned.gap
             for settled in self.settled:
                 words.append(f"epoch {settled.epoch}, left by an earlier run, is {settled.state.value}")

@@ -178,7 +178,9 @@ def _list_returned(comparison: Comparison, missing: tuple[Checkpoint, ...]) -> I
             if candidate.rewinds_to is not None:
                 epoch = candidate.rewinds_to  # an earlier rewind has retracted what is in between
                 continue
-            if candidate.is_shown_by(comparison.sink) and decision <= comparison.last_shown_decision:
+            was_retracted = candidate.origin > rewind.rewinds_to
+            was_shown = candidate.is_shown_by(comparison.sink) and decision <= comparison.last_shown_decision
+            if was_retracted and was_shown:
                 yield candidate
             epoch -= 1
 

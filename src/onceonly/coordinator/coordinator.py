@@ -30,6 +30,7 @@ from onceonly.coordinator.plan import Planned, Planning
 from onceonly.coordinator.publish import Publisher, Rehearsed
 from onceonly.coordinator.ranges import RangePlanner
 from onceonly.coordinator.rehearsal import Rehearser
+from onceonly.coordinator.reprocess import Reprocess
 from onceonly.coordinator.resolve import Resolver
 from onceonly.coordinator.skip import Skip
 from onceonly.coordinator.stage import Prepare, Produce, Renewal, Stager
@@ -63,7 +64,7 @@ class Coordinator:
         owner: str,
         alive: Alive,
         interval: Interval | None = None,
-        reprocess: str | None = None,
+        reprocess: Reprocess | None = None,
         instance: str | None = None,
     ) -> Planned:
         """Settle what earlier checkpoints left, then pin what the next one covers.
@@ -71,8 +72,7 @@ class Coordinator:
         The same owner (or the same interval) gets the same checkpoint, however often it asks.
 
         Args:
-            reprocess: an interval that is committed gets a new checkpoint, which takes the place of the old one. It
-                names the request: repeated (a task that runs twice), it replaces nothing a second time.
+            reprocess: a checkpoint that is committed gets another one, which takes its place, in all sinks or in some.
             instance: tells the owner from others that had its name before, such as a run that was deleted; None: it
                 is not told apart.
         Raises:
@@ -83,6 +83,8 @@ class Coordinator:
         if pipeline.gate:
             self.parts.inspector(pipeline).check()
         sources = self.parts.sources(pipeline)
+        if reprocess and reprocess.epoch is not None and pipeline.mode == "interval":
+            interval = self.state_table.view(pipeline.name).require(reprocess.epoch).interval
         find_barrier = None
         if pipeline.after:
             find_barrier = partial(upstream.find_barrier, self.state_table, self.parts, pipeline, interval)
@@ -193,6 +195,8 @@ class Coordinator:
 
     def _report(self, done: Checkpoint) -> None:
         """Show how far the pipeline is. Nothing depends on it, so a failure only causes a warning."""
+        if done.is_repair:
+            return  # its offsets were passed by the checkpoint that it repairs
         try:
             sources = self.parts.sources(done.definition.pipeline)
             for range_ in done.ranges:

@@ -5,16 +5,15 @@ Read `Planning.decide` first; what it calls follows in the order of the calls. O
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from onceonly.checkpoint.interfaces import Parts
-from onceonly.checkpoint.model import Checkpoint, Event, Handle, Row, State
+from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import Interval, has_data
-from onceonly.checkpoint.sink import require_replaceable
 from onceonly.coordinator.messages import how_to_settle
 from onceonly.coordinator.ranges import RangePlanner
+from onceonly.coordinator.reprocess import Reprocess, check_sinks
 from onceonly.errors import Busy, InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.view import View
@@ -42,7 +41,7 @@ class Planning:
     """One plan. `decide` may be asked again with a newer view; the last answer is the one that was written.
 
     Args:
-        reprocess: names the request to replace a committed interval; None: there is none.
+        reprocess: the request to process what is committed once more; None: there is none.
         instance: which of the runs that had the owner's name; None: they are not told apart.
         existing: the checkpoint that the plan is about, where it was there before.
         row: what the plan writes; None: nothing has to change.
@@ -52,7 +51,7 @@ class Planning:
     parts: Parts
     planner: RangePlanner
     owner: str
-    reprocess: str | None
+    reprocess: Reprocess | None
     instance: str | None = None
     existing: Checkpoint | None = None
     row: Row | None = None
@@ -60,8 +59,6 @@ class Planning:
 
     def decide(self, view: View) -> Row | None:
         """Return the row that the plan writes after `view`; None: nothing has to change."""
-        if self.reprocess:
-            _check_kind(self.pipeline)
         self.existing = self._find(view)
         if self.existing:
             self.row = self._continue(view, self.existing)
@@ -84,14 +81,56 @@ class Planning:
 
     def _find(self, view: View) -> Checkpoint | None:
         if self.planner.interval:
-            return _find_of_interval(view, self.pipeline.name, self.planner.interval, self.reprocess)
-        own = view.planned_by(self.owner)
+            return self._find_last(view, _planned_for(view, self.pipeline.name, self.planner.interval))
+        if self.reprocess:
+            return self._find_last(view, self._candidates(view, self.reprocess))
+        own = [checkpoint for checkpoint in view.planned_by(self.owner) if not checkpoint.is_repair]
         if own and own[-1].state is not State.ABORTED and not self._is_no_longer_own(view, own[-1]):
             return own[-1]
         latest = view.latest  # in chained mode nothing follows an aborted checkpoint: its offsets come first
         if latest and latest.state is not State.COMMITTED:
             return latest
         return None
+
+    def _find_last(self, view: View, candidates: list[Checkpoint]) -> Checkpoint | None:
+        """Find the last of the checkpoints that cover the same records; None: there is none.
+
+        An attempt to take the place of another that was aborted has left that one in force. A request continues it, if
+        it asks for the same sinks.
+        """
+        for checkpoint in reversed(candidates):
+            is_aborted_in_place = checkpoint.replaces is not None and checkpoint.state is State.ABORTED
+            if not is_aborted_in_place or self._asks_for(view, checkpoint):
+                return checkpoint
+        return None
+
+    def _asks_for(self, view: View, aborted: Checkpoint) -> bool:
+        """Whether the request asks for the sinks of this checkpoint, which was aborted in place of another."""
+        if self.reprocess is None or aborted.replaces is None:
+            return False
+        in_force = view.handles_in_force(view.require(aborted.replaces))
+        sinks = self.reprocess.choose_sinks(self.pipeline, in_force)
+        again = tuple(name for name in sinks if name in self.reprocess.again)
+        only = sinks if len(sinks) < len(self.pipeline.sinks) else None
+        return (aborted.only, aborted.again) == (only, again)
+
+    def _candidates(self, view: View, reprocess: Reprocess) -> list[Checkpoint]:
+        """Return the checkpoint of a chain that is asked for, and its repairs, oldest first.
+
+        Raises:
+            InvalidPipeline: it is not in force.
+        """
+        if reprocess.epoch is None or not (reprocess.only or reprocess.again):
+            raise _not_reprocessable_error(self.pipeline)
+        checkpoint = view.require(reprocess.epoch)
+        if checkpoint.is_repair or checkpoint.rewinds_to is not None or view.is_rewound(checkpoint.epoch):
+            raise InvalidPipeline(
+                f"{self.pipeline.name}: epoch {checkpoint.epoch} cannot be repaired.",
+                "It is a repair or a rewind, or a rewind has taken it back.",
+                f"Name a checkpoint that is in force: onceonly status {self.pipeline.name}. Nothing was written.",
+                code="epoch-not-in-force",
+            )
+        return [checkpoint, *view.repairs_of(checkpoint.epoch)]
 
     def _is_no_longer_own(self, view: View, done: Checkpoint) -> bool:
         """Whether the committed checkpoint was rewound, or belongs to an earlier run of the same name.
@@ -106,6 +145,8 @@ class Planning:
 
     def _pin(self, view: View) -> Row | None:
         """Return the row that pins the next checkpoint; None when there is nothing new."""
+        if self.reprocess and self.reprocess.only:
+            raise _unprocessed_error(self.pipeline, self.planner.interval)
         ranges, interval = self.planner.ranges(view), self.planner.interval
         if interval is None and not self.planner.chooses_start(view) and not self.planner.has_records(ranges):
             if self.planner.hides_records:
@@ -132,28 +173,37 @@ class Planning:
 
     def _continue(self, view: View, existing: Checkpoint) -> Row | None:
         self._refuse_outdated(existing)
-        old: Checkpoint | None = None  # the one whose rows are replaced
-        row: Row | None
-        if self._is_to_be_replaced(view, existing):
-            old, row = existing, self._replace(view, existing)
-        else:
-            row = self._take_over(view, existing)
-            if row and existing.replaces:
-                old = view.require(existing.replaces)
-        if old:
-            _check_replaceable(self.pipeline, old, view.handles_in_force(old), self.parts)
+        sinks = self._sinks_to_write(view, existing)
+        if sinks and self.reprocess:
+            check_sinks(self.pipeline, existing, sinks, self.reprocess.again, view, self.parts)
+            return self._replace(view, existing, self.reprocess, sinks)
+        row = self._take_over(view, existing)
+        if row and existing.replaces:
+            old = view.require(existing.replaces)
+            own_sinks = existing.only or tuple(sink.name for sink in self.pipeline.sinks)
+            check_sinks(self.pipeline, old, own_sinks, existing.again, view, self.parts)
         return row
 
-    def _is_to_be_replaced(self, view: View, checkpoint: Checkpoint) -> bool:
-        """Whether a request asks for another checkpoint in place of this one.
+    def _sinks_to_write(self, view: View, checkpoint: Checkpoint) -> tuple[str, ...]:
+        """Return the sinks of another checkpoint in place of this one, if the request asks for one; empty: it does not.
 
-        A request replaces an interval once. It does so again only if an upstream pipeline has replaced its input since.
+        A request takes the place of a checkpoint once. It does so again only if an upstream pipeline has replaced its
+        input since, and no row would come twice by that.
         """
         if not self.reprocess or checkpoint.state is not State.COMMITTED:
-            return False
-        if self.planner.has_changed_upstream(checkpoint):
-            return True
-        return _is_replaceable(checkpoint) and not self._has_replaced(view, checkpoint)
+            return ()
+        if self.reprocess.only and checkpoint.skipped is not None:
+            return ()  # no sink has what a person has left out
+        is_outdated = self.planner.has_changed_upstream(checkpoint)
+        has_replaced = self._has_replaced(view, checkpoint)
+        if has_replaced and (self.reprocess.again or not is_outdated):
+            return ()
+        if not is_outdated and not _is_replaceable(checkpoint):
+            return ()
+        sinks = self.reprocess.choose_sinks(self.pipeline, view.handles_in_force(checkpoint))
+        if sinks and not self.reprocess.only:
+            _check_kind(self.pipeline, sinks, self.reprocess)
+        return sinks
 
     def _refuse_outdated(self, checkpoint: Checkpoint) -> None:
         """Refuse a request for a checkpoint that reads what another pipeline has replaced since.
@@ -179,15 +229,22 @@ class Planning:
         A task that runs twice asks twice, the second time perhaps after others.
         """
         while checkpoint.replaces is not None:
-            if checkpoint.request == self.reprocess:
+            if self.reprocess and checkpoint.request == self.reprocess.request:
                 return True
             checkpoint = view.require(checkpoint.replaces)
         return False
 
-    def _replace(self, view: View, old: Checkpoint) -> Row:
+    def _replace(self, view: View, old: Checkpoint, reprocess: Reprocess, sinks: tuple[str, ...]) -> Row:
+        """Return the row that plans another checkpoint in place of `old`.
+
+        Raises:
+            SourceLost: retention has taken records of it.
+        """
         self.planner.check_same_pipeline(old)
-        pinned = self.planner.to_json(self.planner.repeat_ranges(view, old))
-        body = {**self._origin, **pinned, "replaces": old.epoch, "request": self.reprocess}
+        ranges = self.planner.repeat_ranges(view, old)
+        self.planner.verify(ranges)
+        request = reprocess.body(self.pipeline, old, sinks)
+        body = {**self._origin, **self.planner.to_json(ranges, old), **request}
         columns = {"owner": self.owner, "interval": old.interval, "body": body}
         return view.row(view.head.epoch + 1, Event.PLANNED, 0, **columns)
 
@@ -213,7 +270,7 @@ class Planning:
         self.planner.check_same_pipeline(checkpoint)
         body = self._origin
         if self.reprocess and checkpoint.replaces:
-            body["request"] = self.reprocess
+            body["request"] = self.reprocess.request
         if is_outdated:
             body |= self.planner.to_json(self.planner.repeat_ranges(view, checkpoint))
         columns: dict[str, Any] = {"owner": self.owner, "interval": checkpoint.interval, "body": body}
@@ -223,12 +280,10 @@ class Planning:
         return checkpoint.definition.json != self.pipeline.to_json() or not checkpoint.was_of(self.owner, self.instance)
 
 
-def _find_of_interval(view: View, name: str, interval: Interval, reprocess: str | None) -> Checkpoint | None:
-    """Find the last checkpoint of that interval; None: there is none.
-
-    An attempt to replace it that was aborted has left the one before in force.
-    """
-    for checkpoint in reversed(view.planned_for(interval)):
+def _planned_for(view: View, name: str, interval: Interval) -> list[Checkpoint]:
+    """Return the checkpoints of that interval, oldest first. Raises InvalidPipeline: it overlaps another one."""
+    planned = view.planned_for(interval)
+    for checkpoint in reversed(planned):
         if checkpoint.interval != interval:
             raise InvalidPipeline(
                 f"{name}: the interval {interval} overlaps one that is pinned.",
@@ -237,9 +292,7 @@ def _find_of_interval(view: View, name: str, interval: Interval, reprocess: str 
                 "changed? Nothing was written.",
                 code="interval-overlaps",
             )
-        if reprocess or checkpoint.replaces is None or checkpoint.state is not State.ABORTED:
-            return checkpoint
-    return None
+    return planned
 
 
 def _describe_state(checkpoint: Checkpoint) -> str:
@@ -270,36 +323,29 @@ def _is_replaceable(checkpoint: Checkpoint) -> bool:
     return was_published_or_skipped and has_data(checkpoint.ranges)
 
 
-def _check_kind(pipeline: Pipeline) -> None:
-    if pipeline.mode == "chained" or pipeline.state:
-        why = "starts where the last one ended"
-        if pipeline.state:
-            why = "continues from its state"
-        raise InvalidPipeline(
-            f"{pipeline.name}: its checkpoints cannot be processed again.",
-            f"Each checkpoint of this pipeline {why}.",
-            "Give it a new name and new targets, and run it from the start. Nothing was written.",
-            code="not-reprocessable",
-        )
+def _check_kind(pipeline: Pipeline, sinks: tuple[str, ...], reprocess: Reprocess) -> None:
+    """Refuse to replace rows of a pipeline whose checkpoints continue one another."""
+    if pipeline.state and len(sinks) == len(pipeline.sinks) - 1 and not reprocess.keep:
+        raise _not_reprocessable_error(pipeline)
+    if pipeline.mode == "chained" and not set(sinks) <= set(reprocess.again):
+        raise _not_reprocessable_error(pipeline)
 
 
-def _check_replaceable(pipeline: Pipeline, old: Checkpoint, shown: Mapping[str, Handle], parts: Parts) -> None:
-    """Refuse where a sink cannot retract what it has published, or where that is not known."""
-    if old.forwarded is not None:
-        raise InvalidPipeline(
-            f"{pipeline.name}: {old.interval} cannot be processed again.",
-            f"Epoch {old.epoch} says that it is published ({old.reason}); what was published is not known here.",
-            "Process it by a pipeline with a new name and new targets. Nothing was written.",
-            code="publication-not-recorded",
-        )
-    names = {sink.name for sink in pipeline.sinks}
-    gone = sorted(set(shown) - names)
-    if gone:
-        raise InvalidPipeline(
-            f"{pipeline.name}: epoch {old.epoch} was published to {gone}, which are no longer sinks of the pipeline.",
-            "Its rows there would stay beside those of the new one.",
-            "Keep the sink until the interval is processed again. Nothing was written.",
-            code="sink-removed",
-        )
-    for name, handle in shown.items():
-        require_replaceable(parts.sink(pipeline, name)).check_replace(handle)
+def _not_reprocessable_error(pipeline: Pipeline) -> InvalidPipeline:
+    why = "starts where the last one ended"
+    if pipeline.state:
+        why = "continues from its state"
+    return InvalidPipeline(
+        f"{pipeline.name}: its checkpoints cannot be processed again.",
+        f"Each checkpoint of this pipeline {why}.",
+        "Give it a new name and new targets, and run it from the start. Nothing was written.",
+        code="not-reprocessable",
+    )
+
+
+def _unprocessed_error(pipeline: Pipeline, interval: Interval | None) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"{pipeline.name}: {interval} was never processed, so no sink of it can be completed.",
+        todo="Run the interval first, for all sinks. Nothing was written.",
+        code="interval-not-processed",
+    )

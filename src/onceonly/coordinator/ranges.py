@@ -146,12 +146,19 @@ class RangePlanner:
             )
         return self._topic_planners[topic]
 
-    def to_json(self, ranges: Ranges) -> dict[str, Any]:
-        """Return what the row records: the ranges, and on which checkpoints of other pipelines they stand."""
+    def to_json(self, ranges: Ranges, repeated: Checkpoint | None = None) -> dict[str, Any]:
+        """Return what the row records: the ranges, and on which checkpoints of other pipelines they stand.
+
+        Args:
+            repeated: whose ranges they are; None: they are new.
+        """
         body: dict[str, Any] = {"ranges": [range_.to_json() for range_ in ranges]}
-        if self.barrier.epochs:
+        epochs_by_pipeline = self.barrier.epochs
+        if repeated and not self.interval:
+            epochs_by_pipeline = repeated.after
+        if epochs_by_pipeline:
             after: dict[str, list[int]] = {}
-            for name, epochs in self.barrier.epochs.items():
+            for name, epochs in epochs_by_pipeline.items():
                 after[name] = list(epochs)
             body["after"] = after
         return body
@@ -178,6 +185,11 @@ class RangePlanner:
                 range_ = planner.add_mark(planner.range(view, tables[range_.topic]), view)
             ranges.append(range_)
         return tuple(ranges)
+
+    def verify(self, ranges: Ranges) -> None:
+        """Raise SourceLost if a source no longer has all of the ranges."""
+        for range_ in ranges:
+            self._sources[range_.topic].verify((range_,))
 
     def chooses_start(self, view: View) -> bool:
         """Whether the ranges say where the pipeline begins: this has to be pinned, even with nothing to read."""

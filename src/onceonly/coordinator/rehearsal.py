@@ -53,6 +53,7 @@ class Basis:
     handles: Mapping[str, Handle]
     decision: int  # the pipeline's last one
     publications: Mapping[str, tuple[Publication, ...]]  # by sink: the last one in each of its targets
+    replaced: Mapping[str, Handle]  # by sink: the handle whose rows are in force now, in whose place it comes
 
     @classmethod
     def from_view(cls, view: View, epoch: int) -> Basis:
@@ -65,6 +66,7 @@ class Basis:
             checkpoint.handles,
             view.head.decision,
             {sink: target_history.publications_of(view, sink) for sink in checkpoint.handles},
+            view.handles_to_replace(checkpoint),
         )
 
 
@@ -113,7 +115,10 @@ class Rehearser:
                 continue  # another process was first, and may have staged what its gate has not let through
             basis = Basis.from_view(view, epoch)
             pipeline = checkpoint.definition.pipeline
-            handles, refusal = self._rehearse(view, pipeline, checkpoint.handles, sinks)
+            handles: dict[str, Handle] = {}
+            refusal = _find_other_rows(checkpoint, basis)
+            if refusal is None:
+                handles, refusal = self._rehearse(view, pipeline, checkpoint.handles, sinks)
             if refusal:
                 view = self._record_refusal(checkpoint, basis, refusal)
                 continue
@@ -251,6 +256,22 @@ class Rehearser:
         if waits_for_person:
             raise _action_needed_error(checkpoint, refusal) from error
         raise _no_answer_error(checkpoint, refusal) from error
+
+
+def _find_other_rows(checkpoint: Checkpoint, basis: Basis) -> Refusal | None:
+    """Refuse what was staged in place of other rows than those in force now: they may be there again, or lost since.
+
+    Published as it is, its rows would come beside them, or take out what is not there.
+    """
+    for sink, handle in checkpoint.handles.items():
+        if handle.get("replaces") != basis.replaced.get(sink):
+            error = StageAgain(
+                f"sink '{sink}': other rows are in force than those in whose place it was staged.",
+                f"What epoch {checkpoint.replaces} shows there was recorded as missing since, or as there again.",
+                code="rows-in-force-changed",
+            )
+            return Refusal(sink, error)
+    return None
 
 
 def _key_by_epoch(epoch: int, sinks: Mapping[str, Sink]) -> Rehearsed:

@@ -50,7 +50,7 @@ def list_undone(view: View, epoch: int) -> list[Checkpoint]:
         raise _rewind_error(
             view, epoch, f"Epoch {epoch} was taken back itself, or never committed.", code="epoch-not-in-force"
         )
-    published = list(filter(_has_published, later))
+    published = list(filter(_has_published, _with_repairs(view, later)))
     if not published:
         raise _rewind_error(view, epoch, f"Nothing was committed after epoch {epoch}.", code="nothing-to-rewind")
     return published
@@ -59,25 +59,27 @@ def list_undone(view: View, epoch: int) -> list[Checkpoint]:
 def _chain_after(view: View, epoch: int) -> list[Checkpoint]:
     """List the checkpoints from the last one back to `epoch`, which is not included, without what rewinds took back."""
     chain = []
-    checkpoint = view.require(view.head.epoch)
-    while checkpoint.epoch > epoch:
+    checkpoint = view.latest
+    while checkpoint and checkpoint.epoch > epoch:
         chain.append(checkpoint)
-        checkpoint = view.require(_epoch_before(checkpoint))
+        checkpoint = view.continued_from(checkpoint)
     return chain
-
-
-def _epoch_before(checkpoint: Checkpoint) -> int:
-    """Return the epoch from which a checkpoint continues: of a rewind, the one that it goes back to."""
-    if checkpoint.rewinds_to is not None:
-        return checkpoint.rewinds_to
-    return checkpoint.epoch - 1
 
 
 def _leads_to(view: View, chain: list[Checkpoint], epoch: int) -> bool:
     """Whether the chain ends at that epoch: a rewind may have passed it."""
     if chain:
-        return _epoch_before(chain[-1]) == epoch
-    return view.head.epoch == epoch
+        before = view.continued_from(chain[-1])
+        return before is not None and before.epoch == epoch
+    return view.head.chain == epoch
+
+
+def _with_repairs(view: View, chain: list[Checkpoint]) -> list[Checkpoint]:
+    """Add the repairs of these checkpoints, whose rows are taken back with theirs; the last one first."""
+    checkpoints = list(chain)
+    for checkpoint in chain:
+        checkpoints += view.repairs_of(checkpoint.epoch)
+    return sorted(checkpoints, key=lambda checkpoint: -checkpoint.epoch)
 
 
 def _has_published(checkpoint: Checkpoint) -> bool:

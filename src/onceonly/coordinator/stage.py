@@ -25,6 +25,7 @@ from onceonly.checkpoint.sink import Sink
 from onceonly.coordinator import restore_check, target_history
 from onceonly.coordinator.messages import fenced_error
 from onceonly.coordinator.publish import Publisher
+from onceonly.coordinator.reprocess import check_sinks
 from onceonly.errors import Fenced, InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.table import Transitions
@@ -178,7 +179,9 @@ class Stager:
     def _stage_claimed(self, view: View, mine: Checkpoint, prepare: Prepare, produce: Produce) -> dict[str, Any]:
         """Stage every sink, and return what the row STAGED says of it."""
         pipeline = mine.definition.pipeline
-        sinks = {sink.name: self._parts.sink(pipeline, sink.name) for sink in pipeline.sinks}
+        if mine.replaces is not None:
+            check_sinks(pipeline, view.require(mine.replaces), mine.sinks, mine.again, view, self._parts)
+        sinks = {name: self._parts.sink(pipeline, name) for name in mine.sinks}
         restore_check.check_stage(self._transitions.state_table, pipeline, self._parts, view, sinks.values())
         sources = self._parts.sources(pipeline)
         _verify_ranges(sources, mine)
@@ -193,20 +196,11 @@ class Stager:
         handles: dict[str, dict[str, Any]] = {}
         for name, sink in sinks.items():
             handles[name] = _stage_sink(sink, mine, produced)
-        for name, old in self._handles_to_replace(mine).items():
+        now = self._transitions.state_table.view(mine.pipeline)
+        for name, old in now.handles_to_replace(mine).items():
             handles[name]["replaces"] = old
         _verify_ranges(sources, mine)  # a topic deleted, or records removed, while they were read
         return {"handles": handles, "bad": produced.bad}
-
-    def _handles_to_replace(self, checkpoint: Checkpoint) -> dict[str, Handle]:
-        """Return by sink the handle whose rows this checkpoint's rows replace."""
-        if checkpoint.replaces is None:
-            return {}
-        view = self._transitions.state_table.view(checkpoint.pipeline)
-        handles: dict[str, Handle] = {}
-        for name, handle in view.handles_in_force(view.require(checkpoint.replaces)).items():
-            handles[name] = {key: value for key, value in handle.items() if key != "replaces"}
-        return handles
 
     def record(self, mine: Checkpoint, handles: Mapping[str, Any], bad: Mapping[str, Any] = NO_DETAILS) -> Checkpoint:
         """Record STAGED for the claim `mine`, unless something has ended it since: then what it staged is removed."""
@@ -250,9 +244,12 @@ def find_successor(view: View, aborted: Checkpoint) -> int | None:
 
     None: no other one has.
     """
-    last = view.head.epoch
     if aborted.interval:
         last = view.planned_for(aborted.interval)[-1].epoch
+    elif aborted.is_repair:
+        last = view.repairs_of(aborted.origin)[-1].epoch
+    else:
+        last = view.head.chain
     if last == aborted.epoch:
         return None
     return last
@@ -267,15 +264,12 @@ def find_state_before(view: View, checkpoint: Checkpoint) -> Handle | None:
     state_sink = checkpoint.definition.pipeline.state
     if state_sink is None:
         return None
-    epoch = checkpoint.epoch - 1
-    while epoch:
-        before = view.checkpoint(epoch)
-        if before is None or state_sink.name not in before.sinks:
-            return None
+    before = view.continued_from(checkpoint)
+    while before and state_sink.name in before.sinks:
         _require_state(checkpoint, before, state_sink.name)
         if state_sink.name in before.handles:
             return before.handles[state_sink.name]
-        epoch = before.rewinds_to or epoch - 1
+        before = view.continued_from(before)
     return None
 
 

@@ -89,8 +89,9 @@ def _is_swept(live: IncrementalSweep, prefix: str) -> bool:
 def _checkpoints_since(since: View, now: View) -> list[Checkpoint]:
     """List the checkpoints that are open, or were, and the last one; each with its claims as far as they were read."""
     checkpoints = [*since.open, *now.open]
-    if now.latest:
-        checkpoints.append(now.latest)
+    for checkpoint in (now.latest, now.checkpoint(now.head.epoch)):
+        if checkpoint:
+            checkpoints.append(checkpoint)
     by_epoch = {checkpoint.epoch: checkpoint for checkpoint in checkpoints}
     return list(by_epoch.values())
 
@@ -132,9 +133,8 @@ def _sinks_to_sweep(view: View) -> Iterator[tuple[Pipeline, str]]:
     An open checkpoint may have been claimed under older definitions, whose sinks the current one no longer has.
     """
     yielded: set[str] = set()
-    checkpoints = list(view.open)
-    if view.latest:
-        checkpoints.insert(0, view.latest)
+    last = view.checkpoint(view.head.epoch)  # perhaps a repair of a sink that the pipeline has only since then
+    checkpoints = [checkpoint for checkpoint in (view.latest, last) if checkpoint] + view.open
     for checkpoint in checkpoints:
         for definition in (checkpoint.definition, *checkpoint.claimed_under.values()):
             pipeline = definition.pipeline

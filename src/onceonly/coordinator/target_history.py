@@ -485,7 +485,7 @@ def _is_superseded(checkpoint: Checkpoint, checkpoints: Sequence[Checkpoint]) ->
     for later in checkpoints:
         if later.replaces == checkpoint.epoch:
             return True
-        if later.rewinds_to is not None and later.rewinds_to < checkpoint.epoch < later.epoch:
+        if later.rewinds_to is not None and later.rewinds_to < checkpoint.origin and checkpoint.epoch < later.epoch:
             return True
     return False
 

@@ -205,9 +205,26 @@ class _Upstream:
         checkpoints = sorted(in_force.values(), key=_start_time)
         self._check_within(interval, checkpoints)
         self._check_covered(interval, checkpoints)
+        writers: list[Checkpoint] = []
         for checkpoint in checkpoints:
+            writers += self._find_writers(checkpoint)
+        for checkpoint in writers:
             self._check_committed(interval, checkpoint)
-        return checkpoints
+        return writers
+
+    def _find_writers(self, last: Checkpoint) -> list[Checkpoint]:
+        """Find the checkpoints that wrote the tables that are read, oldest first.
+
+        Args:
+            last: of one interval. A repair leaves the tables that it does not write as they are.
+        """
+        writers: dict[int, Checkpoint] = {}
+        for topic in self.sink_by_topic:
+            writer = last
+            while writer.is_repair and writer.replaces and not _find_writing_sink(writer, self._reader.tables[topic]):
+                writer = self._view.require(writer.replaces)
+            writers[writer.epoch] = writer
+        return [writers[epoch] for epoch in sorted(writers)]
 
     def locate_rows(self, topic: str, checkpoints: list[Checkpoint]) -> tuple[RowLocation, ...]:
         """Find where the rows are that the table shows of these checkpoints.
@@ -221,7 +238,7 @@ class _Upstream:
         uri = self._reader.tables[topic]
         if self._reader.mode == "interval":
             located = []
-            for checkpoint in checkpoints:
+            for checkpoint in _select_writers(checkpoints, uri):
                 location = self._locate_interval(checkpoint, topic, uri)
                 if location:
                     located.append(location)
@@ -262,11 +279,12 @@ class _Upstream:
     def _find_shown(self, checkpoint: Checkpoint, sink: str) -> Checkpoint | None:
         """Find the checkpoint whose rows the table shows in place of this one's.
 
-        Where it was given up or is missing, that is the one that it replaces.
+        Where it was given up or is missing, that is the one whose place it takes.
         """
         if checkpoint.is_shown_by(sink):
             return checkpoint
-        if checkpoint.replaces is None or not (sink in checkpoint.given_up or sink in checkpoint.missing):
+        is_waiting = sink in checkpoint.handles and not (sink in checkpoint.given_up or sink in checkpoint.missing)
+        if checkpoint.replaces is None or is_waiting:
             return None
         return self._find_shown(self._view.require(checkpoint.replaces), sink)
 
@@ -328,9 +346,22 @@ class _Upstream:
 def _find_writing_sink(checkpoint: Checkpoint, uri: str) -> str | None:
     """Find the sink that has written the table for that checkpoint. It may have another name since."""
     for sink in checkpoint.definition.pipeline.sinks:
-        if uri in sink.asset_uris():
+        if uri in sink.asset_uris() and sink.name in checkpoint.sinks:
             return sink.name
     return None
+
+
+def _select_writers(checkpoints: list[Checkpoint], uri: str) -> list[Checkpoint]:
+    """Select, of those of each interval, the last one that has written the table; else the first of them.
+
+    Args:
+        checkpoints: the oldest of each interval first.
+    """
+    writers: dict[Interval | None, Checkpoint] = {}
+    for checkpoint in checkpoints:
+        if checkpoint.interval not in writers or _find_writing_sink(checkpoint, uri):
+            writers[checkpoint.interval] = checkpoint
+    return list(writers.values())
 
 
 def _start_time(checkpoint: Checkpoint) -> float:

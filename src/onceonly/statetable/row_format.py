@@ -50,6 +50,7 @@ class Head:
     seq: int = 0
     changed: int = 0  # seq of the last row that is not a heartbeat
     epoch: int = 0  # last one issued
+    chain: int = 0  # the last epoch that is no repair: from it the next checkpoint continues
     decision: int = 0  # last one taken
     latest: int = 0  # seq of the first row of the last epoch
     open: Mapping[int, int] = field(default_factory=dict)  # unsettled epoch -> seq of its first row
@@ -82,6 +83,7 @@ class Head:
             seq=row.seq,
             changed=self.changed if row.event is Event.RENEWED else row.seq,
             epoch=max(self.epoch, row.epoch),
+            chain=self.chain if checkpoint.is_repair else max(self.chain, row.epoch),
             decision=max(self.decision, row.decision or 0),
             latest=row.seq if row.epoch > self.epoch else self.latest,
             open=open_,
@@ -137,6 +139,8 @@ class Head:
             "latest": self.latest,
             "open": {str(epoch): seq for epoch, seq in self.open.items()},
         }
+        if self.chain != self.epoch:
+            head["chain"] = self.chain
         if self.publications:
             head["published"] = {}
             for sink, publications in self.publications.items():
@@ -156,6 +160,7 @@ class Head:
         for sink, publications_json in columns.pop("published", {}).items():
             publications[sink] = tuple(Publication(**publication) for publication in publications_json)
         unfit = tuple(columns.pop("unfit", ()))
+        columns.setdefault("chain", columns["epoch"])
         return cls(**columns, open=open_, publications=publications, unfit=unfit)
 
 

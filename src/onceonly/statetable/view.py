@@ -16,9 +16,11 @@ from onceonly.checkpoint.offsets import Boundary, Interval, find_range
 from onceonly.errors import InvalidPipeline
 from onceonly.statetable.predicates import (
     PINS,
+    REPLACES,
     Where,
     above_seq,
     ends_until,
+    from_epoch,
     of_event,
     overlaps,
     owned_by,
@@ -59,7 +61,8 @@ class View:
 
     @property
     def latest(self) -> Checkpoint | None:
-        return self.checkpoints.get(self.head.epoch)
+        """The last checkpoint that is no repair, from which the next one continues; None: there is no checkpoint."""
+        return self.checkpoint(self.head.chain)
 
     def checkpoint(self, epoch: int) -> Checkpoint | None:
         """Return the checkpoint, from this same snapshot; None when the epoch was never issued."""
@@ -85,9 +88,44 @@ class View:
         Where the checkpoint was given up or is missing, the handles of the one that it replaces are in force.
         """
         own = {name: handle for name, handle in checkpoint.handles.items() if checkpoint.is_shown_by(name)}
-        if checkpoint.replaces is None or not (checkpoint.given_up or checkpoint.missing):
+        if checkpoint.replaces is None:
             return own
         return {**self.handles_in_force(self.require(checkpoint.replaces)), **own}
+
+    def handles_to_replace(self, checkpoint: Checkpoint) -> dict[str, Handle]:
+        """Return by sink the handle whose rows go when this checkpoint is published, as things stand.
+
+        It is without what that one had replaced itself.
+        """
+        handles: dict[str, Handle] = {}
+        if checkpoint.replaces is None:
+            return handles
+        for name, handle in self.handles_in_force(self.require(checkpoint.replaces)).items():
+            if name in checkpoint.sinks and name not in checkpoint.again:
+                handles[name] = {key: value for key, value in handle.items() if key != "replaces"}
+        return handles
+
+    def continued_from(self, checkpoint: Checkpoint) -> Checkpoint | None:
+        """Return the checkpoint from which one continues: the last before it that is no repair; None: it is the first.
+
+        A rewind continues from the one to which it goes back, a repair from where the one that it repairs does.
+        """
+        origin = self.require(checkpoint.origin)
+        epoch = origin.rewinds_to or origin.epoch - 1
+        while epoch:
+            earlier = self.checkpoint(epoch)  # None: the epochs before `onceonly state forward`
+            if earlier is None or not earlier.is_repair:
+                return earlier
+            epoch -= 1
+        return None
+
+    def repairs_of(self, epoch: int) -> list[Checkpoint]:
+        """Return the repairs of that checkpoint, and of its repairs, oldest first."""
+        return [checkpoint for checkpoint in self._replacements(epoch) if checkpoint.repairs == epoch]
+
+    def _replacements(self, since: int) -> list[Checkpoint]:
+        """Return the checkpoints that were planned after that epoch in place of another."""
+        return self._checkpoints(REPLACES & from_epoch(since + 1))
 
     def row(self, epoch: int, event: Event, attempt: int, **columns: Any) -> Row:
         """Return the pipeline's next row: it can be written only while the pipeline is as this view shows it."""
@@ -131,9 +169,10 @@ class View:
 
     def is_rewound(self, epoch: int) -> bool:
         """Return whether a rewind has removed what that checkpoint published. Once true, it stays true."""
+        origin = self.require(epoch).origin
         for rewind in self._rewinds(epoch):
             last_left = rewind.rewinds_to  # the last epoch whose rows it has left
-            if last_left is not None and last_left < epoch:
+            if last_left is not None and last_left < origin:
                 return True
         return False
 

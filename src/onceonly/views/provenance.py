@@ -129,15 +129,12 @@ def _list_upstream(state_table: StateTable, view: View, checkpoint: Checkpoint, 
 
 def _decision_read_before(view: View, upstream_view: View, checkpoint: Checkpoint) -> int:
     """Return the decision up to which the chain had read before this checkpoint; 0: nothing."""
-    epoch = checkpoint.epoch - 1
-    while earlier := view.checkpoint(epoch):
-        if earlier.rewinds_to is not None:  # what came after that epoch was retracted
-            epoch = earlier.rewinds_to
-            continue
+    earlier = view.continued_from(checkpoint)
+    while earlier:
         epochs = earlier.after.get(upstream_view.pipeline)
-        if epochs:
+        if epochs and earlier.rewinds_to is None:
             return upstream_view.require(epochs[-1]).decision or 0
-        epoch -= 1
+        earlier = view.continued_from(earlier)
     return 0
 
 
@@ -202,11 +199,28 @@ def _find_fate(checkpoint: Checkpoint, later: Collection[Checkpoint]) -> Superse
     for successor in later:
         if successor.decision is None:
             continue
-        rewound = successor.rewinds_to is not None and successor.rewinds_to < checkpoint.epoch < successor.epoch
-        if rewound or successor.replaces == checkpoint.epoch:
-            done = successor.state is State.COMMITTED and not successor.given_up
-            return Superseded(successor.epoch, rewound, done)
+        is_done = successor.state is State.COMMITTED and not successor.given_up
+        comes_after = successor.epoch > checkpoint.epoch
+        if comes_after and successor.rewinds_to is not None and successor.rewinds_to < checkpoint.origin:
+            return Superseded(successor.epoch, True, is_done)
+        replaced_sinks = _list_replaced_sinks(checkpoint, successor)
+        if replaced_sinks:
+            is_everywhere = len(replaced_sinks) == len(_list_shown(checkpoint))
+            return Superseded(successor.epoch, False, is_done and is_everywhere)
     return None
+
+
+def _list_replaced_sinks(checkpoint: Checkpoint, successor: Checkpoint) -> list[str]:
+    """List the sinks in which a later checkpoint replaces the rows of this one; a repair leaves others as they are."""
+    if successor.replaces != checkpoint.epoch:
+        return []
+    written = set(successor.sinks) - set(successor.again)
+    return [sink for sink in _list_shown(checkpoint) if sink in written]
+
+
+def _list_shown(checkpoint: Checkpoint) -> list[str]:
+    """List the sinks that show what this checkpoint has published to them."""
+    return [sink for sink in checkpoint.published if checkpoint.is_shown_by(sink)]
 
 
 def superseded_json(superseded_by_epoch: Mapping[int, Superseded], epoch: int) -> dict[str, int | None]:

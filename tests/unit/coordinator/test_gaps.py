@@ -12,6 +12,7 @@ from unit.world import World, minutes, values
 
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval
+from onceonly.coordinator.reprocess import Reprocess
 from onceonly.errors import Fenced, InvalidPipeline, SourceLost
 from onceonly.pipeline.sinks import DeltaSink, StateSink
 from onceonly.statetable.view import find_gaps
@@ -182,7 +183,7 @@ def test_a_run_of_what_is_skipped_is_no_work_unless_it_asks_for_it(world):
     skip(world)
     known = world.coordinator.plan(world.pipeline, "run-3", world.alive, MISSING)
     assert (known.checkpoint, known.fresh) == (world.now(3), False)
-    wanted = world.coordinator.plan(world.pipeline, "run-3", world.alive, MISSING, "run-3, 1").checkpoint
+    wanted = world.coordinator.plan(world.pipeline, "run-3", world.alive, MISSING, Reprocess("run-3, 1")).checkpoint
     assert (wanted.epoch, wanted.replaces, wanted.ranges) == (4, 3, world.now(3).ranges)
     world.stage(4)
     world.commit(4)

@@ -13,6 +13,7 @@ from unit.world import World, minutes, values
 from onceonly.checkpoint.model import Event, State
 from onceonly.checkpoint.offsets import has_data
 from onceonly.coordinator import gate as gating
+from onceonly.coordinator.reprocess import Reprocess
 from onceonly.errors import Busy, Fenced, GateFailed, InvalidPipeline, NotCommitted
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.gate import Fresh, Gate
@@ -544,7 +545,7 @@ def test_no_records_take_out_nothing_that_a_condition_names(tmp_path):
 def test_an_interval_without_records_is_not_processed_again(tmp_path):
     world = judged_hourly(tmp_path, min_rows=ASKS)
     world.run_judged("run-1", NOTHING)
-    asked = world.coordinator.plan(world.pipeline, "run-2", world.alive, NOTHING, "run-2, 1")
+    asked = world.coordinator.plan(world.pipeline, "run-2", world.alive, NOTHING, Reprocess("run-2, 1"))
     assert (asked.checkpoint.epoch, asked.checkpoint.state) == (1, State.COMMITTED)
 
 

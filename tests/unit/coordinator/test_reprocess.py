@@ -8,6 +8,7 @@ from person import Person
 from unit.world import World, minutes, values
 
 from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.coordinator.reprocess import Reprocess
 from onceonly.errors import Busy, CannotPublish, InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, KafkaSink, StateSink
@@ -26,7 +27,9 @@ def world(tmp_path) -> World:
 
 
 def again(world: World, owner: str = "run-2", interval=TEN, time: int = 1) -> Checkpoint:
-    return world.coordinator.plan(world.pipeline, owner, world.alive, interval, f"{owner}, {time}").checkpoint
+    return world.coordinator.plan(
+        world.pipeline, owner, world.alive, interval, Reprocess(f"{owner}, {time}")
+    ).checkpoint
 
 
 def corrected(world: World, epoch: int) -> Checkpoint:

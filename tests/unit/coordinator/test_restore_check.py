@@ -18,6 +18,7 @@ from onceonly.checkpoint.model import State
 from onceonly.checkpoint.sink import Trace
 from onceonly.cli import main
 from onceonly.coordinator.forward import Forward
+from onceonly.coordinator.reprocess import Reprocess
 from onceonly.errors import Fenced, InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline.sinks import DeltaSink, StateSink
 from onceonly.runtime import live_services, spark_stage
@@ -297,16 +298,16 @@ def test_an_interval_that_was_processed_again_since_can_be_named(intervals):
     shutil.rmtree(f"{intervals.state.uri}-backup")
     back_up(intervals)
     with raises(InvalidPipeline, "publication-not-recorded"):
-        intervals.coordinator.plan(intervals.pipeline, "again", is_never_alive, minutes(10, 20), "again, 1")
+        intervals.coordinator.plan(intervals.pipeline, "again", is_never_alive, minutes(10, 20), Reprocess("again, 1"))
     again = intervals.coordinator.plan(
-        intervals.pipeline, "again", is_never_alive, minutes(0, 10), "again, 1"
+        intervals.pipeline, "again", is_never_alive, minutes(0, 10), Reprocess("again, 1")
     ).checkpoint
     intervals.stage(again.epoch)
     assert intervals.commit(again.epoch).decision == 4
     restore(intervals)
     assert forward(intervals, 4, intervals=[minutes(0, 10)]).decision == 4
     with raises(InvalidPipeline, "publication-not-recorded"):
-        intervals.coordinator.plan(intervals.pipeline, "again", is_never_alive, minutes(0, 10), "again, 2")
+        intervals.coordinator.plan(intervals.pipeline, "again", is_never_alive, minutes(0, 10), Reprocess("again, 2"))
     intervals.run("run-4", minutes(30, 40))
     assert sorted(values(intervals.lake)) == [*range(5), *range(10, 40)]
 

@@ -12,6 +12,7 @@ from onceonly.checkpoint.model import State
 from onceonly.checkpoint.sink import Answer, History
 from onceonly.coordinator import target_history
 from onceonly.coordinator.accept_loss import Acceptance
+from onceonly.coordinator.reprocess import Reprocess
 from onceonly.coordinator.stage import find_state_before
 from onceonly.errors import ActionNeeded, InvalidPipeline, NotCommitted, OutcomeUnknown, TargetWentBack
 from onceonly.pipeline.sinks import DeltaSink, StateSink
@@ -602,7 +603,9 @@ def test_an_interval_that_is_missing_is_processed_again(tmp_path):
     with raises(ActionNeeded, "target-went-back", match=r"epoch 2 .2013"):
         world.plan("run-3", minutes(20, 30))
     assert accept(world) == [2]
-    again = world.coordinator.plan(world.pipeline, "again", world.alive, minutes(10, 20), "again, 1").checkpoint
+    again = world.coordinator.plan(
+        world.pipeline, "again", world.alive, minutes(10, 20), Reprocess("again, 1")
+    ).checkpoint
     world.stage(again.epoch)
     world.commit(again.epoch)
     assert sorted(values(world.lake)) == sorted(values(world.files)) == [*range(5), *range(10, 20)]
@@ -613,12 +616,16 @@ def test_a_lost_replacement_leaves_what_it_replaced(tmp_path):
     world.put(*range(10, 40))
     world.run("run-1", minutes(0, 10))
     back_up(world)
-    again = world.coordinator.plan(world.pipeline, "again", world.alive, minutes(0, 10), "again, 1").checkpoint
+    again = world.coordinator.plan(
+        world.pipeline, "again", world.alive, minutes(0, 10), Reprocess("again, 1")
+    ).checkpoint
     world.stage(again.epoch)
     world.commit(again.epoch)
     restore(world)
     accept(world)
-    third = world.coordinator.plan(world.pipeline, "third", world.alive, minutes(0, 10), "third, 1").checkpoint
+    third = world.coordinator.plan(
+        world.pipeline, "third", world.alive, minutes(0, 10), Reprocess("third, 1")
+    ).checkpoint
     world.stage(third.epoch)
     world.commit(third.epoch)
     assert values(world.lake) == values(world.files) == [*range(5)]

@@ -3,6 +3,7 @@
 import json
 import shutil
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from onceonly.checkpoint.offsets import Interval
 from onceonly.coordinator.accept_loss import Acceptance
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.forward import Forward
+from onceonly.coordinator.reprocess import Reprocess
 from onceonly.coordinator.skip import Skip
 from onceonly.coordinator.stage import Produced
 from onceonly.errors import CannotPublish, InDoubt, NotCommitted
@@ -82,6 +84,9 @@ def _come_after(folder: Path) -> StateTable:
     chain.plan(chain.second, TEN)
     chain.run(chain.first, TEN, "again, 1")
     chain.plan(chain.second, TEN)
+    two = replace(chain.first, sinks=[*chain.first.sinks, DeltaSink("more", "more")])
+    wish = Reprocess("ann: past", only=("more",), again=(), who="ann", reason="past")
+    chain.through.plan(two, "ann", chain.alive, TEN, wish)
     return chain.state
 
 
@@ -116,7 +121,9 @@ def _replace_and_doubt(coordinator: Coordinator, parts: FakeParts) -> None:
 
 
 def _replace_interval_and_rewind(coordinator: Coordinator, parts: FakeParts) -> None:
-    again = coordinator.plan(FLIGHTS, "run-5", is_never_alive, Interval(NOON + 2 * HOUR, NOON + 3 * HOUR), "run-5, 1")
+    again = coordinator.plan(
+        FLIGHTS, "run-5", is_never_alive, Interval(NOON + 2 * HOUR, NOON + 3 * HOUR), Reprocess("run-5, 1")
+    )
     assert again.checkpoint and again.checkpoint.replaces == 2
     chained = Pipeline(**{**vars(FLIGHTS), "name": "chained", "mode": "chained"})
     for number in (1, 2):

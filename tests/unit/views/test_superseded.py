@@ -4,6 +4,7 @@ import pytest
 from person import Person
 from unit.world import World, minutes
 
+from onceonly.coordinator.reprocess import Reprocess
 from onceonly.views import provenance
 
 
@@ -29,7 +30,9 @@ def test_a_replacement_counts_once_it_is_decided_and_is_replaced_itself(tmp_path
         (2, {1: "replaced by epoch 2"}),
         (3, {1: "replaced by epoch 2", 2: "replaced by epoch 3"}),
     ):
-        world.coordinator.plan(world.pipeline, f"run-{number}", world.alive, minutes(0, 10), f"request {number}")
+        world.coordinator.plan(
+            world.pipeline, f"run-{number}", world.alive, minutes(0, 10), Reprocess(f"request {number}")
+        )
         assert len(told(world)) == number - 2
         world.stage(number)
         assert len(told(world)) == number - 2

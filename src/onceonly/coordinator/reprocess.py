@@ -1,0 +1,240 @@
+"""What a person may ask for of records that a committed checkpoint has covered: which sinks get them once more.
+
+A request makes a checkpoint in place of the one in force. It writes every sink, or only some: then it is a *repair*,
+from which no later checkpoint continues, and the rows of the other sinks stay as they are. In each sink that it writes:
+
+    the rows in force are replaced      where the sink can take them back
+    the rows come once more             where it cannot, and the person has named it (`again`)
+    the rows are added                  where none are in force: the sink is new, was given up, or has lost them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from onceonly.checkpoint.interfaces import Parts
+from onceonly.checkpoint.model import Checkpoint, Handle
+from onceonly.checkpoint.sink import ReplaceableRows
+from onceonly.errors import InvalidPipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.statetable.view import View
+
+
+@dataclass(frozen=True)
+class Reprocess:
+    """A person's request to process the records of a committed checkpoint once more.
+
+    Args:
+        request: names it: repeated (a task that runs twice), it does nothing a second time.
+        epoch: the checkpoint; None: the one in force for the interval of the plan.
+        keep: sinks whose rows stay as they are.
+        only: the sinks to complete, where no rows of the checkpoint are in force; empty: all sinks are written.
+        again: sinks that cannot take rows back, and get them once more.
+        who, reason: for people; of a repair.
+    """
+
+    request: str
+    epoch: int | None = None
+    keep: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    again: tuple[str, ...] = ()
+    who: str = ""
+    reason: str = ""
+
+    def choose_sinks(self, pipeline: Pipeline, in_force: Mapping[str, Handle]) -> tuple[str, ...]:
+        """Return the sinks that are to be written, in the order of the definition; empty: they have the rows already.
+
+        Args:
+            in_force: by sink, the handle whose rows it shows of the checkpoint.
+        Raises:
+            InvalidPipeline: a name is no sink of the pipeline, or what is asked for cannot be.
+        """
+        self._check_names(pipeline)
+        state, letters = pipeline.state, pipeline.dead_letters
+        chosen = []
+        for sink in pipeline.sinks:
+            is_kept = sink.name in self.keep or (state is not None and sink.name == state.name)
+            is_left_out = self.only and (sink.name not in self.only or sink.name in in_force)
+            if not is_kept and not is_left_out:
+                chosen.append(sink.name)
+        if chosen and isinstance(letters, str) and letters not in chosen:
+            if letters in self.keep:
+                raise _kept_letters_error(pipeline, letters)
+            chosen.append(letters)
+        return tuple(sink.name for sink in pipeline.sinks if sink.name in chosen)
+
+    def _check_names(self, pipeline: Pipeline) -> None:
+        names = [sink.name for sink in pipeline.sinks]
+        for name in (*self.keep, *self.only, *self.again):
+            if name not in names:
+                raise InvalidPipeline(
+                    f"{pipeline.name}: it has no sink '{name}'.",
+                    f"Its sinks are {', '.join(names)}.",
+                    "Name one of these. Nothing was written.",
+                    code="no-such-sink",
+                )
+        if pipeline.state and pipeline.state.name in (*self.only, *self.again):
+            raise InvalidPipeline(
+                f"{pipeline.name}: its state '{pipeline.state.name}' cannot be written once more.",
+                "Each checkpoint continues from the state of the one before.",
+                "Leave it out: the other sinks are computed from the state as it was. Nothing was written.",
+                code="state-not-repairable",
+            )
+        both = sorted(set(self.keep) & {*self.only, *self.again})
+        if both:
+            raise InvalidPipeline(
+                f"{pipeline.name}: sink '{both[0]}' is to be kept, and to be written.",
+                todo="Name it once. Nothing was written.",
+                code="options-conflict",
+            )
+
+    def body(self, pipeline: Pipeline, old: Checkpoint, sinks: tuple[str, ...]) -> dict[str, Any]:
+        """Return what the first row of the checkpoint that takes the place of `old` records of the request."""
+        body: dict[str, Any] = {"replaces": old.epoch, "request": self.request}
+        repair: dict[str, Any] = {}
+        if len(sinks) < len(pipeline.sinks):
+            repair.update(only=list(sinks), of=old.origin)
+        again = [name for name in sinks if name in self.again]
+        if again:
+            repair["again"] = again
+        if repair:
+            body["repair"] = {**repair, "who": self.who, "reason": self.reason}
+        return body
+
+
+def make_request(replacing: str | None, repairing: str, wish: Mapping[str, Any], who: str) -> Reprocess | None:
+    """Return the request that options, or the conf of a run, stand for; None: there is none.
+
+    Args:
+        replacing: names the request to process all sinks again; None: that is not asked for.
+        repairing: names the request for some sinks, which is done once however often it is repeated.
+        wish: "keep", "again" and "only" (names of sinks), "epoch" and "reason"; each may be missing or empty.
+    Raises:
+        InvalidPipeline: what is asked for does not go together, or a value is of another type.
+    """
+    sinks = {key: _names_under(key, wish.get(key)) for key in ("keep", "again", "only")}
+    epoch, reason = wish.get("epoch"), wish.get("reason")
+    is_replacing = replacing is not None
+    is_repair = any(sinks.values())
+    if is_repair and not reason:
+        raise InvalidPipeline(
+            "a request for some sinks needs a reason.",
+            "It is recorded, and the same reason again is the same request, which is done once.",
+            'Say why: --reason TEXT, or "reason" in the run\'s conf. Nothing was written.',
+            code="reason-missing",
+        )
+    is_lonely = (sinks["keep"] and not is_replacing) or (epoch is not None and not (sinks["only"] or sinks["again"]))
+    if is_lonely or (sinks["only"] and is_replacing):
+        raise InvalidPipeline(
+            "what is asked for does not go together.",
+            "'keep' goes with 'reprocess', 'only' goes without it, and 'epoch' with 'only' or 'again'.",
+            "Ask for what goes together. Nothing was written.",
+            code="options-conflict",
+        )
+    if is_repair:
+        return Reprocess(repairing, epoch, **sinks, who=who, reason=str(reason))
+    return Reprocess(replacing) if replacing is not None else None
+
+
+def _names_under(key: str, names: Any) -> tuple[str, ...]:
+    """Return the names of sinks under a key; one alone need not be in a list."""
+    if isinstance(names, str):
+        return (names,)
+    if not all(isinstance(name, str) for name in names or ()):
+        raise InvalidPipeline(
+            f"{key} is {names!r}.", todo="Give names of sinks. Nothing was written.", code="option-invalid"
+        )
+    return tuple(names or ())
+
+
+def check_sinks(
+    pipeline: Pipeline, old: Checkpoint, sinks: tuple[str, ...], again: tuple[str, ...], view: View, parts: Parts
+) -> None:
+    """Refuse where a sink cannot do what the request asks for.
+
+    Args:
+        old: the checkpoint whose place is taken.
+        sinks, again: what the new one writes, and of these, which sinks get the rows once more.
+    Raises:
+        InvalidPipeline: nothing was written.
+    """
+    if old.forwarded is not None:
+        raise InvalidPipeline(
+            f"{pipeline.name}: {old.interval or f'epoch {old.epoch}'} cannot be processed again.",
+            f"Epoch {old.epoch} says that it is published ({old.reason}); what was published is not known here.",
+            "Process it by a pipeline with a new name and new targets. Nothing was written.",
+            code="publication-not-recorded",
+        )
+    in_force = view.handles_in_force(old)
+    names = [sink.name for sink in pipeline.sinks]
+    is_repair = len(sinks) < len(names)
+    removed = [] if is_repair else sorted(set(in_force) - set(names))
+    if removed:
+        raise InvalidPipeline(
+            f"{pipeline.name}: epoch {old.epoch} was published to {removed}, no longer sinks of the pipeline.",
+            "Its rows there would stay beside those of the new one.",
+            "Keep the sink until the interval is processed again. Nothing was written.",
+            code="sink-removed",
+        )
+    for name in sinks:
+        if name not in names:
+            raise InvalidPipeline(
+                f"{pipeline.name}: sink '{name}' of the repair of epoch {old.epoch} is no longer in the pipeline.",
+                todo="Add it again until the repair is done, or abort the repair. Nothing was written.",
+                code="sink-removed",
+            )
+        _check_sink(pipeline, name, in_force.get(name), name in again, name in _lost(view, old), parts)
+
+
+def _check_sink(
+    pipeline: Pipeline, name: str, handle: Handle | None, is_again: bool, is_lost: bool, parts: Parts
+) -> None:
+    live = parts.sink(pipeline, name)
+    can_replace = isinstance(live, ReplaceableRows)
+    if is_again and can_replace:
+        raise InvalidPipeline(
+            f"{pipeline.name}: the rows of sink '{name}' need not come once more.",
+            "It can take back what it has published, so its rows are replaced.",
+            "Do not name it to get them again. Nothing was written.",
+            code="again-not-needed",
+        )
+    if is_again:
+        return
+    if isinstance(live, ReplaceableRows):
+        if handle is not None:
+            live.check_replace(handle)
+    elif handle is not None or is_lost:
+        raise _unnamed_sink_error(pipeline, name, is_lost)
+
+
+def _lost(view: View, checkpoint: Checkpoint) -> set[str]:
+    """Return the sinks whose targets have lost what the checkpoint, or one before it in its place, published."""
+    lost = set(checkpoint.missing)
+    if checkpoint.replaces is not None:
+        lost |= _lost(view, view.require(checkpoint.replaces))
+    return lost
+
+
+def _unnamed_sink_error(pipeline: Pipeline, name: str, is_lost: bool) -> InvalidPipeline:
+    why = "Readers may have read them."
+    if is_lost:
+        why = "It has lost rows of this checkpoint, and readers may have read them before."
+    return InvalidPipeline(
+        f"{pipeline.name}: sink '{name}' cannot take back published rows.",
+        why,
+        f"Say what is to become of them. They stay: onceonly run … --reprocess --keep {name} --reason …, or a run "
+        f'whose conf is {{"reprocess": true, "keep": ["{name}"], "reason": …}}. They come once more: --again {name}, '
+        'or "again" in the conf. Nothing was written.',
+        code="rows-not-retractable",
+    )
+
+
+def _kept_letters_error(pipeline: Pipeline, letters: str) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"{pipeline.name}: its dead letters '{letters}' cannot be kept beside new rows of another sink.",
+        "Each record is in exactly one of the two; a record that is good now would be in both.",
+        "Do not keep it; if it cannot retract rows, name it to get them again. Nothing was written.",
+        code="dead-letters-kept",
+    )

@@ -1,0 +1,318 @@
+"""A checkpoint that writes only some sinks, in place of an earlier one: what each shows, and what goes on after it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from codes import raises
+from person import Person
+from unit.coordinator.test_capabilities import Bare
+from unit.world import World, minutes, values
+
+from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.coordinator.reprocess import Reprocess, make_request
+from onceonly.errors import Busy, CannotPublish, InvalidPipeline, OutcomeUnknown, SourceLost
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink
+from onceonly.testing.fakes import FakeParts
+
+TEN = minutes(0, 10)
+NEXT = minutes(10, 20)
+LAKE, LATE, NEW = DeltaSink("lake", "lake"), DeltaSink("late", "late"), DeltaSink("new", "new")
+
+
+class Parts(FakeParts):
+    """A sink named 'late' cannot take back what it has published, as a topic."""
+
+    def sink(self, pipeline: Pipeline, name: str) -> Any:
+        live = super().sink(pipeline, name)
+        return Bare(live) if name == "late" else live
+
+
+class Shop(World):
+    """A table, and a topic that cannot take rows back."""
+
+    def __init__(self, folder, **changes: Any) -> None:
+        super().__init__(folder, **{"mode": "interval", "sinks": [LAKE, LATE], **changes})
+        self.parts = Parts(folder)
+        self.put(*range(5, 20))
+
+    def rows(self, sink: str) -> list[int]:
+        return sorted(values(FakeParts(self.parts.folder).sink(self.pipeline, sink)))
+
+    def ask(self, request: str = "ann: rates", interval=TEN, owner: str = "", **wish: Any) -> Checkpoint:
+        asked = Reprocess(request, who="ann", reason="rates", **wish)
+        return self.coordinator.plan(self.pipeline, owner or request, self.alive, interval, asked).checkpoint
+
+    def stage_corrected(self, epoch: int) -> Checkpoint:
+        """Stage with a transform that was mended: 100 more."""
+
+        def produce(checkpoint: Checkpoint):
+            rows = self.parts.produce(checkpoint)
+            return {name: [{**row, "value": row["value"] + 100} for row in own] for name, own in rows.items()}
+
+        return self.coordinator.stage("flights", epoch, produce)
+
+    def repair(self, *names: Any, **wish: Any) -> Checkpoint:
+        planned = self.ask(*names, **wish)
+        if planned.state is State.COMMITTED:
+            return planned
+        self.stage_corrected(planned.epoch)
+        return self.commit(planned.epoch)
+
+
+@pytest.fixture
+def shop(tmp_path) -> Shop:
+    shop = Shop(tmp_path)
+    shop.run("run-1", TEN)
+    return shop
+
+
+def corrected(*numbers: int) -> list[int]:
+    return [number + 100 for number in numbers]
+
+
+# ---- correct a day beside a sink that cannot take rows back
+
+
+def test_a_sink_that_cannot_take_rows_back_names_the_ways_out(shop):
+    with raises(InvalidPipeline, "rows-not-retractable") as refused:
+        shop.ask()
+    assert "--keep late" in refused.value.todo
+    assert "--again late" in refused.value.todo
+    assert shop.state.view("flights").head.epoch == 1
+
+
+def test_kept_rows_stay_and_the_others_are_replaced(shop):
+    done = shop.repair(keep=("late",))
+    assert (done.epoch, done.replaces, done.only, done.sinks) == (2, 1, ("lake",), ("lake",))
+    assert done.requested_by == {"who": "ann", "reason": "rates"}
+    assert shop.rows("lake") == corrected(*range(10))
+    assert shop.rows("late") == list(range(10))
+    assert list(done.handles) == ["lake"]
+
+
+def test_rows_come_once_more_where_the_request_says_so_and_once(shop):
+    for _ in range(3):
+        done = shop.repair(again=("late",))
+    assert done.epoch == 2
+    assert shop.rows("lake") == corrected(*range(10))
+    assert shop.rows("late") == sorted([*range(10), *corrected(*range(10))])
+    assert shop.repair("ann: another", again=("late",)).epoch == 3
+    assert len(shop.rows("late")) == 30
+
+
+def test_a_request_that_was_aborted_goes_on_with_its_sinks(shop):
+    first = shop.ask(keep=("late",), owner="run-2")
+    shop.stage_corrected(first.epoch)
+    shop.ended.add("run-2")
+    shop.abort(first.epoch)
+    other = shop.ask("bob: all", again=("late",))
+    assert (other.epoch, other.replaces, other.only) == (3, 1, None), "another wish is another checkpoint"
+    shop.abort(other.epoch)
+    assert shop.plan("run-5", TEN).epoch == 1, "what is in force stays so"
+    resumed = shop.ask(keep=("late",), owner="run-6")
+    assert (resumed.epoch, resumed.only) == (2, ("lake",))
+
+
+def test_what_was_aborted_and_has_a_successor_cannot_be_staged_late(shop):
+    first = shop.ask(keep=("late",))
+    shop.abort(first.epoch)
+    shop.repair("bob: all", again=("late",))
+    with pytest.raises(Exception, match="continued without it"):
+        shop.stage_corrected(first.epoch)
+
+
+def test_a_repair_keeps_its_sinks_whoever_plans_it_again(shop):
+    planned = shop.ask(keep=("late",), owner="run-2")
+    shop.pipeline = replace(shop.pipeline, transform="jobs.flights:mended")
+    again = shop.ask(keep=("late",), owner="run-2")
+    assert (again.epoch, again.only) == (planned.epoch, ("lake",))
+    assert again.definition.json["transform"] == "jobs.flights:mended"
+
+
+def test_what_is_in_force_is_asked_of_each_sink(shop):
+    """A later full reprocess takes out what is in force: in the lake that of epoch 2, elsewhere that of epoch 1."""
+    shop.pipeline = replace(shop.pipeline, sinks=[LAKE, NEW])
+    shop.run("run-1b", NEXT)
+    shop.repair("ann: one", interval=NEXT, keep=("new",))
+    view = shop.state.view("flights")
+    in_force = view.handles_in_force(view.require(3))
+    assert in_force["lake"] == view.require(3).handles["lake"]
+    assert in_force["new"] == view.require(2).handles["new"]
+    shop.repair("ann: both", interval=NEXT)
+    assert shop.rows("new") == corrected(*range(10, 20))
+    assert shop.rows("lake") == [*range(10), *corrected(*range(10, 20))]
+
+
+def test_two_people_at_once_do_not_both_repair(shop):
+    shop.ask(keep=("late",))
+    with raises(Busy, "checkpoint-open"):
+        shop.ask("bob: too", keep=("late",))
+
+
+def test_a_repair_that_died_after_its_publication_is_finished(shop):
+    planned = shop.ask(keep=("late",), owner="run-2")
+    shop.stage_corrected(planned.epoch)
+    shop.lake.fail("commit", "after")
+    with pytest.raises(OutcomeUnknown):
+        shop.commit(planned.epoch)
+    shop.ended.add("run-2")
+    assert [done.state for done in shop.recover()] == [State.COMMITTED]
+    assert shop.rows("lake") == corrected(*range(10))
+
+
+@pytest.mark.parametrize(
+    ("wish", "code"),
+    [
+        ({"keep": ("nowhere",)}, "no-such-sink"),
+        ({"keep": ("late",), "again": ("late",)}, "options-conflict"),
+        ({"keep": ("late",), "again": ("lake",)}, "options-conflict"),
+    ],
+)
+def test_a_wish_that_cannot_be_is_refused(shop, wish, code):
+    with raises(InvalidPipeline, "again-not-needed" if wish.get("again") == ("lake",) else code):
+        shop.ask(**wish)
+    assert shop.state.view("flights").head.epoch == 1
+
+
+@pytest.mark.parametrize(
+    ("replacing", "wish", "code"),
+    [
+        (None, {"keep": ["late"], "reason": "x"}, "options-conflict"),
+        ("run", {"only": ["late"], "reason": "x"}, "options-conflict"),
+        ("run", {"epoch": 1}, "options-conflict"),
+        ("run", {"keep": ["late"]}, "reason-missing"),
+        ("run", {"keep": [1], "reason": "x"}, "option-invalid"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(replacing, wish, code):
+    with raises(InvalidPipeline, code):
+        make_request(replacing, "ann", wish, "ann")
+
+
+def test_a_wish_becomes_a_request():
+    assert make_request(None, "ann", {}, "ann") is None
+    assert make_request("run-1", "ann", {"reason": "x"}, "ann") == Reprocess("run-1")
+    wanted = Reprocess("ann: x", keep=("late",), who="ann", reason="x")
+    assert make_request("run-1", "ann: x", {"keep": "late", "reason": "x"}, "ann") == wanted
+
+
+def test_dead_letters_go_with_the_sinks_that_are_written(tmp_path):
+    shop = Shop(tmp_path, sinks=[LAKE, NEW], dead_letters="new")
+    shop.run("run-1", TEN)
+    with raises(InvalidPipeline, "dead-letters-kept"):
+        shop.ask(keep=("new",))
+    assert shop.repair(keep=("lake",)).sinks == ("new",)
+
+
+def test_records_that_retention_has_taken_are_named_before_anything_is_written(shop):
+    shop.source.expire(0, 5)
+    with pytest.raises(SourceLost):
+        shop.ask(keep=("late",))
+    assert shop.state.view("flights").head.epoch == 1
+
+
+# ---- a past for a new sink
+
+
+def test_a_new_sink_gets_its_past_in_any_order_and_once(shop):
+    shop.run("run-2", NEXT)
+    shop.pipeline = replace(shop.pipeline, sinks=[LAKE, LATE, NEW])
+    for interval in (NEXT, TEN, NEXT):
+        shop.repair("ann: past", interval=interval, only=("new",))
+    assert shop.rows("new") == corrected(*range(20))
+    assert shop.rows("lake") == list(range(20))
+    assert shop.rows("late") == list(range(20))
+    assert shop.state.view("flights").head.epoch == 4
+
+
+def test_a_day_that_never_ran_or_is_skipped_gets_no_part(shop):
+    with raises(InvalidPipeline, "interval-not-processed"):
+        shop.ask(interval=NEXT, only=("lake",))
+
+
+def test_what_a_sink_was_given_up_is_completed(shop):
+    shop.plan("run-2", NEXT)
+    shop.stage(2)
+    shop.lake.fail("commit", "refused", "refused")
+    with pytest.raises(CannotPublish):
+        shop.commit(2)
+    Person(shop.coordinator).give_up("flights", 2, "lake", "ann", "it refuses")
+    done = shop.repair(interval=NEXT, only=("lake", "late"))
+    assert done.sinks == ("lake",)
+    assert shop.rows("lake") == [*range(10), *corrected(*range(10, 20))]
+    assert shop.rows("late") == list(range(20))
+
+
+# ---- chains
+
+
+@pytest.fixture
+def chain(tmp_path) -> Shop:
+    shop = Shop(tmp_path, mode="chained")
+    shop.run("run-1")
+    shop.put(20, 21)
+    shop.run("run-2")
+    return shop
+
+
+def test_the_chain_goes_on_from_the_last_checkpoint_of_all_sinks(chain):
+    chain.pipeline = replace(chain.pipeline, sinks=[LAKE, LATE, NEW])
+    for epoch in (2, 1):
+        chain.repair(f"ann: {epoch}", interval=None, epoch=epoch, only=("new",))
+    chain.put(30)
+    done = chain.run("run-3")
+    assert (done.epoch, done.only) == (5, None)
+    assert chain.rows("lake") == [*range(20), 20, 21, 30]
+    assert chain.rows("new") == sorted([*corrected(*range(20), 20, 21), 30])
+    assert chain.state.view("flights").latest.epoch == 5
+
+
+def test_a_repair_does_not_hold_up_the_chain_and_is_not_held_up_by_it(chain):
+    chain.pipeline = replace(chain.pipeline, sinks=[LAKE, LATE, NEW])
+    planned = chain.ask(interval=None, epoch=1, only=("new",), owner="ann")
+    chain.put(30)
+    assert chain.run("run-3").epoch == 4
+    chain.stage_corrected(planned.epoch)
+    chain.commit(planned.epoch)
+    chain.put(31)
+    assert chain.run("run-4").epoch == 5
+    assert chain.rows("lake") == [*range(20), 20, 21, 30, 31]
+    assert chain.rows("new") == sorted([*corrected(*range(20)), 30, 31])
+
+
+def test_a_chain_is_not_replaced(chain):
+    with raises(InvalidPipeline, "not-reprocessable"):
+        chain.ask(interval=None, epoch=1, keep=("late",))
+
+
+def test_an_aborted_checkpoint_of_the_chain_comes_first_whatever_was_repaired(chain):
+    chain.put(30)
+    chain.plan("run-3")
+    chain.abort(3)
+    chain.pipeline = replace(chain.pipeline, sinks=[LAKE, LATE, NEW])
+    chain.repair(interval=None, epoch=1, only=("new",))
+    assert chain.plan("run-4").epoch == 3
+    chain.stage(3)
+    assert chain.commit(3).state is State.COMMITTED
+
+
+def test_a_rewind_takes_back_the_repairs_of_what_it_takes_back_and_no_others(tmp_path):
+    chain = Shop(tmp_path, mode="chained", sinks=[LAKE])
+    chain.run("run-1")
+    chain.put(20, 21)
+    chain.run("run-2")
+    chain.pipeline = replace(chain.pipeline, sinks=[LAKE, NEW])
+    chain.repair("ann: 2", interval=None, epoch=2, only=("new",))
+    chain.repair("ann: 1", interval=None, epoch=1, only=("new",))
+    Person(chain.coordinator).rewind("flights", 1, "ann", "wrong rates")
+    assert chain.rows("lake") == list(range(20))
+    assert chain.rows("new") == corrected(*range(20))
+    chain.run("run-3")
+    assert chain.rows("lake") == [*range(20), 20, 21]
+    assert chain.rows("new") == [20, 21, *corrected(*range(20))]
+    with raises(InvalidPipeline, "epoch-not-in-force"):
+        chain.ask(interval=None, epoch=2, only=("new",))
