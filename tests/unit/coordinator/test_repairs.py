@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +13,12 @@ from unit.coordinator.test_capabilities import Bare
 from unit.world import World, minutes, values
 
 from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.coordinator.accept_loss import Acceptance
 from onceonly.coordinator.reprocess import Reprocess, make_request
-from onceonly.errors import Busy, CannotPublish, InvalidPipeline, OutcomeUnknown, SourceLost
+from onceonly.coordinator.stage import find_state_before
+from onceonly.errors import ActionNeeded, Busy, CannotPublish, InvalidPipeline, OutcomeUnknown, SourceLost, StageAgain
 from onceonly.pipeline.definition import Pipeline
-from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sinks import DeltaSink, StateSink
 from onceonly.testing.fakes import FakeParts
 
 TEN = minutes(0, 10)
@@ -316,3 +319,59 @@ def test_a_rewind_takes_back_the_repairs_of_what_it_takes_back_and_no_others(tmp
     assert chain.rows("new") == [20, 21, *corrected(*range(20))]
     with raises(InvalidPipeline, "epoch-not-in-force"):
         chain.ask(interval=None, epoch=2, only=("new",))
+
+
+def test_progress_is_shown_of_the_last_checkpoint_of_all_sinks(chain):
+    def shown() -> tuple[Any, Any]:
+        topic = chain.source._topic()
+        return topic["reported"], topic["shown"]
+
+    before = shown()
+    chain.pipeline = replace(chain.pipeline, sinks=[LAKE, LATE, NEW])
+    chain.repair(interval=None, epoch=1, only=("new",))
+    assert shown() == before
+    assert before[0]["flights"]["0"] == 22
+
+
+def test_a_repair_computes_from_the_state_before_what_it_repairs_and_writes_none(tmp_path):
+    state_sink = StateSink("totals", "n INT", ["n"])
+    chain = Shop(tmp_path, mode="chained", sinks=[LAKE, state_sink])
+    for number in (1, 2, 3):
+        chain.run(f"run-{number}")
+        chain.put(20 + number)
+    chain.pipeline = replace(chain.pipeline, sinks=[LAKE, NEW, state_sink])
+    done = chain.repair(interval=None, epoch=2, only=("new",))
+    view = chain.state.view("flights")
+    assert done.sinks == ("new",)
+    assert find_state_before(view, done) == view.require(1).handles["totals"]
+    chain.put(30)
+    fifth = chain.plan("run-5")
+    assert find_state_before(chain.state.view("flights"), fifth) == view.require(3).handles["totals"]
+    with raises(InvalidPipeline, "state-not-repairable"):
+        chain.ask(interval=None, epoch=1, only=("totals",))
+
+
+def test_rows_that_are_there_again_are_not_doubled(chain, tmp_path):
+    """A sink loses an epoch, and its volume is mounted again while that epoch is being repaired."""
+    folder = chain.lake.folder
+    newest = folder.with_name("newest")
+    chain.put(30)
+    older = folder.with_name("older")
+    shutil.copytree(folder, older)
+    chain.run("run-3")
+    shutil.copytree(folder, newest)
+    shutil.rmtree(folder)
+    shutil.copytree(older, folder)
+    Person(chain.coordinator).accept_loss("flights", "lake", Acceptance("ann", "the disk is gone"))
+    planned = chain.ask(interval=None, epoch=3, only=("lake",))
+    chain.stage_corrected(planned.epoch)
+    shutil.copytree(newest, folder, dirs_exist_ok=True)
+    with pytest.raises(ActionNeeded):
+        chain.commit(planned.epoch)
+    Person(chain.coordinator).accept_loss("flights", "lake", Acceptance("ann", "it is mounted again"))
+    with raises(StageAgain, "rows-in-force-changed"):
+        chain.commit(planned.epoch)
+    assert chain.rows("lake") == [*range(20), 20, 21, 30]
+    chain.stage_corrected(planned.epoch)
+    chain.commit(planned.epoch)
+    assert chain.rows("lake") == sorted([*range(20), 20, 21, 130])
