@@ -31,8 +31,10 @@ def describe_unfit_attempts(checkpoint: Checkpoint) -> str:
 
 def list_decision_commands(pipeline: str, epoch: int, seen: int) -> tuple[str, str]:
     """Return the two commands that end a held checkpoint: approve and abort. `seen` is its number."""
-    arguments = f"{pipeline} {epoch} --reason … --seen {seen}"
-    return f"onceonly approve {arguments}", f"onceonly abort {arguments}"
+    return (
+        f"onceonly approve {pipeline} {epoch} --reason … --seen {seen}",
+        f"onceonly abort {pipeline} {epoch} --reason … --seen {seen}",
+    )
 
 
 def how_to_decide(pipeline: str, epoch: int, seen: int) -> str:
