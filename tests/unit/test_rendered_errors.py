@@ -303,7 +303,9 @@ def test_one_part_takes_longer_than_a_transaction() -> None:
 def test_spark_writes_files_elsewhere() -> None:
     file_system: Any = SimpleNamespace(make_durable=lambda folder: None, list_visible=lambda folder: [])
     with refusal(NotCommitted, "storage-not-shared"):
-        files_stage.describe(FileSink("files", "/files"), cast(Any, None), file_system, "/files", "/files/.staged", 3)
+        files_stage.prepare_files(
+            FileSink("files", "/files"), cast(Any, None), file_system, "/files", "/files/.staged", 3
+        )
 
 
 def test_a_bucket_is_missing() -> None:

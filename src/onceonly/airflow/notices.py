@@ -44,7 +44,9 @@ def make_notice(checkpoint: Checkpoint) -> dict[str, Any]:
     approve = abort = ""
     if checkpoint.is_held:
         checks = list_failed_checks(checkpoint.verdict or {})
-        approve, abort = descriptions.decision_commands(checkpoint.pipeline, checkpoint.epoch, checkpoint.changed_seq)
+        approve, abort = descriptions.list_decision_commands(
+            checkpoint.pipeline, checkpoint.epoch, checkpoint.changed_seq
+        )
     return {
         "pipeline": checkpoint.pipeline,
         "epoch": checkpoint.epoch,

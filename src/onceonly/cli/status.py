@@ -74,7 +74,7 @@ def _summary_json(summary: Summary) -> dict[str, Any]:
         "unsettled": [cp.epoch for cp in summary.open],
         "held": [cp.epoch for cp in summary.open if cp.is_held],
         "refused": [cp.epoch for cp in summary.open if cp.refused],
-        "stage_again": [cp.epoch for cp in summary.unfinished if cp.has_to_be_staged_again],
+        "stage_again": [cp.epoch for cp in summary.open_or_unfit if cp.has_to_be_staged_again],
         "missing": dict(summary.missing),
         **_gaps_json(summary.gaps),
     }
@@ -120,7 +120,7 @@ def _print_all(settings: Settings, summaries: list[Summary]) -> None:
     out.print(table)
     checkpoints: list[Checkpoint] = []
     for summary in summaries:
-        checkpoints += summary.unfinished
+        checkpoints += summary.open_or_unfit
     _print_advice(out, checkpoints)
     for summary in summaries:
         _print_missing(out, summary.name, summary.missing)

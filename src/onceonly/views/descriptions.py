@@ -29,15 +29,17 @@ def describe_unfit_attempts(checkpoint: Checkpoint) -> str:
     return f"to be staged again, {len(checkpoint.unfit_attempts)} of {MAX_UNFIT_ATTEMPTS} times"
 
 
-def decision_commands(pipeline: str, epoch: int, seen: int) -> tuple[str, str]:
+def list_decision_commands(pipeline: str, epoch: int, seen: int) -> tuple[str, str]:
     """Return the two commands that end a held checkpoint: approve and abort. `seen` is its number."""
-    arguments = f"{pipeline} {epoch} --reason … --seen {seen}"
-    return f"onceonly approve {arguments}", f"onceonly abort {arguments}"
+    return (
+        f"onceonly approve {pipeline} {epoch} --reason … --seen {seen}",
+        f"onceonly abort {pipeline} {epoch} --reason … --seen {seen}",
+    )
 
 
 def how_to_decide(pipeline: str, epoch: int, seen: int) -> str:
     """Return the same as a part of a sentence."""
-    return ", or ".join(decision_commands(pipeline, epoch, seen))
+    return ", or ".join(list_decision_commands(pipeline, epoch, seen))
 
 
 def how_to_look(checkpoint: Checkpoint) -> str:
@@ -52,7 +54,7 @@ def list_actions(checkpoint: Checkpoint) -> list[str]:
     """
     name = f"{checkpoint.pipeline} {checkpoint.epoch}"
     option = f"--seen {checkpoint.changed_seq}"
-    approve, abort = decision_commands(checkpoint.pipeline, checkpoint.epoch, checkpoint.changed_seq)
+    approve, abort = list_decision_commands(checkpoint.pipeline, checkpoint.epoch, checkpoint.changed_seq)
     commands = []
     if checkpoint.is_held:
         commands.append(approve)

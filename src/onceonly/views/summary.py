@@ -33,7 +33,7 @@ class Summary:
     last_commit: Checkpoint | None = None  # the newest epoch that is committed; of intervals, one may reach further
 
     @property
-    def unfinished(self) -> list[Checkpoint]:
+    def open_or_unfit(self) -> list[Checkpoint]:
         """Return the checkpoints that are open or have to be staged again, the oldest first."""
         return sorted((*self.open, *self.unfit), key=lambda checkpoint: checkpoint.epoch)
 

@@ -75,7 +75,7 @@ def test_what_is_large_or_odd_is_left_to_spark(last: Message) -> None:
     [(None, False), (0, True), (small_batch.MAX_RECORDS, True), (small_batch.MAX_RECORDS + 1, False)],
 )
 def test_a_batch_is_small_if_its_records_are_known_to_be_few(max_records: int | None, is_small: bool) -> None:
-    assert small_batch.is_small_batch(max_records) is is_small
+    assert small_batch.is_small(max_records) is is_small
 
 
 def test_an_error_about_too_large_rows_leaves_them_to_spark_and_no_other() -> None:

@@ -92,7 +92,7 @@ def test_the_last_commit_may_reach_less_far_than_another(tmp_path: Path) -> None
     told = summary(world)
     assert told.last_commit is not None and told.committed is not None
     assert (told.last_commit.epoch, told.committed.epoch) == (2, 1)
-    assert [checkpoint.epoch for checkpoint in told.unfinished] == [3]
+    assert [checkpoint.epoch for checkpoint in told.open_or_unfit] == [3]
 
 
 def test_the_last_commit_is_found_behind_many_open_checkpoints(tmp_path: Path) -> None:
