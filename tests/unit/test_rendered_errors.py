@@ -19,6 +19,7 @@ from onceonly.checkpoint.sink import require_inspectable
 from onceonly.cli import describe
 from onceonly.coordinator import messages, plan, ranges, resolve, upstream
 from onceonly.coordinator import rehearsal as rehearsal_of_checkpoint
+from onceonly.coordinator.reprocess import Reprocess
 from onceonly.errors import (
     ActionNeeded,
     Busy,
@@ -153,7 +154,7 @@ def test_late_records_may_still_come() -> None:
 
 def test_checkpoints_of_a_chain_are_not_replaced() -> None:
     with refusal(InvalidPipeline, "not-reprocessable"):
-        plan._check_kind(pipeline())
+        plan._check_kind(pipeline(), ("lake",), Reprocess("ann"))
 
 
 def test_a_pipeline_reads_nothing_of_the_one_before() -> None:

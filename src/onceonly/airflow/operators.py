@@ -148,7 +148,7 @@ class PlanOperator(OnceonlyOperator):
         replacing = None
         if word == "true":
             replacing = f"{run}, {dag_run.clear_number or 0}"
-        who = getattr(dag_run, "triggering_user_name", None) or f"run '{dag_run.run_id}'"
+        who = getattr(dag_run, "triggering_user_name", None) or f"the run {context['run_id']}"
         return make_request(replacing, run, dag_run.conf or {}, who)
 
 

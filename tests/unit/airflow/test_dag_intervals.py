@@ -146,7 +146,7 @@ def test_plan_warns_in_its_log_of_what_no_run_has_covered(
         interval, run = minutes(start, start + 1), f"run of {start}"
         span = {"data_interval_start": interval.start, "data_interval_end": interval.end}
         ti = SimpleNamespace(dag_id="flights", xcom_push=lambda **_: None)
-        ran = {"ti": ti, "run_id": run, "dag_run": SimpleNamespace(clear_number=0)}
+        ran = {"ti": ti, "run_id": run, "dag_run": SimpleNamespace(clear_number=0, conf={})}
         PlanOperator(task_id="plan", pipeline=world.pipeline, reprocess=False).execute({**span, **ran})
         return f"flights: no checkpoint covers {minutes(1, 3)}." in capfd.readouterr().out
 

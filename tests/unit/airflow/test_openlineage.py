@@ -129,7 +129,8 @@ def staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 def context() -> dict[str, Any]:
     xcom = {"xcom_push": lambda **_: None, "xcom_pull": lambda **_: None}
-    return {"ti": SimpleNamespace(dag_id="flights", run_id="a run", task_id="stage", **xcom), "run_id": "a run"}
+    ti = SimpleNamespace(dag_id="flights", run_id="a run", task_id="stage", **xcom)
+    return {"ti": ti, "run_id": "a run", "dag_run": SimpleNamespace(conf={}, clear_number=0)}
 
 
 def test_a_deferred_stage_tells_its_inputs_when_it_comes_back(staged: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,7 +166,12 @@ def test_a_run_that_was_made_again_asks_to_process_its_interval_again_once_more(
         task = SimpleNamespace(
             dag_id="flights", id=f"{run}'s try {try_number}", try_number=try_number, xcom_push=lambda *_, **__: None
         )
-        about = {"ti": task, "run_id": "a run", "dag_run": SimpleNamespace(clear_number=0), "task_state_store": store}
+        about = {
+            "ti": task,
+            "run_id": "a run",
+            "dag_run": SimpleNamespace(clear_number=0, conf={}),
+            "task_state_store": store,
+        }
         return operator.execute({**about, "data_interval_start": interval.start, "data_interval_end": interval.end})
 
     first, second = Store(), Store()
