@@ -13,7 +13,7 @@ from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import Interval, has_data
 from onceonly.coordinator.messages import how_to_settle
 from onceonly.coordinator.ranges import RangePlanner
-from onceonly.coordinator.reprocess import Reprocess, check_sinks
+from onceonly.coordinator.reprocess import Reprocess, check_sinks, is_repair
 from onceonly.errors import Busy, InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.view import View
@@ -96,13 +96,18 @@ class Planning:
         """Find the last of the checkpoints that cover the same records; None: there is none.
 
         An attempt to take the place of another that was aborted has left that one in force. A request continues it, if
-        it asks for the same sinks.
+        it asks for the same sinks, and no other has taken that place since.
         """
+        standing = [checkpoint for checkpoint in candidates if not _is_aborted_in_place(checkpoint)]
+        if not standing:
+            return None
+        last = standing[-1]
         for checkpoint in reversed(candidates):
-            is_aborted_in_place = checkpoint.replaces is not None and checkpoint.state is State.ABORTED
-            if not is_aborted_in_place or self._asks_for(view, checkpoint):
+            if checkpoint.epoch == last.epoch:
+                break
+            if checkpoint.replaces == last.epoch and self._asks_for(view, checkpoint):
                 return checkpoint
-        return None
+        return last
 
     def _asks_for(self, view: View, aborted: Checkpoint) -> bool:
         """Whether the request asks for the sinks of this checkpoint, which was aborted in place of another."""
@@ -111,7 +116,7 @@ class Planning:
         in_force = view.handles_in_force(view.require(aborted.replaces))
         sinks = self.reprocess.choose_sinks(self.pipeline, in_force)
         again = tuple(name for name in sinks if name in self.reprocess.again)
-        only = sinks if len(sinks) < len(self.pipeline.sinks) else None
+        only = sinks if is_repair(self.pipeline, aborted, sinks) else None
         return (aborted.only, aborted.again) == (only, again)
 
     def _candidates(self, view: View, reprocess: Reprocess) -> list[Checkpoint]:
@@ -293,6 +298,10 @@ def _planned_for(view: View, name: str, interval: Interval) -> list[Checkpoint]:
                 code="interval-overlaps",
             )
     return planned
+
+
+def _is_aborted_in_place(checkpoint: Checkpoint) -> bool:
+    return checkpoint.replaces is not None and checkpoint.state is State.ABORTED
 
 
 def _describe_state(checkpoint: Checkpoint) -> str:

@@ -94,7 +94,7 @@ class Reprocess:
         """Return what the first row of the checkpoint that takes the place of `old` records of the request."""
         body: dict[str, Any] = {"replaces": old.epoch, "request": self.request}
         repair: dict[str, Any] = {}
-        if len(sinks) < len(pipeline.sinks):
+        if is_repair(pipeline, old, sinks):
             repair.update(only=list(sinks), of=old.origin)
         again = [name for name in sinks if name in self.again]
         if again:
@@ -102,6 +102,14 @@ class Reprocess:
         if repair:
             body["repair"] = {**repair, "who": self.who, "reason": self.reason}
         return body
+
+
+def is_repair(pipeline: Pipeline, old: Checkpoint, sinks: tuple[str, ...]) -> bool:
+    """Whether a checkpoint that writes these sinks in place of `old` is a repair.
+
+    In a chain it always is, even of all sinks: the next checkpoint continues from the last one, not from `old`.
+    """
+    return old.interval is None or len(sinks) < len(pipeline.sinks)
 
 
 def make_request(replacing: str | None, repairing: str, wish: Mapping[str, Any], who: str) -> Reprocess | None:
@@ -117,8 +125,8 @@ def make_request(replacing: str | None, repairing: str, wish: Mapping[str, Any],
     sinks = {key: _names_under(key, wish.get(key)) for key in ("keep", "again", "only")}
     epoch, reason = wish.get("epoch"), wish.get("reason")
     is_replacing = replacing is not None
-    is_repair = any(sinks.values())
-    if is_repair and not reason:
+    is_for_some_sinks = any(sinks.values())
+    if is_for_some_sinks and not reason:
         raise InvalidPipeline(
             "a request for some sinks needs a reason.",
             "It is recorded, and the same reason again is the same request, which is done once.",
@@ -133,7 +141,7 @@ def make_request(replacing: str | None, repairing: str, wish: Mapping[str, Any],
             "Ask for what goes together. Nothing was written.",
             code="options-conflict",
         )
-    if is_repair:
+    if is_for_some_sinks:
         return Reprocess(repairing, epoch, **sinks, who=who, reason=str(reason))
     return Reprocess(replacing) if replacing is not None else None
 
@@ -169,8 +177,7 @@ def check_sinks(
         )
     in_force = view.handles_in_force(old)
     names = [sink.name for sink in pipeline.sinks]
-    is_repair = len(sinks) < len(names)
-    removed = [] if is_repair else sorted(set(in_force) - set(names))
+    removed = [] if is_repair(pipeline, old, sinks) else sorted(set(in_force) - set(names))
     if removed:
         raise InvalidPipeline(
             f"{pipeline.name}: epoch {old.epoch} was published to {removed}, no longer sinks of the pipeline.",

@@ -240,19 +240,23 @@ def _require_claim(mine: Checkpoint, now: Checkpoint) -> None:
 
 
 def find_successor(view: View, aborted: Checkpoint) -> int | None:
-    """Return the epoch that has settled what an aborted checkpoint covers: a rewind, or `onceonly state forward`.
+    """Return the epoch that came after an aborted checkpoint and covers its records, or has taken the place it was for.
 
-    None: no other one has.
+    That is a newer request, an older one that was planned again, a rewind, or `onceonly state forward`. None: no other
+    one has.
     """
     if aborted.interval:
-        last = view.planned_for(aborted.interval)[-1].epoch
+        same_records = view.planned_for(aborted.interval)
     elif aborted.is_repair:
-        last = view.repairs_of(aborted.origin)[-1].epoch
+        same_records = view.repairs_of(aborted.origin)
     else:
-        last = view.head.chain
-    if last == aborted.epoch:
-        return None
-    return last
+        return view.head.chain if view.head.chain != aborted.epoch else None
+    for other in reversed(same_records):
+        is_rival = aborted.replaces is not None and other.replaces == aborted.replaces
+        has_its_place = is_rival and other.state is not State.ABORTED
+        if other.epoch > aborted.epoch or (has_its_place and other.epoch != aborted.epoch):
+            return other.epoch
+    return None if aborted.interval else view.find_rewind_of(aborted.epoch)
 
 
 def find_state_before(view: View, checkpoint: Checkpoint) -> Handle | None:

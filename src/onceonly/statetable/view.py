@@ -169,12 +169,16 @@ class View:
 
     def is_rewound(self, epoch: int) -> bool:
         """Return whether a rewind has removed what that checkpoint published. Once true, it stays true."""
+        return self.find_rewind_of(epoch) is not None
+
+    def find_rewind_of(self, epoch: int) -> int | None:
+        """Return the epoch of the rewind that has removed what that checkpoint published; None: there is none."""
         origin = self.require(epoch).origin
         for rewind in self._rewinds(epoch):
             last_left = rewind.rewinds_to  # the last epoch whose rows it has left
             if last_left is not None and last_left < origin:
-                return True
-        return False
+                return rewind.epoch
+        return None
 
     def _rewinds(self, since: int) -> list[Checkpoint]:
         """Return the rewinds that were decided after that epoch."""

@@ -237,9 +237,9 @@ class FakeInspector(Inspector):
         is_ok = severity is None
         check = {"what": "a fake check", "ok": is_ok, "severity": severity or "critical", "observed": str(severity)}
         findings: dict[str, Any] = {}
-        for sink in self.pipeline.sinks:
-            rows = checkpoint.handles[sink.name]["rows"]
-            findings[sink.name] = {"rows": rows, "path": "in process", "checks": [check]}
+        for name in checkpoint.sinks:
+            rows = checkpoint.handles[name]["rows"]
+            findings[name] = {"rows": rows, "path": "in process", "checks": [check]}
         return Findings(findings, docs=f"docs-{uuid.uuid4().hex}")
 
     def forget(self, examined: Findings) -> None:

@@ -16,7 +16,16 @@ from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.coordinator.accept_loss import Acceptance
 from onceonly.coordinator.reprocess import Reprocess, make_request
 from onceonly.coordinator.stage import find_state_before
-from onceonly.errors import ActionNeeded, Busy, CannotPublish, InvalidPipeline, OutcomeUnknown, SourceLost, StageAgain
+from onceonly.errors import (
+    ActionNeeded,
+    Busy,
+    CannotPublish,
+    Fenced,
+    InvalidPipeline,
+    OutcomeUnknown,
+    SourceLost,
+    StageAgain,
+)
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, StateSink
 from onceonly.testing.fakes import FakeParts
@@ -24,6 +33,7 @@ from onceonly.testing.fakes import FakeParts
 TEN = minutes(0, 10)
 NEXT = minutes(10, 20)
 LAKE, LATE, NEW = DeltaSink("lake", "lake"), DeltaSink("late", "late"), DeltaSink("new", "new")
+OTHER = DeltaSink("other", "other")
 
 
 class Parts(FakeParts):
@@ -126,6 +136,32 @@ def test_what_was_aborted_and_has_a_successor_cannot_be_staged_late(shop):
     shop.repair("bob: all", again=("late",))
     with pytest.raises(Exception, match="continued without it"):
         shop.stage_corrected(first.epoch)
+
+
+@pytest.fixture
+def two_wishes(shop) -> Shop:
+    """Ann wants a past for one new sink, bob for two; both requests, epochs 2 and 3, were aborted."""
+    shop.pipeline = replace(shop.pipeline, sinks=[LAKE, LATE, NEW, OTHER])
+    for epoch, (request, sinks) in enumerate({"ann": ("new",), "bob": ("new", "other")}.items(), 2):
+        assert shop.ask(request, only=sinks).epoch == epoch
+        shop.abort(epoch)
+    return shop
+
+
+def test_an_aborted_request_is_not_continued_where_another_has_added_rows_since(two_wishes):
+    assert two_wishes.repair("ann", only=("new",)).epoch == 2
+    done = two_wishes.repair("bob", only=("new", "other"))
+    assert (done.epoch, done.replaces, done.sinks) == (4, 2, ("other",))
+    assert two_wishes.rows("new") == two_wishes.rows("other") == corrected(*range(10))
+
+
+def test_an_aborted_request_is_not_staged_while_another_goes_on(two_wishes):
+    two_wishes.ask("ann", only=("new",))
+    with raises(Fenced, "ownership-lost"):
+        two_wishes.stage_corrected(3)
+    two_wishes.stage_corrected(2)
+    two_wishes.commit(2)
+    assert two_wishes.rows("new") == corrected(*range(10))
 
 
 def test_a_repair_keeps_its_sinks_whoever_plans_it_again(shop):
@@ -319,6 +355,51 @@ def test_a_rewind_takes_back_the_repairs_of_what_it_takes_back_and_no_others(tmp
     assert chain.rows("new") == [20, 21, *corrected(*range(20))]
     with raises(InvalidPipeline, "epoch-not-in-force"):
         chain.ask(interval=None, epoch=2, only=("new",))
+
+
+def test_a_repair_of_what_a_rewind_has_taken_back_is_not_staged(tmp_path):
+    chain = Shop(tmp_path, mode="chained", sinks=[LAKE])
+    chain.run("run-1")
+    chain.put(20, 21)
+    chain.run("run-2")
+    chain.pipeline = replace(chain.pipeline, sinks=[LAKE, NEW])
+    chain.abort(chain.ask("ann: 2", interval=None, epoch=2, only=("new",)).epoch)
+    Person(chain.coordinator).rewind("flights", 1, "ann", "wrong rates")
+    with raises(Fenced, "ownership-lost"):
+        chain.stage_corrected(3)
+    chain.run("run-3")
+    assert chain.rows("new") == [20, 21]
+
+
+def test_rows_come_once_more_in_all_sinks_of_a_chain_and_it_goes_on_from_its_end(tmp_path):
+    chain = Shop(tmp_path, mode="chained", sinks=[LATE])
+    chain.run("run-1")
+    chain.put(20, 21)
+    chain.run("run-2")
+    done = chain.repair(interval=None, epoch=1, again=("late",))
+    assert (done.only, done.is_repair) == (("late",), True)
+    chain.put(30)
+    chain.run("run-3")
+    assert chain.rows("late") == sorted([*range(20), 20, 21, 30, *corrected(*range(20))])
+
+
+def test_a_chain_of_one_sink_that_has_lost_rows_goes_on_from_its_end(tmp_path):
+    chain = Shop(tmp_path, mode="chained", sinks=[LAKE])
+    chain.run("run-1")
+    folder = chain.lake.folder
+    older = folder.with_name("older")
+    shutil.copytree(folder, older)
+    for owner, number in (("run-2", 20), ("run-3", 21)):
+        chain.put(number)
+        chain.run(owner)
+    shutil.rmtree(folder)
+    shutil.copytree(older, folder)
+    Person(chain.coordinator).accept_loss("flights", "lake", Acceptance("ann", "the disk is gone"))
+    for epoch in (2, 3):
+        chain.repair(f"ann: {epoch}", interval=None, epoch=epoch, only=("lake",))
+    chain.put(30)
+    chain.run("run-4")
+    assert chain.rows("lake") == [*range(20), 30, 120, 121]
 
 
 def test_progress_is_shown_of_the_last_checkpoint_of_all_sinks(chain):
