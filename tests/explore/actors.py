@@ -55,6 +55,7 @@ def _plan(
     world: World, owner: str, interval: Interval | None, now: str, alive: Alive, again: str | Reprocess | None
 ) -> Checkpoint | None:
     world.begins()
+    world.acting.pop(world.steps.actor, None)  # a plan aborts what others have left
     with _knowing(world, lambda checkpoint: checkpoint.owner == owner or alive(checkpoint)):
         wish = Reprocess(again) if isinstance(again, str) else again
         return world.coordinator.plan(world.pipelines[now], owner, alive, interval, wish).checkpoint

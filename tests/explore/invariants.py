@@ -84,6 +84,8 @@ def _staged(before: Checkpoint | None, after: Checkpoint) -> Iterator[str]:
         yield f"epoch {after.epoch} is staged by a claim that has ended"
     if set(after.handles) != set(after.sinks):
         yield f"epoch {after.epoch} is staged for {sorted(after.handles)} and its sinks are {sorted(after.sinks)}"
+    if after.only is not None and set(after.handles) != set(after.only):
+        yield f"epoch {after.epoch} is staged for {sorted(after.handles)} and was asked for {sorted(after.only)}"
     for sink, handle in after.handles.items():
         if handle["txn"] != after.transaction(sink).name:
             yield f"epoch {after.epoch}: the handle of {sink} is not of the current attempt"

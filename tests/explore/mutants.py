@@ -28,6 +28,7 @@ PLAN, STAGE, GATE, PUBLISH, ABORT, RESOLVE, REWIND, SWEEP, SKIP = (
 REHEARSAL, MANUAL, HISTORY, ACCEPT_LOSS = (
     f"onceonly.coordinator.{name}" for name in ("rehearsal", "manual", "target_history", "accept_loss")
 )
+REPROCESS = "onceonly.coordinator.reprocess"
 MODEL, OFFSETS = "onceonly.checkpoint.model", "onceonly.checkpoint.offsets"
 ROW_FORMAT, VIEW = (
     "onceonly.statetable.row_format",
@@ -677,11 +678,11 @@ REPAIRS = [
         MODEL,
         "        if self.only is None:\n            return names\n",
         "        return names\n",
-        "repair-live",
+        "repair-three-sinks",
     ),
     Mutant(
         "rows in force are left where only some sinks are written",
-        STAGE,
+        VIEW,
         "if name in checkpoint.sinks and name not in checkpoint.again:",
         "if checkpoint.only is None:",
         "repair-recover",
@@ -717,9 +718,37 @@ REPAIRS = [
     Mutant(
         "an aborted repair is staged although another has come in its place",
         STAGE,
-        "        last = view.repairs_of(aborted.origin)[-1].epoch\n",
-        "        last = aborted.epoch\n",
+        "        same_records = view.repairs_of(aborted.origin)\n",
+        "        return None\n",
         "chain-past-aborted",
+    ),
+    Mutant(
+        "an aborted repair is staged although an older one has taken its place since",
+        STAGE,
+        "if other.epoch > aborted.epoch or (has_its_place and other.epoch != aborted.epoch):",
+        "if other.epoch > aborted.epoch:",
+        "repairs-aborted",
+    ),
+    Mutant(
+        "an aborted repair goes on although another has taken its place since",
+        PLAN,
+        "if checkpoint.replaces == last.epoch and self._asks_for(view, checkpoint):",
+        "if self._asks_for(view, checkpoint):",
+        "repairs-aborted",
+    ),
+    Mutant(
+        "an aborted repair is staged although a rewind has taken back what it repairs",
+        STAGE,
+        "    return None if aborted.interval else view.find_rewind_of(aborted.epoch)\n",
+        "    return None\n",
+        "chain-past-rewound",
+    ),
+    Mutant(
+        "a chain goes on from a repair of all sinks",
+        REPROCESS,
+        "return old.interval is None or len(sinks) < len(pipeline.sinks)",
+        "return len(sinks) < len(pipeline.sinks)",
+        "chain-again-live",
     ),
 ]
 

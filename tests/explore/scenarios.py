@@ -682,6 +682,8 @@ WITH_FILES = {"now": pipeline(LAKE, FILES, mode="interval"), "old": pipeline(LAK
 CHAIN_WITH_FILES = {"now": pipeline(LAKE, FILES), "old": pipeline(LAKE)}
 
 
+PAST_OF_FILES = Reprocess("ann", only=("f",), who="ann", reason="past")
+PAST_OF_TWO = Reprocess("bob", only=("f", "b"), who="bob", reason="past")
 PAST_OF_BOTH = Reprocess("bob", 1, only=("f", "b"), who="bob", reason="past")
 
 
@@ -760,6 +762,92 @@ REPAIRS = [
         pipelines=CHAIN_WITH_FILES,
         before=[a.run("x", now="old"), a.arrives(0), a.run("y", now="old"), a.run("ann0", again=past_of(1))],
         intervals=(),
+    ),
+    repairing(
+        "repairs-aborted",
+        {
+            "ann": a.run("ann", FIRST, again=PAST_OF_FILES),
+            "bob": a.one_after_the_other(a.stage(3, "bob"), a.commit(3), a.run("bob", FIRST, again=PAST_OF_TWO)),
+        },
+        pipelines={"now": pipeline(LAKE, FILES, OTHER, mode="interval"), "old": pipeline(LAKE, mode="interval")},
+        before=[
+            a.run("run1", FIRST, now="old"),
+            a.plan("ann", FIRST, again=PAST_OF_FILES),
+            a.abort(2),
+            a.plan("bob", FIRST, again=PAST_OF_TWO),
+            a.abort(3),
+        ],
+    ),
+    repairing(
+        "chain-past-rewound",
+        {"ann": a.one_after_the_other(a.stage(3, "ann"), a.commit(3)), "rewind": a.rewind(1)},
+        pipelines=CHAIN_WITH_FILES,
+        before=[
+            a.run("x", now="old"),
+            a.arrives(0),
+            a.run("y", now="old"),
+            a.plan("ann", again=past_of(2)),
+            a.abort(3),
+        ],
+        intervals=(),
+    ),
+    repairing(
+        "chain-again-live",
+        {"ann": a.run("ann", again=replace(ONCE_MORE, epoch=1)), "run3": a.run("run3")},
+        pipelines={"now": pipeline(LATE)},
+        before=[a.run("x"), a.arrives(0), a.run("y"), a.arrives(0)],
+        intervals=(),
+    ),
+    repairing(
+        "repair-held",
+        {"ann": a.run("ann", FIRST, again=KEEPING), "approve": a.approve(2), "abort": a.abort(2, who="me")},
+        pipelines={"now": pipeline(LAKE, LATE, mode="interval", gate=HELD)},
+        verdicts=("passed", "failed", "passed"),
+    ),
+    repairing(
+        "repair-given-up",
+        {"commit": a.commit(2), "person": a.give_up("a", 2), "bob": a.run("bob", FIRST, again="all")},
+        pipelines={"now": pipeline(LAKE, FILES, mode="interval")},
+        before=[
+            a.run("run1", FIRST),
+            a.plan("ann", FIRST, again=replace(KEEPING, keep=("f",))),
+            a.stage(2),
+            a.decides(2),
+            a.breaks("a", "refuses"),
+        ],
+        mend=a.breaks("a", None),
+        may_lose=[("a", 2)],
+    ),
+    repairing(
+        "given-up-completed",
+        {
+            "ann": a.run("ann", FIRST, again=replace(COMPLETING, only=("a", "f"))),
+            "bob": a.run("bob", FIRST, again=replace(COMPLETING, request="bob", only=("a",))),
+        },
+        pipelines={"now": pipeline(LAKE, FILES, mode="interval")},
+        before=[
+            a.plan("run1", FIRST),
+            a.stage(),
+            a.decides(),
+            a.breaks("a", "refuses"),
+            a.give_up("a"),
+            a.breaks("a", None),
+        ],
+        may_lose=[("a", 1)],
+    ),
+    repairing(
+        "repair-pool",
+        {"ann": a.run("ann", FIRST, again=ONCE_MORE), "run2": a.run("run2", SECOND, alive=a.everybody)},
+        pipelines={"now": pipeline(LAKE, UNORDERED, mode="interval")},
+    ),
+    repairing(
+        "repair-three-sinks",
+        {
+            "ann": a.run("ann", FIRST, again=replace(ONCE_MORE, keep=("f",))),
+            "bob": a.run("bob", FIRST, again=replace(KEEPING, request="bob")),
+            "recov": a.recover(),
+        },
+        pipelines={"now": pipeline(LAKE, FILES, LATE, mode="interval")},
     ),
     unsteady(
         "repair-goes-back",
