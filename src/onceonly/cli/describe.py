@@ -22,11 +22,13 @@ from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
 from onceonly.views import descriptions, formatting, provenance, queries
 from onceonly.views.provenance import Superseded
+from onceonly.views.story import Part, Story, describe_part, how_to_complete, read_story, story_json
 
 if TYPE_CHECKING:
     from onceonly.statetable.table import StateTable
 
 MAX_DRAWN_CHECKPOINTS = 10  # of one pipeline in its lineage, the newest
+IN_FORCE = "✓"
 SEVERITIES = {"critical": "red", "warning": "yellow", "info": "dim"}
 
 
@@ -46,16 +48,24 @@ def describe(pipeline: str, epoch: int, as_json: bool) -> None:
     "schemas": by source, the registered schemas that its records are decoded by,
     "timeline": [{"at", "event", "attempt", "owner", "sink", "decision", "detail"}],
     "bad_records": {"records", "undecoded" (by topic), "rejected" (by the transform)},
-    "replaced_by", "rewound_by": a later epoch that has taken these rows out.
+    "replaced_by", "rewound_by": a later epoch that has taken these rows out,
+    "story": all checkpoints of the same records, the oldest first: [{"epoch", "state",
+    "planned_at", "requested_by", "sinks": by sink {"did" (written, replaced, once more,
+    added, kept, missing, given up, aborted, pending), "earlier" (the epochs whose
+    rows were in force before), "rows", "in_force"}}],
+    "in_force": by sink, the epochs whose rows it shows, and
+    "lacking": the sinks that show none, though others do.
     """
     state = queries.require_state_table(Settings.from_env())
     checkpoint = queries.require_checkpoint(state, pipeline, epoch)
     timeline, later = queries.timeline(state, checkpoint), provenance.find_superseded(state, [checkpoint])
+    story = read_story(state, checkpoint)
     if as_json:
         everything = queries.full_json(checkpoint, timeline) | provenance.superseded_json(later, epoch)
-        return print_json(redaction.hide_credentials(everything))
+        return print_json(redaction.hide_credentials(everything | story_json(story)))
     out = console.open_console()
     print_checkpoint(out, checkpoint, later.get(epoch))
+    _print_story(out, story, epoch)
     _print_timeline(out, timeline)
     _print_actions(out, checkpoint)
 
@@ -94,6 +104,7 @@ def _facts(checkpoint: Checkpoint) -> dict[str, str]:
         "goes back to": _describe_epoch(checkpoint.rewinds_to),
         "approved": descriptions.describe_approval(checkpoint),
         "replaces": _describe_epoch(checkpoint.replaces),
+        "writes": descriptions.describe_repair(checkpoint),
         "skipped": checkpoint.skipped or "",
         "as of row": f"{checkpoint.changed_seq} (--seen {checkpoint.changed_seq})",
     }
@@ -201,6 +212,29 @@ def _outcome(checkpoint: Checkpoint, sink: str) -> str:
     if checkpoint.state is State.ABORTED:
         return f"discarded, not published to {target}"
     return f"staged for {target}"
+
+
+def _print_story(out: Console, story: Story, epoch: int) -> None:
+    """Print in one picture what the checkpoints of the same records have done in each sink."""
+    if not story.has_repairs:
+        return
+    table = console.make_table("epoch", "state", *story.sinks, "asked for by", right=("epoch",))
+    for checkpoint in story.checkpoints:
+        cells = [_part_text(story.part(checkpoint.epoch, sink), checkpoint) for sink in story.sinks]
+        wish = checkpoint.requested_by
+        asked = f"{wish['who']}: {wish['reason']}" if wish else ""
+        number = Text(str(checkpoint.epoch), "bold" if checkpoint.epoch == epoch else "")
+        table.add_row(number, console.state_text(checkpoint), *cells, Text(asked))
+    _print_section(out, f"Sink by sink ({IN_FORCE} in force)", table)
+    if story.lacking:
+        sinks = ", ".join(f"'{sink}'" for sink in story.lacking)
+        out.print(Text(f"  No rows are in force in {sinks}. {how_to_complete(story)}", "yellow"))
+
+
+def _part_text(part: Part | None, checkpoint: Checkpoint) -> Text:
+    if part is not None and part.is_in_force:
+        return Text(f"{IN_FORCE} {describe_part(part, checkpoint)}", "green")
+    return Text(describe_part(part, checkpoint) or "-", "dim")
 
 
 def _print_timeline(out: Console, timeline: list[dict[str, Any]]) -> None:

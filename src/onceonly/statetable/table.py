@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
@@ -161,10 +161,15 @@ class StateTable:
         return self._rows(pipeline).find(from_epoch(since_epoch, until_epoch))
 
     def superseding(self, pipeline: str, epochs: Sequence[int]) -> list[Checkpoint]:
-        """Return later checkpoints that replace one of these epochs or retract some of them, in order; for people."""
+        """Return later checkpoints that replace one of these epochs or retract some of them, in order; for people.
+
+        What replaces such a later one is among them: a repair may have left a sink to it.
+        """
         rows = self._rows(pipeline)
-        later_rows = rows.from_epoch(min(epochs) + 1, of_event(Event.REWOUND) | REPLACES)
-        superseding_epochs = {row.epoch for row in later_rows if _supersedes(row, epochs)}
+        superseding_epochs: set[int] = set()
+        for row in rows.from_epoch(min(epochs) + 1, of_event(Event.REWOUND) | REPLACES):
+            if _supersedes(row, {*epochs, *superseding_epochs}):
+                superseding_epochs.add(row.epoch)
         return _checkpoints_in_order(rows, superseding_epochs)
 
     def after_others(self, pipeline: str) -> list[Checkpoint]:
@@ -435,7 +440,7 @@ def _row_id(entry: Entry | None) -> str | None:
     return entry.row.id if entry and entry.row else None
 
 
-def _supersedes(row: Row, epochs: Sequence[int]) -> bool:
+def _supersedes(row: Row, epochs: Set[int]) -> bool:
     """Return whether this row plans to replace one of these epochs, or retracts some of them."""
     rewinds_to = row.body.get("to")
     return row.body.get("replaces") in epochs or (rewinds_to is not None and rewinds_to < max(epochs))

@@ -182,6 +182,18 @@ def describe_coverage(checkpoint: Checkpoint) -> str:
     return ranges
 
 
+def describe_repair(checkpoint: Checkpoint) -> str:
+    """Return 'lake of epoch 1, once more in late; asked for by ann: wrong rates'; empty for what nobody asked for so."""
+    if not checkpoint.requested_by:
+        return ""
+    text = ", ".join(checkpoint.sinks)
+    if checkpoint.repairs is not None:
+        text += f" of epoch {checkpoint.repairs}"
+    if checkpoint.again:
+        text += f", once more in {', '.join(checkpoint.again)}"
+    return f"{text}; asked for by {checkpoint.requested_by['who']}: {checkpoint.requested_by['reason']}"
+
+
 def describe_dated_ahead(checkpoint: Checkpoint) -> str:
     """Return '1 record of topic 'flights' is dated in the future'; empty where none was passed over."""
     texts = []
@@ -366,6 +378,8 @@ def _describe_event(checkpoint: Checkpoint, row: Row) -> str:
     match row.event:
         case Event.EMPTY if checkpoint.skipped is not None:
             return f"skipped, {checkpoint.skipped}"
+        case Event.PLANNED if checkpoint.requested_by:
+            return f"{event}, {_list_ranges(checkpoint)}, for {describe_repair(checkpoint)}"
         case Event.PLANNED | Event.EMPTY:
             return f"{event}, {_list_ranges(checkpoint)}"
         case Event.CLAIMED:

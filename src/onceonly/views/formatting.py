@@ -69,9 +69,12 @@ def state(checkpoint: Checkpoint) -> str:
 def rows(checkpoint: Checkpoint) -> str:
     """Return '200'; of several sinks each by its name.
 
-    A sum would count a record once for each sink that it went to.
+    A sum would count a record once for each sink that it went to. A repair names its sink, as others have rows, too.
     """
-    text = counts(rows_by_sink(checkpoint))
+    by_sink = rows_by_sink(checkpoint)
+    text = counts(by_sink)
+    if checkpoint.is_repair and len(by_sink) == 1:
+        text = f"{next(iter(by_sink))} {text}"
     if checkpoint.bad_records:
         return f"{text} ({checkpoint.bad_records:,} bad)"
     return text

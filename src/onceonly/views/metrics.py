@@ -14,7 +14,7 @@ from datetime import datetime
 from enum import Enum
 
 from onceonly.checkpoint.model import Checkpoint, State
-from onceonly.views import formatting, queries
+from onceonly.views import formatting
 from onceonly.views.summary import Lag, PendingSink, Summary, data_end, list_pending
 
 
@@ -55,8 +55,8 @@ UNSETTLED_SINCE = Metric("oldest_unsettled", Kind.TIME, "When the oldest unsettl
 ABORTED = Metric("last_checkpoint_aborted", Kind.GAUGE, "1 if the last checkpoint was aborted, else 0.")
 UNFIT = Metric("to_be_staged_again", Kind.GAUGE, "Checkpoints that could not be published any more, and are missing.")
 ATTEMPTS = Metric("last_checkpoint_attempts", Kind.GAUGE, "How many times staging the last checkpoint was started.")
-COMMITTED_AT = Metric("last_commit", Kind.TIME, "When the last checkpoint was committed.")
-ROWS = Metric("last_commit_rows", Kind.GAUGE, "Rows of the last committed checkpoint, by sink.")
+COMMITTED_AT = Metric("last_commit", Kind.TIME, "When the last checkpoint was committed that is no repair.")
+ROWS = Metric("last_commit_rows", Kind.GAUGE, "Rows of that checkpoint, as they are in force now, by sink.")
 BAD = Metric("last_commit_bad_records", Kind.GAUGE, "Records of it that were dropped or became dead letters.")
 PUBLISHED = Metric("published_until", Kind.TIME, "Up to when the published rows are complete.")
 GAPS = Metric("gaps", Kind.GAUGE, "Number of gaps between intervals that no checkpoint covers.")
@@ -118,7 +118,7 @@ def sample_pipeline(summary: Summary, now: datetime, lag: Lag | None = None) -> 
         yield Sample(MISSING, {**labels, "sink": sink}, summary.missing.get(sink, 0))
     yield from _sample_unsettled(summary, labels, now)
     if summary.committed:
-        yield from _sample_commit(summary.committed, labels)
+        yield from _sample_commit(summary.committed, summary.rows_by_sink, labels)
     if lag:
         yield from _sample_lag(lag, labels)
 
@@ -143,10 +143,12 @@ def _state_label(checkpoint: Checkpoint) -> str:
     return formatting.state(checkpoint)
 
 
-def _sample_commit(checkpoint: Checkpoint, labels: Mapping[str, str]) -> Iterator[Sample]:
+def _sample_commit(
+    checkpoint: Checkpoint, rows_by_sink: Mapping[str, int | None], labels: Mapping[str, str]
+) -> Iterator[Sample]:
     yield Sample(COMMITTED_AT, labels, checkpoint.updated_at.timestamp())
     yield Sample(PUBLISHED, labels, data_end(checkpoint).timestamp())
-    for sink, rows in queries.rows_by_sink(checkpoint).items():
+    for sink, rows in rows_by_sink.items():
         if rows is not None:
             yield Sample(ROWS, {**labels, "sink": sink}, rows)
     if checkpoint.bad_records is not None:

@@ -183,7 +183,7 @@ def match_successors(published: Iterable[Checkpoint], later: Collection[Checkpoi
     """Return by epoch which published checkpoints a later one replaces or retracts.
 
     Args:
-        later: those that replace or retract, in order; the first one that reaches an epoch counts.
+        later: those that replace or retract, in order; the last one that has taken out rows of an epoch counts.
     """
     superseded_by_epoch = {}
     for checkpoint in published:
@@ -196,31 +196,28 @@ def match_successors(published: Iterable[Checkpoint], later: Collection[Checkpoi
 
 
 def _find_fate(checkpoint: Checkpoint, later: Collection[Checkpoint]) -> Superseded | None:
+    fate: Superseded | None = None
+    remaining_sinks, chain = _list_shown(checkpoint), {checkpoint.epoch}
     for successor in later:
-        if successor.decision is None:
+        if successor.decision is None or not remaining_sinks:
             continue
-        is_done = successor.state is State.COMMITTED and not successor.given_up
+        is_committed = successor.state is State.COMMITTED
         comes_after = successor.epoch > checkpoint.epoch
         if comes_after and successor.rewinds_to is not None and successor.rewinds_to < checkpoint.origin:
-            return Superseded(successor.epoch, True, is_done)
-        replaced_sinks = _list_replaced_sinks(checkpoint, successor)
-        if replaced_sinks:
-            is_everywhere = len(replaced_sinks) == len(_list_shown(checkpoint))
-            return Superseded(successor.epoch, False, is_done and is_everywhere)
-    return None
+            return Superseded(successor.epoch, True, is_committed and not successor.given_up)
+        if successor.replaces in chain:
+            chain.add(successor.epoch)
+            unreplaced = {*successor.again, *successor.given_up, *successor.missing}
+            replaced_sinks = remaining_sinks & set(successor.sinks) - unreplaced
+            if replaced_sinks:
+                remaining_sinks -= replaced_sinks
+                fate = Superseded(successor.epoch, False, is_committed and not remaining_sinks)
+    return fate
 
 
-def _list_replaced_sinks(checkpoint: Checkpoint, successor: Checkpoint) -> list[str]:
-    """List the sinks in which a later checkpoint replaces the rows of this one; a repair leaves others as they are."""
-    if successor.replaces != checkpoint.epoch:
-        return []
-    written = set(successor.sinks) - set(successor.again)
-    return [sink for sink in _list_shown(checkpoint) if sink in written]
-
-
-def _list_shown(checkpoint: Checkpoint) -> list[str]:
-    """List the sinks that show what this checkpoint has published to them."""
-    return [sink for sink in checkpoint.published if checkpoint.is_shown_by(sink)]
+def _list_shown(checkpoint: Checkpoint) -> set[str]:
+    """Return the sinks that show what this checkpoint has published to them, unless a later one has taken it out."""
+    return {sink for sink in checkpoint.published if checkpoint.is_shown_by(sink)}
 
 
 def superseded_json(superseded_by_epoch: Mapping[int, Superseded], epoch: int) -> dict[str, int | None]:

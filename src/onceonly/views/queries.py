@@ -24,8 +24,11 @@ person; null: it does not), stage_again (true: it has to be staged again, and
 nobody has begun), skipped (why it is left out on purpose), bad (records that
 were dropped or became dead letters; null: it has no such thing),
 missing (sinks whose targets have lost it, accepted manually),
-replaces, rewinds_to (epochs), after (by pipeline that it comes after:
-the epochs on which it stands)"""
+replaces, rewinds_to (epochs), only (of a repair: the sinks that it writes; null:
+it is none, and writes all), repairs (the epoch of all sinks whose records these
+are), again (sinks in which the rows come once more), requested_by (the "who" and
+"reason" of such a request; null: there is none), after (by pipeline that it
+comes after: the epochs on which it stands)"""
 
 
 def find_state_table(settings: Settings) -> StateTable | None:
@@ -109,20 +112,25 @@ def read_overview(
 ) -> tuple[dict[str, list[Checkpoint]], dict[str, OutcomeUnknown]]:
     """Return by name the last checkpoints of each, and by name why other pipelines cannot be read.
 
-    The last committed checkpoint is among them unless it is further back than `most`. A pipeline whose rows are damaged
-    does not hide the others.
+    The last committed checkpoint that is no repair is among them unless it is further back than `most`. A pipeline
+    whose rows are damaged does not hide the others.
     """
     recent_by_name: dict[str, list[Checkpoint]] = {}
     damaged: dict[str, OutcomeUnknown] = {}
     for name in pipelines:
         try:
             checkpoints = list_recent(state_table, name, MIN_RECENT)
-            if State.COMMITTED not in [checkpoint.state for checkpoint in checkpoints]:
+            if not any(map(is_progress, checkpoints)):
                 checkpoints = list_recent(state_table, name, most)
             recent_by_name[name] = checkpoints
         except OutcomeUnknown as error:
             damaged[name] = error
     return recent_by_name, damaged
+
+
+def is_progress(checkpoint: Checkpoint) -> bool:
+    """Whether it has brought the pipeline further: it is committed, and no repair of what an earlier one has read."""
+    return checkpoint.state is State.COMMITTED and not checkpoint.is_repair
 
 
 def list_checkpoints(state_table: StateTable, pipeline: str, first: int, last: int) -> list[Checkpoint]:
@@ -211,6 +219,10 @@ def to_json(checkpoint: Checkpoint) -> dict[str, Any]:
         "bad": checkpoint.bad_records,
         "replaces": checkpoint.replaces,
         "rewinds_to": checkpoint.rewinds_to,
+        "only": list(checkpoint.only) if checkpoint.only is not None else None,
+        "repairs": checkpoint.repairs,
+        "again": list(checkpoint.again),
+        "requested_by": dict(checkpoint.requested_by) or None,
         "after": {name: list(epochs) for name, epochs in checkpoint.after.items()},
     }
 

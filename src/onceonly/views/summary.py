@@ -11,9 +11,11 @@ from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import OutcomeUnknown
 from onceonly.views import descriptions, queries
+from onceonly.views.story import count_rows_in_force
 
 if TYPE_CHECKING:
     from onceonly.statetable.table import StateTable
+    from onceonly.statetable.view import View
 
 TIMEOUT_WARNING_SHARE = 0.8  # of a transaction's time-out
 MAX_RECENT = 10  # checkpoints among which the last commit is looked for first
@@ -25,12 +27,13 @@ class Summary:
 
     name: str
     latest: Checkpoint
-    committed: Checkpoint | None  # of the recent ones that are, the one that reaches furthest; else the last one
+    committed: Checkpoint | None  # of the recent ones that are, the one that reaches furthest; else the last; no repair
     open: tuple[Checkpoint, ...]  # the oldest first
     gaps: tuple[Interval, ...] = ()  # that no interval covers, oldest first
     missing: Mapping[str, int] = field(default_factory=dict)  # by sink: how many checkpoints its target has lost
     unfit: tuple[Checkpoint, ...] = ()  # that have to be staged again, and nobody has begun; the oldest first
-    last_commit: Checkpoint | None = None  # the newest epoch that is committed; of intervals, one may reach further
+    last_commit: Checkpoint | None = None  # the newest epoch that is; of intervals, one may reach further; no repair
+    rows_by_sink: Mapping[str, int | None] = field(default_factory=dict)  # of `committed`, as they are in force
 
     @property
     def open_or_unfit(self) -> list[Checkpoint]:
@@ -57,10 +60,10 @@ def _summarize(state_table: StateTable, pipeline: str, recent: list[Checkpoint],
         recent: the last checkpoints and every unsettled one, newest first.
     """
     latest = recent[0]
-    all_committed = [checkpoint for checkpoint in recent if checkpoint.state is State.COMMITTED]
+    all_committed = [checkpoint for checkpoint in recent if queries.is_progress(checkpoint)]
     committed = max(all_committed, key=data_end, default=None)
     if committed is None and latest.epoch > MAX_RECENT:  # else all that there are were looked at
-        committed = next(state_table.view(pipeline).iterate_committed(1), None)
+        committed = _find_last_commit(state_table.view(pipeline))
     last_commit = all_committed[0] if all_committed else committed
     unsettled, unfit = [], []
     for checkpoint in reversed(recent):
@@ -69,7 +72,18 @@ def _summarize(state_table: StateTable, pipeline: str, recent: list[Checkpoint],
         elif checkpoint.has_to_be_staged_again:
             unfit.append(checkpoint)
     missing = queries.missing_by_sink(state_table, pipeline)
-    return Summary(pipeline, latest, committed, tuple(unsettled), tuple(gaps), missing, tuple(unfit), last_commit)
+    rows: Mapping[str, int | None] = {}
+    if committed:
+        repairs = state_table.view(pipeline).repairs_of(committed.epoch) if latest.epoch > committed.epoch else []
+        rows = count_rows_in_force(committed, repairs)
+    return Summary(pipeline, latest, committed, tuple(unsettled), tuple(gaps), missing, tuple(unfit), last_commit, rows)
+
+
+def _find_last_commit(view: View) -> Checkpoint | None:
+    """Return the last checkpoint that is committed and no repair; None: there is none."""
+    if view.latest and queries.is_progress(view.latest):  # however many repairs there were since
+        return view.latest
+    return next(filter(queries.is_progress, view.iterate_committed()), None)
 
 
 def data_end(checkpoint: Checkpoint) -> datetime:
