@@ -222,9 +222,9 @@ def _print_story(out: Console, story: Story, epoch: int) -> None:
     for checkpoint in story.checkpoints:
         cells = [_part_text(story.part(checkpoint.epoch, sink), checkpoint) for sink in story.sinks]
         wish = checkpoint.requested_by
-        asked = f"{wish['who']}: {wish['reason']}" if wish else ""
+        request = f"{wish['who']}: {wish['reason']}" if wish else ""
         number = Text(str(checkpoint.epoch), "bold" if checkpoint.epoch == epoch else "")
-        table.add_row(number, console.state_text(checkpoint), *cells, Text(asked))
+        table.add_row(number, console.state_text(checkpoint), *cells, Text(request))
     _print_section(out, f"Sink by sink ({IN_FORCE} in force)", table)
     if story.lacking:
         sinks = ", ".join(f"'{sink}'" for sink in story.lacking)

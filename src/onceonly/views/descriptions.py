@@ -183,7 +183,7 @@ def describe_coverage(checkpoint: Checkpoint) -> str:
 
 
 def describe_repair(checkpoint: Checkpoint) -> str:
-    """Return 'lake of epoch 1, once more in late; asked for by ann: wrong rates'; empty for what nobody asked for so."""
+    """Return 'lake of epoch 1, once more in late; asked for by ann: wrong rates'; empty if nobody asked for it so."""
     if not checkpoint.requested_by:
         return ""
     text = ", ".join(checkpoint.sinks)
@@ -378,8 +378,6 @@ def _describe_event(checkpoint: Checkpoint, row: Row) -> str:
     match row.event:
         case Event.EMPTY if checkpoint.skipped is not None:
             return f"skipped, {checkpoint.skipped}"
-        case Event.PLANNED if checkpoint.requested_by:
-            return f"{event}, {_list_ranges(checkpoint)}, for {describe_repair(checkpoint)}"
         case Event.PLANNED | Event.EMPTY:
             return f"{event}, {_list_ranges(checkpoint)}"
         case Event.CLAIMED:
@@ -400,10 +398,12 @@ def _describe_event(checkpoint: Checkpoint, row: Row) -> str:
 
 
 def _list_ranges(checkpoint: Checkpoint) -> str:
-    """Return '5 offsets of topic flights, 2 versions of table rates'."""
+    """Return '5 offsets of topic flights, 2 versions of table rates'; of a repair also what it is for."""
     texts = []
     for range_ in checkpoint.ranges:
         texts.append(f"{count(range_.offset_count, range_.unit)} of {range_.word} {range_.topic}")
+    if checkpoint.requested_by:
+        texts.append(f"for {describe_repair(checkpoint)}")
     return ", ".join(texts)
 
 
