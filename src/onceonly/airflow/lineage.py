@@ -169,7 +169,7 @@ def list_intended_outputs(services: LiveServices, checkpoint: Checkpoint) -> Ite
 
     Nothing is read, so nothing is counted.
     """
-    for config in checkpoint.definition.pipeline.sinks:
+    for config in map(checkpoint.definition.pipeline.sink, checkpoint.sinks):
         handle = checkpoint.handles.get(config.name, {})
         allowed_topics = config.allowed_topics if isinstance(config, KafkaSink) else ()
         topics = handle.get("topics") or allowed_topics

@@ -29,6 +29,7 @@ from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import Fenced, InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.views import descriptions
+from onceonly.views.story import describe_done
 
 if TYPE_CHECKING:
     from onceonly.coordinator.coordinator import Coordinator
@@ -47,7 +48,8 @@ class PlanOperator(OnceonlyOperator):
     Args:
         reprocess: whether a committed interval is processed again, and replaces what is published; by default what
             the run's conf says: {"reprocess": true}. A run does it once, and once more each time it is cleared.
-            The conf may name sinks under "keep", "again" or "only", with a "reason"; that is done once per run.
+            The conf may name sinks under "keep", "again" or "only", with a "reason"; that is done once per run and
+            reason, however often the run is cleared.
         spark_conn_id: the connection that the stage will use; it must exist before anything is planned.
     """
 
@@ -86,7 +88,8 @@ class PlanOperator(OnceonlyOperator):
             raise AirflowSkipException(f"{self.pipeline.name}: no new data, {why}")
         self.linked_epoch = checkpoint.epoch
         if checkpoint.state is State.COMMITTED:
-            raise AirflowSkipException(f"{self.pipeline.name} epoch {checkpoint.epoch}: {_why_committed(checkpoint)}")
+            why = _why_done(coordinator, checkpoint, request) or _why_committed(checkpoint)
+            raise AirflowSkipException(f"{self.pipeline.name} epoch {checkpoint.epoch}: {why}")
         self._log_ranges(checkpoint)
         return checkpoint.epoch
 
@@ -129,8 +132,8 @@ class PlanOperator(OnceonlyOperator):
     def _request(self, context: Any, run: str) -> Reprocess | None:
         """Return the request to reprocess; None: there is none.
 
-        Its name is the same for every try of this task; and another once the run is cleared, unless it is for some
-        sinks alone.
+        Its name is the same for every try of this task; and another once the run is cleared. One for some sinks alone
+        keeps it, until the run has another reason: a backfill may have given it another conf.
 
         Raises:
             InvalidPipeline: `reprocess` is neither true nor false.
@@ -149,7 +152,8 @@ class PlanOperator(OnceonlyOperator):
         if word == "true":
             replacing = f"{run}, {dag_run.clear_number or 0}"
         who = getattr(dag_run, "triggering_user_name", None) or f"the run {context['run_id']}"
-        return make_request(replacing, run, dag_run.conf or {}, who)
+        conf = dag_run.conf or {}
+        return make_request(replacing, f"{run}: {conf.get('reason')}", conf, who)
 
 
 class RunningWork(Protocol):
@@ -451,6 +455,13 @@ def _interval(context: Any) -> Interval:
             "interval.\nUse checkpoint_dag's schedule or CronDataIntervalTimetable. Nothing was written."
         )
     return Interval(start, end)
+
+
+def _why_done(coordinator: Coordinator, checkpoint: Checkpoint, request: Reprocess | None) -> str:
+    """Say why a request for some sinks has nothing to do; empty where there is none, or that has another reason."""
+    if request is None or not request.is_for_some_sinks or checkpoint.skipped is not None:
+        return ""
+    return describe_done(coordinator.state_table, checkpoint, request.request, request.only)
 
 
 def _why_committed(checkpoint: Checkpoint) -> str:

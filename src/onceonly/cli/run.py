@@ -21,6 +21,7 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.runtime import pipeline_file
 from onceonly.settings import Settings
 from onceonly.views import descriptions, formatting, queries
+from onceonly.views.story import describe_done
 
 if TYPE_CHECKING:
     from onceonly.coordinator.coordinator import Coordinator
@@ -141,12 +142,22 @@ class _Run:
             for settled in self.settled:
                 words.append(f"epoch {settled.epoch}, left by an earlier run, is {settled.state.value}")
             result, description = _nothing_to_do(planned.checkpoint, planned.fresh, planned.hidden_offsets)
+            if result == "already_committed" and planned.checkpoint:
+                description = self._why_done(planned.checkpoint) or description
             words.append(description)
         for note in planned.notes:
             self.steps.say(f"{self.pipeline.name}: {note}", "yellow")
         if self.gap:
             self.steps.say(descriptions.describe_gap(self.pipeline.name, self.gap, self.file), "yellow")
         return result
+
+    def _why_done(self, checkpoint: Checkpoint) -> str:
+        """Say why a request for some sinks has nothing to do; empty where there is none, or that has another reason."""
+        request = self.reprocess
+        if request is None or not request.is_for_some_sinks:
+            return ""
+        why = describe_done(self.coordinator.state_table, checkpoint, request.request, request.only)
+        return f"epoch {checkpoint.epoch}: {why}, nothing to do" if why else ""
 
     def stage(self, checkpoint: Checkpoint) -> None:
         """Stage the checkpoint; aborts it if that fails."""

@@ -81,6 +81,8 @@ class Planning:
 
     def _find(self, view: View) -> Checkpoint | None:
         if self.planner.interval:
+            if self.reprocess and self.reprocess.epoch is not None:
+                raise _epoch_and_interval_error(self.pipeline)
             return self._find_last(view, _planned_for(view, self.pipeline.name, self.planner.interval))
         if self.reprocess:
             return self._find_last(view, self._candidates(view, self.reprocess))
@@ -125,8 +127,10 @@ class Planning:
         Raises:
             InvalidPipeline: it is not in force.
         """
-        if reprocess.epoch is None or not (reprocess.only or reprocess.again):
+        if not (reprocess.only or reprocess.again):
             raise _not_reprocessable_error(self.pipeline)
+        if reprocess.epoch is None:
+            raise _epoch_missing_error(self.pipeline)
         checkpoint = view.require(reprocess.epoch)
         if checkpoint.is_repair or checkpoint.rewinds_to is not None or view.is_rewound(checkpoint.epoch):
             raise InvalidPipeline(
@@ -349,6 +353,24 @@ def _not_reprocessable_error(pipeline: Pipeline) -> InvalidPipeline:
         f"Each checkpoint of this pipeline {why}.",
         "Give it a new name and new targets, and run it from the start. Nothing was written.",
         code="not-reprocessable",
+    )
+
+
+def _epoch_missing_error(pipeline: Pipeline) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"{pipeline.name}: the request names no checkpoint.",
+        "The checkpoints of this pipeline have no intervals, so their numbers tell them apart.",
+        f'Name one: --epoch N, or "epoch" in the run\'s conf (onceonly status {pipeline.name}). Nothing was written.',
+        code="option-invalid",
+    )
+
+
+def _epoch_and_interval_error(pipeline: Pipeline) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"{pipeline.name}: the request names a checkpoint, and there is an interval.",
+        "The checkpoint in force for the interval is meant, which may be another one by now.",
+        "Leave the epoch out. Nothing was written.",
+        code="options-conflict",
     )
 
 

@@ -43,6 +43,11 @@ class Reprocess:
     who: str = ""
     reason: str = ""
 
+    @property
+    def is_for_some_sinks(self) -> bool:
+        """Whether it names sinks, and not all of them are replaced alike."""
+        return bool(self.keep or self.only or self.again)
+
     def choose_sinks(self, pipeline: Pipeline, in_force: Mapping[str, Handle]) -> tuple[str, ...]:
         """Return the sinks that are to be written, in the order of the definition; empty: they have the rows already.
 

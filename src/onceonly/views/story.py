@@ -119,11 +119,11 @@ def describe_part(part: Part | None, checkpoint: Checkpoint) -> str:
     if part.deed is Deed.KEPT:
         return f"kept {earlier}"
     words = {Deed.WRITTEN: "", Deed.REPLACED: f"replaced {earlier}", Deed.ONCE_MORE: f"once more, beside {earlier}"}
-    text = words.get(part.deed, part.deed.value)
+    text = words.get(part.deed, str(part.deed.value))
     if part.deed is Deed.PENDING:
         text = formatting.state(checkpoint)
     if part.rows is None:
-        return text or part.deed.value
+        return text or str(part.deed.value)
     rows = formatting.count_rows({"": part.rows})
     return f"{text}: {rows}" if text else rows
 
@@ -174,11 +174,11 @@ def describe_done(state_table: StateTable, checkpoint: Checkpoint, request: str,
     Args:
         checkpoint: what the plan has come to.
         request: its name, by which it is done once.
-        only: the sinks that it completes; empty: it is another request.
+        only: the sinks that it completes; empty: it replaces rows, or has them come once more.
     """
     story = read_story(state_table, checkpoint)
     for earlier in reversed(story.checkpoints):
-        if earlier.is_repair and earlier.request == request and earlier.state is State.COMMITTED:
+        if earlier.requested_by and earlier.request == request and earlier.state is State.COMMITTED:
             names = ", ".join(earlier.sinks)
             return f"this request is done, by epoch {earlier.epoch} ({names}); another reason makes another request"
     places = [f"'{sink}' (epoch {story.in_force[sink][-1]})" for sink in only if sink in story.in_force]

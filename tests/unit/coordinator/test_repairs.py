@@ -323,6 +323,16 @@ def test_a_repair_does_not_hold_up_the_chain_and_is_not_held_up_by_it(chain):
     assert chain.rows("new") == sorted([*corrected(*range(20)), 30, 31])
 
 
+def test_a_request_in_a_chain_names_its_epoch(chain):
+    with raises(InvalidPipeline, "option-invalid"):
+        chain.ask(interval=None, only=("lake",))
+
+
+def test_a_request_for_an_interval_names_no_epoch(shop):
+    with raises(InvalidPipeline, "options-conflict"):
+        shop.ask(epoch=1, only=("lake",))
+
+
 def test_a_chain_is_not_replaced(chain):
     with raises(InvalidPipeline, "not-reprocessable"):
         chain.ask(interval=None, epoch=1, keep=("late",))

@@ -175,7 +175,7 @@ def test_json_says_what_a_repair_writes_and_who_wanted_it(shop):
 
 def test_a_request_without_work_says_why(shop):
     done = shop.repair("ann: rates", keep=("late",))
-    told = story.describe_done(shop.state, done, "ann: rates", ())
-    assert told.startswith("this request is done, by epoch 2 (lake)")
+    is_done = story.describe_done(shop.state, done, "ann: rates", ())
+    assert is_done.startswith("this request is done, by epoch 2 (lake)")
     assert story.describe_done(shop.state, done, "bob: new", ("lake",)) == "the rows are already in 'lake' (epoch 2)"
     assert story.describe_done(shop.state, done, "bob: other", ()) == ""
