@@ -97,6 +97,8 @@ def _event_extra(checkpoint: Checkpoint, sink: str) -> dict[str, Any]:
     }
     if checkpoint.bad_records is not None:
         extra["bad"] = checkpoint.bad_records
+    if checkpoint.repairs is not None:
+        extra["repairs"] = checkpoint.repairs
     if checkpoint.after:
         extra["after"] = {name: list(epochs) for name, epochs in checkpoint.after.items()}
     return extra

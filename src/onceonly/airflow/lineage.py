@@ -138,7 +138,9 @@ def _unpublished_outputs(services: LiveServices, checkpoint: Checkpoint) -> list
 def _checkpoint_facet(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return what the run's facet says of a checkpoint."""
     checkpoint_json = queries.to_json(checkpoint)
-    keys = ("pipeline", "epoch", "state", "attempt", "decision", "interval", "gate")
+    keys = ["pipeline", "epoch", "state", "attempt", "decision", "interval", "gate"]
+    if checkpoint.is_repair:
+        keys += ["only", "repairs", "requested_by"]
     return {key: checkpoint_json[key] for key in keys}
 
 

@@ -129,6 +129,10 @@ def make_request(replacing: str | None, repairing: str, wish: Mapping[str, Any],
     """
     sinks = {key: _names_under(key, wish.get(key)) for key in ("keep", "again", "only")}
     epoch, reason = wish.get("epoch"), wish.get("reason")
+    if epoch is not None and type(epoch) is not int:
+        raise InvalidPipeline(
+            f"epoch is {epoch!r}.", todo="Give the number of a checkpoint. Nothing was written.", code="option-invalid"
+        )
     is_replacing = replacing is not None
     is_for_some_sinks = any(sinks.values())
     if is_for_some_sinks and not reason:
@@ -155,11 +159,13 @@ def _names_under(key: str, names: Any) -> tuple[str, ...]:
     """Return the names of sinks under a key; one alone need not be in a list."""
     if isinstance(names, str):
         return (names,)
-    if not all(isinstance(name, str) for name in names or ()):
+    if names is None:
+        return ()
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise InvalidPipeline(
             f"{key} is {names!r}.", todo="Give names of sinks. Nothing was written.", code="option-invalid"
         )
-    return tuple(names or ())
+    return tuple(names)
 
 
 def check_sinks(

@@ -225,6 +225,8 @@ def test_a_wish_that_cannot_be_is_refused(shop, wish, code):
         ("run", {"epoch": 1}, "options-conflict"),
         ("run", {"keep": ["late"]}, "reason-missing"),
         ("run", {"keep": [1], "reason": "x"}, "option-invalid"),
+        ("run", {"keep": {"late": 1}, "reason": "x"}, "option-invalid"),
+        (None, {"only": ["new"], "epoch": "3", "reason": "x"}, "option-invalid"),
     ],
 )
 def test_what_does_not_go_together_is_refused(replacing, wish, code):
