@@ -68,7 +68,7 @@ class PlanOperator(OnceonlyOperator):
         self.pipeline, self.reprocess, self.spark_conn_id = pipeline, reprocess, spark_conn_id
 
     def execute(self, context: Any) -> int:
-        interval = _interval(context) if self.pipeline.mode == "interval" else None
+        interval = self._find_interval(context)
         with task_outcome():
             coordinator, owner, instance = self.planner(), make_owner(context), find_instance(context)
             context["ti"].xcom_push(key=OWNER, value=owner)  # before anything is planned for it
@@ -92,6 +92,15 @@ class PlanOperator(OnceonlyOperator):
             raise AirflowSkipException(f"{self.pipeline.name} epoch {checkpoint.epoch}: {why}")
         self._log_ranges(checkpoint)
         return checkpoint.epoch
+
+    def _find_interval(self, context: Any) -> Interval | None:
+        """Return the interval of the run; None of a chained pipeline, and where the run's conf names a checkpoint."""
+        if self.pipeline.mode == "chained":
+            return None
+        has_no_interval = context.get("data_interval_start") == context.get("data_interval_end")
+        if has_no_interval and (context["dag_run"].conf or {}).get("epoch") is not None:
+            return None
+        return _interval(context)
 
     def _log_ranges(self, checkpoint: Checkpoint) -> None:
         for range_ in checkpoint.ranges:

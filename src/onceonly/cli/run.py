@@ -82,7 +82,7 @@ def run(
     run_interval = span(interval) if interval else None
     with steps.step("check") as words:
         pipeline = pipeline_file.load_without_dags(file, settings.project)
-        pipeline, services = _check(pipeline, run_interval, settings)
+        pipeline, services = _check(pipeline, run_interval, settings, wish["epoch"])
         words.append(f"pipeline '{pipeline.name}': transform, topic and {_describe_sinks(pipeline)}")
     this_run = _start(pipeline, services, steps, file)
     this_run.reprocess = _make_request(this_run.owner, reprocess, wish)
@@ -263,8 +263,13 @@ def _start(pipeline: Pipeline, services: LiveServices, steps: console.Steps, fil
     return this_run
 
 
-def _check(pipeline: Pipeline, interval: Interval | None, settings: Settings) -> tuple[Pipeline, LiveServices]:
+def _check(
+    pipeline: Pipeline, interval: Interval | None, settings: Settings, epoch: int | None
+) -> tuple[Pipeline, LiveServices]:
     """Check everything that can be checked before the state table is touched.
+
+    Args:
+        epoch: the checkpoint that is asked for, which has an interval if the pipeline goes by intervals.
 
     Returns the pipeline with its tables' paths, and the services that it runs on.
     """
@@ -273,7 +278,8 @@ def _check(pipeline: Pipeline, interval: Interval | None, settings: Settings) ->
 
     services = environment.open_services(settings)
     pipeline = live_services.locate_tables(pipeline, services)
-    RangePlanner(pipeline, services.sources(pipeline), interval)
+    if epoch is None:
+        RangePlanner(pipeline, services.sources(pipeline), interval)
     live_services.check_pipeline(pipeline, services)
     return pipeline, services
 

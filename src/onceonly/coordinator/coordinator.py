@@ -30,7 +30,7 @@ from onceonly.coordinator.plan import Planned, Planning
 from onceonly.coordinator.publish import Publisher, Rehearsed
 from onceonly.coordinator.ranges import RangePlanner
 from onceonly.coordinator.rehearsal import Rehearser
-from onceonly.coordinator.reprocess import Reprocess
+from onceonly.coordinator.reprocess import Reprocess, find_interval
 from onceonly.coordinator.resolve import Resolver
 from onceonly.coordinator.skip import Skip
 from onceonly.coordinator.stage import Prepare, Produce, Renewal, Stager
@@ -84,7 +84,7 @@ class Coordinator:
             self.parts.inspector(pipeline).check()
         sources = self.parts.sources(pipeline)
         if reprocess and reprocess.epoch is not None and pipeline.mode == "interval":
-            interval = self.state_table.view(pipeline.name).require(reprocess.epoch).interval
+            interval = find_interval(self.state_table.view(pipeline.name), reprocess.epoch, interval)
         find_barrier = None
         if pipeline.after:
             find_barrier = partial(upstream.find_barrier, self.state_table, self.parts, pipeline, interval)

@@ -81,8 +81,6 @@ class Planning:
 
     def _find(self, view: View) -> Checkpoint | None:
         if self.planner.interval:
-            if self.reprocess and self.reprocess.epoch is not None:
-                raise _epoch_and_interval_error(self.pipeline)
             return self._find_last(view, _planned_for(view, self.pipeline.name, self.planner.interval))
         if self.reprocess:
             return self._find_last(view, self._candidates(view, self.reprocess))
@@ -362,15 +360,6 @@ def _epoch_missing_error(pipeline: Pipeline) -> InvalidPipeline:
         "The checkpoints of this pipeline have no intervals, so their numbers tell them apart.",
         f'Name one: --epoch N, or "epoch" in the run\'s conf (onceonly status {pipeline.name}). Nothing was written.',
         code="option-invalid",
-    )
-
-
-def _epoch_and_interval_error(pipeline: Pipeline) -> InvalidPipeline:
-    return InvalidPipeline(
-        f"{pipeline.name}: the request names a checkpoint, and there is an interval.",
-        "The checkpoint in force for the interval is meant, which may be another one by now.",
-        "Leave the epoch out. Nothing was written.",
-        code="options-conflict",
     )
 
 

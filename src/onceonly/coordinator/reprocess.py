@@ -16,6 +16,7 @@ from typing import Any
 
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Handle
+from onceonly.checkpoint.offsets import Interval
 from onceonly.checkpoint.sink import ReplaceableRows
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
@@ -142,11 +143,11 @@ def make_request(replacing: str | None, repairing: str, wish: Mapping[str, Any],
             'Say why: --reason TEXT, or "reason" in the run\'s conf. Nothing was written.',
             code="reason-missing",
         )
-    is_lonely = (sinks["keep"] and not is_replacing) or (epoch is not None and not (sinks["only"] or sinks["again"]))
+    is_lonely = (sinks["keep"] and not is_replacing) or (epoch is not None and not is_for_some_sinks)
     if is_lonely or (sinks["only"] and is_replacing):
         raise InvalidPipeline(
             "what is asked for does not go together.",
-            "'keep' goes with 'reprocess', 'only' goes without it, and 'epoch' with 'only' or 'again'.",
+            "'keep' goes with 'reprocess', 'only' goes without it, and 'epoch' with one of 'keep', 'only' and 'again'.",
             "Ask for what goes together. Nothing was written.",
             code="options-conflict",
         )
@@ -166,6 +167,24 @@ def _names_under(key: str, names: Any) -> tuple[str, ...]:
             f"{key} is {names!r}.", todo="Give names of sinks. Nothing was written.", code="option-invalid"
         )
     return tuple(names)
+
+
+def find_interval(view: View, epoch: int, interval: Interval | None) -> Interval | None:
+    """Return the interval of the checkpoint that a request names.
+
+    Args:
+        interval: that of the run or command; None: it has none.
+    Raises:
+        InvalidPipeline: that is another one.
+    """
+    own_interval = view.require(epoch).interval
+    if interval is not None and interval != own_interval:
+        raise InvalidPipeline(
+            f"{view.pipeline}: epoch {epoch} covers {own_interval}, and {interval} is asked for.",
+            todo="Name one of them. Nothing was written.",
+            code="options-conflict",
+        )
+    return own_interval
 
 
 def check_sinks(

@@ -147,6 +147,13 @@ def test_a_day_that_never_ran_fails_the_run(runs: Runs) -> None:
     assert "was never processed" in failure(runs, {"only": ["lake"], "reason": "x"}, NEXT)
 
 
+def test_a_run_without_an_interval_may_name_a_checkpoint(runs: Runs) -> None:
+    assert runs.run({**KEEP, "epoch": 1}, None, "manual__1") == 2
+    assert runs.shop.now(2).interval == TEN
+    assert "has no data interval" in failure(runs, KEEP, None)
+    assert "Name one of them" in failure(runs, {**KEEP, "epoch": 1, "reason": "y"}, NEXT)
+
+
 def test_a_chain_completes_a_sink_by_the_number_of_a_checkpoint(start: Callable[..., Runs]) -> None:
     runs = start(mode="chained", sinks=[LAKE])
     shop = runs.shop

@@ -330,9 +330,10 @@ def test_a_request_in_a_chain_names_its_epoch(chain):
         chain.ask(interval=None, only=("lake",))
 
 
-def test_a_request_for_an_interval_names_no_epoch(shop):
+def test_a_request_names_an_interval_by_its_epoch(shop):
+    assert shop.repair(interval=None, epoch=1, keep=("late",)).interval == TEN
     with raises(InvalidPipeline, "options-conflict"):
-        shop.ask(epoch=1, only=("lake",))
+        shop.ask("bob: other", interval=NEXT, epoch=1, only=("lake",))
 
 
 def test_a_chain_is_not_replaced(chain):
