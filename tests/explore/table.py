@@ -92,6 +92,15 @@ class MemoryView(View):
     def missing(self) -> list[Checkpoint]:
         return [self.checkpoints[epoch] for epoch in sorted(self.checkpoints) if self.checkpoints[epoch].missing]
 
+    def given_up(self, sink: str) -> list[Checkpoint]:
+        return [self.checkpoints[epoch] for epoch in sorted(self.checkpoints) if sink in self.checkpoints[epoch].given_up]
+
+    def was_in_doubt(self, epoch: int, sink: str) -> bool:
+        chain: Any = self.rows
+        of_sink = [row.event for row in chain.rows if row.epoch == epoch and row.sink == sink]
+        outcomes = [event for event in of_sink if event in (Event.IN_DOUBT, Event.REPLACED)]
+        return outcomes[-1:] == [Event.IN_DOUBT]
+
     def iterate_committed(self, most: int | None = None) -> Iterator[Checkpoint]:
         done = [each for each in self.checkpoints.values() if _committed(each)]
         yield from sorted(done, key=lambda each: each.decision or 0, reverse=True)[:most]

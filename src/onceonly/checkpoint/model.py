@@ -218,6 +218,7 @@ class Checkpoint:
     only: tuple[str, ...] | None = None  # the sinks that a repair writes; None: it is none, and writes all
     repairs: int | None = None  # the epoch of all sinks whose records a repair writes once more
     again: tuple[str, ...] = ()  # of its sinks: what is published stays, and the rows come once more
+    lacking: tuple[str, ...] = ()  # of `again`: those that had no rows of these records, and get them only in that case
     requested_by: Mapping[str, Any] = field(default_factory=dict)  # of a repair: "who" asked for it, and the "reason"
     skipped: str | None = None  # the reason a person gave for leaving this interval, or these offsets, out
     forwarded: int | None = None  # the decision that the targets show, recorded manually; it published nothing
@@ -471,6 +472,7 @@ def _parse_repair(body: Mapping[str, Any]) -> dict[str, Any]:
         "only": tuple(only) if only is not None else None,
         "repairs": repair.get("of"),
         "again": tuple(repair.get("again", ())),
+        "lacking": tuple(repair.get("lacking", ())),
         "requested_by": request,
     }
 

@@ -14,7 +14,7 @@ anything in between, the target is looked at again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -33,6 +33,14 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.row_format import publication_json
 from onceonly.statetable.table import StateTable, Transitions
 from onceonly.statetable.view import View
+
+GiveUp = Callable[[View, Checkpoint], None]  # an open decision, as that view shows it
+OUTCOMES = (
+    Event.PUBLISHED,
+    Event.REPLACED,
+    Event.IN_DOUBT,
+    Event.COMMITTED,
+)  # the target's evidence, not a person's word
 
 
 @dataclass(frozen=True)
@@ -66,12 +74,14 @@ class Acceptance:
     Args:
         removed: rows that a rewind had retracted, and that are there again, were removed by hand.
         seen: what the person was shown of the pipeline.
+        settles: open decisions of that sink are published or given up with it.
     """
 
     who: str
     reason: str
     removed: bool = False
     seen: Seen | None = None
+    settles: bool = False
 
     @property
     def body(self) -> dict[str, Any]:
@@ -87,7 +97,13 @@ class Acceptance:
 
     def has_written(self, sink: str, row: Row) -> bool:
         """Whether an earlier step of this very acceptance wrote the row."""
-        if row.event not in (Event.MISSING, Event.FOUND) or row.sink != sink:
+        if self.settles and row.event in OUTCOMES:
+            return "who" not in row.body
+        if row.sink != sink:
+            return False
+        if self.settles and row.event is Event.GIVEN_UP:
+            return (row.body["who"], row.body["reason"]) == (self.who, self.reason)
+        if row.event not in (Event.MISSING, Event.FOUND):
             return False
         return all(row.body.get(key) == value for key, value in self.body.items())
 
@@ -99,15 +115,24 @@ def find(state_table: StateTable, parts: Parts, name: str, sink: str) -> Loss:
         InvalidPipeline: nothing that can be accepted: the target has all of it.
         NotCommitted: the target does not answer.
     """
-    loss = _find_loss(state_table, parts, name, sink)
+    loss = find_loss(state_table, parts, name, sink)
     if loss is None:
         raise _nothing_lost_error(name, sink)
     return loss
 
 
-def accept(transitions: Transitions, parts: Parts, name: str, sink: str, acceptance: Acceptance) -> View:
+def accept(
+    transitions: Transitions,
+    parts: Parts,
+    name: str,
+    sink: str,
+    acceptance: Acceptance,
+    give_up: GiveUp | None = None,
+) -> View:
     """Record that the target lacks these checkpoints, and continue from the target as it is.
 
+    Args:
+        give_up: gives up an open decision that waits for that sink; None: it is refused.
     Raises:
         InvalidPipeline: as `find`; the pipeline has changed since the person looked; or a decision is not settled: what
             is missing is recorded.
@@ -123,17 +148,17 @@ def accept(transitions: Transitions, parts: Parts, name: str, sink: str, accepta
         action.require_unchanged(loss.comparison.view, is_own)
         if loss.returned and not acceptance.removed:
             raise _returned_rows_error(loss)
-        view_after = _record(transitions, loss, acceptance)  # raises InvalidPipeline before the last row
+        view_after = _record(transitions, loss, acceptance, give_up)  # raises InvalidPipeline before the last row
         if view_after:
             return view_after
-        loss = _find_loss(transitions.state_table, parts, name, sink)
+        loss = find_loss(transitions.state_table, parts, name, sink)
     view = transitions.state_table.view(name)
     if publications_of(view, sink) == publications_of(first.comparison.view, sink):
         raise _nothing_lost_error(name, sink)  # it was brought back meanwhile
     return view  # another person has said the same meanwhile
 
 
-def _find_loss(state_table: StateTable, parts: Parts, name: str, sink: str) -> Loss | None:
+def find_loss(state_table: StateTable, parts: Parts, name: str, sink: str) -> Loss | None:
     """Find what the target lacks, by two looks at it that agree; None: nothing.
 
     The baseline is read between the looks, so a target that changes meanwhile is looked at again.
@@ -188,18 +213,32 @@ def _list_returned(comparison: Comparison, missing: tuple[Checkpoint, ...]) -> I
 # ---- recording
 
 
-def _record(transitions: Transitions, loss: Loss, acceptance: Acceptance) -> View | None:
-    """Record the loss, from the view in which it was found; None: another process has recorded something meanwhile.
+def _record(transitions: Transitions, loss: Loss, acceptance: Acceptance, give_up: GiveUp | None) -> View | None:
+    """Record the loss, from the view in which it was found; None: something else has been recorded meanwhile.
 
-    The row ACCEPTED comes last: until it is there, the target counts as gone back.
+    The row ACCEPTED comes last: until it is there, the target counts as gone back. An open decision is given up before
+    it, which writes evidence into the target, so what the target lacks is looked for again.
     """
     view: View | None = loss.comparison.view
+    sink = loss.comparison.sink
     for event, checkpoint, body in _rows(loss, acceptance):
         if view and event is Event.ACCEPTED and loss.comparison.history.answer is not Answer.SAME:
-            _refuse_open(view, loss.comparison.sink)
+            first = next(find_open(view, sink), None)
+            if first and give_up and sink in first.waiting:
+                give_up(view, first)
+                return None
+            if first:
+                raise _open_decision_error(view, first, sink)
         if view:
-            view = _write(transitions, view, event, checkpoint, loss.comparison.sink, body)
+            view = _write(transitions, view, event, checkpoint, sink, body)
     return view
+
+
+def find_open(view: View, sink: str) -> Iterator[Checkpoint]:
+    """Yield the decisions of that sink that are not settled, in their order: another process could publish them."""
+    for checkpoint in sorted(view.open, key=lambda checkpoint: checkpoint.decision or 0):
+        if checkpoint.state is State.COMMITTING and sink in checkpoint.handles:
+            yield checkpoint
 
 
 def _rows(loss: Loss, acceptance: Acceptance) -> Iterator[tuple[Event, Checkpoint, Mapping[str, Any]]]:
@@ -243,21 +282,18 @@ def _write(
 # ---- refusals
 
 
-def _refuse_open(view: View, sink: str) -> None:
-    """Refuse the last row while a decision of that sink is not settled: another process could still publish it."""
-    for checkpoint in view.open:
-        if checkpoint.state is not State.COMMITTING or sink not in checkpoint.handles:
-            continue
-        name, epoch = view.pipeline, checkpoint.epoch
-        todo = how_to_settle(checkpoint)
-        if sink in checkpoint.waiting:
-            todo = f"Give it up there: onceonly resolve {name} {epoch} --give-up {sink} --reason …"
-        raise InvalidPipeline(
-            f"{name}: sink '{sink}' does not continue yet. What is missing there is recorded.",
-            f"Epoch {epoch} is decided and not settled.",
-            f"{todo}. Then repeat this command.",
-            code="decision-open",
-        )
+def _open_decision_error(view: View, checkpoint: Checkpoint, sink: str) -> InvalidPipeline:
+    """Return the refusal of the last row while a decision of that sink is not settled."""
+    name, epoch = view.pipeline, checkpoint.epoch
+    todo = how_to_settle(checkpoint)
+    if sink in checkpoint.waiting:
+        todo = f"Give it up there: onceonly resolve {name} {epoch} --give-up {sink} --reason …"
+    return InvalidPipeline(
+        f"{name}: sink '{sink}' does not continue yet. What is missing there is recorded.",
+        f"Epoch {epoch} is decided and not settled.",
+        f"{todo}. Then repeat this command.",
+        code="decision-open",
+    )
 
 
 def _nothing_lost_error(name: str, sink: str) -> InvalidPipeline:

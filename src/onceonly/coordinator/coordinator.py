@@ -30,6 +30,7 @@ from onceonly.coordinator.plan import Planned, Planning
 from onceonly.coordinator.publish import Publisher, Rehearsed
 from onceonly.coordinator.ranges import RangePlanner
 from onceonly.coordinator.rehearsal import Rehearser
+from onceonly.coordinator.repair import Lack, Repairer, Wish
 from onceonly.coordinator.reprocess import Reprocess, find_interval
 from onceonly.coordinator.resolve import Resolver
 from onceonly.coordinator.skip import Skip
@@ -55,6 +56,7 @@ class Coordinator:
         self._rehearser = Rehearser(self._transitions, parts, self._publisher)
         self._aborter = Aborter(self._transitions, self._publisher)
         self._resolver = Resolver(self._transitions, self._publisher)
+        self._repairer = Repairer(self._transitions, parts, self._publisher, self._resolver)
 
     # ---- plan
 
@@ -389,6 +391,28 @@ class Coordinator:
         """
         view = accept_loss.accept(self._transitions, self.parts, name, sink, said)
         return [checkpoint for checkpoint in view.missing() if sink in checkpoint.missing]
+
+    def lack(self, pipeline: Pipeline, sink: str, again: bool = False) -> Lack:
+        """Find what a sink lacks of what was decided for it; it changes nothing.
+
+        Args:
+            again: rows that the sink cannot take back may come once more.
+        Raises:
+            InvalidPipeline: the pipeline has no such sink.
+            NotCommitted: its target does not answer.
+        """
+        return self._repairer.find(pipeline, sink, again)
+
+    def begin_repair(self, pipeline: Pipeline, sink: str, wish: Wish) -> list[Reprocess]:
+        """Record what a sink lacks, give up there what stays open, and return the requests that bring it back.
+
+        Returns:
+            What `plan` is to be asked for, in this order. Repeated, those that are left.
+        Raises:
+            InvalidPipeline: it has changed since the person looked, or it cannot be repaired; nothing was written.
+            OutcomeUnknown: a process may still publish what is open, because the target does not answer.
+        """
+        return self._repairer.begin(pipeline, sink, wish)
 
     def evidence(self, name: str, epoch: int, sink: str) -> list[str]:
         """Return what the sink shows of this checkpoint now, for a person who has to decide.

@@ -13,7 +13,7 @@ from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import Interval, has_data
 from onceonly.coordinator.messages import how_to_settle
 from onceonly.coordinator.ranges import RangePlanner
-from onceonly.coordinator.reprocess import Reprocess, check_sinks, is_repair
+from onceonly.coordinator.reprocess import Reprocess, check_sinks, is_repair, refuse_shown_again
 from onceonly.errors import Busy, InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.view import View
@@ -113,8 +113,8 @@ class Planning:
         """Whether the request asks for the sinks of this checkpoint, which was aborted in place of another."""
         if self.reprocess is None or aborted.replaces is None:
             return False
-        in_force = view.handles_in_force(view.require(aborted.replaces))
-        sinks = self.reprocess.choose_sinks(self.pipeline, in_force)
+        complete = self.reprocess.find_complete(view, view.require(aborted.replaces))
+        sinks = self.reprocess.choose_sinks(self.pipeline, complete)
         again = tuple(name for name in sinks if name in self.reprocess.again)
         only = sinks if is_repair(self.pipeline, aborted, sinks) else None
         return (aborted.only, aborted.again) == (only, again)
@@ -189,6 +189,7 @@ class Planning:
             old = view.require(existing.replaces)
             own_sinks = existing.only or tuple(sink.name for sink in self.pipeline.sinks)
             check_sinks(self.pipeline, old, own_sinks, existing.again, view, self.parts)
+            refuse_shown_again(view, existing)
         return row
 
     def _sinks_to_write(self, view: View, checkpoint: Checkpoint) -> tuple[str, ...]:
@@ -207,7 +208,7 @@ class Planning:
             return ()
         if not is_outdated and not _is_replaceable(checkpoint):
             return ()
-        sinks = self.reprocess.choose_sinks(self.pipeline, view.handles_in_force(checkpoint))
+        sinks = self.reprocess.choose_sinks(self.pipeline, self.reprocess.find_complete(view, checkpoint))
         if sinks and not self.reprocess.only:
             _check_kind(self.pipeline, sinks, self.reprocess)
         return sinks
@@ -250,7 +251,7 @@ class Planning:
         self.planner.check_same_pipeline(old)
         ranges = self.planner.repeat_ranges(view, old)
         self.planner.verify(ranges)
-        request = reprocess.body(self.pipeline, old, sinks)
+        request = reprocess.body(self.pipeline, old, sinks, reprocess.find_complete(view, old))
         body = {**self._origin, **self.planner.to_json(ranges, old), **request}
         columns = {"owner": self.owner, "interval": old.interval, "body": body}
         return view.row(view.head.epoch + 1, Event.PLANNED, 0, **columns)

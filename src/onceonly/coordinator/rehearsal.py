@@ -27,6 +27,7 @@ from onceonly.coordinator import gate, rewind, target_history
 from onceonly.coordinator.manual import Action
 from onceonly.coordinator.messages import reason_in_brackets, require_attempt
 from onceonly.coordinator.publish import NOTHING_REHEARSED, Failure, Publisher, Rehearsed
+from onceonly.coordinator.reprocess import find_shown_again
 from onceonly.errors import (
     ActionNeeded,
     InDoubt,
@@ -54,6 +55,7 @@ class Basis:
     decision: int  # the pipeline's last one
     publications: Mapping[str, tuple[Publication, ...]]  # by sink: the last one in each of its targets
     replaced: Mapping[str, Handle]  # by sink: the handle whose rows are in force now, in whose place it comes
+    shown_again: str | None = None  # a sink that lacked these rows, and shows them again
 
     @classmethod
     def from_view(cls, view: View, epoch: int) -> Basis:
@@ -67,6 +69,7 @@ class Basis:
             view.head.decision,
             {sink: target_history.publications_of(view, sink) for sink in checkpoint.handles},
             view.handles_to_replace(checkpoint),
+            find_shown_again(view, checkpoint),
         )
 
 
@@ -263,6 +266,10 @@ def _find_other_rows(checkpoint: Checkpoint, basis: Basis) -> Refusal | None:
 
     Published as it is, its rows would come beside them, or take out what is not there.
     """
+    if basis.shown_again:
+        why = f"What epoch {checkpoint.replaces} published there was lost when these rows were asked for."
+        error = StageAgain(f"sink '{basis.shown_again}' shows these rows again.", why, code="rows-there-again")
+        return Refusal(basis.shown_again, error)
     for sink, handle in checkpoint.handles.items():
         if handle.get("replaces") != basis.replaced.get(sink):
             error = StageAgain(

@@ -10,7 +10,7 @@ from which no later checkpoint continues, and the rows of the other sinks stay a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,8 @@ class Reprocess:
         keep: sinks whose rows stay as they are.
         only: the sinks to complete, where no rows of the checkpoint are in force; empty: all sinks are written.
         again: sinks that cannot take rows back, and get them once more.
+        lost: the checkpoint whose rows the sink of `only` lacks, also where those of an earlier one are in force there;
+            if another one has written that sink since, or it shows these rows again, nothing is done.
         who, reason: for people; of a repair.
     """
 
@@ -41,6 +43,7 @@ class Reprocess:
     keep: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     again: tuple[str, ...] = ()
+    lost: int | None = None
     who: str = ""
     reason: str = ""
 
@@ -49,20 +52,32 @@ class Reprocess:
         """Whether it names sinks, and not all of them are replaced alike."""
         return bool(self.keep or self.only or self.again)
 
-    def choose_sinks(self, pipeline: Pipeline, in_force: Mapping[str, Handle]) -> tuple[str, ...]:
+    def find_complete(self, view: View, old: Checkpoint) -> set[str]:
+        """Return the sinks that need not be completed: they show the rows of the checkpoint whose place is taken."""
+        complete = set(view.handles_in_force(old))
+        if self.lost is None:
+            return complete
+        for name in self.only:
+            complete.add(name)
+            written = view.last_written(old, name)
+            if written and written.epoch == self.lost and not written.is_shown_by(name):
+                complete.remove(name)
+        return complete
+
+    def choose_sinks(self, pipeline: Pipeline, complete: Collection[str]) -> tuple[str, ...]:
         """Return the sinks that are to be written, in the order of the definition; empty: they have the rows already.
 
         Args:
-            in_force: by sink, the handle whose rows it shows of the checkpoint.
+            complete: the sinks that show rows of the checkpoint.
         Raises:
             InvalidPipeline: a name is no sink of the pipeline, or what is asked for cannot be.
         """
-        self._check_names(pipeline)
+        self.check_names(pipeline)
         state, letters = pipeline.state, pipeline.dead_letters
         chosen = []
         for sink in pipeline.sinks:
             is_kept = sink.name in self.keep or (state is not None and sink.name == state.name)
-            is_left_out = self.only and (sink.name not in self.only or sink.name in in_force)
+            is_left_out = self.only and (sink.name not in self.only or sink.name in complete)
             if not is_kept and not is_left_out:
                 chosen.append(sink.name)
         if chosen and isinstance(letters, str) and letters not in chosen:
@@ -71,7 +86,7 @@ class Reprocess:
             chosen.append(letters)
         return tuple(sink.name for sink in pipeline.sinks if sink.name in chosen)
 
-    def _check_names(self, pipeline: Pipeline) -> None:
+    def check_names(self, pipeline: Pipeline) -> None:
         names = [sink.name for sink in pipeline.sinks]
         for name in (*self.keep, *self.only, *self.again):
             if name not in names:
@@ -96,7 +111,9 @@ class Reprocess:
                 code="options-conflict",
             )
 
-    def body(self, pipeline: Pipeline, old: Checkpoint, sinks: tuple[str, ...]) -> dict[str, Any]:
+    def body(
+        self, pipeline: Pipeline, old: Checkpoint, sinks: tuple[str, ...], complete: Collection[str]
+    ) -> dict[str, Any]:
         """Return what the first row of the checkpoint that takes the place of `old` records of the request."""
         body: dict[str, Any] = {"replaces": old.epoch, "request": self.request}
         repair: dict[str, Any] = {}
@@ -105,7 +122,10 @@ class Reprocess:
         again = [name for name in sinks if name in self.again]
         if again:
             repair["again"] = again
-        if repair:
+        lacking = [name for name in again if name in self.only and name not in complete]
+        if lacking:
+            repair["lacking"] = lacking
+        if repair or self.lost is not None:
             body["repair"] = {**repair, "who": self.who, "reason": self.reason}
         return body
 
@@ -152,7 +172,8 @@ def make_request(replacing: str | None, repairing: str, wish: Mapping[str, Any],
             code="options-conflict",
         )
     if is_for_some_sinks:
-        return Reprocess(repairing, epoch, **sinks, who=who, reason=str(reason))
+        keep, only, again = sinks["keep"], sinks["only"], sinks["again"]
+        return Reprocess(repairing, epoch, keep, only, again, who=who, reason=str(reason))
     return Reprocess(replacing) if replacing is not None else None
 
 
@@ -244,6 +265,31 @@ def _check_sink(
             live.check_replace(handle)
     elif handle is not None or is_lost:
         raise _unnamed_sink_error(pipeline, name, is_lost)
+
+
+def find_shown_again(view: View, repair: Checkpoint) -> str | None:
+    """Return a sink that shows by now the rows which it lacked when the repair was planned; None: none does.
+
+    A sink that can take rows back replaces them. In another one they would be there twice.
+    """
+    for name in repair.lacking:
+        written = view.last_written(view.require(repair.replaces or 0), name)
+        if written and written.is_shown_by(name):
+            return name
+    return None
+
+
+def refuse_shown_again(view: View, repair: Checkpoint) -> None:
+    """Refuse to stage rows that a sink shows again, and cannot take back."""
+    sink = find_shown_again(view, repair)
+    if sink:
+        raise InvalidPipeline(
+            f"{repair.pipeline} epoch {repair.epoch}: sink '{sink}' does not need these rows any more.",
+            f"It lacked the rows of epoch {repair.replaces} when they were asked for, and shows them again: they would "
+            "be there twice.",
+            f"Abort it: onceonly abort {repair.pipeline} {repair.epoch} --reason …. Nothing was written.",
+            code="rows-there-again",
+        )
 
 
 def _lost(view: View, checkpoint: Checkpoint) -> set[str]:

@@ -25,7 +25,7 @@ from onceonly.checkpoint.sink import Sink
 from onceonly.coordinator import restore_check, target_history
 from onceonly.coordinator.messages import fenced_error
 from onceonly.coordinator.publish import Publisher
-from onceonly.coordinator.reprocess import check_sinks
+from onceonly.coordinator.reprocess import check_sinks, refuse_shown_again
 from onceonly.errors import Fenced, InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.table import Transitions
@@ -181,6 +181,7 @@ class Stager:
         pipeline = mine.definition.pipeline
         if mine.replaces is not None:
             check_sinks(pipeline, view.require(mine.replaces), mine.sinks, mine.again, view, self._parts)
+            refuse_shown_again(view, mine)
         sinks = {name: self._parts.sink(pipeline, name) for name in mine.sinks}
         restore_check.check_stage(self._transitions.state_table, pipeline, self._parts, view, sinks.values())
         sources = self._parts.sources(pipeline)

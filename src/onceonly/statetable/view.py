@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
-from onceonly.checkpoint.model import Checkpoint, Event, Handle, Row
+from onceonly.checkpoint.model import Checkpoint, Event, Handle, Row, State
 from onceonly.checkpoint.offsets import Boundary, Interval, find_range
 from onceonly.errors import InvalidPipeline
 from onceonly.statetable.predicates import (
@@ -105,6 +105,17 @@ class View:
                 handles[name] = {key: value for key, value in handle.items() if key != "replaces"}
         return handles
 
+    def last_written(self, checkpoint: Checkpoint, sink: str) -> Checkpoint | None:
+        """Return the last checkpoint that has written that sink, of this one and those whose place it took; None: none.
+
+        Whether its rows are in force is another question.
+        """
+        while sink not in checkpoint.handles:
+            if checkpoint.replaces is None:
+                return None
+            checkpoint = self.require(checkpoint.replaces)
+        return checkpoint
+
     def continued_from(self, checkpoint: Checkpoint) -> Checkpoint | None:
         """Return the checkpoint from which one continues: the last before it that is no repair; None: it is the first.
 
@@ -122,6 +133,11 @@ class View:
     def repairs_of(self, epoch: int) -> list[Checkpoint]:
         """Return the repairs of that checkpoint, and of its repairs, oldest first."""
         return [checkpoint for checkpoint in self._replacements(epoch) if checkpoint.repairs == epoch]
+
+    def successors(self, since: int) -> dict[int, Checkpoint]:
+        """Return by epoch the committed checkpoint that has taken its place, of those planned after that epoch."""
+        done = [later for later in self._replacements(since) if later.state is State.COMMITTED]
+        return {later.replaces: later for later in done if later.replaces is not None}
 
     def _replacements(self, since: int) -> list[Checkpoint]:
         """Return the checkpoints that were planned after that epoch in place of another."""
@@ -166,6 +182,17 @@ class View:
         if not self.head.missing:
             return []
         return self._checkpoints(of_event(Event.MISSING))
+
+    def given_up(self, sink: str) -> list[Checkpoint]:
+        """Return the checkpoints that a person has given up in that sink, oldest first."""
+        given_up = self._checkpoints(of_event(Event.GIVEN_UP))
+        return [checkpoint for checkpoint in given_up if sink in checkpoint.given_up]
+
+    def was_in_doubt(self, epoch: int, sink: str) -> bool:
+        """Return whether nothing showed the outcome in that sink when a person settled it otherwise."""
+        events = of_event(Event.IN_DOUBT, Event.REPLACED) & from_epoch(epoch, epoch)
+        rows = sorted((row for row in self.rows.find(events) if row.sink == sink), key=lambda row: row.seq)
+        return bool(rows) and rows[-1].event is Event.IN_DOUBT
 
     def is_rewound(self, epoch: int) -> bool:
         """Return whether a rewind has removed what that checkpoint published. Once true, it stays true."""
