@@ -93,7 +93,9 @@ class MemoryView(View):
         return [self.checkpoints[epoch] for epoch in sorted(self.checkpoints) if self.checkpoints[epoch].missing]
 
     def given_up(self, sink: str) -> list[Checkpoint]:
-        return [self.checkpoints[epoch] for epoch in sorted(self.checkpoints) if sink in self.checkpoints[epoch].given_up]
+        return [
+            self.checkpoints[epoch] for epoch in sorted(self.checkpoints) if sink in self.checkpoints[epoch].given_up
+        ]
 
     def was_in_doubt(self, epoch: int, sink: str) -> bool:
         chain: Any = self.rows
