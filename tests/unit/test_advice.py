@@ -17,7 +17,7 @@ from onceonly import error_codes
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "onceonly"
-OWN = re.compile(r"\bonceonly ((?:state )?[a-z][a-z-]+)((?: [^.,;:)\n]*)?)")
+OWN = re.compile(r"\bonceonly ((?:state )?[a-z][a-z-]+)((?: FILE\.py:NAME)?(?: [^.,;:)\n]*)?)")
 OTHERS = {  # other programs and words, by what people are told to do with them
     "kafka-transactions describe-producers": r"kafka-transactions --bootstrap-server … describe-producers",
     "kafka-transactions abort": r"kafka-transactions --bootstrap-server … abort",
@@ -145,6 +145,34 @@ ADVICE: dict[str, Followed] = {
         ),
     ),
     # ---- targets that went back
+    **dict.fromkeys(
+        ("onceonly repair", "onceonly repair --reason"),
+        Followed(
+            "a restored or missing target, of a pipeline by intervals and of a chain; also brought back half way",
+            f"{COORDINATOR}test_lost_targets.py::test_a_repair_is_made_for_each_lost_checkpoint_oldest_first",
+        ),
+    ),
+    "onceonly repair --dry-run": Followed(
+        "what a sink lacks is looked at",
+        f"{COORDINATOR}test_lost_targets.py::test_it_shows_what_the_sink_lacks_and_changes_nothing",
+    ),
+    "onceonly repair --reason --removed": Followed(
+        "a rewind is missing in its target",
+        f"{COORDINATOR}test_lost_targets.py::test_what_was_rewound_is_not_repaired",
+    ),
+    "onceonly repair --again --reason": Followed(
+        "the same of a topic, whose readers may have read the rows before",
+        f"{COORDINATOR}test_lost_targets.py::test_a_topic_is_repaired_where_a_person_says_so",
+    ),
+    "onceonly repair --partly --reason": Followed(
+        "retention has taken the records of some",
+        f"{COORDINATOR}test_lost_targets.py::test_the_others_are_repaired_alone",
+        NAMED,
+    ),
+    "onceonly run --epoch --only --reason": Followed(
+        "a sink was given up while its target did not answer, and a person has found out that the rows are not there",
+        f"{COORDINATOR}test_repairs.py::test_what_a_sink_was_given_up_is_completed",
+    ),
     "onceonly accept-loss --reason": Followed(
         "a restored or missing target, of one sink and of three; also brought back half way",
         f"{COORDINATOR}test_target_history.py::test_an_accepted_loss_is_recorded_and_the_sink_goes_on",
@@ -178,7 +206,7 @@ ADVICE: dict[str, Followed] = {
         NAMED,
     ),
     # ---- the state table
-    "onceonly state forward": Followed(
+    "onceonly state forward --decision --reason": Followed(
         "a state table that was restored from an older copy",
         f"{COORDINATOR}test_restore_check.py::test_the_command_in_the_message_goes_on_with_every_row_once",
     ),

@@ -43,6 +43,7 @@ COMMANDS = Commands(  # where each is; the everyday ones first
         "approve": "manual",
         "abort": "manual",
         "resolve": "manual",
+        "repair": "repair",
         "accept-loss": "accept_loss",
         "rewind": "position",
         "skip": "position",

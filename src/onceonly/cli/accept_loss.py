@@ -33,10 +33,11 @@ if TYPE_CHECKING:
 def accept_loss(pipeline: str, sink: str, removed: bool, reason: str, seen: int | None, as_json: bool) -> None:
     """Record that the target of SINK lacks checkpoints of PIPELINE that were published to it.
 
-    Use it if a target was restored from an older copy or no longer exists, and nothing newer can be restored. What is
-    missing is shown first. The next run continues with the target as it is, or creates it if it no longer exists. It
-    is refused if the target has everything. If a decided checkpoint waits for that sink, what is missing is recorded,
-    and the error says how to settle that checkpoint; then repeat the command.
+    Use it if a target was restored from an older copy or no longer exists, nothing newer can be restored, and the rows
+    are to stay lost: `onceonly repair` writes them again. What is missing is shown first. The next run continues with
+    the target as it is, or creates it if it no longer exists. It is refused if the target has everything. If a decided
+    checkpoint waits for that sink, what is missing is recorded, and the error says how to settle that checkpoint; then
+    repeat the command.
 
     A target that is there again after that is noticed as well: this command then records what it shows.
 
@@ -90,6 +91,8 @@ def _print(loss: Loss) -> None:
         out.print(table)
     else:
         out.print("No checkpoint is missing there.")
+    if loss.missing:
+        out.print(f"To write them again instead: onceonly repair FILE.py:NAME {sink} --reason …", style="dim")
 
 
 def _columns(checkpoint: Checkpoint, sink: str) -> tuple[str, str, str, str]:

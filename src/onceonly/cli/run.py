@@ -84,7 +84,7 @@ def run(
         pipeline = pipeline_file.load_without_dags(file, settings.project)
         pipeline, services = _check(pipeline, run_interval, settings, wish["epoch"])
         words.append(f"pipeline '{pipeline.name}': transform, topic and {_describe_sinks(pipeline)}")
-    this_run = _start(pipeline, services, steps, file)
+    this_run = start_run(pipeline, services, steps, file)
     this_run.reprocess = _make_request(this_run.owner, reprocess, wish)
     ctx.meta[HINT] = this_run.hint
     result = {"result": this_run.take_steps(run_interval, until), **this_run.to_json()}
@@ -255,7 +255,8 @@ class _Run:
             error.todo += f"\nIt could not be aborted either ({why}): onceonly recover {checkpoint.pipeline}"
 
 
-def _start(pipeline: Pipeline, services: LiveServices, steps: console.Steps, file: str) -> _Run:
+def start_run(pipeline: Pipeline, services: LiveServices, steps: console.Steps, file: str) -> _Run:
+    """Return a run of this process, with nothing done yet."""
     from onceonly.runtime import live_services, owners
 
     this_run = _Run(pipeline, services, owners.process_owner(), steps, file)

@@ -35,7 +35,7 @@ from onceonly.statetable.table import StateTable, Transitions
 from onceonly.statetable.view import View
 
 GiveUp = Callable[[View, Checkpoint], None]  # an open decision, as that view shows it
-OUTCOMES = (
+EVIDENCE = (
     Event.PUBLISHED,
     Event.REPLACED,
     Event.IN_DOUBT,
@@ -97,7 +97,7 @@ class Acceptance:
 
     def has_written(self, sink: str, row: Row) -> bool:
         """Whether an earlier step of this very acceptance wrote the row."""
-        if self.settles and row.event in OUTCOMES:
+        if self.settles and row.event in EVIDENCE:
             return "who" not in row.body
         if row.sink != sink:
             return False
@@ -291,7 +291,8 @@ def _open_decision_error(view: View, checkpoint: Checkpoint, sink: str) -> Inval
     return InvalidPipeline(
         f"{name}: sink '{sink}' does not continue yet. What is missing there is recorded.",
         f"Epoch {epoch} is decided and not settled.",
-        f"{todo}. Then repeat this command.",
+        f"{todo}. Then repeat this command. To write what is missing again, with that epoch: onceonly repair "
+        f"FILE.py:NAME {sink} --reason …",
         code="decision-open",
     )
 

@@ -146,9 +146,9 @@ class Repairer:
         if sink in view.head.publications:
             comparison = target_history.compare(state_table, self.parts, pipeline, sink, view)
             target = comparison.last.target if comparison else None
-            found = accept_loss.find_loss(state_table, self.parts, pipeline.name, sink)
-            if found and found.comparison.last.target == target:
-                loss = found  # what it has lost in a target that it had before cannot be written there any more
+            unrecorded = accept_loss.find_loss(state_table, self.parts, pipeline.name, sink)
+            if unrecorded and unrecorded.comparison.last.target == target:
+                loss = unrecorded  # what it has lost in a target that it had before cannot be written there any more
             view = loss.comparison.view if loss else state_table.view(pipeline.name)
         hows = _list_lost(view, loss, sink, target)
         wish = Wish("", "")
@@ -185,7 +185,7 @@ class Repairer:
         lack = self.find(pipeline, sink, wish.again)
         self._refuse(lack, wish)
         names = self._list_again(pipeline, sink, wish.again)
-        return [wish.request(each.checkpoint, sink, names) for each in lack.lost if not _is_left(each)]
+        return [wish.request(lost.checkpoint, sink, names) for lost in lack.lost if not _is_left(lost)]
 
     def _iterate_waiting(self, name: str, sink: str, wish: Wish) -> Iterator[Checkpoint]:
         """Yield the decisions that wait for the sink, in their order; each has to be settled before the next."""
@@ -263,10 +263,10 @@ class Repairer:
                 raise _doubt_error(checkpoint, sink)
             if checkpoint.rewinds_to is not None and sink in checkpoint.waiting and not wish.removed:
                 raise _open_rewind_error(checkpoint, sink)
-        refused = [each for each in lack.lost if _is_left(each)]
+        refused = [lost for lost in lack.lost if _is_left(lost)]
         if not refused or wish.partly:
             return
-        codes = {each.refusal.code for each in refused if each.refusal}
+        codes = {lost.refusal.code for lost in refused if lost.refusal}
         if codes == {"rows-not-retractable"}:
             raise refused[0].refusal or _partly_error(lack, refused)
         raise _partly_error(lack, refused)
@@ -415,9 +415,9 @@ def _again_error(pipeline: Pipeline, sink: str, lost: Checkpoint) -> InvalidPipe
 def _partly_error(lack: Lack, refused: list[Lost]) -> InvalidPipeline:
     name, sink = lack.pipeline.name, lack.sink
     reasons = []
-    for each in refused[:MAX_CHECKPOINTS_NAMED]:
-        why = first_sentence(each.refusal) if each.refusal else ""
-        reasons.append(f"{name_checkpoints([each.checkpoint])}: {why}")
+    for lost in refused[:MAX_CHECKPOINTS_NAMED]:
+        why = first_sentence(lost.refusal) if lost.refusal else ""
+        reasons.append(f"{name_checkpoints([lost.checkpoint])}: {why}")
     if len(refused) > len(reasons):
         reasons.append(f"and {len(refused) - len(reasons)} more.")
     return InvalidPipeline(
@@ -446,7 +446,7 @@ def _open_rewind_error(checkpoint: Checkpoint, sink: str) -> InvalidPipeline:
         f"{name}: sink '{sink}' cannot be repaired yet.",
         f"Epoch {epoch} takes rows out of it, which are read again after epoch {checkpoint.rewinds_to}: given up, they "
         "would be there twice.",
-        "Remove the rows of the later epochs from the sink by hand, then repeat this command with --removed. Nothing "
-        "was written.",
+        "Remove the rows of the later epochs from the sink by hand, then: onceonly repair FILE.py:NAME "
+        f"{sink} --removed --reason …. Nothing was written.",
         code="rows-not-removed",
     )

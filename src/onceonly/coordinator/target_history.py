@@ -208,7 +208,7 @@ def require_accepted(state_table: StateTable, parts: Parts, pipeline: Pipeline, 
         raise InvalidPipeline(
             f"{pipeline.name}: sink '{sink}' cannot be given up yet.",
             f"Its target went back: {_describe_loss(comparison)}",
-            f"Bring it back, or record what is missing there first: {_command_to_accept(pipeline.name, sink)}",
+            f"Bring it back. If those rows are lost, {_ways_on(pipeline, sink)}",
             code=WENT_BACK,
         )
 
@@ -364,7 +364,7 @@ def history_error(parts: Parts, error: TargetWentBack, now: View, checkpoint: Ch
         what = "went back"
         ways_out = (
             f"Bring the target back (mount its volume, restore its newest copy), then: {recover}. If those rows are "
-            f"lost: {_command_to_accept(name, sink)}"
+            f"lost, {_ways_on(checkpoint.definition.pipeline, sink)}"
         )
     return TargetWentBack(
         f"{name} epoch {checkpoint.epoch}: sink '{sink}' was not published, because its target {what}.",
@@ -442,13 +442,22 @@ def _describe_reappeared(loss: Comparison) -> str:
 
 
 def _ways_out(losses: Sequence[Comparison]) -> str:
-    commands = ", ".join(_command_to_accept(loss.view.pipeline, loss.sink) for loss in losses)
     if _error_code(losses) == IS_BACK:
+        commands = ", ".join(_command_to_accept(loss.view.pipeline, loss.sink) for loss in losses)
         return f"Record that it is there again: {commands}."
+    ways_on = "; ".join(_ways_on(loss.pipeline, loss.sink) for loss in losses)
     return (
         "Bring the target back (mount its volume, restore its newest copy) and run again: nothing is published "
-        f"twice. If those rows are lost: {commands}."
+        f"twice. If those rows are lost, {ways_on}."
     )
+
+
+def _ways_on(pipeline: Pipeline, sink: str) -> str:
+    """Return what can be done where nothing newer can be restored. State is never written once more."""
+    accept = f"continue without them: {_command_to_accept(pipeline.name, sink)}"
+    if pipeline.state and pipeline.state.name == sink:
+        return accept
+    return f"write them again: onceonly repair FILE.py:NAME {sink} --reason …, or {accept}"
 
 
 def _command_to_accept(pipeline: str, sink: str) -> str:

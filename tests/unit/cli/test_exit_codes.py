@@ -264,6 +264,18 @@ def has_its_target(here: Here) -> list[Any]:
     return LAKE
 
 
+def is_to_be_repaired(name: str = "flights", then: Callable[[Here], None] = lambda here: None) -> Provoke:
+    def provoke(here: Here) -> list[Any]:
+        has_lost_its_target(then)(here)
+        return [f"pipelines.py:{name}", "lake", "--reason", "x"]
+
+    return provoke
+
+
+def fails_the_gate(here: Here) -> None:
+    here.world.parts.inspector(here.world.pipeline).find("critical")
+
+
 def leaves_a_gap(until: int, then: Callable[[Here], None] = lambda here: None) -> Provoke:
     """Nothing covers minutes 1 and 2."""
 
@@ -431,6 +443,13 @@ CODES: dict[str, dict[int, Provoke]] = {
         2: nobody(1, "--reason", "x"),
         3: cannot_be_taken_back,
         4: rewind_is_refused,
+    },
+    "repair": {
+        0: is_to_be_repaired(),
+        1: is_to_be_repaired("strict", fails_the_gate),
+        2: given("nowhere.py", "lake", "--reason", "x"),
+        3: is_to_be_repaired(then=lambda here: here.world.lake.fail("commit", "unknown")),
+        4: is_to_be_repaired("held", fails_the_gate),
     },
     "accept-loss": {
         0: has_lost_its_target(),

@@ -61,7 +61,8 @@ def went_back(sink: str, last: Publication, history: History) -> TargetWentBack:
         f"(decision {last.decision}).",
         f"{history.why[:1].upper()}{history.why[1:]}. {rest}.",
         "Nothing was written. Bring the target back (mount its volume, restore its newest copy), then: onceonly "
-        f"recover. If what is missing there is permanently lost: onceonly accept-loss PIPELINE {sink} --reason …",
+        f"recover. If what is missing there is lost, write it again: onceonly repair FILE.py:NAME {sink} --reason …, "
+        f"or continue without it: onceonly accept-loss PIPELINE {sink} --reason …",
         code="target-went-back",
     )
 
