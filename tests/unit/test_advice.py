@@ -169,9 +169,12 @@ ADVICE: dict[str, Followed] = {
         f"{COORDINATOR}test_lost_targets.py::test_the_others_are_repaired_alone",
         NAMED,
     ),
-    "onceonly run --epoch --only --reason": Followed(
-        "a sink was given up while its target did not answer, and a person has found out that the rows are not there",
-        f"{COORDINATOR}test_repairs.py::test_what_a_sink_was_given_up_is_completed",
+    **dict.fromkeys(
+        ("onceonly run --reason", "onceonly run --epoch --only --reason"),
+        Followed(
+            "a sink was given up; if its target did not answer, a person has found out that the rows are not there",
+            f"{COORDINATOR}test_repairs.py::test_what_a_sink_was_given_up_is_completed",
+        ),
     ),
     "onceonly accept-loss --reason": Followed(
         "a restored or missing target, of one sink and of three; also brought back half way",
@@ -206,9 +209,12 @@ ADVICE: dict[str, Followed] = {
         NAMED,
     ),
     # ---- the state table
-    "onceonly state forward --decision --reason": Followed(
-        "a state table that was restored from an older copy",
-        f"{COORDINATOR}test_restore_check.py::test_the_command_in_the_message_goes_on_with_every_row_once",
+    **dict.fromkeys(
+        ("onceonly state forward", "onceonly state forward --decision --reason"),
+        Followed(
+            "a state table that was restored from an older copy",
+            f"{COORDINATOR}test_restore_check.py::test_the_command_in_the_message_goes_on_with_every_row_once",
+        ),
     ),
     "onceonly state init": Followed(
         "there has never been a state table; targets of another one are refused afterwards",
