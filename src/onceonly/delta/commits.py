@@ -9,20 +9,29 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
+import os
 import time
-from collections.abc import Iterator, Sequence
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, Any
 
 from deltalake import CommitProperties, DeltaTable
 from deltalake import Transaction as DeltaTxn
+from deltalake.exceptions import CommitFailedError
 
+from onceonly.delta import log_files
 from onceonly.delta.log_files import LOG_FOLDER
 from onceonly.errors import OutcomeUnknown
+from onceonly.storage import durability
+from onceonly.storage.objects import Objects
 from onceonly.storage.paths import local_path
 
 LOCK_NAME = ".onceonly.lock"  # in _delta_log, where readers ignore files that are not entries
 LOCK_TIMEOUT_SECONDS = 300.0
+ADD_KEYS = ("path", "partitionValues", "size", "modificationTime", "stats")
 UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -50,6 +59,64 @@ def commit_entry(
         target.create_write_transaction(
             [*adds, *removes], "append", target.schema(), partition_by=columns, commit_properties=stamp
         )
+
+
+def put_entry(
+    target: DeltaTable,
+    adds: Iterable[Mapping[str, Any]],
+    removed: Iterable[Mapping[str, Any]],
+    app_id: str,
+    version: int,
+) -> None:
+    """Write the very next log entry as it stands: delta-rs removes no file of which a deletion vector hides rows.
+
+    Args:
+        adds: add actions, with paths as a log has them.
+        removed: the add actions of the files to remove: the vector is a part of what identifies one.
+        version: the evidence.
+    Raises:
+        CommitFailedError: another commit came first.
+    """
+    now = int(time.time() * 1000)
+    info = {"timestamp": now, "operation": "WRITE", "operationParameters": {"mode": "Append"}, "engineInfo": "onceonly"}
+    actions: list[dict[str, Any]] = [
+        {"commitInfo": info},
+        {"txn": {"appId": app_id, "version": version, "lastUpdated": now}},
+    ]
+    for add in adds:
+        actions.append({"add": {**{key: add.get(key) for key in ADD_KEYS}, "dataChange": True}})
+    for old in removed:
+        actions.append({"remove": _to_remove(old, now)})
+    content = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
+    path = log_files.entry_path(target.version() + 1)
+    with hold_shared(target.table_uri):
+        try:
+            if local := local_path(target.table_uri):
+                _create_file(local / path, content)
+            else:
+                Objects(target.table_uri).create(path, content)
+        except FileExistsError as error:
+            raise CommitFailedError(f"{path} exists") from error
+
+
+def _to_remove(add: Mapping[str, Any], now: int) -> dict[str, Any]:
+    remove = {"path": add["path"], "deletionTimestamp": now, "dataChange": True, "size": add["size"]}
+    if "partitionValues" in add:
+        remove |= {"extendedFileMetadata": True, "partitionValues": add["partitionValues"]}
+    if vector := add.get("deletionVector"):
+        remove["deletionVector"] = {key: value for key, value in vector.items() if value is not None}
+    return remove
+
+
+def _create_file(path: Path, content: bytes) -> None:
+    """Write a file in one step, unless it is there. Raises FileExistsError: it is."""
+    draft = path.with_name(f".onceonly.{uuid.uuid4().hex}.tmp")  # which readers of a log pass over
+    try:
+        draft.write_bytes(content)
+        durability.sync(draft)
+        os.link(draft, path)  # fails where the name exists
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 @contextmanager

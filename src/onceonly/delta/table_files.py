@@ -21,7 +21,7 @@ from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import RemoveAction
 
-from onceonly.delta import log_files
+from onceonly.delta import log_files, txn_identifiers
 from onceonly.delta.log_files import DurableLog
 from onceonly.storage import durability
 from onceonly.storage.paths import local_path
@@ -113,8 +113,13 @@ def list_active_files(table: DeltaTable) -> dict[str, int]:
 
 
 def select_in_folder(files: dict[str, int], folder: str) -> dict[str, int]:
-    """Select the files in a staged folder."""
+    """Select the files in a staged folder, whatever rows they hold."""
     return {path: size for path, size in files.items() if path.startswith(f"{folder}/")}
+
+
+def select_staged_in(files: dict[str, int], folder: str) -> dict[str, int]:
+    """Select the files with the rows that were staged in a folder, as they were published."""
+    return {path: size for path, size in files.items() if txn_identifiers.is_in_staged_folder(path, folder)}
 
 
 def select_partly_deleted(table: DeltaTable, files: Iterable[str]) -> list[str]:

@@ -18,6 +18,9 @@ NAME_BITS = 32
 # In place of a name. The highest number, because Spark skips a version that is not above the one in the table.
 GIVEN_UP_NUMBER = (1 << NAME_BITS) - 1
 STAGED_FOLDER = re.compile(r"staged-[\w-]+-([0-9a-f]{8})[0-9a-f]*")
+KEPT_PREFIX = "kept-"  # folders in a staged one: copies of files without the rows that are replaced
+KEPT_COPY = re.compile(rf"{STAGED_FOLDER.pattern}/{KEPT_PREFIX}[0-9a-f]{{12}}/")
+OWN_FILE = re.compile(rf"{STAGED_FOLDER.pattern}/(?!(merge|{KEPT_PREFIX[:-1]})-[0-9a-f]{{12}}/)")
 
 
 class TxnMeaning(Enum):
@@ -81,3 +84,21 @@ def interpret(version: int | None, wanted: int) -> TxnMeaning:
     if version == wanted:
         return TxnMeaning.OURS
     return TxnMeaning.GIVEN_UP if version == closing_version(decision) else TxnMeaning.ANOTHER
+
+
+def is_kept_copy(path: str) -> bool:
+    """Return whether a file (its decoded path in the table) holds rows that a replacement has left in the table.
+
+    It is in the staged folder of the rows that came in the place of others, and holds none of them.
+    """
+    return KEPT_COPY.match(path) is not None
+
+
+def is_in_staged_folder(path: str, folder: str) -> bool:
+    """Return whether a file holds rows that were staged in that folder, as they were published."""
+    return path.startswith(f"{folder}/") and not is_kept_copy(path)
+
+
+def is_of_one_transaction(path: str) -> bool:
+    """Return whether a file holds the rows of one transaction, and lies where they were staged."""
+    return OWN_FILE.match(path) is not None

@@ -80,6 +80,9 @@ class DeltaSink(SinkConfig):
             of the partitions that the new rows are in. Or a condition on partition columns that all new rows match, as
             in [("country", "=", "us"), ("day", ">=", "2013-01-01")]. By default nothing is replaced.
         merge: rows are changes, of which the table keeps the newest of each key. By default rows are appended.
+        checkpoint_column: a text column in which each row gets the name of the transaction that has published it. By it
+            the rows of one checkpoint are found wherever they lie, also after OPTIMIZE, when the interval is processed
+            again or the pipeline is rewound. The table needs the column, or `add_columns`.
         table: instead of path: the name of an existing table in a Spark catalog, 'catalog.schema.table' or
             'schema.table'. Each plan looks it up (docs/catalogs.md).
         table_id: set by the plan, with path: the id of the table that it found.
@@ -93,9 +96,10 @@ class DeltaSink(SinkConfig):
     merge: Merge | None = None
     table: str | None = None
     table_id: str | None = None
+    checkpoint_column: str | None = None
 
     kind = "delta"
-    unstored_defaults: ClassVar[Mapping[str, Any]] = catalogs.UNSTORED_DEFAULTS
+    unstored_defaults: ClassVar[Mapping[str, Any]] = {**catalogs.UNSTORED_DEFAULTS, "checkpoint_column": None}
     writer = "onceonly.sinks.delta.sink:DeltaWriter.make"
     inspectable = True
 
@@ -107,6 +111,33 @@ class DeltaSink(SinkConfig):
             object.__setattr__(self, "replace", tuple(parse_condition(self.name, part) for part in self.replace))
         self._check_replace()
         self._check_merge()
+        self._check_checkpoint_column()
+
+    def _check_checkpoint_column(self) -> None:
+        column = self.checkpoint_column
+        if column is None:
+            return
+        if not isinstance(column, str) or not column:
+            raise option_error(
+                f"sink '{self.name}'",
+                f"has checkpoint_column={column!r}",
+                "Set it to the name of a column.",
+                code="option-invalid",
+            )
+        if self.merge:
+            raise option_error(
+                f"sink '{self.name}'",
+                "has checkpoint_column and merge: what merged rows have replaced no longer exists, so they stay",
+                "Remove one of the two.",
+                code="options-conflict",
+            )
+        if column in self.partition_by:
+            raise option_error(
+                f"sink '{self.name}'",
+                f"is partitioned by its checkpoint_column '{column}': each checkpoint would have partitions of its own",
+                "Partition it by another column.",
+                code="options-conflict",
+            )
 
     def _check_merge(self) -> None:
         if isinstance(self.merge, Mapping):  # read from a stored definition

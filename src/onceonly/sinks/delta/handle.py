@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from onceonly.checkpoint.model import Handle
+from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.checkpoint.sink import replaced_handles
+from onceonly.delta.table_snapshot import Table, fingerprint
 from onceonly.delta.txn_identifiers import STAGED_PREFIX, txn_version
+from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.staging.handles import check_folder
 
 
@@ -20,21 +22,47 @@ class StagedRows:
         folder: name of the staged folder, inside the table's own.
         files: how many files it had for the table.
         table_id: of the table for which they were staged.
+        rows: how many rows; None: not recorded.
+        checkpoint_column: in which each of them has the transaction's name; None: there is none.
     """
 
     folder: str
     files: int
     table_id: str
+    rows: int | None
+    checkpoint_column: str | None
 
     @classmethod
     def parse_replaced(cls, sink: str, old: Mapping[str, Any]) -> StagedRows:
         """Parse what a handle names of another one. Raises CannotPublish for a folder that the sink does not write."""
         check_folder(sink, old["folder"], STAGED_PREFIX)
-        return cls(old["folder"], old["files"], old["table_id"])
+        return cls(old["folder"], old["files"], old["table_id"], old.get("rows"), old.get("checkpoint_column"))
+
+    @property
+    def transaction(self) -> Transaction:
+        txn = Transaction.parse(self.folder.removeprefix(STAGED_PREFIX))
+        assert txn is not None, self.folder
+        return txn
 
     def retracted_json(self) -> dict[str, Any]:
         """Return what the handle of a retraction holds of it."""
-        return {"folder": self.folder, "files": self.files, "table_id": self.table_id}
+        old: dict[str, Any] = {"folder": self.folder, "files": self.files, "table_id": self.table_id}
+        if self.checkpoint_column:
+            old.update(rows=self.rows, checkpoint_column=self.checkpoint_column)
+        return old
+
+
+@dataclass(frozen=True)
+class Change:
+    """How the commit of the rows changes the table's columns.
+
+    Args:
+        added: the fields of new columns.
+        widened: name -> type of the columns that get a wider type.
+    """
+
+    added: list[dict[str, Any]]
+    widened: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -103,6 +131,7 @@ class DeltaHandle(StagedRows):
             app_id=handle["app_id"],
             publish=handle["publish"],
             rows=handle["rows"],
+            checkpoint_column=handle.get("checkpoint_column"),
             widens="widened" in handle,
             left_out=handle.get("left_out", ()),
             where=handle.get("where"),
@@ -125,3 +154,43 @@ class DeltaHandle(StagedRows):
     def with_copy(self, name: str) -> DeltaHandle:
         """Return the handle of the same rows in that copy."""
         return replace(self, data={**self.data, "copied": name}, copied=name)
+
+
+def make_handle(
+    config: DeltaSink,
+    uri: str,
+    txn: Transaction,
+    target: Table,
+    change: Change,
+    left_out: Sequence[str],
+    publish: Literal["delta-rs", "spark"],
+    staged: tuple[int, int, int],
+) -> dict[str, Any]:
+    """Return the handle of rows that were just staged.
+
+    Args:
+        change: of the target's columns, by the publication.
+        staged: how many files, rows and bytes.
+    """
+    handle: dict[str, Any] = {
+        "kind": "delta",
+        "uri": uri,
+        "table_id": target.metadata().id,
+        "fingerprint": fingerprint(target, [field["name"] for field in change.added]),
+        "added": change.added,
+        "app_id": txn.app_id,
+        "folder": STAGED_PREFIX + txn.name,
+        "publish": publish,
+        **dict(zip(("files", "rows", "bytes"), staged, strict=True)),
+    }
+    if change.widened:
+        handle["widened"] = change.widened
+    if left_out:
+        handle["left_out"] = left_out
+    if config.replace:
+        handle["where"] = config.replace
+    if config.merge:
+        handle["merge"] = config.merge.columns_by_role
+    if config.checkpoint_column:
+        handle["checkpoint_column"] = config.checkpoint_column
+    return handle

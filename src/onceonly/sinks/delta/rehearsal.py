@@ -24,6 +24,7 @@ from onceonly.delta import log_files, table_files, table_snapshot
 from onceonly.errors import ActionNeeded, CannotPublish, StageAgain
 from onceonly.sinks.delta import changes, replacement, schema, spark_append, staged_table
 from onceonly.sinks.delta.handle import DeltaHandle
+from onceonly.sinks.delta.row_cache import RowCache
 
 if TYPE_CHECKING:
     from onceonly.sinks.delta import merge
@@ -89,6 +90,7 @@ def go_through(
     handle: DeltaHandle,
     target: DeltaTable,
     cache: merge.MergeCache | None,
+    row_cache: RowCache,
     spark: Callable[[], Any],
 ) -> None:
     """Do what the commit will do with this snapshot, up to its log entry.
@@ -107,7 +109,7 @@ def go_through(
         changes.refuse(sink, target, handle, altered)
         _merge(sink, uri, handle, target, adds, cache)
         return
-    replacement.find_replaced_files(sink, target, handle, adds, altered)
+    replacement.prepare(sink, target, handle, adds, altered, row_cache)
     if handle.publish == "spark" or altered:
         _try_spark(sink, uri, handle, target, altered, spark)
 

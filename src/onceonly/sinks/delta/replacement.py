@@ -1,32 +1,115 @@
-"""Published rows that are retracted, in the log entry that publishes others or none: only whole files."""
+"""Published rows that are retracted, in the log entry that publishes others or none.
+
+Exactly the rows of the handles go out, wherever they lie now. Files that are where they were published are removed
+whole. Of rows that somebody has moved since, the column that names their transaction tells where they are; without it,
+the log has to prove that a file holds them and no others (`lineage.py`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
+import pyarrow as pa
 from deltalake import DeltaTable
 
 from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.checkpoint.sink import no_retraction_error
 from onceonly.counts import count
-from onceonly.delta import table_files, table_snapshot, txn_identifiers
+from onceonly.delta import active_adds, commits, statistics, table_files, table_snapshot, txn_identifiers
 from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.pipeline.sinks import PARTITIONS, DeltaSink
-from onceonly.sinks.delta import changes, target_table
+from onceonly.sinks.delta import changes, lineage, staged_table, target_table
 from onceonly.sinks.delta.handle import DeltaHandle, StagedRows
+from onceonly.sinks.delta.row_cache import RowCache
+from onceonly.storage.paths import local_path
+
+if TYPE_CHECKING:
+    from onceonly.sinks.delta import checkpoint_rows
+
+NO_TABLE = "The table no longer exists, or is another one."
+COLUMN_HINT = "With DeltaSink(checkpoint_column=…), rows that are published from then on can be told from others."
+# A property of the table, with the name of a transaction: what others did to its rows may be lost with them.
+CONSENT = "onceonly.replaceEdited"
+Files = dict[str, int]  # path (as in the log) -> size
+UNREADABLE = (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OverflowError, ArithmeticError)
 
 
-def check(config: DeltaSink, uri: str, old: DeltaHandle) -> None:
-    """Refuse to replace rows unless each file with old rows has no other rows: only whole files can be removed."""
-    target = table_files.open_table(uri)
-    if why := changes.why_irreplaceable(config, old) or _why_irreplaceable(target, old):
+@dataclass(frozen=True)
+class Removal:
+    """What a commit removes, and what it adds of the files that also hold rows of others.
+
+    Args:
+        files: to be removed.
+        kept: add actions of the copies that stay in their place, with paths in the table's folder.
+        vectors: by path, the add actions of removed files of which a deletion vector hides rows.
+    """
+
+    files: Files = field(default_factory=dict)
+    kept: Sequence[Mapping[str, Any]] = ()
+    vectors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+class _Irreplaceable(Exception):
+    """The rows cannot be told from others, or something would be lost with them."""
+
+    def __init__(self, why: str, edited: StagedRows | None = None) -> None:
+        super().__init__(why)
+        self.why, self.edited = why, edited
+
+
+@dataclass(frozen=True)
+class _Located:
+    """Where the rows are.
+
+    Args:
+        whole: files that hold nothing else.
+        shared: files that hold rows of others, too.
+        finder: tells them apart in those.
+    """
+
+    whole: Files = field(default_factory=dict)
+    shared: Files = field(default_factory=dict)
+    finder: checkpoint_rows.RowFinder | None = None
+
+
+def check(config: DeltaSink, uri: str, olds: Sequence[DeltaHandle]) -> None:
+    """Refuse to replace rows that cannot be told from others, or which somebody has edited since.
+
+    Raises:
+        InvalidPipeline: nothing was written.
+    """
+    try:
+        for old in olds:
+            if why := changes.why_irreplaceable(config, old):
+                raise _Irreplaceable(why)
+        target = table_files.open_table(uri)
+        if target is None:
+            raise _Irreplaceable(NO_TABLE)
+        files = table_files.list_active_files(target)
+        covered: Collection[str] = ()
+        if config.replace == PARTITIONS:
+            covered = files  # which partitions, the new rows will show
+        elif config.replace:
+            covered = table_files.select_in_partitions(files, target, [[tuple(part) for part in config.replace]])
+        _locate(target, files, olds, covered, RowCache())
+    except _Irreplaceable as error:
+        code, todo = "published-rows-fixed", "Process the records again by a pipeline with a new name and new targets."
+        if error.edited:
+            code = "published-rows-edited"
+            todo = (
+                f"To keep the rows as they are: onceonly run … --reprocess --keep {config.name} --reason …. "
+                f"To write them as the records have them now: {_consent_command(error.edited)}, and repeat the request."
+            )
         raise InvalidPipeline(
             f"sink '{config.name}': the rows that are published in {uri} cannot be replaced.",
-            why,
-            "Process the records again by a pipeline with a new name and new targets. Nothing was written.",
-            code="published-rows-fixed",
-        )
+            error.why,
+            f"{todo} Nothing was written.",
+            code=code,
+        ) from None
 
 
 def make_retraction(config: DeltaSink, uri: str, txn: Transaction, olds: Sequence[DeltaHandle]) -> Handle:
@@ -34,8 +117,7 @@ def make_retraction(config: DeltaSink, uri: str, txn: Transaction, olds: Sequenc
     for old in olds:
         if old.where is not None or changes.why_irreplaceable(config, old):
             raise no_retraction_error(config.name)  # what they have replaced no longer exists
-    for old in olds:
-        check(config, uri, old)
+    check(config, uri, olds)
     target = table_files.open_table(uri)
     assert target is not None
     return {
@@ -52,75 +134,238 @@ def make_retraction(config: DeltaSink, uri: str, txn: Transaction, olds: Sequenc
     }
 
 
-def find_replaced_files(
-    sink: str, target: DeltaTable, handle: DeltaHandle, adds: list[dict[str, Any]], altered: bool
-) -> dict[str, int]:
-    """Return path -> size of the files whose rows the new ones replace.
+def prepare(
+    sink: str, target: DeltaTable, handle: DeltaHandle, adds: list[dict[str, Any]], altered: bool, cache: RowCache
+) -> Removal:
+    """Find what the publication removes from that snapshot of the table, and copy the rows of others, durably.
 
+    Args:
+        adds: the add actions of the staged rows.
+        cache: of earlier tries of the same publication by this process.
     Raises:
-        CannotPublish: they are not what they were.
+        CannotPublish: the rows to be replaced are not what they were.
     """
-    olds = handle.replaced
-    if not olds and handle.where is None:
-        return {}
-    replaced: dict[str, int] = {}
-    why = "The table was altered." if altered else _why_not_removable(target, olds)
-    if not why:
-        replaced = _replaced_files(target, handle, adds)
-        why = _why_in_part(target, replaced)
-    if why:
+    if not handle.replaced and handle.where is None:
+        return Removal()
+    try:
+        return _prepare(target, handle, adds, altered, cache.use_for(handle.folder))
+    except _Irreplaceable as error:
+        consent = ""
+        if error.edited:
+            consent = f"To write them as the records have them: {_consent_command(error.edited)}, then recover. "
         raise CannotPublish(
             f"sink '{sink}': the rows to be replaced in {handle.uri} were changed.",
-            why,
-            f"To keep them: onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …. "
+            error.why,
+            f"{consent}To keep them: onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …. "
             f"The new rows are kept in {handle.folder}.",
             code="replaced-rows-changed",
-        )
-    return replaced
+        ) from None
 
 
-def _why_not_removable(target: DeltaTable, olds: Sequence[StagedRows]) -> str | None:
-    """Say why files of these handles cannot be removed from the table; None if they can."""
-    why = target_table.why_append_only(target)
-    for old in olds:
-        why = why or _why_irreplaceable(target, old)
-    return why
-
-
-def _why_irreplaceable(target: DeltaTable | None, old: StagedRows) -> str | None:
-    if target is None or str(target.metadata().id) != old.table_id:
-        return "The table no longer exists, or is another one."
-    if why := target_table.why_append_only(target):
-        return why
-    files = table_files.select_in_folder(table_files.list_active_files(target), old.folder)
-    rewritten = old.files - len(files)
-    if rewritten:
-        return f"OPTIMIZE, UPDATE or DELETE rewrote {rewritten:,} of their {count(old.files, 'file')}."
-    return _why_in_part(target, files)
-
-
-def _why_in_part(target: DeltaTable, files: Mapping[str, int]) -> str | None:
-    """Say why these files cannot be removed, if so: delta-rs cannot remove a file that has a deletion vector."""
-    paths = table_files.select_partly_deleted(target, files)
-    if not paths:
-        return None
-    return (
-        f"Deletion vectors have deleted rows from {count(len(paths), 'file')} to be removed, such as {paths[0]}, and "
-        "delta-rs only removes whole files."
-    )
-
-
-def _replaced_files(target: DeltaTable, handle: DeltaHandle, adds: list[dict[str, Any]]) -> dict[str, int]:
-    """Return path -> size of the files of replaced handles, and of the partitions or the condition to replace."""
+def _prepare(
+    target: DeltaTable, handle: DeltaHandle, adds: list[dict[str, Any]], altered: bool, cache: RowCache
+) -> Removal:
+    if altered:
+        raise _Irreplaceable("The table was altered.")
     files = table_files.list_active_files(target)
-    replaced: dict[str, int] = {}
-    for old in handle.replaced:
-        replaced |= table_files.select_in_folder(files, old.folder)
-    where = handle.where
-    if where is not None:
-        if where == PARTITIONS:
-            alternatives = table_files.partition_condition(adds)
+    covered = _select_covered(target, files, handle, adds)
+    located = _locate(target, files, handle.replaced, covered, cache)
+    removed, rewritten = covered | located.whole, dict(located.shared)
+    for path in removed:
+        rewritten.pop(path, None)
+    removed |= rewritten
+    vectors = table_files.select_partly_deleted(target, removed)
+    if vectors and not (local_path(target.table_uri) or target_table.has_conditional_puts()):
+        raise _Irreplaceable(
+            f"Deletion vectors hide rows of {count(len(vectors), 'file')} to be removed, such as {vectors[0]}. delta-rs "
+            "cannot name them, and nobody else may write to this table without its lock."
+        )
+    raw = active_adds.read(target.table_uri, target.version(), {unquote(path) for path in (*rewritten, *vectors)})
+    kept: Sequence[Mapping[str, Any]] = ()
+    if rewritten:
+        assert located.finder is not None
+        try:
+            kept = located.finder.copy_others(handle.folder, [raw[unquote(path)] for path in sorted(rewritten)])
+        except UNREADABLE as error:
+            why = f"Rows of others lie in the same files, and cannot be copied: {type(error).__name__}: {error}"
+            raise _Irreplaceable(why[:500]) from error
+    return Removal(removed, kept, {path: raw[unquote(path)] for path in vectors})
+
+
+def _select_covered(target: DeltaTable, files: Files, handle: DeltaHandle, adds: list[dict[str, Any]]) -> Files:
+    """Select the files of the partitions, or of the condition, that the sink replaces whoever wrote them."""
+    if handle.where is None:
+        return {}
+    if why := target_table.why_append_only(target):
+        raise _Irreplaceable(why)
+    if handle.where == PARTITIONS:
+        return table_files.select_in_partitions(files, target, table_files.partition_condition(adds))
+    return table_files.select_in_partitions(files, target, [[tuple(part) for part in handle.where]])
+
+
+# ---- where the rows are
+
+
+def _locate(
+    target: DeltaTable, files: Files, olds: Sequence[StagedRows], covered: Collection[str], cache: RowCache
+) -> _Located:
+    """Find the rows of these handles in that snapshot.
+
+    Args:
+        files: all that it has.
+        covered: those of which every row goes out, whoever wrote it.
+    Raises:
+        _Irreplaceable: it cannot be told where they are, or somebody has edited them.
+    """
+    why = target_table.why_append_only(target)
+    if why is None and any(old.table_id != str(target.metadata().id) for old in olds):
+        why = NO_TABLE
+    if why:
+        raise _Irreplaceable(why)
+    whole, moved = Files(), []
+    for old in olds:
+        staged = table_files.select_staged_in(files, old.folder)
+        if len(staged) == old.files and not table_files.select_partly_deleted(target, staged):
+            whole |= staged
         else:
-            alternatives = [[tuple(part) for part in where]]
-        replaced |= table_files.select_in_partitions(files, target, alternatives)
-    return replaced
+            moved.append(old)
+    if not moved:
+        return _Located(whole)
+    app_ids = {old.folder: old.transaction.app_id for old in olds}
+    trace = lineage.trace(target.table_uri, target.version(), app_ids)
+    for old in moved:
+        if old.checkpoint_column is None:
+            whole |= _select_proven(target, files, old, trace, covered)
+    named = [old for old in moved if old.checkpoint_column]
+    return _find_named(target, files, named, trace, whole, cache) if named else _Located(whole)
+
+
+def _select_proven(
+    target: DeltaTable, files: Files, old: StagedRows, trace: lineage.Lineage | None, covered: Collection[str]
+) -> Files:
+    """Select the files that hold the rows and nothing else, as the log proves."""
+    staged = table_files.select_staged_in(files, old.folder)
+    others = f"{old.files - len(staged):,} of their {count(old.files, 'file')}"
+    if trace is None:
+        raise _Irreplaceable(
+            f"OPTIMIZE, UPDATE or DELETE rewrote {others}, and the table's log no longer reaches back to their "
+            f"publication, so nothing proves where they are. {COLUMN_HINT}"
+        )
+    if trace.changes:
+        change = trace.changes[-1]
+        raise _Irreplaceable(
+            f"{change.operation} changed data in the files with these rows (version {change.version}), so it cannot be "
+            f"told which rows are theirs. {COLUMN_HINT}"
+        )
+    shared = [path for path in files if unquote(path) in trace.shared and path not in covered]
+    if shared:
+        raise _Irreplaceable(
+            f"OPTIMIZE rewrote {others} together with rows of others, into {count(len(shared), 'file')} such as "
+            f"{shared[0]}. {COLUMN_HINT}"
+        )
+    return {path: size for path, size in files.items() if unquote(path) in trace.whole}
+
+
+def _find_named(
+    target: DeltaTable,
+    files: Files,
+    olds: Sequence[StagedRows],
+    trace: lineage.Lineage | None,
+    whole: Files,
+    cache: RowCache,
+) -> _Located:
+    """Find the rows by the column that names their transaction.
+
+    Args:
+        trace: None: every file is searched that may hold some.
+        whole: files that go out anyway.
+    """
+    from onceonly.sinks.delta import checkpoint_rows  # with pandas, which takes a second
+
+    names = _names(olds)
+    finder = checkpoint_rows.RowFinder(target, names, cache)
+    if missing := finder.missing_columns:
+        raise _Irreplaceable(f"The table no longer has the column '{missing[0]}', which names their transaction.")
+    paths = {unquote(path): path for path in files}
+    if trace is None:
+        own = tuple(f"{old.folder}/" for old in olds)
+        candidates = checkpoint_rows.list_possible(target, names)
+        candidates = {
+            path for path in candidates if path.startswith(own) or not txn_identifiers.is_of_one_transaction(path)
+        }
+    else:
+        candidates = (trace.whole | trace.shared | trace.others) & paths.keys()
+    try:
+        holders = finder.find(candidates)
+    except checkpoint_rows.OutsideFile as error:
+        raise _Irreplaceable(f"A file of the table is outside of its folder: {error}.") from error
+    except UNREADABLE as error:
+        raise _Irreplaceable(f"A file of the table cannot be read: {type(error).__name__}: {error}"[:500]) from error
+    found = Counter[str]()
+    for holder in holders.values():
+        found.update(holder.found)
+    for old in olds:
+        if target.metadata().configuration.get(CONSENT) != old.transaction.name:
+            _require_unedited(old, found[old.transaction.name], trace)
+    shared = Files()
+    for path, holder in holders.items():
+        (whole if holder.is_whole else shared)[paths[path]] = files[paths[path]]
+    return _Located(whole, shared, finder)
+
+
+def _names(olds: Sequence[StagedRows]) -> dict[str, frozenset[str]]:
+    """Return by column the transactions that it names."""
+    names = defaultdict[str, set[str]](set)
+    for old in olds:
+        if old.checkpoint_column:
+            names[old.checkpoint_column].add(old.transaction.name)
+    return {column: frozenset(transactions) for column, transactions in names.items()}
+
+
+def _require_unedited(old: StagedRows, found: int, trace: lineage.Lineage | None) -> None:
+    """Refuse rows of which somebody has deleted or changed some: what was done would be undone, and nobody told."""
+    published, name = old.rows or 0, old.transaction.name
+    if found < published:
+        why = (
+            f"{published - found:,} of {count(published, 'row')} of {name} are no longer in the table: somebody has "
+            "deleted them, and they would come back."
+        )
+    elif found > published:
+        why = f"{found:,} rows name {name}, which has published {published:,}: somebody has copied rows."
+    else:
+        edits = [change for change in (trace.changes if trace else ()) if not change.only_deletes]
+        if not edits:
+            return
+        why = (
+            f"{edits[-1].operation} changed data in files with rows of {name} (version {edits[-1].version}), and what "
+            "it changed in them would be undone."
+        )
+    raise _Irreplaceable(why, old)
+
+
+def _consent_command(old: StagedRows) -> str:
+    return f"ALTER TABLE … SET TBLPROPERTIES ('{CONSENT}' = '{old.transaction.name}')"
+
+
+# ---- the commit
+
+
+def commit(target: DeltaTable, handle: DeltaHandle, adds: list[dict[str, Any]], removal: Removal, version: int) -> None:
+    """Write the log entry that publishes the staged rows and removes others.
+
+    Args:
+        adds: the add actions of the staged rows.
+        version: the evidence.
+    Raises:
+        CommitFailedError: another commit came first.
+    """
+    staged = staged_table.with_folder(adds, handle.rows_folder)
+    if not removal.vectors:
+        actions = staged_table.to_actions([*staged, *removal.kept], target)
+        commits.commit_entry(target, actions, table_files.to_removes(removal.files), handle.app_id, version)
+        return
+    removes = []
+    for path, size in sorted(removal.files.items()):
+        removes.append(removal.vectors.get(path, {"path": path, "size": size}))
+    settled = statistics.with_settled_statistics([*staged, *removal.kept], target)
+    commits.put_entry(target, settled, removes, handle.app_id, version)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from deltalake import DeltaTable, Field
 
+from onceonly.checkpoint.model import Transaction
 from onceonly.delta import commits, table_features, table_snapshot
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.sinks import DeltaSink
-from onceonly.sinks.delta.handle import DeltaHandle
+from onceonly.sinks.delta.handle import Change, DeltaHandle
 from onceonly.sinks.staging.row_types import nullable, refuse_duplicates
 
 WIDENING = "delta.enableTypeWidening"
@@ -31,17 +31,25 @@ COMPUTED = {  # key in a column's metadata -> the feature of writers; source: De
 SINCE = {"generatedColumns": 4, "identityColumns": 6}  # versions of the writer, before features were named
 
 
-@dataclass(frozen=True)
-class Change:
-    """How the commit of the rows changes the table's columns.
+def with_transaction(config: DeltaSink, rows: Any, txn: Transaction) -> Any:
+    """Return the rows with the column that names the transaction which publishes them, if the sink has one.
 
-    Args:
-        added: the fields of new columns.
-        widened: name -> type of the columns that get a wider type.
+    Raises:
+        InvalidPipeline: the transform returns a column of that name.
     """
+    column = config.checkpoint_column
+    if column is None:
+        return rows
+    if column.lower() in map(str.lower, rows.schema.names):
+        raise InvalidPipeline(
+            f"sink '{config.name}': the rows have a column '{column}'.",
+            "It is the sink's checkpoint_column, which the sink fills in.",
+            "Remove it from the transform's output, or change DeltaSink(checkpoint_column=…). Nothing was staged.",
+            code="columns-unsuitable",
+        )
+    from pyspark.sql import functions as F
 
-    added: list[dict[str, Any]]
-    widened: dict[str, str]
+    return rows.withColumn(column, F.lit(txn.name))
 
 
 def check_rows(config: DeltaSink, rows: Any) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
@@ -51,7 +51,8 @@ from onceonly.sinks.delta import (
     staged_table,
     target_table,
 )
-from onceonly.sinks.delta.handle import DeltaHandle
+from onceonly.sinks.delta.handle import DeltaHandle, make_handle
+from onceonly.sinks.delta.row_cache import RowCache
 from onceonly.sinks.staging import handles
 from onceonly.spark.row_files import strict_reader
 from onceonly.storage.paths import local_path, spark_uri
@@ -82,6 +83,7 @@ class DeltaWriter(
         self._newest_look: table_snapshot.Table | None = None  # at the target, for what is staged next
         self._rehearsed_snapshot: rehearsal.Snapshot | None = None  # for the commit of the same handle
         self._prepared: append.Prepared | None = None  # the same, of a plain append on an object store
+        self._row_cache = RowCache()  # the same, of what is replaced
 
     @classmethod
     def make(cls, config: DeltaSink, context: Context) -> DeltaWriter:
@@ -114,6 +116,7 @@ class DeltaWriter(
 
     def stage(self, txn: Transaction, rows: Any, is_small_batch: bool = False) -> Handle:
         """Write `rows` into the nested table of `txn`; the handle names it and what it was made for."""
+        rows = schema.with_transaction(self.config, rows, txn)
         schema.check_rows(self.config, rows)
         changes.check_columns(self.config, rows)
         target = self.target(rows)
@@ -133,29 +136,11 @@ class DeltaWriter(
         staged_rows, size = table_files.count_rows_and_bytes(adds, staged)
         table_files.sync_to_disk(self.uri, folder)
         staged_table.check_condition(self.config, f"{self.uri.rstrip('/')}/{folder}")
-        handle: dict[str, Any] = {
-            "kind": "delta",
-            "uri": self.uri,
-            "table_id": target.metadata().id,
-            "fingerprint": table_snapshot.fingerprint(target, schema.names(change.added)),
-            "added": change.added,
-            "app_id": txn.app_id,
-            "folder": folder,
-            "publish": "delta-rs" if plain else "spark",
-            "files": len(adds),
-            "rows": staged_rows,
-            "bytes": size,
-        }
-        if change.widened:
-            handle["widened"] = change.widened
+        publish: Literal["delta-rs", "spark"] = "delta-rs" if plain else "spark"
         left_out = schema.left_out(target, rows)
-        if left_out:
-            handle["left_out"] = left_out
-        if self.config.replace:
-            handle["where"] = self.config.replace
-        if self.config.merge:
-            handle["merge"] = self.config.merge.columns_by_role
-        return handle
+        return make_handle(
+            self.config, self.uri, txn, target, change, left_out, publish, (len(adds), staged_rows, size)
+        )
 
     def rehearse(self, handle: Handle, decision: int, last: Publication | None = None) -> Handle:
         """Go through the commit, see `Sink.rehearse`; what is tried is in `rehearsal.py`."""
@@ -171,7 +156,7 @@ class DeltaWriter(
         if rehearsal.files_are_old(self.uri, delta_handle, target):
             delta_handle = rehearsal.copy_rows(self.name, self.uri, delta_handle)
         cache = rehearsal.make_merge_cache(delta_handle)
-        rehearsal.go_through(self.name, self.uri, delta_handle, target, cache, self._spark)
+        rehearsal.go_through(self.name, self.uri, delta_handle, target, cache, self._row_cache, self._spark)
         self._rehearsed_snapshot = rehearsal.snapshot(target, delta_handle, cache)
         return delta_handle.data
 
@@ -367,7 +352,7 @@ class DeltaWriter(
         return RowLocation(rows.table_id, version, rows.folder, rows.files, rows.merge is None)
 
     def check_replace(self, old: Handle) -> None:
-        replacement.check(self.config, self.uri, DeltaHandle.parse(self.name, old))
+        replacement.check(self.config, self.uri, [DeltaHandle.parse(self.name, old)])
 
     def retraction(self, txn: Transaction, olds: Sequence[Handle], restored: Handle | None) -> Handle:
         old_handles = [DeltaHandle.parse(self.name, old) for old in olds]
@@ -401,6 +386,10 @@ class DeltaWriter(
 
     def _staged_uri(self, handle: Handle) -> str:
         return f"{self.uri.rstrip('/')}/{DeltaHandle.parse(self.name, handle).rows_folder}"
+
+    @property
+    def stages_columns_as_returned(self) -> bool:
+        return self.config.checkpoint_column is None
 
     def columns(self) -> list[str] | None:
         target = target_table.open_with_fixed_columns(self.config, self.uri)
@@ -490,10 +479,9 @@ class DeltaWriter(
             from onceonly.sinks.delta import merge  # with pandas, which takes a second
 
             return merge.publish(target, self.uri, handle, version, adds, cache)
-        replaced = replacement.find_replaced_files(self.name, target, handle, adds, altered)
+        removal = replacement.prepare(self.name, target, handle, adds, altered, self._row_cache)
         if handle.publish == "spark" or altered:
             read_outcome = partial(self._outcome_now, handle, decision, last)
             return spark_append.publish(self._spark, self.name, self.uri, handle, version, read_outcome)
-        target_adds = staged_table.to_target_adds(adds, folder, target)
-        commits.commit_entry(target, target_adds, table_files.to_removes(replaced), handle.app_id, version)
+        replacement.commit(target, handle, adds, removal, version)
         return Outcome(detail={"rows": handle.rows})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -46,6 +46,7 @@ def create(
     added: list[dict[str, Any]],
     widened: dict[str, str],
     enforce: bool = True,
+    partitioned: bool = True,
 ) -> str:
     """Create an empty table inside the target that enforces what the target enforces; returns its URI.
 
@@ -56,12 +57,16 @@ def create(
         added: columns that the target is going to have.
         widened: name -> type that a column of it is going to have.
         enforce: without it, only the types are checked: the rows come from the target.
+        partitioned: without it, it has only the columns that the target's files have, and no partitions.
     """
     metadata, protocol = target.metadata(), target.protocol()
     schema = json.loads(target.schema().to_json())
     for field in schema["fields"]:
         field["type"] = widened.get(field["name"], field["type"])
     schema["fields"] += added
+    partition_columns = list(metadata.partition_columns) if partitioned else []
+    if not partitioned:
+        schema["fields"] = table_snapshot.without_columns(schema["fields"], metadata.partition_columns)
     configuration: dict[str, str] = {}
     table_schema = _without_column_metadata(schema)
     if plain and enforce:
@@ -79,7 +84,7 @@ def create(
                 "id": str(uuid.uuid4()),
                 "format": {"provider": "parquet", "options": {}},
                 "schemaString": json.dumps(table_schema),
-                "partitionColumns": list(metadata.partition_columns),
+                "partitionColumns": partition_columns,
                 "configuration": configuration,
                 "createdTime": int(time.time() * 1000),
             }
@@ -192,14 +197,21 @@ def _read_lines(target_uri: str, folder: str, path: str) -> Iterator[bytes]:
 
 
 def to_target_adds(adds: list[dict[str, Any]], folder: str, target: table_snapshot.Table) -> list[AddAction]:
-    """Return actions that add the same files to the target: with its paths, and statistics that a commit may tell.
+    """Return actions that add the same files to the target: with its paths, and statistics that a commit may tell."""
+    return to_actions(with_folder(adds, folder), target)
 
-    delta-rs encodes a path again, so they go in decoded.
-    """
+
+def with_folder(adds: Iterable[Mapping[str, Any]], folder: str) -> list[dict[str, Any]]:
+    """Return the add actions of a folder's table with paths in the table around it."""
+    return [{**add, "path": f"{folder}/{add['path']}"} for add in adds]
+
+
+def to_actions(adds: list[dict[str, Any]], target: table_snapshot.Table) -> list[AddAction]:
+    """Return what adds these files of the target's folder to it. delta-rs encodes a path again: they go in decoded."""
     actions = []
     for add in statistics.with_settled_statistics(adds, target):
         action = AddAction(
-            path=f"{folder}/{unquote(add['path'])}",
+            path=unquote(add["path"]),
             size=add["size"],
             partition_values=add["partitionValues"],
             modification_time=add["modificationTime"],

@@ -30,6 +30,11 @@ class DeltaOld(TypedDict):
     table_id: str
 
 
+class DeltaReplaced(DeltaOld):
+    rows: NotRequired[Count]
+    checkpoint_column: NotRequired[str]
+
+
 class DeltaMerge(TypedDict):
     keys: list[str]
     order_by: list[str]
@@ -49,8 +54,9 @@ class Delta(DeltaOld):
     where: NotRequired[Literal["partitions"] | list[tuple[str, str, Any]]]
     merge: NotRequired[DeltaMerge]
     copied: NotRequired[Annotated[str, Like("merge-[0-9a-f]{12}")]]
-    replaces: NotRequired[DeltaOld]
-    retracts: NotRequired[list[DeltaOld]]
+    checkpoint_column: NotRequired[str]
+    replaces: NotRequired[DeltaReplaced]
+    retracts: NotRequired[list[DeltaReplaced]]
 
 
 class FileUpload(TypedDict):
