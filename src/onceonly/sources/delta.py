@@ -189,8 +189,8 @@ class DeltaReader(StoredSource):
     def _list_published_files(self, range_: TopicRange) -> list[File]:
         """Return the files of the checkpoints that a range names.
 
-        The version that published a checkpoint adds its rows, and nothing else; it is recognised by the number of its
-        transaction. Where the log no longer has its entry, the files that were staged for it are recognised by their
+        The version that published a checkpoint adds its rows, and nothing else but copies of rows that were in the table
+        before; it is recognised by the number of its transaction. Where the log no longer has its entry, the files that were staged for it are recognised by their
         folder, as long as the table still refers to all of them.
 
         Raises:
@@ -216,7 +216,7 @@ class DeltaReader(StoredSource):
             return None
         if not _is_publication_of(version, folder):  # in a copy, that number may be another version
             return None
-        return list(version.added)
+        return [file for file in version.added if not txn_identifiers.is_kept_copy(file.path)]
 
     # --- reading
 
@@ -284,7 +284,7 @@ def _is_publication_of(version: Version, folder: str) -> bool:
 def _list_folder_files(table: DeltaTable, range_: TopicRange, folder: str, file_count: int) -> list[File]:
     """Return the files that were staged in `folder`. Raises SourceLost: the table does not refer to all of them."""
     adds = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-    files = [_to_file(add) for add in adds if unquote(add["path"]).startswith(f"{folder}/")]
+    files = [_to_file(add) for add in adds if txn_identifiers.is_in_staged_folder(unquote(add["path"]), folder)]
     if len(files) != file_count:
         raise SourceLost(
             f"{range_.label}: rows that were published from {folder} can no longer be told from others.",

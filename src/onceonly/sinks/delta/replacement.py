@@ -49,7 +49,7 @@ class Removal:
     """
 
     files: Files = field(default_factory=dict)
-    kept: Sequence[Mapping[str, Any]] = ()
+    kept: Sequence[dict[str, Any]] = ()
     vectors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
@@ -177,11 +177,11 @@ def _prepare(
     vectors = table_files.select_partly_deleted(target, removed)
     if vectors and not (local_path(target.table_uri) or target_table.has_conditional_puts()):
         raise _Irreplaceable(
-            f"Deletion vectors hide rows of {count(len(vectors), 'file')} to be removed, such as {vectors[0]}. delta-rs "
-            "cannot name them, and nobody else may write to this table without its lock."
+            f"Deletion vectors hide rows of {count(len(vectors), 'file')} to be removed, such as {vectors[0]}. "
+            "delta-rs cannot remove such a file, and nobody else may write to this table without its lock."
         )
     raw = active_adds.read(target.table_uri, target.version(), {unquote(path) for path in (*rewritten, *vectors)})
-    kept: Sequence[Mapping[str, Any]] = ()
+    kept: Sequence[dict[str, Any]] = ()
     if rewritten:
         assert located.finder is not None
         try:
@@ -231,8 +231,7 @@ def _locate(
             moved.append(old)
     if not moved:
         return _Located(whole)
-    app_ids = {old.folder: old.transaction.app_id for old in olds}
-    trace = lineage.trace(target.table_uri, target.version(), app_ids)
+    trace = lineage.trace(target.table_uri, target.version(), [old.folder for old in olds])
     for old in moved:
         if old.checkpoint_column is None:
             whole |= _select_proven(target, files, old, trace, covered)

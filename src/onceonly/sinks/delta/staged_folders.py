@@ -24,7 +24,7 @@ import pyarrow.fs as pafs
 from onceonly.checkpoint.model import Transaction
 from onceonly.delta import log_files, log_summary, table_files
 from onceonly.delta.log_files import LOG_FOLDER
-from onceonly.delta.txn_identifiers import STAGED_PREFIX
+from onceonly.delta.txn_identifiers import KEPT_PREFIX, STAGED_PREFIX
 from onceonly.sinks.delta import staged_table
 from onceonly.storage import folders
 from onceonly.storage.objects import Objects
@@ -62,10 +62,10 @@ def settle(uri: str, folder: str) -> None:
         # The mark comes first: if the process dies here, the folder has both, and is settled again.
         if MARK not in contents:
             table_files.write_text(files, f"{folder}/{MARK}", SETTLED)
-        for name in sorted(contents):  # of a merge's copies the log goes, too: a VACUUM would never delete it
+        for name in sorted(contents):  # of copies the log goes, too: a VACUUM would never delete it
             if name == LOG_FOLDER:
                 _delete(files, OwnPath(uri, f"{folder}/{LOG_FOLDER}"))
-            elif name.startswith(staged_table.COPY_PREFIX):
+            elif name.startswith((staged_table.COPY_PREFIX, KEPT_PREFIX)):
                 _delete(files, OwnPath(uri, f"{folder}/{name}/{LOG_FOLDER}"))
 
 
