@@ -38,7 +38,9 @@ class LightDelta(DeltaWriter):
         return pa.table({"n": pa.array(list(rows), pa.int64())})
 
     def stage(self, txn: Transaction, rows: Any) -> Handle:
-        data = self.rows(txn, rows)
+        data, column = self.rows(txn, rows), self.config.checkpoint_column
+        if column:
+            data = data.append_column(column, pa.array([txn.name] * len(data), pa.string()))
         target, self._newest_look = self._newest_look or log_summary.open_snapshot(self.uri), None
         if target is None:
             target = DeltaTable.create(
@@ -62,6 +64,7 @@ class LightDelta(DeltaWriter):
             **{"files": len(adds), "rows": count, "bytes": size},
             **({"where": self.config.replace} if self.config.replace else {}),
             **({"merge": self.config.merge.columns_by_role} if self.config.merge else {}),
+            **({"checkpoint_column": column} if column else {}),
         }
 
     def numbers(self) -> list[int]:

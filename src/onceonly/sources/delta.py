@@ -189,9 +189,9 @@ class DeltaReader(StoredSource):
     def _list_published_files(self, range_: TopicRange) -> list[File]:
         """Return the files of the checkpoints that a range names.
 
-        The version that published a checkpoint adds its rows, and nothing else but copies of rows that were in the table
-        before; it is recognised by the number of its transaction. Where the log no longer has its entry, the files that were staged for it are recognised by their
-        folder, as long as the table still refers to all of them.
+        The version that published a checkpoint adds its rows, and nothing else but copies of rows that the table had
+        before; it is recognised by the number of its transaction. Where the log no longer has its entry, the files that
+        were staged for it are recognised by their folder, as long as the table still refers to all of them.
 
         Raises:
             SourceLost: it can no longer be told which they are.

@@ -85,8 +85,9 @@ class RowFinder:
         self, fragment: ds.ParquetFileFragment, column: str, names: Collection[str], mask: pa.Array | None
     ) -> Iterator[pa.Array]:
         """Yield the values of a column, by batches. Without a vector, Parquet's statistics skip parts of the file."""
-        wanted = ds.field(column).isin(sorted(names)) if mask is None else None
-        for batch in _batches(fragment, self._schema, mask, [column], wanted):
+        if mask is None:
+            fragment = fragment.subset(row_group_ids=_list_possible_groups(fragment, column, names))
+        for batch in _batches(fragment, self._schema, mask, [column]):
             yield batch.column(column)
 
     def _open(self, path: str) -> ds.ParquetFileFragment:
@@ -182,6 +183,23 @@ def _read_masks(target: DeltaTable) -> dict[str, pa.Array]:
     return masks
 
 
+def _list_possible_groups(fragment: ds.ParquetFileFragment, column: str, names: Collection[str]) -> list[int]:
+    """List the row groups that may hold one of the names. (pyarrow itself compares no `string_view`, as delta-rs writes.)"""
+    possible = []
+    for group in range(fragment.metadata.num_row_groups):
+        for place in range(fragment.metadata.num_columns):
+            chunk = fragment.metadata.row_group(group).column(place)
+            if chunk.path_in_schema == column and _may_hold(chunk.statistics, names):
+                possible.append(group)
+    return possible
+
+
+def _may_hold(statistics: Any, names: Collection[str]) -> bool:
+    if statistics is None or not statistics.has_min_max:
+        return True
+    return any(statistics.min <= name <= statistics.max for name in names)
+
+
 def _file_name(path: str) -> str:
     return unquote(path).rpartition("/")[2]
 
@@ -191,14 +209,12 @@ def _batches(
     schema: pa.Schema,
     mask: pa.Array | None,
     columns: list[str] | None = None,
-    wanted: ds.Expression | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the file's rows in their order, without those that the mask leaves out. It may end before the file."""
     start = 0
     for batch in fragment.to_batches(
         schema,
         columns,
-        filter=wanted,
         batch_size=BATCH_ROWS,
         batch_readahead=READAHEAD_BATCHES,
         fragment_readahead=1,
