@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 
 from onceonly.delta import log_files, table_files
 
-CHECKPOINT_BATCH_ROWS = 1 << 14
-CHECKPOINT_COLUMNS = ["path", "partitionValues", "size", "modificationTime", "stats", "deletionVector"]
+ADD_BATCH_ROWS = 1 << 14
+ADD_COLUMNS = ["path", "partitionValues", "size", "modificationTime", "stats", "deletionVector"]
 Add = Mapping[str, Any]
 
 
@@ -27,7 +27,7 @@ def read(uri: str, version: int, paths: Collection[str]) -> dict[str, Add]:
         OSError: a part of the log cannot be read.
         ValueError: the log does not name one of them.
     """
-    files, found, missing = table_files.open_folder(uri), dict[str, Add](), set(paths)
+    files, adds_by_path, missing = table_files.open_folder(uri), dict[str, Add](), set(paths)
     names = []
     for name in table_files.list_log(uri):
         checkpoint_version = log_files.find_checkpoint_version(name)
@@ -39,14 +39,14 @@ def read(uri: str, version: int, paths: Collection[str]) -> dict[str, Add]:
             break
         for add in _read_entry(files, number):
             if (path := unquote(add["path"])) in missing:
-                found[path] = add
-        missing -= found.keys()
+                adds_by_path[path] = add
+        missing -= adds_by_path.keys()
     for part in parts if missing else ():
         for add in _read_checkpoint(files, f"{log_files.LOG_FOLDER}/{part}", missing):
-            found[unquote(add["path"])] = add
-    if lost := sorted(set(paths) - found.keys()):
+            adds_by_path[unquote(add["path"])] = add
+    if lost := sorted(set(paths) - adds_by_path.keys()):
         raise ValueError(f"the log of {uri} does not name {len(lost):,} of its files, such as {lost[0]}")
-    return found
+    return adds_by_path
 
 
 def _read_entry(files: pafs.FileSystem, version: int) -> Iterator[Add]:
@@ -61,8 +61,8 @@ def _read_checkpoint(files: pafs.FileSystem, path: str, wanted: Collection[str])
     with files.open_input_file(path) as source:
         checkpoint = pq.ParquetFile(source)
         present = {field.name for field in checkpoint.schema_arrow.field("add").type}
-        columns = [f"add.{name}" for name in CHECKPOINT_COLUMNS if name in present]
-        for batch in checkpoint.iter_batches(CHECKPOINT_BATCH_ROWS, columns=columns, use_threads=False):
+        columns = [f"add.{name}" for name in ADD_COLUMNS if name in present]
+        for batch in checkpoint.iter_batches(ADD_BATCH_ROWS, columns=columns, use_threads=False):
             yield from _select(batch.column("add"), wanted)
 
 

@@ -31,7 +31,7 @@ from onceonly.storage.paths import local_path
 
 LOCK_NAME = ".onceonly.lock"  # in _delta_log, where readers ignore files that are not entries
 LOCK_TIMEOUT_SECONDS = 300.0
-ADD_KEYS = ("path", "partitionValues", "size", "modificationTime", "stats")
+STORED_ADD_KEYS = ("path", "partitionValues", "size", "modificationTime", "stats")
 UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -84,7 +84,10 @@ def put_entry(
         {"txn": {"appId": app_id, "version": version, "lastUpdated": now}},
     ]
     for add in adds:
-        actions.append({"add": {**{key: add.get(key) for key in ADD_KEYS}, "dataChange": True}})
+        new: dict[str, Any] = {"dataChange": True}
+        for key in STORED_ADD_KEYS:
+            new[key] = add.get(key)
+        actions.append({"add": new})
     for old in removed:
         actions.append({"remove": _to_remove(old, now)})
     content = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()

@@ -23,9 +23,9 @@ from onceonly.delta import file_statistics, table_files, table_snapshot, txn_ide
 from onceonly.sinks.delta import staged_table
 from onceonly.sinks.delta.row_cache import Holder, RowCache
 
-BATCH_ROWS = 1 << 17
-READAHEAD_BATCHES = 2
-MAX_PARALLEL_READS = 8  # of files
+FILE_BATCH_ROWS = 1 << 17
+FILE_READAHEAD = 2
+MAX_PARALLEL_FILES = 8  # of files
 READ_OPTIONS = {"coerce_int96_timestamp_unit": "us"}
 Names = Mapping[str, frozenset[str]]  # by column, the transactions whose rows are looked for
 Add = Mapping[str, Any]
@@ -40,6 +40,7 @@ class RowFinder:
 
     def __init__(self, target: DeltaTable, names: Names, cache: RowCache) -> None:
         self._target, self._names, self._cache = target, names, cache
+        cache.use_for(names)
         self._files = table_files.open_folder(target.table_uri)
         self._schema = _stored_schema(target)
         self._masks = _read_masks(target)
@@ -59,15 +60,15 @@ class RowFinder:
             if path not in self._cache.holders and (urlsplit(path).scheme or path.startswith("/")):
                 raise OutsideFile(path)
         ordered = sorted(paths)
-        with ThreadPoolExecutor(MAX_PARALLEL_READS) as pool:
+        with ThreadPoolExecutor(MAX_PARALLEL_FILES) as pool:
             holders = dict(zip(ordered, pool.map(self._read_holder, ordered), strict=True))
-        return {path: holder for path, holder in holders.items() if holder.found}
+        return {path: holder for path, holder in holders.items() if holder.matches}
 
     def _read_holder(self, path: str) -> Holder:
         mask = self._masks.get(_file_name(path))
         if mask is None and path in self._cache.holders:
             return self._cache.holders[path]
-        fragment, found = self._open(path), Counter[str]()
+        fragment, matches = self._open(path), Counter[str]()
         rows = fragment.metadata.num_rows
         if mask is not None:
             rows -= int(pc.sum(pc.invert(mask)).as_py() or 0)
@@ -75,8 +76,8 @@ class RowFinder:
             for values in self._read_names(fragment, column, names, mask):
                 for pair in pc.value_counts(values).to_pylist():
                     if pair["values"] in names:
-                        found[pair["values"]] += pair["counts"]
-        holder = Holder(dict(found), rows)
+                        matches[pair["values"]] += pair["counts"]
+        holder = Holder(dict(matches), rows)
         if mask is None:
             self._cache.holders[path] = holder
         return holder
@@ -139,9 +140,9 @@ class RowFinder:
                 is_ours = pa.array([False] * batch.num_rows, pa.bool_())
                 for column, names in self._names.items():
                     is_ours = pc.or_(is_ours, pc.is_in(batch.column(column), pa.array(sorted(names), pa.string())))
-                kept = batch.filter(pc.invert(is_ours))
-                if kept.num_rows:
-                    yield kept
+                other_rows = batch.filter(pc.invert(is_ours))
+                if other_rows.num_rows:
+                    yield other_rows
 
 
 def list_possible(target: DeltaTable, names: Names) -> set[str]:
@@ -184,7 +185,7 @@ def _read_masks(target: DeltaTable) -> dict[str, pa.Array]:
 
 
 def _list_possible_groups(fragment: ds.ParquetFileFragment, column: str, names: Collection[str]) -> list[int]:
-    """List the row groups that may hold one of the names. (pyarrow itself compares no `string_view`, as delta-rs writes.)"""
+    """List the row groups that may hold one of the names. (pyarrow's filter compares no `string_view` of delta-rs.)"""
     possible = []
     for group in range(fragment.metadata.num_row_groups):
         for place in range(fragment.metadata.num_columns):
@@ -195,7 +196,7 @@ def _list_possible_groups(fragment: ds.ParquetFileFragment, column: str, names: 
 
 
 def _may_hold(statistics: Any, names: Collection[str]) -> bool:
-    if statistics is None or not statistics.has_min_max:
+    if statistics is None or not statistics.has_min_max or not isinstance(statistics.min, str):
         return True
     return any(statistics.min <= name <= statistics.max for name in names)
 
@@ -215,8 +216,8 @@ def _batches(
     for batch in fragment.to_batches(
         schema,
         columns,
-        batch_size=BATCH_ROWS,
-        batch_readahead=READAHEAD_BATCHES,
+        batch_size=FILE_BATCH_ROWS,
+        batch_readahead=FILE_READAHEAD,
         fragment_readahead=1,
         use_threads=False,
     ):

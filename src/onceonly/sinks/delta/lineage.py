@@ -17,25 +17,24 @@ from urllib.parse import unquote
 import pyarrow.fs as pafs
 
 from onceonly.checkpoint.model import Transaction
-from onceonly.delta import log_files, table_files, txn_identifiers
+from onceonly.delta import log_files, log_summary, table_files, txn_identifiers
 
 MAX_ENTRIES = 10_000  # log entries that are searched for a publication
-MAX_PARALLEL_READS = 16  # of entries
 DELETIONS = ("DELETE", "TRUNCATE")  # operations that leave the other rows of a file as they are
 MARKERS = tuple(f'"{name}"'.encode() for name in ("add", "remove", "txn", "commitInfo"))
 
 
 @dataclass(frozen=True)
 class Change:
-    """A commit of somebody else that changed data in files with these rows."""
+    """A commit that did more to files with these rows than to move them.
+
+    Args:
+        leaves_values: the rows that are left are as they were; so their number tells whether some are gone.
+    """
 
     version: int
     operation: str
-
-    @property
-    def only_deletes(self) -> bool:
-        """Return whether the rows that are left are as they were."""
-        return self.operation.upper().startswith(DELETIONS)
+    leaves_values: bool
 
 
 @dataclass
@@ -43,16 +42,23 @@ class Lineage:
     """What became of the rows. Paths are decoded, and may be of files that were removed since.
 
     Args:
-        whole: files that hold rows of these transactions, and no others.
-        shared: files that may hold rows of others, too.
-        others: files that somebody has added since, and that are in neither. Only a copy of the rows can be there.
-        changes: what was done to files with these rows, other than to move them.
+        whole_files: those that hold rows of these transactions, and no others.
+        shared_files: those that may hold rows of others, too.
+        other_files: those that somebody has added since, and that are in neither. Only a copy of the rows can be there.
+        changes: what was done to files with these rows, other than to move them; the last one last.
     """
 
-    whole: set[str] = field(default_factory=set)
-    shared: set[str] = field(default_factory=set)
-    others: set[str] = field(default_factory=set)
+    whole_files: set[str] = field(default_factory=set)
+    shared_files: set[str] = field(default_factory=set)
+    other_files: set[str] = field(default_factory=set)
     changes: list[Change] = field(default_factory=list)
+
+    def find_edit(self) -> Change | None:
+        """Return the last change by which rows may have got other values."""
+        for change in reversed(self.changes):
+            if not change.leaves_values:
+                return change
+        return None
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,7 @@ class _Entry:
         return any(app_id.startswith("onceonly/") for app_id in self.txns)
 
     @property
-    def kept(self) -> set[str]:
+    def kept_copies(self) -> set[str]:
         """Return the copies of rows that the commit has left in the table: see `txn_identifiers.KEPT_PREFIX`."""
         return {path for path in self.adds if txn_identifiers.is_kept_copy(path)}
 
@@ -111,42 +117,43 @@ def _follow(lineage: Lineage, partitions: dict[str, str | None], entry: _Entry, 
     own = set[str]()
     for folder in folders:
         if entry.is_publication_of(folder):
-            own |= entry.adds.keys() - entry.kept
-    removed = (lineage.whole | lineage.shared) & entry.removes.keys()
+            own |= entry.adds.keys() - entry.kept_copies
+    removed = (lineage.whole_files | lineage.shared_files) & entry.removes.keys()
     holders: set[str] = set()
     if removed and entry.moves_only(removed):
         holders = _follow_move(lineage, partitions, entry, removed)
     elif removed:
-        holders = entry.kept if entry.is_of_onceonly else set(entry.adds)
-        if not holders or not entry.is_of_onceonly:
-            lineage.changes.append(Change(entry.version, entry.operation))
-            holders = set(entry.adds) - own
-        lineage.whole -= removed
-        lineage.shared = lineage.shared - removed | holders
-    lineage.whole |= own
+        # A replacement by this project copies what it leaves; anybody else may have put the rows into any file.
+        is_copied = entry.is_of_onceonly and bool(entry.kept_copies)
+        holders = entry.kept_copies if is_copied else set(entry.adds) - own
+        leaves_values = is_copied or entry.operation.upper().startswith(DELETIONS)
+        lineage.changes.append(Change(entry.version, entry.operation, leaves_values))
+        lineage.whole_files -= removed
+        lineage.shared_files = lineage.shared_files - removed | holders
+    lineage.whole_files |= own
     for path in (*own, *holders):
         partitions[path] = _partition(entry.adds[path])
     if entry.removes or not entry.is_of_onceonly:  # else it has only added rows of another transaction
-        lineage.others |= entry.adds.keys() - lineage.whole - lineage.shared
+        lineage.other_files |= entry.adds.keys() - lineage.whole_files - lineage.shared_files
 
 
 def _follow_move(lineage: Lineage, partitions: Mapping[str, str | None], entry: _Entry, removed: set[str]) -> set[str]:
     """Follow rows that were rewritten within their partitions; returns the files that hold them now."""
     holders: set[str] = set()
-    whole = set(lineage.whole)
-    lineage.whole -= removed
-    lineage.shared -= removed
+    whole_before = set(lineage.whole_files)
+    lineage.whole_files -= removed
+    lineage.shared_files -= removed
     for partition in {partitions[path] for path in removed}:
         sources = set[str]()
         for path, remove in entry.removes.items():
-            known = partitions.get(path, _partition(remove))
-            if known in (partition, None):  # which partition it was in need not be in the log
+            known_partition = partitions.get(path, _partition(remove))
+            if known_partition in (partition, None):  # which partition it was in need not be in the log
                 sources.add(path)
         added = {path for path, add in entry.adds.items() if _partition(add) == partition}
-        if sources <= whole:
-            lineage.whole |= added
+        if sources <= whole_before:
+            lineage.whole_files |= added
         else:
-            lineage.shared |= added
+            lineage.shared_files |= added
         holders |= added
     return holders
 
@@ -166,7 +173,7 @@ def _read_back(uri: str, version: int, folders: Collection[str]) -> list[_Entry]
     """Read entries, the newest first, until each publication is among them; None: they end before."""
     files, entries, missing, size = table_files.open_folder(uri), list[_Entry](), set(folders), 1
     last = version
-    with ThreadPoolExecutor(MAX_PARALLEL_READS) as pool:
+    with ThreadPoolExecutor(log_summary.MAX_PARALLEL_READS) as pool:
         while missing:
             numbers = range(last, max(last - size, -1), -1)
             if not numbers or len(entries) >= MAX_ENTRIES:

@@ -35,7 +35,7 @@ COLUMN_HINT = "With DeltaSink(checkpoint_column=…), rows that are published fr
 # A property of the table, with the name of a transaction: what others did to its rows may be lost with them.
 CONSENT = "onceonly.replaceEdited"
 Files = dict[str, int]  # path (as in the log) -> size
-UNREADABLE = (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OverflowError, ArithmeticError)
+UNREADABLE_ERRORS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OverflowError, ArithmeticError)
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ class Removal:
 
     Args:
         files: to be removed.
-        kept: add actions of the copies that stay in their place, with paths in the table's folder.
+        copies: add actions of the copies that stay in their place, with paths in the table's folder.
         vectors: by path, the add actions of removed files of which a deletion vector hides rows.
     """
 
     files: Files = field(default_factory=dict)
-    kept: Sequence[dict[str, Any]] = ()
+    copies: Sequence[dict[str, Any]] = ()
     vectors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
@@ -66,13 +66,13 @@ class _Located:
     """Where the rows are.
 
     Args:
-        whole: files that hold nothing else.
-        shared: files that hold rows of others, too.
+        whole_files: those that hold nothing else.
+        shared_files: those that hold rows of others, too.
         finder: tells them apart in those.
     """
 
-    whole: Files = field(default_factory=dict)
-    shared: Files = field(default_factory=dict)
+    whole_files: Files = field(default_factory=dict)
+    shared_files: Files = field(default_factory=dict)
     finder: checkpoint_rows.RowFinder | None = None
 
 
@@ -148,7 +148,7 @@ def prepare(
     if not handle.replaced and handle.where is None:
         return Removal()
     try:
-        return _prepare(target, handle, adds, altered, cache.use_for(handle.folder))
+        return _prepare(target, handle, adds, altered, cache)
     except _Irreplaceable as error:
         consent = ""
         if error.edited:
@@ -170,7 +170,7 @@ def _prepare(
     files = table_files.list_active_files(target)
     covered = _select_covered(target, files, handle, adds)
     located = _locate(target, files, handle.replaced, covered, cache)
-    removed, rewritten = covered | located.whole, dict(located.shared)
+    removed, rewritten = covered | located.whole_files, dict(located.shared_files)
     for path in removed:
         rewritten.pop(path, None)
     removed |= rewritten
@@ -180,16 +180,16 @@ def _prepare(
             f"Deletion vectors hide rows of {count(len(vectors), 'file')} to be removed, such as {vectors[0]}. "
             "delta-rs cannot remove such a file, and nobody else may write to this table without its lock."
         )
-    raw = active_adds.read(target.table_uri, target.version(), {unquote(path) for path in (*rewritten, *vectors)})
-    kept: Sequence[dict[str, Any]] = ()
+    raw = active_adds.read(target.table_uri, target.version(), set(map(unquote, (*rewritten, *vectors))))
+    copies: Sequence[dict[str, Any]] = ()
     if rewritten:
         assert located.finder is not None
         try:
-            kept = located.finder.copy_others(handle.folder, [raw[unquote(path)] for path in sorted(rewritten)])
-        except UNREADABLE as error:
+            copies = located.finder.copy_others(handle.folder, [raw[unquote(path)] for path in sorted(rewritten)])
+        except UNREADABLE_ERRORS as error:
             why = f"Rows of others lie in the same files, and cannot be copied: {type(error).__name__}: {error}"
             raise _Irreplaceable(why[:500]) from error
-    return Removal(removed, kept, {path: raw[unquote(path)] for path in vectors})
+    return Removal(removed, copies, {path: raw[unquote(path)] for path in vectors})
 
 
 def _select_covered(target: DeltaTable, files: Files, handle: DeltaHandle, adds: list[dict[str, Any]]) -> Files:
@@ -222,21 +222,21 @@ def _locate(
         why = NO_TABLE
     if why:
         raise _Irreplaceable(why)
-    whole, moved = Files(), []
+    whole_files, moved = Files(), []
     for old in olds:
         staged = table_files.select_staged_in(files, old.folder)
         if len(staged) == old.files and not table_files.select_partly_deleted(target, staged):
-            whole |= staged
+            whole_files |= staged
         else:
             moved.append(old)
     if not moved:
-        return _Located(whole)
+        return _Located(whole_files)
     trace = lineage.trace(target.table_uri, target.version(), [old.folder for old in olds])
     for old in moved:
         if old.checkpoint_column is None:
-            whole |= _select_proven(target, files, old, trace, covered)
-    named = [old for old in moved if old.checkpoint_column]
-    return _find_named(target, files, named, trace, whole, cache) if named else _Located(whole)
+            whole_files |= _select_proven(target, files, old, trace, covered)
+    named_rows = [old for old in moved if old.checkpoint_column]
+    return _find_named(target, files, named_rows, trace, whole_files, cache) if named_rows else _Located(whole_files)
 
 
 def _select_proven(
@@ -244,10 +244,10 @@ def _select_proven(
 ) -> Files:
     """Select the files that hold the rows and nothing else, as the log proves."""
     staged = table_files.select_staged_in(files, old.folder)
-    others = f"{old.files - len(staged):,} of their {count(old.files, 'file')}"
+    moved_files = f"{old.files - len(staged):,} of their {count(old.files, 'file')}"
     if trace is None:
         raise _Irreplaceable(
-            f"OPTIMIZE, UPDATE or DELETE rewrote {others}, and the table's log no longer reaches back to their "
+            f"OPTIMIZE, UPDATE or DELETE rewrote {moved_files}, and the table's log no longer reaches back to their "
             f"publication, so nothing proves where they are. {COLUMN_HINT}"
         )
     if trace.changes:
@@ -256,13 +256,18 @@ def _select_proven(
             f"{change.operation} changed data in the files with these rows (version {change.version}), so it cannot be "
             f"told which rows are theirs. {COLUMN_HINT}"
         )
-    shared = [path for path in files if unquote(path) in trace.shared and path not in covered]
-    if shared:
+    whole_files, shared_paths = Files(), []
+    for path, size in files.items():
+        if unquote(path) in trace.whole_files:
+            whole_files[path] = size
+        elif unquote(path) in trace.shared_files and path not in covered:
+            shared_paths.append(path)
+    if shared_paths:
         raise _Irreplaceable(
-            f"OPTIMIZE rewrote {others} together with rows of others, into {count(len(shared), 'file')} such as "
-            f"{shared[0]}. {COLUMN_HINT}"
+            f"OPTIMIZE rewrote {moved_files} together with rows of others, into {count(len(shared_paths), 'file')} such as "
+            f"{shared_paths[0]}. {COLUMN_HINT}"
         )
-    return {path: size for path, size in files.items() if unquote(path) in trace.whole}
+    return whole_files
 
 
 def _find_named(
@@ -270,14 +275,14 @@ def _find_named(
     files: Files,
     olds: Sequence[StagedRows],
     trace: lineage.Lineage | None,
-    whole: Files,
+    whole_files: Files,
     cache: RowCache,
 ) -> _Located:
     """Find the rows by the column that names their transaction.
 
     Args:
         trace: None: every file is searched that may hold some.
-        whole: files that go out anyway.
+        whole_files: those that go out anyway.
     """
     from onceonly.sinks.delta import checkpoint_rows  # with pandas, which takes a second
 
@@ -287,29 +292,31 @@ def _find_named(
         raise _Irreplaceable(f"The table no longer has the column '{missing[0]}', which names their transaction.")
     paths = {unquote(path): path for path in files}
     if trace is None:
-        own = tuple(f"{old.folder}/" for old in olds)
-        candidates = checkpoint_rows.list_possible(target, names)
-        candidates = {
-            path for path in candidates if path.startswith(own) or not txn_identifiers.is_of_one_transaction(path)
-        }
+        candidates = _without_files_of_others(checkpoint_rows.list_possible(target, names), olds)
     else:
-        candidates = (trace.whole | trace.shared | trace.others) & paths.keys()
+        candidates = (trace.whole_files | trace.shared_files | trace.other_files) & paths.keys()
     try:
         holders = finder.find(candidates)
     except checkpoint_rows.OutsideFile as error:
         raise _Irreplaceable(f"A file of the table is outside of its folder: {error}.") from error
-    except UNREADABLE as error:
+    except UNREADABLE_ERRORS as error:
         raise _Irreplaceable(f"A file of the table cannot be read: {type(error).__name__}: {error}"[:500]) from error
-    found = Counter[str]()
+    matches = Counter[str]()
     for holder in holders.values():
-        found.update(holder.found)
+        matches.update(holder.matches)
     for old in olds:
         if target.metadata().configuration.get(CONSENT) != old.transaction.name:
-            _require_unedited(old, found[old.transaction.name], trace)
-    shared = Files()
+            _require_unedited(old, matches[old.transaction.name], trace)
+    shared_files = Files()
     for path, holder in holders.items():
-        (whole if holder.is_whole else shared)[paths[path]] = files[paths[path]]
-    return _Located(whole, shared, finder)
+        (whole_files if holder.is_whole else shared_files)[paths[path]] = files[paths[path]]
+    return _Located(whole_files, shared_files, finder)
+
+
+def _without_files_of_others(paths: set[str], olds: Sequence[StagedRows]) -> set[str]:
+    """Leave out the files that lie where another transaction has staged them."""
+    folders = tuple(f"{old.folder}/" for old in olds)
+    return {path for path in paths if path.startswith(folders) or not txn_identifiers.is_of_one_transaction(path)}
 
 
 def _names(olds: Sequence[StagedRows]) -> dict[str, frozenset[str]]:
@@ -321,23 +328,23 @@ def _names(olds: Sequence[StagedRows]) -> dict[str, frozenset[str]]:
     return {column: frozenset(transactions) for column, transactions in names.items()}
 
 
-def _require_unedited(old: StagedRows, found: int, trace: lineage.Lineage | None) -> None:
+def _require_unedited(old: StagedRows, row_count: int, trace: lineage.Lineage | None) -> None:
     """Refuse rows of which somebody has deleted or changed some: what was done would be undone, and nobody told."""
     published, name = old.rows or 0, old.transaction.name
-    if found < published:
+    if row_count < published:
         why = (
-            f"{published - found:,} of {count(published, 'row')} of {name} are no longer in the table: somebody has "
-            "deleted them, and they would come back."
+            f"{published - row_count:,} of {count(published, 'row')} of {name} are no longer in the table: somebody "
+            "has deleted them, and they would come back."
         )
-    elif found > published:
-        why = f"{found:,} rows name {name}, which has published {published:,}: somebody has copied rows."
+    elif row_count > published:
+        why = f"{row_count:,} rows name {name}, which has published {published:,}: somebody has copied rows."
     else:
-        edits = [change for change in (trace.changes if trace else ()) if not change.only_deletes]
-        if not edits:
+        edit = trace.find_edit() if trace else None
+        if edit is None:
             return
         why = (
-            f"{edits[-1].operation} changed data in files with rows of {name} (version {edits[-1].version}), and what "
-            "it changed in them would be undone."
+            f"{edit.operation} changed data in files with rows of {name} (version {edit.version}), and what it changed "
+            "in them would be undone."
         )
     raise _Irreplaceable(why, old)
 
@@ -360,11 +367,11 @@ def commit(target: DeltaTable, handle: DeltaHandle, adds: list[dict[str, Any]], 
     """
     staged = staged_table.with_folder(adds, handle.rows_folder)
     if not removal.vectors:
-        actions = staged_table.to_actions([*staged, *removal.kept], target)
+        actions = staged_table.to_actions([*staged, *removal.copies], target)
         commits.commit_entry(target, actions, table_files.to_removes(removal.files), handle.app_id, version)
         return
     removes = []
     for path, size in sorted(removal.files.items()):
         removes.append(removal.vectors.get(path, {"path": path, "size": size}))
-    settled = statistics.with_settled_statistics([*staged, *removal.kept], target)
+    settled = statistics.with_settled_statistics([*staged, *removal.copies], target)
     commits.put_entry(target, settled, removes, handle.app_id, version)

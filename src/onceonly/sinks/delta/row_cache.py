@@ -12,17 +12,17 @@ class Holder:
     """What a file holds.
 
     Args:
-        found: by transaction that is looked for, how many rows.
+        matches: by transaction that is looked for, how many rows.
         rows: how many there are, without those that a deletion vector hides.
     """
 
-    found: Mapping[str, int]
+    matches: Mapping[str, int]
     rows: int
 
     @property
     def is_whole(self) -> bool:
         """Return whether it holds rows of these transactions only."""
-        return sum(self.found.values()) == self.rows
+        return sum(self.matches.values()) == self.rows
 
 
 @dataclass
@@ -30,17 +30,16 @@ class RowCache:
     """What several tries of one publication have to find out only once: a file never changes.
 
     Args:
-        folder: of the publication.
+        names: what is looked for, by column.
         holders: by path. A file with a deletion vector is read again, because that does change.
         copies: by what they are copies of, the add actions of files in the table's folder.
     """
 
-    folder: str = ""
+    names: Mapping[str, Any] = field(default_factory=dict)
     holders: dict[str, Holder] = field(default_factory=dict)
     copies: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
-    def use_for(self, folder: str) -> RowCache:
-        """Return it, without what was found out for another publication."""
-        if self.folder != folder:
-            self.folder, self.holders, self.copies = folder, {}, {}
-        return self
+    def use_for(self, names: Mapping[str, Any]) -> None:
+        """Forget what was found out about others."""
+        if self.names != names:
+            self.names, self.holders, self.copies = names, {}, {}
