@@ -264,8 +264,8 @@ def _select_proven(
             shared_paths.append(path)
     if shared_paths:
         raise _Irreplaceable(
-            f"OPTIMIZE rewrote {moved_files} together with rows of others, into {count(len(shared_paths), 'file')} such as "
-            f"{shared_paths[0]}. {COLUMN_HINT}"
+            f"OPTIMIZE rewrote {moved_files} together with rows of others, into {count(len(shared_paths), 'file')} "
+            f"such as {shared_paths[0]}. {COLUMN_HINT}"
         )
     return whole_files
 
