@@ -3,18 +3,22 @@
 import inspect
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from contract.stored import digest
+from unit.coordinator.test_capabilities import Bare
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.sink import Sink
 from onceonly.errors import OnceonlyError
 from onceonly.testing.contract import SINK, Committer, SinkContract, Target
+from onceonly.testing.fake_sink import write_json
 from onceonly.testing.fakes import FakeSink
+from onceonly.testing.repair_contract import Shop
 
 
 class LooksForNothing(FakeSink):
@@ -86,7 +90,64 @@ class RemembersDecisionsOfOthers(FakeSink):
         return super().traces("flights_by_day")
 
 
-BROKEN: list[tuple[type[FakeSink], str]] = [
+class Meddles(FakeSink):
+    """Changes what is published already, while the folder is locked."""
+
+    def _publish(self, handle: Handle, decision: int, last: Any = None) -> Outcome:
+        if not self._is_published(handle, decision):
+            content = self._read_published()
+            write_json(self._published, {**content, "entries": self.meddle(content["entries"], handle)})
+        return super()._publish(handle, decision, last)
+
+    def meddle(self, entries: list[Any], handle: Handle) -> list[Any]:
+        raise NotImplementedError
+
+
+class ReplacesAll(Meddles):
+    """Takes out whatever its pipeline has published, not only what a handle replaces."""
+
+    def meddle(self, entries: list[Any], handle: Handle) -> list[Any]:
+        return [] if "replaces" in handle else entries
+
+
+class ReplacesTheFirst(Meddles):
+    """Takes out the oldest rows, whether a handle replaces them or adds its own."""
+
+    def meddle(self, entries: list[Any], handle: Handle) -> list[Any]:
+        return entries[1:]
+
+
+class RewritesWhatIsThere(Meddles):
+    """Adds rows, and writes what was there before in another order."""
+
+    def meddle(self, entries: list[Any], handle: Handle) -> list[Any]:
+        return [{**entry, "rows": entry["rows"][::-1]} for entry in entries]
+
+
+class ReplacesNothing(FakeSink):
+    def _publish(self, handle: Handle, decision: int, last: Any = None) -> Outcome:
+        return super()._publish({key: value for key, value in handle.items() if key != "replaces"}, decision, last)
+
+
+class Topic(Bare):
+    """As a topic: what is published stays."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        super().__init__(FakeSink(name, folder))
+
+
+class KeepsRowsUnique(Topic):
+    """Takes rows out that it has published before."""
+
+    def commit(self, handle: Handle, *given: Any) -> Outcome:
+        outcome = super().commit(handle, *given)
+        *earlier, last = self._fake.entries()
+        if any(row in entry["rows"] for entry in earlier for row in last["rows"]):
+            self._fake.remove(last["txn"])
+        return outcome
+
+
+BROKEN: list[tuple[type[FakeSink | Topic], str]] = [
     (LooksForNothing, "test_a_commit_repeated_ten_times_publishes_once"),
     (LooksForNothing, "test_what_was_published_is_known_from_the_target_alone"),
     (TakesAnotherForItsOwn, "test_another_transaction_at_the_same_decision_is_not_taken_for_ours"),
@@ -99,6 +160,13 @@ BROKEN: list[tuple[type[FakeSink], str]] = [
     (ListsWhatIsPublished, "test_leftovers_are_exactly_what_is_staged_and_not_published"),
     (PublishesWhileStaging, "test_nothing_is_visible_before_the_commit"),
     (TakesWhatIsGoneForEmpty, "test_rows_that_are_gone_are_never_taken_for_published"),
+    (ReplacesAll, "test_repair_takes_out_the_rows_of_one_checkpoint_alone"),
+    (ReplacesAll, "test_sink_is_corrected_beside_one_that_is_kept"),
+    (ReplacesNothing, "test_repair_takes_out_the_rows_of_one_checkpoint_alone"),
+    (ReplacesNothing, "test_sink_is_corrected_beside_one_that_is_kept"),
+    (ReplacesTheFirst, "test_repair_adds_rows_where_none_are_in_force"),
+    (RewritesWhatIsThere, "test_repair_adds_rows_where_none_are_in_force"),
+    (KeepsRowsUnique, "test_rows_come_once_more_where_they_cannot_be_taken_back"),
     (RemembersDecisionsOfOthers, "test_the_target_shows_the_last_decision_to_whoever_has_no_other_memory"),
 ]
 
@@ -106,7 +174,7 @@ BROKEN: list[tuple[type[FakeSink], str]] = [
 @dataclass(frozen=True)
 class Out(Target):
     folder: str
-    made: type[FakeSink] = FakeSink
+    made: type[FakeSink | Topic] = FakeSink
 
     def sink(self) -> Sink:
         return self.made(SINK, Path(self.folder))
@@ -116,6 +184,10 @@ class Out(Target):
 
     def traces(self, txn: Transaction) -> list[Any]:
         return list(Path(self.folder).glob(f"{txn.name}*"))
+
+    def digests(self) -> Mapping[str, str]:
+        entries = FakeSink(SINK, Path(self.folder)).entries()
+        return {entry["txn"]: digest(json.dumps(entry).encode()) for entry in entries}
 
 
 def run(test: str, target: Target, folder: Path) -> None:
@@ -128,14 +200,17 @@ def run(test: str, target: Target, folder: Path) -> None:
         handle: Handle = json.loads(json.dumps(target.sink().stage(txn, [{"n": number} for number in numbers])))
         return handle
 
-    known = {"target": target, "committer": Committer(target, str(folder)), "stage": stage, "with_handle": False}
+    shop = Shop.open(folder / uuid.uuid4().hex, target, lambda *numbers: [{"n": number} for number in numbers])
+    committer = Committer(target, str(folder))
+    known = {"target": target, "committer": committer, "stage": stage, "shop": shop, "with_handle": False}
     method(**{name: known[name] for name in inspect.signature(method).parameters})
 
 
 @pytest.mark.parametrize(("broken", "test"), BROKEN, ids=[f"{sink.__name__}-{test}" for sink, test in BROKEN])
-def test_a_broken_promise_is_found(broken: type[FakeSink], test: str, tmp_path: Path) -> None:
+def test_a_broken_promise_is_found(broken: type[FakeSink | Topic], test: str, tmp_path: Path) -> None:
     (tmp_path / "receipts").mkdir()
-    run(test, Out(str(tmp_path / "good")), tmp_path / "receipts")
+    good = Topic if issubclass(broken, Topic) else FakeSink
+    run(test, Out(str(tmp_path / "good"), good), tmp_path / "receipts")
     with pytest.raises((AssertionError, OnceonlyError, OutcomeOf, pytest.fail.Exception)):
         run(test, Out(str(tmp_path / "broken"), broken), tmp_path / "receipts")
 

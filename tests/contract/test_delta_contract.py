@@ -1,11 +1,13 @@
 """The Delta sink passes the suite that every sink has to pass."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from contract.delta_breaks import DELTA_BREAKS
 from contract.spark_rows import Folder, OnSpark, no_spark
+from contract.stored import stored_table
 from deltalake import DeltaTable
 
 from onceonly.checkpoint.sink import Sink
@@ -22,6 +24,9 @@ class Delta(Folder):
 
     def published(self) -> list[int]:
         return sorted(DeltaTable(self.folder).to_pyarrow_table()["n"].to_pylist())
+
+    def digests(self) -> Mapping[str, str]:
+        return stored_table(self.folder)
 
 
 @pytest.mark.integration

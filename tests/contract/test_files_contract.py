@@ -1,6 +1,8 @@
 """Sinks of files, of state and the fake one pass the suite that every sink has to pass."""
 
+import json
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from contract.fake_breaks import FAKE_BREAKS
 from contract.file_breaks import FILE_BREAKS
 from contract.spark_rows import Folder, OnSpark
 from contract.state_breaks import STATE_BREAKS
+from contract.stored import digest
 from integration.services.hdfs import Hdfs
 
 from onceonly.checkpoint.model import Transaction
@@ -21,6 +24,7 @@ from onceonly.sinks.state.sink import DONE, StateWriter
 from onceonly.testing import contract
 from onceonly.testing.contract import SINK, Rows, SinkContract
 from onceonly.testing.fakes import FakeSink
+from onceonly.testing.targets import digest_files
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,10 @@ class Fake(Folder):
 
     def published(self) -> list[int]:
         return sorted(row["n"] for row in FakeSink(SINK, Path(self.folder)).rows())
+
+    def digests(self) -> Mapping[str, str]:
+        entries = FakeSink(SINK, Path(self.folder)).entries()
+        return {entry["txn"]: digest(json.dumps(entry).encode()) for entry in entries}
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,9 @@ class Files(Folder):
         there = any(Path(self.folder).glob("*.parquet"))
         return sorted(pandas.read_parquet(self.folder)["n"].to_list()) if there else []
 
+    def digests(self) -> Mapping[str, str]:
+        return digest_files(Path(self.folder).glob("*.parquet"))
+
 
 @dataclass(frozen=True)
 class FilesOnHdfs(contract.Target):
@@ -55,8 +66,13 @@ class FilesOnHdfs(contract.Target):
         return FileWriter(FileSink(SINK, self.folder), self.folder, self.hdfs.webhdfs)
 
     def published(self) -> list[int]:
-        shown = self.hdfs.fs.glob(f"{self.folder.removeprefix(self.hdfs.root)}/*.parquet")
-        return sorted(n for path in shown for n in pandas.read_parquet(self.hdfs.fs.open(path))["n"])
+        return sorted(n for path in self._shown() for n in pandas.read_parquet(self.hdfs.fs.open(path))["n"])
+
+    def digests(self) -> Mapping[str, str]:
+        return {path: digest(self.hdfs.fs.cat_file(path)) for path in self._shown()}
+
+    def _shown(self) -> list[str]:
+        return list(self.hdfs.fs.glob(f"{self.folder.removeprefix(self.hdfs.root)}/*.parquet"))
 
     def traces(self, txn: Transaction) -> list[Any]:
         return [path for path in self.hdfs.files(self.folder.rpartition("/")[0]) if txn.name in path]
@@ -66,6 +82,7 @@ class FilesOnHdfs(contract.Target):
 class State(Folder):
     shows_each = True
     is_atomic = False  # the row in the state table publishes it, and there the two exclude each other
+    is_repairable = False
 
     def sink(self) -> Sink:
         return StateWriter(StateSink(SINK, schema="n INT", key=["n"]), self.folder)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 import pytest
 from contract.file_breaks import FILE_BREAKS
+from contract.stored import digest
 from integration.projects.light_stores import LightStoreFiles, reader
 from integration.services.store_server import StoreServer
 from integration.services.stores import MOST, running
@@ -32,6 +33,11 @@ class Files(Target):
 
     def published(self) -> list[int]:
         return reader(self.root).numbers(f"{self.name}/out/")
+
+    def digests(self) -> Mapping[str, str]:
+        store = reader(self.root)
+        shown = [key for key in store.keys(f"{self.name}/out/") if not {"."} & {part[0] for part in key.split("/")}]
+        return {key: digest(store.content(key)) for key in shown if key.endswith(".jsonl")}
 
     def traces(self, txn: Transaction) -> list[Any]:
         """Objects, and uploads that are open."""

@@ -1,5 +1,6 @@
 """The Kafka sink, in both ways of writing, passes the suite that every sink has to pass."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,8 @@ from typing import Any
 import pytest
 from contract.kafka_breaks import KAFKA_BREAKS
 from contract.spark_rows import Folder, OnSpark
-from integration.readers.kafka_reader import new_topic, until, values
+from contract.stored import digest
+from integration.readers.kafka_reader import committed, new_topic, until, values
 
 from onceonly.checkpoint.model import Transaction
 from onceonly.checkpoint.sink import Sink
@@ -39,6 +41,12 @@ class Topic(Folder):
     def published(self) -> list[int]:
         until(lambda: not self._ending(), what="the end of every transaction that is being ended")
         return sorted(int(value or b"") for value in values(self.bootstrap, self.topic))
+
+    def digests(self) -> Mapping[str, str]:
+        """Records, as a plain consumer finds them, by partition and offset."""
+        until(lambda: not self._ending(), what="the end of every transaction that is being ended")
+        records = committed(self.bootstrap, self.topic)
+        return {f"{record.partition}-{record.offset}": digest(repr(record).encode()) for record in records}
 
     def traces(self, txn: Transaction) -> list[Any]:
         """Its spool, and what is open at the broker."""

@@ -1,6 +1,7 @@
 """The suite on the Delta and the file sink whose rows are staged without Spark: quick, and part of `make unit`."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 from contract.delta_breaks import DELTA_BREAKS
 from contract.file_breaks import FILE_BREAKS
+from contract.stored import stored_table
 from deltalake import DeltaTable
 from unit.lightdelta import LightDelta, LightMerge
 from unit.lightfiles import LightFiles
@@ -15,6 +17,7 @@ from unit.lightfiles import LightFiles
 from onceonly.checkpoint.model import Transaction
 from onceonly.checkpoint.sink import Sink
 from onceonly.testing.contract import Rows, SinkContract, Stage, Target
+from onceonly.testing.targets import digest_files
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,9 @@ class Delta(Target):
         there = DeltaTable.is_deltatable(self.folder)
         return sorted(DeltaTable(self.folder).to_pyarrow_table()["n"].to_pylist()) if there else []
 
+    def digests(self) -> Mapping[str, str]:
+        return stored_table(self.folder)
+
     def traces(self, txn: Transaction) -> list[Any]:
         return [path for path in Path(self.folder).parent.rglob("*") if txn.name in path.name]
 
@@ -36,6 +42,9 @@ class Delta(Target):
 class Merging(Delta):
     def sink(self) -> Sink:
         return LightMerge(Path(self.folder))
+
+    def digests(self) -> Mapping[str, str]:
+        return {}  # a merge may rewrite files
 
 
 @dataclass(frozen=True)
@@ -48,6 +57,9 @@ class Files(Delta):
     def published(self) -> list[int]:
         lines = (line for path in Path(self.folder).glob("*.jsonl") for line in path.read_text().splitlines())
         return sorted(json.loads(line)["n"] for line in lines)
+
+    def digests(self) -> Mapping[str, str]:
+        return digest_files(Path(self.folder).glob("*.jsonl"))
 
 
 class TestDelta(SinkContract):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -16,6 +17,7 @@ from unit.lightdelta import LightDelta, LightMerge
 from onceonly.checkpoint.model import Transaction
 from onceonly.checkpoint.sink import Sink
 from onceonly.testing.contract import Rows, SinkContract, Target
+from onceonly.testing.targets import digest_files
 
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(BINARY is None, reason=MISSING)]
 numbers = count()
@@ -33,6 +35,14 @@ class Delta(Target):
         there = DeltaTable.is_deltatable(self.uri)
         return sorted(DeltaTable(self.uri).to_pyarrow_table()["n"].to_pylist()) if there else []
 
+    def digests(self) -> Mapping[str, str]:
+        """Files of the last version, and entries of the log, as they lie on the server's disk."""
+        if not DeltaTable.is_deltatable(self.uri):
+            return {}
+        names = [uri.removeprefix(f"{self.uri}/") for uri in DeltaTable(self.uri).file_uris()]
+        folder = Path(self.on_disk) / "out"
+        return digest_files([*(folder / name for name in names), *folder.glob("_delta_log/*.json")])
+
     def traces(self, txn: Transaction) -> list[Any]:
         return [path for path in Path(self.on_disk).rglob("*") if txn.name in str(path) and path.is_file()]
 
@@ -41,6 +51,9 @@ class Delta(Target):
 class Merging(Delta):
     def sink(self) -> Sink:
         return LightMerge(self.uri)  # type: ignore[arg-type]
+
+    def digests(self) -> Mapping[str, str]:
+        return {}  # a merge may rewrite files
 
 
 class TestDelta(SinkContract):

@@ -8,6 +8,7 @@
         def sink(self): ...       # a new one each time, called "lake"
         def published(self): ...  # the numbers that a reader sees, sorted
         def traces(self, txn): ...  # everything that has the transaction's name
+        def digests(self): ...     # a digest of each published file, by name
 
     class TestLines(SinkContract):
         breaks = (Break("staged file removed", remove_file, "again"),)  # see rehearsal_contract
@@ -32,6 +33,7 @@ from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.sink import DecisionTraces, IncrementalSweep, InspectableRows, ReplaceableRows, Sink
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, StateBehind
 from onceonly.testing.rehearsal_contract import RehearsalContract
+from onceonly.testing.repair_contract import RepairContract
 from onceonly.testing.targets import SINK, Break, Committer, Rows, Stage, Target
 
 __all__ = ["SINK", "Break", "Committer", "Rows", "SinkContract", "Stage", "Target"]
@@ -62,7 +64,7 @@ def list_leftovers(sink: Sink, *txns: Transaction) -> list[Transaction] | None:
     return leftovers
 
 
-class SinkContract(RehearsalContract):
+class SinkContract(RehearsalContract, RepairContract):
     """Subclass it as `Test…`, with a fixture `target`."""
 
     def test_nothing_is_visible_before_the_commit(self, target: Target, stage: Stage) -> None:

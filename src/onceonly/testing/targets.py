@@ -6,7 +6,7 @@ import hashlib
 import json
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -33,12 +33,14 @@ class Target(ABC):
         shows_each: the outcome of every transaction, not only of the last one.
         tells_first: of several parallel commits, exactly one reports that it was the first.
         is_atomic: a commit and a fence in parallel end in one of the two, for all rows.
+        is_repairable: a repair may write to it: not to the state of a pipeline.
     """
 
     shows_decisions: bool = True
     shows_each: bool = False
     tells_first: bool = True
     is_atomic: bool = True
+    is_repairable: bool = True
 
     @abstractmethod
     def sink(self) -> Sink:
@@ -51,6 +53,15 @@ class Target(ABC):
     @abstractmethod
     def traces(self, txn: Transaction) -> list[Any]:
         """Return everything that has the transaction's name, except published rows."""
+
+    def digests(self) -> Mapping[str, str]:
+        """Return a digest of each published file, record or log entry, by its name; none: that cannot be told."""
+        return {}
+
+
+def digest_files(paths: Iterable[Path]) -> dict[str, str]:
+    """Return a digest of each file, for `Target.digests`."""
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
 @dataclass(frozen=True)
