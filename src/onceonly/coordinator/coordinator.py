@@ -31,7 +31,7 @@ from onceonly.coordinator.publish import Publisher, Rehearsed
 from onceonly.coordinator.ranges import RangePlanner
 from onceonly.coordinator.rehearsal import Rehearser
 from onceonly.coordinator.repair import Lack, Repairer, Wish
-from onceonly.coordinator.reprocess import Reprocess, find_interval
+from onceonly.coordinator.reprocess import Reprocess, check_request, find_interval
 from onceonly.coordinator.resolve import Resolver
 from onceonly.coordinator.skip import Skip
 from onceonly.coordinator.stage import Prepare, Produce, Renewal, Stager
@@ -104,6 +104,15 @@ class Coordinator:
         notes = target_history.check(self.state_table, self.parts, pipeline, current_view)
         planned_view = self._transitions.change(pipeline.name, planning.decide, current_view)
         return replace(planning.result(planned_view), notes=tuple(notes))
+
+    def check_request(self, name: str, epoch: int, request: Reprocess) -> tuple[str, ...]:
+        """Return the sinks that a request about a checkpoint would write, as things stand; nothing is written.
+
+        Raises:
+            InvalidPipeline: a sink cannot do what is asked for, or there is nothing to write.
+            Busy: another request for the same records is under way.
+        """
+        return check_request(self.state_table.view(name), epoch, request, self.parts)
 
     # ---- stage
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from onceonly.checkpoint.interfaces import Parts
-from onceonly.checkpoint.model import Checkpoint, Handle
+from onceonly.checkpoint.model import Checkpoint, Handle, State
 from onceonly.checkpoint.offsets import Interval
 from onceonly.checkpoint.sink import ReplaceableRows
-from onceonly.errors import InvalidPipeline
+from onceonly.errors import Busy, InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.view import View
 
@@ -244,6 +244,46 @@ def check_sinks(
                 code="sink-removed",
             )
         _check_sink(pipeline, name, in_force.get(name), name in again, name in _lost(view, old), parts)
+
+
+def check_request(view: View, epoch: int, request: Reprocess, parts: Parts) -> tuple[str, ...]:
+    """Return the sinks that a request about a checkpoint would write, as things stand.
+
+    Raises:
+        InvalidPipeline: a sink cannot do what is asked for, or there is nothing to write.
+        Busy: another request for the same records is under way.
+    """
+    checkpoint, latest = view.require(epoch), view.latest
+    same_records = [view.require(checkpoint.origin), *view.repairs_of(checkpoint.origin)]
+    if checkpoint.interval is not None:
+        same_records = view.planned_for(checkpoint.interval)
+    for other in same_records:
+        if not other.state.is_settled:
+            raise Busy(
+                f"{view.pipeline}: blocked by unsettled epoch {other.epoch}.",
+                f"It is {other.state.value} and belongs to '{other.owner}'.",
+                f"Wait until it has ended: onceonly status {view.pipeline}. Nothing was written.",
+                code="checkpoint-open",
+            )
+    last = [other for other in same_records if other.state is State.COMMITTED][-1:]
+    if not last or latest is None or view.is_rewound(epoch):
+        raise InvalidPipeline(
+            f"{view.pipeline}: no rows of epoch {epoch} are in force.",
+            "It was aborted, or a rewind has taken it back.",
+            f"Name a checkpoint that is in force: onceonly status {view.pipeline}. Nothing was written.",
+            code="epoch-not-in-force",
+        )
+    pipeline = latest.definition.pipeline
+    sinks = request.choose_sinks(pipeline, view.handles_in_force(last[0]))
+    if not sinks:
+        raise InvalidPipeline(
+            f"{view.pipeline}: there is nothing to write for epoch {epoch}.",
+            "Every sink that is asked for has its rows, or is kept.",
+            "Name a sink that lacks them, or keep fewer. Nothing was written.",
+            code="nothing-to-repair",
+        )
+    check_sinks(pipeline, last[0], sinks, request.again, view, parts)
+    return sinks
 
 
 def _check_sink(

@@ -69,6 +69,13 @@ class Story:
         """Whether there is more to say than a checkpoint says by itself: others, or a sink to complete."""
         return len(self.checkpoints) > 1 or bool(self.lacking)
 
+    def find_writer(self, sink: str) -> int | None:
+        """Return the epoch of the checkpoint that is under way and writes the rows of a sink; None: there is none."""
+        for checkpoint in self.checkpoints:
+            if not checkpoint.state.is_settled and sink in checkpoint.sinks:
+                return checkpoint.epoch
+        return None
+
     def part(self, epoch: int, sink: str) -> Part | None:
         return self.parts.get((epoch, sink))
 
@@ -129,15 +136,16 @@ def describe_part(part: Part | None, checkpoint: Checkpoint) -> str:
 
 
 def how_to_complete(story: Story) -> str:
-    """Say how the sinks get their rows that lack them; empty where none does."""
-    if not story.lacking:
+    """Say how the sinks get their rows that lack them; empty where none does, or a checkpoint is under way for it."""
+    lacking = [sink for sink in story.lacking if story.find_writer(sink) is None]
+    if not lacking:
         return ""
     interval, epoch = story.checkpoints[0].interval, story.checkpoints[0].origin
     if interval is None:
         which = f"--epoch {epoch}"
     else:
         which = f"--interval {queries.iso(interval.start)} {queries.iso(interval.end)}"
-    only = " ".join(f"--only {sink}" for sink in story.lacking)
+    only = " ".join(f"--only {sink}" for sink in lacking)
     return f"Complete it: onceonly run FILE.py:NAME {which} {only} --reason …"
 
 

@@ -48,9 +48,10 @@ class Past:
         ends: Mapping[int, tuple[int, int]],
         interval: Interval | None = None,
         topic_id: str = "an-id",
+        more: Mapping[str, Any] | None = None,
     ) -> None:
         ranges = [TopicRange(source.topic, topic_id, ends).to_json() for source in self.pipeline.sources]
-        body = {"definition": self.pipeline.to_json(), "ranges": ranges}
+        body = {"definition": self.pipeline.to_json(), "ranges": ranges, **(more or {})}
         self.add(epoch, Event.PLANNED, at, owner=owner, interval=interval, body=body)
 
     def claim(self, epoch: int, at: datetime, attempt: int = 1) -> None:

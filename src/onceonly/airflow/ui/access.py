@@ -24,7 +24,7 @@ from onceonly.statetable.table import StateTable
 from onceonly.views import queries
 
 HEADER = "X-Onceonly-Action"  # no page of another site can make a browser send it along with the login's cookie
-Method = Literal["GET", "PUT"]
+Method = Literal["GET", "POST", "PUT"]
 
 
 class Owners:
@@ -90,7 +90,10 @@ class Viewer:
         return readable
 
     def may(self, method: Method, pipeline: str) -> bool:
-        """Whether the user may read the pipeline ("GET"), or act on it ("PUT"). Nobody may where there is none."""
+        """Whether the user may read the pipeline ("GET"), act on it ("PUT"), or start its runs ("POST").
+
+        Nobody may where there is none.
+        """
         if pipeline not in self._dags:
             return False
         return _is_allowed(self._user, method, self._dags[pipeline], self._teams)

@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 from typing import Annotated, Literal
 
+from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.models import Log
 from airflow.models.dagrun import DagRun
 from airflow.utils.session import create_session
-from fastapi import APIRouter
+from fastapi import APIRouter, HTTPException, Request
 from pydantic import BaseModel, Field, StringConstraints
 from sqlalchemy import select
 
 from onceonly.airflow import runs
-from onceonly.airflow.ui import live
+from onceonly.airflow.ui import live, repairs
 from onceonly.airflow.ui.access import EditorDep, Viewer
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.coordinator.manual import Seen
 from onceonly.runtime import owners
 from onceonly.views import formatting
+from onceonly.views.story import read_story
 
 router = APIRouter()
 Reason = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
@@ -47,6 +49,18 @@ class Resolution(ActionRequest):
 
     sink: str
     word: Literal["committed", "aborted", "give-up"]
+
+
+class Repair(ActionRequest):
+    """The body of a repair: names of sinks. With none, every sink is written, and its rows are replaced."""
+
+    keep: list[str] = []
+    again: list[str] = []
+    only: list[str] = []
+
+    @property
+    def wish(self) -> dict[str, list[str]]:
+        return {"keep": self.keep, "again": self.again, "only": self.only}
 
 
 @router.post("/pipelines/{pipeline}/recover")
@@ -85,6 +99,26 @@ def resolve(pipeline: str, epoch: int, action: Resolution, viewer: EditorDep) ->
         committed = action.word == "committed"
         done = coordinator.resolve_doubt(pipeline, epoch, sink, committed, viewer.name, action.reason, looked_at)
     return _describe(done)
+
+
+@router.post("/pipelines/{pipeline}/{epoch}/repair")
+def repair(
+    request: Request, pipeline: str, epoch: int, action: Repair, viewer: EditorDep, user: GetUserDep
+) -> dict[str, str]:
+    """Start a run that writes the rows of a checkpoint once more, to some sinks or to all."""
+    if not viewer.may("POST", pipeline):
+        raise HTTPException(403, "A repair is a run of the DAG: that needs permission to start its runs.")
+    _log_action("repair", viewer, pipeline, action, epoch)
+    checkpoint = viewer.state.view(pipeline).require(epoch)
+    repairs.refuse_changed(read_story(viewer.state, checkpoint), action.seen)
+    dag_id = repairs.require_dag(viewer, pipeline)
+    conf = repairs.make_conf(checkpoint, action.reason, action.wish)
+    sinks = live.coordinator().check_request(pipeline, epoch, repairs.make_request(conf, viewer.name))
+    run_id, is_paused = repairs.start_run(request, user, dag_id, checkpoint, action.seen or 0, conf)
+    done = f"Run '{run_id}' is queued. It writes {', '.join(sinks)}."
+    if is_paused:
+        done += f" The DAG '{dag_id}' is paused: the run waits until it is not."
+    return {"done": done, "run": repairs.run_path(dag_id, run_id)}
 
 
 def alive(checkpoint: Checkpoint) -> bool:

@@ -15,13 +15,14 @@ from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from onceonly.airflow.ui import actions, charts, live, pages
+from onceonly.airflow.ui import actions, charts, live, pages, repairs
 from onceonly.airflow.ui.access import ReaderDep, Viewer, ViewerDep
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.counts import count
 from onceonly.errors import OnceonlyError, OutcomeUnknown, headline
 from onceonly.views import formatting, metrics, provenance, summary
 from onceonly.views import queries as reading
+from onceonly.views.story import read_story
 from onceonly.views.summary import Lag, Summary
 
 SECURITY_HEADERS = {
@@ -175,10 +176,14 @@ def targets(pipeline: str, viewer: ReaderDep) -> dict[str, Any]:
 def one_checkpoint(request: Request, pipeline: str, epoch: int, viewer: ReaderDep) -> HTMLResponse:
     """Show a checkpoint with its timeline."""
     checkpoint = _require_checkpoint(viewer, pipeline, epoch)
+    story = read_story(viewer.state, checkpoint)
+    may_start = viewer.may("PUT", pipeline) and viewer.may("POST", pipeline)
     return pages.render(
         request,
         "checkpoint.html",
         cp=checkpoint,
+        story=story,
+        offer=repairs.make_offer(checkpoint, story) if may_start and repairs.find_dag(viewer, pipeline) else None,
         later=provenance.find_superseded(viewer.state, [checkpoint]).get(epoch),
         timeline=pages.read_timeline(viewer.state, checkpoint),
         pending=summary.list_pending((checkpoint,), datetime.now(UTC)),

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from math import ceil, log10
 
 from onceonly.airflow.ui import pages
-from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.checkpoint.model import Checkpoint
 from onceonly.counts import count
 from onceonly.views import formatting
 from onceonly.views import queries as reading
@@ -82,7 +82,7 @@ def freshness(checkpoints: Sequence[Checkpoint], now: datetime) -> Chart | None:
         checkpoints: newest first.
         now: where the line ends; None of them may be younger.
     """
-    committed = [checkpoint for checkpoint in checkpoints if checkpoint.state is State.COMMITTED]
+    committed = list(filter(reading.is_progress, checkpoints))
     if len(committed) < 2:
         return None
     committed.sort(key=lambda checkpoint: checkpoint.updated_at)

@@ -38,6 +38,7 @@ from onceonly.statetable.table import StateTable
 from onceonly.storage.folders import arrow_file_system
 from onceonly.storage.paths import local_path
 from onceonly.views import descriptions, formatting, queries, summary
+from onceonly.views.story import describe_part, how_to_complete
 from onceonly.views.summary import Summary
 
 CHECKPOINTS_PER_PAGE = 50
@@ -274,6 +275,8 @@ def covers(checkpoint: Checkpoint) -> str:
     text = short(checkpoint.interval)
     if checkpoint.skipped is not None:
         text += ", skipped"
+    if checkpoint.is_repair:
+        text += f", {', '.join(checkpoint.sinks)} only"
     return text
 
 
@@ -294,13 +297,17 @@ _templates.filters |= {
     "clock": formatting.clock,
     "covers": covers,
     "gaps": descriptions.describe_gaps,
+    "how_to_complete": how_to_complete,
     "iso": queries.iso,
+    "json": json.dumps,
     "missing": descriptions.describe_losses,
     "number": formatting.number,
     "owner": owner,
     "pretty": pretty,
     "held": descriptions.describe_hold,
+    "part": describe_part,
     "place": descriptions.describe_target,
+    "repair": descriptions.describe_repair,
     "rows": rows,
     "staged": descriptions.describe_staged_rows,
     "state": formatting.state,

@@ -89,11 +89,29 @@ function ask(button) {
   asked = { ...button.dataset };
   document.getElementById("ask-title").textContent = asked.title;
   document.getElementById("ask-what").textContent = asked.what;
+  const choices = JSON.parse(asked.choices ?? "[]");
+  document.getElementById("ask-choices").replaceChildren(...choices.map(choose));
+  document.getElementById("ask-choices").hidden = !choices.length;
   yes.textContent = asked.yes;
   yes.hidden = false;
   reason.value = told.textContent = "";
   dialog.showModal();
   reason.focus();
+}
+
+// what may become of a sink's rows, the first is chosen
+function choose({ sink, options }) {
+  const label = document.createElement("label");
+  const select = Object.assign(document.createElement("select"), { name: sink });
+  for (const [word, meaning] of options) select.append(new Option(meaning, word));
+  label.append(sink, select);
+  return label;
+}
+
+function wish() {
+  const chosen = [...document.querySelectorAll("#ask-choices select")];
+  const named = (word) => chosen.filter((select) => select.value === word).map((select) => select.name);
+  return { keep: named("keep"), again: [...named("again"), ...JSON.parse(asked.again)], only: JSON.parse(asked.only) };
 }
 
 async function act(event) {
@@ -102,16 +120,24 @@ async function act(event) {
   told.textContent = "Working…";
   try {
     const seen = asked.seen && { seen: Number(asked.seen) }; // what was shown when the button was pressed
-    const body = { reason: reason.value, ...seen, ...(asked.sink && { sink: asked.sink, word: asked.word }) };
+    const body = { reason: reason.value, ...seen, ...(asked.sink && { sink: asked.sink, word: asked.word }), ...(asked.choices && wish()) };
     const headers = { "Content-Type": "application/json", "X-Onceonly-Action": "1" };
     const answer = await fetch(asked.action, { method: "POST", headers, body: JSON.stringify(body) });
-    told.textContent = words(await answer.json().catch(() => ({})), answer.status);
+    const said = await answer.json().catch(() => ({}));
+    told.textContent = words(said, answer.status);
+    if (said.run) told.append("\n", linkToRun(said.run));
     yes.hidden = answer.ok;
   } catch (error) {
     told.textContent = `No answer (${error.message}): look at the checkpoint before you try again.`;
   } finally {
     yes.disabled = false;
   }
+}
+
+function linkToRun(path) {
+  const link = Object.assign(document.createElement("a"), { href: document.body.dataset.base + path, textContent: "Open the run" });
+  link.dataset.airflow = "";
+  return link;
 }
 
 function words(answer, status) {

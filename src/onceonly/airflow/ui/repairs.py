@@ -1,0 +1,211 @@
+"""What a page offers to repair, and the run of a DAG that does it.
+
+A page starts a run whose conf is the request, so that a repair goes through the same tasks as everything else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+from airflow.api_fastapi.core_api.datamodels.dag_run import TriggerDAGRunPostBody
+from airflow.api_fastapi.core_api.routes.public.dag_run import trigger_dag_run
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.models import DagModel
+from airflow.models.dagbag import DBDagBag
+from airflow.models.dagrun import DagRun
+from airflow.utils.session import create_session
+from fastapi import Request
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
+
+from onceonly.airflow import runs
+from onceonly.airflow.ui.access import Viewer
+from onceonly.checkpoint.model import Checkpoint
+from onceonly.coordinator import reprocess
+from onceonly.coordinator.reprocess import Reprocess
+from onceonly.errors import Busy, InvalidPipeline
+from onceonly.runtime.owners import installation_of, parse_airflow_run
+from onceonly.views.story import STATE_KIND, Deed, Story
+
+REPLACE, KEEP, AGAIN = "replace", "keep", "again"
+MEANINGS = {REPLACE: "its rows are replaced", KEEP: "its rows stay as they are", AGAIN: "its rows come once more"}
+CHOICES = {"kafka": (KEEP, AGAIN), "delta": (REPLACE, KEEP), "files": (REPLACE, KEEP)}  # by kind, the default first
+ANY_CHOICE = (REPLACE, KEEP, AGAIN)  # of a kind from another package
+DIGEST_CHARACTERS = 8
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a person may ask for on the page of a checkpoint.
+
+    Args:
+        seen: the number of what is shown; a request is refused once it has changed.
+        choices: {"sink", "options": [(word, meaning)]} of each sink to correct; empty: nothing can be corrected.
+        lacking: sinks to complete, each with whether its rows come once more, as it may have shown them before.
+    """
+
+    seen: int
+    choices: tuple[dict[str, Any], ...]
+    lacking: tuple[tuple[str, bool], ...]
+
+
+def make_offer(checkpoint: Checkpoint, story: Story) -> Offer | None:
+    """Return what may be asked for; None: nothing, or something is under way."""
+    if not story.in_force or not _is_settled(story):
+        return None
+    kinds = _kinds_of(checkpoint)
+    choices = []
+    if checkpoint.interval is not None:
+        for sink in story.in_force:
+            if kinds.get(sink, STATE_KIND) != STATE_KIND:
+                words = CHOICES.get(kinds[sink], ANY_CHOICE)
+                choices.append({"sink": sink, "options": [(word, MEANINGS[word]) for word in words]})
+    lacking = tuple((sink, _comes_once_more(story, sink)) for sink in story.lacking)
+    return Offer(number_of(story), tuple(choices), lacking)
+
+
+def number_of(story: Story) -> int:
+    """Return the number of what is shown: the last row that has changed one of the checkpoints."""
+    return max(checkpoint.changed_seq for checkpoint in story.checkpoints)
+
+
+def _is_settled(story: Story) -> bool:
+    return all(checkpoint.state.is_settled for checkpoint in story.checkpoints)
+
+
+def _kinds_of(checkpoint: Checkpoint) -> dict[str, str]:
+    """Return the kinds of its sinks by name."""
+    return {sink["name"]: sink["kind"] for sink in checkpoint.definition.json["sinks"]}
+
+
+def _comes_once_more(story: Story, sink: str) -> bool:
+    """Whether a sink that cannot retract rows may have shown those that it lacks: its target has lost them."""
+    for checkpoint in story.checkpoints:
+        part = story.part(checkpoint.epoch, sink)
+        kinds = _kinds_of(checkpoint)
+        if part and part.deed is Deed.MISSING and REPLACE not in CHOICES.get(kinds[sink], ANY_CHOICE):
+            return True
+    return False
+
+
+def make_conf(checkpoint: Checkpoint, reason: str, wish: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Return the conf of the run that does what is asked for.
+
+    Args:
+        wish: names of sinks under "keep", "again" and "only"; all empty: every sink is written, and its rows replaced.
+    """
+    conf: dict[str, Any] = {key: names for key, names in wish.items() if names}
+    if not wish["only"]:
+        conf["reprocess"] = True
+    if checkpoint.interval is None:
+        conf["epoch"] = checkpoint.origin
+    return {**conf, "reason": reason}
+
+
+def refuse_changed(story: Story, seen: int | None) -> None:
+    """Refuse a request if anything has changed that the person was shown, or is under way.
+
+    Raises:
+        InvalidPipeline: nothing was started.
+    """
+    name, epoch = story.checkpoints[-1].pipeline, story.checkpoints[-1].epoch
+    if seen != number_of(story) or not _is_settled(story):
+        raise InvalidPipeline(
+            f"{name} epoch {epoch} has changed since you looked at it, or is being repaired.",
+            f"The last row that changed it has number {number_of(story)}. You have seen {seen}.",
+            f"Look again, then decide: onceonly describe {name} {epoch}. Nothing was started.",
+            code="seen-outdated",
+        )
+
+
+def find_dag(viewer: Viewer, pipeline: str) -> str | None:
+    """Return the id of the DAG whose runs write the pipeline; None: this Airflow has none, or none that is the one."""
+    latest = viewer.state.view(pipeline).latest
+    with create_session() as session:
+        current_dags = select(DagModel.dag_id).where(DagModel.dag_id.in_(viewer.dags(pipeline)), ~DagModel.is_stale)
+        dag_ids = set(session.scalars(current_dags))
+    run = parse_airflow_run(latest.owner) if latest else None
+    if latest and run and run[0] in dag_ids and installation_of(latest.owner) == runs.read_installation_on_server():
+        return run[0]
+    return dag_ids.pop() if len(dag_ids) == 1 else None
+
+
+def start_run(
+    request: Request, user: GetUserDep, dag_id: str, checkpoint: Checkpoint, seen: int, conf: dict[str, Any]
+) -> tuple[str, bool]:
+    """Start a run with that conf, on the interval of the checkpoint; return its id, and whether the DAG is paused.
+
+    Its id says what was asked for and what the person was shown. So nothing is asked for twice, as where the answer to
+    the first request was lost.
+
+    Raises:
+        Busy: there is that run already.
+        HTTPException: Airflow refuses it.
+    """
+    digest = hashlib.sha256(json.dumps(conf, sort_keys=True).encode()).hexdigest()[:DIGEST_CHARACTERS]
+    run_id = f"repair__{checkpoint.pipeline}-{checkpoint.epoch}-{seen}-{digest}"
+    interval: dict[str, Any] = {"logical_date": None}
+    if checkpoint.interval:
+        span = checkpoint.interval
+        interval = {"data_interval_start": span.start, "data_interval_end": span.end}
+        interval["logical_date"] = datetime.now(UTC)  # one run has that of the interval already
+    body = TriggerDAGRunPostBody(dag_run_id=run_id, conf=conf, **interval)
+    with create_session() as session:
+        same_run = select(DagRun.run_id).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
+        if session.scalar(same_run):
+            raise _asked_before_error(dag_id, run_id)
+        is_paused = bool(session.scalar(select(DagModel.is_paused).where(DagModel.dag_id == dag_id)))
+        try:
+            trigger_dag_run(dag_id, body, DBDagBag(), user, session, request)
+            session.commit()
+        except IntegrityError as error:
+            session.rollback()
+            raise _asked_before_error(dag_id, run_id) from error
+    return run_id, is_paused
+
+
+def make_request(conf: Mapping[str, Any], who: str) -> Reprocess:
+    """Return the request that the plan task of a run with that conf will make, to look at it before."""
+    request = reprocess.make_request("a run" if conf.get("reprocess") else None, "a run", conf, who)
+    return request or Reprocess("a run")
+
+
+def run_path(dag_id: str, run_id: str) -> str:
+    """Return where Airflow shows a run."""
+    return f"/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"
+
+
+def require_dag(viewer: Viewer, pipeline: str) -> str:
+    """Return the id of the DAG whose runs write the pipeline.
+
+    Raises:
+        InvalidPipeline: there is none, or none that is the one.
+    """
+    dag_id = find_dag(viewer, pipeline)
+    if dag_id is None:
+        raise _no_dag_error(pipeline)
+    return dag_id
+
+
+def _no_dag_error(pipeline: str) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"{pipeline}: no DAG of this Airflow writes it.",
+        "A repair is a run of the DAG that writes the pipeline, and there is none, or more than one.",
+        "Use the command line: onceonly run FILE.py:NAME … --reason TEXT. Nothing was started.",
+        code="no-dag-to-run",
+    )
+
+
+def _asked_before_error(dag_id: str, run_id: str) -> Busy:
+    return Busy(
+        f"this was asked for before, by the run '{run_id}' of DAG '{dag_id}'.",
+        "The same request is done once.",
+        "Look at that run. If it has failed, clear it; for something else give another reason.",
+        code="asked-before",
+    )
