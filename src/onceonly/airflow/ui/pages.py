@@ -265,7 +265,21 @@ def owner(key: str) -> str:
 
 def rows(checkpoint: Checkpoint) -> str:
     """Return `formatting.rows` so that no line ends between a sink and its number."""
-    return re.sub(r" (?=[\d-])", "\N{NO-BREAK SPACE}", formatting.rows(checkpoint))
+    return _keep_together(formatting.rows(checkpoint))
+
+
+def rows_in_force(pipeline_summary: Summary) -> str:
+    """Return the rows of the last commit by sink, as they are in force now."""
+    text = formatting.counts(pipeline_summary.rows_by_sink)
+    committed = pipeline_summary.committed
+    if committed and committed.bad_records:
+        text = f"{text} ({committed.bad_records:,} bad)"
+    return _keep_together(text)
+
+
+def _keep_together(text: str) -> str:
+    """Return a text in which no line ends between a sink and its number."""
+    return re.sub(r" (?=[\d-])", "\N{NO-BREAK SPACE}", text)
 
 
 def covers(checkpoint: Checkpoint) -> str:
@@ -309,6 +323,7 @@ _templates.filters |= {
     "place": descriptions.describe_target,
     "repair": descriptions.describe_repair,
     "rows": rows,
+    "rows_in_force": rows_in_force,
     "staged": descriptions.describe_staged_rows,
     "state": formatting.state,
     "unfit": descriptions.describe_unfit_attempts,
