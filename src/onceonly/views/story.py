@@ -124,7 +124,7 @@ def describe_part(part: Part | None, checkpoint: Checkpoint) -> str:
         return ""
     earlier = f"epoch {', '.join(map(str, part.earlier))}"
     if part.deed is Deed.KEPT:
-        return f"kept {earlier}"
+        return f"{'kept' if checkpoint.state.is_settled else 'keeps'} {earlier}"
     words = {Deed.WRITTEN: "", Deed.REPLACED: f"replaced {earlier}", Deed.ONCE_MORE: f"once more, beside {earlier}"}
     text = words.get(part.deed, str(part.deed.value))
     if part.deed is Deed.PENDING:

@@ -69,9 +69,9 @@ def test_kept_replaced_repeated_and_added_rows_are_told_apart(shop):
 
 def test_a_repair_that_is_under_way_or_aborted_leaves_what_is_in_force(shop):
     planned = shop.ask(keep=("late",))
-    assert cells(shop, 1) == [["10 rows*", "10 rows*"], ["planned", "kept epoch 1"]]
+    assert cells(shop, 1) == [["10 rows*", "10 rows*"], ["planned", "keeps epoch 1"]]
     shop.stage_corrected(planned.epoch)
-    assert cells(shop, 1)[1] == ["staged: 10 rows", "kept epoch 1"]
+    assert cells(shop, 1)[1] == ["staged: 10 rows", "keeps epoch 1"]
     shop.abort(planned.epoch)
     assert cells(shop, 1) == [["10 rows*", "10 rows*"], ["aborted: 10 rows", ""]]
 
