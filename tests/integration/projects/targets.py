@@ -186,7 +186,7 @@ class Lake:
         if sink == TOPIC:
             return sorted(int(record.value or b"") for record in committed(self.bootstrap, self.out))
         if sink == FILES:
-            lines = (line for path in _shown(self.target(sink)) for line in path.read_text().splitlines())
+            lines = (line for path in list_shown(self.target(sink)) for line in path.read_text().splitlines())
             return sorted(json.loads(line)["n"] for line in lines)
         if not (self.target(sink) / "_delta_log").exists():
             return []
@@ -209,7 +209,7 @@ def stage_kafka_without_spark() -> None:
     gate_view.staged_schema = lambda *_: {"type": "struct", "fields": [field]}
 
 
-def _shown(folder: Path) -> list[Path]:
+def list_shown(folder: Path) -> list[Path]:
     """The files that a reader of a folder takes: names that begin with a dot or an underscore are hidden."""
     paths = [path.relative_to(folder) for path in folder.rglob("*.json*")]
     return [folder / path for path in paths if not any(part[0] in "._" for part in path.parts)]
