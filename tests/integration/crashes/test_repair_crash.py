@@ -6,23 +6,19 @@ finding what the one before left. What a repair keeps stays as it is, byte by by
 
 from __future__ import annotations
 
-import json
-import os
 import uuid
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from integration.faults.sampling import sampled, seconds, steps
-from integration.programs.children import output, start, without_spark
+from integration.programs.children import output
+from integration.programs.repairing import child, live
 from integration.projects.repairs import MORE, PER_INTERVAL, Shop, Truth
 from integration.projects.targets import DELTA, FILES, NAME, TOPIC, Volumes
 
 pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.timeout(seconds(600))]
-ROOT = Path(__file__).parents[3]
-SCRIPT = ROOT / "tests" / "integration" / "victims" / "mortal_repairs.py"
 KILLED = -9
 
 WISHES: dict[str, dict[str, list[str]]] = {
@@ -59,18 +55,6 @@ def test_the_sample_meets_every_step() -> None:
     assert steps(sample) == steps(point.partition(" of ")[0] for kind in WISHES for point in points_of(kind))
     for kind, points in SAMPLE.items():
         assert set(points) <= set(points_of(kind))
-
-
-def child(shop: Shop, at: str, *works: dict[str, Any], fault: str = "dies") -> Any:
-    path = os.pathsep.join([str(ROOT / "tests"), str(ROOT / "src"), shop.home])
-    env = {**without_spark(os.environ), **shop.env, "PYTHONPATH": path}
-    return start(str(SCRIPT), json.dumps(asdict(shop)), fault, at, json.dumps(works), env=env)
-
-
-def live(shop: Shop, *works: dict[str, Any]) -> None:
-    process = child(shop, "0,0", *works)
-    printed = output(process)
-    assert process.returncode == 0, printed
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """A pipeline by intervals, into a table, files and a topic, whose checkpoints are written once more, sink by sink.
 
-Each row is the number of its record and, in thousands, the version of the transform that has written it. So what a sink
-shows of an interval tells which run or repair has written it, and how often.
+Each row is the number of its record and, in hundreds of thousands, the version of the transform that has written it. So
+what a sink shows of an interval tells which run or repair has written it, and how often.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from onceonly.testing.targets import digest_files
 MORE = "more"  # a sink that is added later
 VOLUMES = (DELTA, FILES, MORE)
 PER_INTERVAL, LENGTH = 6, timedelta(minutes=10)
-VERSION = 1000  # times the version is added to each number
+VERSION = 100_000  # times the version is added to each number
 TRANSFORM = """
 import os
 
 
 def spread(batch):
-    numbers = batch.selectExpr(f"CAST(CAST(value AS STRING) AS BIGINT) + {os.environ['VERSION']} * 1000 AS n")
+    numbers = batch.selectExpr(f"CAST(CAST(value AS STRING) AS BIGINT) + {os.environ['VERSION']} * 100000 AS n")
     texts = numbers.selectExpr("CAST(n AS STRING) AS value")
     return {"lake": numbers, "files": numbers, "more": numbers, "copy": texts}
 
