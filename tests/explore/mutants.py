@@ -667,6 +667,13 @@ REPAIRS = [
         "chain-past-live",
     ),
     Mutant(
+        "the state goes on from a repair",
+        VIEW,
+        "if earlier is None or not earlier.is_repair:",
+        "if True:",
+        "chain-past-state",
+    ),
+    Mutant(
         "rows come once more each time their request is repeated",
         PLAN,
         "if has_replaced and (self.reprocess.again or not is_outdated):",

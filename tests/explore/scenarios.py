@@ -799,6 +799,23 @@ REPAIRS = [
         intervals=(),
     ),
     repairing(
+        "chain-past-state",
+        {"ann": a.run("ann", again=past_of(1)), "run3": a.run("run3"), "recov": a.recover()},
+        pipelines={"now": pipeline(LAKE, FILES, STATE), "old": pipeline(LAKE, STATE)},
+        before=[a.run("x", now="old"), a.arrives(0), a.run("y", now="old"), a.arrives(0)],
+        intervals=(),
+    ),
+    repairing(
+        "chain-lost",
+        {"ann": a.run("ann", again=replace(past_of(2), only=("a",))), "run3": a.run("run3"), "recov": a.recover()},
+        pipelines=ONE,
+        before=[*HAS_COPY, a.swaps("a"), a.accept_loss("a")],
+        intervals=(),
+        steady=False,
+        may_lose=[("a", 3), ("a", 4)],
+        **HAS_LOST,
+    ),
+    repairing(
         "repair-held",
         {"ann": a.run("ann", FIRST, again=KEEPING), "approve": a.approve(2), "abort": a.abort(2, who="me")},
         pipelines={"now": pipeline(LAKE, LATE, mode="interval", gate=HELD)},

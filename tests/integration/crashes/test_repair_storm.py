@@ -69,7 +69,7 @@ class Storm:
     def blow(self, kills: int) -> None:
         self.do(self.choose("run"))
         kinds: list[str] = []
-        while self.kills < kills:
+        while self.kills < kills or self.works <= len(KINDS):
             kinds = kinds or self.chance.sample(KINDS, len(KINDS))  # each comes, in any order
             self.copy_some()
             self.do(self.choose(kinds.pop()))
