@@ -19,6 +19,7 @@ MODULES = {
     "dag_import": "dag_import",
     "pages": "pages",
     "targets": "targets",
+    "correct_day": "correct_day",
     "fsync": "fsync",
     "registry": "registry",
     "checkpoint": "checkpoint",

@@ -99,6 +99,11 @@ def age_files(target: Any, handle: Handle, txn: Transaction) -> None:
         os.utime(path, (old, old))
 
 
+def optimize(target: Any, handle: Handle, txn: Transaction) -> None:
+    """Others put the files of published rows together."""
+    DeltaTable(uri_of(target)).optimize.compact()
+
+
 def _write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
@@ -111,5 +116,6 @@ DELTA_BREAKS = (
     Break("older copy restored", restore_older, "action"),
     Break("table recreated", recreate, "action"),
     Break("transaction identifiers expire", let_evidence_expire, "action", first=True),
+    Break("published rows optimized", optimize, "passes"),
     Break("files old enough for VACUUM", age_files, "passes", first=True),
 )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from contract.delta_breaks import DELTA_BREAKS
+from contract.rewritten import COLUMN, ByColumn
 from contract.spark_rows import Folder, OnSpark, no_spark
 from contract.stored import stored_table
 from deltalake import DeltaTable
@@ -29,6 +30,12 @@ class Delta(Folder):
         return stored_table(self.folder)
 
 
+@dataclass(frozen=True)
+class Named(Delta):
+    def sink(self) -> Sink:
+        return DeltaWriter(DeltaSink(SINK, self.folder, checkpoint_column=COLUMN), self.folder, no_spark)
+
+
 @pytest.mark.integration
 class TestDelta(OnSpark):
     breaks = DELTA_BREAKS
@@ -36,3 +43,14 @@ class TestDelta(OnSpark):
     @pytest.fixture
     def target(self, tmp_path: Path) -> contract.Target:
         return Delta(str(tmp_path / "out"))
+
+
+@pytest.mark.integration
+class TestNamed(ByColumn, OnSpark):
+    """Each row names the transaction that has published it."""
+
+    breaks = DELTA_BREAKS
+
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> contract.Target:
+        return Named(str(tmp_path / "out"))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from contract.delta_breaks import DELTA_BREAKS
 from contract.file_breaks import FILE_BREAKS
+from contract.rewritten import COLUMN, ByColumn
 from contract.stored import stored_table
 from deltalake import DeltaTable
 from unit.lightdelta import LightDelta, LightMerge
@@ -80,6 +81,20 @@ class TestMerging(TestDelta):
     @pytest.fixture
     def target(self, tmp_path: Path) -> Target:
         return Merging(str(tmp_path / "out"))
+
+
+@dataclass(frozen=True)
+class Named(Delta):
+    def sink(self) -> Sink:
+        return LightDelta(Path(self.folder), checkpoint_column=COLUMN)
+
+
+class TestNamed(ByColumn, TestDelta):
+    """Each row names the transaction that has published it."""
+
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> Target:
+        return Named(str(tmp_path / "out"))
 
 
 class TestFiles(SinkContract):

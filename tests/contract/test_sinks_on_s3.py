@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from contract.delta_breaks import DELTA_BREAKS
+from contract.rewritten import COLUMN, ByColumn
 from deltalake import DeltaTable
 from integration.services.s3 import BINARY, BUCKET, MISSING, S3
 from unit.lightdelta import LightDelta, LightMerge
@@ -56,6 +57,12 @@ class Merging(Delta):
         return {}  # a merge may rewrite files
 
 
+@dataclass(frozen=True)
+class Named(Delta):
+    def sink(self) -> Sink:
+        return LightDelta(self.uri, checkpoint_column=COLUMN)  # type: ignore[arg-type]
+
+
 class TestDelta(SinkContract):
     breaks = DELTA_BREAKS
 
@@ -78,3 +85,10 @@ class TestMerging(TestDelta):
     """Each number is the key of a change that is newer than those of earlier epochs."""
 
     kind = Merging
+
+
+@pytest.mark.heavy
+class TestNamed(ByColumn, TestDelta):
+    """Each row names the transaction that has published it."""
+
+    kind = Named
