@@ -165,7 +165,8 @@ def test_a_table_of_before_gets_the_column_with_add_columns(tmp_path: Path, spar
     more = spark.createDataFrame([(20, "word", "us", 7)], "n BIGINT, word STRING, country STRING, more INT")
     lake.publish(2, more)
     OPTIMIZERS["Spark"](lake)
-    lake.replace(first, 3, MENDED)
+    mended = spark.createDataFrame([(*row, None) for row in MENDED], "n BIGINT, word STRING, country STRING, more INT")
+    lake.replace(first, 3, mended)
     assert lake.read() == Counter([(1, "old", "us"), (20, "word", "us"), *MENDED])
     kept = QueryBuilder().register("lake", lake.delta).execute("SELECT more FROM lake WHERE n = 20").read_all()
     assert pa.table(kept)["more"].to_pylist() == [7]
