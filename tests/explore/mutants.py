@@ -331,9 +331,9 @@ GUARDS = [
     ),
     Mutant(
         "what was given up is taken for replaced",
-        "onceonly.statetable.view",
-        "        if checkpoint.replaces is None or not (checkpoint.given_up or checkpoint.missing):\n            return own\n",
-        "        return own\n",
+        VIEW,
+        "own = {name: handle for name, handle in checkpoint.handles.items() if checkpoint.is_shown_by(name)}",
+        "own = dict(checkpoint.handles)",
         "give-up-reprocessed",
     ),
     Mutant(
