@@ -197,9 +197,10 @@ class Stager:
         handles: dict[str, dict[str, Any]] = {}
         for name, sink in sinks.items():
             handles[name] = _stage_sink(sink, mine, produced)
-        now = self._transitions.state_table.view(mine.pipeline)
-        for name, old in now.handles_to_replace(mine).items():
-            handles[name]["replaces"] = old
+        if mine.replaces is not None:
+            now = self._transitions.state_table.view(mine.pipeline)
+            for name, old in now.handles_to_replace(mine).items():
+                handles[name]["replaces"] = old
         _verify_ranges(sources, mine)  # a topic deleted, or records removed, while they were read
         return {"handles": handles, "bad": produced.bad}
 

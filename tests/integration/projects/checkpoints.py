@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from onceonly.checkpoint.model import Checkpoint
+from onceonly.coordinator.reprocess import Reprocess
 from onceonly.pipeline.definition import Pipeline
 from onceonly.runtime import live_services, owners, spark_stage
 
@@ -13,7 +14,9 @@ from onceonly.runtime import live_services, owners, spark_stage
 def run_next(parts: Any, pipeline: Pipeline, interval: Any = None, reprocess: str | None = None) -> Checkpoint | None:
     """Plan, stage and commit, whoever was at it before; None: there is nothing left to do."""
     through, owner = live_services.open_coordinator(parts), f"{owners.process_owner()} {os.urandom(4).hex()}"
-    planned = through.plan(pipeline, owner, owners.is_never_alive, interval, reprocess).checkpoint
+    planned = through.plan(
+        pipeline, owner, owners.is_never_alive, interval, reprocess and Reprocess(reprocess)
+    ).checkpoint
     if planned is None or planned.state.is_settled:
         return None
     spark_stage.stage(parts, through, pipeline.name, planned.epoch, owner)

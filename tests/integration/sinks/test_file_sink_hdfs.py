@@ -29,6 +29,7 @@ from onceonly.errors import CannotPublish, InvalidPipeline, NotCommitted, Outcom
 from onceonly.pipeline.sinks import FileSink
 from onceonly.sinks.files import gate_view, stage
 from onceonly.sinks.files.sink import FileWriter
+from onceonly.spark import row_files
 from onceonly.storage import manifests
 from onceonly.storage.webhdfs import WebHdfsCluster
 from onceonly.testing.fakes import FakeReceipts
@@ -162,7 +163,7 @@ def test_each_format_is_looked_at_while_staged_and_read_back(lake: Lake, spark: 
     assert sorted(map(tuple, on_spark)) == rows
 
     assert lake.commit(handle) is False
-    options = stage.OPTIONS.get(kind, {}) | gate_view.GUESS.get(kind, {})
+    options = row_files.OPTIONS.get(kind, {}) | gate_view.GUESS.get(kind, {})
     found = spark.read.format(kind).options(**options).load(lake.folder)
     assert sorted(map(tuple, found.selectExpr("CAST(n AS INT)", "text", "place").collect())) == rows
     if kind in ("parquet", "json"):

@@ -13,6 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 from integration.projects.project import HOUR, START, Project, hour, make_project, produce
 
 from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.coordinator.reprocess import Reprocess
 from onceonly.errors import ActionNeeded, InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, FileSink
@@ -47,7 +48,9 @@ class Hours:
         through = live_services.open_coordinator(self.project.parts)
         owner = f"run-{uuid.uuid4().hex}"
         request = owner if again else None
-        planned = through.plan(self.pipeline(transform), owner, owners.is_never_alive, hour(number), request).checkpoint
+        planned = through.plan(
+            self.pipeline(transform), owner, owners.is_never_alive, hour(number), request and Reprocess(request)
+        ).checkpoint
         assert planned is not None
         return spark_stage.stage(self.project.parts, through, "hours", planned.epoch, owner)
 

@@ -16,6 +16,7 @@ from integration.services.hdfs import Hdfs
 
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.cli import main
+from onceonly.coordinator.reprocess import Reprocess
 from onceonly.errors import GateFailed, OutcomeUnknown
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.gate import Gate
@@ -59,7 +60,9 @@ class Hours:
     def stage(self, number: int, again: str | None = None) -> Checkpoint:
         through = live_services.open_coordinator(self.parts)
         owner = again or f"run-{number}"
-        planned = through.plan(self.pipeline(), owner, owners.is_never_alive, hour(number), again).checkpoint
+        planned = through.plan(
+            self.pipeline(), owner, owners.is_never_alive, hour(number), again and Reprocess(again)
+        ).checkpoint
         assert planned is not None
         return spark_stage.stage(self.parts, through, "hours", planned.epoch, owner)
 

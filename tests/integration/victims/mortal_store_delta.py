@@ -20,6 +20,7 @@ from unit.lightdelta import LightDelta, LightMerge
 from onceonly.checkpoint.model import Checkpoint, Transaction
 from onceonly.checkpoint.offsets import Interval
 from onceonly.coordinator.coordinator import Coordinator
+from onceonly.coordinator.reprocess import Reprocess
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import PARTITIONS, DeltaSink, Merge
 from onceonly.pipeline.sources import KafkaSource
@@ -200,7 +201,9 @@ def finish(through: Coordinator, pipeline: Pipeline, interval: Interval | None, 
 def stage(through: Coordinator, pipeline: Pipeline, interval: Interval | None, request: str | None) -> int:
     """0: there is nothing to do."""
     owner = f"run {os.getpid()} {os.urandom(4).hex()}"
-    planned = through.plan(pipeline, owner, lambda checkpoint: False, interval, request).checkpoint
+    planned = through.plan(
+        pipeline, owner, lambda checkpoint: False, interval, request and Reprocess(request)
+    ).checkpoint
     if planned is None or planned.state.is_settled:
         return 0
     through.stage("flights", planned.epoch, through.parts.produce, owner)  # type: ignore[attr-defined]
