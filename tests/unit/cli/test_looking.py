@@ -62,6 +62,7 @@ def test_every_command_with_a_reason_takes_what_was_seen() -> None:
     for name in {COMMAND_OF.get(action, action) for action in CASES}:
         assert "--seen" in _options(COMMANDS[name])
     of_people = {name for name, command in COMMANDS.items() if "--reason" in _options(command)}
+    of_people.remove("run")  # it plans: what has changed since is settled or waited for first
     assert {name for name, command in COMMANDS.items() if "--seen" in _options(command)} == of_people
 
 

@@ -10,6 +10,7 @@ from unit.world import Durable, World, minutes
 from onceonly.checkpoint.model import State
 from onceonly.checkpoint.sink import no_retraction_error
 from onceonly.cli import main
+from onceonly.coordinator.reprocess import Reprocess
 from onceonly.errors import ActionNeeded, InvalidPipeline, OnceonlyError, StageAgain
 from onceonly.pipeline.gate import Gate
 from onceonly.runtime import live_services, pipeline_file
@@ -93,7 +94,7 @@ def test_a_replaced_epoch_says_so(make):
     world = make(mode="interval")
     world.put(*range(5, 40))
     world.run("run-1", minutes(0, 10))
-    world.coordinator.plan(world.pipeline, "again", world.alive, minutes(0, 10), "a request")
+    world.coordinator.plan(world.pipeline, "again", world.alive, minutes(0, 10), Reprocess("a request"))
     assert "replaced" not in onceonly("status", "flights").stdout  # it is in force until the new one is published
     world.stage(2)
     world.commit(2)
