@@ -214,7 +214,8 @@ def test_a_sweep_asks_the_state_table_for_nothing_that_is_settled(
     asked: list[int] = []
     real = View.checkpoint
     monkeypatch.setattr(View, "checkpoint", lambda view, epoch: (asked.append(epoch), real(view, epoch))[1])
-    assert (through[0].sweep("p"), asked) == ([], [])
+    assert through[0].sweep("p") == []
+    assert set(asked) == {4}  # the last one, which every view holds
 
     lake = LightDelta(tmp_path / "lake")
     compact_and_vacuum(lake, everything=False)
