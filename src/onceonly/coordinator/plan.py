@@ -14,6 +14,7 @@ from onceonly.checkpoint.offsets import Interval, has_data
 from onceonly.coordinator.messages import how_to_settle
 from onceonly.coordinator.ranges import RangePlanner
 from onceonly.coordinator.reprocess import Reprocess, check_sinks, is_repair, refuse_shown_again
+from onceonly.coordinator.stage import check_state_before
 from onceonly.errors import Busy, InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.view import View
@@ -249,6 +250,7 @@ class Planning:
             SourceLost: retention has taken records of it.
         """
         self.planner.check_same_pipeline(old)
+        check_state_before(self.pipeline, old, view, self.parts)
         ranges = self.planner.repeat_ranges(view, old)
         self.planner.verify(ranges)
         request = reprocess.body(self.pipeline, old, sinks, reprocess.find_complete(view, old))

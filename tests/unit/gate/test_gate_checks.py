@@ -1,5 +1,6 @@
 """What a gate finds, without Spark and without Great Expectations."""
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -65,6 +66,51 @@ def staged(made: Pipeline, rows: int, interval: Interval | None = None):
         Row("flights", seq, 1, event, 1, "run-1", interval=interval, body=body, at=NOON)
         for seq, (event, body) in enumerate(events, 1)
     )[1]
+
+
+def repaired(made: Pipeline, sink: str, rows: int, interval: Interval | None = None):
+    """A repair that writes only that sink."""
+    plan = {"definition": made.to_json(), "ranges": [TopicRange("t", "id", {0: (0, 9)}).to_json()], "replaces": 1}
+    repair = {"only": [sink], "of": 1, "who": "ann", "reason": "rates"}
+    claim = {"nonce": "n", "state_id": "s", "worker": "w"}
+    events = (
+        (Event.PLANNED, {**plan, "repair": repair}),
+        (Event.CLAIMED, claim),
+        (Event.STAGED, {"handles": {sink: {"rows": rows}}}),
+    )
+    return fold(
+        Row("flights", seq, 2, event, 1, "run-1", interval=interval, body=body, at=NOON)
+        for seq, (event, body) in enumerate(events, 1)
+    )[2]
+
+
+def test_a_repair_is_judged_by_the_checks_of_the_sinks_that_it_writes(tmp_path):
+    suite = {"name": "s", "expectations": [{"type": "expect_column_to_exist", "kwargs": {"column": "n"}}]}
+    (tmp_path / "s.json").write_text(json.dumps(suite))
+    gate = Gate(suites={"lake": "s.json", "late": "s.json"}, min_rows={"late": 1, "new": 1})
+    sinks = [DeltaSink(name, name) for name in ("lake", "late", "new", "free")]
+    made = Pipeline(name="flights", source=KafkaSource("t"), transform="a:b", sinks=sinks, gate=gate)
+
+    def find(sink: str):
+        staged = Staged(pa.table({"n": [1, 2]}))
+        staged.name = sink
+        live = LiveInspector(made, lambda name: staged, tmp_path, str(tmp_path / "docs"), pytest.fail)
+        findings = live.examine(repaired(made, sink, 2))
+        return {name: len(examined["checks"]) for name, examined in findings.sinks.items()}
+
+    assert find("late") == {"late": 2}
+    assert find("lake") == {"lake": 1}
+    assert find("new") == {"new": 1}
+    assert find("free") == {}
+
+
+def test_records_of_a_chain_that_are_written_once_more_need_not_be_fresh(tmp_path):
+    table = pa.table({"at": pa.array([NOON - timedelta(days=40)])})
+    made = pipeline(fresh=Fresh("at", DAY))
+    live = inspector(tmp_path, table, fresh=Fresh("at", DAY))
+    assert live.examine(repaired(made, "lake", 1)).sinks["lake"]["checks"] == []
+    day = Interval(NOON - timedelta(days=40), NOON - timedelta(days=38))
+    assert [check["ok"] for check in live.examine(repaired(made, "lake", 1, day)).sinks["lake"]["checks"]] == [False]
 
 
 def look(folder, rows: int, table: pa.Table | None = None, interval: Interval | None = None, **asked):
