@@ -35,6 +35,8 @@ class TopicRange:
             and how many they are. Of a folder of files: the path of the manifest, and how many files it lists.
         ahead: how many records are dated so far in the future that the search for the range's end passed over them.
             For display.
+        rewrites: of a table or folder that a pipeline before this one writes: which of these offsets a repair has
+            published in place of an earlier one, each with that one. It is 0 if it is not known any more.
     """
 
     topic: str
@@ -44,6 +46,17 @@ class TopicRange:
     mark: str | None = None
     folders: tuple[tuple[str, int], ...] = ()
     ahead: int = field(default=0, compare=False)
+    rewrites: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def passed_over(self) -> frozenset[int]:
+        """The offsets whose rows are no news: a repair has only rewritten what an earlier range had already."""
+        first = min(self.starts.values(), default=0)
+        passed: set[int] = set()
+        for offset, replaced in sorted(self.rewrites):
+            if replaced < first or replaced in passed:
+                passed.add(offset)
+        return frozenset(passed)
 
     @property
     def label(self) -> str:
@@ -88,6 +101,8 @@ class TopicRange:
             data["folders"] = [list(folder_and_files) for folder_and_files in self.folders]
         if self.ahead:
             data["ahead"] = self.ahead
+        if self.rewrites:
+            data["rewrites"] = [list(rewrite) for rewrite in self.rewrites]
         return data
 
     @classmethod
@@ -95,7 +110,8 @@ class TopicRange:
         partitions = {int(p): (int(start), int(end)) for p, (start, end) in data["partitions"].items()}
         folders = tuple((folder, files) for folder, files in data.get("folders", ()))
         kind, mark, ahead = data.get("kind", KAFKA), data.get("mark"), data.get("ahead", 0)
-        return cls(data["topic"], data["topic_id"], partitions, kind, mark, folders, ahead)
+        rewrites = tuple((offset, replaced) for offset, replaced in data.get("rewrites", ()))
+        return cls(data["topic"], data["topic_id"], partitions, kind, mark, folders, ahead, rewrites)
 
 
 Ranges = tuple[TopicRange, ...]
@@ -273,6 +289,15 @@ def truncate(range_: TopicRange, end: int) -> TopicRange:
     """Return the range without what comes after that offset, in each partition."""
     partitions = {p: (start, max(start, min(last, end))) for p, (start, last) in range_.partitions.items()}
     return replace(range_, partitions=partitions)
+
+
+def add_rewrites(range_: TopicRange, rewrites: Iterable[tuple[int, int]]) -> TopicRange:
+    """Return the range with those of the rewritten offsets that it covers, see `TopicRange.rewrites`."""
+    covered = []
+    for offset, replaced in sorted(rewrites):
+        if any(start <= offset < end for start, end in range_.partitions.values()):
+            covered.append((offset, replaced))
+    return replace(range_, rewrites=tuple(covered))
 
 
 def clamp(raw: Offsets, before: Offsets | None, after: Offsets | None) -> dict[int, int]:

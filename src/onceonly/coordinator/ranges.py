@@ -66,10 +66,11 @@ class RangePlanner:
         if self.interval:
             _check_follows(self._pipeline, view.latest, self.interval)
             _check_grace(self._pipeline, self.interval, self._now)
-        tables = self.barrier.tables
+        tables, rewrites = self.barrier.tables, self.barrier.rewrites
         uncapped = []
         for topic in self._topics(view.latest):
-            uncapped.append(self._planner_of(topic).range(view, tables.get(topic)))
+            range_ = self._planner_of(topic).range(view, tables.get(topic))
+            uncapped.append(offsets.add_rewrites(range_, rewrites.get(topic, ())))
         ranges = tuple(uncapped)
         for source in self._pipeline.sources:
             ranges = self._cap(ranges, source)

@@ -106,6 +106,12 @@ def select_range(manifests: Iterable[Manifest], range_: TopicRange) -> list[Mani
     return [manifest for manifest in manifests if _is_in_range(manifest, range_)]
 
 
+def select_new(manifests: Iterable[Manifest], range_: TopicRange) -> list[Manifest]:
+    """Return the manifests of a range that are to be read: those in force, without what a repair only rewrote."""
+    covered = select_range(select_in_force(manifests), range_)
+    return [manifest for manifest in covered if manifest.decision not in range_.passed_over]
+
+
 def _is_in_range(manifest: Manifest, range_: TopicRange) -> bool:
     return any(start <= manifest.decision < end for start, end in range_.partitions.values())
 
@@ -226,8 +232,9 @@ def check_range(config: FileSource, range_: TopicRange, every: Sequence[Manifest
         InvalidPipeline
     """
     if range_.starts[0] > 0 and not range_.folders:
+        repaired = dict(range_.rewrites)
         for manifest in every:
-            if manifest.replaces:
+            if manifest.replaces and manifest.decision not in repaired:
                 raise _replacement_error(config, range_, manifest)
     manifests_with_files = []
     for manifest in covered:
