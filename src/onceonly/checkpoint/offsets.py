@@ -35,8 +35,9 @@ class TopicRange:
             and how many they are. Of a folder of files: the path of the manifest, and how many files it lists.
         ahead: how many records are dated so far in the future that the search for the range's end passed over them.
             For display.
-        rewrites: of a table or folder that a pipeline before this one writes: which of these offsets a repair has
-            published in place of an earlier one, each with that one. It is 0 if it is not known any more.
+        rewrites: of a table or folder that a pipeline before this one writes: which offsets a repair has published in
+            place of an earlier one, each with that one. One of the two is in the range. The earlier one is 0 if it is
+            not known any more.
     """
 
     topic: str
@@ -57,6 +58,15 @@ class TopicRange:
             if replaced < first or replaced in passed:
                 passed.add(offset)
         return frozenset(passed)
+
+    @property
+    def standing_in(self) -> frozenset[int]:
+        """The offsets behind the range by which a repair has replaced some of it since: it is read from there."""
+        return frozenset(offset for offset, _ in self.rewrites if not self.covers(offset)) - self.passed_over
+
+    def covers(self, offset: int) -> bool:
+        """Whether one of its partitions has the offset."""
+        return any(start <= offset < end for start, end in self.partitions.values())
 
     @property
     def label(self) -> str:
@@ -292,12 +302,12 @@ def truncate(range_: TopicRange, end: int) -> TopicRange:
 
 
 def add_rewrites(range_: TopicRange, rewrites: Iterable[tuple[int, int]]) -> TopicRange:
-    """Return the range with those of the rewritten offsets that it covers, see `TopicRange.rewrites`."""
-    covered = []
+    """Return the range with those rewritten offsets that have to do with it, see `TopicRange.rewrites`."""
+    concerned: dict[int, int] = {}
     for offset, replaced in sorted(rewrites):
-        if any(start <= offset < end for start, end in range_.partitions.values()):
-            covered.append((offset, replaced))
-    return replace(range_, rewrites=tuple(covered))
+        if range_.covers(offset) or range_.covers(replaced) or replaced in concerned:
+            concerned[offset] = replaced
+    return replace(range_, rewrites=tuple(concerned.items()))
 
 
 def clamp(raw: Offsets, before: Offsets | None, after: Offsets | None) -> dict[int, int]:

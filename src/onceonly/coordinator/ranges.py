@@ -187,6 +187,22 @@ class RangePlanner:
             ranges.append(range_)
         return tuple(ranges)
 
+    def renew_rewritten(self, view: View, checkpoint: Checkpoint) -> Ranges | None:
+        """Return the ranges of a checkpoint of a chain, with what repairs have rewritten of them since; None: nothing.
+
+        The files that a repair replaces in a folder are removed: what was pinned is read from the repair.
+        """
+        if self.interval or not any(range_.kind == offsets.FILES for range_ in checkpoint.ranges):
+            return None
+        ranges = []
+        for range_ in checkpoint.ranges:
+            rewrites = self.barrier.rewrites.get(range_.topic, ())
+            renewed = offsets.add_rewrites(range_, {*range_.rewrites, *rewrites})
+            if range_.kind == offsets.FILES and renewed != range_:
+                range_ = self._planner_of(range_.topic).add_mark(renewed, view)
+            ranges.append(range_)
+        return None if tuple(ranges) == checkpoint.ranges else tuple(ranges)
+
     def verify(self, ranges: Ranges) -> None:
         """Raise SourceLost if a source no longer has all of the ranges."""
         for range_ in ranges:

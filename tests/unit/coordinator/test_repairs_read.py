@@ -80,6 +80,14 @@ class Repaired:
         self.stage(planned, added)
         return chain.through.commit(planned.pipeline, planned.epoch)
 
+    def pin(self) -> Checkpoint | None:
+        """The second pipeline plans, and its run ends there."""
+        self.requests += 1
+        owner = f"pinned-{self.requests}"
+        planned = self.chain.through.plan(self.chain.second, owner, self.chain.alive, instance=owner).checkpoint
+        self.chain.ended.add(owner)
+        return planned
+
     @property
     def out(self) -> list[int]:
         """What the second pipeline has published, without what it adds."""
@@ -273,6 +281,19 @@ def test_a_repair_that_was_aborted_is_nothing(days: Repaired) -> None:
     assert days.out == [*range(25)]
 
 
+def test_what_was_pinned_and_is_corrected_before_it_is_read_comes_once(days: Repaired) -> None:
+    days.run(THIRD)
+    pinned = days.pin()
+    assert pinned is not None
+    days.repair(THIRD, 100, keep=("other",))
+    done = days.read()
+    assert done is not None
+    assert done.epoch == pinned.epoch
+    days.run(minutes(30, 40))
+    days.read()
+    assert Counter(number % 100 for number in days.out) == Counter(range(25))
+
+
 # ---- a repair may be committed while an earlier decision is not carried out
 
 
@@ -320,7 +341,8 @@ def answer_nothing(patched: pytest.MonkeyPatch, made: Repaired) -> None:
 
 DAYS = [TEN, NEXT, THIRD]
 STEPS = st.one_of(
-    st.tuples(st.sampled_from(["run", "correct", "keep"]), st.integers(0, 2)), st.tuples(st.just("read"), st.just(0))
+    st.tuples(st.sampled_from(["run", "correct", "keep"]), st.integers(0, 2)),
+    st.tuples(st.sampled_from(["read", "pin"]), st.just(0)),
 )
 
 
@@ -340,6 +362,8 @@ def test_every_record_comes_once_whenever_it_is_corrected(tmp_path_factory: Any,
             published.add(day)
         elif step == "read":
             made.read()
+        elif step == "pin":
+            made.pin()
         elif day in published:
             made.repair(DAYS[day], corrections, keep=("other" if step == "correct" else "lake",))
     come = Counter(number % 100 for number in made.out)
