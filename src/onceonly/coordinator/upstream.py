@@ -237,16 +237,24 @@ class _Upstream:
         Args:
             read: the decision up to which it has read.
         """
-        if not checkpoint.is_repair:
+        if not checkpoint.requested_by:
             return True
-        written = [sink for sink in self._list_written(checkpoint) if checkpoint.is_shown_by(sink)]
-        return any(not self._only_rewrites(checkpoint, sink, read) for sink in written)
+        for topic in self.sink_by_topic:
+            sink = _find_writing_sink(checkpoint, self._reader.tables[topic])
+            reads_changes = getattr(self._reader.source_of(topic), "changes", False)
+            if (
+                sink
+                and checkpoint.is_shown_by(sink)
+                and (reads_changes or not self._only_rewrites(checkpoint, sink, read))
+            ):
+                return True
+        return False
 
     def _only_rewrites(self, checkpoint: Checkpoint, sink: str, read: int) -> bool:
         """Whether the rows of that checkpoint were read, or are in the place of rows that were."""
         if (checkpoint.decision or 0) <= read:
             return True
-        replaced = upstream_rules.find_replaced(self._view, checkpoint, sink)
+        replaced = self._view.find_replaced(checkpoint, sink)
         return replaced is not None and self._only_rewrites(replaced, sink, read)
 
     def locate_rewrites(self, topic: str, epochs_read: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
@@ -259,7 +267,7 @@ class _Upstream:
         """
         sink, rewrites = self.sink_by_topic[topic], []
         for checkpoint in self._view.published_to(sink, self._decision_of(epochs_read)):
-            replaced = upstream_rules.find_replaced(self._view, checkpoint, sink)
+            replaced = self._view.find_replaced(checkpoint, sink)
             if replaced is None:
                 continue
             version = self._locate_checkpoint(checkpoint, sink).version

@@ -1,16 +1,14 @@
-"""What upstream pipelines have to be like, and whose rows a repair of theirs has replaced."""
+"""What upstream pipelines have to be like to be read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Protocol
 
-from onceonly.checkpoint.model import Checkpoint
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sink_config import SinkConfig
 from onceonly.statetable.table import StateTable
-from onceonly.statetable.view import View
 
 
 class Tables(Protocol):
@@ -18,23 +16,6 @@ class Tables(Protocol):
 
     name: str
     sink_by_topic: dict[str, str]
-
-
-def find_replaced(view: View, checkpoint: Checkpoint, sink: str) -> Checkpoint | None:
-    """Find the checkpoint whose rows a repair has replaced in the sink; None: it has replaced none there."""
-    if not checkpoint.is_repair:
-        return None
-    replaced = checkpoint.handles.get(sink, {}).get("replaces")
-    earlier = checkpoint
-    while replaced and earlier.replaces is not None:
-        earlier = view.require(earlier.replaces)
-        if _without_replaced(earlier.handles.get(sink, {})) == replaced:
-            return earlier
-    return None
-
-
-def _without_replaced(handle: Mapping[str, object]) -> dict[str, object]:
-    return {key: value for key, value in handle.items() if key != "replaces"}
 
 
 def refuse_circle(state_table: StateTable, pipeline: Pipeline) -> None:

@@ -116,6 +116,19 @@ class View:
             checkpoint = self.require(checkpoint.replaces)
         return checkpoint
 
+    def find_replaced(self, repair: Checkpoint, sink: str) -> Checkpoint | None:
+        """Find the checkpoint whose rows were replaced in the sink on request for some sinks; None: there is none."""
+        replaced = repair.handles.get(sink, {}).get("replaces")
+        if not repair.requested_by or not replaced:
+            return None
+        earlier = repair
+        while earlier.replaces is not None:
+            earlier = self.require(earlier.replaces)
+            handle = earlier.handles.get(sink, {})
+            if {key: value for key, value in handle.items() if key != "replaces"} == replaced:
+                return earlier
+        return None
+
     def continued_from(self, checkpoint: Checkpoint) -> Checkpoint | None:
         """Return the checkpoint from which one continues: the last before it that is no repair; None: it is the first.
 

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 from codes import raises
+from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 from person import Person
 from unit.backfills import few
 from unit.chain import MORE, NEXT, TEN, Chain, minutes
+from unit.coordinator.test_capabilities import Bare
 from unit.filechain import FileChain
 
 from onceonly.checkpoint.model import Checkpoint, State
@@ -23,6 +25,8 @@ from onceonly.coordinator.reprocess import Reprocess
 from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, FileSink
+from onceonly.pipeline.sources import DeltaSource
+from onceonly.views import provenance
 
 Make = Callable[..., Chain]
 THIRD = minutes(20, 30)
@@ -262,6 +266,39 @@ def test_the_first_checkpoint_reads_what_is_there(make: Any) -> None:
     assert made.read() is None
 
 
+def test_rows_that_are_rewritten_beside_rows_that_come_again_are_no_news(
+    days: Repaired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts: Any = days.chain.parts
+    inner = parts.sink
+    monkeypatch.setattr(
+        parts, "sink", lambda made, name: Bare(inner(made, name)) if name == "other" else inner(made, name)
+    )
+    done = days.repair(TEN, 100, again=("other",))
+    assert set(done.handles) == {"lake", "other"}
+    assert days.chain.rows("lake") == [*range(10, 20), *range(100, 110)]
+    assert days.read() is None
+    days.run(THIRD)
+    days.read()
+    assert days.out == [*range(25)]
+
+
+def test_to_a_reader_of_changes_rewritten_rows_are_news(tmp_path: Path) -> None:
+    days = Repaired(Chain(tmp_path, "interval"))
+    days.chain.second = replace(days.chain.second, mode="chained", source=DeltaSource("lake", changes=True))
+    days.chain.put(*range(20))
+    days.run(TEN)
+    DeltaTable(tmp_path / "lake").alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+    days.run(NEXT)
+    days.read()
+    days.repair(TEN, 100, keep=("lake",))
+    assert days.pin() is None
+    repair = days.repair(TEN, 200, keep=("other",))
+    pinned = days.pin()
+    assert pinned is not None
+    assert (pinned.after, pinned.ranges[0].offset_count) == ({"first": (repair.epoch,)}, 1)
+
+
 def test_an_interval_that_is_processed_again_in_all_sinks_is_refused_as_before(days: Repaired) -> None:
     days._run(days.chain.first, TEN, Reprocess("all"), 100)
     with raises(InvalidPipeline, "not-append-only"):
@@ -335,6 +372,43 @@ def answer_nothing(patched: pytest.MonkeyPatch, made: Repaired) -> None:
         return inner(self, *arguments, **options)
 
     patched.setattr(sink, "commit", commit)
+
+
+# ---- where rows come from
+
+
+def reads(made: Repaired, done: Checkpoint | None) -> list[tuple[int, int | None]]:
+    """The checkpoints that it has read: the epoch, and which one that repairs."""
+    assert done is not None
+    (read,) = provenance.trace_checkpoint(made.chain.state, done)["reads"]
+    return [(checkpoint["epoch"], checkpoint.get("repairs")) for checkpoint in read["checkpoints"]]
+
+
+def readers(made: Repaired, epoch: int) -> list[int]:
+    found = provenance.trace_checkpoint(made.chain.state, made.chain.now("first", epoch))["read_by"]
+    return [reader["epoch"] for reader in found]
+
+
+def test_what_a_repair_brings_is_named_by_the_checkpoint_that_it_repairs(make: Any) -> None:
+    made: Repaired = make("chained")
+    made.write("other")
+    made.run()
+    made.write("lake", "other")
+    made.chain.put(25)
+    made.run()
+    made.read()
+    made.repair(epoch=1, only=("lake",))
+    assert reads(made, made.read()) == [(3, 1)]
+    assert (readers(made, 1), readers(made, 2), readers(made, 3)) == ([2], [1], [2])
+
+
+def test_what_is_only_rewritten_was_read_by_nobody(days: Repaired) -> None:
+    days.repair(TEN, 100, keep=("other",))
+    days.repair(TEN, 200, keep=("lake",))
+    days.run(THIRD)
+    days.repair(THIRD, 300, keep=("other",))
+    assert reads(days, days.read()) == [(6, 5)]
+    assert [readers(days, epoch) for epoch in (1, 3, 4, 5, 6)] == [[1], [], [], [2], [2]]
 
 
 # ---- in any order

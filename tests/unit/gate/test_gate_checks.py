@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 import pyarrow as pa
@@ -142,16 +141,6 @@ def test_row_counts_are_bounded_on_both_sides(tmp_path, rows, ok):
 def test_the_newest_row_must_not_be_too_old(tmp_path, times, ok, observed):
     table = pa.table({"at": pa.array(times)})
     assert look(tmp_path, len(times), table, fresh=Fresh("at", DAY)) == [(ok, observed)]
-
-
-def test_a_repair_is_checked_where_it_writes(tmp_path):
-    """A gate may have checks of a sink whose rows a repair keeps."""
-    sinks = [DeltaSink("lake", "lake"), DeltaSink("kept", "kept")]
-    made = replace(pipeline(min_rows=1), sinks=sinks, gate=Gate(min_rows={"lake": 1, "kept": 1}))
-    seen = LiveInspector(made, lambda name: Staged(pa.table({})), tmp_path, str(tmp_path), pytest.fail)
-    found = seen.examine(staged(made, 0))
-    assert list(found.sinks) == ["lake"]
-    assert [check["ok"] for check in found.sinks["lake"]["checks"]] == [False]
 
 
 def test_an_interval_is_fresh_by_its_own_end(tmp_path):
