@@ -85,7 +85,7 @@ class Reprocess:
                 raise _kept_letters_error(pipeline, letters)
             chosen.append(letters)
         others = [sink.name for sink in pipeline.sinks if sink.name != letters and not sink.keeps_state]
-        if others and chosen == [letters] and letters in in_force:
+        if others and chosen == [letters] and letters in complete:
             raise _lone_letters_error(pipeline, chosen[0])
         return tuple(sink.name for sink in pipeline.sinks if sink.name in chosen)
 

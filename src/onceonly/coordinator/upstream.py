@@ -93,7 +93,10 @@ def _epochs_already_read(state_table: StateTable, pipeline: Pipeline) -> Mapping
 
     Until its next one there is nothing to look for.
     """
-    latest = state_table.view(pipeline.name).latest
+    view = state_table.view(pipeline.name)
+    latest = view.latest
+    if latest and latest.state is not State.COMMITTED:  # it is taken over, and reads from where it did
+        latest = view.continued_from(latest)
     if latest is None or latest.state is not State.COMMITTED:
         return {}
     return latest.after

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 from onceonly.checkpoint.offsets import START_OVER, TopicLog, TopicRange
 from onceonly.counts import count
-from onceonly.delta import table_features
+from onceonly.delta import table_features, txn_identifiers
 from onceonly.delta.versions import File, Version
 from onceonly.errors import InvalidPipeline, SourceLost
 from onceonly.pipeline.sources import DeltaSource
@@ -103,13 +103,15 @@ def list_added(config: DeltaSource, range_: TopicRange, versions: Sequence[Versi
         if version.number in passed_over:
             continue
         unread_count = version.number - versions[0].number
+        added = version.added
         if version.number in replaced_versions:
             files_by_version.pop(replaced_versions[version.number])
+            added = tuple(file for file in added if not txn_identifiers.is_kept_copy(file.path))  # rows of others
         elif version.removed or version.operation.upper() == "RESTORE":
             raise _removed_rows_error(config, version, unread_count)
         if version.hides or any(file.is_outside for file in version.added):
             raise _added_files_error(config, version, unread_count)
-        files_by_version[version.number] = version.added
+        files_by_version[version.number] = added
     return list(chain.from_iterable(files_by_version.values()))
 
 
