@@ -62,7 +62,11 @@ class TopicRange:
     @property
     def standing_in(self) -> frozenset[int]:
         """The offsets behind the range by which a repair has replaced some of it since: it is read from there."""
-        return frozenset(offset for offset, _ in self.rewrites if not self.covers(offset)) - self.passed_over
+        standing_in = set()
+        for offset, _ in self.rewrites:
+            if not self.covers(offset):
+                standing_in.add(offset)
+        return frozenset(standing_in) - self.passed_over
 
     def covers(self, offset: int) -> bool:
         """Whether one of its partitions has the offset."""
@@ -112,7 +116,7 @@ class TopicRange:
         if self.ahead:
             data["ahead"] = self.ahead
         if self.rewrites:
-            data["rewrites"] = [list(rewrite) for rewrite in self.rewrites]
+            data["rewrites"] = list(map(list, self.rewrites))
         return data
 
     @classmethod
@@ -120,8 +124,10 @@ class TopicRange:
         partitions = {int(p): (int(start), int(end)) for p, (start, end) in data["partitions"].items()}
         folders = tuple((folder, files) for folder, files in data.get("folders", ()))
         kind, mark, ahead = data.get("kind", KAFKA), data.get("mark"), data.get("ahead", 0)
-        rewrites = tuple((offset, replaced) for offset, replaced in data.get("rewrites", ()))
-        return cls(data["topic"], data["topic_id"], partitions, kind, mark, folders, ahead, rewrites)
+        rewrites = []
+        for offset, replaced in data.get("rewrites", ()):
+            rewrites.append((offset, replaced))
+        return cls(data["topic"], data["topic_id"], partitions, kind, mark, folders, ahead, tuple(rewrites))
 
 
 Ranges = tuple[TopicRange, ...]

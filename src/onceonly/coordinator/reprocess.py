@@ -84,8 +84,7 @@ class Reprocess:
             if letters in self.keep:
                 raise _kept_letters_error(pipeline, letters)
             chosen.append(letters)
-        others = [sink.name for sink in pipeline.sinks if sink.name != letters and not sink.keeps_state]
-        if others and chosen == [letters] and letters in complete:
+        if chosen == [letters] and letters in complete and len(pipeline.sinks) > (1 if state is None else 2):
             raise _lone_letters_error(pipeline, chosen[0])
         return tuple(sink.name for sink in pipeline.sinks if sink.name in chosen)
 

@@ -106,13 +106,22 @@ def list_added(config: DeltaSource, range_: TopicRange, versions: Sequence[Versi
         added = version.added
         if version.number in replaced_versions:
             files_by_version.pop(replaced_versions[version.number])
-            added = tuple(file for file in added if not txn_identifiers.is_kept_copy(file.path))  # rows of others
+            added = _list_own_files(version)
         elif version.removed or version.operation.upper() == "RESTORE":
             raise _removed_rows_error(config, version, unread_count)
         if version.hides or any(file.is_outside for file in version.added):
             raise _added_files_error(config, version, unread_count)
         files_by_version[version.number] = added
     return list(chain.from_iterable(files_by_version.values()))
+
+
+def _list_own_files(version: Version) -> tuple[File, ...]:
+    """List the files that a version adds, without copies of rows that the table had before."""
+    own_files = []
+    for file in version.added:
+        if not txn_identifiers.is_kept_copy(file.path):
+            own_files.append(file)
+    return tuple(own_files)
 
 
 def _removed_rows_error(config: DeltaSource, version: Version, unread_count: int) -> InvalidPipeline:

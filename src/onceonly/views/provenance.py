@@ -74,7 +74,9 @@ def _range_node(state_table: StateTable, checkpoint: Checkpoint, range_: TopicRa
         return range_json
     name, sink, table = writer
     read = _list_read(state_table, state_table.view(checkpoint.pipeline), checkpoint, name, table)
-    nodes = [_node(state_table, upstream) for upstream in read]
+    nodes = []
+    for upstream in read:
+        nodes.append(_node(state_table, upstream))
     return {**range_json, "published_by": name, "sink": sink, "checkpoints": nodes}
 
 

@@ -89,8 +89,9 @@ class StateWriter(Sink, StateBackend, DecisionTraces, TargetHistory, Replaceable
             changed = find_changed_runs(self._folders, self._runs(before))
         if not changed:
             return ""
-        kept = f"after a merge, runs are kept for {KEPT_CHECKPOINTS} checkpoints"
-        return f"{self._folders.path(changed[0]['folder'])} is missing, or has other files than were written ({kept})"
+        path = self._folders.path(changed[0]["folder"])
+        why = f"after a merge, runs are kept for {KEPT_CHECKPOINTS} checkpoints"
+        return f"{path} is missing, or has other files than were written ({why})"
 
     def stage(self, txn: Transaction, rows: Changes) -> Handle:
         """Write the changes as a new run, merged with the newest runs if there are many. The handle lists all runs."""
