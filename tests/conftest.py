@@ -31,7 +31,7 @@ settings.load_profile("onceonly")
 
 HOME = pytest.StashKey[Path]()
 SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # less to compile and to collect: an eighth of the work
-LONG = ("test_tutorial.py", "test_wheel.py")  # one test of minutes each: begun first
+LONG = ("test_tutorial.py", "test_repair_pages.py", "test_wheel.py")  # one test of minutes each: begun first
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -17,7 +17,7 @@ from onceonly.checkpoint.model import State
 from onceonly.checkpoint.offsets import Interval
 from onceonly.checkpoint.sink import require_inspectable
 from onceonly.cli import describe
-from onceonly.coordinator import messages, plan, ranges, resolve, upstream
+from onceonly.coordinator import messages, plan, ranges, resolve, upstream, upstream_rules
 from onceonly.coordinator import rehearsal as rehearsal_of_checkpoint
 from onceonly.coordinator.reprocess import Reprocess
 from onceonly.errors import (
@@ -159,13 +159,13 @@ def test_checkpoints_of_a_chain_are_not_replaced() -> None:
 
 def test_a_pipeline_reads_nothing_of_the_one_before() -> None:
     with refusal(InvalidPipeline, "upstream-unrelated"):
-        raise upstream._unrelated_error(pipeline("copy"), "flights", [DeltaSink("lake", "/lake")])
+        raise upstream_rules.unrelated_error(pipeline("copy"), "flights", [DeltaSink("lake", "/lake")])
 
 
 def test_two_pipelines_before_write_one_table() -> None:
     before: Any = [SimpleNamespace(name=name, sink_by_topic={"lake": "lake"}) for name in ("one", "two")]
     with refusal(InvalidPipeline, "upstreams-share-table"):
-        upstream._refuse_shared(pipeline(), before)
+        upstream_rules.refuse_shared(pipeline(), before)
 
 
 def test_a_sink_before_has_no_versions() -> None:

@@ -35,6 +35,9 @@ class TopicRange:
             and how many they are. Of a folder of files: the path of the manifest, and how many files it lists.
         ahead: how many records are dated so far in the future that the search for the range's end passed over them.
             For display.
+        rewrites: of a table or folder that a pipeline before this one writes: which offsets a repair has published in
+            place of an earlier one, each with that one. One of the two is in the range. The earlier one is 0 if it is
+            not known any more.
     """
 
     topic: str
@@ -44,6 +47,30 @@ class TopicRange:
     mark: str | None = None
     folders: tuple[tuple[str, int], ...] = ()
     ahead: int = field(default=0, compare=False)
+    rewrites: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def passed_over(self) -> frozenset[int]:
+        """The offsets whose rows are no news: a repair has only rewritten what an earlier range had already."""
+        first = min(self.starts.values(), default=0)
+        passed: set[int] = set()
+        for offset, replaced in sorted(self.rewrites):
+            if replaced < first or replaced in passed:
+                passed.add(offset)
+        return frozenset(passed)
+
+    @property
+    def standing_in(self) -> frozenset[int]:
+        """The offsets behind the range by which a repair has replaced some of it since: it is read from there."""
+        standing_in = set()
+        for offset, _ in self.rewrites:
+            if not self.covers(offset):
+                standing_in.add(offset)
+        return frozenset(standing_in) - self.passed_over
+
+    def covers(self, offset: int) -> bool:
+        """Whether one of its partitions has the offset."""
+        return any(start <= offset < end for start, end in self.partitions.values())
 
     @property
     def label(self) -> str:
@@ -88,6 +115,8 @@ class TopicRange:
             data["folders"] = [list(folder_and_files) for folder_and_files in self.folders]
         if self.ahead:
             data["ahead"] = self.ahead
+        if self.rewrites:
+            data["rewrites"] = list(map(list, self.rewrites))
         return data
 
     @classmethod
@@ -95,7 +124,10 @@ class TopicRange:
         partitions = {int(p): (int(start), int(end)) for p, (start, end) in data["partitions"].items()}
         folders = tuple((folder, files) for folder, files in data.get("folders", ()))
         kind, mark, ahead = data.get("kind", KAFKA), data.get("mark"), data.get("ahead", 0)
-        return cls(data["topic"], data["topic_id"], partitions, kind, mark, folders, ahead)
+        rewrites = []
+        for offset, replaced in data.get("rewrites", ()):
+            rewrites.append((offset, replaced))
+        return cls(data["topic"], data["topic_id"], partitions, kind, mark, folders, ahead, tuple(rewrites))
 
 
 Ranges = tuple[TopicRange, ...]
@@ -273,6 +305,15 @@ def truncate(range_: TopicRange, end: int) -> TopicRange:
     """Return the range without what comes after that offset, in each partition."""
     partitions = {p: (start, max(start, min(last, end))) for p, (start, last) in range_.partitions.items()}
     return replace(range_, partitions=partitions)
+
+
+def add_rewrites(range_: TopicRange, rewrites: Iterable[tuple[int, int]]) -> TopicRange:
+    """Return the range with those rewritten offsets that have to do with it, see `TopicRange.rewrites`."""
+    concerned: dict[int, int] = {}
+    for offset, replaced in sorted(rewrites):
+        if range_.covers(offset) or range_.covers(replaced) or replaced in concerned:
+            concerned[offset] = replaced
+    return replace(range_, rewrites=tuple(concerned.items()))
 
 
 def clamp(raw: Offsets, before: Offsets | None, after: Offsets | None) -> dict[int, int]:

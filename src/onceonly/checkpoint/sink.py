@@ -396,6 +396,16 @@ class StateBackend(ABC):
     def read(self, spark: Any, before: Handle | None) -> Any:
         """Return the state after the handle `before`, as a DataFrame; empty for None."""
 
+    def find_missing(self, before: Handle) -> str:
+        """Return what is missing of the state after a handle, for people; empty: nothing, as far as is known.
+
+        A repair is computed from an earlier state, of which parts may have been merged and removed since.
+
+        Raises:
+            OutcomeUnknown: the storage does not answer.
+        """
+        return ""
+
 
 @dataclass(frozen=True)
 class Changes:

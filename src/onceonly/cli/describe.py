@@ -292,7 +292,7 @@ def lineage(pipeline: str, epoch: int | None, as_json: bool) -> None:
         return print_json(node)
     out = console.open_console()
     out.print(_tree(node), soft_wrap=False, overflow="fold")
-    readers = [f"{reader['pipeline']} epoch {reader['epoch']}" for reader in node["read_by"]]
+    readers = [_name_node(reader) for reader in node["read_by"]]
     if readers:
         out.print(Text(f"read by {', '.join(readers)}", "dim"))
 
@@ -313,11 +313,17 @@ def _require_last_committed(state_table: StateTable, pipeline: str) -> Checkpoin
 
 def _tree(node: Mapping[str, Any], into: Tree | None = None) -> Tree:
     """Return a branch for a checkpoint with all that it has read, added to `into` if there is one."""
-    line = Text.assemble((f"{node['pipeline']} epoch {node['epoch']}", "bold"), f"  {_list_node_facts(node)}")
+    line = Text.assemble((_name_node(node), "bold"), f"  {_list_node_facts(node)}")
     tree = into.add(line) if into else Tree(line, guide_style="dim")
     for read in node["reads"]:
         _add_read(tree, read)
     return tree
+
+
+def _name_node(node: Mapping[str, Any]) -> str:
+    """Name a checkpoint; of a repair also the one whose records these are."""
+    repaired = f" (repairs epoch {node['repairs']})" if "repairs" in node else ""
+    return f"{node['pipeline']} epoch {node['epoch']}{repaired}"
 
 
 def _add_read(tree: Tree, read: Mapping[str, Any]) -> None:

@@ -10,10 +10,11 @@ from typing import Any
 
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
-from onceonly.checkpoint.offsets import Interval, has_data
+from onceonly.checkpoint.offsets import Interval, Ranges, has_data
 from onceonly.coordinator.messages import how_to_settle
 from onceonly.coordinator.ranges import RangePlanner
 from onceonly.coordinator.reprocess import Reprocess, check_sinks, is_repair, refuse_shown_again
+from onceonly.coordinator.stage import check_state_before
 from onceonly.errors import Busy, InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.view import View
@@ -249,6 +250,7 @@ class Planning:
             SourceLost: retention has taken records of it.
         """
         self.planner.check_same_pipeline(old)
+        check_state_before(self.pipeline, old, view, self.parts)
         ranges = self.planner.repeat_ranges(view, old)
         self.planner.verify(ranges)
         request = reprocess.body(self.pipeline, old, sinks, reprocess.find_complete(view, old))
@@ -272,15 +274,19 @@ class Planning:
             )
         if checkpoint.state not in (State.ABORTED, State.PLANNED):
             return None
-        is_outdated = self.planner.has_changed_upstream(checkpoint)
-        if checkpoint.state is State.PLANNED and not is_outdated and not self._differs(checkpoint):
+        ranges: Ranges | None = None  # those of the upstream pipelines as they are now, if they are others
+        if self.planner.has_changed_upstream(checkpoint):
+            ranges = self.planner.repeat_ranges(view, checkpoint)
+        else:
+            ranges = self.planner.renew_rewritten(view, checkpoint)
+        if checkpoint.state is State.PLANNED and ranges is None and not self._differs(checkpoint):
             return None
         self.planner.check_same_pipeline(checkpoint)
         body = self._origin
         if self.reprocess and checkpoint.replaces:
             body["request"] = self.reprocess.request
-        if is_outdated:
-            body |= self.planner.to_json(self.planner.repeat_ranges(view, checkpoint))
+        if ranges is not None:
+            body |= self.planner.to_json(ranges, checkpoint)
         columns: dict[str, Any] = {"owner": self.owner, "interval": checkpoint.interval, "body": body}
         return view.row(checkpoint.epoch, Event.PLANNED, checkpoint.attempt, **columns)
 

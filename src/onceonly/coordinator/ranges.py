@@ -66,10 +66,11 @@ class RangePlanner:
         if self.interval:
             _check_follows(self._pipeline, view.latest, self.interval)
             _check_grace(self._pipeline, self.interval, self._now)
-        tables = self.barrier.tables
+        tables, rewrites = self.barrier.tables, self.barrier.rewrites
         uncapped = []
         for topic in self._topics(view.latest):
-            uncapped.append(self._planner_of(topic).range(view, tables.get(topic)))
+            range_ = self._planner_of(topic).range(view, tables.get(topic))
+            uncapped.append(offsets.add_rewrites(range_, rewrites.get(topic, ())))
         ranges = tuple(uncapped)
         for source in self._pipeline.sources:
             ranges = self._cap(ranges, source)
@@ -185,6 +186,22 @@ class RangePlanner:
                 range_ = planner.add_mark(planner.range(view, tables[range_.topic]), view)
             ranges.append(range_)
         return tuple(ranges)
+
+    def renew_rewritten(self, view: View, checkpoint: Checkpoint) -> Ranges | None:
+        """Return the ranges of a checkpoint of a chain, with what repairs have rewritten of them since; None: nothing.
+
+        The files that a repair replaces in a folder are removed: what was pinned is read from the repair.
+        """
+        if self.interval or not any(range_.kind == offsets.FILES for range_ in checkpoint.ranges):
+            return None
+        ranges = []
+        for range_ in checkpoint.ranges:
+            rewrites = self.barrier.rewrites.get(range_.topic, ())
+            renewed = offsets.add_rewrites(range_, {*range_.rewrites, *rewrites})
+            if range_.kind == offsets.FILES and renewed != range_:
+                range_ = self._planner_of(range_.topic).add_mark(renewed, view)
+            ranges.append(range_)
+        return None if tuple(ranges) == checkpoint.ranges else tuple(ranges)
 
     def verify(self, ranges: Ranges) -> None:
         """Raise SourceLost if a source no longer has all of the ranges."""

@@ -84,6 +84,8 @@ class Reprocess:
             if letters in self.keep:
                 raise _kept_letters_error(pipeline, letters)
             chosen.append(letters)
+        if chosen == [letters] and letters in complete and len(pipeline.sinks) > (1 if state is None else 2):
+            raise _lone_letters_error(pipeline, chosen[0])
         return tuple(sink.name for sink in pipeline.sinks if sink.name in chosen)
 
     def check_names(self, pipeline: Pipeline) -> None:
@@ -344,6 +346,13 @@ def _unnamed_sink_error(pipeline: Pipeline, name: str, is_lost: bool) -> Invalid
     why = "Readers may have read them."
     if is_lost:
         why = "It has lost rows of this checkpoint, and readers may have read them before."
+    if name == pipeline.dead_letters:
+        return InvalidPipeline(
+            f"{pipeline.name}: sink '{name}' cannot take back published dead letters.",
+            f"{why} They go with the rows: a record that is good now would be in both.",
+            f'Let them come once more: --again {name}, or "again" in the conf. Nothing was written.',
+            code="rows-not-retractable",
+        )
     return InvalidPipeline(
         f"{pipeline.name}: sink '{name}' cannot take back published rows.",
         why,
@@ -360,4 +369,13 @@ def _kept_letters_error(pipeline: Pipeline, letters: str) -> InvalidPipeline:
         "Each record is in exactly one of the two; a record that is good now would be in both.",
         "Do not keep it; if it cannot retract rows, name it to get them again. Nothing was written.",
         code="dead-letters-kept",
+    )
+
+
+def _lone_letters_error(pipeline: Pipeline, letters: str) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"{pipeline.name}: its dead letters '{letters}' cannot be replaced alone.",
+        "Each record is in exactly one of the two; a record that is good now would be in none.",
+        "Write a sink with rows as well. Nothing was written.",
+        code="dead-letters-alone",
     )

@@ -21,7 +21,7 @@ from typing import Any
 
 from onceonly.checkpoint.interfaces import Parts, Source
 from onceonly.checkpoint.model import Checkpoint, Claim, Event, Handle, Row, State
-from onceonly.checkpoint.sink import Sink
+from onceonly.checkpoint.sink import Sink, StateBackend
 from onceonly.coordinator import restore_check, target_history
 from onceonly.coordinator.messages import fenced_error
 from onceonly.coordinator.publish import Publisher
@@ -92,6 +92,8 @@ class Stager:
         checkpoint = view.require(epoch)
         if checkpoint.state in (State.PLANNED, State.ABORTED):
             pipeline = checkpoint.definition.pipeline
+            if checkpoint.is_repair:
+                check_state_before(pipeline, checkpoint, view, self._parts)
             target_history.check(self._transitions.state_table, self._parts, pipeline, view, self._publisher.publish)
 
     def _remove(self, mine: Checkpoint, error: BaseException) -> None:
@@ -277,6 +279,41 @@ def find_state_before(view: View, checkpoint: Checkpoint) -> Handle | None:
             return before.handles[state_sink.name]
         before = view.continued_from(before)
     return None
+
+
+def check_state_before(pipeline: Pipeline, repaired: Checkpoint, view: View, parts: Parts) -> None:
+    """Refuse a repair whose rows cannot be computed, because the state from which they were is not there any more.
+
+    Args:
+        pipeline: as it is now.
+        repaired: the checkpoint to repair, or one that does so.
+    Raises:
+        InvalidPipeline: it was computed without this state, or a part of what it was computed from is missing.
+        OutcomeUnknown: the storage of the state does not answer.
+    """
+    state = pipeline.state
+    if state is None:
+        return
+    origin = view.require(repaired.origin)
+    if state.name not in origin.sinks:
+        raise _missing_state_error(pipeline, origin, f"That checkpoint was computed without the state '{state.name}'.")
+    before = find_state_before(view, origin)
+    backend = parts.sink(pipeline, state.name)
+    if before is None or not isinstance(backend, StateBackend):
+        return
+    missing = backend.find_missing(before)
+    if missing:
+        raise _missing_state_error(pipeline, origin, f"Its rows are computed from the state before it: {missing}.")
+
+
+def _missing_state_error(pipeline: Pipeline, origin: Checkpoint, why: str) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"{pipeline.name}: epoch {origin.epoch} cannot be repaired.",
+        why,
+        "Restore that state, or process the records by a pipeline with a new name and new targets. Nothing was "
+        "written.",
+        code="state-before-missing",
+    )
 
 
 def _require_state(checkpoint: Checkpoint, before: Checkpoint, sink: str) -> None:

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import SOURCE_WORDS, Interval
 from onceonly.checkpoint.sink import RowLocation, VersionedTarget
+from onceonly.coordinator import upstream_rules
 from onceonly.coordinator.messages import how_to_settle
 from onceonly.errors import Busy, InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline.definition import Pipeline
-from onceonly.pipeline.sink_config import SinkConfig
 from onceonly.statetable.table import StateTable
 
 
@@ -30,10 +30,13 @@ class Barrier:
     Args:
         epochs: by pipeline: the newest checkpoint of a chain, or those of the interval, oldest first.
         tables: by topic: where the rows of these are. In chained mode the last one, if there is one.
+        rewrites: by topic, in chained mode: the versions that repairs have published in place of earlier ones, each
+            with that one.
     """
 
     epochs: Mapping[str, tuple[int, ...]]
     tables: Mapping[str, tuple[RowLocation, ...]]
+    rewrites: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
 
 
 def find_barrier(state_table: StateTable, parts: Parts, pipeline: Pipeline, interval: Interval | None) -> Barrier:
@@ -44,23 +47,26 @@ def find_barrier(state_table: StateTable, parts: Parts, pipeline: Pipeline, inte
         Busy: a checkpoint of the interval is not committed yet.
     """
     upstreams = _read_upstreams(state_table, parts, pipeline)
-    checkpoints: dict[str, list[Checkpoint]] = {}
-    epochs: dict[str, tuple[int, ...]] = {}
-    for upstream in upstreams:
-        to_read = upstream.find_to_read(interval)
-        checkpoints[upstream.name] = to_read
-        epochs[upstream.name] = tuple(checkpoint.epoch for checkpoint in to_read)
     epochs_read: Mapping[str, tuple[int, ...]] = {}
     if interval is None:
         epochs_read = _epochs_already_read(state_table, pipeline)
+    checkpoints: dict[str, list[Checkpoint]] = {}
+    epochs: dict[str, tuple[int, ...]] = {}
+    for upstream in upstreams:
+        to_read = upstream.find_to_read(interval, epochs_read.get(upstream.name, ()))
+        checkpoints[upstream.name] = to_read
+        epochs[upstream.name] = tuple(checkpoint.epoch for checkpoint in to_read)
     tables: dict[str, tuple[RowLocation, ...]] = {}
+    rewrites: dict[str, tuple[tuple[int, int], ...]] = {}
     for upstream in upstreams:
         has_new = epochs[upstream.name] != epochs_read.get(upstream.name)
         for topic in upstream.sink_by_topic:
             tables[topic] = ()
             if has_new:
                 tables[topic] = upstream.locate_rows(topic, checkpoints[upstream.name])
-    return Barrier(epochs, tables)
+            if has_new and interval is None:
+                rewrites[topic] = upstream.locate_rewrites(topic, epochs_read.get(upstream.name, ()))
+    return Barrier(epochs, tables, rewrites)
 
 
 def check_upstreams(state_table: StateTable, parts: Parts, pipeline: Pipeline) -> list[str]:
@@ -76,9 +82,9 @@ def check_upstreams(state_table: StateTable, parts: Parts, pipeline: Pipeline) -
 
 
 def _read_upstreams(state_table: StateTable, parts: Parts, pipeline: Pipeline) -> list[_Upstream]:
-    _refuse_circle(state_table, pipeline)
+    upstream_rules.refuse_circle(state_table, pipeline)
     upstreams = [_Upstream(state_table, parts, pipeline, name) for name in pipeline.after]
-    _refuse_shared(pipeline, upstreams)
+    upstream_rules.refuse_shared(pipeline, upstreams)
     return upstreams
 
 
@@ -87,7 +93,10 @@ def _epochs_already_read(state_table: StateTable, pipeline: Pipeline) -> Mapping
 
     Until its next one there is nothing to look for.
     """
-    latest = state_table.view(pipeline.name).latest
+    view = state_table.view(pipeline.name)
+    latest = view.latest
+    if latest and latest.state is not State.COMMITTED:  # it is taken over, and reads from where it did
+        latest = view.continued_from(latest)
     if latest is None or latest.state is not State.COMMITTED:
         return {}
     return latest.after
@@ -130,7 +139,7 @@ class _Upstream:
         self._view = state_table.view(name)
         latest = self._view.latest
         if latest is None:
-            raise _unknown_pipeline_error(state_table, reader, name)
+            raise upstream_rules.unknown_pipeline_error(state_table, reader, name)
         self._sinks = latest.definition.pipeline.sinks
         self.sink_by_topic: dict[str, str] = {}  # those of its tables that are read
         for topic, uri in reader.tables.items():
@@ -138,7 +147,7 @@ class _Upstream:
                 if uri in sink.asset_uris():
                     self.sink_by_topic[topic] = sink.name
         if not self.sink_by_topic:
-            raise _unrelated_error(reader, name, self._sinks)
+            raise upstream_rules.unrelated_error(reader, name, self._sinks)
         if reader.mode == "interval" and latest.interval is None:
             raise InvalidPipeline(
                 f"{reader.name}: its intervals cannot follow those of '{name}'.",
@@ -177,18 +186,97 @@ class _Upstream:
             kind = SOURCE_WORDS[source.kind][0]
         return f"{kind} '{topic}'"
 
-    def find_to_read(self, interval: Interval | None) -> list[Checkpoint]:
+    def find_to_read(self, interval: Interval | None, epochs_read: tuple[int, ...]) -> list[Checkpoint]:
         """Find the checkpoints up to which it is read: those of an interval, or the newest of a chain."""
         if interval:
             return self.find_in_force(interval)
-        return self.find_newest()
+        return self.find_newest(epochs_read)
 
-    def find_newest(self) -> list[Checkpoint]:
-        """Find the committed checkpoint with the last decision; empty: there is none.
+    def find_newest(self, epochs_read: tuple[int, ...] = ()) -> list[Checkpoint]:
+        """Find the committed checkpoint with the last decision that is news to the reader; empty: there is none.
 
-        All before it are published as well, or given up.
+        All before it that write what is read are published as well, or given up. A repair is no news if it leaves the
+        tables as they are, or only rewrites what was read.
+
+        Args:
+            epochs_read: up to which it was read before; empty: nothing was.
         """
-        return list(self._view.iterate_committed(1))
+        read = self._decision_of(epochs_read)
+        undecided = self._first_open_decision()
+        for checkpoint in self._view.iterate_committed():
+            decision = checkpoint.decision or 0
+            if undecided is not None and decision > undecided:
+                continue
+            if decision <= read or self._is_news(checkpoint, read):
+                return [checkpoint]
+        return []
+
+    def _decision_of(self, epochs: tuple[int, ...]) -> int:
+        return (self._view.require(epochs[-1]).decision or 0) if epochs else 0
+
+    def _first_open_decision(self) -> int | None:
+        """Return the first decision that writes what is read and is not carried out in every sink; None: all are.
+
+        A later one that writes other sinks does not wait for it, and may be committed before.
+        """
+        decisions = []
+        for checkpoint in self._view.open:
+            if checkpoint.decision is not None and self._list_written(checkpoint):
+                decisions.append(checkpoint.decision)
+        return min(decisions, default=None)
+
+    def _list_written(self, checkpoint: Checkpoint) -> list[str]:
+        """List the sinks by which a checkpoint writes the tables that are read."""
+        written = []
+        for topic in self.sink_by_topic:
+            sink = _find_writing_sink(checkpoint, self._reader.tables[topic])
+            if sink:
+                written.append(sink)
+        return written
+
+    def _is_news(self, checkpoint: Checkpoint, read: int) -> bool:
+        """Whether a later checkpoint shows rows to the reader that it has not read in another form.
+
+        Args:
+            read: the decision up to which it has read.
+        """
+        if not checkpoint.requested_by:
+            return True
+        for topic in self.sink_by_topic:
+            sink = _find_writing_sink(checkpoint, self._reader.tables[topic])
+            reads_changes = getattr(self._reader.source_of(topic), "changes", False)
+            if (
+                sink
+                and checkpoint.is_shown_by(sink)
+                and (reads_changes or not self._only_rewrites(checkpoint, sink, read))
+            ):
+                return True
+        return False
+
+    def _only_rewrites(self, checkpoint: Checkpoint, sink: str, read: int) -> bool:
+        """Whether the rows of that checkpoint were read, or are in the place of rows that were."""
+        if (checkpoint.decision or 0) <= read:
+            return True
+        replaced = self._view.find_replaced(checkpoint, sink)
+        return replaced is not None and self._only_rewrites(replaced, sink, read)
+
+    def locate_rewrites(self, topic: str, epochs_read: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+        """Find the versions of a table that repairs have published in place of others, each with that one.
+
+        Args:
+            epochs_read: as for `find_newest`; what was decided before is left out.
+        Returns:
+            Pairs; the second version is 0 where the table's log does not show it any more.
+        """
+        sink, rewrites = self.sink_by_topic[topic], []
+        for checkpoint in self._view.published_to(sink, self._decision_of(epochs_read)):
+            replaced = self._view.find_replaced(checkpoint, sink)
+            if replaced is None:
+                continue
+            version = self._locate_checkpoint(checkpoint, sink).version
+            if version is not None:
+                rewrites.append((version, self._locate_checkpoint(replaced, sink).version or 0))
+        return tuple(rewrites)
 
     def find_in_force(self, interval: Interval) -> list[Checkpoint]:
         """Find the checkpoints that are in force for an interval, oldest first.
@@ -375,64 +463,3 @@ def _first_gap(start: datetime, interval: Interval, checkpoints: list[Checkpoint
         if checkpoint.interval and checkpoint.interval.start > start:
             later_starts.append(checkpoint.interval.start)
     return Interval(start, min(later_starts, default=interval.end))
-
-
-def _refuse_circle(state_table: StateTable, pipeline: Pipeline) -> None:
-    """Refuse a pipeline that comes after itself: each would wait for the other."""
-    paths = [[name] for name in pipeline.after]
-    visited: set[str] = set()
-    while paths:
-        path = paths.pop()
-        name = path[-1]
-        if name == pipeline.name:
-            raise InvalidPipeline(
-                f"{pipeline.name}: it comes after itself.",
-                f"It is after {' after '.join(map(repr, path))}.",
-                "Remove one of these from after. Nothing was written.",
-                code="upstream-circle",
-            )
-        if name in visited:
-            continue
-        visited.add(name)
-        latest = state_table.view(name).latest
-        if latest:
-            for before in latest.definition.upstreams:
-                paths.append([*path, before])
-
-
-def _refuse_shared(pipeline: Pipeline, upstreams: list[_Upstream]) -> None:
-    """Refuse a table with two writers among them: a version of the one may have rows of any checkpoint of the other."""
-    writers: dict[str, list[str]] = {}
-    for upstream in upstreams:
-        for topic in upstream.sink_by_topic:
-            writers.setdefault(topic, []).append(upstream.name)
-    for topic, names in writers.items():
-        if len(names) > 1:
-            raise InvalidPipeline(
-                f"{pipeline.name}: it cannot be after {names} at once.",
-                f"All of them write table '{topic}', and their checkpoints end at different places in it.",
-                "Name one of them, or none. Nothing was written.",
-                code="upstreams-share-table",
-            )
-
-
-def _unknown_pipeline_error(state_table: StateTable, reader: Pipeline, name: str) -> InvalidPipeline:
-    return InvalidPipeline(
-        f"{reader.name}: it is after '{name}', which is not known.",
-        f"The pipelines of the state table at {state_table.uri} are {state_table.pipelines()}.",
-        f"Run '{name}' first, with the same state table, or correct after. Nothing was written.",
-        code="upstream-missing",
-    )
-
-
-def _unrelated_error(reader: Pipeline, name: str, sinks: Iterable[SinkConfig]) -> InvalidPipeline:
-    written: set[str] = set()
-    for sink in sinks:
-        written.update(sink.asset_uris())
-    written_names = ", ".join(sorted(written)) or "none"
-    return InvalidPipeline(
-        f"{reader.name}: it is after '{name}', and reads none of its tables.",
-        f"It reads {', '.join(sorted(reader.tables.values()))}; '{name}' writes {written_names}.",
-        "Read a table that it writes, by the same path, or remove it from after. Nothing was written.",
-        code="upstream-unrelated",
-    )

@@ -86,7 +86,7 @@ class LiveInspector(Inspector):
     def examine(self, checkpoint: Checkpoint) -> Findings:
         sinks: dict[str, Any] = {}
         for sink in _sinks_with_checks(self._gate):
-            if sink in checkpoint.handles:  # a repair writes only some
+            if sink in checkpoint.sinks:  # a repair leaves the rows of others as they are
                 sinks[sink] = self._check_bounds(checkpoint, sink)
         pages = {}
         for sink, suite in self._suites().items():  # one after the other: the rows of one at a time are in memory

@@ -22,6 +22,7 @@ from onceonly.settings import Settings
 from onceonly.spark import small_batch, stores
 from onceonly.spark.progress import Say, report_progress
 from onceonly.spark.row_files import switch_off_skipping
+from onceonly.statetable.view import View
 from onceonly.windows.state import mark_time
 
 
@@ -45,7 +46,8 @@ def stage(
     """
     view = coordinator.state_table.view(name)
     checkpoint = view.require(epoch)
-    producer = _OutputProducer(services, checkpoint, find_state_before(view, checkpoint), say)
+    state_before = find_state_before(view, checkpoint)
+    producer = _OutputProducer(services, checkpoint, state_before, _find_time(view, checkpoint), say)
     try:
         return coordinator.stage(name, epoch, producer.produce, owner, since, producer.prepare, owners.keep_lease)
     except OnceonlyError as error:
@@ -76,10 +78,11 @@ class _OutputProducer:
         services: LiveServices,
         checkpoint: Checkpoint,
         previous_state: Handle | None,
+        time: datetime,
         say: Say | None,
     ) -> None:
         self._say, self._until_end = say, ExitStack()
-        self._services, self._previous_state = services, previous_state
+        self._services, self._previous_state, self._time = services, previous_state, time
         self._definition = checkpoint.definition
         self._pipeline = pipeline = checkpoint.definition.pipeline
         # Before the checkpoint is claimed, so that a transform that does not load leaves no attempt.
@@ -136,7 +139,7 @@ class _OutputProducer:
         else:
             state_sink = self._services.sink(self._pipeline, state.name)
             assert isinstance(state_sink, StateBackend)
-            state_rows = mark_time(state_sink.read(self._spark, self._previous_state), _time_of(checkpoint))
+            state_rows = mark_time(state_sink.read(self._spark, self._previous_state), self._time)
             outputs = self._make_outputs(checkpoint, self._transform(batch, state_rows))
             outputs = {**outputs, state.name: Changes(outputs[state.name], self._previous_state)}
         self._check_suites(outputs)
@@ -237,9 +240,12 @@ class _OutputProducer:
             batch.unpersist()
 
 
-def _time_of(checkpoint: Checkpoint) -> datetime:
-    """Return what the rows of a checkpoint are compared with: pinned, so that it is the same for each attempt."""
-    return checkpoint.interval.end if checkpoint.interval else checkpoint.planned_at
+def _find_time(view: View, checkpoint: Checkpoint) -> datetime:
+    """Return what the rows of a checkpoint are compared with: pinned, so that it is the same for each attempt.
+
+    Of a repair it is that of the checkpoint that it repairs, whose rows it makes once more.
+    """
+    return checkpoint.interval.end if checkpoint.interval else view.require(checkpoint.origin).planned_at
 
 
 def _require_encoded_records(source: Source) -> EncodedRecords:

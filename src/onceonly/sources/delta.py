@@ -156,7 +156,7 @@ class DeltaReader(StoredSource):
         self._check_redefinitions(range_, versions)
         if self._config.changes:
             return _list_changed_files(versions)
-        return delta_rules.require_only_added(self._config, versions)
+        return delta_rules.list_added(self._config, range_, versions)
 
     def _load_table(self, range_: TopicRange, version: int) -> DeltaTable:
         """Load the table as of that version of the range, and check it. Raises as `_list_files`."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import chain
 
 from deltalake import DeltaTable
 
 from onceonly.checkpoint.offsets import START_OVER, TopicLog, TopicRange
 from onceonly.counts import count
-from onceonly.delta import table_features
+from onceonly.delta import table_features, txn_identifiers
 from onceonly.delta.versions import File, Version
 from onceonly.errors import InvalidPipeline, SourceLost
 from onceonly.pipeline.sources import DeltaSource
@@ -87,21 +88,40 @@ def check_inside(config: DeltaSource, version: int, files: list[File]) -> None:
             )
 
 
-def require_only_added(config: DeltaSource, versions: Sequence[Version]) -> list[File]:
-    """Return the files that these versions add.
+def list_added(config: DeltaSource, range_: TopicRange, versions: Sequence[Version]) -> list[File]:
+    """Return the files that these versions of a range add.
+
+    Where a repair has replaced rows, they are no news; unless those that it replaces are in the same range, in whose
+    place its own are then read.
 
     Raises:
-        InvalidPipeline: one of them also removes or restores rows, or hides rows of the files.
+        InvalidPipeline: another version removes or restores rows as well, or one hides rows of the files.
     """
-    files: list[File] = []
+    replaced_versions, passed_over = dict(range_.rewrites), range_.passed_over
+    files_by_version: dict[int, tuple[File, ...]] = {}
     for version in versions:
+        if version.number in passed_over:
+            continue
         unread_count = version.number - versions[0].number
-        if version.removed or version.operation.upper() == "RESTORE":
+        added = version.added
+        if version.number in replaced_versions:
+            files_by_version.pop(replaced_versions[version.number])
+            added = _list_own_files(version)
+        elif version.removed or version.operation.upper() == "RESTORE":
             raise _removed_rows_error(config, version, unread_count)
         if version.hides or any(file.is_outside for file in version.added):
             raise _added_files_error(config, version, unread_count)
-        files += version.added
-    return files
+        files_by_version[version.number] = added
+    return list(chain.from_iterable(files_by_version.values()))
+
+
+def _list_own_files(version: Version) -> tuple[File, ...]:
+    """List the files that a version adds, without copies of rows that the table had before."""
+    own_files = []
+    for file in version.added:
+        if not txn_identifiers.is_kept_copy(file.path):
+            own_files.append(file)
+    return tuple(own_files)
 
 
 def _removed_rows_error(config: DeltaSource, version: Version, unread_count: int) -> InvalidPipeline:

@@ -103,19 +103,28 @@ def select_in_force(manifests: Iterable[Manifest]) -> list[Manifest]:
 
 def select_range(manifests: Iterable[Manifest], range_: TopicRange) -> list[Manifest]:
     """Return the manifests whose decisions lie in the range."""
-    return [manifest for manifest in manifests if _is_in_range(manifest, range_)]
+    return [manifest for manifest in manifests if range_.covers(manifest.decision)]
 
 
-def _is_in_range(manifest: Manifest, range_: TopicRange) -> bool:
-    return any(start <= manifest.decision < end for start, end in range_.partitions.values())
+def select_new(manifests: Iterable[Manifest], range_: TopicRange) -> list[Manifest]:
+    """Return the manifests in force that a range reads: not those by which a repair only rewrote what was read before.
+
+    What a repair behind the range has replaced of it is read from there.
+    """
+    selected = []
+    for manifest in select_in_force(manifests):
+        is_new = range_.covers(manifest.decision) and manifest.decision not in range_.passed_over
+        if is_new or manifest.decision in range_.standing_in:
+            selected.append(manifest)
+    return selected
 
 
 def compute_mark(manifests: Iterable[Manifest], range_: TopicRange) -> str:
-    """Return the digests of the manifests in force in the range, and of those up to its end, joined by a hyphen."""
+    """Return the digests of the manifests that the range reads, and of those in force up to its end, with a hyphen."""
     in_force = select_in_force(manifests)
     range_end = max(range_.ends.values())
     up_to_end = [manifest for manifest in in_force if manifest.decision < range_end]
-    return f"{_digest(select_range(in_force, range_))}-{_digest(up_to_end)}"
+    return f"{_digest(select_new(in_force, range_))}-{_digest(up_to_end)}"
 
 
 def list_missing_files(file_system: FileSystem, folder: str, files: Iterable[ManifestFile]) -> list[str]:
@@ -226,8 +235,9 @@ def check_range(config: FileSource, range_: TopicRange, every: Sequence[Manifest
         InvalidPipeline
     """
     if range_.starts[0] > 0 and not range_.folders:
+        repaired = dict(range_.rewrites)
         for manifest in every:
-            if manifest.replaces:
+            if manifest.replaces and manifest.decision not in repaired:
                 raise _replacement_error(config, range_, manifest)
     manifests_with_files = []
     for manifest in covered:

@@ -76,8 +76,8 @@ class FileReader(StoredSource):
             SourceLost: the folder is not the one of `previous`, or what was read of it has changed.
         """
         manifests = self._read_pinned_stream(range_)
-        covered = file_manifests.select_range(file_manifests.select_in_force(manifests), range_)
-        file_manifests.check_range(self._config, range_, file_manifests.select_range(manifests, range_), covered)
+        new = file_manifests.select_new(manifests, range_)
+        file_manifests.check_range(self._config, range_, file_manifests.select_range(manifests, range_), new)
         return _add_mark(range_, previous, manifests)
 
     def mark_left_out(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
@@ -96,13 +96,13 @@ class FileReader(StoredSource):
                     raise file_manifests.missing_files_error(range_, missing_paths)
 
     def _read_pinned_manifests(self, range_: TopicRange) -> list[Manifest]:
-        """Read the manifests in force that the range covers. Raises SourceLost: they are not those that were pinned."""
+        """Read the manifests that are new in the range. Raises SourceLost: they are not those that were pinned."""
         manifests = self._read_pinned_stream(range_)
         if range_.mark is not None:
             mark = file_manifests.compute_mark(manifests, range_)
             if _digest_of_range(range_.mark) != _digest_of_range(mark):
                 raise file_manifests.changed_manifests_error(range_, _list_later_replacements(manifests, range_))
-        return file_manifests.select_range(file_manifests.select_in_force(manifests), range_)
+        return file_manifests.select_new(manifests, range_)
 
     def _read_pinned_stream(self, range_: TopicRange) -> list[Manifest]:
         """Read the manifests of the writer that was pinned: others that have come since are no part of the range.

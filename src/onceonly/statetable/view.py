@@ -102,7 +102,7 @@ class View:
             return handles
         for name, handle in self.handles_in_force(self.require(checkpoint.replaces)).items():
             if name in checkpoint.sinks and name not in checkpoint.again:
-                handles[name] = {key: value for key, value in handle.items() if key != "replaces"}
+                handles[name] = _without_replaced(handle)
         return handles
 
     def last_written(self, checkpoint: Checkpoint, sink: str) -> Checkpoint | None:
@@ -115,6 +115,18 @@ class View:
                 return None
             checkpoint = self.require(checkpoint.replaces)
         return checkpoint
+
+    def find_replaced(self, repair: Checkpoint, sink: str) -> Checkpoint | None:
+        """Find the checkpoint whose rows were replaced in the sink on request for some sinks; None: there is none."""
+        replaced = repair.handles.get(sink, {}).get("replaces")
+        if not repair.requested_by or not replaced:
+            return None
+        earlier = repair
+        while earlier.replaces is not None:
+            earlier = self.require(earlier.replaces)
+            if _without_replaced(earlier.handles.get(sink, {})) == replaced:
+                return earlier
+        return None
 
     def continued_from(self, checkpoint: Checkpoint) -> Checkpoint | None:
         """Return the checkpoint from which one continues: the last before it that is no repair; None: it is the first.
@@ -293,6 +305,13 @@ class View:
             if checkpoint:
                 checkpoints.append(checkpoint)
         return checkpoints
+
+
+def _without_replaced(handle: Handle) -> Handle:
+    """Return a handle without that of the rows that it has replaced itself."""
+    rest = dict(handle)
+    rest.pop("replaces", None)
+    return rest
 
 
 def _select_boundaries(pins: list[PinnedInterval], is_wanted: Callable[[datetime], bool]) -> list[tuple[datetime, int]]:

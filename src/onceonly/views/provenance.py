@@ -38,11 +38,14 @@ def list_readers(state_table: StateTable, checkpoint: Checkpoint) -> list[Checkp
 
 
 def _has_read(state_table: StateTable, view: View, reader: Checkpoint, upstream: Checkpoint) -> bool:
-    """Whether `reader`, a checkpoint in `view`, has read the rows of `upstream`."""
+    """Whether `reader`, a checkpoint in `view`, has read the rows of `upstream`, or of a repair in its place."""
     if not reader.after.get(upstream.pipeline):
         return False
-    epochs = {checkpoint.epoch for checkpoint in _list_upstream(state_table, view, reader, upstream.pipeline)}
-    return upstream.epoch in epochs
+    for table in reader.definition.pipeline.tables.values():
+        for read in _list_read(state_table, view, reader, upstream.pipeline, table):
+            if upstream.epoch in (read.epoch, read.origin):
+                return True
+    return False
 
 
 def _node(state_table: StateTable, checkpoint: Checkpoint) -> dict[str, Any]:
@@ -58,7 +61,9 @@ def _node(state_table: StateTable, checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _name(checkpoint: Checkpoint) -> dict[str, Any]:
-    return {"pipeline": checkpoint.pipeline, "epoch": checkpoint.epoch}
+    """Return the checkpoint's name; a repair also says which one it repairs."""
+    name = {"pipeline": checkpoint.pipeline, "epoch": checkpoint.epoch}
+    return {**name, "repairs": checkpoint.repairs} if checkpoint.repairs else name
 
 
 def _range_node(state_table: StateTable, checkpoint: Checkpoint, range_: TopicRange) -> dict[str, Any]:
@@ -68,10 +73,10 @@ def _range_node(state_table: StateTable, checkpoint: Checkpoint, range_: TopicRa
     if writer is None:
         return range_json
     name, sink, table = writer
+    read = _list_read(state_table, state_table.view(checkpoint.pipeline), checkpoint, name, table)
     nodes = []
-    for upstream in _list_upstream(state_table, state_table.view(checkpoint.pipeline), checkpoint, name):
-        if checkpoint.interval or _has_published(upstream, table):
-            nodes.append(_node(state_table, upstream))
+    for upstream in read:
+        nodes.append(_node(state_table, upstream))
     return {**range_json, "published_by": name, "sink": sink, "checkpoints": nodes}
 
 
@@ -102,8 +107,26 @@ def _find_sink(checkpoint: Checkpoint, table: str) -> str | None:
     return None
 
 
-def _has_published(checkpoint: Checkpoint, table: str) -> bool:
-    return _find_sink(checkpoint, table) in checkpoint.published
+def _list_read(state_table: StateTable, view: View, checkpoint: Checkpoint, name: str, table: str) -> list[Checkpoint]:
+    """Return the checkpoints of pipeline `name` whose rows in that table this one has read, by their decisions.
+
+    Where a repair has only rewritten rows that were read before, it is none of them.
+    """
+    upstreams = _list_upstream(state_table, view, checkpoint, name)
+    if checkpoint.interval:
+        return upstreams
+    upstream_view, read = state_table.view(name), []
+    for upstream in upstreams:
+        sink = _find_sink(upstream, table)
+        if sink is None or sink not in upstream.published:
+            continue
+        replaced = upstream_view.find_replaced(upstream, sink)
+        if replaced is None:
+            read.append(upstream)
+        elif replaced in read:
+            read.remove(replaced)
+            read.append(upstream)
+    return read
 
 
 def _list_upstream(state_table: StateTable, view: View, checkpoint: Checkpoint, name: str) -> list[Checkpoint]:

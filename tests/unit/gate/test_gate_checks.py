@@ -1,8 +1,8 @@
 """What a gate finds, without Spark and without Great Expectations."""
 
+import json
 import subprocess
 import sys
-from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 import pyarrow as pa
@@ -67,6 +67,51 @@ def staged(made: Pipeline, rows: int, interval: Interval | None = None):
     )[1]
 
 
+def repaired(made: Pipeline, sink: str, rows: int, interval: Interval | None = None):
+    """A repair that writes only that sink."""
+    plan = {"definition": made.to_json(), "ranges": [TopicRange("t", "id", {0: (0, 9)}).to_json()], "replaces": 1}
+    repair = {"only": [sink], "of": 1, "who": "ann", "reason": "rates"}
+    claim = {"nonce": "n", "state_id": "s", "worker": "w"}
+    events = (
+        (Event.PLANNED, {**plan, "repair": repair}),
+        (Event.CLAIMED, claim),
+        (Event.STAGED, {"handles": {sink: {"rows": rows}}}),
+    )
+    return fold(
+        Row("flights", seq, 2, event, 1, "run-1", interval=interval, body=body, at=NOON)
+        for seq, (event, body) in enumerate(events, 1)
+    )[2]
+
+
+def test_a_repair_is_judged_by_the_checks_of_the_sinks_that_it_writes(tmp_path):
+    suite = {"name": "s", "expectations": [{"type": "expect_column_to_exist", "kwargs": {"column": "n"}}]}
+    (tmp_path / "s.json").write_text(json.dumps(suite))
+    gate = Gate(suites={"lake": "s.json", "late": "s.json"}, min_rows={"late": 1, "new": 1})
+    sinks = [DeltaSink(name, name) for name in ("lake", "late", "new", "free")]
+    made = Pipeline(name="flights", source=KafkaSource("t"), transform="a:b", sinks=sinks, gate=gate)
+
+    def find(sink: str):
+        staged = Staged(pa.table({"n": [1, 2]}))
+        staged.name = sink
+        live = LiveInspector(made, lambda name: staged, tmp_path, str(tmp_path / "docs"), pytest.fail)
+        findings = live.examine(repaired(made, sink, 2))
+        return {name: len(examined["checks"]) for name, examined in findings.sinks.items()}
+
+    assert find("late") == {"late": 2}
+    assert find("lake") == {"lake": 1}
+    assert find("new") == {"new": 1}
+    assert find("free") == {}
+
+
+def test_records_of_a_chain_that_are_written_once_more_need_not_be_fresh(tmp_path):
+    table = pa.table({"at": pa.array([NOON - timedelta(days=40)])})
+    made = pipeline(fresh=Fresh("at", DAY))
+    live = inspector(tmp_path, table, fresh=Fresh("at", DAY))
+    assert live.examine(repaired(made, "lake", 1)).sinks["lake"]["checks"] == []
+    day = Interval(NOON - timedelta(days=40), NOON - timedelta(days=38))
+    assert [check["ok"] for check in live.examine(repaired(made, "lake", 1, day)).sinks["lake"]["checks"]] == [False]
+
+
 def look(folder, rows: int, table: pa.Table | None = None, interval: Interval | None = None, **asked):
     seen = inspector(folder, pa.table({}) if table is None else table, **asked)
     found = seen.examine(staged(pipeline(**asked), rows, interval))
@@ -96,16 +141,6 @@ def test_row_counts_are_bounded_on_both_sides(tmp_path, rows, ok):
 def test_the_newest_row_must_not_be_too_old(tmp_path, times, ok, observed):
     table = pa.table({"at": pa.array(times)})
     assert look(tmp_path, len(times), table, fresh=Fresh("at", DAY)) == [(ok, observed)]
-
-
-def test_a_repair_is_checked_where_it_writes(tmp_path):
-    """A gate may have checks of a sink whose rows a repair keeps."""
-    sinks = [DeltaSink("lake", "lake"), DeltaSink("kept", "kept")]
-    made = replace(pipeline(min_rows=1), sinks=sinks, gate=Gate(min_rows={"lake": 1, "kept": 1}))
-    seen = LiveInspector(made, lambda name: Staged(pa.table({})), tmp_path, str(tmp_path), pytest.fail)
-    found = seen.examine(staged(made, 0))
-    assert list(found.sinks) == ["lake"]
-    assert [check["ok"] for check in found.sinks["lake"]["checks"]] == [False]
 
 
 def test_an_interval_is_fresh_by_its_own_end(tmp_path):

@@ -207,6 +207,10 @@ class CheckedState(HandleCheck, StateBackend):
         self._check(before)
         return self._sink.read(spark, before)
 
+    def find_missing(self, before: Handle) -> str:
+        self._check(before)
+        return self._sink.find_missing(before)
+
 
 CHECKED_CAPABILITIES: Mapping[type, type[HandleCheck]] = {
     IncrementalSweep: CheckedSweep,

@@ -84,6 +84,15 @@ class StateWriter(Sink, StateBackend, DecisionTraces, TargetHistory, Replaceable
             state = state.withMetadata(name, metadata)
         return state
 
+    def find_missing(self, before: Handle) -> str:
+        with history.require_answer(self.name, self._folders.uri):
+            changed = find_changed_runs(self._folders, self._runs(before))
+        if not changed:
+            return ""
+        path = self._folders.path(changed[0]["folder"])
+        why = f"after a merge, runs are kept for {KEPT_CHECKPOINTS} checkpoints"
+        return f"{path} is missing, or has other files than were written ({why})"
+
     def stage(self, txn: Transaction, rows: Changes) -> Handle:
         """Write the changes as a new run, merged with the newest runs if there are many. The handle lists all runs."""
         changes, before = self._run_files.conform(rows.rows, txn.epoch), rows.before
