@@ -798,7 +798,7 @@ LOST = [
     Mutant(
         "published to where what is there again is recorded only in part",
         HISTORY,
-        "                shows_lost = shows_lost or bool(view.head.found.get(sink))  # recorded, and not to its end\n",
+        "                shows_lost = shows_lost or bool(view.head.reappeared.get(sink))  # recorded, and not to its end\n",
         "",
         "lost-half-found",
     ),

@@ -234,7 +234,7 @@ def last_publication(live: Sink, view: View) -> Publication | None:
         last = _find_in_target(live, publications)
     if last is None:
         return None
-    if view.head.found.get(live.name):
+    if view.head.reappeared.get(live.name):
         why = "That rows are there again is recorded, and not all of it."
         raise _half_recorded_error(view.pipeline, live.name, why)
     if not last.absent and is_missing(view, live.name, last):
@@ -323,7 +323,7 @@ def _compare_with_target(parts: Parts, pipeline: Pipeline, view: View, sink: str
             if history.answer is not Answer.ELSEWHERE:
                 last = _add_lost(view, sink, publication)
                 shows_lost = any(live.compare(lost).answer is Answer.SAME for lost in last.lost)
-                shows_lost = shows_lost or bool(view.head.found.get(sink))  # recorded, and not to its end
+                shows_lost = shows_lost or bool(view.head.reappeared.get(sink))  # recorded, and not to its end
                 return Comparison(pipeline, view, sink, live, last, history, shows_lost)
     except (NotCommitted, Fenced):
         raise
