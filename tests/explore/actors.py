@@ -15,6 +15,7 @@ from onceonly.checkpoint.offsets import Interval
 from onceonly.coordinator import gate as gating
 from onceonly.coordinator.accept_loss import Acceptance
 from onceonly.coordinator.manual import Seen
+from onceonly.coordinator.repair import Wish
 from onceonly.coordinator.reprocess import Reprocess
 from onceonly.coordinator.skip import Skip
 from onceonly.errors import Fenced, InvalidPipeline, OnceonlyError, StageAgain
@@ -283,6 +284,29 @@ def accept_loss(sink: str) -> Act:
     return act
 
 
+def repair(sink: str, who: str = "me", again: bool = False) -> Act:
+    """A person has written again what the sink lacks, one checkpoint after the other."""
+
+    def act(world: World) -> None:
+        wish = Wish(who, "lost", _look(world), again)
+        for request in world.coordinator.begin_repair(world.pipelines["now"], sink, wish):
+            run(who, again=request)(world)
+
+    return act
+
+
+def repairs_in_the_end(sink: str, again: bool = False) -> Act:
+    """When all has ended a person repairs the sink, as often as it takes."""
+
+    def act(world: World) -> None:
+        for _ in range(6):
+            one_after_the_other(recover(), repair(sink, "end", again))(world)
+        lack = world.coordinator.lack(world.pipelines["now"], sink, again)
+        world.broken += [f"{sink} still lacks epoch {lost.checkpoint.epoch} ({lost.how})" for lost in lack.lost]
+
+    return act
+
+
 # ---- the world
 
 
@@ -387,6 +411,26 @@ def loses_staged(sink: str) -> Act:
         world.steps.take(f"{sink}: what is staged is removed", effect)
 
     return act
+
+
+def loses_staged_for_good(sink: str) -> Act:
+    """What is staged is removed, also what was rehearsed."""
+
+    def act(world: World) -> None:
+        target = world.targets[sink]
+
+        def effect() -> None:
+            target.staged = {name: rows for name, rows in target.staged.items() if name in target.published}
+            target.is_changed()
+
+        world.steps.take(f"{sink}: all that is staged is removed", effect)
+
+    return act
+
+
+def publishes_and_dies(epoch: int, sink: str) -> Act:
+    """The transaction is committed, by a process that is killed before it records that."""
+    return dies_after(commit(epoch), f"{sink}: ends the transaction")
 
 
 def breaks_unless_decided(sink: str, how: str | None, epoch: int = 1) -> Act:

@@ -158,10 +158,19 @@ def of_person(rows: Sequence[Row], row: Row) -> Iterator[str]:
         case Event.MISSING | Event.FOUND | Event.ACCEPTED:
             mine = {"who": row.body["who"], "reason": row.body["reason"], "seen": row.body["seen"]}
             changes = [each for each in later if any(each.body.get(key) != value for key, value in mine.items())]
+            changes = [each for each in changes if not _is_settling(each, mine)]
         case _:
             changes = []
     if changes:
         yield f"'{row.event.value}' of epoch {row.epoch} names row {row.body['seen']}, and {changes[-1].seq} changed it"
+
+
+def _is_settling(row: Row, mine: Mapping[str, Any]) -> bool:
+    """Whether it says how an open decision ended: by what its target shows, or as the same person gave it up."""
+    if row.event is Event.GIVEN_UP:
+        return (row.body["who"], row.body["reason"]) == (mine["who"], mine["reason"])
+    outcomes = (Event.PUBLISHED, Event.REPLACED, Event.IN_DOUBT, Event.COMMITTED)
+    return row.event in outcomes and "who" not in row.body
 
 
 def of_giving_up(row: Row, gone: frozenset[str]) -> Iterator[str]:

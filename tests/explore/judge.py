@@ -143,6 +143,10 @@ def _go_on(scenario: Scenario, world: World) -> Iterator[str]:
     yield from _chain(scenario, world)
     for sink in world.targets:
         yield from _rows(world, sink)
+    for sink in scenario.whole:
+        shown = world.targets[sink].visible()
+        if lost := [row for row, minute in enumerate(world.records) if scenario.covers(minute) and row not in shown]:
+            yield f"{sink} has lost {lost} for good"
 
 
 def _run(owner: str, interval: Any, world: World) -> Exception | None:
@@ -220,7 +224,7 @@ def _wanted(decided: list[Checkpoint], sink: str) -> list[int]:
         if cp.rewinds_to is not None:
             found = [each for each in found if (each.origin) <= cp.rewinds_to]
         elif cp.is_shown_by(sink):
-            if cp.replaces is not None and sink not in cp.again:
+            if cp.replaces is not None and (sink not in cp.again or sink in cp.lacking):
                 found = [each for each in found if not _is_of_same_records(each, cp)]
             found.append(cp)
     return [row for cp in found for row in _range(cp)]

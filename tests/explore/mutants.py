@@ -28,7 +28,7 @@ PLAN, STAGE, GATE, PUBLISH, ABORT, RESOLVE, REWIND, SWEEP, SKIP = (
 REHEARSAL, MANUAL, HISTORY, ACCEPT_LOSS = (
     f"onceonly.coordinator.{name}" for name in ("rehearsal", "manual", "target_history", "accept_loss")
 )
-REPROCESS = "onceonly.coordinator.reprocess"
+REPROCESS, REPAIR = "onceonly.coordinator.reprocess", "onceonly.coordinator.repair"
 MODEL, OFFSETS = "onceonly.checkpoint.model", "onceonly.checkpoint.offsets"
 ROW_FORMAT, VIEW = (
     "onceonly.statetable.row_format",
@@ -759,4 +759,49 @@ REPAIRS = [
     ),
 ]
 
-MUTANTS = [*FIXES, *GUARDS, *EDGE, *REPAIRS]
+LOST = [
+    Mutant(
+        "rows that a sink has lost come once more although they are there again",
+        REHEARSAL,
+        "    if basis.shown_again:\n",
+        "    if False:\n",
+        "lost-ledger-staged",
+    ),
+    Mutant(
+        "a correction that was lost is left out where the rows that it corrected are there",
+        REPROCESS,
+        "        if self.lost is None:\n            return complete\n",
+        "        return complete\n",
+        "lost-correction",
+    ),
+    Mutant(
+        "a repair that was lost is repeated where the first rows are there again",
+        REPAIR,
+        "            if shows_lacked(after, checkpoint, sink):\n",
+        "            if False:\n",
+        "lost-ledger-returns",
+    ),
+    Mutant(
+        "a repair that is decided is published beside rows that are there again",
+        ACCEPT_LOSS,
+        " or comes_in_place_of_others(view, checkpoint, sink):",
+        ":",
+        "lost-ledger-returns",
+    ),
+    Mutant(
+        "an unknown outcome is given up and written again",
+        REPAIR,
+        "            if failure.sink == sink and not _is_surely_not_published(failure.error):\n",
+        "            if False:\n",
+        "lost-in-doubt",
+    ),
+    Mutant(
+        "published to where what is there again is recorded only in part",
+        HISTORY,
+        "                shows_lost = shows_lost or bool(view.head.reappeared.get(sink))  # recorded, and not to its end\n",
+        "",
+        "lost-half-found",
+    ),
+]
+
+MUTANTS = [*FIXES, *GUARDS, *EDGE, *REPAIRS, *LOST]

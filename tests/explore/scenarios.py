@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from explore import actors as a
+from explore.lost import LOST
 from explore.scenario import SINGLES, SWITCHES, Scenario, pipeline
 from explore.scheduler import Act, Cost
 from explore.world import minutes
@@ -885,7 +886,7 @@ REPAIRS = [
     ),
 ]
 
-SCENARIOS = [*STAGED_AGAIN, *TASKS, *ORDER, *KAFKA, *GATE, *PEOPLE, *RECOVERY, *TARGETS, *REPAIRS]
+SCENARIOS = [*STAGED_AGAIN, *TASKS, *ORDER, *KAFKA, *GATE, *PEOPLE, *RECOVERY, *TARGETS, *REPAIRS, *LOST]
 
 
 def by_name(name: str) -> Scenario:

@@ -212,7 +212,7 @@ def _instead(handle: Handle) -> tuple[str, ...]:
     return tuple(old["txn"] for old in replaced_handles(handle))
 
 
-class LakeSink(Proven, TakesBack):
+class TableSink(Proven):
     """As the Delta sink: evidence is decision and name of the application's last entry, in its snapshot."""
 
     target: targets.Lake
@@ -234,9 +234,6 @@ class LakeSink(Proven, TakesBack):
             return {**handle, "column": ""}
         column = self.step("looks at the columns", lambda: self.target.column or f"type of epoch {txn.epoch}")
         return {**handle, "column": column}
-
-    def retraction(self, txn: Transaction, olds: Sequence[Handle], restored: Handle | None) -> Handle:
-        return {**super().retraction(txn, olds, restored), "column": ""}
 
     def _look_at(
         self, handle: Handle, decision: int, last: Publication | None
@@ -297,6 +294,13 @@ class LakeSink(Proven, TakesBack):
 
     def _fence(self, handle: Handle, last: tuple[int, str] | None, decision: int) -> bool:
         return self.target.publish(handle["app_id"], last, None, decision)
+
+
+class LakeSink(TableSink, TakesBack):
+    """One that takes back what it has published."""
+
+    def retraction(self, txn: Transaction, olds: Sequence[Handle], restored: Handle | None) -> Handle:
+        return {**super().retraction(txn, olds, restored), "column": ""}
 
 
 class FolderSink(Proven, TakesBack):

@@ -120,6 +120,16 @@ class Lake(Target):
 
 
 @dataclass
+class Ledger(Lake):
+    """Takes nothing back, and what is staged for it is elsewhere, as in a spool: it stays when the target goes back."""
+
+    def become(self, other: Target) -> None:
+        spooled = {name: rows for name, rows in self.staged.items() if name not in self.published}
+        super().become(other)
+        self.staged = {**self.staged, **spooled}
+
+
+@dataclass
 class Folder(Target):
     """Files: moved one after the other, then listed by a manifest of the checkpoint's, which is never overwritten.
 

@@ -90,7 +90,7 @@ class World:
         self.parts = MemoryParts(self)
         for pipeline in self.pipelines.values():
             for sink in pipeline.sinks:
-                self.targets.setdefault(sink.name, KINDS[type(sink)]())
+                self.targets.setdefault(sink.name, _make_target(sink))
 
     def copy(self) -> World:
         """As it is between two steps; nobody is at work in it."""
@@ -187,6 +187,10 @@ class World:
             yield
 
 
+def _make_target(sink: Any) -> Any:
+    return targets.Ledger() if getattr(sink, "path", "") == "ledger" else KINDS[type(sink)]()
+
+
 def _last_decisions(chain: Chain) -> dict[str, int]:
     """By sink: the decision that its target was last recorded to show; without those whose target no longer exists."""
     last = {sink: publications[0] for sink, publications in chain.head.publications.items() if publications}
@@ -214,6 +218,8 @@ class MemoryParts:
         given = (name, world.targets[name], world.steps, world.watch, world.steady)
         if isinstance(config, KafkaSink):
             return sinks.TopicSink(*given, late=config.is_late(pipeline.mode), pool=config.ids == "pool")
+        if getattr(config, "path", "") == "ledger":
+            return sinks.TableSink(*given)
         return self.live[type(config)](*given)
 
     def sources(self, pipeline: Pipeline) -> Mapping[str, Any]:

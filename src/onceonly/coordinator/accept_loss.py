@@ -5,7 +5,8 @@ one the target counts as gone back. So what dies half way is still refused, and 
 persons accept it at once, each checkpoint is recorded once.
 
 If a decision waits for that sink, the missing checkpoints are recorded, and the last row is refused until it is given
-up: another process, which still sees the target as it was, could publish it. What is missing is recorded before that,
+up: another process, which still sees the target as it was, could publish it. So is one that was to bring back rows
+which are there again. What is missing is recorded before that,
 because giving up writes its evidence into the target, which then shows a later decision.
 
 Every row is written from the very view that was read after the look at the target. If another process has recorded
@@ -24,8 +25,10 @@ from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.sink import Answer, Publication
 from onceonly.coordinator import target_history
+from onceonly.coordinator.lost_rows import count_lost_rows
 from onceonly.coordinator.manual import Action, Seen, pipeline_of
 from onceonly.coordinator.messages import how_to_settle, name_checkpoints
+from onceonly.coordinator.reprocess import comes_in_place_of_others
 from onceonly.coordinator.target_history import Comparison, publications_of
 from onceonly.errors import InvalidPipeline
 from onceonly.json_values.text import canonical
@@ -64,7 +67,7 @@ class Loss:
     @property
     def rows(self) -> int | None:
         """The number of rows that are missing; None: not counted."""
-        return target_history.count_lost_rows(self.missing, self.comparison.sink)
+        return count_lost_rows(self.missing, self.comparison.sink)
 
 
 @dataclass(frozen=True)
@@ -222,8 +225,8 @@ def _record(transitions: Transitions, loss: Loss, acceptance: Acceptance, give_u
     view: View | None = loss.comparison.view
     sink = loss.comparison.sink
     for event, checkpoint, body in _rows(loss, acceptance):
-        if view and event is Event.ACCEPTED and loss.comparison.history.answer is not Answer.SAME:
-            first = next(find_open(view, sink), None)
+        if view and event is Event.ACCEPTED:
+            first = _find_first_unfit(view, loss)
             if first and give_up and sink in first.waiting:
                 give_up(view, first)
                 return None
@@ -232,6 +235,19 @@ def _record(transitions: Transitions, loss: Loss, acceptance: Acceptance, give_u
         if view:
             view = _write(transitions, view, event, checkpoint, sink, body)
     return view
+
+
+def _find_first_unfit(view: View, loss: Loss) -> Checkpoint | None:
+    """Find the first open decision that may not be published to the target as it is; None: there is none.
+
+    To one that went back that is any. To one that is there again, a decision that comes in place of other rows than
+    those which it shows now.
+    """
+    sink = loss.comparison.sink
+    for checkpoint in find_open(view, sink):
+        if loss.comparison.history.answer is not Answer.SAME or comes_in_place_of_others(view, checkpoint, sink):
+            return checkpoint
+    return None
 
 
 def find_open(view: View, sink: str) -> Iterator[Checkpoint]:

@@ -30,10 +30,10 @@ from onceonly.coordinator.messages import MAX_CHECKPOINTS_NAMED, name_checkpoint
 from onceonly.coordinator.plan import Planning
 from onceonly.coordinator.publish import Publisher
 from onceonly.coordinator.ranges import RangePlanner
-from onceonly.coordinator.reprocess import Reprocess
-from onceonly.coordinator.resolve import Resolver
+from onceonly.coordinator.reprocess import Reprocess, shows_lacked
+from onceonly.coordinator.resolve import Resolver, doubt_error
 from onceonly.coordinator.stage import find_state_before
-from onceonly.errors import Busy, InvalidPipeline, OnceonlyError, first_sentence
+from onceonly.errors import Busy, CannotPublish, Fenced, InDoubt, InvalidPipeline, OnceonlyError, first_sentence
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.table import Transitions
 from onceonly.statetable.view import View
@@ -155,6 +155,8 @@ class Repairer:
         after = _view_after(view, loss, hows, sink)
         lost = []
         for checkpoint, how in hows:
+            if shows_lacked(after, checkpoint, sink):
+                continue  # a repair that was lost, of rows that are there again
             request = wish.request(checkpoint, sink, self._list_again(pipeline, sink, again))
             lost.append(Lost(checkpoint, how, self._find_refusal(pipeline, after, checkpoint, request)))
         return Lack(pipeline, sink, view, loss, tuple(lost))
@@ -174,7 +176,7 @@ class Repairer:
         self._refuse(self.find(pipeline, sink, wish.again), wish)
         view = state_table.view(name)
         if view.open:
-            self.publisher.publish(view)  # what its target shows already, or can take, is not given up
+            self.publisher.publish(view)  # what its target shows already, or can take, is not lost
         lack = self.find(pipeline, sink, wish.again)
         self._refuse(lack, wish)
         give_up = partial(self._give_up, sink, wish)
@@ -198,11 +200,24 @@ class Repairer:
             yield waiting[0]
 
     def _give_up(self, sink: str, wish: Wish, view: View, checkpoint: Checkpoint) -> None:
-        """Give up an open decision, as `view` shows it: nothing that the person was shown has changed in it."""
-        name, epoch = view.pipeline, checkpoint.epoch
-        seen = Seen(view.require(epoch).changed_seq)
+        """Publish an open decision, or give it up where that surely cannot be done now.
+
+        Args:
+            view: in which nothing that the person was shown has changed.
+        Raises:
+            OutcomeUnknown: its outcome is not known, or in doubt.
+        """
+        epoch = checkpoint.epoch
+        view, failures = self.publisher.publish(view)
+        for failure in failures:
+            if failure.sink == sink and not _is_surely_not_published(failure.error):
+                raise failure.error
+        now = view.require(epoch)
+        if sink not in now.waiting:
+            return
+        seen = Seen(now.changed_seq)
         action = Action.on_checkpoint(Event.GIVEN_UP, epoch, wish.who, wish.reason, seen, sink)
-        self.resolver.give_up(name, epoch, sink, action, gone=False, removed=wish.removed)
+        self.resolver.give_up_unpublished(view, epoch, sink, action)
 
     def _list_again(self, pipeline: Pipeline, sink: str, again: bool) -> tuple[str, ...]:
         """Return the sinks that are written and cannot take rows back, if their rows may come once more."""
@@ -260,7 +275,7 @@ class Repairer:
             )
         for checkpoint in accept_loss.find_open(lack.view, sink):
             if sink in checkpoint.in_doubt:
-                raise _doubt_error(checkpoint, sink)
+                raise doubt_error(checkpoint, sink)
             if checkpoint.rewinds_to is not None and sink in checkpoint.waiting and not wish.removed:
                 raise _open_rewind_error(checkpoint, sink)
         refused = [lost for lost in lack.lost if _is_left(lost)]
@@ -337,17 +352,15 @@ def _is_superseded(view: View, successors: Mapping[int, Checkpoint], checkpoint:
 def _view_after(view: View, loss: Loss | None, hows: list[tuple[Checkpoint, str]], sink: str) -> View:
     """Return the pipeline as it will be once all of this is recorded, to ask what a plan would say then."""
     checkpoints = dict(view.checkpoints)
-    for checkpoint, how in hows:
-        after = checkpoint
-        if how == MISSING:
-            after = replace(checkpoint, missing={**checkpoint.missing, sink: NOTHING})
-        if how == OPEN:
-            given_up = {**checkpoint.given_up, sink: NOTHING}
-            after = replace(checkpoint, state=State.COMMITTED, given_up=given_up)
-        checkpoints[checkpoint.epoch] = after
+    for checkpoint in loss.missing if loss else ():
+        checkpoints[checkpoint.epoch] = replace(checkpoint, missing={**checkpoint.missing, sink: NOTHING})
     for checkpoint in loss.found_again if loss else ():
         missing = {name: body for name, body in checkpoint.missing.items() if name != sink}
         checkpoints[checkpoint.epoch] = replace(checkpoint, missing=missing)
+    for checkpoint, how in hows:
+        if how == OPEN:
+            given_up = {**checkpoint.given_up, sink: NOTHING}
+            checkpoints[checkpoint.epoch] = replace(checkpoint, state=State.COMMITTED, given_up=given_up)
     return replace(view, checkpoints=checkpoints)
 
 
@@ -357,6 +370,11 @@ def _is_left(lost: Lost) -> bool:
     Its owner may have ended: then the plan settles it.
     """
     return lost.refusal is not None and not isinstance(lost.refusal, Busy)
+
+
+def _is_surely_not_published(error: Exception) -> bool:
+    """Whether a publication has failed for a reason that giving up may end: no answer is none, and doubt is none."""
+    return isinstance(error.__cause__, Fenced) or (isinstance(error, CannotPublish) and not isinstance(error, InDoubt))
 
 
 # ---- what the person was shown
@@ -426,17 +444,6 @@ def _partly_error(lack: Lack, refused: list[Lost]) -> InvalidPipeline:
         f"Mend the cause, or repair the others alone: onceonly repair FILE.py:NAME {sink} --partly --reason …. What "
         "stays missing is named again each time. Nothing was written.",
         code="not-repairable",
-    )
-
-
-def _doubt_error(checkpoint: Checkpoint, sink: str) -> InvalidPipeline:
-    name, epoch = checkpoint.pipeline, checkpoint.epoch
-    return InvalidPipeline(
-        f"{name}: sink '{sink}' cannot be repaired yet.",
-        f"Whether it has the rows of epoch {epoch} is in doubt, so written again they could be there twice.",
-        f"Say what you find out: onceonly resolve {name} {epoch} --committed {sink} --reason …, or: onceonly resolve "
-        f"{name} {epoch} --aborted {sink} --reason …. Nothing was written.",
-        code="sink-in-doubt",
     )
 
 

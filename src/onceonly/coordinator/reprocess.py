@@ -60,7 +60,8 @@ class Reprocess:
         for name in self.only:
             complete.add(name)
             written = view.last_written(old, name)
-            if written and written.epoch == self.lost and not written.is_shown_by(name):
+            is_lost = written and written.epoch == self.lost and not written.is_shown_by(name)
+            if written and is_lost and not shows_lacked(view, written, name):
                 complete.remove(name)
         return complete
 
@@ -309,15 +310,35 @@ def _check_sink(
         raise _unnamed_sink_error(pipeline, name, is_lost)
 
 
-def find_shown_again(view: View, repair: Checkpoint) -> str | None:
-    """Return a sink that shows by now the rows which it lacked when the repair was planned; None: none does.
+def shows_lacked(view: View, repair: Checkpoint, sink: str) -> bool:
+    """Whether a sink shows by now the rows that it lacked when the repair was planned.
 
     A sink that can take rows back replaces them. In another one they would be there twice.
     """
-    for name in repair.lacking:
-        written = view.last_written(view.require(repair.replaces or 0), name)
-        if written and written.is_shown_by(name):
-            return name
+    while sink in repair.lacking:
+        written = view.last_written(view.require(repair.replaces or 0), sink)
+        if written is None:
+            return False
+        if written.is_shown_by(sink):
+            return True
+        repair = written  # a repair itself, of rows that may be there again
+    return False
+
+
+def comes_in_place_of_others(view: View, checkpoint: Checkpoint, sink: str) -> bool:
+    """Whether a staged checkpoint comes in place of other rows than those in force in the sink now.
+
+    Published as it is, its rows would come beside them, or take out what is not there.
+    """
+    in_force = view.handles_to_replace(checkpoint).get(sink)
+    return checkpoint.handles[sink].get("replaces") != in_force or shows_lacked(view, checkpoint, sink)
+
+
+def find_shown_again(view: View, repair: Checkpoint) -> str | None:
+    """Return a sink that shows by now what it lacked; None: none does."""
+    for sink in repair.lacking:
+        if shows_lacked(view, repair, sink):
+            return sink
     return None
 
 

@@ -56,6 +56,21 @@ class Resolver:
                 view = self._give_up(view, epoch, sink, action, gone, is_own)
         return self._publisher.finish(view, epoch).require(epoch)
 
+    def give_up_unpublished(self, view: View, epoch: int, sink: str, action: Action) -> Checkpoint:
+        """Give up what this process has just tried to publish, and could not for a reason that is known.
+
+        Raises:
+            InvalidPipeline: its outcome is in doubt: that is for a person to say.
+            OutcomeUnknown: the target does not answer.
+        """
+        is_own = _is_outcome_after(view)
+        while sink in view.require(epoch).waiting:
+            if sink in view.require(epoch).in_doubt:
+                raise doubt_error(view.require(epoch), sink)
+            _refuse_out_of_order(view, view.require(epoch), sink)
+            view = self._give_up(view, epoch, sink, action, False, is_own)
+        return self._publisher.finish(view, epoch).require(epoch)
+
     def _give_up(self, seen: View, epoch: int, sink: str, action: Action, gone: bool, is_own: RowTest) -> View:
         """Fence the handle, then record that it is given up, or that it was published. Returns the view after.
 
@@ -76,6 +91,8 @@ class Resolver:
         def decide(view: View) -> Row | None:
             now = view.require(epoch)
             if sink not in now.waiting or now.handles[sink] != waiting.handles[sink]:
+                return None
+            if (sink in now.in_doubt) != (sink in waiting.in_doubt):
                 return None
             return sink_row(view, now, sink, Event.GIVEN_UP, {**action.body, **not_fenced, **evidence})
 
@@ -241,4 +258,16 @@ def _not_removed_error(checkpoint: Checkpoint, sink: str) -> InvalidPipeline:
         "Remove the rows of the later epochs from the sink by hand, then: onceonly resolve "
         f"{checkpoint.pipeline} {checkpoint.epoch} --give-up {sink} --removed --reason …. Nothing was changed.",
         code="rows-not-removed",
+    )
+
+
+def doubt_error(checkpoint: Checkpoint, sink: str) -> InvalidPipeline:
+    """Return the refusal to repair a sink of which nobody knows whether it has the rows of a decided checkpoint."""
+    name, epoch = checkpoint.pipeline, checkpoint.epoch
+    return InvalidPipeline(
+        f"{name}: sink '{sink}' cannot be repaired yet.",
+        f"Whether it has the rows of epoch {epoch} is in doubt, so written again they could be there twice.",
+        f"Say what you find out: onceonly resolve {name} {epoch} --committed {sink} --reason …, or: onceonly resolve "
+        f"{name} {epoch} --aborted {sink} --reason …. Nothing was written.",
+        code="sink-in-doubt",
     )

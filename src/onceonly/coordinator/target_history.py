@@ -18,6 +18,7 @@ from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.sink import Answer, History, Publication, Sink, TargetHistory
 from onceonly.coordinator import upstream
+from onceonly.coordinator.lost_rows import count_lost_rows
 from onceonly.coordinator.messages import name_checkpoints
 from onceonly.counts import count
 from onceonly.errors import ActionNeeded, Fenced, InvalidPipeline, NotCommitted, TargetWentBack, first_sentence
@@ -81,7 +82,10 @@ class Comparison:
                 later.append(checkpoint)
         if self.history.at_least:  # what has one publication has all before it
             later = later[bisect(later, False, key=lambda checkpoint: not self._has(checkpoint)) :]
-        return [checkpoint for checkpoint in later if checkpoint.is_shown_by(self.sink)]
+        missing = [checkpoint for checkpoint in later if checkpoint.is_shown_by(self.sink)]
+        if self.history.answer is Answer.SAME:  # what was found again is later than what the sink continues from
+            return [checkpoint for checkpoint in missing if not self._has(checkpoint)]
+        return missing
 
     def list_reappeared(self) -> list[Checkpoint]:
         """List the checkpoints that are recorded as missing and that the target shows again, in order of decision.
@@ -230,6 +234,9 @@ def last_publication(live: Sink, view: View) -> Publication | None:
         last = _find_in_target(live, publications)
     if last is None:
         return None
+    if view.head.reappeared.get(live.name):
+        why = "That rows are there again is recorded, and not all of it."
+        raise _half_recorded_error(view.pipeline, live.name, why)
     if not last.absent and is_missing(view, live.name, last):
         why = "That rows are missing there is recorded, and not all of it."
         raise _half_recorded_error(view.pipeline, live.name, why)
@@ -316,6 +323,7 @@ def _compare_with_target(parts: Parts, pipeline: Pipeline, view: View, sink: str
             if history.answer is not Answer.ELSEWHERE:
                 last = _add_lost(view, sink, publication)
                 shows_lost = any(live.compare(lost).answer is Answer.SAME for lost in last.lost)
+                shows_lost = shows_lost or bool(view.head.reappeared.get(sink))  # recorded, and not to its end
                 return Comparison(pipeline, view, sink, live, last, history, shows_lost)
     except (NotCommitted, Fenced):
         raise
@@ -471,32 +479,6 @@ def _describe_missing(loss: Comparison) -> str:
     rows = count_lost_rows(missing, loss.sink)
     row_count = f" ({count(rows, 'row')})" if rows is not None else ""
     return f" Missing there: {name_checkpoints(missing)}{row_count}."
-
-
-def count_lost_rows(checkpoints: Sequence[Checkpoint], sink: str) -> int | None:
-    """Count the rows that are missing; None: the sink does not count them.
-
-    What was replaced or retracted does not count.
-    """
-    total = 0
-    for checkpoint in checkpoints:
-        rows = checkpoint.handles[sink].get("rows")
-        if _is_superseded(checkpoint, checkpoints):
-            continue
-        if rows is None:
-            return None
-        total += rows
-    return total
-
-
-def _is_superseded(checkpoint: Checkpoint, checkpoints: Sequence[Checkpoint]) -> bool:
-    """Whether one of these has replaced it or retracted it: whatever does is decided later, so it is one of them."""
-    for later in checkpoints:
-        if later.replaces == checkpoint.epoch:
-            return True
-        if later.rewinds_to is not None and later.rewinds_to < checkpoint.origin and checkpoint.epoch < later.epoch:
-            return True
-    return False
 
 
 def _silent_target_error(pipeline: str, sink: str, error: Exception) -> NotCommitted:

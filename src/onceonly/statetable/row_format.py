@@ -56,6 +56,9 @@ class Head:
     open: Mapping[int, int] = field(default_factory=dict)  # unsettled epoch -> seq of its first row
     publications: Mapping[str, tuple[Publication, ...]] = field(default_factory=dict)  # by sink and target
     missing: Mapping[str, int] = field(default_factory=dict)  # by sink: how many checkpoints its target has lost
+    reappeared: Mapping[str, int] = field(
+        default_factory=dict
+    )  # by sink: how many it shows again, not said to the end yet
     unfit: tuple[int, ...] = ()  # epochs that have to be staged again, and that nobody has taken up
 
     @property
@@ -89,6 +92,7 @@ class Head:
             open=open_,
             publications=self._publications_after(row),
             missing=self._missing_after(row),
+            reappeared=self._reappeared_after(row),
             unfit=self._unfit_after(checkpoint),
         )
 
@@ -123,6 +127,16 @@ class Head:
             numbers[row.sink] = number
         return numbers
 
+    def _reappeared_after(self, row: Row) -> Mapping[str, int]:
+        """Return by sink the rows FOUND since the last row ACCEPTED, which says from where the sink continues."""
+        if row.event not in (Event.FOUND, Event.ACCEPTED) or not row.sink:
+            return self.reappeared
+        numbers = dict(self.reappeared)
+        number = numbers.pop(row.sink, 0)
+        if row.event is Event.FOUND:
+            numbers[row.sink] = number + 1
+        return numbers
+
     def _unfit_after(self, checkpoint: Checkpoint) -> tuple[int, ...]:
         epochs = tuple(epoch for epoch in self.unfit if epoch != checkpoint.epoch)
         if checkpoint.has_to_be_staged_again and checkpoint.state.is_settled:
@@ -147,6 +161,8 @@ class Head:
                 head["published"][sink] = list(map(publication_json, publications))
         if self.missing:
             head["missing"] = dict(self.missing)
+        if self.reappeared:
+            head["reappeared"] = dict(self.reappeared)
         if self.unfit:
             head["unfit"] = list(self.unfit)
         return head

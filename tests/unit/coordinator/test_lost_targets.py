@@ -295,6 +295,31 @@ def test_a_target_that_is_mounted_again_while_a_repair_is_staged(shop):
     assert shop.rows("lake") == list(range(30))
 
 
+@pytest.mark.parametrize("sink", ["lake", "late"])
+def test_a_target_that_is_mounted_again_after_a_repair_was_decided(shop, topic, sink):
+    """Where the staged rows are still there, as those of a topic are."""
+    world, again = (shop, False) if sink == "lake" else (topic, True)
+    requests = world.begin(sink, again=again)
+    planned = world.coordinator.plan(world.pipeline, "ann", world.alive, None, requests[0]).checkpoint
+    world.stage_corrected(planned.epoch)
+    world.target(sink).fail("commit", "before")
+    with pytest.raises(OutcomeUnknown):
+        world.commit(planned.epoch)
+    staged = {path.name: path.read_bytes() for path in world.target(sink).folder.glob("*.staged.json")}
+    world.restore("newest", sink)
+    for name, content in staged.items():
+        (world.target(sink).folder / name).write_bytes(content)
+    rows = world.rows(sink)
+    with raises(InvalidPipeline, "decision-open") as refused:
+        Person(world.coordinator).accept_loss("flights", sink, Acceptance("bob", "it is back"))
+    assert f"--give-up {sink}" in refused.value.todo
+    with pytest.raises(CannotPublish):
+        world.commit(planned.epoch)
+    world.begin(sink, again=again)
+    assert world.rows(sink) == rows
+    assert sink in world.now(planned.epoch).given_up
+
+
 # ---- decisions that are open
 
 
@@ -398,13 +423,54 @@ def test_what_was_given_up_in_doubt_is_not_written_again(chain):
     assert "whether sink 'lake' has its rows is not known" in refused.value.why
 
 
+def test_what_was_given_up_while_its_target_did_not_answer_is_not_written_again(chain):
+    open_decision(chain)
+    folder = chain.target().folder
+    chain.target().fail("commit", "unknown")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FakeSink, "fence", lambda *_: (_ for _ in ()).throw(ConnectionError("silent")))
+        Person(chain.coordinator).give_up("flights", 4, "lake", "ann", "it is silent", gone=True)
+    assert folder.exists()
+    with raises(InvalidPipeline, "not-repairable"):
+        chain.begin()
+    assert chain.coordinator.lack(chain.pipeline, "lake").lost[0].refusal.code == "rows-unclear"
+
+
+def test_an_open_decision_of_a_target_that_does_not_answer_is_not_given_up(chain):
+    open_decision(chain)
+    chain.target().fail("commit", "unknown", "unknown")
+    with pytest.raises(OutcomeUnknown):
+        chain.begin()
+    assert chain.now(4).given_up == {}
+    assert chain.begin() == []
+    assert chain.rows("lake") == [*range(20), 20, 21, 30]
+
+
+def test_a_decision_that_nobody_was_shown_is_not_given_up(chain):
+    wish = chain.wish()
+    open_decision(chain)
+    chain.target().fail("commit", *["refused"] * 3)
+    with raises(InvalidPipeline, "seen-outdated") as refused:
+        chain.begin(wish=wish)
+    assert "its publication was decided" in refused.value.why
+    assert chain.now(4).given_up == {}
+
+
+def test_what_runs_beside_it_is_no_change(chain):
+    chain.begin()
+    wish = chain.wish()
+    chain.put(30)
+    chain.plan("run-30")
+    assert [request.lost for request in chain.begin(wish=wish)] == [2, 3]
+
+
 # ---- a sink that cannot take rows back
 
 
 @pytest.fixture
 def topic(tmp_path) -> LostShop:
     """The topic has lost the second interval."""
-    shop = LostShop(tmp_path)
+    shop = LostShop(tmp_path / "topic")
     shop.run("run-1", TEN)
     shop.copy("old", "late")
     shop.run("run-2", NEXT)
@@ -444,6 +510,18 @@ def test_rows_that_a_topic_shows_again_do_not_come_twice(topic):
         topic.stage_corrected(planned.epoch)
     assert topic.rows("late") == list(range(20))
     assert topic.begin("late", again=True) == []
+
+
+def test_a_repair_that_was_lost_is_not_repeated_where_the_first_rows_are_there_again(topic):
+    topic.bring_back("late", again=True)
+    topic.restore("newest", "late")
+    assert topic.lacks("late", again=True) == []
+    assert topic.begin("late", again=True) == []
+    assert topic.rows("late") == list(range(20))
+    topic.restore("old", "late")
+    assert [epoch for epoch, _ in topic.lacks("late", again=True)] == [3]
+    topic.bring_back("late", again=True)
+    assert topic.rows("late") == [*range(10), *corrected(*range(10, 20))]
 
 
 def test_two_people_do_not_write_a_topic_twice(topic):
