@@ -132,6 +132,21 @@ def test_a_copy_is_not_taken_for_the_rows_beside_which_it_lies(lake: Rewritten) 
     assert lake.numbers() == [11, 13]
 
 
+def test_a_copy_beside_rows_that_have_moved_is_not_taken_for_them(tmp_path: Path) -> None:
+    """As many files lie in the folder as were staged there; the one that is left holds rows of another checkpoint."""
+    lake = Rewritten(tmp_path / "lake", checkpoint_column=COLUMN, partition_by=["day"])
+    first = lake.publish(1, 10)
+    lake.publish(2, 11)
+    lake.optimize()
+    third = lake.replace(first, 3, 20)
+    lake.publish(4, 21)
+    lake.optimize()
+    (left,) = (path for path in lake.files() if path.startswith(third["folder"]))
+    assert txn_identifiers.is_kept_copy(left)
+    lake.replace(third, 5, 22)
+    assert lake.numbers() == [11, 21, 22]
+
+
 def test_two_pipelines_share_the_table(lake: Rewritten, tmp_path: Path) -> None:
     other = Rewritten(tmp_path / "lake", checkpoint_column=COLUMN, partition_by=lake.config.partition_by)
     first = lake.publish(1, 10, 11)
