@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -12,6 +12,7 @@ from onceonly.checkpoint.model import Checkpoint, Event, Row, State, first
 from onceonly.checkpoint.offsets import Boundary, Interval, find_range
 from onceonly.errors import OutcomeUnknown
 from onceonly.json_values.text import canonical
+from onceonly.statetable.gaps import Coverage, find_coverage
 from onceonly.statetable.row_format import Head
 from onceonly.statetable.table import Conflict
 from onceonly.statetable.view import View
@@ -122,15 +123,24 @@ class MemoryView(View):
         after = min((each for each in pinned if each.time >= time), key=lambda each: each.time, default=None)
         return before, after
 
-    def gap_before(self, interval: Interval) -> Interval | None:
-        pinned = [checkpoint.interval for checkpoint in self.checkpoints.values() if checkpoint.interval]
-        ends = [each.end for each in pinned if each.end <= interval.start]
-        return Interval(max(ends), interval.start) if ends and max(ends) < interval.start else None
+    def gaps_before(self, interval: Interval) -> list[Interval]:
+        coverage = coverage_of(self.checkpoints.values(), [interval])
+        return [gap for gap in coverage.gaps if gap.end <= interval.start]
 
     def _pinning(self, wanted: Callable[[Row], Any]) -> list[Checkpoint]:
         chain: Any = self.rows
         epochs = {row.epoch for row in chain.rows if row.event in PINS and wanted(row)}
         return [self.checkpoints[epoch] for epoch in sorted(epochs)]
+
+
+def coverage_of(checkpoints: Iterable[Checkpoint], asked: Iterable[Interval] = ()) -> Coverage:
+    """What the intervals cover, by the state of each checkpoint in place of queries of its rows."""
+    covered, skipped, aborted = [*asked], [], []
+    for checkpoint in checkpoints:
+        if checkpoint.interval and not checkpoint.is_repair:
+            kind = aborted if checkpoint.state is State.ABORTED else covered
+            (kind if checkpoint.skipped is None else skipped).append(checkpoint.interval)
+    return find_coverage(covered, skipped, aborted)
 
 
 def _committed(known: Checkpoint) -> bool:

@@ -15,13 +15,13 @@ from threading import RLock
 from typing import Any
 
 from explore.steps import Steps
-from explore.table import PINS, Chain, MemoryTable
+from explore.table import Chain, MemoryTable, coverage_of
 
 from onceonly.checkpoint.model import Checkpoint, Row, fold
 from onceonly.checkpoint.offsets import Interval
 from onceonly.json_values.text import canonical
+from onceonly.statetable.gaps import Coverage
 from onceonly.statetable.table import StateTable
-from onceonly.statetable.view import find_gaps
 
 QUICK = os.environ.get("ONCEONLY_UNIT") == "quick"
 
@@ -38,12 +38,11 @@ class QuickTable(MemoryTable):
         with self._lock:
             return super()._write(chain, stored)
 
+    def coverage(self, pipelines: Iterable[str]) -> dict[str, Coverage]:
+        return {name: coverage_of(self.chain(name).checkpoints.values()) for name in pipelines}
+
     def gaps(self, pipelines: Iterable[str]) -> dict[str, list[Interval]]:
-        found: dict[str, list[Interval]] = {}
-        for name in pipelines:
-            pinned = [row.interval for row in self.chain(name).rows if row.event in PINS and row.interval]
-            found[name] = find_gaps(pinned)
-        return found
+        return {name: list(coverage.gaps) for name, coverage in self.coverage(pipelines).items()}
 
     def recent(self, pipelines: Iterable[str], most: int) -> dict[str, list[Row]]:
         return {name: self._recent(self.chain(name), most) for name in pipelines}

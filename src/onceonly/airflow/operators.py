@@ -79,8 +79,8 @@ class PlanOperator(OnceonlyOperator):
         checkpoint = planned.checkpoint
         for note in planned.notes:
             self.log.warning("%s: %s", self.pipeline.name, note)
-        if planned.gap:
-            self.log.warning("%s", descriptions.describe_gap(self.pipeline.name, planned.gap))
+        for text in descriptions.describe_gaps(self.pipeline.name, planned.gaps):
+            self.log.warning("%s", text)
         if checkpoint is None:
             why = "nothing to do"
             if planned.hidden_offsets:

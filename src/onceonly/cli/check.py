@@ -54,8 +54,7 @@ def check(file: str, as_json: bool) -> None:
         error.exit_code = PROBLEM_EXIT_CODE
         raise
     if as_json:
-        spans = [queries.interval_json(gap) for gap in gaps]
-        return print_json({"pipeline": pipeline.name, "notes": notes, "gaps": spans, "dated_ahead": ahead})
+        return print_json({"pipeline": pipeline.name, "notes": notes, **queries.gaps_json(gaps), "dated_ahead": ahead})
     for note in notes:
         console.print_done(note)
     for line in [*ahead, *descriptions.describe_gaps(pipeline.name, gaps)]:

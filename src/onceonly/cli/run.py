@@ -70,9 +70,9 @@ def run(
     \b
     --json prints one object: "result" (committed, no_new_data, empty_interval,
     already_committed, skipped, planned or staged), "seconds", "settled" (what
-    earlier runs had left), "gap" (what no interval covers before this one),
-    "staged_again" ("attempt", "code" and "why" of each attempt that could not be
-    published any more), and the
+    earlier runs had left), "gap" (what is missing just before this interval), "gaps"
+    (all that is missing before it), "staged_again" ("attempt", "code" and "why" of
+    each attempt that could not be published any more), and the
     keys of `onceonly status PIPELINE --json` for this checkpoint (with no new data:
     "pipeline" alone).
     """
@@ -112,6 +112,7 @@ class _Run:
     settled: list[Checkpoint] = field(default_factory=list)
     staged_again: list[dict[str, Any]] = field(default_factory=list)  # by attempt: why it could not be published
     gap: Interval | None = None
+    gaps: tuple[Interval, ...] = ()
     checkpoint: Checkpoint | None = None
     coordinator: Coordinator = field(init=False)
 
@@ -138,7 +139,7 @@ class _Run:
 
         with self.steps.step("plan") as words:
             planned = self.coordinator.plan(self.pipeline, self.owner, is_alive, interval, self.reprocess)
-            self.checkpoint, self.gap = planned.checkpoint, planned.gap
+            self.checkpoint, self.gap, self.gaps = planned.checkpoint, planned.gap, planned.gaps
             for settled in self.settled:
                 words.append(f"epoch {settled.epoch}, left by an earlier run, is {settled.state.value}")
             result, description = _nothing_to_do(planned.checkpoint, planned.fresh, planned.hidden_offsets)
@@ -147,8 +148,8 @@ class _Run:
             words.append(description)
         for note in planned.notes:
             self.steps.say(f"{self.pipeline.name}: {note}", "yellow")
-        if self.gap:
-            self.steps.say(descriptions.describe_gap(self.pipeline.name, self.gap, self.file), "yellow")
+        for text in descriptions.describe_gaps(self.pipeline.name, self.gaps, self.file):
+            self.steps.say(text, "yellow")
         return result
 
     def _why_done(self, checkpoint: Checkpoint) -> str:
@@ -219,8 +220,8 @@ class _Run:
         """Return the checkpoint, and what else the run has settled and met."""
         settled = [{"epoch": cp.epoch, "state": cp.state.value} for cp in self.settled]
         checkpoint_json = queries.to_json(self.checkpoint) if self.checkpoint else {"pipeline": self.pipeline.name}
-        gap = queries.interval_json(self.gap)
-        return {**checkpoint_json, "settled": settled, "gap": gap, "staged_again": self.staged_again}
+        gaps = {"gap": queries.interval_json(self.gap), **queries.gaps_json(self.gaps)}
+        return {**checkpoint_json, "settled": settled, **gaps, "staged_again": self.staged_again}
 
     def hint(self) -> str:
         """Return what is open of this run, and what recovery would do with it."""

@@ -76,7 +76,7 @@ def _summary_json(summary: Summary) -> dict[str, Any]:
         "refused": [cp.epoch for cp in summary.open if cp.refused],
         "stage_again": [cp.epoch for cp in summary.open_or_unfit if cp.has_to_be_staged_again],
         "missing": dict(summary.missing),
-        **_gaps_json(summary.gaps),
+        **queries.gaps_json(summary.gaps),
     }
 
 
@@ -150,7 +150,7 @@ def _show_one(state_table: StateTable, pipeline: str, checkpoints: list[Checkpoi
                 "pipeline": pipeline,
                 "seen": number,
                 "missing": dict(queries.missing_by_sink(state_table, pipeline)),
-                **_gaps_json(gaps.get(pipeline, [])),
+                **queries.gaps_json(gaps.get(pipeline, [])),
                 "checkpoints": [
                     queries.to_json(cp) | provenance.superseded_json(later, cp.epoch) for cp in checkpoints
                 ],
@@ -210,10 +210,6 @@ def _print_gaps(out: Console, gaps: Mapping[str, Sequence[Interval]]) -> None:
     for pipeline, gaps_of_pipeline in gaps.items():
         for line in descriptions.describe_gaps(pipeline, gaps_of_pipeline):
             out.print(Text(line, "yellow"))
-
-
-def _gaps_json(gaps: Sequence[Interval]) -> dict[str, Any]:
-    return {"gaps": [queries.interval_json(gap) for gap in gaps]}
 
 
 @click.command(short_help="Where every pipeline is, for Prometheus.")

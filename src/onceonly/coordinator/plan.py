@@ -25,16 +25,25 @@ class Planned:
     """The result of a plan. `fresh` is False for a checkpoint that was there before; None means no new data.
 
     Args:
-        gap: what no interval covers yet, between the one before and this one.
+        gaps: the intervals before this one that are missing, oldest first.
         notes: for people, of the targets.
         hidden_offsets: with no new data: how many offsets lie behind open transactions of producers.
     """
 
     checkpoint: Checkpoint | None
     fresh: bool
-    gap: Interval | None = None
+    gaps: tuple[Interval, ...] = ()
     notes: tuple[str, ...] = ()
     hidden_offsets: int = 0
+
+    @property
+    def gap(self) -> Interval | None:
+        """The missing interval that ends where this one begins; None: there is none."""
+        interval = self.checkpoint.interval if self.checkpoint else None
+        for gap in self.gaps[-1:]:
+            if interval and gap.end == interval.start:
+                return gap
+        return None
 
 
 @dataclass
@@ -70,13 +79,13 @@ class Planning:
     def result(self, view: View) -> Planned:
         """Return what `decide` came to, in the view that has followed from it."""
         fresh = self.row is not None and (self.existing is None or self.existing.epoch != self.row.epoch)
-        gap: Interval | None = None
+        gaps: tuple[Interval, ...] = ()
         if self.planner.interval:
-            gap = view.gap_before(self.planner.interval)
+            gaps = tuple(view.gaps_before(self.planner.interval))
         row_or_checkpoint = self.row or self.existing
         if row_or_checkpoint is None:
-            return Planned(None, fresh, gap, hidden_offsets=self.hidden_offsets)
-        return Planned(view.require(row_or_checkpoint.epoch), fresh, gap)
+            return Planned(None, fresh, gaps, hidden_offsets=self.hidden_offsets)
+        return Planned(view.require(row_or_checkpoint.epoch), fresh, gaps)
 
     # ---- the checkpoint that is there already
 

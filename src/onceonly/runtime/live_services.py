@@ -34,7 +34,7 @@ from onceonly.sources.kafka import KafkaReader
 from onceonly.spark import catalog
 from onceonly.statetable import location
 from onceonly.statetable.table import Notify, StateTable
-from onceonly.views.summary import Lag, Summary, data_end
+from onceonly.views.summary import Lag, Summary
 
 MAX_TOPICS_IN_NOTE = 10  # of a pattern
 MAX_CONCURRENT_SOURCES = 4  # that are asked for their lag
@@ -209,10 +209,9 @@ def measure_lag(services: LiveServices, summary: Summary) -> Lag:
         versions = sum(_count_uncovered([log for log in logs if log.kind != KAFKA], summary))
     except Exception as error:
         return Lag(error=str(error))
-    times = [gap.start for gap in summary.gaps[:1]]
-    if summary.committed:
-        times.append(data_end(summary.committed))
-    since = min(times, default=None)
+    since = summary.complete_until
+    if since is None and summary.gaps:
+        since = summary.gaps[0].start
     return Lag(readable + hidden, since, summary.gaps, versions=versions, blocked_records=hidden)
 
 

@@ -24,6 +24,9 @@ class Where:
     def __or__(self, other: Where) -> Where:
         return Where(f"({self.sql}) OR ({other.sql})", lambda row: self.test(row) or other.test(row))
 
+    def __invert__(self) -> Where:
+        return Where(f"({self.sql}) IS NOT TRUE", lambda row: not self.test(row))  # NULL is not true, either
+
 
 EVERY = Where("true", lambda row: True)
 OWNED = Where("owner IS NOT NULL", lambda row: row.owner is not None)
@@ -40,6 +43,11 @@ AFTER = Where("body LIKE '%\"after\":{%'", lambda row: bool(row.body.get("after"
 REPLACES = Where(
     f"event = '{Event.PLANNED.value}' AND attempt = 0 AND body LIKE '%\"replaces\":%'",
     lambda row: row.event is Event.PLANNED and row.attempt == 0 and "replaces" in row.body,
+)
+
+SKIPS = Where(  # in files, a definition may have that key as well: whoever needs to know tests the row
+    f"event = '{Event.EMPTY.value}' AND body LIKE '%\"skipped\":%'",
+    lambda row: row.event is Event.EMPTY and row.body.get("skipped") is not None,
 )
 
 

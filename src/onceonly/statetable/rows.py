@@ -203,6 +203,18 @@ class Rows:
                 intervals.append(row.interval)
         return intervals
 
+    def of_epochs_ended_by(self, where: Where) -> Where:
+        """Return the choice of all rows of the epochs that have a row of `where`.
+
+        No row that is asked about may come after that one: it would be looked for in memory only.
+        """
+        unmerged = self._unmerged_rows()
+        listed = of_epochs(sorted({row.epoch for row in unmerged if where.test(row)}))
+        if not _has_older(unmerged):
+            return listed
+        merged = f"SELECT epoch FROM state WHERE {_older_sql(where, unmerged)}"
+        return Where(f"{listed.sql} OR epoch IN ({merged})", listed.test)
+
     def count_unmerged(self) -> int:
         """Return how many rows are not in merged files, or a few more."""
         return len(self._unmerged_rows())

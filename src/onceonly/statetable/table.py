@@ -22,13 +22,12 @@ from onceonly.checkpoint.offsets import Interval
 from onceonly.delta import log_files
 from onceonly.errors import OnceonlyError, OutcomeUnknown
 from onceonly.statetable import location, row_files
+from onceonly.statetable.gaps import Coverage, read_coverage
 from onceonly.statetable.log import NO_VERSION, Commit, Damaged, Entry, Log, Taken, damage_error
 from onceonly.statetable.predicates import (
     AFTER,
     OWNED,
-    PINS,
     REPLACES,
-    WITH_INTERVAL,
     above_seq,
     from_epoch,
     of_epochs,
@@ -36,7 +35,7 @@ from onceonly.statetable.predicates import (
 )
 from onceonly.statetable.row_format import Head
 from onceonly.statetable.rows import Past, Rows
-from onceonly.statetable.view import View, find_gaps
+from onceonly.statetable.view import View
 from onceonly.storage.paths import local_path
 
 MAX_UNMERGED_ROWS = 64  # a pipeline's table is tidied when its log has more of them since the last time
@@ -140,14 +139,24 @@ class StateTable:
                 owners_by_pipeline[name] = owners
         return owners_by_pipeline
 
+    def coverage(self, pipelines: Iterable[str]) -> dict[str, Coverage]:
+        """Return by pipeline what its intervals cover, and which are missing."""
+
+        def coverage_of(name: str) -> Coverage:
+            rows = self._rows(name)
+            last = rows.last()
+            if last is None or last.row is None:
+                return Coverage()
+            return read_coverage(rows, Head.from_json(last.row.head).open)
+
+        return _map_at_once(coverage_of, pipelines)
+
     def gaps(self, pipelines: Iterable[str]) -> dict[str, list[Interval]]:
-        """Return by pipeline the gaps between its first and its last pinned interval, oldest first."""
-        with_pinned_interval = PINS & WITH_INTERVAL
-
-        def gaps_of(name: str) -> list[Interval]:
-            return find_gaps(self._rows(name).intervals(with_pinned_interval))
-
-        return _map_at_once(gaps_of, pipelines)
+        """Return by pipeline the intervals that are missing, oldest first."""
+        gaps = {}
+        for name, coverage in self.coverage(pipelines).items():
+            gaps[name] = list(coverage.gaps)
+        return gaps
 
     def recent(self, pipelines: Iterable[str], most: int) -> dict[str, list[Row]]:
         """Return by pipeline all rows of some of its epochs, in order.

@@ -5,15 +5,15 @@ Questions to a view are answered from that snapshot, whatever has been written s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import pairwise
 from typing import Any
 
 from onceonly.checkpoint.model import Checkpoint, Event, Handle, Row, State
 from onceonly.checkpoint.offsets import Boundary, Interval, find_range
 from onceonly.errors import InvalidPipeline
+from onceonly.statetable.gaps import read_coverage
 from onceonly.statetable.predicates import (
     PINS,
     REPLACES,
@@ -231,14 +231,10 @@ class View:
         before, after = self._last_before(time), self._first_after(time)
         return self._boundary(before, topic), self._boundary(after, topic)
 
-    def gap_before(self, interval: Interval) -> Interval | None:
-        """Return the gap between the end of the last pinned interval before `interval` and its start."""
-        last_end = _last_end(self._neighbourhood_of(interval).pins, interval.start)
-        if last_end is None:
-            last_end = _last_end(self._read_pins(ends_until(interval.start)), interval.start)
-        if last_end is None or last_end == interval.start:
-            return None
-        return Interval(last_end, interval.start)
+    def gaps_before(self, interval: Interval) -> list[Interval]:
+        """Return the missing intervals that end where `interval` begins, or before, oldest first: see `gaps`."""
+        coverage = read_coverage(self.rows, self.head.open, [interval])
+        return [gap for gap in coverage.gaps if gap.end <= interval.start]
 
     # Pinned intervals do not overlap: if one of those around a time lies on a side of it, none is closer there.
 
@@ -322,24 +318,3 @@ def _select_boundaries(pins: list[PinnedInterval], is_wanted: Callable[[datetime
             if is_wanted(time):
                 boundaries.append((time, epoch))
     return boundaries
-
-
-def _last_end(pins: list[PinnedInterval], until: datetime) -> datetime | None:
-    """Return the last end of these intervals that is not after `until`; None: there is none."""
-    last_end = None
-    for interval, _ in pins:
-        if interval.end <= until and (last_end is None or interval.end > last_end):
-            last_end = interval.end
-    return last_end
-
-
-def find_gaps(intervals: Iterable[Interval]) -> list[Interval]:
-    """Return the gaps between these pinned intervals, oldest first: time that no interval covers.
-
-    They are in any order and may be repeated, but do not overlap: so each ends before the one that begins next.
-    """
-    gaps = []
-    for interval, next_interval in pairwise(sorted(intervals, key=lambda interval: (interval.start, interval.end))):
-        if interval.end < next_interval.start:
-            gaps.append(Interval(interval.end, next_interval.start))
-    return gaps

@@ -292,16 +292,17 @@ def describe_gap(pipeline: str, interval: Interval, file: str = "FILE.py:NAME") 
     start, end = f"{interval.start:%Y-%m-%dT%H:%M:%SZ}", f"{interval.end:%Y-%m-%dT%H:%M:%SZ}"
     return (
         f"{pipeline}: no checkpoint covers {interval}.\n"
-        "Its runs are still to come, or there were none: the scheduler was down, or the DAG was paused and has "
-        "catchup=False.\n"
-        f"Run what is missing: airflow backfill create, or onceonly run {file} --interval {start} {end}. If it "
-        f"is left out on purpose: onceonly skip {pipeline} --interval {start} {end} --reason …"
+        "Its run is still to come, has failed (and may have been deleted, or marked success), or there was none: the "
+        "scheduler was down, or the DAG was paused and has catchup=False.\n"
+        "Run what is missing: clear its run, airflow backfill create, or "
+        f"onceonly run {file} --interval {start} {end}. If it is left out on purpose: "
+        f"onceonly skip {pipeline} --interval {start} {end} --reason …"
     )
 
 
-def describe_gaps(pipeline: str, intervals: Sequence[Interval]) -> list[str]:
+def describe_gaps(pipeline: str, intervals: Sequence[Interval], file: str = "FILE.py:NAME") -> list[str]:
     """Return `describe_gap` of each of the newest, oldest first, after a line that says how many more there are."""
-    texts = [describe_gap(pipeline, interval) for interval in intervals[-MAX_GAPS_SHOWN:]]
+    texts = [describe_gap(pipeline, interval, file) for interval in intervals[-MAX_GAPS_SHOWN:]]
     more = len(intervals) - len(texts)
     if more:
         texts.insert(0, f"{pipeline}: {formatting.number(more)} more before these (onceonly status {pipeline} --json)")

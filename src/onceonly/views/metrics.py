@@ -15,7 +15,7 @@ from enum import Enum
 
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.views import formatting
-from onceonly.views.summary import Lag, PendingSink, Summary, data_end, list_pending
+from onceonly.views.summary import Lag, PendingSink, Summary, list_pending
 
 
 class Kind(Enum):
@@ -59,7 +59,7 @@ COMMITTED_AT = Metric("last_commit", Kind.TIME, "When the last checkpoint was co
 ROWS = Metric("last_commit_rows", Kind.GAUGE, "Rows of that checkpoint, as they are in force now, by sink.")
 BAD = Metric("last_commit_bad_records", Kind.GAUGE, "Records of it that were dropped or became dead letters.")
 PUBLISHED = Metric("published_until", Kind.TIME, "Up to when the published rows are complete.")
-GAPS = Metric("gaps", Kind.GAUGE, "Number of gaps between intervals that no checkpoint covers.")
+GAPS = Metric("gaps", Kind.GAUGE, "Number of intervals that are missing: neither published nor skipped.")
 MISSING = Metric("missing_checkpoints", Kind.GAUGE, "Checkpoints that the target has lost, by sink.")
 OPENED = Metric("oldest_transaction", Kind.TIME, "When the oldest open Kafka transaction was opened, by sink.")
 USED = Metric("transaction_timeout_used_ratio", Kind.GAUGE, "The share of its time-out that has passed, by sink.")
@@ -119,6 +119,8 @@ def sample_pipeline(summary: Summary, now: datetime, lag: Lag | None = None) -> 
     yield from _sample_unsettled(summary, labels, now)
     if summary.committed:
         yield from _sample_commit(summary.committed, summary.rows_by_sink, labels)
+    if summary.complete_until:
+        yield Sample(PUBLISHED, labels, summary.complete_until.timestamp())
     if lag:
         yield from _sample_lag(lag, labels)
 
@@ -147,7 +149,6 @@ def _sample_commit(
     checkpoint: Checkpoint, rows_by_sink: Mapping[str, int | None], labels: Mapping[str, str]
 ) -> Iterator[Sample]:
     yield Sample(COMMITTED_AT, labels, checkpoint.updated_at.timestamp())
-    yield Sample(PUBLISHED, labels, data_end(checkpoint).timestamp())
     for sink, rows in rows_by_sink.items():
         if rows is not None:
             yield Sample(ROWS, {**labels, "sink": sink}, rows)

@@ -12,6 +12,7 @@ from onceonly.errors import InvalidPipeline, OutcomeUnknown
 from onceonly.settings import Settings
 
 if TYPE_CHECKING:
+    from onceonly.statetable.gaps import Coverage
     from onceonly.statetable.table import StateTable
 
 MIN_RECENT = 1  # checkpoints of each pipeline that are read at first, where all pipelines are shown
@@ -142,14 +143,21 @@ def _newest_first(by_epoch: Mapping[int, Checkpoint]) -> list[Checkpoint]:
     return [by_epoch[epoch] for epoch in sorted(by_epoch, reverse=True)]
 
 
-def list_gaps(state_table: StateTable, newest: Iterable[Checkpoint]) -> dict[str, list[Interval]]:
-    """Return the gaps of pipelines by name. Chained pipelines have none.
+def read_coverage(state_table: StateTable, newest: Iterable[Checkpoint]) -> dict[str, Coverage]:
+    """Return by name what the intervals of pipelines cover, and which are missing. Chained pipelines are left out.
 
     Args:
         newest: the last checkpoint of each pipeline.
     """
-    names = [checkpoint.pipeline for checkpoint in newest if checkpoint.interval]
-    return state_table.gaps(names)
+    return state_table.coverage([checkpoint.pipeline for checkpoint in newest if checkpoint.interval])
+
+
+def list_gaps(state_table: StateTable, newest: Iterable[Checkpoint]) -> dict[str, list[Interval]]:
+    """Return by name the intervals of pipelines that are missing. For `newest` see `read_coverage`."""
+    gaps = {}
+    for name, coverage in read_coverage(state_table, newest).items():
+        gaps[name] = list(coverage.gaps)
+    return gaps
 
 
 def missing_by_sink(state_table: StateTable, pipeline: str) -> Mapping[str, int]:
@@ -232,6 +240,11 @@ def interval_json(interval: Interval | None) -> dict[str, str] | None:
     if interval is None:
         return None
     return {"start": iso(interval.start), "end": iso(interval.end)}
+
+
+def gaps_json(gaps: Iterable[Interval]) -> dict[str, Any]:
+    """Return the key "gaps" of an answer in JSON, with these intervals."""
+    return {"gaps": list(map(interval_json, gaps))}
 
 
 def timeline(state_table: StateTable, checkpoint: Checkpoint) -> list[dict[str, Any]]:

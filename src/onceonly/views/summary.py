@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import OutcomeUnknown
+from onceonly.statetable.gaps import Coverage
 from onceonly.views import descriptions, queries
 from onceonly.views.story import count_rows_in_force
 
@@ -29,16 +30,37 @@ class Summary:
     latest: Checkpoint
     committed: Checkpoint | None  # of the recent ones that are, the one that reaches furthest; else the last; no repair
     open: tuple[Checkpoint, ...]  # the oldest first
-    gaps: tuple[Interval, ...] = ()  # that no interval covers, oldest first
+    coverage: Coverage = field(default_factory=Coverage)  # of its intervals
     missing: Mapping[str, int] = field(default_factory=dict)  # by sink: how many checkpoints its target has lost
     unfit: tuple[Checkpoint, ...] = ()  # that have to be staged again, and nobody has begun; the oldest first
     last_commit: Checkpoint | None = None  # the newest epoch that is; of intervals, one may reach further; no repair
     rows_by_sink: Mapping[str, int | None] = field(default_factory=dict)  # of `committed`, as they are in force
 
     @property
+    def gaps(self) -> tuple[Interval, ...]:
+        """The intervals that are missing, oldest first."""
+        return self.coverage.gaps
+
+    @property
     def open_or_unfit(self) -> list[Checkpoint]:
         """Return the checkpoints that are open or have to be staged again, the oldest first."""
         return sorted((*self.open, *self.unfit), key=lambda checkpoint: checkpoint.epoch)
+
+    @property
+    def complete_until(self) -> datetime | None:
+        """Up to when the published rows are complete; None: nothing is committed.
+
+        Of intervals, that is where the first one begins that is missing or unsettled, but for those that are replaced.
+        """
+        if self.committed is None:
+            return None
+        times = [self.coverage.end or data_end(self.committed)]
+        for gap in self.gaps:
+            times.append(gap.start)
+        for checkpoint in self.open:
+            if checkpoint.interval and checkpoint.replaces is None:
+                times.append(checkpoint.interval.start)
+        return min(times)
 
 
 def read_summaries(
@@ -46,14 +68,14 @@ def read_summaries(
 ) -> tuple[dict[str, Summary], dict[str, OutcomeUnknown]]:
     """Return the summary of each pipeline by name, and by name why others cannot be read."""
     recent_by_name, damaged = queries.read_overview(state_table, names, MAX_RECENT)
-    gaps = queries.list_gaps(state_table, [checkpoints[0] for checkpoints in recent_by_name.values()])
+    coverage_by_name = queries.read_coverage(state_table, [recent[0] for recent in recent_by_name.values()])
     by_name = {}
     for name, checkpoints in recent_by_name.items():
-        by_name[name] = _summarize(state_table, name, checkpoints, gaps.get(name, []))
+        by_name[name] = _summarize(state_table, name, checkpoints, coverage_by_name.get(name, Coverage()))
     return by_name, damaged
 
 
-def _summarize(state_table: StateTable, pipeline: str, recent: list[Checkpoint], gaps: list[Interval]) -> Summary:
+def _summarize(state_table: StateTable, pipeline: str, recent: list[Checkpoint], coverage: Coverage) -> Summary:
     """Return the summary of a pipeline.
 
     Args:
@@ -61,7 +83,7 @@ def _summarize(state_table: StateTable, pipeline: str, recent: list[Checkpoint],
     """
     latest = recent[0]
     all_committed = [checkpoint for checkpoint in recent if queries.is_progress(checkpoint)]
-    committed = max(all_committed, key=data_end, default=None)
+    committed = _find_furthest(all_committed, coverage)
     if committed is None and latest.epoch > MAX_RECENT:  # else all that there are were looked at
         committed = _find_last_commit(state_table.view(pipeline))
     last_commit = all_committed[0] if all_committed else committed
@@ -76,7 +98,20 @@ def _summarize(state_table: StateTable, pipeline: str, recent: list[Checkpoint],
     if committed:
         repairs = state_table.view(pipeline).repairs_of(committed.epoch) if latest.epoch > committed.epoch else []
         rows = count_rows_in_force(committed, repairs)
-    return Summary(pipeline, latest, committed, tuple(unsettled), tuple(gaps), missing, tuple(unfit), last_commit, rows)
+    return Summary(pipeline, latest, committed, tuple(unsettled), coverage, missing, tuple(unfit), last_commit, rows)
+
+
+def _find_furthest(committed: list[Checkpoint], coverage: Coverage) -> Checkpoint | None:
+    """Return the one that reaches furthest; None: there is none.
+
+    An interval that was skipped behind all that is covered may have been asked for by accident.
+    """
+    candidates = []
+    for checkpoint in committed:
+        is_beyond = coverage.end is None or data_end(checkpoint) > coverage.end
+        if not (checkpoint.interval and checkpoint.skipped is not None and is_beyond):
+            candidates.append(checkpoint)
+    return max(candidates, key=data_end, default=None)
 
 
 def _find_last_commit(view: View) -> Checkpoint | None:
@@ -100,7 +135,7 @@ class Lag:
     Args:
         records: offsets have gaps, so there may be fewer. What `gaps` hold comes on top.
         since: everything up to then is published.
-        gaps: that no interval covers, oldest first.
+        gaps: the intervals that are missing, oldest first.
         versions: of the tables that it reads.
         blocked_records: how many of the records lie behind open transactions of producers, so nobody can read them yet.
     """

@@ -24,6 +24,7 @@ from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import live_services
 from onceonly.runtime.live_services import LiveServices
+from onceonly.statetable.gaps import Coverage
 from onceonly.testing.fakes import FakeParts
 from onceonly.views.summary import Lag, Summary
 
@@ -181,7 +182,7 @@ def test_lag_in_time_begins_where_the_oldest_gap_does(monkeypatch: pytest.Monkey
     newest = replace(checkpoint(2, NOON, NOON, interval=interval), definition=definition)
     gap = Interval(NOON - 5 * MINUTE, NOON - MINUTE)
     for gaps, since in (((), NOON), ((gap,), gap.start)):
-        assert live_services.measure_lag(parts, Summary("p", newest, newest, (), gaps)).since == since
+        assert live_services.measure_lag(parts, Summary("p", newest, newest, (), Coverage(gaps, NOON))).since == since
 
 
 # ---- for Prometheus

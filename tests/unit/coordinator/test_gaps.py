@@ -15,8 +15,9 @@ from onceonly.checkpoint.offsets import Interval
 from onceonly.coordinator.reprocess import Reprocess
 from onceonly.errors import Fenced, InvalidPipeline, SourceLost
 from onceonly.pipeline.sinks import DeltaSink, StateSink
-from onceonly.statetable.view import find_gaps
+from onceonly.statetable.gaps import Coverage, find_coverage
 from onceonly.views import descriptions, queries
+from onceonly.views.summary import Summary, read_summaries
 
 TEN = minutes(0, 10)
 MISSING = minutes(10, 30)
@@ -48,7 +49,7 @@ def skip(world: World, interval: Interval = MISSING, reason: str = "a strike") -
 @settings(deadline=None)
 @given(st.sets(st.integers(0, 12)).flatmap(lambda pinned: st.permutations([*pinned, *list(pinned)[:3]])))
 def test_gaps_are_what_is_not_pinned_between_the_first_and_the_last(pinned):
-    found = find_gaps([minutes(n, n + 1) for n in pinned])
+    found = find_coverage([minutes(n, n + 1) for n in pinned]).gaps
     inside = range(min(pinned, default=0), max(pinned, default=0))
     assert {
         n for n in inside if any(interval.start <= minutes(n, n + 1).start < interval.end for interval in found)
@@ -80,6 +81,122 @@ def test_a_chained_pipeline_has_none(tmp_path):
     assert queries.list_gaps(world.state, [world.now(1)]) == {}
 
 
+# ---- aborted
+
+
+def abort(world: World, interval: Interval) -> Checkpoint:
+    """A run that was aborted and no longer exists, as after it was failed and deleted."""
+    owner = f"run of {interval}"
+    checkpoint = world.plan(owner, interval)
+    world.stage(checkpoint.epoch, owner)
+    return world.abort(checkpoint.epoch)
+
+
+FIRST, SECOND, THIRD = minutes(20, 30), minutes(30, 40), minutes(40, 50)
+
+
+@pytest.fixture
+def days(tmp_path) -> World:
+    """Three days of ten minutes; the second was aborted after it was staged, and the third committed."""
+    days = World(tmp_path, mode="interval", sinks=LAKE)
+    days.put(*range(5, 70))
+    days.run("run-1", FIRST)
+    abort(days, SECOND)
+    days.run("run-3", THIRD)
+    return days
+
+
+def summary(world: World) -> Summary:
+    return read_summaries(world.state, ["flights"])[0]["flights"]
+
+
+def test_an_aborted_day_is_missing_until_it_is_run(days):
+    assert missing(days) == [SECOND]
+    assert summary(days).complete_until == SECOND.start
+    days.plan("run of the same day", SECOND)
+    assert missing(days) == []
+    assert summary(days).complete_until == SECOND.start  # it is on its way
+    days.stage(2)
+    days.commit(2)
+    assert missing(days) == []
+    assert summary(days).complete_until == THIRD.end
+
+
+def test_an_aborted_day_is_missing_until_it_is_skipped(days):
+    skip(days, SECOND)
+    assert missing(days) == []
+    assert summary(days).complete_until == THIRD.end
+
+
+def test_every_later_plan_names_an_aborted_day(days):
+    for interval in (THIRD, minutes(50, 60), minutes(60, 70)):
+        planned = days.coordinator.plan(days.pipeline, f"run of {interval}", days.alive, interval)
+        assert planned.gaps == (SECOND,)
+        assert planned.gap == (SECOND if interval == THIRD else None)
+    assert days.coordinator.plan(days.pipeline, "run-1", days.alive, FIRST).gaps == ()
+
+
+@pytest.mark.parametrize("interval", [minutes(10, 20), minutes(50, 60)])
+def test_an_aborted_day_at_either_end_is_missing(days, interval):
+    abort(days, interval)
+    assert missing(days) == sorted([SECOND, interval], key=lambda gap: gap.start)
+
+
+@pytest.mark.parametrize("interval", [minutes(0, 5), minutes(55, 58)])
+def test_an_accidental_interval_that_was_aborted_bounds_no_gap(days, interval):
+    skip(days, SECOND)
+    abort(days, interval)
+    assert missing(days) == [interval]
+    skip(days, interval, "a slip of the keyboard")
+    assert missing(days) == []
+    assert summary(days).complete_until == THIRD.end
+    assert days.coordinator.plan(days.pipeline, "run-4", days.alive, minutes(50, 55)).gaps == ()
+
+
+def test_an_aborted_interval_within_a_gap_is_a_gap_of_its_own(world):
+    abort(world, minutes(15, 20))
+    gaps = [minutes(10, 15), minutes(15, 20), minutes(20, 30)]
+    assert missing(world) == gaps
+    for number, gap in enumerate(gaps, 1):
+        skip(world, gap)
+        assert missing(world) == gaps[number:]
+
+
+def test_an_aborted_replacement_leaves_the_day_published(days):
+    skip(days, SECOND)
+    again = days.coordinator.plan(days.pipeline, "run-4", days.alive, FIRST, Reprocess("run-4, 1")).checkpoint
+    assert missing(days) == []
+    assert summary(days).complete_until == THIRD.end  # the rows in its place are published
+    days.abort(again.epoch)
+    assert missing(days) == []
+    assert summary(days).complete_until == THIRD.end
+
+
+def test_a_repair_does_not_stand_for_its_interval(tmp_path):
+    world = World(tmp_path, mode="interval")
+    world.put(*range(5, 60))
+    world.run("run-1", TEN)
+    world.run("run-2", minutes(20, 30))
+    repair = Reprocess("run-3, 1", keep=("files",), who="ann", reason="wrong rates")
+    world.coordinator.plan(world.pipeline, "run-3", world.alive, TEN, repair)
+    world.stage(3)
+    world.commit(3)
+    assert world.now(3).is_repair
+    assert missing(world) == [minutes(10, 20)]
+    assert summary(world).complete_until == TEN.end
+
+
+def test_a_replacement_that_is_read_beside_merged_rows_ends_no_interval():
+    covered = [minutes(0, 100), minutes(10, 20), minutes(100, 110)]  # the first one stands for many that meet
+    assert find_coverage(covered).gaps == ()
+
+
+def test_a_skipped_interval_ends_what_is_covered_only_where_it_joins_on():
+    assert find_coverage([TEN], [minutes(20, 30), minutes(10, 20)]).end == minutes(20, 30).end
+    assert find_coverage([TEN], [minutes(20, 30)]).end == TEN.end
+    assert find_coverage([], [TEN]) == Coverage()
+
+
 # ---- told by plan
 
 
@@ -98,7 +215,7 @@ def test_a_gap_of_more_than_a_month_is_told_as_well(world):
     month = timedelta(days=40)
     late = Interval(NEXT.start - month - timedelta(minutes=10), NEXT.start - month)
     world.plan("run-3", late)
-    assert world.state.view("flights").gap_before(TEN) == Interval(late.end, TEN.start)
+    assert world.state.view("flights").gaps_before(TEN) == [Interval(late.end, TEN.start)]
 
 
 def test_the_words_name_the_gap_and_what_can_be_done():

@@ -107,18 +107,18 @@ def test_checkpoints_are_found_by_owner_interval_and_boundary(table):
     assert view.boundaries(NOON - timedelta(hours=1), "t")[0] is None
 
 
-def test_a_gap_is_what_no_interval_covers_just_before(table):
+def test_gaps_before_an_interval_are_what_nothing_covers(table):
     def hours(start, end) -> Interval:
         return Interval(NOON + timedelta(hours=start), NOON + timedelta(hours=end))
 
     view = table.view("flights")
-    assert view.gap_before(hours(0, 1)) is None
+    assert view.gaps_before(hours(0, 1)) == []
     for start in (0, 5, 1):
         view = table.append(view, planned(view, start=start))
     asked = (hours(0, 1), hours(1, 2), hours(2, 3), hours(4, 5), hours(5, 6), hours(6, 7), hours(800, 801))
-    found = [None, None, None, hours(2, 4), hours(2, 5), None, hours(6, 800)]
-    assert [view.gap_before(interval) for interval in asked] == found
-    assert [table.view("flights").gap_before(interval) for interval in asked] == found
+    before = [[], [], [], [hours(2, 4)], [hours(2, 5)], [hours(2, 5)], [hours(2, 5), hours(6, 800)]]
+    assert [view.gaps_before(interval) for interval in asked] == before
+    assert [table.view("flights").gaps_before(interval) for interval in asked] == before
 
 
 HELD = (0, 1, 2, 40, 41, 1000, 1001, -2000)  # hours, in the order in which they are pinned
