@@ -130,8 +130,12 @@ def read_overview(
 
 
 def is_progress(checkpoint: Checkpoint) -> bool:
-    """Whether it has brought the pipeline further: it is committed, and no repair of what an earlier one has read."""
-    return checkpoint.state is State.COMMITTED and not checkpoint.is_repair
+    """Whether it has brought the pipeline further.
+
+    It is committed, and neither a repair of what an earlier one has read, nor an interval that was left out.
+    """
+    is_left_out = checkpoint.interval is not None and checkpoint.skipped is not None
+    return checkpoint.state is State.COMMITTED and not checkpoint.is_repair and not is_left_out
 
 
 def list_checkpoints(state_table: StateTable, pipeline: str, first: int, last: int) -> list[Checkpoint]:

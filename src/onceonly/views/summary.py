@@ -83,7 +83,7 @@ def _summarize(state_table: StateTable, pipeline: str, recent: list[Checkpoint],
     """
     latest = recent[0]
     all_committed = [checkpoint for checkpoint in recent if queries.is_progress(checkpoint)]
-    committed = _find_furthest(all_committed, coverage)
+    committed = max(all_committed, key=data_end, default=None)
     if committed is None and latest.epoch > MAX_RECENT:  # else all that there are were looked at
         committed = _find_last_commit(state_table.view(pipeline))
     last_commit = all_committed[0] if all_committed else committed
@@ -99,19 +99,6 @@ def _summarize(state_table: StateTable, pipeline: str, recent: list[Checkpoint],
         repairs = state_table.view(pipeline).repairs_of(committed.epoch) if latest.epoch > committed.epoch else []
         rows = count_rows_in_force(committed, repairs)
     return Summary(pipeline, latest, committed, tuple(unsettled), coverage, missing, tuple(unfit), last_commit, rows)
-
-
-def _find_furthest(committed: list[Checkpoint], coverage: Coverage) -> Checkpoint | None:
-    """Return the one that reaches furthest; None: there is none.
-
-    An interval that was skipped behind all that is covered may have been asked for by accident.
-    """
-    candidates = []
-    for checkpoint in committed:
-        is_beyond = coverage.end is None or data_end(checkpoint) > coverage.end
-        if not (checkpoint.interval and checkpoint.skipped is not None and is_beyond):
-            candidates.append(checkpoint)
-    return max(candidates, key=data_end, default=None)
 
 
 def _find_last_commit(view: View) -> Checkpoint | None:
