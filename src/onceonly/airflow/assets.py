@@ -89,11 +89,11 @@ def _event_extra(checkpoint: Checkpoint, sink: str) -> dict[str, Any]:
         offsets[range_.topic] = {str(partition): list(span) for partition, span in range_.partitions.items()}
     interval = checkpoint.interval
     extra: dict[str, Any] = {
+        "interval": [interval.start.isoformat(), interval.end.isoformat()] if interval else None,
         "pipeline": checkpoint.pipeline,
         "epoch": checkpoint.epoch,
         "rows": checkpoint.handles[sink].get("rows"),
         "offsets": offsets,
-        "interval": [interval.start.isoformat(), interval.end.isoformat()] if interval else None,
     }
     if checkpoint.bad_records is not None:
         extra["bad"] = checkpoint.bad_records

@@ -78,6 +78,7 @@ class DocsLink(BaseOperatorLink):
 class OnceonlyOperator(BaseOperator):
     """What all operators share: the coordinator, the run's owner key, and how errors become task outcomes."""
 
+    is_plan = False  # whether its tasks return the epoch that the others of the run work on
     linked_epoch: int | None = None  # whose page the task links to
     reported_lineage: Lineage | None = None  # for OpenLineage
     settled_checkpoints: tuple[Checkpoint, ...] = ()  # whose verdict or abort was recorded here, whichever task it is
@@ -176,9 +177,10 @@ class CheckpointOperator(OnceonlyOperator):
         """Return the epoch to work on; fail the task, without a retry, if there is none."""
         epoch = self.planned_epoch(context)
         if epoch is None:
+            plan = plan_task_of(self, context)
             raise AirflowFailException(
-                f"{self.pipeline}: no epoch to work on.\nThe task '{PLAN_TASK}' of this run returned none.\n"
-                f"Clear '{PLAN_TASK}' and what follows, or pass epoch=…."
+                f"{self.pipeline}: no epoch to work on.\n{_describe_missing_epoch(context, plan)}\n"
+                f"Clear '{plan}' and what follows, or pass epoch=…."
             )
         return epoch
 
@@ -186,15 +188,43 @@ class CheckpointOperator(OnceonlyOperator):
         """Return the epoch to work on; None if the run's plan task has planned nothing."""
         epoch = self.epoch
         if epoch is None:
-            epoch = context["ti"].xcom_pull(task_ids=PLAN_TASK)
+            epoch = context["ti"].xcom_pull(task_ids=plan_task_of(self, context))
         self.linked_epoch = None if epoch is None else int(epoch)
         return self.linked_epoch
 
 
 def owner_of(context: Any) -> str:
     """Return the owner key of the task's run: the plan task has left it, so another installation id changes nothing."""
-    owner: str | None = context["ti"].xcom_pull(task_ids=PLAN_TASK, key=OWNER)
+    plan = plan_task_of(context.get("task"), context)
+    owner: str | None = context["ti"].xcom_pull(task_ids=plan, key=OWNER)
     return owner or make_owner(context)
+
+
+def plan_task_of(task: Any, context: Any) -> str:
+    """Return the id of the plan task of a step: the one before it, whatever its id and its group.
+
+    It is the one of the step's pipeline. With none before it, or several, it is the step's neighbour 'plan'.
+    """
+    pipeline = getattr(task, "pipeline", None)
+    plans = [plan for plan in _plans_before(task) if plan.pipeline.name == pipeline]
+    if len(plans) == 1:
+        return str(plans[0].task_id)
+    group, _, _ = str(getattr(context["ti"], "task_id", "")).rpartition(".")
+    return f"{group}.{PLAN_TASK}" if group else PLAN_TASK
+
+
+def _plans_before(task: Any) -> list[Any]:
+    """Return the plan tasks upstream of a task; none where it is in no DAG. A mapped one has an epoch per pipeline."""
+    if task is None or not task.has_dag():
+        return []
+    return [other for other in task.get_flat_relatives(upstream=True) if getattr(other, "is_plan", False)]
+
+
+def _describe_missing_epoch(context: Any, plan: str) -> str:
+    dag = context.get("dag")
+    if dag is not None and not dag.has_task(plan):
+        return f"There is no plan task before it in this DAG, and none with the id '{plan}'."
+    return f"The task '{plan}' of this run returned none."
 
 
 def make_owner(context: Any) -> str:

@@ -15,7 +15,7 @@ from datetime import timedelta
 from math import ceil
 from typing import Any
 
-from airflow.sdk import DAG, Asset, TriggerRule
+from airflow.sdk import DAG, TriggerRule
 
 from onceonly.airflow.assets import outlets
 from onceonly.airflow.commit import CommitOperator, GateOperator
@@ -29,10 +29,7 @@ from onceonly.airflow.operators import (
 )
 from onceonly.airflow.versions import (
     CronDataIntervalTimetable,
-    CronPartitionTimetable,
-    CronTriggerTimetable,
     DeltaDataIntervalTimetable,
-    DeltaTriggerTimetable,
 )
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
@@ -46,9 +43,16 @@ MANY_RETRIES: dict[str, Any] = {
 }
 MAX_CHAIN_WAIT = timedelta(days=1)  # for which an interval waits until pipelines before have published theirs
 MAX_COMMIT_SECONDS = 900.0  # from stage to commit that a transaction has to outlast, however long the interval
-# Schedules that have no interval, unless they are given a width.
-WITHOUT_INTERVAL = (str, list, Asset, CronPartitionTimetable, CronTriggerTimetable, DeltaTriggerTimetable)
 STAGE_RETRIES: dict[str, Any] = {"retries": 1, "retry_delay": timedelta(seconds=5)}
+# By classes in a schedule's ancestry: they stand in different modules from one Airflow to the next.
+ASSETS = {"AssetOrTimeSchedule", "PartitionedAssetTimetable", "BaseAsset", "AssetTriggeredTimetable"}
+WITHOUT_WIDTH = {  # unless they are given one
+    "CronPartitionTimetable",
+    "CronTriggerTimetable",
+    "DeltaTriggerTimetable",
+    "MultipleCronTriggerTimetable",
+    "EventsTimetable",
+}
 
 
 def checkpoint_dag(
@@ -59,6 +63,7 @@ def checkpoint_dag(
     spark_conn_id: str = "spark",
     on_held: Notifier | Sequence[Notifier] | None = None,
     partition_keys: bool = False,
+    retries: Mapping[str, int] | None = None,
     **dag_arguments: Any,
 ) -> DAG:
     """Return the DAG of a pipeline: each run is one checkpoint.
@@ -70,10 +75,12 @@ def checkpoint_dag(
         on_held: notifiers that are called when the gate holds a checkpoint, or an approval has ended with its attempt;
             see `GateOperator` and `CommitOperator`.
         partition_keys: the asset events of intervals carry partition keys; see `CommitOperator`.
+        retries: by task ("plan", "stage", "gate", "commit", "abort"), instead of 12, 1, 1, 12 and 12. What
+            `default_args` says of retries is for all tasks.
         dag_arguments: passed on to `airflow.sdk.DAG`. An interval pipeline catches up unless `catchup=False` says that
             intervals may be left out when the scheduler was down or the DAG paused.
     Raises:
-        InvalidPipeline: the schedule does not go with the pipeline.
+        InvalidPipeline: the schedule does not go with the pipeline, or a task of `retries` is not in the DAG.
     """
     if partition_keys and pipeline.mode != "interval":
         raise InvalidPipeline(
@@ -90,20 +97,21 @@ def checkpoint_dag(
     arguments = defaults | dag_arguments
     timetable = _timetable(pipeline, schedule, arguments)
     _check_start(pipeline, timetable, arguments)
+    attempts = _retry_arguments(pipeline, arguments.get("default_args") or {}, retries or {})
     with DAG(dag_id or pipeline.name, schedule=timetable, **arguments) as dag:
-        plan = PlanOperator(task_id="plan", pipeline=pipeline, spark_conn_id=spark_conn_id, **_plan_retries(pipeline))
-        stage = StageOperator(task_id="stage", pipeline=pipeline.name, spark_conn_id=spark_conn_id, **STAGE_RETRIES)
-        publish: dict[str, Any] = {"outlets": outlets(pipeline), "partition_keys": partition_keys, **MANY_RETRIES}
+        plan = PlanOperator(task_id="plan", pipeline=pipeline, spark_conn_id=spark_conn_id, **attempts["plan"])
+        stage = StageOperator(task_id="stage", pipeline=pipeline.name, spark_conn_id=spark_conn_id, **attempts["stage"])
+        publish: dict[str, Any] = {"outlets": outlets(pipeline), "partition_keys": partition_keys, **attempts["commit"]}
         commit = CommitOperator(
             task_id="commit", pipeline=pipeline.name, spark_conn_id=spark_conn_id, on_held=on_held, **publish
         )
         abort = AbortOperator(
-            task_id="abort", pipeline=pipeline.name, trigger_rule=TriggerRule.ONE_FAILED, **MANY_RETRIES
+            task_id="abort", pipeline=pipeline.name, trigger_rule=TriggerRule.ONE_FAILED, **attempts["abort"]
         )
         plan >> stage >> abort
         if pipeline.gate:
             gate = GateOperator(
-                task_id="gate", pipeline=pipeline.name, spark_conn_id=spark_conn_id, on_held=on_held, **STAGE_RETRIES
+                task_id="gate", pipeline=pipeline.name, spark_conn_id=spark_conn_id, on_held=on_held, **attempts["gate"]
             )
             stage >> gate >> [commit, abort]
         else:
@@ -136,16 +144,56 @@ def recovery_dag(
     return dag
 
 
-def _plan_retries(pipeline: Pipeline) -> dict[str, Any]:
-    """Return MANY_RETRIES, and more for as long as late records or the pipelines before are waited for.
+def _retry_arguments(
+    pipeline: Pipeline, default_args: Mapping[str, Any], retries: Mapping[str, int]
+) -> dict[str, dict[str, Any]]:
+    """Return what each task says of its retries: its own number, else that of `default_args`, else ours.
 
-    Meanwhile the plan is Busy.
+    Nothing that `default_args` says is said here: a task's own argument would beat it.
+
+    Raises:
+        InvalidPipeline: `retries` names a task that the DAG does not have.
+    """
+    ours = {"plan": MANY_RETRIES, "stage": STAGE_RETRIES, "commit": MANY_RETRIES, "abort": MANY_RETRIES}
+    if pipeline.gate:
+        ours["gate"] = STAGE_RETRIES
+    unknown = sorted(retries.keys() - ours.keys())
+    if unknown:
+        raise InvalidPipeline(
+            f"{pipeline.name}: retries names the task '{unknown[0]}', which its DAG does not have.",
+            f"Its tasks are {', '.join(sorted(ours))}.",
+            "Name one of them, or remove it.",
+            code="option-invalid",
+        )
+    arguments = {}
+    for task, defaults in ours.items():
+        wanted = {**defaults, **default_args}
+        if task in retries:
+            wanted["retries"] = retries[task]
+        if task == "plan":
+            wanted["retries"] = (wanted["retries"] or 0) + _count_waiting_tries(pipeline, wanted)
+        arguments[task] = {name: wanted[name] for name in MANY_RETRIES if name in wanted}
+    return arguments
+
+
+def _count_waiting_tries(pipeline: Pipeline, retries: Mapping[str, Any]) -> int:
+    """Return how many more tries the plan needs while late records or the pipelines before are waited for.
+
+    Meanwhile it is Busy.
+
+    Args:
+        retries: as an operator takes them.
     """
     wait = timedelta(seconds=max(source.grace for source in pipeline.sources))
     if pipeline.after and pipeline.mode == "interval":
         wait += MAX_CHAIN_WAIT
-    more = ceil(wait / MANY_RETRIES["max_retry_delay"])
-    return MANY_RETRIES | {"retries": MANY_RETRIES["retries"] + more}
+    delay: Any = retries["retry_delay"]
+    if not isinstance(delay, timedelta):
+        delay = timedelta(seconds=delay)
+    if retries.get("retry_exponential_backoff"):
+        delay = max(delay, retries.get("max_retry_delay") or timedelta())
+    delay_seconds: float = max(delay.total_seconds(), 1.0)
+    return ceil(wait.total_seconds() / delay_seconds)
 
 
 def _seconds_between(schedule: Any) -> float:
@@ -196,13 +244,35 @@ def _timetable(pipeline: Pipeline, schedule: Any, arguments: Mapping[str, Any]) 
         return CronDataIntervalTimetable(schedule, timezone=_zone(arguments))
     if isinstance(schedule, timedelta):
         return DeltaDataIntervalTimetable(schedule)
-    if type(schedule) not in WITHOUT_INTERVAL or getattr(schedule, "interval", None):
-        return schedule  # one of the user's own: each run is looked at before anything is planned
+    reason = _why_without_interval(schedule)
+    if reason is None:
+        return schedule  # it may be one of the user's own: each run is looked at before anything is planned
     name = repr(schedule) if isinstance(schedule, str) else type(schedule).__name__
+    why, todo = reason
     raise InvalidPipeline(
-        f"{pipeline.name}: a schedule of {name} has no data interval.",
-        "A pipeline in interval mode takes its window from the run's data interval, and that would be empty.",
-        "Use a cron string, a timedelta, CronDataIntervalTimetable, or CronTriggerTimetable(…, interval=…). "
-        "Nothing was written.",
-        code="schedule-without-interval",
+        f"{pipeline.name}: a schedule of {name} has no data interval.", why, todo, code="schedule-without-interval"
     )
+
+
+def _why_without_interval(schedule: Any) -> tuple[str, str] | None:
+    """Return why runs of a schedule have no data interval, and the way out; None: they have one, or it is not known."""
+    window = "a pipeline in interval mode takes its window from the run's data interval"
+    kinds = {kind.__name__ for kind in type(schedule).__mro__}
+    if isinstance(schedule, (list, tuple)) or kinds & ASSETS:
+        return (
+            f"Events of assets start its runs, or some of them: such a run has none, and {window}.",
+            "Use a cron string or a timedelta, and name the pipelines before it in Pipeline(after=[…]): each interval "
+            "waits until they have published it. Or use mode='chained', which reads what is new.",
+        )
+    moments = getattr(schedule, "timetables", [schedule])  # of several crons, each has the width
+    if kinds & WITHOUT_WIDTH and not any(getattr(moment, "interval", None) for moment in moments):
+        return (
+            f"Its runs are moments without a width, and {window}.",
+            "Use a cron string, a timedelta, CronDataIntervalTimetable, or CronTriggerTimetable(…, interval=…).",
+        )
+    if isinstance(schedule, str):
+        return (
+            f"Its runs do not follow the clock, and {window}.",
+            "Use a cron string or a timedelta; for runs by hand and backfills, schedule=None.",
+        )
+    return None

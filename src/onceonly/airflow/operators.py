@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow.sdk import BaseOperatorLink
 
-from onceonly.airflow import notices
+from onceonly.airflow import intervals, notices
 from onceonly.airflow.base import (
     OWNER,
     CheckpointLink,
@@ -23,12 +23,12 @@ from onceonly.airflow.base import (
 )
 from onceonly.airflow.notices import Notifier
 from onceonly.airflow.runs import check_single_dag, find_instance, make_alive_check
-from onceonly.airflow.versions import AirflowFailException, AirflowSkipException
+from onceonly.airflow.versions import AirflowSkipException
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import Fenced, InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
-from onceonly.views import descriptions
+from onceonly.views import descriptions, queries
 from onceonly.views.story import describe_done
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class PlanOperator(OnceonlyOperator):
         spark_conn_id: the connection that the stage will use; it must exist before anything is planned.
     """
 
+    is_plan = True
     template_fields: Sequence[str] = ("reprocess", "spark_conn_id")
     operator_extra_links: Collection[BaseOperatorLink] = (CheckpointLink(),)
 
@@ -68,8 +69,8 @@ class PlanOperator(OnceonlyOperator):
         self.pipeline, self.reprocess, self.spark_conn_id = pipeline, reprocess, spark_conn_id
 
     def execute(self, context: Any) -> int:
-        interval = self._find_interval(context)
         with task_outcome():
+            interval = self._find_interval(context)
             coordinator, owner, instance = self.planner(), make_owner(context), find_instance(context)
             context["ti"].xcom_push(key=OWNER, value=owner)  # before anything is planned for it
             self._check(context, coordinator)
@@ -94,13 +95,28 @@ class PlanOperator(OnceonlyOperator):
         return checkpoint.epoch
 
     def _find_interval(self, context: Any) -> Interval | None:
-        """Return the interval of the run; None of a chained pipeline, and where the run's conf names a checkpoint."""
+        """Return the interval of the run; None of a chained pipeline, and where the run's conf names a checkpoint.
+
+        It is logged first: everything that follows is about it.
+        """
         if self.pipeline.mode == "chained":
             return None
         has_no_interval = context.get("data_interval_start") == context.get("data_interval_end")
         if has_no_interval and (context["dag_run"].conf or {}).get("epoch") is not None:
             return None
-        return _interval(context)
+        covered = intervals.find_covered(self.pipeline.name, context, lambda span: self._has_planned(span, context))
+        self._say(f"{self.pipeline.name} covers {covered}")
+        return covered.interval
+
+    def _has_planned(self, interval: Interval, context: Any) -> bool:
+        """Whether this very run has planned that interval before."""
+        from onceonly.settings import Settings
+
+        state_table = queries.find_state_table(Settings.from_env())
+        if state_table is None:
+            return False
+        planned = state_table.view(self.pipeline.name).planned_by(make_owner(context))
+        return any(checkpoint.interval == interval for checkpoint in planned)
 
     def _log_ranges(self, checkpoint: Checkpoint) -> None:
         for range_ in checkpoint.ranges:
@@ -452,18 +468,6 @@ def _cluster_of(conn_id: str) -> str | None:
     from onceonly.airflow import connections
 
     return connections.read_spark_connection(conn_id).cluster
-
-
-def _interval(context: Any) -> Interval:
-    """Return the data interval of the run; fail the task, without a retry, if it has none, or an empty one."""
-    start, end = context.get("data_interval_start"), context.get("data_interval_end")
-    if start is None or end is None or end <= start:
-        raise AirflowFailException(
-            f"this run has no data interval (start {start}, end {end}).\n"
-            "A pipeline in interval mode takes its window from it; in Airflow 3 a cron string means a zero-width "
-            "interval.\nUse checkpoint_dag's schedule or CronDataIntervalTimetable. Nothing was written."
-        )
-    return Interval(start, end)
 
 
 def _why_done(coordinator: Coordinator, checkpoint: Checkpoint, request: Reprocess | None) -> str:

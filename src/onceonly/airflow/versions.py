@@ -7,6 +7,7 @@ looked for when it is first asked for, as every process of Airflow loads the plu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from importlib import import_module
 from typing import Any
 
@@ -53,6 +54,26 @@ def teams(dag_ids: Sequence[str]) -> Mapping[str, str | None]:
         team_by_dag: Mapping[str, str | None] = read_teams(list(dag_ids))
         return team_by_dag
     return {dag_id: DagModel.get_team_name(dag_id) for dag_id in dag_ids}  # before 3.2
+
+
+def infer_interval(timetable: Any, moment: datetime) -> tuple[datetime, datetime] | None:
+    """Return the interval that Airflow infers for a run which is started then; None: the timetable infers none.
+
+    Since 3.2 a DAG file has timetables that cannot do it themselves. Airflow's own part of the installation can, and a
+    worker may be without it.
+    """
+    try:
+        from airflow.serialization.encoders import coerce_to_core_timetable
+    except ImportError:  # before 3.2 they are the same
+        infer = getattr(timetable, "infer_manual_data_interval", None)
+    else:
+        infer = getattr(coerce_to_core_timetable(timetable), "infer_manual_data_interval", None)
+    if infer is None:
+        return None
+    import pendulum
+
+    interval = infer(run_after=pendulum.instance(moment))
+    return interval.start, interval.end
 
 
 def stats() -> Any:

@@ -173,7 +173,7 @@ def _show_one(state_table: StateTable, pipeline: str, checkpoints: list[Checkpoi
 def checkpoints_table(checkpoints: list[Checkpoint], later: Mapping[int, Superseded]) -> Table:
     """Return a row for each checkpoint. `later`: by epoch, what later checkpoints have made of its rows."""
     table = console.make_table(
-        "epoch", "state", "covers", "attempt", "rows", "decision", "age", "owner", right=("epoch", "attempt")
+        "epoch", "covers", "state", "attempt", "rows", "decision", "age", "owner", right=("epoch", "attempt")
     )
     for checkpoint in checkpoints:
         state = console.state_text(checkpoint)
@@ -182,8 +182,8 @@ def checkpoints_table(checkpoints: list[Checkpoint], later: Mapping[int, Superse
         state.append(descriptions.describe_missing(checkpoint), "red")
         table.add_row(
             str(checkpoint.epoch),
-            state,
             _covers(checkpoint),
+            state,
             str(checkpoint.attempt or "-"),
             formatting.rows(checkpoint),
             formatting.number(checkpoint.decision),

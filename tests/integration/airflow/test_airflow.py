@@ -249,10 +249,18 @@ def test_a_second_dag_with_the_same_pipeline_is_refused(
 
 def test_a_data_interval_is_the_window(airflow: Airflow, project: Project) -> None:
     produce(project, range(3), {0: START, 1: START + HOUR, 2: START + 2 * HOUR})
-    window = (START + 2 * HOUR).isoformat()  # a manual run at 02:00 covers the interval before it
-    ran = airflow.run(project, "interval", "numbers", window)
+    window = [(START + n * HOUR).isoformat() for n in (1, 2)]  # the conf names it; its date is none of these
+    ran = airflow.run(project, "interval", "numbers", *window)
     assert ran["run"] == "success", ran["log"]
     assert project.published("interval") == Counter([1])
+
+
+def test_another_interval_than_that_of_the_date_is_refused(airflow: Airflow, project: Project) -> None:
+    produce(project, range(2), {0: START, 1: START + HOUR})
+    ran = airflow.run(project, "interval", "numbers", (START + HOUR).isoformat())  # Airflow infers the hour before
+    assert (ran["run"], ran["tasks"]["plan"]) == ("failed", "failed")
+    assert "[date-outside-interval]" in ran["log"]
+    assert not Path(project.settings.state, "_pipelines").exists()
 
 
 def test_recovery_publishes_what_an_ended_run_staged(

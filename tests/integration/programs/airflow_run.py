@@ -1,9 +1,9 @@
 """Runs DAGs of a test project by `dag.test()` and prints, as JSON, the run's and its tasks' states.
 
-Arguments: FOLDER SPARK DAG [TRANSFORM [START END]]. In the environment: CLEARED=TASK has that task cleared and
-done again; RUN_AFTER=TIME says what the run is called; BEFORE_COMMIT names what happens once the rows are staged, and
-AFTER, separated by commas, what happens after the run ('commit' is cleared, or what `actions.py` has). A process of its
-own: Airflow reads its configuration at import.
+Arguments: FOLDER SPARK DAG [TRANSFORM [DATE]], or [TRANSFORM START END] of an interval.
+In the environment: CLEARED=TASK has that task cleared and done again; RUN_AFTER=TIME says what the run is called;
+BEFORE_COMMIT names what happens once the rows are staged, and AFTER, separated by commas, what happens after the run
+('commit' is cleared, or what `actions.py` has). A process of its own: Airflow reads its configuration at import.
 """
 
 from __future__ import annotations
@@ -74,11 +74,14 @@ def main() -> None:
     dags = Path(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
     dags.mkdir(parents=True, exist_ok=True)
     (dags / "case.py").write_text(DAG_FILE)
-    window = sys.argv[5:6]
+    window = sys.argv[5:7]
     measured()
     dag = build()
     times = {"logical_date": window[0] if window else None, "run_after": os.environ.get("RUN_AFTER")}
-    run = dag.test(**{name: datetime.fromisoformat(time) for name, time in times.items() if time})
+    options: dict[str, Any] = {name: datetime.fromisoformat(time) for name, time in times.items() if time}
+    if len(window) == 2:
+        options |= {"logical_date": None, "run_conf": {"interval": window}}
+    run = dag.test(**options)
     tasks = run.get_task_instances()
     result = {
         "run": str(run.state),

@@ -34,6 +34,7 @@ class Server:
     dags: Mapping[str, str] = field(default_factory=dict)  # file -> text
     port: int = 0  # once it is started
     process: subprocess.Popen[bytes] | None = None
+    _environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
@@ -64,6 +65,7 @@ class Server:
             "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("tests", "src")),  # of this checkout
             **self.env,
         }
+        self._environment = environment
         airflow = [sys.executable, "-m", "airflow"]
         for command in (["db", "migrate"], *([["dags", "reserialize"]] if self.dags else ())):
             subprocess.run([*airflow, *command], env=environment, check=True, capture_output=True, timeout=PATIENCE)
@@ -99,6 +101,18 @@ class Server:
         answer = httpx.post(f"{self.url}/auth/token", json={"username": user, "password": user}, timeout=PATIENCE)
         answer.raise_for_status()
         return str(answer.json()["access_token"])
+
+    def command(self, *arguments: str) -> str:
+        """What an `airflow` command prints beside this server."""
+        command = [sys.executable, "-m", "airflow", *arguments]
+        done = subprocess.run(command, env=self._environment, capture_output=True, text=True, timeout=PATIENCE)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def api(self, method: str, path: str, body: Mapping[str, object] | None = None) -> httpx.Response:
+        """What Airflow's REST API answers to an administrator."""
+        header = {"Authorization": f"Bearer {self.token('adam')}"}
+        return httpx.request(method, f"{self.url}/api/v2{path}", json=body, headers=header, timeout=PATIENCE)
 
     def trigger(self, dag_id: str, run_id: str) -> None:
         """A run that stays queued: there is no scheduler."""
