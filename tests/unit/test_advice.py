@@ -24,6 +24,7 @@ OTHERS = {  # other programs and words, by what people are told to do with them
     "kafka-topics --create": r"kafka-topics --create",
     "kafka-features upgrade": r"kafka-features upgrade --feature",
     "airflow backfill create": r"airflow backfill create",
+    "airflow dags unpause": r"airflow dags unpause \{\}",
     "airflow connections add": r"airflow connections add \{\} --conn-type \w+ --conn-(?:host|extra)",
     "ALTER TABLE UNSET": r"ALTER TABLE … UNSET TBLPROPERTIES",
     "ALTER TABLE ADD": r"\(use ALTER TABLE\)",
@@ -235,6 +236,10 @@ ADVICE: dict[str, Followed] = {
     ),
     "airflow backfill create": Followed(
         "a gap", "tests/unit/airflow/test_dag_intervals.py::test_after_an_outage_every_interval_has_its_run"
+    ),
+    "airflow dags unpause": Followed(
+        "an approval waits for a recovery DAG that is paused",
+        "tests/integration/airflow/test_approval.py::test_a_paused_recovery_is_told_before",
     ),
     "ALTER TABLE UNSET": Followed(
         "a table that deletes transaction identifiers",

@@ -18,19 +18,18 @@ if TYPE_CHECKING:
     from onceonly.airflow.notices import WebhookNotifier
     from onceonly.airflow.operators import (
         AbortOperator,
-        AnnounceOperator,
         PlanOperator,
-        RecoverOperator,
         StageOperator,
     )
+    from onceonly.airflow.recovery import AnnounceOperator, RecoverOperator
 
 _MODULES = {
     "AbortOperator": "operators",
-    "AnnounceOperator": "operators",
+    "AnnounceOperator": "recovery",
     "CommitOperator": "commit",
     "GateOperator": "commit",
     "PlanOperator": "operators",
-    "RecoverOperator": "operators",
+    "RecoverOperator": "recovery",
     "StageOperator": "operators",
     "WebhookNotifier": "notices",
     "assets_of": "assets",

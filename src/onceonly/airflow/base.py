@@ -210,7 +210,7 @@ def plan_task_of(task: Any, context: Any) -> str:
     if len(plans) == 1:
         return str(plans[0].task_id)
     group, _, _ = str(getattr(context["ti"], "task_id", "")).rpartition(".")
-    return f"{group}.{PLAN_TASK}" if group else PLAN_TASK
+    return f"{group}.{PLAN_TASK}".removeprefix(".")
 
 
 def _plans_before(task: Any) -> list[Any]:

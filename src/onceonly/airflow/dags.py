@@ -19,14 +19,14 @@ from airflow.sdk import DAG, TriggerRule
 
 from onceonly.airflow.assets import outlets
 from onceonly.airflow.commit import CommitOperator, GateOperator
+from onceonly.airflow.names import RECOVERY_DAG, RECOVERY_TAG
 from onceonly.airflow.notices import Notifier
 from onceonly.airflow.operators import (
     AbortOperator,
-    AnnounceOperator,
     PlanOperator,
-    RecoverOperator,
     StageOperator,
 )
+from onceonly.airflow.recovery import AnnounceOperator, RecoverOperator
 from onceonly.airflow.versions import (
     CronDataIntervalTimetable,
     DeltaDataIntervalTimetable,
@@ -120,7 +120,7 @@ def checkpoint_dag(
 
 
 def recovery_dag(
-    dag_id: str = "onceonly_recovery",
+    dag_id: str = RECOVERY_DAG,
     *,
     schedule: Any = "*/5 * * * *",
     spark_conn_id: str = "spark",
@@ -136,7 +136,9 @@ def recovery_dag(
         on_held: notifiers that are called when a gate that recovery has asked holds a checkpoint.
     """
     defaults: dict[str, Any] = {"catchup": False, "max_active_runs": 1, "tags": ["onceonly"]}
-    with DAG(dag_id, schedule=schedule, **(defaults | dag_arguments)) as dag:
+    arguments = defaults | dag_arguments
+    arguments["tags"] = [*(arguments["tags"] or ()), RECOVERY_TAG]
+    with DAG(dag_id, schedule=schedule, **arguments) as dag:
         recover = RecoverOperator(task_id="recover", spark_conn_id=spark_conn_id, on_held=on_held)
         announce = AnnounceOperator(task_id="announce", recovery=recover.task_id)
         # It runs either way, and the run fails with `recover`: on_failure_fail_dagrun would let this one decide alone.
@@ -154,25 +156,25 @@ def _retry_arguments(
     Raises:
         InvalidPipeline: `retries` names a task that the DAG does not have.
     """
-    ours = {"plan": MANY_RETRIES, "stage": STAGE_RETRIES, "commit": MANY_RETRIES, "abort": MANY_RETRIES}
+    defaults = {"plan": MANY_RETRIES, "stage": STAGE_RETRIES, "commit": MANY_RETRIES, "abort": MANY_RETRIES}
     if pipeline.gate:
-        ours["gate"] = STAGE_RETRIES
-    unknown = sorted(retries.keys() - ours.keys())
-    if unknown:
+        defaults["gate"] = STAGE_RETRIES
+    unknown_tasks = sorted(retries.keys() - defaults.keys())
+    if unknown_tasks:
         raise InvalidPipeline(
-            f"{pipeline.name}: retries names the task '{unknown[0]}', which its DAG does not have.",
-            f"Its tasks are {', '.join(sorted(ours))}.",
+            f"{pipeline.name}: retries names the task '{unknown_tasks[0]}', which its DAG does not have.",
+            f"Its tasks are {', '.join(sorted(defaults))}.",
             "Name one of them, or remove it.",
             code="option-invalid",
         )
     arguments = {}
-    for task, defaults in ours.items():
-        wanted = {**defaults, **default_args}
+    for task, task_defaults in defaults.items():
+        settings = {**task_defaults, **default_args}
         if task in retries:
-            wanted["retries"] = retries[task]
+            settings["retries"] = retries[task]
         if task == "plan":
-            wanted["retries"] = (wanted["retries"] or 0) + _count_waiting_tries(pipeline, wanted)
-        arguments[task] = {name: wanted[name] for name in MANY_RETRIES if name in wanted}
+            settings["retries"] = (settings["retries"] or 0) + _count_waiting_tries(pipeline, settings)
+        arguments[task] = {name: settings[name] for name in MANY_RETRIES if name in settings}
     return arguments
 
 

@@ -174,7 +174,7 @@ def _empty_interval_error(name: str, context: Any, start: datetime, end: datetim
     """Return the error of a run whose interval is empty: by the change of clocks, by its timetable, or as given."""
     what = f"{name}: the data interval of this run is empty: it begins at {_clock(start)} and ends at {_clock(end)}."
     timetable = _timetable(context)
-    word = type(timetable).__name__ if timetable is not None else "this schedule"
+    word = type(timetable).__name__
     if end < start:
         why, todo = "The interval was given so.", "Give its start first."
     elif word in WITH_INTERVALS:
@@ -191,8 +191,8 @@ def _two_intervals_error(name: str, of_conf: Interval, interval: Interval) -> In
     return InvalidPipeline(
         f"{name}: the conf of this run names {of_conf}, and its data interval is {interval}.",
         "Pages of Airflow would show the one, and the other would be published.",
-        "Start it without a date (airflow dags trigger without --logical-date, TriggerDagRunOperator with "
-        "logical_date=None): then the conf alone says it. Nothing was written.",
+        "Start it without a logical date (in TriggerDagRunOperator: logical_date=None): then the conf alone says it. "
+        "Nothing was written.",
         code="date-outside-interval",
     )
 
@@ -208,8 +208,9 @@ def _conf_error(name: str, value: Any, why: str) -> InvalidPipeline:
 
 def _ways(name: str, date: datetime | None) -> str:
     """Say how an interval is run that a person names; each works while a refused run of that date is there."""
-    which = f"the interval of {_clock(date)}" if date else "an interval"
-    backfill = "a backfill, once this run is deleted" if date else "a backfill"
+    which, backfill = "an interval", "a backfill"
+    if date:
+        which, backfill = f"the interval of {_clock(date)}", "a backfill, once this run is deleted"
     return (
         f"To cover {which}: Trigger with 'Data interval: manual' in the page, data_interval_start and _end in the "
         f"REST API (its logical_date: now), a run without a date whose conf is {HOW_TO_NAME_IN_CONF}, "

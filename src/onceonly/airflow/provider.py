@@ -21,7 +21,11 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [
             {
                 "integration-name": PROVIDER_NAME,
-                "python-modules": ["onceonly.airflow.operators", "onceonly.airflow.commit"],
+                "python-modules": [
+                    "onceonly.airflow.operators",
+                    "onceonly.airflow.commit",
+                    "onceonly.airflow.recovery",
+                ],
             }
         ],
         "triggers": [{"integration-name": PROVIDER_NAME, "python-modules": ["onceonly.airflow.triggers"]}],

@@ -22,7 +22,8 @@ from onceonly.cli.recover import change_text
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
-from onceonly.views import descriptions, formatting, queries
+from onceonly.views import descriptions, formatting, manual_actions, queries
+from onceonly.views.manual_actions import ManualAction
 
 if TYPE_CHECKING:
     from onceonly.coordinator.manual import Seen
@@ -93,10 +94,11 @@ def approve(pipeline: str, epoch: int, reason: str, seen: int | None, as_json: b
     """
     settings = Settings.from_env()
     checkpoint = queries.require_checkpoint(queries.require_state_table(settings), pipeline, epoch)
-    confirmed = _confirm_checkpoint(checkpoint, seen, "Publish these rows although the gate failed them?", as_json)
+    confirmed = _confirm_checkpoint(checkpoint, seen, manual_actions.APPROVE, as_json)
     coordinator = environment.open_coordinator(settings)
-    coordinator.approve(pipeline, epoch, person(), reason, confirmed)
-    _print_result(formatting.state(checkpoint), coordinator.commit(pipeline, epoch), as_json)
+    approved = coordinator.approve(pipeline, epoch, person(), reason, confirmed)
+    published = coordinator.publish_approved(pipeline, epoch, approved.attempt)
+    _print_result(formatting.state(checkpoint), published, as_json)
 
 
 @click.command(short_help="Discard an undecided checkpoint.")
@@ -114,7 +116,7 @@ def abort(pipeline: str, epoch: int, reason: str, gone: tuple[str, ...], seen: i
     """
     settings = Settings.from_env()
     checkpoint = queries.require_checkpoint(queries.require_state_table(settings), pipeline, epoch)
-    confirmed = _confirm_checkpoint(checkpoint, seen, "Discard what is staged?", as_json)
+    confirmed = _confirm_checkpoint(checkpoint, seen, manual_actions.ABORT, as_json)
     coordinator = environment.open_coordinator(settings)
     aborted = coordinator.abort(pipeline, epoch, reason, who=person(), gone=gone, seen=confirmed)
     _print_result(formatting.state(checkpoint), aborted, as_json)
@@ -153,7 +155,7 @@ def resolve(
     It is refused if the checkpoint has changed since you looked at it.
     --json prints the checkpoint as `onceonly status PIPELINE --json` does, and "given_up" and "evidence".
     """
-    word, sink = _one_of({"committed": committed, "aborted": aborted, "given up": give_up})
+    word, sink = _one_of({"committed": committed, "aborted": aborted, "give-up": give_up})
     settings = Settings.from_env()
     checkpoint = queries.require_checkpoint(queries.require_state_table(settings), pipeline, epoch)
     coordinator, who = environment.open_coordinator(settings), person()
@@ -161,26 +163,27 @@ def resolve(
     if not as_json:
         print_checkpoint(console.open_console(), checkpoint)
         _print_evidence(sink, evidence)
-    question, look = f"Record sink '{sink}' as {word}?", descriptions.how_to_look(checkpoint)
+        console.open_console().print(manual_actions.RESOLUTIONS[word].effect, markup=False)
+    question = f"{sink}: {manual_actions.RESOLUTIONS[word].question}"
+    look = descriptions.how_to_look(checkpoint)
     confirmed = confirm(seen, checkpoint.changed_seq, question, f"{pipeline} epoch {epoch}", look, as_json)
-    if word == "given up":
+    if word == "give-up":
         resolved = coordinator.give_up(pipeline, epoch, sink, who, reason, gone, removed, confirmed)
     else:
         resolved = coordinator.resolve_doubt(pipeline, epoch, sink, word == "committed", who, reason, confirmed)
     if as_json:
         return print_json({**queries.to_json(resolved), "given_up": dict(resolved.given_up), "evidence": evidence})
-    if word == "given up" and sink not in resolved.given_up:
-        word = "published after all"
-    _print_resolution(resolved, sink, f"recorded as {word} by {who}: {reason}", checkpoint.state.value)
+    resolution = manual_actions.describe_resolution(word, sink, who, reason, sink not in resolved.given_up)
+    _print_resolution(resolved, sink, resolution, checkpoint.state.value)
 
 
-def _confirm_checkpoint(checkpoint: Checkpoint, seen: int | None, question: str, as_json: bool) -> Seen:
+def _confirm_checkpoint(checkpoint: Checkpoint, seen: int | None, action: ManualAction, as_json: bool) -> Seen:
     """Return what the person has looked at; where the person is asked, the checkpoint is printed first."""
     if must_show(seen, as_json):
         print_checkpoint(console.open_console(), checkpoint)
-        console.open_console().print()
+        console.open_console().print(f"\n{action.effect}", markup=False)
     name, look = f"{checkpoint.pipeline} epoch {checkpoint.epoch}", descriptions.how_to_look(checkpoint)
-    return confirm(seen, checkpoint.changed_seq, question, name, look, as_json)
+    return confirm(seen, checkpoint.changed_seq, action.question, name, look, as_json)
 
 
 def _one_of(sinks: dict[str, str | None]) -> tuple[str, str]:
@@ -217,7 +220,7 @@ def _print_result(previous_state: str, checkpoint: Checkpoint, as_json: bool) ->
 
 def _print_resolution(resolved: Checkpoint, sink: str, resolution: str, previous_state: str) -> None:
     out = console.open_console()
-    console.print_done(f"sink '{sink}' is {resolution}")
+    console.print_done(resolution)
     if sink in resolved.given_up and resolved.handles[sink]["rows"]:
         rows = count(resolved.handles[sink]["rows"], "row")
         out.print(f"  {sink} lacks {rows}, which are of {descriptions.describe_coverage(resolved)}")

@@ -13,10 +13,12 @@ from onceonly.cli import console, environment
 from onceonly.cli.app import error_json, json_option, print_error, print_json
 from onceonly.errors import exit_code
 from onceonly.settings import Settings
-from onceonly.views import descriptions, formatting, queries
+from onceonly.views import changes, queries
 
 if TYPE_CHECKING:
     from onceonly.coordinator.coordinator import Coordinator
+
+STYLES = {changes.PLAIN: "", changes.WAITS: "yellow", changes.ASIDE: "dim"}
 
 
 @click.command(short_help="Settle what ended owners left behind.")
@@ -43,8 +45,8 @@ def recover(ctx: click.Context, pipeline: str | None, force: bool, as_json: bool
     recovered: list[dict[str, Any]] = []
     errors: list[tuple[str, Exception]] = []
     for name in names:
-        changes, error = _recover(coordinator, name, force)
-        recovered += changes
+        settled, error = _recover(coordinator, name, force)
+        recovered += settled
         if error:
             errors.append((name, error))
     if as_json:
@@ -76,11 +78,11 @@ def _recover(coordinator: Coordinator, name: str, force: bool) -> tuple[list[dic
         view = coordinator.state_table.view(name)
     except Exception as unreadable:  # its rows: those of other pipelines may be sound
         return [], error or unreadable
-    changes = []
+    settled = []
     for checkpoint in unsettled:
         current = view.checkpoint(checkpoint.epoch) or checkpoint
-        changes.append({"was": checkpoint.state.value, **queries.to_json(current)})
-    return changes, error
+        settled.append({"was": checkpoint.state.value, **queries.to_json(current)})
+    return settled, error
 
 
 def _settle(coordinator: Coordinator, name: str, force: bool) -> Exception | None:
@@ -104,50 +106,25 @@ def _print_recovered(recovered: list[dict[str, Any]], errors: list[tuple[str, Ex
     for _, error in errors:
         print_error(error_json(error))
     if not recovered and not errors:
-        out.print("Nothing to settle: every checkpoint is committed or aborted.")
+        out.print(changes.NOTHING_TO_SETTLE)
 
 
 def change_text(change: dict[str, Any]) -> Text:
-    """Return 'flights epoch 7: staged → committed, 6,000 rows'.
+    """Return '✓ flights epoch 7: staged → committed, 6,000 rows'.
 
     Args:
         change: the JSON of a checkpoint as it is now, and in "was" the state before.
     """
-    state = State(change["state"])
     mark, colour = "✓ ", "green"
-    if not state.is_settled:
+    if not State(change["state"]).is_settled:
         mark, colour = "• ", "yellow"
-    text = Text.assemble((mark, colour), f"{change['pipeline']} epoch {change['epoch']}: {_state_before(change)}")
-    if change["was"] != change["state"]:
-        text.append(" → ").append(console.state_label(change["state"]))
-    elif not state.is_settled:
-        text.append(_why_it_waits(state, change), "yellow")
-    if state is State.COMMITTED:
-        text.append(f", {formatting.count_rows(change['rows_by_sink'])}")
-    if state is State.ABORTED and change["reason"]:
-        text.append(f" ({change['reason']})", "dim")
+    text = Text.assemble((mark, colour))
+    for part, kind in changes.list_parts(change):
+        if kind == changes.STATE:
+            text.append(console.state_label(part))
+        else:
+            text.append(part, STYLES[kind])
     return text
-
-
-def _state_before(change: dict[str, Any]) -> str:
-    if change["held"]:
-        return formatting.HELD
-    if change["refused"]:
-        return formatting.REFUSED
-    return str(change["was"])
-
-
-def _why_it_waits(state: State, change: dict[str, Any]) -> str:
-    if state is State.COMMITTING:
-        return f" still, waiting for {', '.join(change['waiting'])}"
-    if change["held"]:
-        decide = descriptions.how_to_decide(change["pipeline"], change["epoch"], change["seen"])
-        return f" still: its gate failed it. Decide: {decide}"
-    if change["refused"]:
-        look = f"onceonly describe {change['pipeline']} {change['epoch']}"
-        return f" still: sink '{change['refused']['sink']}' refuses it until a person acts. Look: {look}"
-    owner = formatting.owner(change["owner"])
-    return f" still: its owner ({owner}) is running, or may be; use --force if you know that it has ended"
 
 
 @click.command(short_help="Remove leftovers that no running attempt owns.")

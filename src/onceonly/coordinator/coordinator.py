@@ -23,7 +23,7 @@ from onceonly.coordinator import accept_loss, forward, restore_check, rewind, sk
 from onceonly.coordinator.abort import Aborter
 from onceonly.coordinator.accept_loss import Acceptance, Loss
 from onceonly.coordinator.forward import Forward
-from onceonly.coordinator.gate import Gatekeeper
+from onceonly.coordinator.gate import Gatekeeper, not_approved_error
 from onceonly.coordinator.manual import Action, Seen
 from onceonly.coordinator.messages import classify_settle_error, classify_sweep_error, uncommitted_error
 from onceonly.coordinator.plan import Planned, Planning
@@ -167,6 +167,21 @@ class Coordinator:
             InvalidPipeline: it is not held, or has changed since the person looked.
         """
         return self._gatekeeper.approve(name, epoch, who, reason, seen)
+
+    def publish_approved(self, name: str, epoch: int, attempt: int) -> Checkpoint:
+        """Commit what a person has approved, as that person's act: its run may have ended, or not.
+
+        Args:
+            attempt: the one that was approved. Another one is nobody's wish.
+        Raises:
+            InvalidPipeline: nobody has approved it; nothing was decided.
+            Fenced: another attempt is current.
+            OnceonlyError: as `commit` raises.
+        """
+        now = self.state_table.view(name).require(epoch)
+        if now.attempt == attempt and now.approved is None:
+            raise not_approved_error(now)
+        return self.commit(name, epoch, attempt)
 
     # ---- commit
 

@@ -177,6 +177,16 @@ def _what_to_do(checkpoint: Checkpoint) -> str:
     return f"{look}Fix the data, the transform or the suite and run it again: it uses the same offsets."
 
 
+def not_approved_error(checkpoint: Checkpoint) -> InvalidPipeline:
+    """Return the error of a request to publish, as approved, what nobody has approved."""
+    return InvalidPipeline(
+        f"{checkpoint.pipeline} epoch {checkpoint.epoch}, attempt {checkpoint.attempt}: nobody has approved it.",
+        "Only what a person has approved is published on that person's behalf.",
+        f"Look first: onceonly describe {checkpoint.pipeline} {checkpoint.epoch}. Nothing was changed.",
+        code="not-approved",
+    )
+
+
 def _not_held_error(checkpoint: Checkpoint) -> InvalidPipeline:
     outcome = "none"
     if checkpoint.verdict:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +18,9 @@ from unit.world import World
 from onceonly.airflow import runs
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.coordinator.coordinator import Coordinator
-from onceonly.errors import CannotPublish, InDoubt, InvalidPipeline, OutcomeUnknown
+from onceonly.coordinator.manual import Seen
+from onceonly.errors import CannotPublish, Fenced, InDoubt, InvalidPipeline, OutcomeUnknown
+from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.runtime.job_report import Report
 from onceonly.statetable import location
@@ -256,3 +258,53 @@ def test_a_driver_that_no_task_waits_for_is_ended(
         "http://m:6066 GET status/driver-1 while aborted",
     ]
     assert "driver-1 of flights epoch 1, which no task waits for, is KILLED" in capsys.readouterr().out
+
+
+# ---- what a person has approved
+
+
+def approved_run(recovery: Recovery, **conf: Any) -> Any:
+    from onceonly.airflow import RecoverOperator
+
+    run = SimpleNamespace(conf={"approved": {"pipeline": "flights", "epoch": 1, "attempt": 1, **conf}})
+    return recovery._ours(RecoverOperator(task_id="recover")).execute({**recovery.context, "dag_run": run})
+
+
+@pytest.fixture
+def held(world: World) -> World:
+    world.pipeline = replace(world.pipeline, gate=Gate(min_rows={"lake": 9}, on_fail="hold"))
+    staged(world)
+    world.parts.inspector(world.pipeline).find("critical")
+    assert world.coordinator.gate("flights", 1, "run-1").is_held
+    return world
+
+
+def test_a_run_publishes_what_a_person_has_approved(held: World, recovery: Recovery) -> None:
+    held.alive = lambda checkpoint: True
+    held.coordinator.approve("flights", 1, "ann", "fine", Seen(held.now(1).changed_seq))
+    for _ in range(2):  # its task is tried again
+        assert approved_run(recovery) == {"flights": {1: "committed"}}
+    assert [extra["epoch"] for _, extra in recovery.announce()] == [1]
+
+
+def test_a_run_publishes_nothing_that_nobody_has_approved(held: World, recovery: Recovery) -> None:
+    from onceonly.airflow.versions import AirflowFailException
+
+    with pytest.raises(AirflowFailException, match="nobody has approved it"):
+        approved_run(recovery)
+    assert held.now(1).is_held
+    held.coordinator.approve("flights", 1, "ann", "fine", Seen(held.now(1).changed_seq))
+    with pytest.raises(Fenced):
+        approved_run(recovery, attempt=2)
+    assert held.now(1).state.value == "staged"
+    with pytest.raises(AirflowFailException, match="without a conf"):
+        approved_run(recovery, epoch="first")
+
+
+def test_a_run_publishes_no_staged_rows_without_a_gate(world: World, recovery: Recovery) -> None:
+    from onceonly.airflow.versions import AirflowFailException
+
+    staged(world)
+    with pytest.raises(AirflowFailException, match="nobody has approved it"):
+        approved_run(recovery)
+    assert world.now(1).state.value == "staged"

@@ -176,14 +176,14 @@ def test_the_notice_and_the_error_name_the_same_checks(world, monkeypatch):
 
 
 def test_recovery_notifies_once_of_what_its_gate_holds(world, monkeypatch):
-    from onceonly.airflow import operators
+    from onceonly.airflow import recovery
     from onceonly.runtime import job_report
 
     held: list[dict] = []
-    task = operators.RecoverOperator(task_id="recover", on_held=lambda context: held.append(context["held"]))
+    task = recovery.RecoverOperator(task_id="recover", on_held=lambda context: held.append(context["held"]))
     through = type(world.coordinator)(world.state, world.parts, task._log_transition)
-    monkeypatch.setattr(operators.RecoverOperator, "coordinator", lambda self: through)
-    monkeypatch.setattr(operators, "make_alive_check", lambda context: lambda checkpoint: False)
+    monkeypatch.setattr(recovery.RecoverOperator, "coordinator", lambda self: through)
+    monkeypatch.setattr(recovery, "make_alive_check", lambda context: lambda checkpoint: False)
     monkeypatch.setattr("onceonly.runtime.driver.stop_orphaned_drivers", lambda *_: [])
     monkeypatch.setattr(job_report, "sweep_reports", lambda state: [])
     for _ in range(2):

@@ -185,15 +185,15 @@ def test_metrics_that_cannot_be_sent_stop_nothing(
 def test_recovery_sets_gauges_after_all_is_settled_and_their_error_is_not_its(
     tmp_path: Path, sent: Sent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from onceonly.airflow import operators, stats
+    from onceonly.airflow import recovery, stats
 
     world = World(tmp_path)
     world.plan("airflow:flights:run-1")
     world.stage()
-    task = operators.RecoverOperator(task_id="recover")
+    task = recovery.RecoverOperator(task_id="recover")
     through = Coordinator(world.state, world.parts, task._log_transition)
     monkeypatch.setattr(task, "coordinator", lambda: through)
-    monkeypatch.setattr(operators.OnceonlyOperator, "services", lambda self: world.parts)
+    monkeypatch.setattr(recovery.OnceonlyOperator, "services", lambda self: world.parts)
     ti = SimpleNamespace(get_dagrun_state=lambda *_: "failed", xcom_push=lambda **_: None)
     monkeypatch.setattr("onceonly.runtime.job_report.sweep_reports", lambda state: None)
     monkeypatch.setattr("onceonly.runtime.job_report.list_drivers", lambda state: [])

@@ -14,12 +14,14 @@ from pydantic import BaseModel, Field, StringConstraints
 from sqlalchemy import select
 
 from onceonly.airflow import runs
-from onceonly.airflow.ui import live, repairs
+from onceonly.airflow.ui import live, publication, repairs
 from onceonly.airflow.ui.access import EditorDep, Viewer
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.coordinator.manual import Seen
 from onceonly.runtime import owners
 from onceonly.views import formatting
+from onceonly.views.changes import NOTHING_TO_SETTLE, describe_change
+from onceonly.views.manual_actions import describe_resolution
 from onceonly.views.story import read_story
 
 router = APIRouter()
@@ -67,38 +69,60 @@ class Repair(ActionRequest):
 def recover(pipeline: str, action: ActionRequest, viewer: EditorDep) -> dict[str, str]:
     """Settle what ended owners left behind."""
     _log_action("recover", viewer, pipeline, action)
+    states = {checkpoint.epoch: checkpoint.state.value for checkpoint in viewer.state.view(pipeline).open}
     settled = live.coordinator().recover(pipeline, alive)
-    states = ", ".join(f"epoch {cp.epoch} is {formatting.state(cp)}" for cp in settled)
-    return {"done": states or "There is nothing to settle."}
+    lines = [describe_change(states.get(cp.epoch, cp.state.value), cp) for cp in settled]
+    return {"done": "\n".join(lines) or NOTHING_TO_SETTLE}
 
 
 @router.post("/pipelines/{pipeline}/{epoch}/abort")
 def abort(pipeline: str, epoch: int, action: ActionRequest, viewer: EditorDep) -> dict[str, str]:
     """Abort a checkpoint that is not decided."""
     _log_action("abort", viewer, pipeline, action, epoch)
+    was = formatting.state(viewer.state.view(pipeline).require(epoch))
     coordinator = live.coordinator()
     done = coordinator.abort(pipeline, epoch, action.reason, who=viewer.name, seen=action.looked_at)
-    return _describe(done)
+    return {"done": describe_change(was, done)}
 
 
 @router.post("/pipelines/{pipeline}/{epoch}/approve")
-def approve(pipeline: str, epoch: int, action: ActionRequest, viewer: EditorDep) -> dict[str, str]:
-    """Let a held checkpoint be published with the next commit, although its gate failed it."""
+def approve(
+    request: Request, pipeline: str, epoch: int, action: ActionRequest, viewer: EditorDep, user: GetUserDep
+) -> dict[str, str]:
+    """Publish a held checkpoint although its gate failed it: record that, and start the run that publishes it.
+
+    If this process ends in between, the approval stands. The same request, sent again, starts the run then.
+    """
     _log_action("approve", viewer, pipeline, action, epoch)
-    return _describe(live.coordinator().approve(pipeline, epoch, viewer.name, action.reason, action.looked_at))
+    approved = live.coordinator().approve(pipeline, epoch, viewer.name, action.reason, action.looked_at)
+    recovery = publication.find_recovery_dag()
+    if recovery is None or approved.state.is_settled:
+        return {"done": publication.describe_progress(approved, approved.attempt)["text"]}
+    try:
+        run_id = publication.start_run(request, user, recovery, approved)
+    except HTTPException as refusal:  # the approval stands
+        return {"done": f"{publication.describe_progress(approved, approved.attempt)['text']}\n{refusal.detail}"}
+    return {
+        "done": publication.describe_progress(approved, approved.attempt)["text"],
+        "run": repairs.run_path(recovery.dag_id, run_id),
+        "follow": f"/pipelines/{pipeline}/{epoch}/publication/{approved.attempt}",
+    }
 
 
 @router.post("/pipelines/{pipeline}/{epoch}/resolve")
 def resolve(pipeline: str, epoch: int, action: Resolution, viewer: EditorDep) -> dict[str, str]:
     """Settle a decided checkpoint by hand, where its sink cannot."""
     _log_action("resolve", viewer, pipeline, action, epoch)
+    was = viewer.state.view(pipeline).require(epoch).state.value
     coordinator, sink, looked_at = live.coordinator(), action.sink, action.looked_at
     if action.word == "give-up":
         done = coordinator.give_up(pipeline, epoch, sink, viewer.name, action.reason, seen=looked_at)
     else:
         committed = action.word == "committed"
         done = coordinator.resolve_doubt(pipeline, epoch, sink, committed, viewer.name, action.reason, looked_at)
-    return _describe(done)
+    is_published = sink not in done.given_up
+    resolution = describe_resolution(action.word, sink, viewer.name, action.reason, is_published)
+    return {"done": f"{resolution}\n{describe_change(was, done)}"}
 
 
 @router.post("/pipelines/{pipeline}/{epoch}/repair")
@@ -141,8 +165,3 @@ def _log_action(event: str, viewer: Viewer, pipeline: str, action: ActionRequest
     with create_session() as session:
         for dag_id in sorted(viewer.dags(pipeline)):
             session.add(Log(f"onceonly_{event}", None, viewer.name, viewer.name, extra, dag_id=dag_id))
-
-
-def _describe(checkpoint: Checkpoint) -> dict[str, str]:
-    """Return the answer to an action: the state in which it has left the checkpoint."""
-    return {"done": f"Epoch {checkpoint.epoch} is {formatting.state(checkpoint)}."}

@@ -15,12 +15,12 @@ from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from onceonly.airflow.ui import actions, charts, live, pages, repairs
+from onceonly.airflow.ui import actions, charts, live, pages, publication, repairs
 from onceonly.airflow.ui.access import ReaderDep, Viewer, ViewerDep
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.counts import count
 from onceonly.errors import OnceonlyError, OutcomeUnknown, headline
-from onceonly.views import formatting, metrics, provenance, summary
+from onceonly.views import formatting, manual_actions, metrics, provenance, summary
 from onceonly.views import queries as reading
 from onceonly.views.story import read_story
 from onceonly.views.summary import Lag, Summary
@@ -163,6 +163,7 @@ def one_pipeline(request: Request, pipeline: str, viewer: ReaderDep, page: int =
         pending=summary.list_pending,
         duration=pages.compute_duration,
         may_act=viewer.may("PUT", pipeline),
+        asked=manual_actions,
     )
 
 
@@ -178,6 +179,9 @@ def one_checkpoint(request: Request, pipeline: str, epoch: int, viewer: ReaderDe
     checkpoint = _require_checkpoint(viewer, pipeline, epoch)
     story = read_story(viewer.state, checkpoint)
     may_start = viewer.may("PUT", pipeline) and viewer.may("POST", pipeline)
+    obstacle = ""
+    if checkpoint.is_held:
+        obstacle = publication.describe_obstacle(checkpoint, publication.find_recovery_dag())
     return pages.render(
         request,
         "checkpoint.html",
@@ -189,7 +193,16 @@ def one_checkpoint(request: Request, pipeline: str, epoch: int, viewer: ReaderDe
         pending=summary.list_pending((checkpoint,), datetime.now(UTC)),
         duration=pages.compute_duration(checkpoint),
         may_act=viewer.may("PUT", pipeline),
+        obstacle=obstacle,
+        asked=manual_actions,
     )
+
+
+@app.get("/pipelines/{pipeline}/{epoch}/publication/{attempt}")
+def show_publication(pipeline: str, epoch: int, attempt: int, viewer: ReaderDep) -> dict[str, Any]:
+    """Return {"text", "done"}: how far the publication of an attempt is that was approved here."""
+    progress = publication.describe_progress(_require_checkpoint(viewer, pipeline, epoch), attempt)
+    return {"text": pages.mask(progress["text"]), "done": progress["done"]}
 
 
 @app.get("/pipelines/{pipeline}/{epoch}/evidence/{sink}")

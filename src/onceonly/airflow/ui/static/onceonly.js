@@ -2,6 +2,7 @@
 "use strict";
 
 const EVERY = 5000; // milliseconds between two looks at the state table
+const FOLLOW_EVERY = 1000; // milliseconds between two looks at what was just asked for
 const ROOT = document.body.dataset.root;
 let lags = {};
 
@@ -83,6 +84,7 @@ const dialog = document.getElementById("ask");
 const reason = document.getElementById("ask-reason");
 const told = document.getElementById("ask-answer");
 const yes = document.getElementById("ask-yes");
+const no = document.getElementById("ask-no");
 let asked = null; // the data of the button that was pressed
 
 function ask(button) {
@@ -94,6 +96,7 @@ function ask(button) {
   document.getElementById("ask-choices").hidden = !choices.length;
   yes.textContent = asked.yes;
   yes.hidden = false;
+  no.textContent = "Cancel";
   reason.value = told.textContent = "";
   dialog.showModal();
   reason.focus();
@@ -124,13 +127,33 @@ async function act(event) {
     const headers = { "Content-Type": "application/json", "X-Onceonly-Action": "1" };
     const answer = await fetch(asked.action, { method: "POST", headers, body: JSON.stringify(body) });
     const said = await answer.json().catch(() => ({}));
-    told.textContent = words(said, answer.status);
-    if (said.run) told.append("\n", linkToRun(said.run));
+    tell(words(said, answer.status), said.run);
     yes.hidden = answer.ok;
+    if (answer.ok) no.textContent = "Close";
+    if (said.follow) follow(said.follow, said.run);
   } catch (error) {
     told.textContent = `No answer (${error.message}): look at the checkpoint before you try again.`;
   } finally {
     yes.disabled = false;
+  }
+}
+
+function tell(text, run) {
+  told.textContent = text;
+  if (run) told.append("\n", linkToRun(run));
+}
+
+// how far something is that goes on when the answer is there, until it has ended or the dialog is closed
+async function follow(path, run) {
+  const followed = asked;
+  const going = () => dialog.open && asked === followed;
+  while (going()) {
+    await new Promise((after) => setTimeout(after, FOLLOW_EVERY));
+    const answer = await fetch(`${ROOT}${path}`).catch(() => null);
+    if (!going() || !answer?.ok) continue;
+    const { text, done } = await answer.json();
+    tell(text, run);
+    if (done) return;
   }
 }
 
@@ -165,7 +188,7 @@ document.addEventListener("click", (event) => {
   else if (target) showEvidence(target);
 });
 dialog.querySelector("form").addEventListener("submit", act);
-document.getElementById("ask-no").addEventListener("click", () => dialog.close());
+no.addEventListener("click", () => dialog.close());
 dialog.addEventListener("close", () => refresh());
 setInterval(() => refresh().catch(() => stale("none")), EVERY);
 setInterval(() => askLags().catch(() => {}), 2 * EVERY);

@@ -1,0 +1,134 @@
+"""Approve on the page: a run of the recovery DAG publishes the checkpoint at once, and the page shows how far it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from airflow.api_fastapi.core_api.datamodels.dag_run import TriggerDAGRunPostBody
+from airflow.api_fastapi.core_api.routes.public.dag_run import trigger_dag_run
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.models import DagModel
+from airflow.models.dag import DagTag
+from airflow.models.dagbag import DBDagBag
+from airflow.models.dagrun import DagRun
+from airflow.utils.session import create_session
+from fastapi import Request
+from sqlalchemy import or_, select
+from sqlalchemy.exc import IntegrityError
+
+from onceonly.airflow.names import APPROVED, RECOVERY_DAG, RECOVERY_TAG
+from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.views import descriptions, formatting
+from onceonly.views.changes import describe_change
+
+RUNNING, QUEUED, FAILED = "running", "queued", "failed"
+
+
+@dataclass(frozen=True)
+class RecoveryDag:
+    """The DAG of this Airflow that settles checkpoints."""
+
+    dag_id: str
+    is_paused: bool
+
+
+def find_recovery_dag() -> RecoveryDag | None:
+    """Return the recovery DAG, one that is not paused if there are several; None: this Airflow has none."""
+    tagged = select(DagTag.dag_id).where(DagTag.name == RECOVERY_TAG)
+    query = (
+        select(DagModel.dag_id, DagModel.is_paused)
+        .where(~DagModel.is_stale, or_(DagModel.dag_id.in_(tagged), DagModel.dag_id == RECOVERY_DAG))
+        .order_by(DagModel.is_paused, DagModel.dag_id)
+    )
+    with create_session() as session:
+        row = session.execute(query).first()
+    if row is None:
+        return None
+    return RecoveryDag(row.dag_id, bool(row.is_paused))
+
+
+def describe_obstacle(checkpoint: Checkpoint, recovery: RecoveryDag | None) -> str:
+    """Say why an approval would not publish, and what to do; empty where it would."""
+    by_hand = f"onceonly approve {checkpoint.pipeline} {checkpoint.epoch} --reason … --seen {checkpoint.changed_seq}"
+    if recovery is None:
+        return (
+            "But this Airflow has no recovery DAG, which would publish them: the approval would only be recorded. "
+            f"Add dags/recovery.py, or use the command line, which publishes by itself: {by_hand}"
+        )
+    if recovery.is_paused:
+        return (
+            f"But the DAG '{recovery.dag_id}', which publishes them, is paused: its run would wait. "
+            f"Unpause it: airflow dags unpause {recovery.dag_id}. Or use the command line: {by_hand}"
+        )
+    return ""
+
+
+def start_run(request: Request, user: GetUserDep, recovery: RecoveryDag, checkpoint: Checkpoint) -> str:
+    """Start the run that publishes what was approved, and return its id.
+
+    The id names the attempt: a second request, as where the answer to the first was lost, finds that run.
+    """
+    run_id = _run_id(checkpoint)
+    approved = {"pipeline": checkpoint.pipeline, "epoch": checkpoint.epoch, "attempt": checkpoint.attempt}
+    body = TriggerDAGRunPostBody(dag_run_id=run_id, conf={APPROVED: approved}, logical_date=None)
+    with create_session() as session:
+        if _read_run_state(session, recovery.dag_id, run_id) is None:
+            try:
+                trigger_dag_run(recovery.dag_id, body, DBDagBag(), user, session, request)
+                session.commit()
+            except IntegrityError:
+                session.rollback()  # another request was first
+    return run_id
+
+
+def describe_progress(checkpoint: Checkpoint, attempt: int) -> dict[str, Any]:
+    """Return {"text", "done"}: how far the publication of an approved attempt is, and whether nothing more comes."""
+    name = f"{checkpoint.pipeline} epoch {checkpoint.epoch}"
+    if checkpoint.attempt != attempt or checkpoint.state.is_settled:
+        return {"text": describe_change(formatting.HELD, checkpoint), "done": True}
+    if checkpoint.refused:
+        return {"text": descriptions.describe_needed_action(checkpoint), "done": True}
+    if checkpoint.approved is None:
+        return {"text": f"{name} is {formatting.state(checkpoint)}.", "done": True}
+    recovery = find_recovery_dag()
+    state = None
+    if recovery:
+        with create_session() as session:
+            state = _read_run_state(session, recovery.dag_id, _run_id(checkpoint))
+    if recovery is None or state is None:
+        return {"text": f"{name}: approved, and not published yet. {_how_to_publish(checkpoint)}", "done": True}
+    if state not in (QUEUED, RUNNING):
+        text = f"{name}: approved, and not published yet: the run has {state}. The approval stands, and "
+        return {"text": f"{text}recovery continues. Look at the log of the run.", "done": True}
+    return {"text": f"{name}: approved, {_describe_step(checkpoint, recovery, state)}", "done": False}
+
+
+def _describe_step(checkpoint: Checkpoint, recovery: RecoveryDag, state: str) -> str:
+    if checkpoint.state is State.COMMITTING:
+        published = ", ".join(checkpoint.published) or "no sink"
+        return f"decided. Published so far: {published}; waiting: {', '.join(checkpoint.waiting)}."
+    if state == RUNNING:
+        return "being published …"
+    if recovery.is_paused:
+        return f"and waiting: the DAG '{recovery.dag_id}' is paused. airflow dags unpause {recovery.dag_id}"
+    return f"the run of '{recovery.dag_id}' that publishes it is queued …"
+
+
+def _how_to_publish(checkpoint: Checkpoint) -> str:
+    return (
+        "Add dags/recovery.py, or use the command line: "
+        f"onceonly approve {checkpoint.pipeline} {checkpoint.epoch} --reason … --seen {checkpoint.changed_seq}"
+    )
+
+
+def _run_id(checkpoint: Checkpoint) -> str:
+    return f"approved__{checkpoint.pipeline}-{checkpoint.epoch}-{checkpoint.attempt}"
+
+
+def _read_run_state(session: Any, dag_id: str, run_id: str) -> str | None:
+    """Return the state of a run; None: there is no such run."""
+    state = session.scalar(select(DagRun.state).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id))
+    if state is None:
+        return None
+    return str(getattr(state, "value", state))
