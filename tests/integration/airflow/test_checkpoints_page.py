@@ -285,7 +285,7 @@ def test_who_may_edit_the_dag_aborts_and_name_and_reason_are_recorded(site: Site
     with site.server.login("uma") as uma:
         looked = site.looked("doomed", 1, f"  {reason}  ")
         answer = uma.post("/pipelines/doomed/1/abort", headers=ACT, json=looked)
-        assert answer.json() == {"done": "Epoch 1 is aborted."}
+        assert answer.json()["done"].startswith("doomed epoch 1: planned → aborted (")
         page = uma.get("/pipelines/doomed/1").text
         assert "uma" in page
         assert "the source was wrong &lt;script&gt;" in page
@@ -321,7 +321,7 @@ def test_recover_publishes_what_an_ended_run_has_staged(site: Site) -> None:
     _, file = staged(site, "left")
     with site.server.login("adam") as adam:
         answer = adam.post("/pipelines/left/recover", headers=ACT, json={"reason": "the worker is gone"})
-        assert answer.json() == {"done": "epoch 1 is committed"}
+        assert answer.json() == {"done": "left epoch 1: staged → committed, 1 row"}
         shown = adam.get("/pipelines/left/1/evidence/out").json()
         assert "every file was moved" in shown["lines"][0]
     assert (site.home / "lake" / "left" / file).read_text() == "a row\n"
@@ -339,7 +339,10 @@ def test_a_sink_that_lost_its_file_is_given_up_by_a_person(site: Site) -> None:
         unclear = adam.post("/pipelines/lost/1/resolve", headers=ACT, json=said | {"word": "committed"})
         assert (unclear.status_code, unclear.json()["why"]) == (409, "In doubt: none.")
         answer = adam.post("/pipelines/lost/1/resolve", headers=ACT, json=said)
-        assert answer.json() == {"done": "Epoch 1 is committed."}
+        assert answer.json()["done"].splitlines() == [
+            "sink 'out' is recorded as given up by adam: the disk is gone",
+            "lost epoch 1: committing → committed, 0 rows",
+        ]
     given_up = site.checkpoint("lost", 1).given_up["out"]
     assert (given_up["who"], given_up["reason"]) == ("adam", "the disk is gone")
 
@@ -358,9 +361,8 @@ def test_a_person_who_knows_ends_what_is_in_doubt(site: Site, broker: str, word:
         said = site.looked(name, 1, "their consumers have it") | {"sink": "out", "word": word}
         assert vera.post(f"/pipelines/{name}/1/resolve", headers=ACT, json=said).status_code == 403
         assert list(site.checkpoint(name, 1).in_doubt) == ["out"]
-        assert adam.post(f"/pipelines/{name}/1/resolve", headers=ACT, json=said).json() == {
-            "done": "Epoch 1 is committed."
-        }
+        done = adam.post(f"/pipelines/{name}/1/resolve", headers=ACT, json=said).json()["done"]
+        assert f"{name} epoch 1: committing → committed, " in done
     heard = [row.body for row in site.state.history(name) if row.body.get("who") == "adam"]
     assert [body["reason"] for body in heard] == ["their consumers have it"]
 
@@ -622,7 +624,7 @@ def test_a_person_with_a_keyboard_aborts_a_checkpoint(site: Site, tab: chromium.
     tab.press("Tab")
     tab.press("Tab")
     tab.press("Enter")
-    tab.wait("document.getElementById('ask-answer').textContent === 'Epoch 1 is aborted.'")
+    tab.wait("document.getElementById('ask-answer').textContent.startsWith('typed epoch 1: planned → aborted')")
     tab.press("Escape")
     tab.wait("document.querySelector('h1 .state').textContent === 'aborted'")
     assert "typed by hand" in (site.checkpoint("typed", 1).reason or "")
