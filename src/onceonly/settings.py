@@ -53,6 +53,11 @@ VARIABLES = (
     Variable("ONCEONLY_NOTIFY", "package.module:function, called after each recorded transition", "none"),
     Variable("ONCEONLY_TRANSFORMS", "installed packages, a,b.c, whose functions may be transforms, too", "none"),
     Variable(
+        "ONCEONLY_CODE_VERSION",
+        "version of the project's code, recorded with each attempt",
+        "Airflow's bundle, or git's commit",
+    ),
+    Variable(
         "SPARK_REMOTE",
         "Spark Connect server, sc://host:port; if empty, Spark runs in the process",
         "the server of `onceonly services up --spark`, for commands; else Spark in the process",

@@ -20,7 +20,7 @@ from onceonly.airflow.base import (
     owner_of,
     task_outcome,
 )
-from onceonly.airflow.runs import check_single_dag, find_instance, make_alive_check
+from onceonly.airflow.runs import check_single_dag, find_instance, make_alive_check, note_bundle_version
 from onceonly.airflow.versions import AirflowSkipException
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval
@@ -218,6 +218,7 @@ class SparkOperator(CheckpointOperator):
         from onceonly.settings import Settings
 
         started, spark = time.time(), connections.read_spark_connection(self.spark_conn_id)
+        note_bundle_version(context)
         with stats.log_errors():
             spark = replace(spark, conf=lineage.add_parent_run(spark.conf, context))
         if spark.cluster is None:

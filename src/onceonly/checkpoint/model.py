@@ -152,6 +152,8 @@ class Claim:
     state_id: str
     worker: str  # host and process, for people
     slot: int | None = None  # leased from the pipeline's pool of ids until the checkpoint is settled
+    # which code makes the rows, for people: "version", "clean" and "digest", each where it is known
+    code: Mapping[str, Any] | None = field(default=None, hash=False)
 
     def to_json(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if value is not None}

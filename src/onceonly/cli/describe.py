@@ -41,7 +41,7 @@ def describe(pipeline: str, epoch: int, as_json: bool) -> None:
 
     \b
     --json prints the keys of `onceonly status PIPELINE --json`, and
-    "owners", "attempts": [{"attempt", "worker", "nonce"}],
+    "owners", "attempts": [{"attempt", "worker", "nonce", "code"}],
     "handles", "in_doubt", "published", "given_up", "missing_by_sink", "definition",
     "refused": {"sink", "code", "what", "why", "todo"},
     "verdict": {"outcome", "sinks", "docs", "by"}, "approved": {"who", "reason", "seen"},
@@ -138,11 +138,14 @@ def _source_column(checkpoint: Checkpoint) -> str:
 
 
 def _print_attempts(out: Console, checkpoint: Checkpoint) -> None:
-    table = console.make_table("attempt", "worker", "nonce", right=("attempt",))
+    table = console.make_table("attempt", "worker", "nonce", "code", right=("attempt",))
     for attempt, claim in sorted(checkpoint.claims.items()):
-        table.add_row(str(attempt), claim.worker, claim.nonce)
+        table.add_row(str(attempt), claim.worker, claim.nonce, descriptions.describe_code(claim))
     if checkpoint.claims:
         _print_section(out, "Attempts", table)
+    difference = descriptions.describe_other_code(checkpoint)
+    if difference:
+        out.print(Text(f"  {difference}", "yellow"))
 
 
 def _print_verdict(out: Console, checkpoint: Checkpoint) -> None:

@@ -10,10 +10,11 @@ permits it, and may happen again after a crash: so it is idempotent.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, State, Transaction
@@ -125,6 +126,7 @@ class Coordinator:
         since: int | None = None,
         prepare: Prepare = lambda checkpoint: {},
         renewal: Renewal = nullcontext,
+        code: Mapping[str, Any] | None = None,
     ) -> Checkpoint:
         """Claim the next attempt, stage every sink, and record all handles in one row.
 
@@ -137,11 +139,12 @@ class Coordinator:
                 nothing over from a process that came first.
             prepare: called before `produce`; returns the schemas to pin, where no earlier attempt has pinned any.
             renewal: keeps the claim renewed from when it is made until what was staged is recorded or removed.
+            code: which code makes the rows; recorded with the claim, for people.
         Raises:
             Fenced: a newer attempt, an abort or another owner took over; what this process wrote is removed.
             ActionNeeded: a target went back; nothing was written.
         """
-        return self._stager.stage(name, epoch, prepare, produce, owner, since, renewal)
+        return self._stager.stage(name, epoch, prepare, produce, owner, since, renewal, code or {})
 
     # ---- gate
 

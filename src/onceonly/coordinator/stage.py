@@ -72,10 +72,11 @@ class Stager:
         owner: str | None,
         since: int | None,
         renewal: Renewal,
+        code: Mapping[str, Any] = NO_DETAILS,
     ) -> Checkpoint:
         """Check the targets, claim, stage what was claimed, and record it; what could not be recorded is removed."""
         self._check_targets(self._transitions.state_table.view(name), epoch)
-        view = self.claim(name, epoch, owner, since)
+        view = self.claim(name, epoch, owner, since, code)
         checkpoint = view.require(epoch)
         if checkpoint.state is not State.PLANNED:
             return checkpoint
@@ -121,9 +122,18 @@ class Stager:
         except Fenced as fenced_off:
             raise fenced_off from error
 
-    def claim(self, name: str, epoch: int, owner: str | None, since: int | None = None) -> View:
+    def claim(
+        self,
+        name: str,
+        epoch: int,
+        owner: str | None,
+        since: int | None = None,
+        code: Mapping[str, Any] = NO_DETAILS,
+    ) -> View:
         """Take the next attempt, and return the view after it. What is staged or decided already stays as it is.
 
+        Args:
+            code: that makes the rows, for people.
         Raises:
             Fenced: it is not this process's to claim, or no longer.
         """
@@ -145,7 +155,8 @@ class Stager:
                 raise fenced_error(checkpoint, f"epoch {newer} has continued without it")
             if since is not None and checkpoint.last_seq != since:
                 raise fenced_error(checkpoint, "it has changed since this process was started to stage it")
-            claim = Claim(nonce, self._transitions.state_table.id, worker, _find_free_slot(view, checkpoint))
+            slot = _find_free_slot(view, checkpoint)
+            claim = Claim(nonce, self._transitions.state_table.id, worker, slot, dict(code) or None)
             return view.row(epoch, Event.CLAIMED, checkpoint.attempt + 1, body=claim.to_json())
 
         return self._transitions.change(name, decide)

@@ -15,7 +15,7 @@ from onceonly.checkpoint.sink import Changes, StateBackend
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.stage import Produced, find_state_before
 from onceonly.errors import NotCommitted, OnceonlyError
-from onceonly.runtime import owners, spark_errors, transforms
+from onceonly.runtime import code_version, owners, spark_errors, transforms
 from onceonly.runtime.bad_records import BadRecords
 from onceonly.runtime.live_services import LiveServices
 from onceonly.settings import Settings
@@ -49,7 +49,8 @@ def stage(
     state_before = find_state_before(view, checkpoint)
     producer = _OutputProducer(services, checkpoint, state_before, _find_time(view, checkpoint), say)
     try:
-        return coordinator.stage(name, epoch, producer.produce, owner, since, producer.prepare, owners.keep_lease)
+        code = code_version.describe_code(services.settings.project)
+        return coordinator.stage(name, epoch, producer.produce, owner, since, producer.prepare, owners.keep_lease, code)
     except OnceonlyError as error:
         text_error = _find_text_error(error)
         if text_error:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from onceonly import redaction
 from onceonly.checkpoint.commands import how_to_run
-from onceonly.checkpoint.model import MAX_UNFIT_ATTEMPTS, Checkpoint, Event, Row, State
+from onceonly.checkpoint.model import MAX_UNFIT_ATTEMPTS, Checkpoint, Claim, Event, Row, State
 from onceonly.checkpoint.offsets import KAFKA, SOURCE_WORDS, Interval, TopicRange, has_data
 from onceonly.counts import count, format_bytes
 from onceonly.views import formatting
 
+GIT_COMMIT = re.compile(r"^(git [0-9a-f]{12})[0-9a-f]*$")  # shown by its first characters
 MAX_TOPICS_SHOWN = 4  # of a checkpoint that has more only their number is shown
 MAX_GAPS_SHOWN = 5  # the newest; of those before them only their number is shown
 JOB_LINE_PREFIX = "ONCEONLY: "  # begins a line of the stage job that is meant for people; anything else is Spark's
@@ -372,6 +374,33 @@ def describe_transition(checkpoint: Checkpoint, row: Row) -> Iterator[str]:
         yield from _describe_staged_sinks(checkpoint)
     if row.event is Event.VERDICT and checkpoint.is_held:
         yield describe_hold(checkpoint)
+
+
+def describe_code(claim: Claim) -> str:
+    """Return 'git 3f2a1b9c0d1e, changed since; jobs/ and schemas/ 1a2b…'; '-' where nothing is known of it."""
+    code = claim.code or {}
+    parts = []
+    if "version" in code:
+        version = GIT_COMMIT.sub(r"\1", code["version"])
+        if code.get("clean") is False:
+            version += ", changed since"
+        parts.append(version)
+    if "digest" in code:
+        parts.append(f"jobs/ and schemas/ {code['digest']}")
+    return "; ".join(parts) or "-"
+
+
+def describe_other_code(checkpoint: Checkpoint) -> str:
+    """Say that attempts of a checkpoint were made by different code; empty if they were not, or it is not known."""
+    attempts_by_code: dict[str, list[int]] = {}
+    for attempt, claim in sorted(checkpoint.claims.items()):
+        if claim.code:
+            key = str(claim.code.get("digest") or claim.code.get("version"))
+            attempts_by_code.setdefault(key, []).append(attempt)
+    if len(attempts_by_code) < 2:
+        return ""
+    groups = [" and ".join(map(str, attempts)) for attempts in attempts_by_code.values()]
+    return f"Its attempts were made by different code: {', then '.join(groups)}. The rows are those of the last one."
 
 
 def _describe_event(checkpoint: Checkpoint, row: Row) -> str:

@@ -294,7 +294,8 @@ def full_json(checkpoint: Checkpoint, timeline: list[dict[str, Any]]) -> dict[st
     """
     attempts = []
     for attempt, claim in sorted(checkpoint.claims.items()):
-        attempts.append({"attempt": attempt, "worker": claim.worker, "nonce": claim.nonce})
+        code = dict(claim.code) if claim.code else None
+        attempts.append({"attempt": attempt, "worker": claim.worker, "nonce": claim.nonce, "code": code})
     return {
         **to_json(checkpoint),
         "owners": list(checkpoint.owners),
