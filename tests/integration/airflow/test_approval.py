@@ -28,7 +28,10 @@ from onceonly.sinks.files.handle import StagedFile, staging_of
 from onceonly.statetable.table import StateTable
 from onceonly.storage.local import LocalFiles
 
-pytestmark = [pytest.mark.integration]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.filterwarnings("ignore:the checkpoint is committed, but consumer group"),  # there is no such topic
+]
 browser = pytest.mark.skipif(chromium.BINARY is None, reason="Chromium is not installed: apt-get install chromium")
 ACT = {"X-Onceonly-Action": "1"}
 SECOND = timedelta(seconds=1)
