@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -274,3 +276,14 @@ def test_pages_hold_no_password_wherever_it_was_recorded(password: str) -> None:
     assert password not in shown
     assert shown.startswith("<no: *** &amp; x> *** at ftp://…@h {")
     assert shown.endswith("<b>no: *** &amp; x</b>")
+
+
+def test_scripts_of_a_page_share_no_name() -> None:
+    """A name that two of them declare is a syntax error of the second, which then does nothing at all."""
+    declared: dict[str, str] = {}
+    for script in sorted((files("onceonly.airflow.ui") / "static").iterdir(), key=lambda file: file.name):
+        if script.name.endswith(".js"):
+            names = re.findall(r"^(?:async )?(?:function|const|let) (\w+)", script.read_text(), re.MULTILINE)
+            for name in names:
+                assert declared.setdefault(name, script.name) == script.name, name
+    assert "ask" in declared

@@ -130,7 +130,7 @@ async function act(event) {
     tell(words(said, answer.status), said.run);
     yes.hidden = answer.ok;
     if (answer.ok) no.textContent = "Close";
-    if (said.follow) follow(said.follow, said.run);
+    if (said.follow) watch(said.follow, said.run);
   } catch (error) {
     told.textContent = `No answer (${error.message}): look at the checkpoint before you try again.`;
   } finally {
@@ -144,7 +144,7 @@ function tell(text, run) {
 }
 
 // how far something is that goes on when the answer is there, until it has ended or the dialog is closed
-async function follow(path, run) {
+async function watch(path, run) {
   const followed = asked;
   const going = () => dialog.open && asked === followed;
   while (going()) {
