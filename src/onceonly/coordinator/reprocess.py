@@ -256,7 +256,7 @@ def check_request(view: View, epoch: int, request: Reprocess, parts: Parts) -> t
         InvalidPipeline: a sink cannot do what is asked for, or there is nothing to write.
         Busy: another request for the same records is under way.
     """
-    checkpoint, latest = view.require(epoch), view.latest
+    checkpoint, newest = view.require(epoch), view.newest
     same_records = [view.require(checkpoint.origin), *view.repairs_of(checkpoint.origin)]
     if checkpoint.interval is not None:
         same_records = view.planned_for(checkpoint.interval)
@@ -269,14 +269,14 @@ def check_request(view: View, epoch: int, request: Reprocess, parts: Parts) -> t
                 code="checkpoint-open",
             )
     last = [other for other in same_records if other.state is State.COMMITTED][-1:]
-    if not last or latest is None or view.is_rewound(epoch):
+    if not last or newest is None or view.is_rewound(epoch):
         raise InvalidPipeline(
             f"{view.pipeline}: no rows of epoch {epoch} are in force.",
             "It was aborted, or a rewind has taken it back.",
             f"Name a checkpoint that is in force: onceonly status {view.pipeline}. Nothing was written.",
             code="epoch-not-in-force",
         )
-    pipeline = latest.definition.pipeline
+    pipeline = newest.definition.pipeline
     sinks = request.choose_sinks(pipeline, view.handles_in_force(last[0]))
     if not sinks:
         raise InvalidPipeline(

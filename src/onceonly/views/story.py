@@ -86,7 +86,7 @@ def read_story(state_table: StateTable, checkpoint: Checkpoint) -> Story:
         return Story((checkpoint,), checkpoint.definition.sink_names, {}, {}, ())
     view = state_table.view(checkpoint.pipeline)
     checkpoints = _list_checkpoints(view, checkpoint)
-    latest = view.latest or checkpoint
+    latest = view.newest or checkpoint
     sinks = dict.fromkeys(latest.definition.sink_names)
     for written in checkpoints:
         sinks |= dict.fromkeys(written.definition.sink_names)
