@@ -751,6 +751,13 @@ REPAIRS = [
         "chain-past-rewound",
     ),
     Mutant(
+        "rows come beside those of which nobody knows whether they are there",
+        REPROCESS,
+        "        if unclear and name not in again:\n",
+        "        if False:\n",
+        "repair-unclear",
+    ),
+    Mutant(
         "a chain goes on from a repair of all sinks",
         REPROCESS,
         "return old.interval is None or len(sinks) < len(pipeline.sinks)",

@@ -13,7 +13,7 @@ from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import Interval, Ranges, has_data
 from onceonly.coordinator.messages import how_to_settle
 from onceonly.coordinator.ranges import RangePlanner
-from onceonly.coordinator.reprocess import Reprocess, check_sinks, is_repair, refuse_shown_again
+from onceonly.coordinator.reprocess import Reprocess, can_replace, check_sinks, is_repair, refuse_shown_again
 from onceonly.coordinator.stage import check_state_before
 from onceonly.errors import Busy, InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
@@ -116,9 +116,9 @@ class Planning:
             return False
         complete = self.reprocess.find_complete(view, view.require(aborted.replaces))
         sinks = self.reprocess.choose_sinks(self.pipeline, complete)
-        again = tuple(name for name in sinks if name in self.reprocess.again)
+        again = {name for name in sinks if name in self.reprocess.again}
         only = sinks if is_repair(self.pipeline, aborted, sinks) else None
-        return (aborted.only, aborted.again) == (only, again)
+        return aborted.only == only and set(aborted.named_again) == again
 
     def _candidates(self, view: View, reprocess: Reprocess) -> list[Checkpoint]:
         """Return the checkpoint of a chain that is asked for, and its repairs, oldest first.
@@ -189,7 +189,7 @@ class Planning:
         if row and existing.replaces:
             old = view.require(existing.replaces)
             own_sinks = existing.only or tuple(sink.name for sink in self.pipeline.sinks)
-            check_sinks(self.pipeline, old, own_sinks, existing.again, view, self.parts)
+            check_sinks(self.pipeline, old, own_sinks, existing.named_again, view, self.parts)
             refuse_shown_again(view, existing)
         return row
 
@@ -197,19 +197,19 @@ class Planning:
         """Return the sinks of another checkpoint in place of this one, if the request asks for one; empty: it does not.
 
         A request takes the place of a checkpoint once. It does so again only if an upstream pipeline has replaced its
-        input since, and no row would come twice by that.
+        input since, and no row would come twice by that; or in a sink that has lost what came of it. One that completes
+        sinks needs no such memory: what it has written is there, or is lacking again.
         """
         if not self.reprocess or checkpoint.state is not State.COMMITTED:
             return ()
         if self.reprocess.only and checkpoint.skipped is not None:
             return ()  # no sink has what a person has left out
         is_outdated = self.planner.has_changed_upstream(checkpoint)
-        has_replaced = self._has_replaced(view, checkpoint)
-        if has_replaced and (self.reprocess.again or not is_outdated):
-            return ()
         if not is_outdated and not _is_replaceable(checkpoint):
             return ()
         sinks = self.reprocess.choose_sinks(self.pipeline, self.reprocess.find_complete(view, checkpoint))
+        if self._has_replaced(view, checkpoint) and (self.reprocess.again or not is_outdated):
+            sinks = self.reprocess.choose_lost(view, checkpoint, sinks)
         if sinks and not self.reprocess.only:
             _check_kind(self.pipeline, sinks, self.reprocess)
         return sinks
@@ -253,7 +253,8 @@ class Planning:
         check_state_before(self.pipeline, old, view, self.parts)
         ranges = self.planner.repeat_ranges(view, old)
         self.planner.verify(ranges)
-        request = reprocess.body(self.pipeline, old, sinks, reprocess.find_complete(view, old))
+        absent = [name for name in sinks if name in reprocess.again and can_replace(self.parts, self.pipeline, name)]
+        request = reprocess.body(self.pipeline, old, sinks, reprocess.find_complete(view, old), absent)
         body = {**self._origin, **self.planner.to_json(ranges, old), **request}
         columns = {"owner": self.owner, "interval": old.interval, "body": body}
         return view.row(view.head.epoch + 1, Event.PLANNED, 0, **columns)
@@ -284,7 +285,7 @@ class Planning:
         self.planner.check_same_pipeline(checkpoint)
         body = self._origin
         if self.reprocess and checkpoint.replaces:
-            body["request"] = self.reprocess.request
+            body.update(self.reprocess.continued_body(checkpoint))
         if ranges is not None:
             body |= self.planner.to_json(ranges, checkpoint)
         columns: dict[str, Any] = {"owner": self.owner, "interval": checkpoint.interval, "body": body}

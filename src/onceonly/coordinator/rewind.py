@@ -15,6 +15,7 @@ from onceonly.checkpoint.model import Checkpoint, Event, Handle, Row, State, Tra
 from onceonly.checkpoint.offsets import TopicRange, empty_spans
 from onceonly.checkpoint.sink import require_replaceable
 from onceonly.coordinator.manual import Action, Seen
+from onceonly.coordinator.reprocess import find_unclear, unclear_error
 from onceonly.errors import InvalidPipeline
 from onceonly.statetable.view import View
 
@@ -96,6 +97,7 @@ def plan_retractions(view: View, epoch: int, parts: Parts, state_id: str) -> dic
     pipeline, new_epoch = later[0].definition.pipeline, view.head.epoch + 1
     current_sinks = {sink.name for sink in pipeline.sinks}
     handles: dict[str, Handle] = {}
+    _refuse_unclear(view, epoch, later)
     for name in _sinks_with_rows(later):
         if name not in current_sinks:
             raise _rewind_error(
@@ -109,6 +111,17 @@ def plan_retractions(view: View, epoch: int, parts: Parts, state_id: str) -> dic
         live = require_replaceable(parts.sink(pipeline, name))
         handles[name] = dict(live.retraction(txn, old_handles, target.handles.get(name)))
     return handles
+
+
+def _refuse_unclear(view: View, epoch: int, later: list[Checkpoint]) -> None:
+    """Refuse to go back over rows of which nobody knows whether they are there: read again, they would be twice."""
+    last = {checkpoint.origin: checkpoint for checkpoint in reversed(later)}
+    for checkpoint in last.values():
+        for name in sorted({sink for other in later if other.origin == checkpoint.origin for sink in other.given_up}):
+            unclear = find_unclear(view, checkpoint, name)
+            if unclear:
+                error = unclear_error(unclear, name)
+                raise _rewind_error(view, epoch, f"{error.what} {error.why}", code=error.code, todo=error.todo)
 
 
 def _sinks_with_rows(checkpoints: list[Checkpoint]) -> list[str]:
@@ -159,10 +172,10 @@ def _positions(view: View, epoch: int) -> list[TopicRange]:
     return list(positions.values())
 
 
-def _rewind_error(view: View, epoch: int, why: str, code: str) -> InvalidPipeline:
+def _rewind_error(view: View, epoch: int, why: str, code: str, todo: str = "") -> InvalidPipeline:
     return InvalidPipeline(
         f"{view.pipeline} cannot go back to epoch {epoch}.",
         why,
-        f"See what there is: onceonly status {view.pipeline}. Nothing was changed.",
+        todo or f"See what there is: onceonly status {view.pipeline}. Nothing was changed.",
         code=code,
     )

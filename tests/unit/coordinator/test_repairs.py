@@ -63,6 +63,10 @@ class Shop(World):
         asked = Reprocess(request, who="ann", reason="rates", **wish)
         return self.coordinator.plan(self.pipeline, owner or request, self.alive, interval, asked).checkpoint
 
+    def ask_as(self, who: str, reason: str, interval=TEN, **wish: Any) -> Checkpoint:
+        asked = Reprocess(f"{who}: {reason}", who=who, reason=reason, **wish)
+        return self.coordinator.plan(self.pipeline, asked.request, self.alive, interval, asked).checkpoint
+
     def stage_corrected(self, epoch: int) -> Checkpoint:
         """Stage with a transform that was mended: 100 more."""
 
