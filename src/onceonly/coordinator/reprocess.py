@@ -163,9 +163,9 @@ class Reprocess:
     def continued_body(self, aborted: Checkpoint) -> dict[str, Any]:
         """Return what the row records that plans an earlier attempt of the same again: whose request it is by now."""
         body: dict[str, Any] = {"request": self.request}
-        asked = {"who": self.who, "reason": self.reason}
-        if aborted.requested_by and self.who and asked != dict(aborted.asked_last_by):
-            body["repair"] = asked
+        wish = {"who": self.who, "reason": self.reason}
+        if aborted.requested_by and self.who and wish != dict(aborted.asked_last_by):
+            body["repair"] = wish
         return body
 
 
