@@ -116,7 +116,7 @@ class Planning:
             return False
         complete = self.reprocess.find_complete(view, view.require(aborted.replaces))
         sinks = self.reprocess.choose_sinks(self.pipeline, complete)
-        again = {name for name in sinks if name in self.reprocess.again}
+        again = set(sinks).intersection(self.reprocess.again)
         only = sinks if is_repair(self.pipeline, aborted, sinks) else None
         return aborted.only == only and set(aborted.named_again) == again
 
@@ -253,7 +253,10 @@ class Planning:
         check_state_before(self.pipeline, old, view, self.parts)
         ranges = self.planner.repeat_ranges(view, old)
         self.planner.verify(ranges)
-        absent = [name for name in sinks if name in reprocess.again and can_replace(self.parts, self.pipeline, name)]
+        absent = []
+        for name in sinks:
+            if name in reprocess.again and can_replace(self.parts, self.pipeline, name):
+                absent.append(name)
         request = reprocess.body(self.pipeline, old, sinks, reprocess.find_complete(view, old), absent)
         body = {**self._origin, **self.planner.to_json(ranges, old), **request}
         columns = {"owner": self.owner, "interval": old.interval, "body": body}

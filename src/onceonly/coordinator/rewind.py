@@ -115,10 +115,12 @@ def plan_retractions(view: View, epoch: int, parts: Parts, state_id: str) -> dic
 
 def _refuse_unclear(view: View, epoch: int, later: list[Checkpoint]) -> None:
     """Refuse to go back over rows of which nobody knows whether they are there: read again, they would be twice."""
-    last = {checkpoint.origin: checkpoint for checkpoint in reversed(later)}
-    for checkpoint in last.values():
-        for name in sorted({sink for other in later if other.origin == checkpoint.origin for sink in other.given_up}):
-            unclear = find_unclear(view, checkpoint, name)
+    newest: dict[int, Checkpoint] = {}
+    for checkpoint in later:
+        newest.setdefault(checkpoint.origin, checkpoint)
+    for checkpoint in later:
+        for name in checkpoint.given_up:
+            unclear = find_unclear(view, newest[checkpoint.origin], name)
             if unclear:
                 error = unclear_error(unclear, name)
                 raise _rewind_error(view, epoch, f"{error.what} {error.why}", code=error.code, todo=error.todo)

@@ -224,7 +224,7 @@ def to_json(checkpoint: Checkpoint) -> dict[str, Any]:
         "repairs": checkpoint.repairs,
         "again": list(checkpoint.again),
         "requested_by": dict(checkpoint.requested_by) or None,
-        "continued_by": [dict(wish) for wish in checkpoint.continued_by],
+        "continued_by": list(map(dict, checkpoint.continued_by)),
         "after": {name: list(epochs) for name, epochs in checkpoint.after.items()},
     }
 

@@ -169,7 +169,7 @@ def story_json(story: Story) -> dict[str, Any]:
                 "state": checkpoint.state.value,
                 "planned_at": queries.iso(checkpoint.planned_at),
                 "requested_by": dict(checkpoint.requested_by) or None,
-                "continued_by": [dict(wish) for wish in checkpoint.continued_by],
+                "continued_by": list(map(dict, checkpoint.continued_by)),
                 "sinks": parts,
             }
         )
