@@ -59,7 +59,9 @@ def make_offer(checkpoint: Checkpoint, story: Story) -> Offer | None:
     """Return what may be asked for; None: nothing, or something is under way."""
     if not story.in_force or not _is_settled(story):
         return None
-    kinds = _kinds_of(checkpoint)
+    kinds: dict[str, str] = {}
+    for other in story.checkpoints:  # a sink that was added later is not in the first one's definition
+        kinds |= _kinds_of(other)
     choices = []
     if checkpoint.interval is not None:
         for sink in story.in_force:
