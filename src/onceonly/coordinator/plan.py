@@ -13,7 +13,7 @@ from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import Interval, Ranges, has_data
 from onceonly.coordinator.messages import how_to_settle
 from onceonly.coordinator.ranges import RangePlanner
-from onceonly.coordinator.reprocess import Reprocess, can_replace, check_sinks, is_repair, refuse_shown_again
+from onceonly.coordinator.reprocess import Reprocess, can_replace, check_sinks, refuse_shown_again
 from onceonly.coordinator.stage import check_state_before
 from onceonly.errors import Busy, InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
@@ -114,11 +114,22 @@ class Planning:
         """Whether the request asks for the sinks of this checkpoint, which was aborted in place of another."""
         if self.reprocess is None or aborted.replaces is None:
             return False
-        complete = self.reprocess.find_complete(view, view.require(aborted.replaces))
-        sinks = self.reprocess.choose_sinks(self.pipeline, complete)
-        again = set(sinks).intersection(self.reprocess.again)
-        only = sinks if is_repair(self.pipeline, aborted, sinks) else None
-        return aborted.only == only and set(aborted.named_again) == again
+        old = view.require(aborted.replaces)
+        sinks = self.reprocess.choose_sinks(self.pipeline, self.reprocess.find_complete(view, old))
+        repair = self._request_body(view, old, self.reprocess, sinks).get("repair", {})
+        recorded = {"again": aborted.again, "absent": aborted.absent, "lacking": aborted.lacking}
+        is_alike = all(list(names) == repair.get(key, []) for key, names in recorded.items())
+        return is_alike and list(aborted.only or ()) == repair.get("only", [])
+
+    def _request_body(
+        self, view: View, old: Checkpoint, reprocess: Reprocess, sinks: tuple[str, ...]
+    ) -> dict[str, Any]:
+        """Return what the first row of another checkpoint in place of `old` records of the request."""
+        absent = []
+        for name in sinks:
+            if name in reprocess.again and can_replace(self.parts, self.pipeline, name):
+                absent.append(name)
+        return reprocess.body(self.pipeline, old, sinks, reprocess.find_complete(view, old), absent)
 
     def _candidates(self, view: View, reprocess: Reprocess) -> list[Checkpoint]:
         """Return the checkpoint of a chain that is asked for, and its repairs, oldest first.
@@ -131,10 +142,11 @@ class Planning:
         if reprocess.epoch is None:
             raise _epoch_missing_error(self.pipeline)
         checkpoint = view.require(reprocess.epoch)
-        if checkpoint.is_repair or checkpoint.rewinds_to is not None or view.is_rewound(checkpoint.epoch):
+        is_of_chain = not checkpoint.is_repair and checkpoint.rewinds_to is None
+        if not is_of_chain or checkpoint.state is State.ABORTED or view.is_rewound(checkpoint.epoch):
             raise InvalidPipeline(
                 f"{self.pipeline.name}: epoch {checkpoint.epoch} cannot be repaired.",
-                "It is a repair or a rewind, or a rewind has taken it back.",
+                "It is a repair or a rewind, or it was aborted, or a rewind has taken it back.",
                 f"Name a checkpoint that is in force: onceonly status {self.pipeline.name}. Nothing was written.",
                 code="epoch-not-in-force",
             )
@@ -185,6 +197,8 @@ class Planning:
         if sinks and self.reprocess:
             check_sinks(self.pipeline, existing, sinks, self.reprocess.again, view, self.parts)
             return self._replace(view, existing, self.reprocess, sinks)
+        if self.reprocess and self.reprocess.only and existing.state is State.ABORTED and existing.replaces is None:
+            raise _unprocessed_error(self.pipeline, existing.interval)  # planned again, it would write all sinks
         row = self._take_over(view, existing)
         if row and existing.replaces:
             old = view.require(existing.replaces)
@@ -253,11 +267,7 @@ class Planning:
         check_state_before(self.pipeline, old, view, self.parts)
         ranges = self.planner.repeat_ranges(view, old)
         self.planner.verify(ranges)
-        absent = []
-        for name in sinks:
-            if name in reprocess.again and can_replace(self.parts, self.pipeline, name):
-                absent.append(name)
-        request = reprocess.body(self.pipeline, old, sinks, reprocess.find_complete(view, old), absent)
+        request = self._request_body(view, old, reprocess, sinks)
         body = {**self._origin, **self.planner.to_json(ranges, old), **request}
         columns = {"owner": self.owner, "interval": old.interval, "body": body}
         return view.row(view.head.epoch + 1, Event.PLANNED, 0, **columns)

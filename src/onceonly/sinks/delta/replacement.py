@@ -203,6 +203,23 @@ def _select_covered(target: DeltaTable, files: Files, handle: DeltaHandle, adds:
     return table_files.select_in_partitions(files, target, [[tuple(part) for part in handle.where]])
 
 
+def list_overwritten(uri: str, handle: DeltaHandle) -> list[Transaction]:
+    """List whose rows are in the partitions that it replaces; of rows that somebody has moved since it is not known."""
+    target = table_files.open_table(uri) if handle.where is not None else None
+    if target is None:
+        return []
+    adds = staged_table.read_adds(uri, handle.rows_folder, 1)
+    try:
+        covered = _select_covered(target, table_files.list_active_files(target), handle, adds)
+    except _Irreplaceable:
+        return []  # it replaces nothing, and its rehearsal says why
+    folders = set()
+    for path in covered:
+        if txn_identifiers.is_of_one_transaction(path):
+            folders.add(path.partition("/")[0].removeprefix(txn_identifiers.STAGED_PREFIX))
+    return [txn for txn in map(Transaction.parse, sorted(folders)) if txn]
+
+
 # ---- where the rows are
 
 
