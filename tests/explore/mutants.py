@@ -676,7 +676,7 @@ REPAIRS = [
     Mutant(
         "rows come once more each time their request is repeated",
         PLAN,
-        "if has_replaced and (self.reprocess.again or not is_outdated):",
+        "if self._has_replaced(view, checkpoint) and (self.reprocess.again or not is_outdated):",
         "if False:",
         "repair-once-more",
     ),
