@@ -140,7 +140,7 @@ class Site:
         self.tab.type(reason)
         self.photograph(f"asked-{reason}")
         self.tab.value("document.getElementById('ask-yes').click()")
-        self.tab.wait("document.getElementById('ask-answer').innerText")
+        self.tab.wait("!['', 'Working…'].includes(document.getElementById('ask-answer').innerText)")
         answer = self.tab.value("document.getElementById('ask-answer').innerText")
         assert "is queued. It writes" in answer, answer
         run = str(self.tab.value("document.querySelector('#ask-answer a').pathname")).rsplit("/", 1)[-1]

@@ -83,6 +83,7 @@ const dialog = document.getElementById("ask");
 const reason = document.getElementById("ask-reason");
 const told = document.getElementById("ask-answer");
 const yes = document.getElementById("ask-yes");
+const no = document.getElementById("ask-no");
 let asked = null; // the data of the button that was pressed
 
 function ask(button) {
@@ -93,6 +94,7 @@ function ask(button) {
   document.getElementById("ask-choices").replaceChildren(...choices.map(choose));
   document.getElementById("ask-choices").hidden = !choices.length;
   yes.textContent = asked.yes;
+  no.textContent = "Cancel";
   yes.hidden = false;
   reason.value = told.textContent = "";
   dialog.showModal();
@@ -127,6 +129,7 @@ async function act(event) {
     told.textContent = words(said, answer.status);
     if (said.run) told.append("\n", linkToRun(said.run));
     yes.hidden = answer.ok;
+    if (answer.ok) no.textContent = "Close"; // it is done, and closing cancels nothing
   } catch (error) {
     told.textContent = `No answer (${error.message}): look at the checkpoint before you try again.`;
   } finally {
@@ -165,7 +168,7 @@ document.addEventListener("click", (event) => {
   else if (target) showEvidence(target);
 });
 dialog.querySelector("form").addEventListener("submit", act);
-document.getElementById("ask-no").addEventListener("click", () => dialog.close());
+no.addEventListener("click", () => dialog.close());
 dialog.addEventListener("close", () => refresh());
 setInterval(() => refresh().catch(() => stale("none")), EVERY);
 setInterval(() => askLags().catch(() => {}), 2 * EVERY);
