@@ -312,4 +312,5 @@ def bring_back_a_table_that_went_back(site: Site) -> None:
     site.page(3 - left)
     site.photograph("repaired")
     assert "it was lost as well" in site.tab.text()
-    print(site.call("onceonly", "describe", "hours", str(site.first(3 - left).epoch)))
+    described = site.call("onceonly", "describe", "hours", str(site.first(3 - left).epoch), "--json")
+    assert json.loads(described)["in_force"]["new"] == [site.last().epoch]

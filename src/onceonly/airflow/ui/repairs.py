@@ -182,7 +182,7 @@ def _find_logical_date(dag_id: str, session: Session) -> datetime:
     """
     now = datetime.now(UTC)
     dag = DBDagBag().get_latest_version_of_dag(dag_id, session=session)
-    ends = [each.end_date for each in (dag, *dag.tasks) if each.end_date] if dag else []
+    ends = [limited.end_date for limited in (dag, *dag.tasks) if limited.end_date] if dag else []
     if not ends or now <= min(ends):
         return now
     return min(ends) - timedelta(microseconds=now.microsecond + 1)
