@@ -13,7 +13,7 @@ from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import Interval, Ranges, has_data
 from onceonly.coordinator.messages import how_to_settle
 from onceonly.coordinator.ranges import RangePlanner
-from onceonly.coordinator.reprocess import Reprocess, can_replace, check_sinks, refuse_shown_again
+from onceonly.coordinator.reprocess import Reprocess, can_replace, check_sinks, refuse_other_wish, refuse_shown_again
 from onceonly.coordinator.stage import check_state_before
 from onceonly.errors import Busy, InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
@@ -250,9 +250,14 @@ class Planning:
         """Whether this request has replaced the interval already.
 
         A task that runs twice asks twice, the second time perhaps after others.
+
+        Raises:
+            InvalidPipeline: it has, but in other sinks than it names now.
         """
+        last = checkpoint
         while checkpoint.replaces is not None:
             if self.reprocess and checkpoint.request == self.reprocess.request:
+                refuse_other_wish(self.reprocess, self.pipeline, checkpoint, last, view)
                 return True
             checkpoint = view.require(checkpoint.replaces)
         return False

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from codes import raises
 from patience import PATIENCE
 from unit.coordinator.test_repairs import LAKE, LATE, NEW, Shop, corrected
 from unit.world import minutes
 
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.coordinator.reprocess import make_request
-from onceonly.errors import Busy, Fenced, StageAgain
+from onceonly.errors import Busy, Fenced, InvalidPipeline, StageAgain
 
 DAYS = [minutes(10 * number, 10 * number + 10) for number in range(8)]
 RECORDS = range(80)
@@ -55,7 +56,7 @@ class Backfill:
 
     def _try(self, day: int, owner: str, die_after: str | None) -> Checkpoint | None:
         replacing = None if "only" in self.conf else "replaced"
-        request = make_request(replacing, f"backfill__{day}", self.conf, "ann")
+        request = make_request(replacing, f"backfill__{day}: {self.conf['reason']}", self.conf, "ann")
         through = self.shop.coordinator
         planned = through.plan(self.shop.pipeline, owner, self.shop.alive, DAYS[day], request).checkpoint
         assert planned is not None
@@ -124,3 +125,36 @@ def test_two_backfills_for_two_sinks_at_the_same_time(shop: Shop) -> None:
         list(pool.map(lambda conf: Backfill(shop, conf).run(), confs))
     assert shop.rows("lake") == shop.rows("new") == corrected(*RECORDS)
     assert shop.rows("late") == list(RECORDS)
+
+
+# ---- the same name, for other sinks
+
+
+@pytest.mark.parametrize(
+    "first, then",
+    [
+        ({"keep": ("late", "new")}, {"only": ("new",)}),
+        ({"keep": ("late",)}, {"keep": ("lake",), "again": ("late",)}),
+        ({"keep": ("late",)}, {"again": ("late",)}),
+        ({"only": ("new",)}, {"keep": ("late", "new")}),
+        ({"again": ("late",)}, {"keep": ("late",)}),
+    ],
+)
+def test_a_name_that_was_used_for_other_sinks_is_refused(
+    shop: Shop, first: dict[str, Any], then: dict[str, Any]
+) -> None:
+    """It would do nothing, and a script would take that for done."""
+    shop.define(LAKE, LATE, NEW)
+    done = shop.repair("ann: rates", DAYS[0], **first)
+    with raises(InvalidPipeline, "request-differs"):
+        shop.ask("ann: rates", DAYS[0], **then)
+    assert shop.state.view("flights").head.epoch == done.epoch
+    assert shop.ask("ann: rates", DAYS[0], **first).epoch == done.epoch
+    assert shop.ask("ann: another", DAYS[0], **then).epoch == done.epoch + 1
+
+
+def test_a_request_stays_done_when_a_sink_is_added(shop: Shop) -> None:
+    done = shop.repair("ann: rates", DAYS[0], keep=("late",))
+    shop.define(LAKE, LATE, NEW)
+    assert shop.ask("ann: rates", DAYS[0], keep=("late",)).epoch == done.epoch
+    assert shop.ask("ann: rates", DAYS[0], only=("lake",)).epoch == done.epoch, "it has its rows"
