@@ -5,6 +5,7 @@ Read `Planning.decide` first; what it calls follows in the order of the calls. O
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import Interval, Ranges, has_data
 from onceonly.coordinator.messages import how_to_settle
 from onceonly.coordinator.ranges import RangePlanner
-from onceonly.coordinator.reprocess import Reprocess, can_replace, check_sinks, refuse_other_wish, refuse_shown_again
+from onceonly.coordinator.reprocess import Reprocess, can_replace, check_sinks, refuse_shown_again
 from onceonly.coordinator.stage import check_state_before
 from onceonly.errors import Busy, InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
@@ -254,13 +255,14 @@ class Planning:
         Raises:
             InvalidPipeline: it has, but in other sinks than it names now.
         """
-        last = checkpoint
+        of_name = []
         while checkpoint.replaces is not None:
             if self.reprocess and checkpoint.request == self.reprocess.request:
-                refuse_other_wish(self.reprocess, self.pipeline, checkpoint, last, view)
-                return True
+                of_name.append(checkpoint)
             checkpoint = view.require(checkpoint.replaces)
-        return False
+        if self.reprocess and of_name:
+            _refuse_other_wish(self.reprocess, self.pipeline, of_name)
+        return bool(of_name)
 
     def _replace(self, view: View, old: Checkpoint, reprocess: Reprocess, sinks: tuple[str, ...]) -> Row:
         """Return the row that plans another checkpoint in place of `old`.
@@ -395,3 +397,36 @@ def _unprocessed_error(pipeline: Pipeline, interval: Interval | None) -> Invalid
         todo="Run the interval first, for all sinks. Nothing was written.",
         code="interval-not-processed",
     )
+
+
+def _refuse_other_wish(request: Reprocess, pipeline: Pipeline, of_name: Sequence[Checkpoint]) -> None:
+    """Refuse a request that was done under this name for other sinks: nobody would see that it does nothing now.
+
+    One that completes sinks is done wherever they lack rows, whatever its name.
+
+    Args:
+        of_name: the checkpoints that were planned under this name in place of one another, newest first.
+    Raises:
+        InvalidPipeline: nothing was written.
+    """
+    if not request.is_for_some_sinks or request.only:
+        return
+    differing = [_list_differing(request, pipeline, checkpoint) for checkpoint in of_name]
+    if all(differing):
+        raise InvalidPipeline(
+            f"{pipeline.name}: a request of this name was done, for other sinks.",
+            f"Epoch {of_name[0].epoch} has written {', '.join(of_name[0].sinks)}. This one differs in "
+            f"{', '.join(differing[0])}.",
+            "A request is known by its reason, and the person or run: give another reason. Nothing was written.",
+            code="request-differs",
+        )
+
+
+def _list_differing(request: Reprocess, pipeline: Pipeline, done: Checkpoint) -> list[str]:
+    """Return the sinks that the checkpoint has written and the request keeps, or the other way round.
+
+    A sink that was added since has no part in it.
+    """
+    state = {pipeline.state.name} if pipeline.state else set()
+    to_write = set(done.definition.sink_names) - set(request.keep) - state
+    return sorted((to_write - set(done.sinks)) | (set(request.keep) & set(done.sinks)))

@@ -169,32 +169,6 @@ class Reprocess:
         return body
 
 
-def refuse_other_wish(request: Reprocess, pipeline: Pipeline, done: Checkpoint, last: Checkpoint, view: View) -> None:
-    """Refuse a request that was done under this name for other sinks: nobody would see that it does nothing now.
-
-    Args:
-        done: the checkpoint that was planned for it.
-        last: the one in force for these records.
-    Raises:
-        InvalidPipeline: nothing was written.
-    """
-    if not request.is_for_some_sinks or request.lost is not None:
-        return
-    if request.only:
-        to_write = set(request.only) - request.find_complete(view, last)
-    else:  # a sink that was added since has no part in it
-        state = {pipeline.state.name} if pipeline.state else set()
-        to_write = set(done.definition.sink_names) - set(request.keep) - state
-    differing = sorted((to_write - set(done.sinks)) | (set(request.keep) & set(done.sinks)))
-    if differing:
-        raise InvalidPipeline(
-            f"{pipeline.name}: a request of this name was done, for other sinks.",
-            f"Epoch {done.epoch} has written {', '.join(done.sinks)}. This one differs in {', '.join(differing)}.",
-            "A request is known by its reason, and the person or run: give another reason. Nothing was written.",
-            code="request-differs",
-        )
-
-
 def is_repair(pipeline: Pipeline, old: Checkpoint, sinks: tuple[str, ...]) -> bool:
     """Whether a checkpoint that writes these sinks in place of `old` is a repair.
 

@@ -133,7 +133,6 @@ def test_two_backfills_for_two_sinks_at_the_same_time(shop: Shop) -> None:
 @pytest.mark.parametrize(
     "first, then",
     [
-        ({"keep": ("late", "new")}, {"only": ("new",)}),
         ({"keep": ("late",)}, {"keep": ("lake",), "again": ("late",)}),
         ({"keep": ("late",)}, {"again": ("late",)}),
         ({"only": ("new",)}, {"keep": ("late", "new")}),
@@ -158,3 +157,13 @@ def test_a_request_stays_done_when_a_sink_is_added(shop: Shop) -> None:
     shop.define(LAKE, LATE, NEW)
     assert shop.ask("ann: rates", DAYS[0], keep=("late",)).epoch == done.epoch
     assert shop.ask("ann: rates", DAYS[0], only=("lake",)).epoch == done.epoch, "it has its rows"
+
+
+def test_a_sink_is_completed_whatever_the_name_and_the_first_request_stays_done(shop: Shop) -> None:
+    shop.define(LAKE, LATE, NEW)
+    first = {"keep": ("late", "new")}
+    assert shop.repair("ann: rates", DAYS[0], **first).sinks == ("lake",)
+    done = shop.repair("ann: rates", DAYS[0], only=("new",))
+    assert done.sinks == ("new",)
+    assert shop.ask("ann: rates", DAYS[0], **first).epoch == done.epoch
+    assert shop.state.view("flights").head.epoch == done.epoch
