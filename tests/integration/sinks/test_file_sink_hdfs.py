@@ -289,7 +289,7 @@ def test_nothing_is_moved_into_a_folder_that_has_a_final_name(lake: Lake) -> Non
     handle = staged_by_hand(lake, 2)
     theirs = lake.path(handle["files"][0]["final"])
     lake.hdfs.fs.mkdir(theirs)
-    with raises(CannotPublish, "name-taken"):
+    with raises(CannotPublish, "name-taken", match="the folder"):
         lake.commit(handle)
     assert lake.hdfs.fs.ls(theirs) == []
 
@@ -297,7 +297,7 @@ def test_nothing_is_moved_into_a_folder_that_has_a_final_name(lake: Lake) -> Non
 def test_a_manifest_of_somebody_else_is_never_overwritten(lake: Lake) -> None:
     handle = staged_by_hand(lake, 2)
     WebHdfsCluster(lake.folder, lake.hdfs.webhdfs).create(f"{lake.folder}/{handle['manifest']}", b'{"txn": "theirs"}')
-    with raises(CannotPublish, "name-taken"):
+    with raises(CannotPublish, "name-taken", match="with other content"):
         lake.commit(handle)
     assert lake.hdfs.fs.cat_file(lake.path(handle["manifest"])) == b'{"txn": "theirs"}'
 
@@ -305,7 +305,7 @@ def test_a_manifest_of_somebody_else_is_never_overwritten(lake: Lake) -> None:
 def test_a_staged_file_that_is_gone_is_not_taken_for_moved(lake: Lake) -> None:
     handle = staged_by_hand(lake, 2)
     lake.hdfs.fs.rm(f"{handle['folder']}/{handle['files'][0]['staged']}".removeprefix(lake.hdfs.root))
-    with raises(CannotPublish, "staged-files-missing"):
+    with raises(CannotPublish, "staged-files-missing", match="a staged file no longer exists"):
         lake.commit(handle)
     assert manifests.files(lake.folder) == []
 
@@ -373,7 +373,7 @@ def test_what_is_no_name_node_is_said_too(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_commit_without_a_name_node_is_left_to_recovery(lake: Lake) -> None:
     handle = staged_by_hand(lake, 2)
     gone = writer(lake.folder, "http://127.0.0.1:9")
-    with raises(OutcomeUnknown, "no-answer") as unknown:
+    with raises(OutcomeUnknown, "no-answer", match="does not answer") as unknown:
         gone.commit(handle, 1, FakeReceipts(Path("unused")))
     assert "http://127.0.0.1:9" in unknown.value.why
     assert "onceonly recover" in unknown.value.todo
@@ -384,7 +384,7 @@ def test_rows_that_spark_wrote_to_another_cluster_are_missed(lake: Lake) -> None
     """As when ONCEONLY_WEBHDFS is of one cluster and hdfs:// of another."""
     folder = f"{stage.staging_of(lake.folder)}/{transaction().name}/data"
     lake.hdfs.fs.mkdir(folder.removeprefix(lake.hdfs.root))
-    with raises(NotCommitted, "storage-not-shared"):
+    with raises(NotCommitted, "storage-not-shared", match="no file is there"):
         stage.prepare_files(
             FileSink("lake", lake.folder), transaction(), lake.sink()._file_system, lake.folder, folder, 3
         )
