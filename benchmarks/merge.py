@@ -17,7 +17,7 @@ from benchmarks.ratio import against, alternate
 from benchmarks.results import Result
 from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.delta import table_snapshot, txn_identifiers
-from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sinks import DeltaSink, Merge
 from onceonly.settings import Settings
 from onceonly.sinks.delta import staged_table
 from onceonly.sinks.delta.sink import DeltaWriter
@@ -69,7 +69,7 @@ def _stage(table: Path, txn: Transaction, rows: int, changes: int) -> Handle:
         "app_id": txn.app_id,
         "folder": folder,
         **{"added": [], "publish": "delta-rs", "files": 1, "rows": changes},
-        "merge": {"keys": ["id"], "order_by": ["lsn"]},
+        "merge": Merge(keys=["id"], order_by=["lsn"]).columns_by_role,
     }
 
 

@@ -63,13 +63,13 @@ def _stats(rows: pa.Table) -> dict[str, Any]:
     ends = {name: pc.min_max(rows[name]).as_py() for name in names if rows[name].null_count < rows.num_rows}
     return {
         "numRecords": rows.num_rows,
-        "minValues": {name: _plain(each["min"]) for name, each in ends.items()},
-        "maxValues": {name: _plain(each["max"]) for name, each in ends.items()},
+        "minValues": {name: _format_bound(each["min"]) for name, each in ends.items()},
+        "maxValues": {name: _format_bound(each["max"]) for name, each in ends.items()},
         "nullCount": {name: rows[name].null_count for name in names},
     }
 
 
-def _plain(value: Any) -> Any:
+def _format_bound(value: Any) -> Any:
     """Return a bound as Delta's statistics have it."""
     return row_files._time_text(value) if isinstance(value, datetime) else value
 
