@@ -142,7 +142,7 @@ def test_what_was_aborted_and_has_a_successor_cannot_be_staged_late(shop):
     first = shop.ask(keep=("late",))
     shop.abort(first.epoch)
     shop.repair("bob: all", again=("late",))
-    with pytest.raises(Exception, match="continued without it"):
+    with raises(Fenced, "ownership-lost", match="continued without it"):
         shop.stage_corrected(first.epoch)
 
 
