@@ -130,12 +130,12 @@ def find_by_decoded(files: Iterable[str], wanted: Collection[str]) -> dict[str, 
     Args:
         wanted: decoded paths. Of the files, which may be very many, only those are decoded that are encoded.
     """
-    found = {}
+    paths = {}
     for path in files:
         decoded = unquote(path) if "%" in path else path
         if decoded in wanted:
-            found[decoded] = path
-    return found
+            paths[decoded] = path
+    return paths
 
 
 def select_partly_deleted(table: DeltaTable, files: Iterable[str]) -> list[str]:

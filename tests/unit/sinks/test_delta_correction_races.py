@@ -30,6 +30,7 @@ NEVER: Any = None
 COLUMN = "published_by"
 PIPELINES = ("flights", "trains")
 CORRECTIONS = 3  # by each pipeline
+RECOVERIES = 10  # each tries ten times to be the next commit
 WORKS = 12  # by each of the others: without an end, they might leave no turn to a correction
 Rows = Counter[tuple[int, str]]  # (n, who has written it)
 
@@ -78,7 +79,7 @@ class Pipeline:
 
     def publish(self, numbers: list[int], old: Handle | None = None, twice: bool = False) -> tuple[Handle, Rows]:
         self.epoch += 1
-        txn = Transaction(STATE, self.name, "lake", self.epoch, 1, f"{self.epoch:012x}")
+        txn = Transaction(STATE, self.name, "lake", self.epoch, 1, f"{self.epoch:08x}0000")
         sink = self.lake.sink()
         if old:
             sink.check_replace(old)
@@ -104,10 +105,11 @@ class Pipeline:
 
 
 def _commit(sink: LightDelta, handle: Handle, decision: int) -> Outcome:
-    """As a recovery does it, until the outcome is known."""
-    while True:
+    """As recoveries do it, until the outcome is known."""
+    for _ in range(RECOVERIES):
         with suppress(OutcomeUnknown):
             return sink.commit(handle, decision, NEVER)
+    return sink.commit(handle, decision, NEVER)
 
 
 # ---- others
