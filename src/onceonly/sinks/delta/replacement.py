@@ -274,10 +274,10 @@ def _select_proven(
             f"told which rows are theirs. {COLUMN_HINT}"
         )
     whole_files, shared_paths = Files(), []
-    for path, size in files.items():
-        if unquote(path) in trace.whole_files:
-            whole_files[path] = size
-        elif unquote(path) in trace.shared_files and path not in covered:
+    for decoded, path in table_files.find_by_decoded(files, trace.whole_files | trace.shared_files).items():
+        if decoded in trace.whole_files:
+            whole_files[path] = files[path]
+        elif path not in covered:
             shared_paths.append(path)
     if shared_paths:
         raise _Irreplaceable(
@@ -307,13 +307,13 @@ def _find_named(
     finder = checkpoint_rows.RowFinder(target, names, cache)
     if missing := finder.missing_columns:
         raise _Irreplaceable(f"The table no longer has the column '{missing[0]}', which names their transaction.")
-    paths = {unquote(path): path for path in files}
     if trace is None:
         candidates = _without_files_of_others(checkpoint_rows.list_possible(target, names), olds)
     else:
-        candidates = (trace.whole_files | trace.shared_files | trace.other_files) & paths.keys()
+        candidates = trace.whole_files | trace.shared_files | trace.other_files
+    paths = table_files.find_by_decoded(files, candidates)
     try:
-        holders = finder.find(candidates)
+        holders = finder.find(paths)
     except checkpoint_rows.OutsideFile as error:
         raise _Irreplaceable(f"A file of the table is outside of its folder: {error}.") from error
     except UNREADABLE_ERRORS as error:
