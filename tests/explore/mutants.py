@@ -809,6 +809,20 @@ LOST = [
         "",
         "lost-half-found",
     ),
+    Mutant(
+        "published to where what is there again is recorded only in part, by a process that does not compare",
+        HISTORY,
+        "    if view.head.reappeared.get(live.name):\n",
+        "    if False:\n",
+        "lost-half-found-staged",
+    ),
+    Mutant(
+        "rows are written again of which a later checkpoint has replaced some",
+        REPAIR,
+        "        if sink in later.handles:\n            return True\n",
+        "",
+        "lost-correction",
+    ),
 ]
 
 MUTANTS = [*FIXES, *GUARDS, *EDGE, *REPAIRS, *LOST]
