@@ -69,7 +69,7 @@ def _stage(table: Path, txn: Transaction, rows: int, changes: int) -> Handle:
         "app_id": txn.app_id,
         "folder": folder,
         **{"added": [], "publish": "delta-rs", "files": 1, "rows": changes},
-        "merge": Merge(keys=["id"], order_by=["lsn"]).by,
+        "merge": Merge(keys=["id"], order_by=["lsn"]).columns_by_role,
     }
 
 

@@ -35,7 +35,7 @@ def write(state_table: StateTable, pipelines: Sequence[Pipeline], epochs: int, t
     Only their names differ.
     """
     model = pipelines[0].name
-    rows = row_format.to_arrow([row_format.record(row) for row in _lives(state_table, pipelines[0], topic_id, epochs)])
+    rows = row_format.to_arrow(row_format.columns(_lives(state_table, pipelines[0], topic_id, epochs)))
     for pipeline in pipelines:
         _append(location.table_folder(state_table.uri, pipeline.name), _named(rows, model, pipeline.name))
 
@@ -63,10 +63,15 @@ def _stats(rows: pa.Table) -> dict[str, Any]:
     ends = {name: pc.min_max(rows[name]).as_py() for name in names if rows[name].null_count < rows.num_rows}
     return {
         "numRecords": rows.num_rows,
-        "minValues": {name: row_files._plain(each["min"]) for name, each in ends.items()},
-        "maxValues": {name: row_files._plain(each["max"]) for name, each in ends.items()},
+        "minValues": {name: _format_bound(each["min"]) for name, each in ends.items()},
+        "maxValues": {name: _format_bound(each["max"]) for name, each in ends.items()},
         "nullCount": {name: rows[name].null_count for name in names},
     }
+
+
+def _format_bound(value: Any) -> Any:
+    """Return a bound as Delta's statistics have it."""
+    return row_files._time_text(value) if isinstance(value, datetime) else value
 
 
 def _named(rows: pa.Table, model: str, name: str) -> pa.Table:

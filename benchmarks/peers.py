@@ -14,15 +14,15 @@ from typing import Any
 from benchmarks.goals import DEFAULT, TUNED
 from benchmarks.world import TOPIC
 from onceonly.runtime.live_services import LiveServices
-from onceonly.spark import topics as consumer
+from onceonly.spark import topics
 
 FETCH = {"max.poll.records": "10000", "fetch.min.bytes": "100000", "max.partition.fetch.bytes": "8388608"}
 PRODUCE = {"batch.size": "200000", "linger.ms": "50", "buffer.memory": "134217728"}
 INTERFACE = "spark.sql.sources.useV1SourceList", "avro,csv,json,kafka,orc,parquet,text"
-READ = {f"kafka.{key}": value for key, value in consumer.FETCH.items()}  # ours: faster than what the guides say
+READ = {f"kafka.{key}": value for key, value in topics.CONSUMER_OPTIONS.items()}  # ours: faster than the guides'
 WRITE = {f"kafka.{key}": value for key, value in PRODUCE.items()}
 OURS = {
-    **{f"{key} (JVM consumer)": value for key, value in consumer.FETCH.items()},
+    **{f"{key} (JVM consumer)": value for key, value in topics.CONSUMER_OPTIONS.items()},
     "linger.ms (librdkafka)": "5",
     "enable.idempotence, acks": "true, all",
     "fsync of what is staged and decided": "yes",

@@ -203,7 +203,10 @@ def _range(cp: Checkpoint) -> range:
 def _rows(world: World, sink: str) -> Iterator[str]:
     target, decided = world.targets[sink], _decided(world)
     if any("not_fenced" in cp.given_up.get(sink, {}) for cp in decided):
-        return  # nobody knows whether it has the rows that were given up
+        rows = [] if isinstance(target, targets.Runs) else target.visible()
+        if twice := sorted({row for row in rows if rows.count(row) > 1}):
+            yield f"{sink} shows {twice} more than once"
+        return  # nobody knows whether it has the rows that were given up; but never beside themselves
     shown = _state(target, decided, sink) if isinstance(target, targets.Runs) else target.visible()
     wanted = _wanted(decided, sink)
     if twice := sorted({row for row in shown if shown.count(row) > max(1, wanted.count(row))}):

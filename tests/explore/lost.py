@@ -100,6 +100,18 @@ LOST = [
         [*has_lost(), a.accept_loss("a"), a.swaps("a"), a.dies_after(a.accept_loss("a"), "records 'found'")],
     ),
     lost(
+        "lost-half-found-staged",
+        {"commit": a.commit(3), "world": a.one_after_the_other(a.swaps("a"), a.swaps("a"))},
+        [
+            *has_lost(),
+            a.accept_loss("a"),
+            a.plan("run1"),
+            a.stage(3),
+            a.swaps("a"),
+            a.dies_after(a.accept_loss("a"), "records 'found'"),
+        ],
+    ),
+    lost(
         "lost-in-doubt",
         {"ann": a.repair("k", "ann", again=True), "recov": a.recover()},
         IN_DOUBT,

@@ -676,7 +676,7 @@ REPAIRS = [
     Mutant(
         "rows come once more each time their request is repeated",
         PLAN,
-        "if has_replaced and (self.reprocess.again or not is_outdated):",
+        "if self._has_replaced(view, checkpoint) and (self.reprocess.again or not is_outdated):",
         "if False:",
         "repair-once-more",
     ),
@@ -751,6 +751,13 @@ REPAIRS = [
         "chain-past-rewound",
     ),
     Mutant(
+        "rows come beside those of which nobody knows whether they are there",
+        REPROCESS,
+        "        if unclear and name not in again:\n",
+        "        if False:\n",
+        "repair-unclear",
+    ),
+    Mutant(
         "a chain goes on from a repair of all sinks",
         REPROCESS,
         "return old.interval is None or len(sinks) < len(pipeline.sinks)",
@@ -801,6 +808,20 @@ LOST = [
         "                shows_lost = shows_lost or bool(view.head.reappeared.get(sink))  # recorded, and not to its end\n",
         "",
         "lost-half-found",
+    ),
+    Mutant(
+        "published to where what is there again is recorded only in part, by a process that does not compare",
+        HISTORY,
+        "    if view.head.reappeared.get(live.name):\n",
+        "    if False:\n",
+        "lost-half-found-staged",
+    ),
+    Mutant(
+        "rows are written again of which a later checkpoint has replaced some",
+        REPAIR,
+        "        if sink in later.handles:\n            return True\n",
+        "",
+        "lost-correction",
     ),
 ]
 

@@ -716,6 +716,19 @@ REPAIRS = [
     repairing(
         "repair-two-people", {"ann": a.run("ann", FIRST, again=KEEPING), "bob": a.run("bob", FIRST, again=ONCE_MORE)}
     ),
+    repairing(
+        "repair-unclear",
+        {"ann": a.run("ann", FIRST, again=KEEPING), "bob": a.run("bob", FIRST, again=replace(COMPLETING, only=("a",)))},
+        before=[
+            a.plan("run1", FIRST),
+            a.stage(1),
+            a.dies_after(a.commit(1), "a: publishes decision 1"),
+            a.breaks("a", "down"),
+            a.give_up("a", 1, gone=True),
+            a.breaks("a", None),
+        ],
+        may_lose=[("a", 1)],
+    ),
     repairing("repair-recover", {"run2": a.run("run2", FIRST, again=KEEPING), "recov": a.recover()}),
     repairing("repair-live", {"ann": a.run("ann", FIRST, again=KEEPING), "run2": a.run("run2", SECOND)}),
     repairing(

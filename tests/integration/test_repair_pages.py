@@ -1,4 +1,4 @@
-"""docs/how-to/correct.md and add-a-sink-later.md as a reader follows them, one after the other, in one shell."""
+"""docs/how-to/correct.md, add-a-sink-later.md and bring-back.md as a reader follows them, one after the other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from onceonly.dev.services import Services
 
 pytestmark = pytest.mark.integration
 
-BLOCKS = [*page.blocks("how-to/correct.md"), *page.blocks("how-to/add-a-sink-later.md")]
+PAGES = ("correct", "add-a-sink-later", "bring-back")
+BLOCKS = [block for name in PAGES for block in page.blocks(f"how-to/{name}.md")]
 RUN = [block for block in BLOCKS if not block.commands.startswith("airflow")]
 
 

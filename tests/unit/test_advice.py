@@ -170,12 +170,13 @@ ADVICE: dict[str, Followed] = {
         f"{COORDINATOR}test_lost_targets.py::test_the_others_are_repaired_alone",
         NAMED,
     ),
-    **dict.fromkeys(
-        ("onceonly run --reason", "onceonly run --epoch --only --reason"),
-        Followed(
-            "a sink was given up; if its target did not answer, a person has found out that the rows are not there",
-            f"{COORDINATOR}test_repairs.py::test_what_a_sink_was_given_up_is_completed",
-        ),
+    "onceonly run --reason": Followed(
+        "a sink was given up",
+        f"{COORDINATOR}test_repairs.py::test_what_a_sink_was_given_up_is_completed",
+    ),
+    "onceonly run --again --epoch --only --reason": Followed(
+        "a sink was given up while its target did not answer, and a person has found out that the rows are not there",
+        f"{COORDINATOR}test_rows_unclear.py::test_they_are_written_where_a_person_says_that_they_are_not_there",
     ),
     "onceonly accept-loss --reason": Followed(
         "a restored or missing target, of one sink and of three; also brought back half way",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -12,6 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 from benchmarks import charts, page, results
+from benchmarks.__main__ import MODULES
 from benchmarks.figures import plain, short
 from benchmarks.goals import GOALS, Goal
 from benchmarks.ratio import against, alternate
@@ -24,6 +26,12 @@ def test_the_pages_say_what_was_measured() -> None:
     """Otherwise: python -m benchmarks.page."""
     for file, text in page.render().items():
         assert file.read_text() == text, f"{file.name} is older than benchmarks/results: python -m benchmarks.page"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODULES)
+def test_a_benchmark_can_be_called(name: str) -> None:
+    assert callable(getattr(import_module(f"benchmarks.{MODULES[name]}"), name))
 
 
 def test_what_was_not_measured_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

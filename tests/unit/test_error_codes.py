@@ -109,3 +109,9 @@ def test_an_unknown_code_names_similar_ones() -> None:
     assert refused.exit_code == 2
     assert '"code": "code-unknown"' in refused.output
     assert "target-went-back" in refused.output
+
+
+def test_every_code_is_expected_by_a_test() -> None:
+    files = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "src" / "onceonly" / "testing").rglob("*.py")]
+    texts = "\n".join(file.read_text() for file in files)
+    assert [code for code in CATALOGUE if f'"{code}"' not in texts and f"[{code}]" not in texts] == []

@@ -221,7 +221,9 @@ class Checkpoint:
     repairs: int | None = None  # the epoch of all sinks whose records a repair writes once more
     again: tuple[str, ...] = ()  # of its sinks: what is published stays, and the rows come once more
     lacking: tuple[str, ...] = ()  # of `again`: those that had no rows of these records, and get them only in that case
+    absent: tuple[str, ...] = ()  # of its sinks: a person has said that rows given up there are not in the target
     requested_by: Mapping[str, Any] = field(default_factory=dict)  # of a repair: "who" asked for it, and the "reason"
+    continued_by: tuple[Mapping[str, Any], ...] = ()  # of an aborted repair: who has asked for it since, and why
     skipped: str | None = None  # the reason a person gave for leaving this interval, or these offsets, out
     forwarded: int | None = None  # the decision that the targets show, recorded manually; it published nothing
     after: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # by pipeline: the epochs whose rows it reads
@@ -253,6 +255,16 @@ class Checkpoint:
     def is_repair(self) -> bool:
         """Whether it writes only some sinks, in place of an earlier checkpoint: no later one continues from it."""
         return self.only is not None
+
+    @property
+    def named_again(self) -> tuple[str, ...]:
+        """The sinks that a person has named to get the rows once more."""
+        return (*self.again, *self.absent)
+
+    @property
+    def asked_last_by(self) -> Mapping[str, Any]:
+        """Who asked last for this repair, and why."""
+        return self.continued_by[-1] if self.continued_by else self.requested_by
 
     @property
     def origin(self) -> int:
@@ -422,11 +434,14 @@ def _changes(checkpoint: Checkpoint, row: Row) -> dict[str, Any]:
 
 def _apply_plan(checkpoint: Checkpoint, row: Row) -> dict[str, Any]:
     """Return what planning again changes: another owner or definition, the same offsets, and nothing is staged."""
-    plan = {"definition": Definition(row.body["definition"]), "request": row.body.get("request", checkpoint.request)}
+    plan: dict[str, Any] = {"definition": Definition(row.body["definition"])}
+    plan["request"] = row.body.get("request", checkpoint.request)
     owners = {
         "owners": (*checkpoint.owners, row.owner or ""),
         "instances": (*checkpoint.instances, row.body.get("instance")),
     }
+    if "repair" in row.body:
+        plan["continued_by"] = (*checkpoint.continued_by, row.body["repair"])
     return {**owners, **plan, **NOTHING_STAGED, "schemas": _keep_schemas(checkpoint, row), **_repin_ranges(row)}
 
 
@@ -475,6 +490,7 @@ def _parse_repair(body: Mapping[str, Any]) -> dict[str, Any]:
         "repairs": repair.get("of"),
         "again": tuple(repair.get("again", ())),
         "lacking": tuple(repair.get("lacking", ())),
+        "absent": tuple(repair.get("absent", ())),
         "requested_by": request,
     }
 

@@ -306,6 +306,14 @@ class ReplaceableRows(ABC):
         """
 
 
+class OverwritingRows(ABC):
+    """A publication may take out rows that its handle does not name, whoever wrote them."""
+
+    @abstractmethod
+    def list_overwritten(self, handle: Handle) -> list[Transaction]:
+        """List the transactions of which it would take out rows, as the target looks now, as far as that is known."""
+
+
 @dataclass(frozen=True)
 class RowLocation:
     """The place of the rows of a published handle, for a source that reads its target by versions.

@@ -50,7 +50,7 @@ def describe(pipeline: str, epoch: int, as_json: bool) -> None:
     "bad_records": {"records", "undecoded" (by topic), "rejected" (by the transform)},
     "replaced_by", "rewound_by": a later epoch that has taken these rows out,
     "story": all checkpoints of the same records, the oldest first: [{"epoch", "state",
-    "planned_at", "requested_by", "sinks": by sink {"did" (written, replaced, once more,
+    "planned_at", "requested_by", "continued_by", "sinks": by sink {"did" (written, replaced, once more,
     added, kept, missing, given up, aborted, pending), "earlier" (the epochs whose
     rows were in force before), "rows", "in_force"}}],
     "in_force": by sink, the epochs whose rows it shows, and
@@ -224,10 +224,8 @@ def _print_story(out: Console, story: Story, epoch: int) -> None:
     table = console.make_table("epoch", "state", *story.sinks, "asked for by", right=("epoch",))
     for checkpoint in story.checkpoints:
         cells = [_part_text(story.part(checkpoint.epoch, sink), checkpoint) for sink in story.sinks]
-        wish = checkpoint.requested_by
-        request = f"{wish['who']}: {wish['reason']}" if wish else ""
         number = Text(str(checkpoint.epoch), "bold" if checkpoint.epoch == epoch else "")
-        table.add_row(number, console.state_text(checkpoint), *cells, Text(request))
+        table.add_row(number, console.state_text(checkpoint), *cells, Text(descriptions.describe_askers(checkpoint)))
     _print_section(out, f"Sink by sink ({IN_FORCE} in force)", table)
     if story.lacking:
         sinks = ", ".join(f"'{sink}'" for sink in story.lacking)

@@ -173,9 +173,8 @@ def _refuse_existing_schema(path: Path) -> None:
 def _write_schema(path: Path, ddl: str) -> None:
     try:
         _create_file(path, ddl + "\n")
-    except FileExistsError:
-        _refuse_existing_schema(path)
     except OSError as error:
+        _refuse_existing_schema(path)  # another process may have written it since
         raise _not_writable(path, error, "Make its folder writable and repeat.") from error
 
 

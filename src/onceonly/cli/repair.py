@@ -91,6 +91,8 @@ def repair(
     lack = coordinator.lack(pipeline, sink, again)
     if not as_json:
         _print(lack)
+        if dry_run and not lack.is_complete:
+            steps.say(f"To write it again: onceonly repair {file} {sink} --reason … --seen {number}")
     repaired: list[dict[str, Any]] = []
     if not dry_run and not lack.is_complete:
         question = "Continue from the target as it is?"

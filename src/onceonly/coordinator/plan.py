@@ -5,6 +5,7 @@ Read `Planning.decide` first; what it calls follows in the order of the calls. O
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import Interval, Ranges, has_data
 from onceonly.coordinator.messages import how_to_settle
 from onceonly.coordinator.ranges import RangePlanner
-from onceonly.coordinator.reprocess import Reprocess, check_sinks, is_repair, refuse_shown_again
+from onceonly.coordinator.reprocess import Reprocess, can_replace, check_sinks, refuse_shown_again
 from onceonly.coordinator.stage import check_state_before
 from onceonly.errors import Busy, InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
@@ -123,11 +124,22 @@ class Planning:
         """Whether the request asks for the sinks of this checkpoint, which was aborted in place of another."""
         if self.reprocess is None or aborted.replaces is None:
             return False
-        complete = self.reprocess.find_complete(view, view.require(aborted.replaces))
-        sinks = self.reprocess.choose_sinks(self.pipeline, complete)
-        again = tuple(name for name in sinks if name in self.reprocess.again)
-        only = sinks if is_repair(self.pipeline, aborted, sinks) else None
-        return (aborted.only, aborted.again) == (only, again)
+        old = view.require(aborted.replaces)
+        sinks = self.reprocess.choose_sinks(self.pipeline, self.reprocess.find_complete(view, old))
+        repair = self._request_body(view, old, self.reprocess, sinks).get("repair", {})
+        recorded = {"again": aborted.again, "absent": aborted.absent, "lacking": aborted.lacking}
+        is_alike = all(list(names) == repair.get(key, []) for key, names in recorded.items())
+        return is_alike and list(aborted.only or ()) == repair.get("only", [])
+
+    def _request_body(
+        self, view: View, old: Checkpoint, reprocess: Reprocess, sinks: tuple[str, ...]
+    ) -> dict[str, Any]:
+        """Return what the first row of another checkpoint in place of `old` records of the request."""
+        absent = []
+        for name in sinks:
+            if name in reprocess.again and can_replace(self.parts, self.pipeline, name):
+                absent.append(name)
+        return reprocess.body(self.pipeline, old, sinks, reprocess.find_complete(view, old), absent)
 
     def _candidates(self, view: View, reprocess: Reprocess) -> list[Checkpoint]:
         """Return the checkpoint of a chain that is asked for, and its repairs, oldest first.
@@ -140,10 +152,11 @@ class Planning:
         if reprocess.epoch is None:
             raise _epoch_missing_error(self.pipeline)
         checkpoint = view.require(reprocess.epoch)
-        if checkpoint.is_repair or checkpoint.rewinds_to is not None or view.is_rewound(checkpoint.epoch):
+        is_of_chain = not checkpoint.is_repair and checkpoint.rewinds_to is None
+        if not is_of_chain or checkpoint.state is State.ABORTED or view.is_rewound(checkpoint.epoch):
             raise InvalidPipeline(
                 f"{self.pipeline.name}: epoch {checkpoint.epoch} cannot be repaired.",
-                "It is a repair or a rewind, or a rewind has taken it back.",
+                "It is a repair or a rewind, or it was aborted, or a rewind has taken it back.",
                 f"Name a checkpoint that is in force: onceonly status {self.pipeline.name}. Nothing was written.",
                 code="epoch-not-in-force",
             )
@@ -194,11 +207,13 @@ class Planning:
         if sinks and self.reprocess:
             check_sinks(self.pipeline, existing, sinks, self.reprocess.again, view, self.parts)
             return self._replace(view, existing, self.reprocess, sinks)
+        if self.reprocess and self.reprocess.only and existing.state is State.ABORTED and existing.replaces is None:
+            raise _unprocessed_error(self.pipeline, existing.interval)  # planned again, it would write all sinks
         row = self._take_over(view, existing)
         if row and existing.replaces:
             old = view.require(existing.replaces)
             own_sinks = existing.only or tuple(sink.name for sink in self.pipeline.sinks)
-            check_sinks(self.pipeline, old, own_sinks, existing.again, view, self.parts)
+            check_sinks(self.pipeline, old, own_sinks, existing.named_again, view, self.parts)
             refuse_shown_again(view, existing)
         return row
 
@@ -206,19 +221,19 @@ class Planning:
         """Return the sinks of another checkpoint in place of this one, if the request asks for one; empty: it does not.
 
         A request takes the place of a checkpoint once. It does so again only if an upstream pipeline has replaced its
-        input since, and no row would come twice by that.
+        input since, and no row would come twice by that; or in a sink that has lost what came of it. One that completes
+        sinks needs no such memory: what it has written is there, or is lacking again.
         """
         if not self.reprocess or checkpoint.state is not State.COMMITTED:
             return ()
         if self.reprocess.only and checkpoint.skipped is not None:
             return ()  # no sink has what a person has left out
         is_outdated = self.planner.has_changed_upstream(checkpoint)
-        has_replaced = self._has_replaced(view, checkpoint)
-        if has_replaced and (self.reprocess.again or not is_outdated):
-            return ()
         if not is_outdated and not _is_replaceable(checkpoint):
             return ()
         sinks = self.reprocess.choose_sinks(self.pipeline, self.reprocess.find_complete(view, checkpoint))
+        if self._has_replaced(view, checkpoint) and (self.reprocess.again or not is_outdated):
+            sinks = self.reprocess.choose_lost(view, checkpoint, sinks)
         if sinks and not self.reprocess.only:
             _check_kind(self.pipeline, sinks, self.reprocess)
         return sinks
@@ -245,12 +260,18 @@ class Planning:
         """Whether this request has replaced the interval already.
 
         A task that runs twice asks twice, the second time perhaps after others.
+
+        Raises:
+            InvalidPipeline: it has, but in other sinks than it names now.
         """
+        of_name = []
         while checkpoint.replaces is not None:
             if self.reprocess and checkpoint.request == self.reprocess.request:
-                return True
+                of_name.append(checkpoint)
             checkpoint = view.require(checkpoint.replaces)
-        return False
+        if self.reprocess and of_name:
+            _refuse_other_wish(self.reprocess, self.pipeline, of_name)
+        return bool(of_name)
 
     def _replace(self, view: View, old: Checkpoint, reprocess: Reprocess, sinks: tuple[str, ...]) -> Row:
         """Return the row that plans another checkpoint in place of `old`.
@@ -262,7 +283,7 @@ class Planning:
         check_state_before(self.pipeline, old, view, self.parts)
         ranges = self.planner.repeat_ranges(view, old)
         self.planner.verify(ranges)
-        request = reprocess.body(self.pipeline, old, sinks, reprocess.find_complete(view, old))
+        request = self._request_body(view, old, reprocess, sinks)
         body = {**self._origin, **self.planner.to_json(ranges, old), **request}
         columns = {"owner": self.owner, "interval": old.interval, "body": body}
         return view.row(view.head.epoch + 1, Event.PLANNED, 0, **columns)
@@ -293,7 +314,7 @@ class Planning:
         self.planner.check_same_pipeline(checkpoint)
         body = self._origin
         if self.reprocess and checkpoint.replaces:
-            body["request"] = self.reprocess.request
+            body.update(self.reprocess.continued_body(checkpoint))
         if ranges is not None:
             body |= self.planner.to_json(ranges, checkpoint)
         columns: dict[str, Any] = {"owner": self.owner, "interval": checkpoint.interval, "body": body}
@@ -385,3 +406,36 @@ def _unprocessed_error(pipeline: Pipeline, interval: Interval | None) -> Invalid
         todo="Run the interval first, for all sinks. Nothing was written.",
         code="interval-not-processed",
     )
+
+
+def _refuse_other_wish(request: Reprocess, pipeline: Pipeline, of_name: Sequence[Checkpoint]) -> None:
+    """Refuse a request that was done under this name for other sinks: nobody would see that it does nothing now.
+
+    One that completes sinks is done wherever they lack rows, whatever its name.
+
+    Args:
+        of_name: the checkpoints that were planned under this name in place of one another, newest first.
+    Raises:
+        InvalidPipeline: nothing was written.
+    """
+    if not request.is_for_some_sinks or request.only:
+        return
+    differing = [_list_differing(request, pipeline, checkpoint) for checkpoint in of_name]
+    if all(differing):
+        raise InvalidPipeline(
+            f"{pipeline.name}: a request of this name was done, for other sinks.",
+            f"Epoch {of_name[0].epoch} has written {', '.join(of_name[0].sinks)}. This one differs in "
+            f"{', '.join(differing[0])}.",
+            "A request is known by its reason, and the person or run: give another reason. Nothing was written.",
+            code="request-differs",
+        )
+
+
+def _list_differing(request: Reprocess, pipeline: Pipeline, done: Checkpoint) -> list[str]:
+    """Return the sinks that the checkpoint has written and the request keeps, or the other way round.
+
+    A sink that was added since has no part in it.
+    """
+    state = {pipeline.state.name} if pipeline.state else set()
+    to_write = set(done.definition.sink_names) - set(request.keep) - state
+    return sorted((to_write - set(done.sinks)) | (set(request.keep) & set(done.sinks)))

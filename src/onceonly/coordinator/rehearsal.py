@@ -22,7 +22,7 @@ from typing import Any
 from onceonly.checkpoint.commands import how_to_run
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import MAX_UNFIT_ATTEMPTS, Checkpoint, Event, Handle, Row, State
-from onceonly.checkpoint.sink import REFUSALS, Publication, Sink
+from onceonly.checkpoint.sink import REFUSALS, OverwritingRows, Publication, Sink
 from onceonly.coordinator import gate, rewind, target_history
 from onceonly.coordinator.manual import Action
 from onceonly.coordinator.messages import reason_in_brackets, require_attempt
@@ -30,6 +30,7 @@ from onceonly.coordinator.publish import NOTHING_REHEARSED, Failure, Publisher, 
 from onceonly.coordinator.reprocess import find_shown_again
 from onceonly.errors import (
     ActionNeeded,
+    CannotPublish,
     InDoubt,
     NotCommitted,
     OnceonlyError,
@@ -122,6 +123,8 @@ class Rehearser:
             refusal = _find_other_rows(checkpoint, basis)
             if refusal is None:
                 handles, refusal = self._rehearse(view, pipeline, checkpoint.handles, sinks)
+            if refusal is None:
+                refusal = _find_newer_rows(view, checkpoint, sinks)
             if refusal:
                 view = self._record_refusal(checkpoint, basis, refusal)
                 continue
@@ -279,6 +282,43 @@ def _find_other_rows(checkpoint: Checkpoint, basis: Basis) -> Refusal | None:
             )
             return Refusal(sink, error)
     return None
+
+
+def _find_newer_rows(view: View, checkpoint: Checkpoint, sinks: Mapping[str, Sink]) -> Refusal | None:
+    """Refuse to process records again where that would take out rows of later ones, which nobody has asked for."""
+    if checkpoint.replaces is None:
+        return None
+    for name, handle in checkpoint.handles.items():
+        live, own = sinks[name], checkpoint.transaction(name)
+        if not isinstance(live, OverwritingRows):
+            continue
+        try:
+            overwritten = live.list_overwritten(handle)
+        except Exception as error:
+            return Refusal(name, error)
+        for txn in overwritten:
+            other = view.checkpoint(txn.epoch) if txn.prefix == own.prefix else None
+            if other and _age(other) > _age(checkpoint):
+                return Refusal(name, _newer_rows_error(checkpoint, name, other))
+    return None
+
+
+def _age(checkpoint: Checkpoint) -> tuple[float, int]:
+    """Return what sorts checkpoints by the age of their records."""
+    if checkpoint.interval:
+        return checkpoint.interval.start.timestamp(), 0
+    return 0, checkpoint.origin
+
+
+def _newer_rows_error(checkpoint: Checkpoint, sink: str, newer: Checkpoint) -> CannotPublish:
+    name, epoch = checkpoint.pipeline, checkpoint.epoch
+    return CannotPublish(
+        f"sink '{sink}': newer rows would be lost.",
+        f"It replaces whole partitions, and in those of epoch {epoch} are rows of {newer.interval or 'later records'} "
+        f"(epoch {newer.epoch}).",
+        f"Abort it: onceonly abort {name} {epoch} --reason …. The sink can stay as it is: --keep {sink}.",
+        code="newer-rows-there",
+    )
 
 
 def _key_by_epoch(epoch: int, sinks: Mapping[str, Sink]) -> Rehearsed:

@@ -22,7 +22,6 @@ from functools import partial
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import has_data
-from onceonly.checkpoint.sink import ReplaceableRows
 from onceonly.coordinator import accept_loss, target_history, upstream
 from onceonly.coordinator.accept_loss import Acceptance, Loss
 from onceonly.coordinator.manual import Action, Seen, Shown
@@ -30,7 +29,7 @@ from onceonly.coordinator.messages import MAX_CHECKPOINTS_NAMED, name_checkpoint
 from onceonly.coordinator.plan import Planning
 from onceonly.coordinator.publish import Publisher
 from onceonly.coordinator.ranges import RangePlanner
-from onceonly.coordinator.reprocess import Reprocess, shows_lacked
+from onceonly.coordinator.reprocess import Reprocess, can_replace, find_unclear, shows_lacked, unclear_error
 from onceonly.coordinator.resolve import Resolver, doubt_error
 from onceonly.coordinator.stage import find_state_before
 from onceonly.errors import Busy, CannotPublish, Fenced, InDoubt, InvalidPipeline, OnceonlyError, first_sentence
@@ -226,10 +225,7 @@ class Repairer:
         written = [sink]
         if isinstance(pipeline.dead_letters, str) and pipeline.dead_letters != sink:
             written.append(pipeline.dead_letters)
-        return tuple(name for name in written if not self._can_replace(pipeline, name))
-
-    def _can_replace(self, pipeline: Pipeline, sink: str) -> bool:
-        return isinstance(self.parts.sink(pipeline, sink), ReplaceableRows)
+        return tuple(name for name in written if not can_replace(self.parts, pipeline, name))
 
     # ---- what forbids it
 
@@ -242,10 +238,10 @@ class Repairer:
             after: the pipeline as it will be then.
         """
         sink = request.only[0]
-        unclear = _find_unclear(after, lost, sink)
+        unclear = find_unclear(after, lost, sink)
         if unclear:
-            return unclear
-        if not request.again and not self._can_replace(pipeline, sink):
+            return unclear_error(unclear, sink)
+        if not request.again and not can_replace(self.parts, pipeline, sink):
             return _again_error(pipeline, sink, lost)
         find_barrier = None
         interval = lost.interval if pipeline.mode == "interval" else None
@@ -403,21 +399,6 @@ def _show(sink: str, view: View) -> Shown:
 
 def _check_name(pipeline: Pipeline, sink: str) -> None:
     Reprocess("", only=(sink,)).check_names(pipeline)
-
-
-def _find_unclear(view: View, lost: Checkpoint, sink: str) -> InvalidPipeline | None:
-    """Return the refusal of a checkpoint of which nobody knows whether its rows are there; None: it is known."""
-    given_up = lost.given_up.get(sink)
-    if given_up is None or not ("not_fenced" in given_up or view.was_in_doubt(lost.epoch, sink)):
-        return None
-    name, epoch = lost.pipeline, lost.epoch
-    return InvalidPipeline(
-        f"{name} epoch {epoch}: whether sink '{sink}' has its rows is not known.",
-        "It was given up while its target did not answer, or while nothing showed the outcome.",
-        "Look into the target. If they are not there, complete it by hand: onceonly run FILE.py:NAME --epoch "
-        f"{epoch} --only {sink} --reason …. Nothing was written.",
-        code="rows-unclear",
-    )
 
 
 def _again_error(pipeline: Pipeline, sink: str, lost: Checkpoint) -> InvalidPipeline:

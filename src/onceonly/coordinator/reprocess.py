@@ -10,14 +10,14 @@ from which no later checkpoint continues, and the rows of the other sinks stay a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Handle, State
 from onceonly.checkpoint.offsets import Interval
-from onceonly.checkpoint.sink import ReplaceableRows
+from onceonly.checkpoint.sink import ReplaceableRows, Sink
 from onceonly.errors import Busy, InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.view import View
@@ -32,7 +32,8 @@ class Reprocess:
         epoch: the checkpoint; None: the one in force for the interval of the plan.
         keep: sinks whose rows stay as they are.
         only: the sinks to complete, where no rows of the checkpoint are in force; empty: all sinks are written.
-        again: sinks that cannot take rows back, and get them once more.
+        again: sinks that cannot take rows back, and get them once more; or of which a person says that they do not have
+            the rows of what was given up there, which nobody else knows (`find_unclear`).
         lost: the checkpoint whose rows the sink of `only` lacks, also where those of an earlier one are in force there;
             if another one has written that sink since, or it shows these rows again, nothing is done.
         who, reason: for people; of a repair.
@@ -89,6 +90,22 @@ class Reprocess:
             raise _lone_letters_error(pipeline, chosen[0])
         return tuple(sink.name for sink in pipeline.sinks if sink.name in chosen)
 
+    def choose_lost(self, view: View, checkpoint: Checkpoint, sinks: tuple[str, ...]) -> tuple[str, ...]:
+        """Return those of the sinks that lack rows although this request has been carried out.
+
+        To complete a sink is asked for wherever it lacks them. Of another request, what it has written was lost since,
+        and nobody has written it again.
+        """
+        if self.only:
+            return sinks
+        lost = []
+        for name in sinks:
+            written = view.last_written(checkpoint, name)
+            is_own = written is not None and written.request == self.request
+            if self.is_for_some_sinks and written and is_own and name in written.missing:
+                lost.append(name)
+        return tuple(lost)
+
     def check_names(self, pipeline: Pipeline) -> None:
         names = [sink.name for sink in pipeline.sinks]
         for name in (*self.keep, *self.only, *self.again):
@@ -115,21 +132,40 @@ class Reprocess:
             )
 
     def body(
-        self, pipeline: Pipeline, old: Checkpoint, sinks: tuple[str, ...], complete: Collection[str]
+        self,
+        pipeline: Pipeline,
+        old: Checkpoint,
+        sinks: tuple[str, ...],
+        complete: Collection[str],
+        absent: Sequence[str] = (),
     ) -> dict[str, Any]:
-        """Return what the first row of the checkpoint that takes the place of `old` records of the request."""
+        """Return what the first row of the checkpoint that takes the place of `old` records of the request.
+
+        Args:
+            absent: sinks of `again` that can take rows back.
+        """
         body: dict[str, Any] = {"replaces": old.epoch, "request": self.request}
         repair: dict[str, Any] = {}
         if is_repair(pipeline, old, sinks):
             repair.update(only=list(sinks), of=old.origin)
-        again = [name for name in sinks if name in self.again]
+        again = [name for name in sinks if name in self.again and name not in absent]
         if again:
             repair["again"] = again
+        if absent:
+            repair["absent"] = list(absent)
         lacking = [name for name in again if name in self.only and name not in complete]
         if lacking:
             repair["lacking"] = lacking
         if repair or self.lost is not None:
             body["repair"] = {**repair, "who": self.who, "reason": self.reason}
+        return body
+
+    def continued_body(self, aborted: Checkpoint) -> dict[str, Any]:
+        """Return what the row records that plans an earlier attempt of the same again: whose request it is by now."""
+        body: dict[str, Any] = {"request": self.request}
+        wish = {"who": self.who, "reason": self.reason}
+        if aborted.requested_by and self.who and wish != dict(aborted.asked_last_by):
+            body["repair"] = wish
         return body
 
 
@@ -218,7 +254,7 @@ def check_sinks(
 
     Args:
         old: the checkpoint whose place is taken.
-        sinks, again: what the new one writes, and of these, which sinks get the rows once more.
+        sinks, again: what the new one writes, and of these, which sinks a person has named to get the rows once more.
     Raises:
         InvalidPipeline: nothing was written.
     """
@@ -246,7 +282,13 @@ def check_sinks(
                 todo="Add it again until the repair is done, or abort the repair. Nothing was written.",
                 code="sink-removed",
             )
-        _check_sink(pipeline, name, in_force.get(name), name in again, name in _lost(view, old), parts)
+        unclear = find_unclear(view, old, name)
+        if unclear and name not in again:
+            raise unclear_error(unclear, name)
+        live = parts.sink(pipeline, name)
+        if name in again and not unclear and isinstance(live, ReplaceableRows):
+            raise _again_not_needed_error(pipeline, name)
+        _check_sink(pipeline, live, in_force.get(name), name in again, name in _lost(view, old))
 
 
 def check_request(view: View, epoch: int, request: Reprocess, parts: Parts) -> tuple[str, ...]:
@@ -256,7 +298,7 @@ def check_request(view: View, epoch: int, request: Reprocess, parts: Parts) -> t
         InvalidPipeline: a sink cannot do what is asked for, or there is nothing to write.
         Busy: another request for the same records is under way.
     """
-    checkpoint, latest = view.require(epoch), view.latest
+    checkpoint, newest = view.require(epoch), view.newest
     same_records = [view.require(checkpoint.origin), *view.repairs_of(checkpoint.origin)]
     if checkpoint.interval is not None:
         same_records = view.planned_for(checkpoint.interval)
@@ -269,14 +311,14 @@ def check_request(view: View, epoch: int, request: Reprocess, parts: Parts) -> t
                 code="checkpoint-open",
             )
     last = [other for other in same_records if other.state is State.COMMITTED][-1:]
-    if not last or latest is None or view.is_rewound(epoch):
+    if not last or newest is None or view.is_rewound(epoch):
         raise InvalidPipeline(
             f"{view.pipeline}: no rows of epoch {epoch} are in force.",
             "It was aborted, or a rewind has taken it back.",
             f"Name a checkpoint that is in force: onceonly status {view.pipeline}. Nothing was written.",
             code="epoch-not-in-force",
         )
-    pipeline = latest.definition.pipeline
+    pipeline = newest.definition.pipeline
     sinks = request.choose_sinks(pipeline, view.handles_in_force(last[0]))
     if not sinks:
         raise InvalidPipeline(
@@ -289,25 +331,31 @@ def check_request(view: View, epoch: int, request: Reprocess, parts: Parts) -> t
     return sinks
 
 
-def _check_sink(
-    pipeline: Pipeline, name: str, handle: Handle | None, is_again: bool, is_lost: bool, parts: Parts
-) -> None:
-    live = parts.sink(pipeline, name)
-    can_replace = isinstance(live, ReplaceableRows)
-    if is_again and can_replace:
-        raise InvalidPipeline(
-            f"{pipeline.name}: the rows of sink '{name}' need not come once more.",
-            "It can take back what it has published, so its rows are replaced.",
-            "Do not name it to get them again. Nothing was written.",
-            code="again-not-needed",
-        )
-    if is_again:
-        return
+def _check_sink(pipeline: Pipeline, live: Sink, handle: Handle | None, is_again: bool, is_lost: bool) -> None:
     if isinstance(live, ReplaceableRows):
         if handle is not None:
             live.check_replace(handle)
-    elif handle is not None or is_lost:
-        raise _unnamed_sink_error(pipeline, name, is_lost)
+    elif not is_again and (handle is not None or is_lost):
+        raise _unnamed_sink_error(pipeline, live.name, is_lost)
+
+
+def can_replace(parts: Parts, pipeline: Pipeline, sink: str) -> bool:
+    """Whether the sink can take back what it has published."""
+    return isinstance(parts.sink(pipeline, sink), ReplaceableRows)
+
+
+def find_unclear(view: View, checkpoint: Checkpoint, sink: str) -> Checkpoint | None:
+    """Find the checkpoint of which nobody knows whether the sink has its rows, of this one and those in its chain.
+
+    It was given up there without a fence, or in doubt, and nothing was published there in its place. None: it is known.
+    """
+    written = view.last_written(checkpoint, sink)
+    while written and sink not in written.published:
+        given_up = written.given_up.get(sink)
+        if given_up is not None and ("not_fenced" in given_up or view.was_in_doubt(written.epoch, sink)):
+            return written
+        written = view.last_written(view.require(written.replaces), sink) if written.replaces else None
+    return None
 
 
 def shows_lacked(view: View, repair: Checkpoint, sink: str) -> bool:
@@ -361,6 +409,28 @@ def _lost(view: View, checkpoint: Checkpoint) -> set[str]:
     if checkpoint.replaces is not None:
         lost |= _lost(view, view.require(checkpoint.replaces))
     return lost
+
+
+def unclear_error(unclear: Checkpoint, sink: str) -> InvalidPipeline:
+    """Return the refusal to write the rows of a checkpoint which the sink may have."""
+    epoch = unclear.epoch
+    return InvalidPipeline(
+        f"{unclear.pipeline} epoch {epoch}: whether sink '{sink}' has its rows is not known.",
+        "It was given up while its target did not answer, or while nothing showed the outcome.",
+        f"Look into the target. If they are there, keep them: --keep {sink}. If they are not, say so: --again {sink}; "
+        f"alone: onceonly run FILE.py:NAME --epoch {epoch} --only {sink} --again {sink} --reason …. Nothing was "
+        "written.",
+        code="rows-unclear",
+    )
+
+
+def _again_not_needed_error(pipeline: Pipeline, name: str) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"{pipeline.name}: the rows of sink '{name}' need not come once more.",
+        "It can take back what it has published, so its rows are replaced.",
+        "Do not name it to get them again. Nothing was written.",
+        code="again-not-needed",
+    )
 
 
 def _unnamed_sink_error(pipeline: Pipeline, name: str, is_lost: bool) -> InvalidPipeline:

@@ -15,6 +15,7 @@ from onceonly.checkpoint.model import Checkpoint, Event, Handle, Row, State, Tra
 from onceonly.checkpoint.offsets import TopicRange, empty_spans
 from onceonly.checkpoint.sink import require_replaceable
 from onceonly.coordinator.manual import Action, Seen
+from onceonly.coordinator.reprocess import find_unclear, unclear_error
 from onceonly.errors import InvalidPipeline
 from onceonly.statetable.view import View
 
@@ -96,19 +97,40 @@ def plan_retractions(view: View, epoch: int, parts: Parts, state_id: str) -> dic
     pipeline, new_epoch = later[0].definition.pipeline, view.head.epoch + 1
     current_sinks = {sink.name for sink in pipeline.sinks}
     handles: dict[str, Handle] = {}
+    newest = _newest_by_origin(later)
+    _refuse_unclear(view, epoch, later, newest)
     for name in _sinks_with_rows(later):
         if name not in current_sinks:
             raise _rewind_error(
                 view, epoch, f"Sink '{name}', which has rows of it, is no longer in the pipeline.", code="sink-removed"
             )
         old_handles: list[Handle] = []
-        for checkpoint in later:
-            if checkpoint.is_shown_by(name):
-                old_handles.append(checkpoint.handles[name])
+        for checkpoint in newest.values():
+            in_force = view.handles_in_force(checkpoint)  # without what a repair has replaced
+            if name in in_force:
+                old_handles.append(in_force[name])
         txn = Transaction(state_id, view.pipeline, name, new_epoch, 0, uuid.uuid4().hex[:12])
         live = require_replaceable(parts.sink(pipeline, name))
         handles[name] = dict(live.retraction(txn, old_handles, target.handles.get(name)))
     return handles
+
+
+def _newest_by_origin(later: list[Checkpoint]) -> dict[int, Checkpoint]:
+    """Return by the epoch of all sinks the last one that has written these records; of `later` the last comes first."""
+    newest: dict[int, Checkpoint] = {}
+    for checkpoint in later:
+        newest.setdefault(checkpoint.origin, checkpoint)
+    return newest
+
+
+def _refuse_unclear(view: View, epoch: int, later: list[Checkpoint], newest: Mapping[int, Checkpoint]) -> None:
+    """Refuse to go back over rows of which nobody knows whether they are there: read again, they would be twice."""
+    for checkpoint in later:
+        for name in checkpoint.given_up:
+            unclear = find_unclear(view, newest[checkpoint.origin], name)
+            if unclear:
+                error = unclear_error(unclear, name)
+                raise _rewind_error(view, epoch, f"{error.what} {error.why}", code=error.code, todo=error.todo)
 
 
 def _sinks_with_rows(checkpoints: list[Checkpoint]) -> list[str]:
@@ -159,10 +181,10 @@ def _positions(view: View, epoch: int) -> list[TopicRange]:
     return list(positions.values())
 
 
-def _rewind_error(view: View, epoch: int, why: str, code: str) -> InvalidPipeline:
+def _rewind_error(view: View, epoch: int, why: str, code: str, todo: str = "") -> InvalidPipeline:
     return InvalidPipeline(
         f"{view.pipeline} cannot go back to epoch {epoch}.",
         why,
-        f"See what there is: onceonly status {view.pipeline}. Nothing was changed.",
+        todo or f"See what there is: onceonly status {view.pipeline}. Nothing was changed.",
         code=code,
     )

@@ -193,7 +193,7 @@ class Stager:
         """Stage every sink, and return what the row STAGED says of it."""
         pipeline = mine.definition.pipeline
         if mine.replaces is not None:
-            check_sinks(pipeline, view.require(mine.replaces), mine.sinks, mine.again, view, self._parts)
+            check_sinks(pipeline, view.require(mine.replaces), mine.sinks, mine.named_again, view, self._parts)
             refuse_shown_again(view, mine)
         sinks = {name: self._parts.sink(pipeline, name) for name in mine.sinks}
         restore_check.check_stage(self._transitions.state_table, pipeline, self._parts, view, sinks.values())

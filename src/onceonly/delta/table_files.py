@@ -9,7 +9,7 @@ import hashlib
 import io
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 from urllib.parse import unquote
 
@@ -114,12 +114,28 @@ def list_active_files(table: DeltaTable) -> dict[str, int]:
 
 def select_in_folder(files: dict[str, int], folder: str) -> dict[str, int]:
     """Select the files in a staged folder, whatever rows they hold."""
-    return {path: size for path, size in files.items() if path.startswith(f"{folder}/")}
+    prefix = f"{folder}/"
+    return {path: files[path] for path in files if path.startswith(prefix)}
 
 
 def select_staged_in(files: dict[str, int], folder: str) -> dict[str, int]:
     """Select the files with the rows that were staged in a folder, as they were published."""
-    return {path: size for path, size in files.items() if txn_identifiers.is_in_staged_folder(path, folder)}
+    inside = select_in_folder(files, folder)
+    return {path: size for path, size in inside.items() if not txn_identifiers.is_kept_copy(path)}
+
+
+def find_by_decoded(files: Iterable[str], wanted: Collection[str]) -> dict[str, str]:
+    """Return decoded path -> path (as in the log) of those files that are wanted.
+
+    Args:
+        wanted: decoded paths. Of the files, which may be very many, only those are decoded that are encoded.
+    """
+    paths = {}
+    for path in files:
+        decoded = unquote(path) if "%" in path else path
+        if decoded in wanted:
+            paths[decoded] = path
+    return paths
 
 
 def select_partly_deleted(table: DeltaTable, files: Iterable[str]) -> list[str]:

@@ -64,6 +64,11 @@ class View:
         """The last checkpoint that is no repair, from which the next one continues; None: there is no checkpoint."""
         return self.checkpoint(self.head.chain)
 
+    @property
+    def newest(self) -> Checkpoint | None:
+        """The checkpoint that was planned last, whatever it is: its definition is the pipeline as it is now."""
+        return self.checkpoint(self.head.epoch)
+
     def checkpoint(self, epoch: int) -> Checkpoint | None:
         """Return the checkpoint, from this same snapshot; None when the epoch was never issued."""
         if epoch not in self.checkpoints and 0 < epoch <= self.head.epoch:

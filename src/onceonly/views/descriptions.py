@@ -193,7 +193,15 @@ def describe_repair(checkpoint: Checkpoint) -> str:
         text += f" of epoch {checkpoint.repairs}"
     if checkpoint.again:
         text += f", once more in {', '.join(checkpoint.again)}"
-    return f"{text}; asked for by {checkpoint.requested_by['who']}: {checkpoint.requested_by['reason']}"
+    return f"{text}; asked for by {describe_askers(checkpoint)}"
+
+
+def describe_askers(checkpoint: Checkpoint) -> str:
+    """Return 'ann: wrong rates, then bob: she is ill', if bob has gone on with it; empty if nobody asked for it so."""
+    if not checkpoint.requested_by:
+        return ""
+    wishes = (checkpoint.requested_by, *checkpoint.continued_by)
+    return ", then ".join(f"{wish['who']}: {wish['reason']}" for wish in wishes)
 
 
 def describe_dated_ahead(checkpoint: Checkpoint) -> str:

@@ -28,7 +28,8 @@ missing (sinks whose targets have lost it, accepted manually),
 replaces, rewinds_to (epochs), only (of a repair: the sinks that it writes; null:
 it is none, and writes all), repairs (the epoch of all sinks whose records these
 are), again (sinks in which the rows come once more), requested_by (the "who" and
-"reason" of such a request; null: there is none), after (by pipeline that it
+"reason" of such a request; null: there is none), continued_by (those of the
+requests that went on with it after an abort), after (by pipeline that it
 comes after: the epochs on which it stands)"""
 
 
@@ -235,6 +236,7 @@ def to_json(checkpoint: Checkpoint) -> dict[str, Any]:
         "repairs": checkpoint.repairs,
         "again": list(checkpoint.again),
         "requested_by": dict(checkpoint.requested_by) or None,
+        "continued_by": list(map(dict, checkpoint.continued_by)),
         "after": {name: list(epochs) for name, epochs in checkpoint.after.items()},
     }
 

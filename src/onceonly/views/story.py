@@ -86,7 +86,7 @@ def read_story(state_table: StateTable, checkpoint: Checkpoint) -> Story:
         return Story((checkpoint,), checkpoint.definition.sink_names, {}, {}, ())
     view = state_table.view(checkpoint.pipeline)
     checkpoints = _list_checkpoints(view, checkpoint)
-    latest = view.latest or checkpoint
+    latest = view.newest or checkpoint
     sinks = dict.fromkeys(latest.definition.sink_names)
     for written in checkpoints:
         sinks |= dict.fromkeys(written.definition.sink_names)
@@ -169,6 +169,7 @@ def story_json(story: Story) -> dict[str, Any]:
                 "state": checkpoint.state.value,
                 "planned_at": queries.iso(checkpoint.planned_at),
                 "requested_by": dict(checkpoint.requested_by) or None,
+                "continued_by": list(map(dict, checkpoint.continued_by)),
                 "sinks": parts,
             }
         )

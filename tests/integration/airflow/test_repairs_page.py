@@ -33,11 +33,12 @@ browser = pytest.mark.skipif(chromium.BINARY is None, reason="Chromium is not in
 
 DAY = timedelta(days=1)
 MONDAY = datetime(2026, 11, 23, tzinfo=UTC)
+ENDED = datetime(2024, 1, 1, tzinfo=UTC)
 ACT = {"X-Onceonly-Action": "1"}
 DAG_FILE = """
 from airflow.sdk import DAG, BaseOperator
 
-with DAG("NAME", schedule=None):
+with DAG("NAME", schedule=None, **OPTIONS):
     BaseOperator(task_id="plan")
 """
 LATE = KafkaSink(name="late", topic="late-flights")
@@ -59,10 +60,13 @@ class Site(Server):
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("repairs")
     state = StateTable.make(str(folder / "home" / "state"))
-    pasts = {name: history(state, name) for name in ("delays", "clicked", "by_hand")} | {"totals": chain(state)}
+    pasts = {name: history(state, name) for name in ("delays", "clicked", "by_hand", "ended")} | {
+        "totals": chain(state)
+    }
     for past in pasts.values():
         past.write()
-    files = {f"{name}.py": DAG_FILE.replace("NAME", name) for name in ("delays", "clicked", "totals")}
+    files = {f"{name}.py": dag_file(name) for name in ("delays", "clicked", "totals")}
+    files["ended.py"] = dag_file("ended", end_date=ENDED)
     env = {"ONCEONLY_HOME": str(folder / "home"), "ONCEONLY_KAFKA_BOOTSTRAP": "127.0.0.1:1"}
     server = Site(folder / "airflow", env, files, pasts=pasts)
     try:
@@ -70,6 +74,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield server
     finally:
         server.stop()
+
+
+def dag_file(name: str, **options: Any) -> str:
+    return "import datetime\n" + DAG_FILE.replace("NAME", name).replace("OPTIONS", repr(options))
 
 
 def history(state: StateTable, name: str) -> Past:
@@ -190,6 +198,16 @@ def audit(server: Site) -> list[tuple[str, str, dict[str, Any]]]:
         return [(who, dag, json.loads(extra)) for who, dag, extra in database.execute(query)]
 
 
+def test_a_run_of_a_dag_that_has_ended_is_before_its_end(server: Site) -> None:
+    """After it, Airflow would make no tasks, and say that the run has succeeded."""
+    with server.login("adam") as adam:
+        answers = [ask(adam, "/pipelines/ended/1", reason, only=["new"]) for reason in ("once", "twice")]
+    assert [answer.status_code for answer in answers] == [200, 200], [answer.text for answer in answers]
+    dates = {datetime.fromisoformat(run["logical_date"]) for run in runs_of(server, "ended")}
+    assert len(dates) == 2
+    assert all(ENDED - timedelta(seconds=1) < date <= ENDED for date in dates)
+
+
 def test_a_chain_is_completed_by_the_number_of_its_checkpoint(server: Site) -> None:
     with server.login("adam") as adam:
         answer = ask(adam, "/pipelines/totals/1", only=["new"])
@@ -260,6 +278,7 @@ def test_a_person_completes_a_sink_and_sees_the_repair_go_on(
     tab.value("document.getElementById('ask-yes').click()")
     tab.wait("document.getElementById('ask-answer').textContent.includes('It writes new.')")
     assert tab.value("document.querySelector('#ask-answer a').pathname").startswith("/dags/clicked/runs/repair__")
+    assert tab.value("document.getElementById('ask-no').textContent") == "Close"
     tab.screenshot(pictures / "started.png")
     (run,) = [run for run in runs_of(server, "clicked") if run["conf"]["reason"] == "its past"]
     assert run["conf"]["only"] == ["new"]

@@ -1,8 +1,9 @@
 """A storm of kills over runs, repairs of every kind, full reprocesses, losses and recoveries, in random order.
 
 Processes are killed and frozen at any of their steps; others finish what they left, or do something else to the same
-interval, and the frozen ones go on. After each piece of work every reader finds in every sink exactly the rows that
-were asked for, and what a repair keeps is as it was, byte by byte.
+interval, and the frozen ones go on. OPTIMIZE rewrites the table between them, and beside them. After each piece of work
+every reader finds in every sink exactly the rows that were asked for, and what a repair keeps is as it was, byte by
+byte.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ import json
 import os
 import random
 import signal
+import time
 import uuid
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake.exceptions import CommitFailedError
 from integration.faults.sampling import sampled, seconds
 from integration.programs.children import output
 from integration.programs.repairing import child, is_stopped
@@ -29,8 +33,9 @@ from patience import PATIENCE
 pytestmark = [pytest.mark.integration, pytest.mark.crash]
 SEED = int(os.environ.get("ONCEONLY_STORM_SEED") or random.SystemRandom().randint(1, 1 << 30))
 KILLS = int(os.environ.get("ONCEONLY_STORM_KILLS", "30"))
-KINDS = ("run", "keep", "again", "only", "lose", "recover")
+KINDS = ("run", "keep", "again", "only", "lose", "restore", "recover")
 MAX_TRIES = 12  # of one piece of work in a row
+BESIDE = 3.0  # seconds within which the table is rewritten after a process has begun
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,7 @@ class Storm:
     kills: int = 0
     met: Counter[str] = field(default_factory=Counter)
     copies: dict[str, dict[int, list[int]]] = field(default_factory=dict)  # by sink: what its copy shows
+    last: dict[str, dict[int, int]] = field(default_factory=dict)  # by sink: the last version of each interval
 
     def __post_init__(self) -> None:
         self.volumes = Volumes(self.shop)
@@ -72,6 +78,8 @@ class Storm:
         while self.kills < kills or self.works <= len(KINDS):
             kinds = kinds or self.chance.sample(KINDS, len(KINDS))  # each comes, in any order
             self.copy_some()
+            if self.chance.random() < 0.4:
+                self.optimize()
             self.do(self.choose(kinds.pop()))
             self.truth.check(self.shop_of(True), self.shop_of(True).sinks)
             assert self.shop.coordinator.state_table.view(NAME).open == []
@@ -87,6 +95,8 @@ class Storm:
             return Work(kind, {})
         if kind == "lose":
             return self._lose(self.chance.choice((DELTA, FILES)))
+        if kind == "restore":
+            return self._restore(self.chance.choice((DELTA, FILES)))
         return self._repair(kind, self.chance.randrange(self.intervals) if number is None else number)
 
     def _next_run(self) -> Work:
@@ -109,18 +119,39 @@ class Storm:
 
     def _lose(self, sink: str) -> Work:
         """Its volume is restored from a copy that lacks something, if there is one."""
+        return Work("lose", {"lost": sink}) if self.goes_back(sink) else Work("recover", {})  # nothing is written
+
+    def _restore(self, sink: str) -> Work:
+        """It may go back; what it lacks is written again, with what it has lost before."""
+        self.goes_back(sink)
+        body = {"lacks": sink, "request": f"work {self.works}"}
+        return Work("restore", body, None, (sink,), self.works)
+
+    def goes_back(self, sink: str) -> bool:
+        """Whether its volume is restored from a copy that lacks something."""
         if self.copies.get(sink) in (None, self.truth.of(sink)):
-            return Work("recover", {})
+            return False
         self.volumes.restore(sink, "copy")
         self.truth.versions[sink] = self.copies.pop(sink)
         self.note(f"{sink} goes back")
-        return Work("lose", {"lost": sink})  # nothing is written
+        return True
+
+    def lacks(self, sink: str) -> list[int]:
+        """The intervals of which it does not show what was written last."""
+        last = self.last.get(sink, {})
+        return [number for number in last if self.truth.of(sink).get(number) != [last[number]]]
 
     def copy_some(self) -> None:
         for sink in (DELTA, FILES):
-            if self.chance.random() < 0.3:
+            if self.chance.random() < 0.4:
                 self.volumes.copy(sink)
                 self.copies[sink] = self.truth.of(sink)
+
+    def optimize(self) -> None:
+        """Another writer may be faster: then it does nothing."""
+        with suppress(CommitFailedError):
+            if self.shop.optimize():
+                self.note("optimize")
 
     # ---- processes
 
@@ -133,6 +164,8 @@ class Storm:
         rival = self.rival_of(work) if frozen and self.chance.random() < 0.6 else None
         if rival:
             self.pursue(rival)
+        if frozen and DELTA in work.sinks:
+            self.optimize()
         if frozen:
             os.killpg(frozen.pid, signal.SIGCONT)
             self.outcome(frozen)
@@ -163,7 +196,11 @@ class Storm:
     def pursue(self, work: Work) -> None:
         for _ in range(MAX_TRIES):
             point = self.chance.randint(1, self.points) if self.chance.random() < 0.75 else 0
-            if self.outcome(self._start(work, point, "dies")):
+            process = self._start(work, point, "dies")
+            if DELTA in work.sinks and self.chance.random() < 0.3:
+                time.sleep(self.chance.random() * BESIDE)
+                self.optimize()
+            if self.outcome(process):
                 return
         assert self.outcome(self._start(work, 0, "dies")), f"{work} is never done"
 
@@ -191,6 +228,11 @@ class Storm:
 
     def settle(self, work: Work, rival: Work | None) -> None:
         """Note what is there now. Where two wrote the same rows, either may have been the last."""
+        if work.kind == "restore":
+            (sink,) = work.sinks
+            for number in self.lacks(sink):
+                self.note(f"restored of {sink}")
+                self.write(sink, number, work.version)
         if work.number is None:
             return
         for one in (rival, work):
@@ -199,7 +241,11 @@ class Storm:
         for sink in VOLUMES:
             versions = {one.version for one in (rival, work) if one and sink in one.sinks}
             if versions:
-                self.truth.write((sink,), work.number, self._shown(sink, work.number, versions))
+                self.write(sink, work.number, self._shown(sink, work.number, versions))
+
+    def write(self, sink: str, number: int, version: int) -> None:
+        self.truth.write((sink,), number, version)
+        self.last.setdefault(sink, {})[number] = version
 
     def _shown(self, sink: str, number: int, versions: set[int]) -> int:
         """Which of these versions it shows of that interval."""

@@ -69,10 +69,10 @@ def script(blocks: Sequence[Block], folder: Path) -> str:
     return "\n".join(parts)
 
 
-def run(text: str, folder: Path) -> int:
+def run(text: str, folder: Path, seconds: float) -> int:
     shell = subprocess.Popen(["bash", "-c", text], cwd=folder, env=environment(), start_new_session=True)
     try:
-        return shell.wait(2 * PATIENCE)
+        return shell.wait(seconds)
     finally:
         if shell.poll() is None:
             os.killpg(shell.pid, signal.SIGKILL)
@@ -81,7 +81,7 @@ def run(text: str, folder: Path) -> int:
 
 def check(blocks: Sequence[Block], folder: Path) -> None:
     """Run all blocks in `folder`, and compare what each prints with what the page shows."""
-    code = run(script(blocks, folder), folder)
+    code = run(script(blocks, folder), folder, len(blocks) * PATIENCE / 4)
     done = [(block, (folder / f"{number}.txt")) for number, block in enumerate(blocks)]
     printed = [(block, file.read_text()) for block, file in done if file.exists()]
     wrong = [(block, output) for block, output in printed if block.shown is not None and not same(block.shown, output)]

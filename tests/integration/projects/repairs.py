@@ -1,7 +1,8 @@
 """A pipeline by intervals, into a table, files and a topic, whose checkpoints are written once more, sink by sink.
 
 Each row is the number of its record and, in hundreds of thousands, the version of the transform that has written it. So
-what a sink shows of an interval tells which run or repair has written it, and how often.
+what a sink shows of an interval tells which run or repair has written it, and how often. The table names the checkpoint
+of each row, so that OPTIMIZE may mix them.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from onceonly.testing.fakes import FakeParts, FakeSource
 from onceonly.testing.targets import digest_files
 
 MORE = "more"  # a sink that is added later
+CHECKPOINT = "checkpoint"  # a column of the table
 VOLUMES = (DELTA, FILES, MORE)
 PER_INTERVAL, LENGTH = 6, timedelta(minutes=10)
 VERSION = 100_000  # times the version is added to each number
@@ -74,7 +76,7 @@ class LightRepairs(FakeParts):
 
     def sink(self, pipeline: Pipeline, name: str) -> Any:
         if name == DELTA:
-            return LightDelta(self.shop.target(name), name)
+            return LightDelta(self.shop.target(name), name, checkpoint_column=CHECKPOINT)
         if name == TOPIC and self.shop.bootstrap:
             return LiveServices(self.shop.settings).sink(pipeline, name)
         files = LightFiles(self.shop.target(name), name)
@@ -125,7 +127,7 @@ class Shop(Lake):
     @property
     def pipeline(self) -> Pipeline:
         kinds: Mapping[str, SinkConfig] = {
-            DELTA: DeltaSink(DELTA, path=str(self.target(DELTA))),
+            DELTA: DeltaSink(DELTA, path=str(self.target(DELTA)), checkpoint_column=CHECKPOINT),
             FILES: FileSink(FILES, path=str(self.target(FILES)), format="json"),
             MORE: FileSink(MORE, path=str(self.target(MORE)), format="json"),
             TOPIC: KafkaSink(name=TOPIC, topic=self.out),
@@ -164,6 +166,13 @@ class Shop(Lake):
             value, partition, at_ms = str(number).encode(), number % PARTITIONS, int(at.timestamp() * 1000)
             producer.produce(self.source, value, partition=partition, timestamp=at_ms)
         assert producer.flush(PATIENCE) == 0
+
+    def optimize(self) -> int:
+        """Rewrite the table's files into few, as any other writer may do it; returns how many there were."""
+        if not DeltaTable.is_deltatable(str(self.target(DELTA))):
+            return 0
+        removed: int = DeltaTable(str(self.target(DELTA))).optimize.compact()["numFilesRemoved"]
+        return removed
 
     # ---- what independent readers find
 

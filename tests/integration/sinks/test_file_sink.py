@@ -16,6 +16,7 @@ from typing import Any
 
 import pandas
 import pytest
+from codes import raises
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
@@ -225,7 +226,7 @@ def test_what_cannot_be_written_is_refused_and_leaves_nothing(
 
 @pytest.mark.parametrize("uri", ["swift://bucket/lake", "wasb://a@b/lake", "memory://lake", "viewfs://name/lake"])
 def test_storage_without_a_known_atomic_move_is_refused(uri: str) -> None:
-    with pytest.raises(InvalidPipeline, match="files cannot be published") as refused:
+    with raises(InvalidPipeline, "storage-unsupported", match="files cannot be published") as refused:
         FileWriter(FileSink(name="lake", path=uri), uri).check()
     assert "DeltaSink" in refused.value.todo
 
@@ -243,7 +244,7 @@ def test_a_file_system_without_links_is_refused_before_any_row(lake: Lake, monke
 
 def test_a_file_system_of_its_own_is_refused(tmp_path: Path) -> None:
     """/dev/shm is one on every Linux."""
-    with pytest.raises(InvalidPipeline, match="the root of a file system"):
+    with raises(InvalidPipeline, "target-unsuitable", match="the root of a file system"):
         FileWriter(FileSink(name="lake", path="/dev/shm"), "/dev/shm").check()
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from codes import raises
 from integration.faults.s3_proxy import proxy
 from integration.projects.store_lake import StoreLake, transaction
 from integration.services import azurite
@@ -86,7 +87,7 @@ def test_who_wakes_up_after_its_rows_were_replaced_publishes_nothing(lake: Lake,
 @pytest.mark.parametrize("of", [".jsonl", ".manifest"])
 def test_who_wakes_up_after_it_was_given_up_publishes_nothing(lake: Lake, of: str) -> None:
     handle = lake.stage(1, 1, 2)
-    with pytest.raises(Fenced, match="given up"):
+    with raises(Fenced, "sink-given-up", match="given up"):
         hanging(lake, lambda: lake.sink.fence(handle, 1), of).commit(handle, 1, FakeReceipts(Path("unused")))
     assert lake.numbers() == lake.listed() == []
     kept = [key for key in lake.shown.keys(f"{lake.name}/.lake.staged/") if "/given-up/" in key]
@@ -96,14 +97,14 @@ def test_who_wakes_up_after_it_was_given_up_publishes_nothing(lake: Lake, of: st
 def test_a_staged_file_that_was_changed_is_not_published(lake: Lake) -> None:
     handle = lake.stage(1, 1, 2)
     lake.shown.put(lake.staged_key(handle), '{"n": 7}\n')
-    with pytest.raises(CannotPublish, match="a staged file no longer exists"):
+    with raises(CannotPublish, "staged-files-missing", match="a staged file no longer exists"):
         lake.commit(handle)
     assert lake.listed() == [] and 7 not in lake.numbers()
 
 
 def test_a_staged_file_that_is_changed_before_the_store_copies_it_is_not_published(lake: Lake) -> None:
     handle = lake.stage(1, 1)
-    with pytest.raises(CannotPublish, match="a staged file no longer exists"):
+    with raises(CannotPublish, "staged-files-missing", match="a staged file no longer exists"):
         hanging(lake, lambda: lake.shown.put(lake.staged_key(handle), '{"n": 7}\n'), ".jsonl").commit(
             handle, 1, FakeReceipts(Path("unused"))
         )
@@ -136,7 +137,7 @@ def test_a_name_that_is_free_again_after_a_refusal_is_no_missing_file(lake: Lake
 def test_a_file_of_another_with_such_a_name_stays(lake: Lake) -> None:
     handle = lake.stage(1, 1, 2)
     lake.shown.put(lake.key(handle), "another's")
-    with pytest.raises(CannotPublish, match="another file already has the name"):
+    with raises(CannotPublish, "name-taken", match="another file already has the name"):
         lake.commit(handle)
     assert lake.listed() == [] and lake.shown.text(lake.key(handle)) == "another's"
     lake.shown.delete(lake.key(handle))
@@ -187,7 +188,7 @@ def test_a_store_that_gives_one_name_to_two_is_refused(lake: Lake, monkeypatch: 
                 continue
 
     store.copy = unconditional
-    with pytest.raises(InvalidPipeline, match="of them were told that they succeeded"):
+    with raises(InvalidPipeline, "store-not-arbitrating", match="of them were told that they succeeded"):
         sink.check()
     assert lake.sink.check() == [f"lake: moves json files to {sink._target}"]
 
@@ -206,7 +207,7 @@ def test_a_copy_that_azure_makes_later_is_waited_for(
         if how is azurite.Late:
             assert not lake.commit(handle).already
         else:
-            with pytest.raises(OutcomeUnknown, match="publishing again is safe"):
+            with raises(OutcomeUnknown, "no-answer", match="publishing again is safe"):
                 lake.commit(handle)
             assert lake.numbers() == [], "what is left of it is removed"
     for name, value in store.environment.items():

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import requests
+from codes import raises
 from integration.services.hdfs import Hdfs, writer
 from integration.victims import mortal_hdfs
 from patience import PATIENCE
@@ -288,7 +289,7 @@ def test_nothing_is_moved_into_a_folder_that_has_a_final_name(lake: Lake) -> Non
     handle = staged_by_hand(lake, 2)
     theirs = lake.path(handle["files"][0]["final"])
     lake.hdfs.fs.mkdir(theirs)
-    with pytest.raises(CannotPublish, match="the folder"):
+    with raises(CannotPublish, "name-taken", match="the folder"):
         lake.commit(handle)
     assert lake.hdfs.fs.ls(theirs) == []
 
@@ -296,7 +297,7 @@ def test_nothing_is_moved_into_a_folder_that_has_a_final_name(lake: Lake) -> Non
 def test_a_manifest_of_somebody_else_is_never_overwritten(lake: Lake) -> None:
     handle = staged_by_hand(lake, 2)
     WebHdfsCluster(lake.folder, lake.hdfs.webhdfs).create(f"{lake.folder}/{handle['manifest']}", b'{"txn": "theirs"}')
-    with pytest.raises(CannotPublish, match="with other content"):
+    with raises(CannotPublish, "name-taken", match="with other content"):
         lake.commit(handle)
     assert lake.hdfs.fs.cat_file(lake.path(handle["manifest"])) == b'{"txn": "theirs"}'
 
@@ -304,7 +305,7 @@ def test_a_manifest_of_somebody_else_is_never_overwritten(lake: Lake) -> None:
 def test_a_staged_file_that_is_gone_is_not_taken_for_moved(lake: Lake) -> None:
     handle = staged_by_hand(lake, 2)
     lake.hdfs.fs.rm(f"{handle['folder']}/{handle['files'][0]['staged']}".removeprefix(lake.hdfs.root))
-    with pytest.raises(CannotPublish, match="a staged file no longer exists"):
+    with raises(CannotPublish, "staged-files-missing", match="a staged file no longer exists"):
         lake.commit(handle)
     assert manifests.files(lake.folder) == []
 
@@ -365,14 +366,14 @@ def test_what_is_no_name_node_is_said_too(monkeypatch: pytest.MonkeyPatch) -> No
     answer = requests.Response()
     answer.status_code, answer.url = 404, "http://name:80/"
     monkeypatch.setattr(HTTPAdapter, "send", lambda *_, **__: answer)
-    with pytest.raises(NotCommitted, match="returned 404"):
+    with raises(NotCommitted, "store-unreachable", match="returned 404"):
         writer("hdfs://name:8020/lake", "http://name:80").check()
 
 
 def test_a_commit_without_a_name_node_is_left_to_recovery(lake: Lake) -> None:
     handle = staged_by_hand(lake, 2)
     gone = writer(lake.folder, "http://127.0.0.1:9")
-    with pytest.raises(OutcomeUnknown, match="does not answer") as unknown:
+    with raises(OutcomeUnknown, "no-answer", match="does not answer") as unknown:
         gone.commit(handle, 1, FakeReceipts(Path("unused")))
     assert "http://127.0.0.1:9" in unknown.value.why
     assert "onceonly recover" in unknown.value.todo
@@ -383,7 +384,7 @@ def test_rows_that_spark_wrote_to_another_cluster_are_missed(lake: Lake) -> None
     """As when ONCEONLY_WEBHDFS is of one cluster and hdfs:// of another."""
     folder = f"{stage.staging_of(lake.folder)}/{transaction().name}/data"
     lake.hdfs.fs.mkdir(folder.removeprefix(lake.hdfs.root))
-    with pytest.raises(NotCommitted, match="no file is there"):
+    with raises(NotCommitted, "storage-not-shared", match="no file is there"):
         stage.prepare_files(
             FileSink("lake", lake.folder), transaction(), lake.sink()._file_system, lake.folder, folder, 3
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from codes import raises
 from integration.faults.s3_proxy import Always, Fault, Proxy, Request, Rule, proxy
 from integration.projects.light_stores import LightStoreFiles, Store
 from integration.projects.store_lake import StoreLake, transaction
@@ -72,7 +73,7 @@ def test_an_answer_is_no_evidence(lake: Lake) -> None:
     handle = lake.stage(1, 1, 2)
     lake.store.abort_all(f"{lake.name}/")
     lake.put(lake.key(handle), "another's")
-    with pytest.raises(CannotPublish, match="another file already has the name"):
+    with raises(CannotPublish, "name-taken", match="another file already has the name"):
         lake.commit(handle)
     assert lake.listed() == [] and lake.store.text(lake.key(handle)) == "another's"
     lake.store.client.delete_object(Bucket=BUCKET, Key=lake.key(handle))
@@ -83,7 +84,7 @@ def test_a_staged_copy_that_was_changed_is_not_published(lake: Lake) -> None:
     handle = lake.stage(1, 1, 2)
     lake.store.abort_all(f"{lake.name}/")
     lake.put(f"{handle['folder']}/{handle['files'][0]['staged']}".removeprefix(f"s3://{BUCKET}/"), '{"n": 7}\n')
-    with pytest.raises(CannotPublish, match="is not the file that was staged"):
+    with raises(CannotPublish, "staged-files-missing", match="is not the file that was staged"):
         lake.commit(handle)
     assert lake.listed() == []
 
@@ -107,9 +108,9 @@ def test_a_file_of_many_parts_and_an_empty_one_arrive_whole(lake: Lake, monkeypa
 def test_who_answers_in_place_of_the_store_tells_nothing_about_a_file(lake: Lake, between: Proxy) -> None:
     handle = lake.stage(1, 1, 2)
     between.let(Always(Fault.NO_SERVER))
-    with pytest.raises(OutcomeUnknown, match="publishing again is safe"):
+    with raises(OutcomeUnknown, "no-answer", match="publishing again is safe"):
         lake.commit(handle)
-    with pytest.raises(OutcomeUnknown, match="publishing again is safe"):
+    with raises(OutcomeUnknown, "no-answer", match="publishing again is safe"):
         lake.sink.fence(handle, 1)
     between.let(Rule())
     assert not lake.commit(handle).already and lake.numbers() == lake.listed() == [1, 2]
@@ -236,7 +237,7 @@ def test_who_wakes_up_after_it_was_given_up_publishes_nothing(lake: Lake, expire
     with pytest.raises(FileNotFoundError):
         on.move(staged, f"{lake.uri}/{file.final}", PreparedFile(file.fingerprint, file.upload))
     assert lake.numbers() == []
-    with pytest.raises(Fenced, match="given up"):
+    with raises(Fenced, "sink-given-up", match="given up"):
         lake.commit(handle)
     kept = [key for key in lake.store.keys(f"{lake.name}/.lake.staged/") if "/given-up/" in key]
     assert len(kept) == 2 and lake.numbers() == lake.listed() == []
@@ -273,7 +274,7 @@ def test_rows_are_kept_though_others_end_each_upload(lake: Lake, times: int) -> 
     if times == 1:
         assert sink.fence(handle, 1) is None
     else:
-        with pytest.raises(OutcomeUnknown, match="publishing again is safe"):
+        with raises(OutcomeUnknown, "no-answer", match="publishing again is safe"):
             sink.fence(handle, 1)
     kept = [key for key in lake.store.keys(f"{lake.name}/.lake.staged/") if key.endswith(".jsonl")]
     assert {"/given-up/" in key for key in kept} == {times == 1} and len(kept) == 2
@@ -300,7 +301,7 @@ def test_readers_by_manifest_see_the_old_rows_or_the_new_ones(lake: Lake) -> Non
     back = json.loads(json.dumps(lake.sink.retraction(transaction(3), [lake.stage(2, 3)], None)))
     lake.commit(back, 3)
     assert lake.numbers() == lake.listed() == []
-    with pytest.raises(InvalidPipeline, match="cannot be replaced"):
+    with raises(InvalidPipeline, "replaced-files-missing", match="cannot be replaced"):
         lake.sink.check_replace(first)
 
 
@@ -342,7 +343,7 @@ def test_a_store_that_completes_two_uploads_of_one_name_is_refused(
 ) -> None:
     monkeypatch.setattr(arbitration, "_buckets_that_passed", set())
     between.let(Always(Fault.UNCONDITIONAL))
-    with pytest.raises(InvalidPipeline, match="of them were told that they succeeded"):
+    with raises(InvalidPipeline, "store-not-arbitrating", match="of them were told that they succeeded"):
         lake.sink.check()
     between.let(Rule())
     assert lake.store.keys(lake.name) == [] and lake.store.uploads(lake.name) == []
@@ -357,7 +358,7 @@ def test_a_store_that_does_not_know_the_condition_is_refused_by_what_it_says(
 ) -> None:
     monkeypatch.setattr(arbitration, "_buckets_that_passed", set())
     between.let(Always(Fault.UNKNOWN))
-    with pytest.raises(InvalidPipeline, match="does not know a request: complete_multipart_upload"):
+    with raises(InvalidPipeline, "store-not-arbitrating", match="does not know a request: complete_multipart_upload"):
         lake.sink.check()
 
 
@@ -366,7 +367,7 @@ def test_a_store_whose_uploads_nobody_can_end_is_refused(lake: Lake, monkeypatch
     monkeypatch.setattr(arbitration, "_buckets_that_passed", set())
     with monkeypatch.context() as patched:
         patched.setattr(Bucket, "uploads", lambda bucket, folder: iter(()))
-        with pytest.raises(InvalidPipeline, match="was aborted there, and still succeeded"):
+        with raises(InvalidPipeline, "store-not-arbitrating", match="was aborted there, and still succeeded"):
             lake.sink.check()
     assert lake.store.keys(lake.name) == []
     lake.store.abort_all(lake.name)
@@ -375,29 +376,29 @@ def test_a_store_whose_uploads_nobody_can_end_is_refused(lake: Lake, monkeypatch
 
 def test_what_is_no_place_for_files_is_said_before_any_work(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.put(f"{lake.name}/lake", "a file")
-    with pytest.raises(InvalidPipeline, match="is not a folder"):
+    with raises(InvalidPipeline, "target-unsuitable", match="is not a folder"):
         lake.sink.check()
     lake.put(f"{lake.name}/table/_delta_log/00000000000000000000.json", "{}")
-    with pytest.raises(InvalidPipeline, match="is a Delta table"):
+    with raises(InvalidPipeline, "target-unsuitable", match="is a Delta table"):
         LightStoreFiles(f"s3://{BUCKET}/{lake.name}/table").check()
     lake.put(f"{lake.name}/table/_delta_log/", "")  # by which S3A marks the folder
-    with pytest.raises(InvalidPipeline, match="is a Delta table"):
+    with raises(InvalidPipeline, "target-unsuitable", match="is a Delta table"):
         LightStoreFiles(f"s3://{BUCKET}/{lake.name}/table").check()
-    with pytest.raises(InvalidPipeline, match="NoSuchBucket"):
+    with raises(InvalidPipeline, "bucket-missing", match="NoSuchBucket"):
         LightStoreFiles("s3://nowhere/lake").check()
-    with pytest.raises(InvalidPipeline, match="must name a bucket and a folder"):
+    with raises(InvalidPipeline, "uri-invalid", match="must name a bucket and a folder"):
         LightStoreFiles(f"s3://{BUCKET}").check()
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
-    with pytest.raises(InvalidPipeline, match="SignatureDoesNotMatch") as told:
+    with raises(InvalidPipeline, "target-not-writable", match="SignatureDoesNotMatch") as told:
         lake.sink.check()
     assert "another" not in str(told.value)
 
 
 def test_a_server_that_is_not_there_is_named(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    with pytest.raises(NotCommitted, match="does not answer"):
+    with raises(NotCommitted, "store-unreachable", match="does not answer"):
         lake.sink.check()
-    with pytest.raises(NotCommitted, match="Invalid bucket name"):
+    with raises(NotCommitted, "store-unreachable", match="Invalid bucket name"):
         LightStoreFiles("s3://Lake_!/a").check()
 
 

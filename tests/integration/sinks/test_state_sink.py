@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas
 import pytest
+from codes import raises
 
 from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.checkpoint.sink import Changes
@@ -144,18 +145,33 @@ def test_only_what_was_never_published_is_a_leftover(memory: Memory) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "schema", "why"),
+    ("rows", "schema", "code", "why"),
     [
-        ([("a", 1, 1, False), ("a", 1, 2, False)], WHOLE, "['a', 1] 2 times"),
-        ([("a", None, 1, False)], WHOLE, "['a', None] 1 time."),
-        ([("a", 1)], "page STRING, place INT", "'views' is missing"),
-        ([("a", 1, 1)], "page STRING, place INT, views INT", "'views' is int, the schema has bigint"),
-        ([("a", 1, 1, 1)], "page STRING, place INT, views BIGINT, day INT", "'day' is not in the schema"),
-        ([("a", 1, 1, 1)], "page STRING, place INT, views BIGINT, deleted INT", "'deleted' is int, not boolean"),
+        ([("a", 1, 1, False), ("a", 1, 2, False)], WHOLE, "state-key-invalid", "['a', 1] 2 times"),
+        ([("a", None, 1, False)], WHOLE, "state-key-invalid", "['a', None] 1 time."),
+        ([("a", 1)], "page STRING, place INT", "columns-unsuitable", "'views' is missing"),
+        (
+            [("a", 1, 1)],
+            "page STRING, place INT, views INT",
+            "columns-unsuitable",
+            "'views' is int, the schema has bigint",
+        ),
+        (
+            [("a", 1, 1, 1)],
+            "page STRING, place INT, views BIGINT, day INT",
+            "columns-unsuitable",
+            "'day' is not in the schema",
+        ),
+        (
+            [("a", 1, 1, 1)],
+            "page STRING, place INT, views BIGINT, deleted INT",
+            "columns-unsuitable",
+            "'deleted' is int, not boolean",
+        ),
     ],
 )
-def test_changes_that_do_not_fit_are_refused(memory: Memory, rows: Any, schema: str, why: str) -> None:
-    with pytest.raises(InvalidPipeline) as refused:
+def test_changes_that_do_not_fit_are_refused(memory: Memory, rows: Any, schema: str, code: str, why: str) -> None:
+    with raises(InvalidPipeline, code) as refused:
         memory.stage(rows, schema=schema)
     assert why in refused.value.why
     assert refused.value.todo
@@ -166,5 +182,5 @@ def test_changes_that_do_not_fit_are_refused(memory: Memory, rows: Any, schema: 
 def test_a_state_that_was_kept_otherwise_is_refused(memory: Memory) -> None:
     memory.change([("a", 1, 1, False)])
     other = StateWriter(StateSink("totals", schema=CONFIG.schema, key=["page"]), str(memory.folder))
-    with pytest.raises(InvalidPipeline, match="has another schema or key"):
+    with raises(InvalidPipeline, "state-shape-changed", match="has another schema or key"):
         other.read(memory.spark, memory.before)

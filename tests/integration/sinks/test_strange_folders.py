@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from codes import raises
 from deltalake import DeltaTable
 from integration.projects.project import make_project, produce
 from integration.readers.kafka_reader import committed, create_topic
@@ -102,6 +103,6 @@ def test_every_sink_in_a_folder_of_a_strange_name(tmp_path: Path, broker: str, s
 def test_a_folder_that_delta_rs_does_not_find_is_refused(tmp_path: Path) -> None:
     sink = DeltaSink("table", path=str(tmp_path / "50%20off" / "table"))
     writer = DeltaWriter(sink, sink.path, lambda: None)
-    with pytest.raises(InvalidPipeline, match=r"there can be no table at .*50%20off"):
+    with raises(InvalidPipeline, "uri-invalid", match=r"there can be no table at .*50%20off"):
         writer.check()
     assert list(tmp_path.iterdir()) == []

@@ -29,7 +29,7 @@ from protos import field, file, message
 from schema_registry import FakeRegistry, serving
 
 from onceonly.checkpoint.model import State
-from onceonly.errors import BadRecord, InvalidPipeline, NotCommitted
+from onceonly.errors import BadRecord, InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.kafka.registry import avro_schema
 from onceonly.kafka.registry.client import Registry, RegistryConnection
 from onceonly.pipeline.definition import Pipeline
@@ -154,7 +154,7 @@ class Shop:
         self.refused(NotCommitted, "it dies here")
         (self.folder / "dies").unlink()
 
-    def refused(self, kind: type[Exception], match: str) -> Exception:
+    def refused(self, kind: type[OnceonlyError], match: str) -> OnceonlyError:
         """Staging is refused: nothing was written, and nothing is left."""
         with pytest.raises(kind, match=match) as caught:
             self.stage()
@@ -273,7 +273,10 @@ def test_another_registry_is_noticed(shop: Shop) -> None:
     shop.plan()
     shop.dies()
     shop.registry.schemas[1]["schema"] = json.dumps(V2)
-    shop.refused(InvalidPipeline, "schema 1 of topic (.|\n)*not the one that was pinned(.|\n)*Nothing was written")
+    refused = shop.refused(
+        InvalidPipeline, "schema 1 of topic (.|\n)*not the one that was pinned(.|\n)*Nothing was written"
+    )
+    assert refused.code == "registry-changed"
 
 
 def test_every_type_and_types_of_other_subjects(shop: Shop) -> None:
@@ -624,7 +627,8 @@ def test_a_key_without_an_id(shop: Shop) -> None:
 def test_an_id_that_the_registry_does_not_have(shop: Shop) -> None:
     shop.produce(*shop.written(V1, {"id": 1}), b"\0\0\0\x03\xe7ab")
     shop.plan()
-    shop.refused(BadRecord, "partition 0 offset 1(.|\n)*no schema with its id 999(.|\n)*Nothing was written")
+    refused = shop.refused(BadRecord, "partition 0 offset 1(.|\n)*no schema with its id 999(.|\n)*Nothing was written")
+    assert refused.code == "schema-unknown"
 
 
 @pytest.mark.parametrize("value", [b'{"id": 1}', b"\0\0", b""])

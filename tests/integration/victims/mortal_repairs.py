@@ -3,7 +3,8 @@
 Arguments: SHOP FAULT AT WORK. SHOP is what `Shop` takes, as JSON. AT is the name of a point, or the numbers of two, as
 '12,30': at the first one the process 'dies' or 'stops', as FAULT says; at the second one it dies. The number 0 is never
 reached. WORK is a list, as JSON: {"interval": 3} is a run, with "request" and "wish" a repair of it; {"lost": SINK}
-accepts a loss, {} recovers. A refusal is printed as JSON, behind the word 'refused'. Run by test_repair_crash.py.
+accepts a loss, {"lacks": SINK, "request": …} writes again what the sink lacks, {} recovers. A refusal is printed as
+JSON, behind the word 'refused'. Run by test_repair_crash.py.
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ from unit.lightdelta import LightDelta
 from unit.lightfiles import LightFiles
 
 from onceonly.checkpoint.model import State
+from onceonly.checkpoint.offsets import Interval
 from onceonly.coordinator.accept_loss import Acceptance
-from onceonly.coordinator.reprocess import make_request
+from onceonly.coordinator.repair import Wish
+from onceonly.coordinator.reprocess import Reprocess, make_request
 from onceonly.errors import OnceonlyError, StageAgain
 from onceonly.runtime import owners
+from onceonly.sinks.delta.checkpoint_rows import RowFinder
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sinks.files import manifest, moves
 from onceonly.sinks.files.sink import FileWriter
@@ -55,27 +59,32 @@ def _fault_at(point: str, number: int, at: str) -> str:
 
 def work(shop: Shop, wanted: dict[str, Any]) -> None:
     if "interval" in wanted:
-        return process(shop, wanted)
+        return process(shop, interval(wanted["interval"]), request_of(wanted))
+    if "lacks" in wanted:
+        wish = Wish("ann", wanted["request"], Person(shop.coordinator).looks_at(NAME))
+        for request in shop.coordinator.begin_repair(shop.pipeline, wanted["lacks"], wish):
+            process(shop, None, request)
+        return None
     if "lost" in wanted:
         Person(shop.coordinator).accept_loss(NAME, wanted["lost"], Acceptance("ann", "its disk is gone"))
     shop.coordinator.recover(NAME, owners.is_never_alive)
     return None
 
 
-def process(shop: Shop, wanted: dict[str, Any]) -> None:
+def request_of(wanted: dict[str, Any]) -> Reprocess | None:
+    if "wish" not in wanted:
+        return None
+    wish = {**wanted["wish"], "reason": wanted["request"]}
+    replacing = None if "only" in wish else wanted["request"]
+    return make_request(replacing, wanted["request"], wish, "ann")
+
+
+def process(shop: Shop, of: Interval | None, request: Reprocess | None) -> None:
     """Run the interval, or repair it; what cannot be published any more is staged again."""
-    request = None
-    if "wish" in wanted:
-        wish = {**wanted["wish"], "reason": wanted["request"]}
-        replacing = None if "only" in wish else wanted["request"]
-        request = make_request(replacing, wanted["request"], wish, "ann")
     for turn in count():
         through, owner = shop.coordinator, f"{owners.process_owner()}-{turn}"
-        planned = through.plan(
-            shop.pipeline, owner, owners.is_never_alive, interval(wanted["interval"]), request
-        ).checkpoint
-        assert planned is not None
-        if planned.state is State.COMMITTED:
+        planned = through.plan(shop.pipeline, owner, owners.is_never_alive, of, request).checkpoint
+        if planned is None or planned.state is State.COMMITTED:
             return  # by an earlier process
         shop.stage(planned.epoch, owner)
         try:
@@ -95,6 +104,7 @@ def mortal(is_light: bool) -> None:
     storm.around_all(reach, *writers)
     for writer in writers:
         around(writer, "rehearse", f"rehearse of {writer.__name__}", reach)
+    around(RowFinder, "copy_others", "copy of others", reach)
     around(moves, "_move", "move", reach)  # type: ignore[arg-type]
     around(manifest, "write", "manifest", reach)  # type: ignore[arg-type]
 

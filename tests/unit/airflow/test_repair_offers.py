@@ -44,6 +44,13 @@ def test_a_topic_is_kept_unless_somebody_says_otherwise(shop: Shop) -> None:
     assert offer(shop).lacking == ()
 
 
+def test_a_sink_that_a_repair_has_completed_can_be_kept_on_each_page(shop: Shop) -> None:
+    shop.pipeline = replace(shop.pipeline, sinks=[LAKE, LATE, NEW])
+    shop.repair("ann: its past", only=("new",))
+    assert words(shop) == {"lake": ["replace", "keep"], "late": ["keep", "again"], "new": ["replace", "keep"]}
+    assert [choice["sink"] for choice in offer(shop, 2).choices] == ["lake", "late", "new"]
+
+
 def test_nothing_is_offered_while_something_is_under_way(shop: Shop) -> None:
     from onceonly.airflow.ui import repairs
 

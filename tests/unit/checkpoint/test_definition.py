@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from codes import raises
 from unit.tables import QUICK
 from unit.world import World
 
@@ -61,5 +62,5 @@ def test_what_cannot_be_parsed_can_still_be_read(world: World) -> None:
     assert definition.sink_names == tuple(sink["name"] for sink in sinks)
     assert definition.gate is None and definition.upstreams == ()
     for _ in range(2):  # an error is not kept: the package may be installed by now
-        with pytest.raises(InvalidPipeline, match="not-installed"):
+        with raises(InvalidPipeline, "sink-kind-unknown", match="not-installed"):
             _ = definition.pipeline

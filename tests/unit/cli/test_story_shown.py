@@ -56,6 +56,15 @@ def test_describe_draws_what_is_in_force_in_each_sink(shop):
     assert "Sink by sink" not in onceonly("describe", "flights", "3")
 
 
+def test_describe_says_who_has_continued_it(shop):
+    planned = shop.ask("ann: more", keep=("late", "new"))
+    shop.abort(planned.epoch)
+    shop.ask_as("bob", "she is ill", keep=("late", "new"))
+    assert "asked for by ann: rates, then bob: she is ill" in onceonly("describe", "flights", str(planned.epoch))
+    told = onceonly("describe", "flights", str(planned.epoch), "--json")
+    assert told["continued_by"] == told["story"][-1]["continued_by"] == [{"who": "bob", "reason": "she is ill"}]
+
+
 def test_describe_tells_a_program_the_same(shop):
     told = onceonly("describe", "flights", "2", "--json")
     assert (told["only"], told["repairs"], told["requested_by"]) == (["lake"], 1, {"who": "ann", "reason": "rates"})

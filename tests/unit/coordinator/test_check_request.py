@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from codes import raises
 from person import Person
-from unit.coordinator.test_repairs import LAKE, TEN, Shop
+from unit.coordinator.test_repairs import LAKE, LATE, NEW, NEXT, TEN, Shop
 
 from onceonly.coordinator.reprocess import Reprocess
 from onceonly.errors import Busy, InvalidPipeline
+from onceonly.views.story import read_story
 
 
 @pytest.fixture
@@ -34,6 +36,15 @@ def test_a_request_is_looked_at_without_writing_anything(shop):
     with raises(Busy, "checkpoint-open"):
         check(keep=("late",))
     assert shop.state.view("flights").head.epoch == 2
+
+
+def test_a_sink_that_only_a_repair_has_written_is_known(shop):
+    shop.run("run-2", NEXT)
+    shop.pipeline = replace(shop.pipeline, sinks=[LAKE, LATE, NEW])
+    shop.repair("ann: its past", only=("new",))
+    request = Reprocess("ann: x", keep=("new", "late"))
+    assert shop.coordinator.check_request("flights", 1, request) == ("lake",)
+    assert read_story(shop.state, shop.now(2)).lacking == ("new",)
 
 
 def test_a_request_about_rows_that_are_taken_back_is_refused(tmp_path):

@@ -409,6 +409,45 @@ def test_a_decision_in_doubt_is_not_given_up(chain):
     assert "onceonly resolve flights 4 --committed lake" in refused.value.todo
 
 
+def test_a_decision_that_came_into_doubt_meanwhile_is_not_given_up(chain, monkeypatch):
+    """Another process has recorded it while this one fenced the sink."""
+    open_decision(chain)
+    chain.target().fail("commit", "refused", "refused")
+    fence = FakeSink.fence
+
+    def fence_late(sink: FakeSink, *given: Any) -> Any:
+        monkeypatch.setattr(FakeSink, "fence", fence)
+        chain.target().fail("commit", "doubt")
+        with pytest.raises(InDoubt):
+            chain.commit(4)
+        return fence(sink, *given)
+
+    monkeypatch.setattr(FakeSink, "fence", fence_late)
+    with raises(InvalidPipeline, "sink-in-doubt"):
+        chain.begin()
+    assert chain.now(4).in_doubt
+    assert chain.now(4).given_up == {}
+
+
+def test_a_rewind_that_waits_for_the_sink_is_not_given_up_beside_the_rows(tmp_path):
+    chain = LostShop(tmp_path, mode="chained", sinks=[LAKE])
+    chain.run("run-1")
+    chain.put(20)
+    chain.run("run-2")
+    chain.target().fail("commit", *["refused"] * 3)
+    with pytest.raises(CannotPublish):
+        Person(chain.coordinator).rewind("flights", 1, "ann", "wrong rates")
+    with raises(InvalidPipeline, "rows-not-removed") as refused:
+        chain.begin()
+    assert "--removed" in refused.value.todo
+    assert chain.now(3).given_up == {}
+    chain.target().remove(chain.now(2).handles["lake"]["txn"])
+    assert chain.bring_back(removed=True) == []
+    assert "lake" in chain.now(3).given_up
+    chain.run("run-4")
+    assert chain.rows("lake") == [*range(20), 20]
+
+
 def test_what_was_given_up_in_doubt_is_not_written_again(chain):
     chain.restore("newest")
     chain.put(30)

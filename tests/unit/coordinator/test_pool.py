@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
+from codes import raises
 from unit.world import World, minutes
 
 from onceonly.checkpoint.sink import PooledTransaction, TransactionalIdPool
@@ -65,7 +66,7 @@ def test_each_unsettled_checkpoint_has_a_slot_of_its_own(world):
 def test_a_full_pool_is_an_error_that_says_what_to_do(world):
     world.staged(2)
     world.plan("run-3", minutes(20, 30))
-    with pytest.raises(NotCommitted) as refused:
+    with raises(NotCommitted, "pool-exhausted") as refused:
         world.stage(3)
     assert "every slot" in refused.value.what
     assert "onceonly recover flights" in refused.value.todo

@@ -63,6 +63,10 @@ class Shop(World):
         asked = Reprocess(request, who="ann", reason="rates", **wish)
         return self.coordinator.plan(self.pipeline, owner or request, self.alive, interval, asked).checkpoint
 
+    def ask_as(self, who: str, reason: str, interval=TEN, **wish: Any) -> Checkpoint:
+        asked = Reprocess(f"{who}: {reason}", who=who, reason=reason, **wish)
+        return self.coordinator.plan(self.pipeline, asked.request, self.alive, interval, asked).checkpoint
+
     def stage_corrected(self, epoch: int) -> Checkpoint:
         """Stage with a transform that was mended: 100 more."""
 
@@ -138,7 +142,7 @@ def test_what_was_aborted_and_has_a_successor_cannot_be_staged_late(shop):
     first = shop.ask(keep=("late",))
     shop.abort(first.epoch)
     shop.repair("bob: all", again=("late",))
-    with pytest.raises(Exception, match="continued without it"):
+    with raises(Fenced, "ownership-lost", match="continued without it"):
         shop.stage_corrected(first.epoch)
 
 

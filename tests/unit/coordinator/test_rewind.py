@@ -85,7 +85,7 @@ def test_a_crash_in_the_middle_is_finished_by_recovery(world):
 
 
 def test_there_is_nothing_to_go_back_to(world):
-    with pytest.raises(InvalidPipeline) as refused:
+    with raises(InvalidPipeline, "nothing-to-rewind") as refused:
         rewind(world, 4)
     assert "Nothing was committed after epoch 4" in refused.value.why
     for never in (0, 9):

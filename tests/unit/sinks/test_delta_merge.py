@@ -12,6 +12,8 @@ from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
 import pytest
 from codes import raises
 from deltalake import DeltaTable, write_deltalake
@@ -104,6 +106,25 @@ def test_files_and_partitions_that_cannot_hold_a_key_are_not_read(
     assert (detail["updated"], detail["inserted"]) == (2, 1)
     assert len(set(read)) == 2
     assert lake.content() == content(change(1, 2), change(2, 2), change(3, 1), change(7, 1), change(9, 1))
+
+
+def test_a_process_that_ends_after_a_merge_is_not_aborted_by_a_thread_that_reads(
+    lake: LightMerge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pyarrow's threads release what they read by while the interpreter ends: that must be no Python object."""
+    systems: list[str] = []
+    read = merge._dataset
+    monkeypatch.setattr(merge, "_dataset", lambda table: (opened := read(table), systems.append(_base(opened)))[0])
+    publish(lake, 1, change(1, 1))
+    publish(lake, 2, change(1, 2))
+    assert systems and set(systems) == {"local"}
+
+
+def _base(dataset: ds.FileSystemDataset) -> str:
+    """Return what kind of file system the dataset's folder lies in."""
+    folder = dataset.filesystem
+    assert isinstance(folder, pafs.SubTreeFileSystem)
+    return str(folder.base_fs.type_name)
 
 
 def test_a_row_moves_to_another_partition(tmp_path: Path) -> None:

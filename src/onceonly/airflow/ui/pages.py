@@ -324,6 +324,7 @@ _templates.filters |= {
     "part": describe_part,
     "place": descriptions.describe_target,
     "repair": descriptions.describe_repair,
+    "askers": descriptions.describe_askers,
     "rows": rows,
     "rows_in_force": rows_in_force,
     "staged": descriptions.describe_staged_rows,

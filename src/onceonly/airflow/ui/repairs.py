@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
@@ -23,6 +23,7 @@ from airflow.utils.session import create_session
 from fastapi import Request
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
 
 from onceonly.airflow import runs
 from onceonly.airflow.ui.access import Viewer
@@ -59,7 +60,9 @@ def make_offer(checkpoint: Checkpoint, story: Story) -> Offer | None:
     """Return what may be asked for; None: nothing, or something is under way."""
     if not story.in_force or not _is_settled(story):
         return None
-    kinds = _kinds_of(checkpoint)
+    kinds: dict[str, str] = {}
+    for other in story.checkpoints:  # a sink that was added later is not in the first one's definition
+        kinds |= _kinds_of(other)
     choices = []
     if checkpoint.interval is not None:
         for sink in story.in_force:
@@ -154,13 +157,14 @@ def start_run(
     if checkpoint.interval:
         span = checkpoint.interval
         interval = {"data_interval_start": span.start, "data_interval_end": span.end}
-        interval["logical_date"] = datetime.now(UTC)  # one run has that of the interval already
-    body = TriggerDAGRunPostBody(dag_run_id=run_id, conf=conf, **interval)
     with create_session() as session:
         same_run = select(DagRun.run_id).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
         if session.scalar(same_run):
             raise _asked_before_error(dag_id, run_id)
         is_paused = bool(session.scalar(select(DagModel.is_paused).where(DagModel.dag_id == dag_id)))
+        if checkpoint.interval:
+            interval["logical_date"] = _find_logical_date(dag_id, session)
+        body = TriggerDAGRunPostBody(dag_run_id=run_id, conf=conf, **interval)
         try:
             trigger_dag_run(dag_id, body, DBDagBag(), user, session, request)
             session.commit()
@@ -168,6 +172,20 @@ def start_run(
             session.rollback()
             raise _asked_before_error(dag_id, run_id) from error
     return run_id, is_paused
+
+
+def _find_logical_date(dag_id: str, session: Session) -> datetime:
+    """Return the logical date of a run that starts now; one run has that of the interval already.
+
+    Of a run after the end date of a DAG or of a task, Airflow makes no tasks, and says that it has succeeded. So it is
+    just before that date; how much, tells runs apart, as no two have the same one.
+    """
+    now = datetime.now(UTC)
+    dag = DBDagBag().get_latest_version_of_dag(dag_id, session=session)
+    ends = [limited.end_date for limited in (dag, *dag.tasks) if limited.end_date] if dag else []
+    if not ends or now <= min(ends):
+        return now
+    return min(ends) - timedelta(microseconds=now.microsecond + 1)
 
 
 def make_request(conf: Mapping[str, Any], who: str) -> Reprocess:

@@ -154,10 +154,10 @@ def compute(
 def _dataset(table: DeltaTable) -> ds.FileSystemDataset:
     """Return the rows of the table, to be read by pyarrow's threads.
 
-    A local folder is read by pyarrow itself: delta-rs's own file system is a Python object, and a process that ends
-    while one of those threads still releases it is aborted (5 of 100 readers beside five others).
+    A local folder is read by pyarrow's own file system. That of delta-rs is a Python object: if the process ends while
+    one of these threads still releases it, the process is aborted ("terminate called without an active exception").
     """
-    files = None
+    files = None  # on an object store: that of delta-rs, which knows the sizes of the files
     if local_path(table.table_uri):
         files = table_files.open_folder(table.table_uri)
     return table.to_pyarrow_dataset(filesystem=files, parquet_read_options=PARQUET_READ_OPTIONS)

@@ -203,6 +203,23 @@ def _select_covered(target: DeltaTable, files: Files, handle: DeltaHandle, adds:
     return table_files.select_in_partitions(files, target, [[tuple(part) for part in handle.where]])
 
 
+def list_overwritten(uri: str, handle: DeltaHandle) -> list[Transaction]:
+    """List whose rows are in the partitions that it replaces; of rows that somebody has moved since it is not known."""
+    target = table_files.open_table(uri) if handle.where is not None else None
+    if target is None:
+        return []
+    adds = staged_table.read_adds(uri, handle.rows_folder, 1)
+    try:
+        covered = _select_covered(target, table_files.list_active_files(target), handle, adds)
+    except _Irreplaceable:
+        return []  # it replaces nothing, and its rehearsal says why
+    folders = set()
+    for path in covered:
+        if txn_identifiers.is_of_one_transaction(path):
+            folders.add(path.partition("/")[0].removeprefix(txn_identifiers.STAGED_PREFIX))
+    return [txn for txn in map(Transaction.parse, sorted(folders)) if txn]
+
+
 # ---- where the rows are
 
 
@@ -257,10 +274,10 @@ def _select_proven(
             f"told which rows are theirs. {COLUMN_HINT}"
         )
     whole_files, shared_paths = Files(), []
-    for path, size in files.items():
-        if unquote(path) in trace.whole_files:
-            whole_files[path] = size
-        elif unquote(path) in trace.shared_files and path not in covered:
+    for decoded, path in table_files.find_by_decoded(files, trace.whole_files | trace.shared_files).items():
+        if decoded in trace.whole_files:
+            whole_files[path] = files[path]
+        elif path not in covered:
             shared_paths.append(path)
     if shared_paths:
         raise _Irreplaceable(
@@ -290,13 +307,13 @@ def _find_named(
     finder = checkpoint_rows.RowFinder(target, names, cache)
     if missing := finder.missing_columns:
         raise _Irreplaceable(f"The table no longer has the column '{missing[0]}', which names their transaction.")
-    paths = {unquote(path): path for path in files}
     if trace is None:
         candidates = _without_files_of_others(checkpoint_rows.list_possible(target, names), olds)
     else:
-        candidates = (trace.whole_files | trace.shared_files | trace.other_files) & paths.keys()
+        candidates = trace.whole_files | trace.shared_files | trace.other_files
+    paths = table_files.find_by_decoded(files, candidates)
     try:
-        holders = finder.find(candidates)
+        holders = finder.find(paths)
     except checkpoint_rows.OutsideFile as error:
         raise _Irreplaceable(f"A file of the table is outside of its folder: {error}.") from error
     except UNREADABLE_ERRORS as error:

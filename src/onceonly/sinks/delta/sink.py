@@ -25,6 +25,7 @@ from onceonly.checkpoint.sink import (
     History,
     IncrementalSweep,
     InspectableRows,
+    OverwritingRows,
     Publication,
     Receipts,
     ReplaceableRows,
@@ -66,7 +67,14 @@ MAX_COMMIT_ATTEMPTS = 20  # commits that may lose to other writers of the target
 
 
 class DeltaWriter(
-    Sink, IncrementalSweep, DecisionTraces, TargetHistory, ReplaceableRows, VersionedTarget, InspectableRows
+    Sink,
+    IncrementalSweep,
+    DecisionTraces,
+    TargetHistory,
+    ReplaceableRows,
+    OverwritingRows,
+    VersionedTarget,
+    InspectableRows,
 ):
     """Writes to the table of a `DeltaSink`.
 
@@ -365,6 +373,9 @@ class DeltaWriter(
     def leftovers(self, prefix: str) -> list[Transaction]:
         """List the transactions whose nested table is there, and of which the outcome is not recorded."""
         return staged_folders.list_unsettled(self.uri, prefix)
+
+    def list_overwritten(self, handle: Handle) -> list[Transaction]:
+        return replacement.list_overwritten(self.uri, DeltaHandle.parse(self.name, handle))
 
     def is_leftover(self, txn: Transaction) -> bool:
         return staged_folders.is_unsettled(self.uri, txn_identifiers.STAGED_PREFIX + txn.name)

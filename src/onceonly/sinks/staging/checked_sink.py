@@ -16,6 +16,7 @@ from onceonly.checkpoint.sink import (
     History,
     IncrementalSweep,
     InspectableRows,
+    OverwritingRows,
     PooledTransaction,
     Publication,
     Receipts,
@@ -156,6 +157,14 @@ class CheckedReplaceable(HandleCheck, ReplaceableRows):
         return self._sink.retraction(txn, olds, restored)
 
 
+class CheckedOverwriting(HandleCheck, OverwritingRows):
+    _sink: OverwritingRows
+
+    def list_overwritten(self, handle: Handle) -> list[Transaction]:
+        self._check(handle)
+        return self._sink.list_overwritten(handle)
+
+
 class CheckedVersioned(HandleCheck, VersionedTarget):
     _sink: VersionedTarget
 
@@ -217,6 +226,7 @@ CHECKED_CAPABILITIES: Mapping[type, type[HandleCheck]] = {
     DecisionTraces: CheckedTraces,
     TargetHistory: CheckedHistory,
     ReplaceableRows: CheckedReplaceable,
+    OverwritingRows: CheckedOverwriting,
     VersionedTarget: CheckedVersioned,
     InspectableRows: CheckedInspectable,
     TransactionalIdPool: CheckedPool,

@@ -200,7 +200,7 @@ def _retrieve(base: Path, folders: list[str], into: Path, settings: Path) -> Non
     if process.returncode:
         raise NotCommitted(
             f"the jars of {IVY} cannot be fetched.",
-            process.stdout[-MAX_OUTPUT:],
+            process.stdout[-MAX_OUTPUT:].strip(),
             "Behind a proxy or with a mirror: JAVA_TOOL_OPTIONS=-Dhttps.proxyHost=…, or --settings ivysettings.xml. "
             "It is safe to repeat.",
             code="jars-not-fetched",

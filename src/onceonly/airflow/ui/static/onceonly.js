@@ -95,8 +95,8 @@ function ask(button) {
   document.getElementById("ask-choices").replaceChildren(...choices.map(choose));
   document.getElementById("ask-choices").hidden = !choices.length;
   yes.textContent = asked.yes;
-  yes.hidden = false;
   no.textContent = "Cancel";
+  yes.hidden = false;
   reason.value = told.textContent = "";
   dialog.showModal();
   reason.focus();
@@ -129,7 +129,7 @@ async function act(event) {
     const said = await answer.json().catch(() => ({}));
     tell(words(said, answer.status), said.run);
     yes.hidden = answer.ok;
-    if (answer.ok) no.textContent = "Close";
+    if (answer.ok) no.textContent = "Close"; // it is done, and closing cancels nothing
     if (said.follow) watch(said.follow, said.run);
   } catch (error) {
     told.textContent = `No answer (${error.message}): look at the checkpoint before you try again.`;
