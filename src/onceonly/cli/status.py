@@ -30,14 +30,18 @@ STATUS_HELP = f"""What every pipeline has done last; of one PIPELINE, its recent
 
 \b
 --json prints {{"state_table", "pipelines": [{{"pipeline", "epoch", "state",
-"committed_at", "rows", "rows_by_sink", "unsettled", "held", "refused",
-"stage_again", "missing", "gaps"}}]}}, with "errors" where the rows of others are damaged, and for one
+"committed_at", "committed_epoch", "rows", "rows_by_sink", "bad",
+"complete_until", "unsettled", "held", "refused", "stage_again", "missing",
+"gaps"}}]}}, with "errors" where the rows of others are damaged, and for one
 pipeline {{"state_table", "pipeline", "seen", "missing", "gaps",
-"checkpoints": […]}}; "seen" is the number for --seen of skip, rewind, state
-forward and accept-loss; "unsettled", "held", "refused" (a person has to act) and
-"stage_again" (nobody has begun) are epochs, "missing" says by sink
-how many checkpoints its target has lost, "gaps" are [{{"start", "end"}}] that no interval covers, and
-checkpoints have "replaced_by" and "rewound_by" (epochs), and
+"checkpoints": […]}}; "epoch" and "state" are of the last checkpoint,
+"committed_at" to "bad" of the last one that is committed and no repair, its rows
+as they are in force now; "complete_until": up to when the published rows are
+complete; "seen" is the number for --seen of skip, rewind, state forward and
+accept-loss; "unsettled", "held", "refused" (a person has to act) and
+"stage_again" (nobody has begun) are epochs, "missing" says by sink how many
+checkpoints its target has lost, "gaps" are the missing intervals
+[{{"start", "end"}}], and checkpoints have "replaced_by" and "rewound_by" (epochs), and
 {queries.KEYS}.
 """
 
@@ -69,8 +73,11 @@ def _summary_json(summary: Summary) -> dict[str, Any]:
         "epoch": latest.epoch,
         "state": latest.state.value,
         "committed_at": queries.iso(last_commit.updated_at) if last_commit else None,
-        "rows": queries.total_rows(latest),
-        "rows_by_sink": queries.rows_by_sink(latest),
+        "committed_epoch": last_commit.epoch if last_commit else None,
+        "rows": summary.rows,
+        "rows_by_sink": dict(summary.rows_by_sink),
+        "bad": summary.bad_records,
+        "complete_until": queries.iso(summary.complete_until) if summary.complete_until else None,
         "unsettled": [cp.epoch for cp in summary.open],
         "held": [cp.epoch for cp in summary.open if cp.is_held],
         "refused": [cp.epoch for cp in summary.open if cp.refused],
@@ -107,14 +114,14 @@ def _print_all(settings: Settings, summaries: list[Summary]) -> None:
         return out.print(
             f"Start with: onceonly run {pipeline_file.find_example(settings.project)}", style="dim", markup=False
         )
-    table = console.make_table("pipeline", "epoch", "state", "last commit", "rows", "unsettled", right=("epoch",))
+    table = console.make_table("pipeline", "epoch", "state", "last commit", "its rows", "unsettled", right=("epoch",))
     for summary in summaries:
         table.add_row(
             summary.name,
             str(summary.latest.epoch),
             console.state_text(summary.latest),
             f"{formatting.age(summary.last_commit.updated_at)} ago" if summary.last_commit else "never",
-            formatting.rows(summary.latest),
+            summary.rows_text,
             Text(descriptions.describe_unsettled(summary.open), "yellow"),
         )
     out.print(table)

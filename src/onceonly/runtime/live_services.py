@@ -221,8 +221,8 @@ def _count_uncovered(logs: Iterable[TopicLog], summary: Summary) -> tuple[int, i
     for log in logs:
         ends: Mapping[int, int] = {}
         covered = None
-        if summary.committed:
-            covered = find_range(summary.committed.ranges, log.topic)
+        if summary.furthest_commit:
+            covered = find_range(summary.furthest_commit.ranges, log.topic)
         if covered:
             require_same_topic(covered.topic_id, log, "the last committed checkpoint")
             ends = covered.ends

@@ -117,8 +117,8 @@ def sample_pipeline(summary: Summary, now: datetime, lag: Lag | None = None) -> 
     for sink in sorted({*summary.latest.sinks, *summary.missing}):  # each of them, always: an alert needs the 0, too
         yield Sample(MISSING, {**labels, "sink": sink}, summary.missing.get(sink, 0))
     yield from _sample_unsettled(summary, labels, now)
-    if summary.committed:
-        yield from _sample_commit(summary.committed, summary.rows_by_sink, labels)
+    if summary.last_commit:
+        yield from _sample_commit(summary.last_commit, summary.rows_by_sink, labels)
     if summary.complete_until:
         yield Sample(PUBLISHED, labels, summary.complete_until.timestamp())
     if lag:

@@ -179,8 +179,13 @@ def total_rows(checkpoint: Checkpoint) -> int | None:
         return 0
     if not checkpoint.handles:
         return None
+    return sum_rows(rows_by_sink(checkpoint))
+
+
+def sum_rows(by_sink: Mapping[str, int | None]) -> int | None:
+    """Return the rows of all sinks; None if a sink does not count."""
     total = 0
-    for count in rows_by_sink(checkpoint).values():
+    for count in by_sink.values():
         if count is None:
             return None
         total += count

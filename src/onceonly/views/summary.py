@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import OutcomeUnknown
 from onceonly.statetable.gaps import Coverage
-from onceonly.views import descriptions, queries
+from onceonly.views import descriptions, formatting, queries
 from onceonly.views.story import count_rows_in_force
 
 if TYPE_CHECKING:
@@ -24,17 +25,20 @@ MAX_RECENT = 10  # checkpoints among which the last commit is looked for first
 
 @dataclass(frozen=True)
 class Summary:
-    """What one line of an overview says of a pipeline."""
+    """What one line of an overview says of a pipeline.
+
+    The command line, the pages and the metrics show its figures, and take none from elsewhere.
+    """
 
     name: str
     latest: Checkpoint
-    committed: Checkpoint | None  # of the recent ones that are, the one that reaches furthest; else the last; no repair
+    furthest_commit: Checkpoint | None  # of the recent ones, from which the lag is counted; no repair
     open: tuple[Checkpoint, ...]  # the oldest first
     coverage: Coverage = field(default_factory=Coverage)  # of its intervals
     missing: Mapping[str, int] = field(default_factory=dict)  # by sink: how many checkpoints its target has lost
     unfit: tuple[Checkpoint, ...] = ()  # that have to be staged again, and nobody has begun; the oldest first
     last_commit: Checkpoint | None = None  # the newest epoch that is; of intervals, one may reach further; no repair
-    rows_by_sink: Mapping[str, int | None] = field(default_factory=dict)  # of `committed`, as they are in force
+    rows_by_sink: Mapping[str, int | None] = field(default_factory=dict)  # of `last_commit`, as they are in force
 
     @property
     def gaps(self) -> tuple[Interval, ...]:
@@ -47,14 +51,34 @@ class Summary:
         return sorted((*self.open, *self.unfit), key=lambda checkpoint: checkpoint.epoch)
 
     @property
+    def rows(self) -> int | None:
+        """The rows of the last commit in all sinks; None: nothing is committed, or a sink does not count."""
+        if self.last_commit is None:
+            return None
+        return queries.sum_rows(self.rows_by_sink)
+
+    @property
+    def bad_records(self) -> int | None:
+        """Bad records of the last commit; None: nothing is committed, or it has no such thing."""
+        return self.last_commit.bad_records if self.last_commit else None
+
+    @property
+    def rows_text(self) -> str:
+        """The rows of the last commit that are in force, as `formatting.rows` writes them; '-' where there is none."""
+        text = formatting.counts(self.rows_by_sink)
+        if self.bad_records:
+            text = f"{text} ({self.bad_records:,} bad)"
+        return text
+
+    @property
     def complete_until(self) -> datetime | None:
         """Up to when the published rows are complete; None: nothing is committed.
 
         Of intervals, that is where the first one begins that is missing or unsettled, but for those that are replaced.
         """
-        if self.committed is None:
+        if self.furthest_commit is None:
             return None
-        times = [self.coverage.end or data_end(self.committed)]
+        times = [self.coverage.end or data_end(self.furthest_commit)]
         for gap in self.gaps:
             times.append(gap.start)
         for checkpoint in self.open:
@@ -82,11 +106,9 @@ def _summarize(state_table: StateTable, pipeline: str, recent: list[Checkpoint],
         recent: the last checkpoints and every unsettled one, newest first.
     """
     latest = recent[0]
-    all_committed = [checkpoint for checkpoint in recent if queries.is_progress(checkpoint)]
-    committed = max(all_committed, key=data_end, default=None)
-    if committed is None and latest.epoch > MAX_RECENT:  # else all that there are were looked at
-        committed = _find_last_commit(state_table.view(pipeline))
-    last_commit = all_committed[0] if all_committed else committed
+    commits = list(filter(queries.is_progress, recent))
+    if not commits and latest.epoch > MAX_RECENT:  # else all that there are were looked at
+        commits = _find_last_commit(state_table.view(pipeline))
     unsettled, unfit = [], []
     for checkpoint in reversed(recent):
         if not checkpoint.state.is_settled:
@@ -94,18 +116,21 @@ def _summarize(state_table: StateTable, pipeline: str, recent: list[Checkpoint],
         elif checkpoint.has_to_be_staged_again:
             unfit.append(checkpoint)
     missing = queries.missing_by_sink(state_table, pipeline)
-    rows: Mapping[str, int | None] = {}
-    if committed:
-        repairs = state_table.view(pipeline).repairs_of(committed.epoch) if latest.epoch > committed.epoch else []
-        rows = count_rows_in_force(committed, repairs)
-    return Summary(pipeline, latest, committed, tuple(unsettled), coverage, missing, tuple(unfit), last_commit, rows)
+    summary = Summary(pipeline, latest, None, tuple(unsettled), coverage, missing, tuple(unfit))
+    if not commits:
+        return summary
+    last_commit = commits[0]
+    repairs = state_table.view(pipeline).repairs_of(last_commit.epoch) if latest.epoch > last_commit.epoch else []
+    rows = count_rows_in_force(last_commit, repairs)
+    furthest = max(commits, key=data_end)
+    return replace(summary, furthest_commit=furthest, last_commit=last_commit, rows_by_sink=rows)
 
 
-def _find_last_commit(view: View) -> Checkpoint | None:
-    """Return the last checkpoint that is committed and no repair; None: there is none."""
+def _find_last_commit(view: View) -> list[Checkpoint]:
+    """Return the last checkpoint that is committed and no repair; empty: there is none."""
     if view.latest and queries.is_progress(view.latest):  # however many repairs there were since
-        return view.latest
-    return next(filter(queries.is_progress, view.iterate_committed()), None)
+        return [view.latest]
+    return list(islice(filter(queries.is_progress, view.iterate_committed()), 1))
 
 
 def data_end(checkpoint: Checkpoint) -> datetime:

@@ -183,7 +183,10 @@ def test_status_of_all(onceonly: Invoke, table: Table) -> None:
     assert told(onceonly("status", "--json"))["pipelines"] == [
         {"pipeline": "flights", "epoch": 2, "state": "staged", "committed_at": CommittedAt(), "rows": 10}
         | {
+            "committed_epoch": 1,
             "rows_by_sink": {"lake": 10},
+            "bad": None,
+            "complete_until": CommittedAt(),
             "unsettled": [2],
             "held": [],
             "refused": [],
@@ -193,7 +196,10 @@ def test_status_of_all(onceonly: Invoke, table: Table) -> None:
         },
         {"pipeline": "other", "epoch": 1, "state": "planned", "committed_at": None, "rows": None}
         | {
+            "committed_epoch": None,
             "rows_by_sink": {},
+            "bad": None,
+            "complete_until": None,
             "unsettled": [1],
             "held": [],
             "refused": [],
@@ -203,7 +209,7 @@ def test_status_of_all(onceonly: Invoke, table: Table) -> None:
         },
     ]
     lines = onceonly("status").stdout.splitlines()
-    assert lines[0].split() == ["pipeline", "epoch", "state", "last", "commit", "rows", "unsettled"]
+    assert lines[0].split() == ["pipeline", "epoch", "state", "last", "commit", "its", "rows", "unsettled"]
     assert lines[2].split() == ["other", "1", "planned", "never", "-", "epoch", "1"]
 
 

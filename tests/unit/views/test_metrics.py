@@ -90,8 +90,8 @@ def test_the_last_commit_may_reach_less_far_than_another(tmp_path: Path) -> None
     world.run("run-2", minutes(0, 10))
     world.plan("run-3", minutes(10, 20))  # open: then more than the last checkpoint is read
     told = summary(world)
-    assert told.last_commit is not None and told.committed is not None
-    assert (told.last_commit.epoch, told.committed.epoch) == (2, 1)
+    assert told.last_commit is not None and told.furthest_commit is not None
+    assert (told.last_commit.epoch, told.furthest_commit.epoch) == (2, 1)
     assert [checkpoint.epoch for checkpoint in told.open_or_unfit] == [3]
 
 

@@ -141,7 +141,7 @@ def test_a_repair_is_no_progress(tmp_path):
     chain.pipeline = replace(chain.pipeline, sinks=[LAKE, NEW])
     chain.repair(interval=None, epoch=1, only=("new",))
     found = summary(chain)
-    assert (found.latest.epoch, found.committed.epoch, found.last_commit.epoch) == (2, last.epoch, last.epoch)
+    assert (found.latest.epoch, found.furthest_commit.epoch, found.last_commit.epoch) == (2, last.epoch, last.epoch)
     assert found.rows_by_sink == {"lake": 20, "new": 20}
 
 
@@ -155,7 +155,7 @@ def test_replaced_rows_are_not_counted_twice_and_repeated_ones_are(shop):
 def test_many_repairs_do_not_hide_the_last_commit(shop):
     for number in range(12):
         shop.repair(f"ann: {number}", keep=("late",))
-    assert summary(shop).committed.epoch == 1
+    assert summary(shop).last_commit.epoch == 1
 
 
 def test_json_says_what_a_repair_writes_and_who_wanted_it(shop):

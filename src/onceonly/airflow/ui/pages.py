@@ -270,11 +270,7 @@ def rows(checkpoint: Checkpoint) -> str:
 
 def rows_in_force(pipeline_summary: Summary) -> str:
     """Return the rows of the last commit by sink, as they are in force now."""
-    text = formatting.counts(pipeline_summary.rows_by_sink)
-    committed = pipeline_summary.committed
-    if committed and committed.bad_records:
-        text = f"{text} ({committed.bad_records:,} bad)"
-    return _keep_together(text)
+    return _keep_together(pipeline_summary.rows_text)
 
 
 def _keep_together(text: str) -> str:
