@@ -118,7 +118,7 @@ def test_the_wheel_has_what_is_needed_and_nothing_else(wheel: Path) -> None:
         entry_points = file.read(next(name for name in names if name.endswith("entry_points.txt"))).decode()
     needed = {"py.typed", "runtime/jobs/stage.py", "runtime/jobs/gate.py", "spark/jars/ivy.xml"}
     needed |= {"spark/jars/ivysettings.xml", "airflow/ui/templates/page.html", "airflow/ui/static/onceonly.css"}
-    needed |= {"cli/project/dags/orders.py.template", "cli/project/.gitignore.template"}
+    needed |= {"cli/project/dags/NAME.py.template", "cli/project/.gitignore.template"}
     assert {f"onceonly/{name}" for name in needed} <= names
     assert {name.split("/")[0].split("-")[0] for name in names} == {"onceonly"}
     for group in ("airflow.plugins", "apache_airflow_provider", "console_scripts"):
