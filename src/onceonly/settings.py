@@ -11,6 +11,8 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -34,7 +36,9 @@ VARIABLES = (
     Variable("ONCEONLY_DOCS", "Data Docs of the gates: a path or URI", "$ONCEONLY_HOME/docs"),
     Variable("ONCEONLY_KAFKA_BOOTSTRAP", "broker addresses, host:port,…", "the broker of `onceonly services up`"),
     Variable(
-        "ONCEONLY_JARS", "folder that `onceonly jars fetch` fills", "$ONCEONLY_PROJECT/.jars, or $ONCEONLY_HOME/jars"
+        "ONCEONLY_JARS",
+        "folder of Spark's jars and prepared classes; `onceonly jars` shows it",
+        "$ONCEONLY_PROJECT/.jars or the checkout's, where there is one; else a cache of this user and these versions",
     ),
     Variable("ONCEONLY_WEBHDFS", "http(s)://host:port of the NameNode", "http, the host of hdfs://…, 9870"),
     Variable(
@@ -95,7 +99,7 @@ class Settings:
             spool=env.get("ONCEONLY_SPOOL") or str(home / "spool"),
             docs=env.get("ONCEONLY_DOCS") or str(home / "docs"),
             bootstrap=env.get("ONCEONLY_KAFKA_BOOTSTRAP"),
-            jars=_jars(env.get("ONCEONLY_JARS"), project, home),
+            jars=find_jars(env, project)[0],
             webhdfs=env.get("ONCEONLY_WEBHDFS") or None,
             notify=env.get("ONCEONLY_NOTIFY"),
             spark_remote=env.get("SPARK_REMOTE"),
@@ -176,9 +180,40 @@ class Settings:
         return str(address) if address else None
 
 
-def _jars(configured: str | None, project: Path, home: Path) -> Path:
-    """Return the folder of the jars. Without a jar there, Spark's own settings count."""
-    if configured:
-        return Path(configured).absolute()
-    project_jars = project / ".jars"
-    return project_jars if project_jars.is_dir() else home / "jars"
+def find_jars(env: Mapping[str, str], project: Path) -> tuple[Path, str]:
+    """Return the folder of the jars and prepared classes, and why it is that one.
+
+    Without a jar there, Spark's own settings count.
+    """
+    if configured := env.get("ONCEONLY_JARS"):
+        return Path(configured).absolute(), "ONCEONLY_JARS names it"
+    if (project / ".jars").is_dir():
+        return project / ".jars", "the project has it"
+    checkout = find_checkout()
+    if checkout and (checkout / ".jars").is_dir():
+        return checkout / ".jars", "the checkout of Onceonly has it"
+    return find_cache() / "jars" / _versions(), "the cache of this user, for these versions"
+
+
+@cache
+def find_checkout() -> Path | None:
+    """Return the checkout that contains this package, or None if it is installed as a wheel."""
+    root = Path(__file__).resolve().parents[2]
+    return root if (root / "pyproject.toml").is_file() else None
+
+
+def find_cache() -> Path:
+    """Return the folder in which this user keeps what can be fetched again: XDG_CACHE_HOME, or as the system has it."""
+    from platformdirs import user_cache_path  # few processes need it
+
+    return user_cache_path("onceonly", appauthor=False).absolute()
+
+
+@cache
+def _versions() -> str:
+    """Return what the jars are for: this Onceonly, which lists them, and the series of the installed PySpark."""
+    try:
+        series = ".".join(version("pyspark").split(".")[:2])
+    except PackageNotFoundError:
+        return version("onceonly")
+    return f"{version('onceonly')}-spark-{series}"

@@ -104,8 +104,11 @@ def installed(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     found = Installed(python, tmp_path_factory.mktemp("people") / "orders")
     found.project.mkdir()
     found.run("onceonly", "init")
-    found.home.mkdir()
-    (found.home / "jars").symlink_to(ROOT / ".jars")  # as if fetched; the command finds them complete
+    found.environment["XDG_CACHE_HOME"] = str(found.project.parent / "cache")
+    cache = Path(json.loads(found.run("onceonly", "jars", "--json"))["folder"])
+    assert found.project.parent / "cache" in cache.parents
+    cache.parent.mkdir(parents=True)
+    cache.symlink_to(ROOT / ".jars")  # as if fetched; the command finds them complete
     assert json.loads(found.run("onceonly", "jars", "fetch", "--json"))["fetched"] == []
     found.run("onceonly", "services", "up", "--port", "0")
     yield found

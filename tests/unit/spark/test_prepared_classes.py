@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from dataclasses import replace
@@ -82,6 +83,26 @@ def test_another_java_takes_another_archive(jars: Path, trained: list[Path], mon
     monkeypatch.setattr(jvm, "java_command", lambda: None)
     assert jvm.find_archive(jars) is None
     assert not jvm.make_archive(jars)
+
+
+def test_other_environments_keep_their_archives(
+    jars: Path, trained: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of one user and version, each with a Spark of its own; what is left of one that is gone makes room."""
+    archives = {}
+    for name in ("one", "two"):
+        home = jars / name
+        (home / "jars").mkdir(parents=True)
+        (home / "jars" / "spark-core.jar").write_bytes(name.encode())
+        monkeypatch.setattr(jvm, "spark_home", lambda home=home: home)
+        assert jvm.make_archive(jars)
+        archives[name] = jvm.find_archive(jars)
+    assert archives["one"] and archives["two"] and archives["one"].exists()
+    shutil.rmtree(jars / "one")
+    (jars / "spark" / "one.jar").write_bytes(b"another")
+    assert jvm.make_archive(jars)
+    left = jvm.find_archive(jars)
+    assert left and list(jars.glob("*.jsa")) == [left] and len(list(jars.glob(f"*{jvm.HOME_SUFFIX}"))) == 1
 
 
 def test_it_is_made_once_by_two_at_the_same_time(jars: Path, monkeypatch: pytest.MonkeyPatch) -> None:
