@@ -12,7 +12,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -78,7 +77,6 @@ class Settings:
     spool: str
     docs: str
     bootstrap: str | None
-    jars: Path
     webhdfs: str | None
     notify: str | None
     spark_remote: str | None = field(repr=False)  # may hold a token
@@ -87,6 +85,7 @@ class Settings:
     aws_connection: str | None = None
     azure_connection: str | None = None
     google_connection: str | None = None
+    jars_folder: Path | None = None  # that ONCEONLY_JARS names
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> Settings:
@@ -99,7 +98,7 @@ class Settings:
             spool=env.get("ONCEONLY_SPOOL") or str(home / "spool"),
             docs=env.get("ONCEONLY_DOCS") or str(home / "docs"),
             bootstrap=env.get("ONCEONLY_KAFKA_BOOTSTRAP"),
-            jars=find_jars(env, project)[0],
+            jars_folder=Path(env["ONCEONLY_JARS"]).absolute() if env.get("ONCEONLY_JARS") else None,
             webhdfs=env.get("ONCEONLY_WEBHDFS") or None,
             notify=env.get("ONCEONLY_NOTIFY"),
             spark_remote=env.get("SPARK_REMOTE"),
@@ -111,6 +110,11 @@ class Settings:
         )
 
     @property
+    def jars(self) -> Path:
+        """The folder of Spark's jars and prepared classes."""
+        return self.find_jars()[0]
+
+    @property
     def store_connections(self) -> dict[str, str]:
         """The Airflow connections by which object stores are reached, by the variable that names each."""
         conn_ids = {
@@ -119,6 +123,20 @@ class Settings:
             "ONCEONLY_GOOGLE_CONNECTION": self.google_connection,
         }
         return {variable: conn_id for variable, conn_id in conn_ids.items() if conn_id}
+
+    def find_jars(self) -> tuple[Path, str]:
+        """Return the folder of the jars and prepared classes, and why it is that one.
+
+        Without a jar there, Spark's own settings count.
+        """
+        if self.jars_folder:
+            return self.jars_folder, "ONCEONLY_JARS names it"
+        if (self.project / ".jars").is_dir():
+            return self.project / ".jars", "the project has it"
+        checkout = find_checkout()
+        if checkout and (checkout / ".jars").is_dir():
+            return checkout / ".jars", "the checkout of Onceonly has it"
+        return find_cache() / "jars" / _versions(), "the cache of this user, for these versions"
 
     def environment(self) -> dict[str, str]:
         """Return the same settings, as variables, for a process on another machine, where all paths have to be valid.
@@ -180,21 +198,6 @@ class Settings:
         return str(address) if address else None
 
 
-def find_jars(env: Mapping[str, str], project: Path) -> tuple[Path, str]:
-    """Return the folder of the jars and prepared classes, and why it is that one.
-
-    Without a jar there, Spark's own settings count.
-    """
-    if configured := env.get("ONCEONLY_JARS"):
-        return Path(configured).absolute(), "ONCEONLY_JARS names it"
-    if (project / ".jars").is_dir():
-        return project / ".jars", "the project has it"
-    checkout = find_checkout()
-    if checkout and (checkout / ".jars").is_dir():
-        return checkout / ".jars", "the checkout of Onceonly has it"
-    return find_cache() / "jars" / _versions(), "the cache of this user, for these versions"
-
-
 @cache
 def find_checkout() -> Path | None:
     """Return the checkout that contains this package, or None if it is installed as a wheel."""
@@ -212,6 +215,8 @@ def find_cache() -> Path:
 @cache
 def _versions() -> str:
     """Return what the jars are for: this Onceonly, which lists them, and the series of the installed PySpark."""
+    from importlib.metadata import PackageNotFoundError, version  # few processes need it
+
     try:
         series = ".".join(version("pyspark").split(".")[:2])
     except PackageNotFoundError:

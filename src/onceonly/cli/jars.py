@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from onceonly.cli import console
 from onceonly.cli.app import json_option, print_json
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline
-from onceonly.settings import Settings, find_jars
+from onceonly.settings import Settings
 
 JAR_FOLDERS = ("spark", "broker", "s3", "azure", "google", "hdfs")
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -38,7 +37,7 @@ def jars(ctx: click.Context, as_json: bool) -> None:
 def _show(settings: Settings, as_json: bool) -> None:
     from onceonly.spark import jars
 
-    base, why = find_jars(os.environ, settings.project)
+    base, why = settings.find_jars()
     sets = []
     for folder in JAR_FOLDERS:
         missing = [jar.file for jar in jars.list_missing(base, folder)]

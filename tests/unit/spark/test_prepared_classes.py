@@ -38,7 +38,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def settings(jars: Path) -> Settings:
-    return replace(Settings.from_env({"ONCEONLY_PROJECT": str(jars)}), jars=jars)
+    return replace(Settings.from_env({"ONCEONLY_PROJECT": str(jars)}), jars_folder=jars)
 
 
 def test_without_an_archive_everything_is_as_spark_has_it(jars: Path) -> None:
@@ -120,7 +120,7 @@ def test_it_is_made_once_by_two_at_the_same_time(jars: Path, monkeypatch: pytest
     first.start()
     assert begun.wait(PATIENCE)
     second.start()
-    while not _waits_for_the_lock(jars):
+    while not waits_for_lock(jars / jvm.LOCK):
         assert second.is_alive()
         time.sleep(0.01)
     both.set()
@@ -129,9 +129,9 @@ def test_it_is_made_once_by_two_at_the_same_time(jars: Path, monkeypatch: pytest
     assert sorted(made) == [False, True] and len(trainings) == 1
 
 
-def _waits_for_the_lock(jars: Path) -> bool:
+def waits_for_lock(lock: Path) -> bool:
     """Linux shows who waits; elsewhere there is nothing to wait for."""
-    locks, inode = Path("/proc/locks"), (jars / jvm.LOCK).stat().st_ino
+    locks, inode = Path("/proc/locks"), lock.stat().st_ino
     lines = locks.read_text().splitlines() if locks.exists() else [f"-> :{inode} "]
     return any("->" in line and f":{inode} " in line for line in lines)
 
