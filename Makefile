@@ -101,7 +101,8 @@ $(SITE): requirements-docs.lock
 	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.lock
 	@touch $@
 
-# Another Spark or Java takes other prepared classes: that is seen by `jars fetch`, after each change of the environment.
+# Another Spark or Java takes other prepared classes: that is seen by `jars prepare`, after each change of the environment.
 $(JARS): src/onceonly/spark/jars/ivy.xml src/onceonly/spark/jars/ivysettings.xml src/onceonly/spark/training.py $(DEPS) | $(SELF)
 	ONCEONLY_JARS=.jars $(BIN)/onceonly jars fetch spark broker s3 hdfs
+	ONCEONLY_JARS=.jars $(BIN)/onceonly jars prepare || echo "Everything works without prepared classes."
 	@touch $@

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -34,7 +35,9 @@ VARIABLES = (
     Variable("ONCEONLY_DOCS", "Data Docs of the gates: a path or URI", "$ONCEONLY_HOME/docs"),
     Variable("ONCEONLY_KAFKA_BOOTSTRAP", "broker addresses, host:port,…", "the broker of `onceonly services up`"),
     Variable(
-        "ONCEONLY_JARS", "folder that `onceonly jars fetch` fills", "$ONCEONLY_PROJECT/.jars, or $ONCEONLY_HOME/jars"
+        "ONCEONLY_JARS",
+        "folder of Spark's jars and prepared classes; `onceonly jars` shows it",
+        "$ONCEONLY_PROJECT/.jars or the checkout's, where there is one; else a cache of this user and these versions",
     ),
     Variable("ONCEONLY_WEBHDFS", "http(s)://host:port of the NameNode", "http, the host of hdfs://…, 9870"),
     Variable(
@@ -79,7 +82,6 @@ class Settings:
     spool: str
     docs: str
     bootstrap: str | None
-    jars: Path
     webhdfs: str | None
     notify: str | None
     spark_remote: str | None = field(repr=False)  # may hold a token
@@ -88,6 +90,7 @@ class Settings:
     aws_connection: str | None = None
     azure_connection: str | None = None
     google_connection: str | None = None
+    jars_folder: Path | None = None  # that ONCEONLY_JARS names
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> Settings:
@@ -100,7 +103,7 @@ class Settings:
             spool=env.get("ONCEONLY_SPOOL") or str(home / "spool"),
             docs=env.get("ONCEONLY_DOCS") or str(home / "docs"),
             bootstrap=env.get("ONCEONLY_KAFKA_BOOTSTRAP"),
-            jars=_jars(env.get("ONCEONLY_JARS"), project, home),
+            jars_folder=Path(env["ONCEONLY_JARS"]).absolute() if env.get("ONCEONLY_JARS") else None,
             webhdfs=env.get("ONCEONLY_WEBHDFS") or None,
             notify=env.get("ONCEONLY_NOTIFY"),
             spark_remote=env.get("SPARK_REMOTE"),
@@ -112,6 +115,11 @@ class Settings:
         )
 
     @property
+    def jars(self) -> Path:
+        """The folder of Spark's jars and prepared classes."""
+        return self.find_jars()[0]
+
+    @property
     def store_connections(self) -> dict[str, str]:
         """The Airflow connections by which object stores are reached, by the variable that names each."""
         conn_ids = {
@@ -120,6 +128,20 @@ class Settings:
             "ONCEONLY_GOOGLE_CONNECTION": self.google_connection,
         }
         return {variable: conn_id for variable, conn_id in conn_ids.items() if conn_id}
+
+    def find_jars(self) -> tuple[Path, str]:
+        """Return the folder of the jars and prepared classes, and why it is that one.
+
+        Without a jar there, Spark's own settings count.
+        """
+        if self.jars_folder:
+            return self.jars_folder, "ONCEONLY_JARS names it"
+        if (self.project / ".jars").is_dir():
+            return self.project / ".jars", "the project has it"
+        checkout = find_checkout()
+        if checkout and (checkout / ".jars").is_dir():
+            return checkout / ".jars", "the checkout of Onceonly has it"
+        return find_cache() / "jars" / _versions(), "the cache of this user, for these versions"
 
     def environment(self) -> dict[str, str]:
         """Return the same settings, as variables, for a process on another machine, where all paths have to be valid.
@@ -181,9 +203,27 @@ class Settings:
         return str(address) if address else None
 
 
-def _jars(configured: str | None, project: Path, home: Path) -> Path:
-    """Return the folder of the jars. Without a jar there, Spark's own settings count."""
-    if configured:
-        return Path(configured).absolute()
-    project_jars = project / ".jars"
-    return project_jars if project_jars.is_dir() else home / "jars"
+@cache
+def find_checkout() -> Path | None:
+    """Return the checkout that contains this package, or None if it is installed as a wheel."""
+    root = Path(__file__).resolve().parents[2]
+    return root if (root / "pyproject.toml").is_file() else None
+
+
+def find_cache() -> Path:
+    """Return the folder in which this user keeps what can be fetched again: XDG_CACHE_HOME, or as the system has it."""
+    from platformdirs import user_cache_path  # few processes need it
+
+    return user_cache_path("onceonly", appauthor=False).absolute()
+
+
+@cache
+def _versions() -> str:
+    """Return what the jars are for: this Onceonly, which lists them, and the series of the installed PySpark."""
+    from importlib.metadata import PackageNotFoundError, version  # few processes need it
+
+    try:
+        series = ".".join(version("pyspark").split(".")[:2])
+    except PackageNotFoundError:
+        return version("onceonly")
+    return f"{version('onceonly')}-spark-{series}"

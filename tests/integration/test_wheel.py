@@ -104,8 +104,11 @@ def installed(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     found = Installed(python, tmp_path_factory.mktemp("people") / "orders")
     found.project.mkdir()
     found.run("onceonly", "init")
-    found.home.mkdir()
-    (found.home / "jars").symlink_to(ROOT / ".jars")  # as if fetched; the command finds them complete
+    found.environment["XDG_CACHE_HOME"] = str(found.project.parent / "cache")
+    cache = Path(json.loads(found.run("onceonly", "jars", "--json"))["folder"])
+    assert found.project.parent / "cache" in cache.parents
+    cache.parent.mkdir(parents=True)
+    cache.symlink_to(ROOT / ".jars")  # as if fetched; the command finds them complete
     assert json.loads(found.run("onceonly", "jars", "fetch", "--json"))["fetched"] == []
     found.run("onceonly", "services", "up", "--port", "0")
     yield found
@@ -118,7 +121,7 @@ def test_the_wheel_has_what_is_needed_and_nothing_else(wheel: Path) -> None:
         entry_points = file.read(next(name for name in names if name.endswith("entry_points.txt"))).decode()
     needed = {"py.typed", "runtime/jobs/stage.py", "runtime/jobs/gate.py", "spark/jars/ivy.xml"}
     needed |= {"spark/jars/ivysettings.xml", "airflow/ui/templates/page.html", "airflow/ui/static/onceonly.css"}
-    needed |= {"cli/project/dags/orders.py.template", "cli/project/.gitignore.template"}
+    needed |= {"cli/project/dags/NAME.py.template", "cli/project/.gitignore.template"}
     assert {f"onceonly/{name}" for name in needed} <= names
     assert {name.split("/")[0].split("-")[0] for name in names} == {"onceonly"}
     for group in ("airflow.plugins", "apache_airflow_provider", "console_scripts"):

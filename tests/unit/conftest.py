@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from onceonly import settings
+
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_disk() -> Iterator[None]:
@@ -13,6 +15,14 @@ def quick_disk() -> Iterator[None]:
         if os.environ.get("ONCEONLY_UNIT") == "quick":
             patch.setattr(os, "fsync", lambda descriptor: None)
         yield
+
+
+@pytest.fixture(autouse=True)
+def no_jars_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Where no variable names jars, there are none: neither those of this checkout nor of whoever runs the tests."""
+    cache = tmp_path_factory.getbasetemp() / "cache"
+    monkeypatch.setattr(settings, "find_checkout", lambda: None)
+    monkeypatch.setattr(settings, "find_cache", lambda: cache)
 
 
 @pytest.fixture(scope="module")

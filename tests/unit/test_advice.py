@@ -257,7 +257,7 @@ ADVICE: dict[str, Followed] = {
 }
 LOOKING |= {"kafka-transactions describe-producers", "kubectl logs"}
 PREPARING = {  # for what does not exist yet, or for processes of the future
-    *("kafka-features upgrade", "airflow connections add", "CREATE TABLE", "chown"),
+    *("kafka-features upgrade", "onceonly init --name", "airflow connections add", "CREATE TABLE", "chown"),
 }
 
 

@@ -50,7 +50,7 @@ COMMANDS = Commands(  # where each is; the everyday ones first
         "sweep": "recover",
         "state": "state",
         "services": "services",
-        "jars": "services",
+        "jars": "jars",
         "demo": "services",
     }
 )

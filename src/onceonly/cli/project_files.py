@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import keyword
+import os
+import sys
 from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +15,7 @@ from onceonly.cli import console, environment
 from onceonly.cli.app import json_option, print_json
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline, NotCommitted
+from onceonly.names import NAME
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import pipeline_file
@@ -20,43 +25,76 @@ if TYPE_CHECKING:
     from onceonly.sources.json_inference import InferredColumns
 
 TEMPLATES, SUFFIX = Path(__file__).with_name("project"), ".template"
-PIPELINE = "dags/pipelines/orders.py"
-NEXT = f"""In {{folder}}:
+PLACEHOLDER = "NAME"  # in the name of a template; in its text: $name
+# Modules of the project, or of what it imports: its folders come before others on the path of its tests.
+RESERVED_NAMES = {
+    "airflow",
+    "dags",
+    "jobs",
+    "onceonly",
+    "pipelines",
+    "pyspark",
+    "pytest",
+    "recovery",
+    "sample",
+    "tests",
+}
+NEXT = """In {folder}:
   onceonly jars fetch       # once; needs Java 17 or newer
   onceonly services up      # a broker on this machine, if you have none
-  python sample.py          # orders to read
-  onceonly run {PIPELINE}
+  python sample.py          # records to read
+  onceonly run dags/pipelines/{name}.py
 README.md there says what each file is for."""
 SAMPLE = 10_000  # records
 
 
 @click.command(short_help="Write a project to start from.")
 @click.argument("folder", required=False, type=click.Path(file_okay=False, path_type=Path))
+@click.option("--name", help="Of the pipeline, its DAG, topic and table; else that of FOLDER, with '_' for '-'.")
 @json_option
-def init(folder: Path | None, as_json: bool) -> None:
+def init(folder: Path | None, name: str | None, as_json: bool) -> None:
     """Write a project into FOLDER: a pipeline with its DAG, transform, schema and test, and the recovery DAG.
 
-    FOLDER is ONCEONLY_PROJECT unless given. No file is replaced. --json prints {"folder", "files": [names]}.
+    FOLDER is ONCEONLY_PROJECT unless given. Its name is that of the pipeline, the DAG, the topic and the table,
+    unless --name is given. No file is replaced. --json prints {"folder", "name", "files": [names]}.
     """
-    project = (folder or Settings.from_env().project).absolute()
-    files = _read_templates()
+    project = Path(os.path.abspath(folder or Settings.from_env().project))  # `init .` has the name of that folder
+    name = _require_module_name(name or project.name.lower().replace("-", "_"))
+    files = _read_templates(name)
     _refuse_existing_files(project, files)
     _write_project(project, files)
     if as_json:
-        return print_json({"folder": str(project), "files": sorted(files)})
+        return print_json({"folder": str(project), "name": name, "files": sorted(files)})
     out = console.open_console()
-    for name in sorted(files):
-        out.print(f"  {name}", markup=False)
-    out.print(NEXT.format(folder=project), style="dim", markup=False)
+    for file in sorted(files):
+        out.print(f"  {file}", markup=False)
+    out.print(NEXT.format(folder=project, name=name), style="dim", markup=False)
 
 
-def _read_templates() -> dict[str, str]:
-    """Return the text of each file, by its name in the project."""
+def _require_module_name(name: str) -> str:
+    """Return the name of a pipeline that is a module, too. Raises InvalidPipeline: it cannot be both."""
+    why = (
+        "It is to be the name of a pipeline: lower-case letters, digits and '_', a letter first, at most 63 characters."
+    )
+    if NAME.fullmatch(name):
+        if name not in RESERVED_NAMES and name not in sys.stdlib_module_names and not keyword.iskeyword(name):
+            return name
+        why = "The pipeline is in a Python module of its name, and this one has another meaning in Python or a project."
+    raise InvalidPipeline(
+        f"'{name}' cannot be the name of a new project.",
+        why,
+        "Name the pipeline: onceonly init FOLDER --name NAME. Nothing was written.",
+        code="name-invalid",
+    )
+
+
+def _read_templates(name: str) -> dict[str, str]:
+    """Return the text of each file, by its path in the project, with the pipeline's name in place."""
     texts = {}
     for template in TEMPLATES.rglob(f"*{SUFFIX}"):
         if template.is_file():
-            name = str(template.relative_to(TEMPLATES)).removesuffix(SUFFIX)
-            texts[name] = template.read_text("utf-8")
+            path = str(template.relative_to(TEMPLATES)).removesuffix(SUFFIX).replace(PLACEHOLDER, name)
+            texts[path] = Template(template.read_text("utf-8")).substitute(name=name)
     return texts
 
 

@@ -95,7 +95,7 @@ def _check_jars(settings: Settings, env: Mapping[str, str]) -> str:
     raise InvalidPipeline(
         f"jars of Spark are missing in {settings.jars / 'spark'}: {', '.join(missing_files)}.",
         "Without them Spark cannot read Kafka or write Delta, and its spark-defaults.conf names no others.",
-        f"onceonly jars fetch; or ONCEONLY_JARS; or spark.jars.packages of `onceonly jars packages`. {UNWRITTEN}",
+        f"onceonly jars fetch; or set spark.jars.packages to what `onceonly jars packages` prints. {UNWRITTEN}",
         code="jar-missing",
     )
 

@@ -41,6 +41,7 @@ AVRO_LIMITS = (
 OF_EXECUTORS = "spark.executor.defaultJavaOptions"  # which come before the options that a user has set
 ARCHIVE_PATTERN = "spark-*.jsa"
 LOCK = "preparing.lock"
+HOME_SUFFIX = ".home"  # of the file beside an archive that names its Spark
 QUIET = "-Xlog:cds*=off"  # else the JVM would print why it does not take one
 MAX_OUTPUT = 2000  # characters that are shown of a failed training's output, from its end
 
@@ -183,7 +184,7 @@ def make_archive(jars: Path) -> bool:
     Raises:
         NotCommitted: Spark could not be started for it. Everything works without it.
     """
-    with _hold_lock(jars):
+    with hold_lock(jars / LOCK):
         key = archive_key(jars)
         if key is None or find_archive(jars) or not list((jars / "spark").glob("*.jar")):
             return False
@@ -191,6 +192,7 @@ def make_archive(jars: Path) -> bool:
             draft = Path(folder) / "draft.jsa"
             _train(jars, draft)
             sync(draft)
+            _home_file(jars, key).write_text(str(spark_home()), "utf-8")  # first: an archive without it is deleted
             archive = draft.replace(jars.absolute() / f"spark-{key}-{draft.stat().st_size}.jsa")
         _delete_others(archive)
         return True
@@ -241,22 +243,41 @@ def _train(jars: Path, draft: Path) -> None:
         raise NotCommitted(
             "Spark's classes could not be prepared.",
             process.stdout[-MAX_OUTPUT:].strip() or "The JVM wrote no archive.",
-            "Spark starts without them, in twice the time. To try again: onceonly jars fetch.",
+            "Spark starts without them, a few seconds later. To try again: onceonly jars prepare.",
             code="spark-classes-not-prepared",
         )
 
 
 def _delete_others(archive: Path) -> None:
-    """Delete all other archives. A JVM that has one of them mapped keeps it."""
+    """Delete the other archives of this Spark, and of any that is gone. A JVM that has one of them mapped keeps it.
+
+    Other environments of this user, each with a Spark of its own, keep theirs.
+    """
     for other in archive.parent.glob(ARCHIVE_PATTERN):
-        if other != archive:
+        home_file = _home_file(archive.parent, other.stem.split("-")[1])
+        if other != archive and not _is_of_another_spark(home_file):
             other.unlink(missing_ok=True)
+            if home_file != _home_file(archive.parent, archive.stem.split("-")[1]):
+                home_file.unlink(missing_ok=True)
+
+
+def _home_file(jars: Path, key: str) -> Path:
+    """Return the path of the file that names the Spark of an archive."""
+    return jars / f"spark-{key}{HOME_SUFFIX}"
+
+
+def _is_of_another_spark(home_file: Path) -> bool:
+    try:
+        home = home_file.read_text("utf-8")
+    except OSError:
+        return False
+    return home != str(spark_home()) and Path(home).is_dir()
 
 
 @contextmanager
-def _hold_lock(jars: Path) -> Iterator[None]:
-    """Hold a lock that one process at a time has."""
-    jars.mkdir(parents=True, exist_ok=True)
-    with (jars / LOCK).open("w") as lock:
+def hold_lock(path: Path) -> Iterator[None]:
+    """Hold a lock, of that file, which one process at a time has."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

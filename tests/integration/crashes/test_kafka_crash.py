@@ -57,7 +57,7 @@ def make(tmp_path: Path, broker: str, spark_server: str) -> Make:
 def test_after_everything_was_killed_another_process_publishes(make: Make) -> None:
     """The whole Spark application, JVM and Python workers, dies between stage and commit."""
     copy = make("staged", an_hour=4000)
-    (copy.project.folder / ".jars").symlink_to(machine.jars("spark", copy.project.folder).parent)
+    (copy.project.folder / ".jars").symlink_to(machine.jars("spark").parent)
     own_spark = replace(copy, project=replace(copy.project, spark=""))
     kill_session(stopped(own_spark, "after staged row"))
     assert (copy.now().state, len(copy.open()), arrived(copy)) == (State.STAGED, 4, {})

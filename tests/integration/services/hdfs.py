@@ -145,7 +145,7 @@ def java(folder: Path, home: Path) -> list[str]:
     """The daemons are in Hadoop's minicluster jar; the rest of Hadoop, and its log, is what PySpark brings along."""
     names = ("hadoop-client-*", "jcl-over-slf4j-*", "log4j-*", "slf4j-api-*")
     others = (jar for name in names for jar in spark_home().glob(f"jars/{name}.jar"))
-    path = [folder / "conf", *machine.jars("hdfs", home).glob("*.jar"), *others]
+    path = [folder / "conf", *machine.jars("hdfs").glob("*.jar"), *others]
     return [machine.java(), *LIGHT, "-cp", ":".join(map(str, path))]
 
 

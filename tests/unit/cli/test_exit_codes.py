@@ -26,7 +26,7 @@ from onceonly.runtime import live_services, spark_stage, transforms
 from onceonly.settings import Settings
 from onceonly.sources import json_inference
 from onceonly.spark import check as spark_check
-from onceonly.spark import jars
+from onceonly.spark import jars, jvm
 from onceonly.testing.fakes import FakeSink, FakeSource
 from onceonly.views import queries
 
@@ -377,6 +377,23 @@ def has_the_jars(here: Here) -> list[Any]:
     return []
 
 
+def prepares(here: Here) -> list[Any]:
+    here.patch.setattr(jars, "list_missing", lambda *_: [])
+    here.patch.setattr(jvm, "make_archive", lambda _: True)
+    return []
+
+
+def cannot_prepare(here: Here) -> list[Any]:
+    here.patch.setattr(jars, "list_missing", lambda *_: [])
+    here.fails(jvm, "make_archive", NotCommitted("Spark's classes could not be prepared."))  # type: ignore[arg-type]
+    return []
+
+
+def without_any_jar(here: Here) -> list[Any]:
+    here.patch.setenv("ONCEONLY_JARS", str(here.home / "nowhere"))
+    return []
+
+
 def no_repository(here: Here) -> list[Any]:
     here.fails(jars, "fetch", NotCommitted("the jars cannot be fetched."))  # type: ignore[arg-type]
     return []
@@ -472,6 +489,7 @@ CODES: dict[str, dict[int, Provoke]] = {
     "explain": {0: given("target-went-back"), 2: given("no-such-word")},
     "init": {0: nothing, 1: below_a_file, 2: written_before},
     "jars fetch": {0: has_the_jars, 1: no_repository, 2: given("flink")},
+    "jars prepare": {0: prepares, 1: cannot_prepare, 2: without_any_jar},
     "jars packages": {0: nothing, 2: given("now")},
     "demo run": {0: is_shown, 1: beside_another, 2: given("now")},
     "demo load": {

@@ -10,16 +10,54 @@ from click.testing import CliRunner
 
 from onceonly.airflow import checkpoint_dag
 from onceonly.cli import main
-from onceonly.cli.project_files import PIPELINE
 from onceonly.runtime import pipeline_file, transforms
 from onceonly.settings import Settings
+
+PIPELINE = "dags/pipelines/orders.py"
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ONCEONLY_PROJECT", str(tmp_path))
+    project = tmp_path / "orders"
+    project.mkdir()
+    monkeypatch.setenv("ONCEONLY_PROJECT", str(project))
     monkeypatch.delenv("ONCEONLY_HOME", raising=False)
-    return tmp_path
+    return project
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["shipments"], "shipments"),
+        (["Web-Shop/"], "web_shop"),
+        (["somewhere/else", "--name", "returns"], "returns"),
+        (["2026", "--name", "y2026"], "y2026"),
+    ],
+)
+def test_given_name_is_the_name_of_everything(
+    arguments: list[str], name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    result = CliRunner().invoke(main, ["init", *arguments])
+    assert result.exit_code == 0 and f"onceonly run dags/pipelines/{name}.py" in result.stdout
+    project = folder / arguments[0]
+    pipeline = pipeline_file.load(f"dags/pipelines/{name}.py", project)
+    (source,), (sink,) = pipeline.sources, pipeline.sinks
+    assert (pipeline.name, source.input_name, sink.name, sink.path) == (name, name, name, f"lake/{name}")
+    assert checkpoint_dag(pipeline, schedule="@hourly").dag_id == name
+    assert f"from pipelines.{name} import {name}" in (project / "dags" / f"{name}.py").read_text()
+    text = "".join(file.read_text() for file in project.rglob("*") if file.is_file())
+    assert "order" not in text and "$" not in text and "NAME" not in text
+    assert f'TOPIC, COUNT = "{name}"' in (project / "sample.py").read_text()
+
+
+@pytest.mark.parametrize("name", ["2026", "class", "json", "recovery", "jobs", "a.b", "naïve", "a" * 64])
+def test_name_that_no_module_can_have_is_refused(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    for arguments in ([name], [".", "--name", name]):
+        refused = CliRunner().invoke(main, ["init", *arguments, "--json"])
+        assert (refused.exit_code, json.loads(refused.stdout)["code"]) == (2, "name-invalid")
+    assert list(folder.iterdir()) == []
 
 
 def test_the_definition_loads_its_transform_is_found_and_it_makes_a_dag(folder: Path) -> None:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import threading
+import time
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from codes import raises
+from patience import PATIENCE
+from unit.spark.test_prepared_classes import waits_for_lock
 
+from onceonly import settings
+from onceonly.cli import main
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.settings import Settings
 from onceonly.spark import jars, jvm
@@ -81,10 +90,85 @@ def test_an_old_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         jars.fetch(tmp_path, ["spark"])
 
 
-def test_spark_looks_where_they_are_put(tmp_path: Path) -> None:
-    """The project's own folder where there is one, as in a checkout; else below the home."""
-    env = {"ONCEONLY_PROJECT": str(tmp_path)}
-    assert Settings.from_env(env).jars == tmp_path / ".onceonly" / "jars"
-    (tmp_path / ".jars").mkdir()
-    assert Settings.from_env(env).jars == tmp_path / ".jars"
-    assert Settings.from_env({**env, "ONCEONLY_JARS": "/somewhere"}).jars == Path("/somewhere")
+def test_jars_belong_to_user_and_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever folder one stands in; a project's own folder and ONCEONLY_JARS come first."""
+    monkeypatch.undo()
+    monkeypatch.setattr(settings, "find_checkout", lambda: None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folders = set()
+    for project in ("one", "two"):
+        (tmp_path / project).mkdir()
+        monkeypatch.chdir(tmp_path / project)
+        folders.add(Settings.from_env({}).jars)
+    assert folders == {tmp_path / "cache" / "onceonly" / "jars" / f"{version('onceonly')}-spark-{installed()}"}
+    (tmp_path / "two" / ".jars").mkdir()
+    assert Settings.from_env({}).jars == tmp_path / "two" / ".jars"
+    assert Settings.from_env({"ONCEONLY_JARS": "/somewhere"}).jars == Path("/somewhere")
+
+
+def installed() -> str:
+    return ".".join(version("pyspark").split(".")[:2])
+
+
+def test_checkout_s_jars_serve_every_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkout = tmp_path / "checkout"
+    monkeypatch.setattr(settings, "find_checkout", lambda: checkout)
+    cached = Settings.from_env({"ONCEONLY_PROJECT": str(tmp_path)}).jars
+    (checkout / ".jars").mkdir(parents=True)
+    assert cached != Settings.from_env({"ONCEONLY_PROJECT": str(tmp_path)}).jars == checkout / ".jars"
+
+
+def test_several_processes_fetch_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ivy would damage its cache: one at a time runs it, and whoever has waited finds everything there."""
+    runs: list[list[str]] = []
+
+    def retrieve(base: Path, folders: list[str], into: Path, settings: Path) -> None:
+        runs.append(folders)
+        while len(runs) == 1 and not waits_for_lock(base / "cache" / jars.LOCK):  # the second waits, or is here, too
+            assert first.is_alive()
+            time.sleep(0.01)
+        for folder in folders:
+            put(into / jars._conf(folder), *(jar.file for jar in jars.list_jars(folder)))
+
+    monkeypatch.setattr(jars, "_retrieve", retrieve)
+    fetched: list[list[str]] = []
+    first, second = (threading.Thread(target=lambda: fetched.append(jars.fetch(tmp_path, ["spark"]))) for _ in range(2))
+    first.start()
+    while not runs:
+        assert first.is_alive()
+        time.sleep(0.01)
+    second.start()
+    for thread in (first, second):
+        thread.join(PATIENCE)
+    assert (runs, sorted(fetched)) == ([["spark"]], [[], ["spark"]])
+    assert jars.list_missing(tmp_path, "spark") == []
+
+
+def test_command_shows_folder_and_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONCEONLY_JARS", str(tmp_path))
+    put(tmp_path / "spark", *OURS[1:])
+    put(tmp_path / "broker", *(jar.file for jar in jars.list_jars("broker")))
+    shown = CliRunner().invoke(main, ["jars"])
+    assert shown.exit_code == 0 and f"{tmp_path} (ONCEONLY_JARS names it)" in shown.stdout
+    lines = {line.split()[0]: line for line in shown.stdout.splitlines()[1:]}
+    assert f"1 of {len(OURS)} jars are missing: onceonly jars fetch spark" in lines["spark"]
+    assert "complete" in lines["broker"] and "not fetched: onceonly jars fetch s3" in lines["s3"]
+    assert "onceonly jars prepare" in lines["Spark's"]
+    told = json.loads(CliRunner().invoke(main, ["jars", "--json"]).stdout)
+    assert (told["folder"], told["prepared"]) == (str(tmp_path), None)
+    assert {jar_set["name"]: jar_set["missing"] for jar_set in told["sets"]}["spark"] == OURS[:1]
+
+
+def test_fetch_waits_for_no_prepared_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retrieved: list[list[str]]
+) -> None:
+    """It says what they would bring, and the command; `prepare` needs the jars."""
+    monkeypatch.setenv("ONCEONLY_JARS", str(tmp_path))
+    monkeypatch.setattr(jvm, "_train", lambda *_: pytest.fail("nobody asked for it"))
+    refused = CliRunner().invoke(main, ["jars", "prepare", "--json"])
+    assert (refused.exit_code, json.loads(refused.stdout)["code"]) == (2, "jar-missing")
+    fetched = CliRunner().invoke(main, ["jars", "fetch"])
+    assert fetched.exit_code == 0 and fetched.stdout.rstrip().endswith("onceonly jars prepare")
+    monkeypatch.setattr(jvm, "_train", lambda jars, draft: draft.write_bytes(b"classes"))
+    assert json.loads(CliRunner().invoke(main, ["jars", "prepare", "--json"]).stdout)["prepared"]
+    assert "onceonly jars prepare" not in CliRunner().invoke(main, ["jars", "fetch"]).stdout

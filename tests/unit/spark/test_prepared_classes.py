@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from dataclasses import replace
@@ -37,7 +38,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def settings(jars: Path) -> Settings:
-    return replace(Settings.from_env({"ONCEONLY_PROJECT": str(jars)}), jars=jars)
+    return replace(Settings.from_env({"ONCEONLY_PROJECT": str(jars)}), jars_folder=jars)
 
 
 def test_without_an_archive_everything_is_as_spark_has_it(jars: Path) -> None:
@@ -84,6 +85,26 @@ def test_another_java_takes_another_archive(jars: Path, trained: list[Path], mon
     assert not jvm.make_archive(jars)
 
 
+def test_other_environments_keep_their_archives(
+    jars: Path, trained: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of one user and version, each with a Spark of its own; what is left of one that is gone makes room."""
+    archives = {}
+    for name in ("one", "two"):
+        home = jars / name
+        (home / "jars").mkdir(parents=True)
+        (home / "jars" / "spark-core.jar").write_bytes(name.encode())
+        monkeypatch.setattr(jvm, "spark_home", lambda home=home: home)
+        assert jvm.make_archive(jars)
+        archives[name] = jvm.find_archive(jars)
+    assert archives["one"] and archives["two"] and archives["one"].exists()
+    shutil.rmtree(jars / "one")
+    (jars / "spark" / "one.jar").write_bytes(b"another")
+    assert jvm.make_archive(jars)
+    left = jvm.find_archive(jars)
+    assert left and list(jars.glob("*.jsa")) == [left] and len(list(jars.glob(f"*{jvm.HOME_SUFFIX}"))) == 1
+
+
 def test_it_is_made_once_by_two_at_the_same_time(jars: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, both, trainings = threading.Event(), threading.Event(), []
 
@@ -99,7 +120,7 @@ def test_it_is_made_once_by_two_at_the_same_time(jars: Path, monkeypatch: pytest
     first.start()
     assert begun.wait(PATIENCE)
     second.start()
-    while not _waits_for_the_lock(jars):
+    while not waits_for_lock(jars / jvm.LOCK):
         assert second.is_alive()
         time.sleep(0.01)
     both.set()
@@ -108,9 +129,9 @@ def test_it_is_made_once_by_two_at_the_same_time(jars: Path, monkeypatch: pytest
     assert sorted(made) == [False, True] and len(trainings) == 1
 
 
-def _waits_for_the_lock(jars: Path) -> bool:
+def waits_for_lock(lock: Path) -> bool:
     """Linux shows who waits; elsewhere there is nothing to wait for."""
-    locks, inode = Path("/proc/locks"), (jars / jvm.LOCK).stat().st_ino
+    locks, inode = Path("/proc/locks"), lock.stat().st_ino
     lines = locks.read_text().splitlines() if locks.exists() else [f"-> :{inode} "]
     return any("->" in line and f":{inode} " in line for line in lines)
 

@@ -77,7 +77,7 @@ class KafkaBroker(Service):
         return f"{machine.LOCALHOST}:{port}"
 
     def _java_command(self, *options: str) -> list[str]:
-        return [machine.java(), *options, *LOGGING, "-cp", f"{machine.jars('broker', self.home)}/*"]
+        return [machine.java(), *options, *LOGGING, "-cp", f"{machine.jars('broker')}/*"]
 
     def _format(self, cluster_id: str) -> None:
         tool = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(self.folder / "server.properties")]

@@ -1,19 +1,13 @@
 """Java, jars and ports on this machine."""
 
-import os
 import socket
 from pathlib import Path
 
 from onceonly.dev.services.daemon import ServiceFailed
+from onceonly.settings import Settings
 from onceonly.spark import jvm
 
 LOCALHOST = "127.0.0.1"
-
-
-def checkout() -> Path | None:
-    """Return the checkout that contains this package, or None if it is installed as a wheel."""
-    root = Path(__file__).resolve().parents[4]
-    return root if (root / "pyproject.toml").is_file() else None
 
 
 def java() -> str:
@@ -29,20 +23,18 @@ def java() -> str:
     return command
 
 
-def jars(kind: str, home: Path) -> Path:
-    """Return the folder of the jars for `spark` or `broker`: in ONCEONLY_JARS, the checkout's .jars, or `<home>/jars`.
+def jars(kind: str) -> Path:
+    """Return the folder of the jars for `spark` or `broker`, where all commands look for them.
 
     Raises:
         ServiceFailed: there are none.
     """
-    root = checkout()
-    base = Path(os.environ.get("ONCEONLY_JARS") or (root / ".jars" if root else home / "jars"))
-    folder = base.resolve() / kind
+    folder = Settings.from_env().jars.resolve() / kind
     if not any(folder.glob("*.jar")):
         raise ServiceFailed(
             f"There are no jars in {folder}.",
             "The embedded services need them.",
-            "Run `onceonly jars fetch` (in a checkout: `make setup`), or set ONCEONLY_JARS to a folder with them.",
+            "Fetch them: onceonly jars fetch (in a checkout: make setup). Where they are looked for: onceonly jars.",
             code="jar-missing",
         )
     return folder

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from onceonly.dev.services import machine
 from onceonly.dev.services.service import Service
+from onceonly.settings import find_checkout
 from onceonly.spark import jvm, stores
 from onceonly.spark.conf import CONF, TOKEN_FILE
 from onceonly.spark.jvm import spark_home
@@ -48,7 +49,7 @@ class SparkConnect(Service):
     def environment(self) -> Mapping[str, str]:
         """Make the workers use this interpreter, and find the modules of checkout and project."""
         project = os.environ.get("ONCEONLY_PROJECT") or os.getcwd()
-        paths = [str(machine.checkout() or ""), project, os.environ.get("PYTHONPATH", "")]
+        paths = [str(find_checkout() or ""), project, os.environ.get("PYTHONPATH", "")]
         python = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         place = {"SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": machine.LOCALHOST}
         return {**python, **place, **jvm.environment(self._jars), TOKEN: self.token() or ""}
@@ -69,7 +70,7 @@ class SparkConnect(Service):
 
     @property
     def _jars(self) -> Path:
-        return machine.jars("spark", self.home).parent
+        return machine.jars("spark").parent
 
     @property
     def _token_file(self) -> Path:

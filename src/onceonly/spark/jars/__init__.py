@@ -28,6 +28,7 @@ SPARK = "spark-"  # and the series: its configuration in ivy.xml, of which the f
 NEEDED = ("spark", "broker")  # those of a store are for what is on it, and `hdfs` for Onceonly's own tests
 CLASSIFIER = "{http://ant.apache.org/ivy/maven}classifier"
 PATTERN = "[conf]/[artifact]-[revision](-[classifier]).[ext]"
+LOCK = "fetching.lock"
 MAX_OUTPUT = 4000  # characters that are shown of Ivy's output, from its end
 
 
@@ -136,20 +137,24 @@ def fetch(base: Path, folders: Sequence[str] = NEEDED, settings: Path = SETTINGS
     """Fetch what is missing below `base`, and return the folders that were not complete.
 
     Other jars in a folder stay, but for other revisions of those that are listed. Downloads are kept in `<base>/cache`.
+    Of two processes, the second waits for the first.
 
     Raises:
         InvalidPipeline: PySpark or Java is missing, or too old.
         NotCommitted: a jar cannot be had, or the folder cannot be written; what was there is still there.
     """
-    incomplete = [folder for folder in folders if not _is_complete(base, folder)]
-    if incomplete:
-        _check_writable(base)
-        with TemporaryDirectory(prefix="arriving-", dir=base) as download:
-            _retrieve(base, incomplete, Path(download), settings)
-            for folder in incomplete:
-                _move_jars(Path(download) / _conf(folder), base / folder)
-    for folder in incomplete:  # after all have arrived: an error above leaves what was there
-        _delete_outdated(base, folder)
+    if all(_is_complete(base, folder) for folder in folders):
+        return []
+    _check_writable(base)
+    with jvm.hold_lock(base / "cache" / LOCK):  # Ivy's cache is not made for several processes
+        incomplete = [folder for folder in folders if not _is_complete(base, folder)]
+        if incomplete:
+            with TemporaryDirectory(prefix="arriving-", dir=base) as download:
+                _retrieve(base, incomplete, Path(download), settings)
+                for folder in incomplete:
+                    _move_jars(Path(download) / _conf(folder), base / folder)
+        for folder in incomplete:  # after all have arrived: an error above leaves what was there
+            _delete_outdated(base, folder)
     return incomplete
 
 
@@ -182,6 +187,7 @@ def _check_writable(base: Path) -> None:
     try:
         base.mkdir(parents=True, exist_ok=True)
         (base / "cache").mkdir(exist_ok=True)
+        (base / "cache" / LOCK).touch()
     except OSError as error:
         raise NotCommitted(
             f"no jar can be written to {base}.",
