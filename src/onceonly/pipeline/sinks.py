@@ -94,9 +94,9 @@ class DeltaSink(SinkConfig):
     widen: bool = False
     replace: Literal["partitions"] | Sequence[tuple[str, str, Any]] | None = None
     merge: Merge | None = None
+    checkpoint_column: str | None = None
     table: str | None = None
     table_id: str | None = None
-    checkpoint_column: str | None = None
 
     kind = "delta"
     unstored_defaults: ClassVar[Mapping[str, Any]] = {**catalogs.UNSTORED_DEFAULTS, "checkpoint_column": None}

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from codes import raises
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
-from unit.lightdelta import LightDelta, transaction
+from unit.lightdelta import STATE, LightDelta, transaction
 from unit.sinks.test_delta_altered import vector
 
 from onceonly.checkpoint.model import Handle, Transaction
@@ -449,6 +449,18 @@ def test_a_log_that_no_longer_reaches_back_proves_nothing(tmp_path: Path) -> Non
     with raises(InvalidPipeline, "published-rows-fixed") as refused:
         lake.check_replace(first)
     assert "log no longer reaches back" in refused.value.why
+
+
+def test_a_checkpoint_with_the_same_number_in_the_log_keeps_its_rows(tmp_path: Path) -> None:
+    """That number has the first 8 digits of a nonce only, so two of them may be the same."""
+    lake, handles = Rewritten(tmp_path / "lake", partition_by=["day"]), []
+    for epoch, numbers in ((1, [10, 11]), (2, [20, 21]), (3, [30])):
+        txn = Transaction(STATE, "flights", "lake", epoch, 1, f"cafecafe000{epoch}")
+        handles.append(json.loads(json.dumps(lake.stage(txn, numbers))))
+        lake.commit(handles[-1], epoch, NEVER)
+    split(lake, 1)
+    lake.replace(handles[0], 4, 12)
+    assert lake.numbers() == [12, 20, 21, 30]
 
 
 def test_rows_that_an_optimize_has_put_together_are_retracted_together(plain: Rewritten) -> None:

@@ -72,9 +72,17 @@ class _Entry:
     operation: str
 
     def is_publication_of(self, folder: str) -> bool:
+        """Return whether this entry published the files of that staged folder.
+
+        The number has 32 bits of the nonce only; another transaction with the same ones has files in another folder.
+        """
         txn = Transaction.parse(folder.removeprefix(txn_identifiers.STAGED_PREFIX))
         number = self.txns.get(txn.app_id) if txn else None
-        return number is not None and txn_identifiers.is_version_of(number, folder)
+        is_named = number is not None and txn_identifiers.is_version_of(number, folder)
+        return is_named and bool(self.published_files(folder))
+
+    def published_files(self, folder: str) -> set[str]:
+        return {path for path in self.adds if txn_identifiers.is_in_staged_folder(path, folder)}
 
     @property
     def is_of_onceonly(self) -> bool:
@@ -117,7 +125,7 @@ def _follow(lineage: Lineage, partitions: dict[str, str | None], entry: _Entry, 
     own = set[str]()
     for folder in folders:
         if entry.is_publication_of(folder):
-            own |= entry.adds.keys() - entry.kept_copies
+            own |= entry.published_files(folder)
     removed = (lineage.whole_files | lineage.shared_files) & entry.removes.keys()
     holders: set[str] = set()
     if removed and entry.moves_only(removed):
