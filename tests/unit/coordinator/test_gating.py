@@ -314,6 +314,24 @@ def test_only_what_is_held_can_be_approved(world, holding, tmp_path_factory):
         Person(other.coordinator).approve("flights", 1, "ann", "please")
 
 
+def test_only_what_is_approved_is_published_for_a_person(holding):
+    holding.failed()
+    with raises(InvalidPipeline, "not-approved", match="nobody has approved it"):
+        holding.coordinator.publish_approved("flights", 1, attempt=1)
+    assert holding.now().is_held
+    Person(holding.coordinator).approve("flights", 1, "ann", "a known gap")
+    assert holding.coordinator.publish_approved("flights", 1, attempt=1).state is State.COMMITTED
+
+
+def test_nothing_without_a_gate_is_published_for_a_person(tmp_path):
+    plain = World(tmp_path)
+    plain.plan()
+    plain.stage()
+    with raises(InvalidPipeline, "not-approved"):
+        plain.coordinator.publish_approved("flights", 1, attempt=1)
+    assert plain.coordinator.state_table.view("flights").require(1).state is State.STAGED
+
+
 def test_an_approval_does_not_outlive_its_attempt(holding):
     holding.failed()
     Person(holding.coordinator).approve("flights", 1, "ann", "a known gap")
