@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 
 from onceonly.errors import InvalidPipeline
 
+BUNDLE_VERSION = "bundle "  # how the version of a bundle's code begins
+
 
 @dataclass(frozen=True)
 class Variable:
@@ -31,7 +33,11 @@ VARIABLES = (
     Variable("ONCEONLY_HOME", "folder for everything that has no other setting", "$ONCEONLY_PROJECT/.onceonly"),
     Variable("ONCEONLY_STATE", "state table: a path or URI, created by `onceonly state init`", "$ONCEONLY_HOME/state"),
     Variable("ONCEONLY_SPOOL", "rows of Kafka sinks until they are published: a path or URI", "$ONCEONLY_HOME/spool"),
-    Variable("ONCEONLY_PROJECT", "folder with dags/, jobs/ and schemas/; its code may be run", "the current one"),
+    Variable(
+        "ONCEONLY_PROJECT",
+        "folder with dags/, jobs/ and schemas/; its code may be run",
+        "the current one; in a task of a git bundle, the bundle's",
+    ),
     Variable("ONCEONLY_DOCS", "Data Docs of the gates: a path or URI", "$ONCEONLY_HOME/docs"),
     Variable("ONCEONLY_KAFKA_BOOTSTRAP", "broker addresses, host:port,…", "the broker of `onceonly services up`"),
     Variable(
@@ -91,6 +97,7 @@ class Settings:
     azure_connection: str | None = None
     google_connection: str | None = None
     jars_folder: Path | None = None  # that ONCEONLY_JARS names
+    bundle_version: str | None = None  # of the project, where that is in a bundle of Airflow
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> Settings:
@@ -109,6 +116,7 @@ class Settings:
             spark_remote=env.get("SPARK_REMOTE"),
             transforms=tuple(filter(None, env.get("ONCEONLY_TRANSFORMS", "").replace(" ", "").split(","))),
             embedded=not env.get("ONCEONLY_STATE"),
+            bundle_version=_find_bundle_version(env.get("ONCEONLY_CODE_VERSION", "")),
             aws_connection=env.get("ONCEONLY_AWS_CONNECTION") or None,
             azure_connection=env.get("ONCEONLY_AZURE_CONNECTION") or None,
             google_connection=env.get("ONCEONLY_GOOGLE_CONNECTION") or None,
@@ -159,6 +167,7 @@ class Settings:
             "WEBHDFS": self.webhdfs,
             "NOTIFY": self.notify,
             "TRANSFORMS": ",".join(self.transforms),
+            "CODE_VERSION": self.bundle_version,  # else what that machine says: an image may have its own
         }
         return {f"ONCEONLY_{name}": str(value) for name, value in values.items() if value}
 
@@ -201,6 +210,11 @@ class Settings:
         except FileNotFoundError:
             return None
         return str(address) if address else None
+
+
+def _find_bundle_version(code_version: str) -> str | None:
+    """Return the version that a task has taken over from its bundle; None where there is none, or people set it."""
+    return code_version if code_version.startswith(BUNDLE_VERSION) else None
 
 
 @cache

@@ -13,7 +13,7 @@ from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk._shared.secrets_masker import redact
 
 from onceonly import redaction
-from onceonly.airflow import runs
+from onceonly.airflow import bundles, runs
 from onceonly.airflow.versions import AirflowFailException, conf
 from onceonly.checkpoint.model import Checkpoint, Event, Row
 from onceonly.errors import InvalidPipeline
@@ -84,13 +84,14 @@ class OnceonlyOperator(BaseOperator):
     settled_checkpoints: tuple[Checkpoint, ...] = ()  # whose verdict or abort was recorded here, whichever task it is
 
     def pre_execute(self, context: Any) -> None:
-        """Let this process reach object stores.
+        """Let this process use the project of its run, and reach object stores.
 
         Airflow calls it before each try, and when the task comes back from the triggerer.
         """
         from onceonly.airflow.connections import log_in_to_stores
 
         with task_outcome():
+            bundles.follow_bundle(context)
             log_in_to_stores()
 
     def services(self) -> LiveServices:

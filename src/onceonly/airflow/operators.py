@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow.sdk import BaseOperatorLink
 
-from onceonly.airflow import intervals
+from onceonly.airflow import bundles, intervals
 from onceonly.airflow.base import (
     OWNER,
     CheckpointLink,
@@ -20,7 +20,7 @@ from onceonly.airflow.base import (
     owner_of,
     task_outcome,
 )
-from onceonly.airflow.runs import check_single_dag, find_instance, make_alive_check, note_bundle_version
+from onceonly.airflow.runs import check_single_dag, find_instance, make_alive_check
 from onceonly.airflow.versions import AirflowSkipException
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval
@@ -134,8 +134,12 @@ class PlanOperator(OnceonlyOperator):
 
         for conn_id in self.pipeline.connections:
             connections.read_extra(conn_id)
-        if self.spark_conn_id:
-            connections.read_spark_connection(self.spark_conn_id)
+        cluster = self.spark_conn_id and connections.read_spark_connection(self.spark_conn_id).cluster
+        elsewhere = bundles.describe_project_elsewhere(context)
+        if elsewhere:
+            self.log.warning("%s: %s", self.pipeline.name, elsewhere)
+        if not (cluster and elsewhere):  # a driver on the cluster may have a folder that this machine lacks
+            bundles.refuse_missing_code(context, self.pipeline.transform)
         check_single_dag(context, coordinator.state_table.view(self.pipeline.name).latest)
 
     def _locate_tables(self) -> Pipeline:
@@ -218,7 +222,6 @@ class SparkOperator(CheckpointOperator):
         from onceonly.settings import Settings
 
         started, spark = time.time(), connections.read_spark_connection(self.spark_conn_id)
-        note_bundle_version(context)
         with stats.log_errors():
             spark = replace(spark, conf=lineage.add_parent_run(spark.conf, context))
         if spark.cluster is None:

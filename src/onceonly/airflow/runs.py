@@ -8,12 +8,10 @@ and those of another cannot.
 
 from __future__ import annotations
 
-import os
 import re
 import time
 import uuid
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowRuntimeError
@@ -121,24 +119,6 @@ def _is_of_a_deleted_run(stored: Any, ti: Any) -> bool:
     Airflow's own store forgets with the run, another may not. Within a run, the number of tries only grows.
     """
     return bool(stored["id"] != str(ti.id) and stored["try"] >= ti.try_number)
-
-
-def note_bundle_version(context: Any) -> None:
-    """Let the process that makes the rows record the version of Airflow's bundle, where the project is in that bundle.
-
-    A project elsewhere has another version, whatever Airflow shows: then git's commit is recorded. What the environment
-    says already stays.
-    """
-    from onceonly.runtime.code_version import VARIABLE
-    from onceonly.settings import Settings
-
-    bundle = getattr(context["ti"], "bundle_instance", None)
-    version, path = getattr(bundle, "version", None), getattr(bundle, "path", None)
-    if bundle is None or not version or path is None or os.environ.get(VARIABLE):
-        return
-    project = Settings.from_env().project.resolve()
-    if project.is_relative_to(Path(path).resolve()):
-        os.environ[VARIABLE] = f"bundle {bundle.name} {version}"
 
 
 def check_single_dag(context: Any, latest: Checkpoint | None) -> None:

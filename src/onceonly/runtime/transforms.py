@@ -33,8 +33,7 @@ def load(dotted: str, settings: Settings) -> Callable[..., Any]:
         InvalidPipeline: it cannot be imported, is not a function, or is not code of the project.
     """
     module_name, _, name = dotted.partition(":")
-    if str(settings.project) not in sys.path:
-        sys.path.insert(0, str(settings.project))
+    _search_in(settings.project)
     try:
         _check_allowed(dotted, module_name, settings)
         function = getattr(importlib.import_module(module_name), name)
@@ -43,12 +42,7 @@ def load(dotted: str, settings: Settings) -> Callable[..., Any]:
     except InvalidPipeline:
         raise
     except Exception as error:
-        raise InvalidPipeline(
-            f"the transform '{dotted}' cannot be imported.",
-            f"{type(error).__name__}: {error}{_describe_line(error, settings.project)}",
-            f"{_how_to_import(error, settings.project)} Nothing was written.",
-            code="transform-not-importable",
-        ) from error
+        raise _not_importable_error(dotted, error, settings) from error
     if not callable(function):
         raise InvalidPipeline(
             f"the transform '{dotted}' is not a function.",
@@ -57,6 +51,36 @@ def load(dotted: str, settings: Settings) -> Callable[..., Any]:
             code="transform-not-function",
         )
     return function  # type: ignore[no-any-return]
+
+
+def refuse_missing(dotted: str, settings: Settings) -> None:
+    """Refuse a transform whose module is not there, without running the module.
+
+    Raises:
+        InvalidPipeline: there is no such module, or it is not code of the project.
+    """
+    _search_in(settings.project)
+    try:
+        _check_allowed(dotted, dotted.partition(":")[0], settings)
+    except InvalidPipeline:
+        raise
+    except Exception as error:
+        raise _not_importable_error(dotted, error, settings) from error
+
+
+def _search_in(project: Path) -> None:
+    """Let Python search the project's modules before all others."""
+    if str(project) not in sys.path:
+        sys.path.insert(0, str(project))
+
+
+def _not_importable_error(dotted: str, error: Exception, settings: Settings) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"the transform '{dotted}' cannot be imported.",
+        f"{type(error).__name__}: {error}{_describe_line(error, settings.project)}",
+        f"{_how_to_import(error, settings.project)} Nothing was written.",
+        code="transform-not-importable",
+    )
 
 
 def _describe_line(error: Exception, project: Path) -> str:

@@ -358,12 +358,13 @@ def left_staged(world: World, *names: str) -> None:
 
 def asking(task: Any, world: World, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The task on that world; each run but its own has ended."""
-    from onceonly.airflow import operators
+    from onceonly.airflow import operators, recovery
 
     through = Coordinator(world.state, world.parts, task._log_transition)
     for name in ("coordinator", "planner"):
         monkeypatch.setattr(task, name, lambda: through, raising=False)
-    monkeypatch.setattr(operators, "make_alive_check", lambda context: lambda checkpoint: False)
+    for module in (operators, recovery):
+        monkeypatch.setattr(module, "make_alive_check", lambda context: lambda checkpoint: False)
     return task
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from unit.world import World
@@ -64,24 +63,6 @@ def test_without_a_repository_or_code_nothing_fails(project: Path, tmp_path: Pat
 def test_a_version_that_is_given_is_recorded(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "bundle trips one")
     assert describe_code(project)["version"] == "bundle trips one"
-
-
-@pytest.mark.parametrize(("inside", "recorded"), [(True, "bundle trips one"), (False, None)])
-def test_a_bundle_counts_where_the_project_is_in_it(
-    project: Path, monkeypatch: pytest.MonkeyPatch, inside: bool, recorded: str | None
-) -> None:
-    import os
-
-    from onceonly.airflow.runs import note_bundle_version
-
-    monkeypatch.setenv(VARIABLE, "")
-    monkeypatch.setenv("ONCEONLY_PROJECT", str(project))
-    path = project.parent if inside else project.parent / "bundle"
-    note_bundle_version(
-        {"ti": SimpleNamespace(bundle_instance=SimpleNamespace(name="trips", version="one", path=path))}
-    )
-    assert (os.environ[VARIABLE] or None) == recorded
-    note_bundle_version({"ti": SimpleNamespace()})
 
 
 def test_attempts_of_different_code_say_so(tmp_path: Path) -> None:
