@@ -31,20 +31,20 @@ TESTS = Path(__file__).parents[2]
 DAG = """
 from datetime import datetime, timezone
 
+from pipelines.trips import trips
+
 from onceonly.airflow import checkpoint_dag
+
+start = datetime(2026, 5, 1, tzinfo=timezone.utc)
+dag = checkpoint_dag(trips, schedule=None, start_date=start, default_args={"retries": 0})
+"""
+PIPELINE = """
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
 
-pipeline = Pipeline(
-    name="trips",
-    source=KafkaSource(topic="{topic}"),
-    transform="{module}:rows",
-    sinks=[DeltaSink("trips", "lake/trips")],
-)
-dag = checkpoint_dag(
-    pipeline, schedule=None, start_date=datetime(2026, 5, 1, tzinfo=timezone.utc), default_args={{"retries": 0}}
-)
+sinks = [DeltaSink("trips", "lake/trips")]
+trips = Pipeline(name="trips", source=KafkaSource(topic="{topic}"), transform="{module}:rows", sinks=sinks)
 """
 TRANSFORM = """
 from pathlib import Path
@@ -68,10 +68,14 @@ class Trips:
 
     def commit(self, version: str, module: str = "jobs.trips") -> str:
         """Commit that version of the code, wait until Airflow has it, and return the commit."""
-        for folder in ("dags", "jobs"):
-            (self.repository / folder).mkdir(exist_ok=True)
-        (self.repository / "dags" / "trips.py").write_text(DAG.format(topic=self.project.topic, module=module))
-        (self.repository / "jobs" / "trips.py").write_text(TRANSFORM.format(switch=self.switch, version=version))
+        files = {
+            "dags/trips.py": DAG,
+            "dags/pipelines/trips.py": PIPELINE.format(topic=self.project.topic, module=module),
+            "jobs/trips.py": TRANSFORM.format(switch=self.switch, version=version),
+        }
+        for name, text in files.items():
+            (self.repository / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.repository / name).write_text(text)
         git(self.repository, "add", ".")
         git(self.repository, "commit", "-q", "-m", version)
         return git(self.repository, "rev-parse", "HEAD")
@@ -120,7 +124,7 @@ class Trips:
 
 @pytest.fixture
 def trips(tmp_path: Path, broker: str, spark_server: str) -> Iterator[Trips]:
-    """The page's settings: no ONCEONLY_PROJECT, and a home outside of the bundle."""
+    """The page's settings: ONCEONLY_PROJECT is seen from the bundle, and the home is outside of it."""
     project = Project(tmp_path, broker, spark_server, create_topic(broker, f"trips-{uuid.uuid4().hex[:8]}", 4))
     StateTable.make(project.settings.state)
     repository = tmp_path / "repository"
@@ -134,7 +138,7 @@ def trips(tmp_path: Path, broker: str, spark_server: str) -> Iterator[Trips]:
     bundle = git_bundle.configure("trips", repository, tmp_path / "bundles")
     try:
         with patch.object(standalone, "START_SECONDS", PATIENCE):
-            made.airflow.start({**project.env(), **bundle, "ONCEONLY_PROJECT": "", "PYTHONPATH": path})
+            made.airflow.start({**project.env(), **bundle, "ONCEONLY_PROJECT": "..", "PYTHONPATH": path})
         yield made
     finally:
         made.airflow.stop()

@@ -29,7 +29,7 @@ def git(folder: Path, *arguments: str) -> str:
 def configure(name: str, repository: Path, storage: Path) -> Mapping[str, str]:
     """Return the variables of an Airflow that takes its DAGs from there, and looks for a new commit every second."""
     classpath = f"{PROVIDER}.bundles.git.GitDagBundle" if has_provider() else f"{__name__}.GitBundle"
-    options = {"repo_url": str(repository), "tracking_ref": "main", "refresh_interval": 1}
+    options = {"repo_url": str(repository), "tracking_ref": "main", "subdir": "dags", "refresh_interval": 1}
     return {
         "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(
             [{"name": name, "classpath": classpath, "kwargs": options}]
@@ -51,26 +51,30 @@ class GitBundle(BaseDagBundle):
 
     supports_versioning = True
 
-    def __init__(self, *, repo_url: str, tracking_ref: str, **arguments: Any) -> None:
+    def __init__(self, *, repo_url: str, tracking_ref: str, subdir: str, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self.repo_url, self.tracking_ref = repo_url, tracking_ref
+        self.repo_url, self.tracking_ref, self.subdir = repo_url, tracking_ref, subdir
 
     @property
     def path(self) -> Path:
-        checkout: Path = self.versions_dir / self.version if self.version else self.base_dir / "tracking_repo"
-        return checkout
+        return self.checkout / self.subdir
+
+    @property
+    def checkout(self) -> Path:
+        folder: Path = self.versions_dir / self.version if self.version else self.base_dir / "tracking_repo"
+        return folder
 
     def initialize(self) -> None:
         with self.lock():
-            if not self.path.exists():
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                git(Path(self.repo_url), "clone", "-q", self.repo_url, str(self.path))
+            if not self.checkout.exists():
+                self.checkout.parent.mkdir(parents=True, exist_ok=True)
+                git(Path(self.repo_url), "clone", "-q", self.repo_url, str(self.checkout))
             if self.version:
-                git(self.path, "checkout", "-q", self.version)
+                git(self.checkout, "checkout", "-q", self.version)
         super().initialize()
 
     def get_current_version(self) -> Any:
-        version = git(self.path, "rev-parse", "HEAD")
+        version = git(self.checkout, "rev-parse", "HEAD")
         try:
             from airflow.dag_processing.bundles.base import BundleVersion
         except ImportError:  # before Airflow 3.3
@@ -79,5 +83,5 @@ class GitBundle(BaseDagBundle):
 
     def refresh(self) -> None:
         with self.lock():
-            git(self.path, "fetch", "-q")
-            git(self.path, "reset", "-q", "--hard", f"origin/{self.tracking_ref}")
+            git(self.checkout, "fetch", "-q")
+            git(self.checkout, "reset", "-q", "--hard", f"origin/{self.tracking_ref}")

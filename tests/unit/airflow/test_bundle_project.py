@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from codes import raises
 
 from onceonly.airflow import bundles
 from onceonly.errors import InvalidPipeline
+from onceonly.runtime import child_process
 from onceonly.settings import Settings
 
 VARIABLES = ("ONCEONLY_PROJECT", "ONCEONLY_CODE_VERSION", "ONCEONLY_STATE", "ONCEONLY_SPOOL", "ONCEONLY_DOCS")
@@ -74,6 +76,14 @@ def test_a_driver_on_a_cluster_gets_the_project_and_its_version(storage: Path) -
     environment = Settings.from_env().environment()
     assert environment["ONCEONLY_PROJECT"] == str(storage / "versions" / "one")
     assert environment["ONCEONLY_CODE_VERSION"] == "bundle trips one"
+
+
+def test_a_process_of_its_own_gets_the_project_and_its_version(storage: Path) -> None:
+    bundles.follow_bundle(task(storage))
+    script = "import os; print(os.environ['ONCEONLY_PROJECT'], os.environ['ONCEONLY_CODE_VERSION'], sep='|')"
+    with child_process.start_group([sys.executable, "-c", script], Settings.from_env(), {}) as child:
+        printed = child.communicate()[0].strip()
+    assert printed == f"{storage / 'versions' / 'one'}|bundle trips one"
 
 
 def test_version_that_people_set_stays_and_is_of_its_machine(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
