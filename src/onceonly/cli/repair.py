@@ -148,7 +148,7 @@ def _print(lack: Lack) -> None:
     if not lack.lost and not found_again:
         out.print(f"Sink '{lack.sink}' lacks no rows.", markup=False, highlight=False)
         return
-    table = console.make_table("epoch", "covers", "rows", "", "cannot be repaired", right=("epoch", "rows"))
+    table = console.make_table("epoch", "covers", "rows", "now", "cannot be repaired", right=("epoch", "rows"))
     for lost in lack.lost:
         words, style = HOW[lost.how]
         refusal = first_sentence(lost.refusal) if lost.refusal else ""
