@@ -34,8 +34,13 @@ from onceonly.errors import Busy, InvalidPipeline
 from onceonly.runtime.owners import installation_of, parse_airflow_run
 from onceonly.views.story import STATE_KIND, Deed, Story
 
-REPLACE, KEEP, AGAIN = "replace", "keep", "again"
+REPLACE, KEEP, AGAIN, ADD = "replace", "keep", "again", "add"
 MEANINGS = {REPLACE: "its rows are replaced", KEEP: "its rows stay as they are", AGAIN: "its rows come once more"}
+LACKING_MEANINGS = {  # of a sink in which no rows of these records are in force
+    ADD: "it has no rows of these records: they are added",
+    KEEP: "it has no rows of these records, and gets none",
+    AGAIN: "its target has lost the rows: they come once more",
+}
 CHOICES = {"kafka": (KEEP, AGAIN), "delta": (REPLACE, KEEP), "files": (REPLACE, KEEP)}  # by kind, the default first
 ANY_CHOICE = (REPLACE, KEEP, AGAIN)  # of a kind from another package
 DIGEST_CHARACTERS = 8
@@ -47,7 +52,8 @@ class Offer:
 
     Args:
         seen: the number of what is shown; a request is refused once it has changed.
-        choices: {"sink", "options": [(word, meaning)]} of each sink to correct; empty: nothing can be corrected.
+        choices: {"sink", "options": [(word, meaning)]} of each sink to correct, also of one that lacks the rows: a
+            correction writes it unless it is kept. Empty: nothing can be corrected.
         lacking: sinks to complete, each with whether its rows come once more, as it may have shown them before.
     """
 
@@ -63,13 +69,16 @@ def make_offer(checkpoint: Checkpoint, story: Story) -> Offer | None:
     kinds: dict[str, str] = {}
     for other in story.checkpoints:  # a sink that was added later is not in the first one's definition
         kinds |= _kinds_of(other)
-    choices = []
+    lacking = tuple((sink, _comes_once_more(story, sink)) for sink in story.lacking)
+    choices: list[dict[str, Any]] = []
     if checkpoint.interval is not None:
         for sink in story.in_force:
             if kinds.get(sink, STATE_KIND) != STATE_KIND:
                 words = CHOICES.get(kinds[sink], ANY_CHOICE)
                 choices.append({"sink": sink, "options": [(word, MEANINGS[word]) for word in words]})
-    lacking = tuple((sink, _comes_once_more(story, sink)) for sink in story.lacking)
+    for sink, is_again in lacking if choices else ():
+        words = (KEEP, AGAIN) if is_again else (ADD, KEEP)
+        choices.append({"sink": sink, "options": [(word, LACKING_MEANINGS[word]) for word in words]})
     return Offer(number_of(story), tuple(choices), lacking)
 
 
