@@ -807,6 +807,21 @@ REPAIRS = [
         "new-topic-past-twice",
     ),
     Mutant(
+        "an interval that was never processed is run for all sinks by a request for one",
+        PLAN,
+        "        if self.reprocess and self.reprocess.only:\n"
+        "            raise _unprocessed_error(self.pipeline, self.planner.interval)\n",
+        "",
+        "past-of-nothing",
+    ),
+    Mutant(
+        "an aborted checkpoint goes on for all sinks by a request for one",
+        PLAN,
+        "        if self.reprocess and self.reprocess.only and existing.state is State.ABORTED and existing.replaces is None:\n",
+        "        if False:\n",
+        "past-of-aborted",
+    ),
+    Mutant(
         "an older day takes out a newer one",
         REHEARSAL,
         "refusal = _find_newer_rows(view, checkpoint, sinks)",

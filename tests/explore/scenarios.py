@@ -921,6 +921,18 @@ REPAIRS = [
         before=[a.run("run1", FIRST, now="old")],
     ),
     repairing(
+        "past-of-nothing",
+        {"ann": a.run("ann", FIRST, again=PAST_OF_FILES), "run1": a.run("run1", FIRST)},
+        pipelines={"now": pipeline(LAKE, FILES, mode="interval")},
+        before=[],
+    ),
+    repairing(
+        "past-of-aborted",
+        {"ann": a.run("ann", FIRST, again=PAST_OF_FILES), "run1": a.run("run1", FIRST)},
+        pipelines={"now": pipeline(LAKE, FILES, mode="interval")},
+        before=[a.plan("run1", FIRST), a.abort()],
+    ),
+    repairing(
         "older-day",
         {"ann": a.run("ann", FIRST, again=PAST_OF_DAYS), "run2": a.run("run2", SECOND)},
         pipelines=WITH_DAYS,

@@ -37,9 +37,9 @@ from onceonly.views.story import STATE_KIND, Deed, Story
 REPLACE, KEEP, AGAIN, ADD = "replace", "keep", "again", "add"
 MEANINGS = {REPLACE: "its rows are replaced", KEEP: "its rows stay as they are", AGAIN: "its rows come once more"}
 LACKING_MEANINGS = {  # of a sink in which no rows of these records are in force
-    ADD: "it has no rows of these records: they are added",
-    KEEP: "it has no rows of these records, and gets none",
-    AGAIN: "its target has lost the rows: they come once more",
+    ADD: "it has no rows: they are added",
+    KEEP: "it has no rows, and gets none",
+    AGAIN: "its lost rows come once more",
 }
 CHOICES = {"kafka": (KEEP, AGAIN), "delta": (REPLACE, KEEP), "files": (REPLACE, KEEP)}  # by kind, the default first
 ANY_CHOICE = (REPLACE, KEEP, AGAIN)  # of a kind from another package
