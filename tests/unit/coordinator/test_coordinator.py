@@ -484,7 +484,12 @@ def test_records_that_vanish_while_they_are_read_are_noticed(world):
 
 def test_what_is_staged_is_kept_when_recording_it_has_an_unknown_outcome(world, monkeypatch):
     world.plan()
-    meanwhile(monkeypatch, Event.STAGED, lambda: (_ for _ in ()).throw(OutcomeUnknown("storage", code="test-unknown")), after=True)
+    meanwhile(
+        monkeypatch,
+        Event.STAGED,
+        lambda: (_ for _ in ()).throw(OutcomeUnknown("storage", code="test-unknown")),
+        after=True,
+    )
     with raises(OutcomeUnknown, "test-unknown"):
         world.stage()
     assert len(leftovers(world)) == 2

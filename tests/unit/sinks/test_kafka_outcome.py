@@ -188,7 +188,9 @@ def test_a_pooled_id_may_be_in_other_hands_and_is_not_fenced():
 def test_brokers_that_do_not_answer_leave_it_open():
     class Silent(Log):
         def fence(self, id: str) -> None:
-            raise NotCommitted("the Kafka broker did not answer.", "Silence.", "This is safe to retry.", code="test-silent")
+            raise NotCommitted(
+                "the Kafka broker did not answer.", "Silence.", "This is safe to retry.", code="test-silent"
+            )
 
     with raises(OutcomeUnknown, "test-silent", match="did not answer"):
         Writer(Silent((NONE, NONE))).fence(handle(part()), 1)
