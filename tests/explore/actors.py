@@ -149,12 +149,28 @@ def run(
 
     def act(world: World) -> None:
         checkpoint = _plan(world, owner, interval, now, alive, again)
+        if isinstance(again, Reprocess):
+            _require_as_asked(world, again, checkpoint)
         if checkpoint is None or checkpoint.state is State.COMMITTED:
             return
         while not _try_to_publish(world, checkpoint, owner):
             continue  # as long as it has to be staged again
 
     return act
+
+
+def _require_as_asked(world: World, wish: Reprocess, planned: Checkpoint | None) -> None:
+    """What goes on writes none of the sinks that are not asked for; what is done under that name wrote all that are."""
+    if planned is None:
+        return
+    sinks = set(wish.only) or {sink.name for sink in world.pipelines["now"].sinks} - set(wish.keep)
+    if planned.state is not State.COMMITTED and not set(planned.sinks) <= sinks:
+        world.broken.append(f"'{wish.request}' asks for {sorted(sinks)}, and is to write {sorted(planned.sinks)}")
+    if planned.state is not State.COMMITTED or wish.only:
+        return
+    own = [cp for cp in world.checkpoints.values() if cp.request == wish.request]
+    if planned.replaces and not any(cp.state is State.COMMITTED and set(cp.handles) == sinks for cp in own):
+        world.broken.append(f"'{wish.request}' ends as done, and nothing was written to {sorted(sinks)}")
 
 
 def _try_to_publish(world: World, checkpoint: Checkpoint, owner: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from explore.targets import Days
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State, Transaction
 
 Checkpoints = Mapping[int, Checkpoint]
@@ -275,9 +276,20 @@ def _published(
         yield f"{of} is published to a target that shows epochs {there}, which are recorded as missing"
     if name in target.published:
         yield f"{of} is published twice"
+    if isinstance(target, Days) and checkpoint.replaces is not None:
+        yield from _newer_taken_out(known, target, checkpoint, of)
     waiting = [cp for cp in known.values() if cp.decision and cp.decision < (decision or 0) and sink in cp.waiting]
     if waiting and checkpoint.state is not State.COMMITTED:
         yield from _early(target, waiting, of, sink)
+
+
+def _newer_taken_out(known: Checkpoints, target: Days, checkpoint: Checkpoint, of: str) -> Iterator[str]:
+    """What is processed again takes out no rows of later records."""
+    for entry in target.shown:
+        txn = Transaction.parse(entry.name)
+        other = known.get(txn.epoch) if txn else None
+        if other and other.ranges[0].starts[0] > checkpoint.ranges[0].starts[0]:
+            yield f"{of} processes earlier records again, and takes out the later ones of epoch {other.epoch}"
 
 
 def _early(target: Any, waiting: list[Checkpoint], of: str, sink: str) -> Iterator[str]:

@@ -18,7 +18,9 @@ from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.errors import InvalidPipeline
 
 ROUNDS = 12  # of recovery; each of them settles something
-COMMANDS = re.compile(r"--(give-up|committed) (\w+)|onceonly (approve|abort) |onceonly (accept-loss) \w+ (\w+)")
+COMMANDS = re.compile(
+    r"--(give-up|committed) (\w+)|onceonly (approve|abort) (?:\w+ (\d+) --reason)?|onceonly (accept-loss) \w+ (\w+)"
+)
 
 
 def judge(scenario: Scenario, world: World) -> list[str]:
@@ -82,6 +84,7 @@ def _follow(scenario: Scenario, world: World, waiting: list[Checkpoint], error: 
         return f"{', '.join(states)}, recovery says {error!r}, and that names no other command"
     told, act = _approval(held) if held else _word(command, waiting)
     loses = told[0] == "give-up" and told[1:] not in scenario.may_lose
+    loses = loses or (told[0] == "abort" and told[2] not in scenario.may_abort)
     if act is None or loses or (told[0] == "accept-loss" and told[1] not in scenario.may_go_back):
         return f"{told} is asked of a person, and nothing was broken: {error}"
     try:
@@ -99,8 +102,10 @@ def _approval(held: Checkpoint) -> tuple[Any, Act]:
 
 def _word(command: Any, waiting: list[Checkpoint]) -> tuple[Any, Act | None]:
     """What is to be said of the first decision that waits for the sink."""
-    if lost := command.group(5):
+    if lost := command.group(6):
         return ("accept-loss", lost), actors.accept_loss(lost)
+    if refused := command.group(4):
+        return ("abort", "", int(refused)), actors.abort(int(refused), who="me")
     word, sink = command.group(1), command.group(2)
     decided = sorted(waiting, key=lambda cp: cp.decision or 0)
     epoch = next((cp.epoch for cp in decided if sink and sink in cp.waiting), 0)
@@ -160,10 +165,10 @@ def _run(owner: str, interval: Any, world: World) -> Exception | None:
 def _accepts(scenario: Scenario, error: Exception, world: World) -> bool:
     """A person accepts the loss that a run names, where the scenario has one."""
     command = COMMANDS.search(str(error))
-    if command is None or command.group(5) not in scenario.may_go_back:
+    if command is None or command.group(6) not in scenario.may_go_back:
         return False
     try:
-        actors.accept_loss(command.group(5))(world)
+        actors.accept_loss(command.group(6))(world)
     except EXPECTED:
         return False
     return True
@@ -209,6 +214,8 @@ def _rows(world: World, sink: str) -> Iterator[str]:
         return  # nobody knows whether it has the rows that were given up; but never beside themselves
     shown = _state(target, decided, sink) if isinstance(target, targets.Runs) else target.visible()
     wanted = _wanted(decided, sink)
+    if isinstance(target, targets.Days):
+        wanted = next(([*_range(cp)] for cp in reversed(decided) if cp.is_shown_by(sink)), [])
     if twice := sorted({row for row in shown if shown.count(row) > max(1, wanted.count(row))}):
         yield f"{sink} shows {twice} more than once"
     if not isinstance(target, targets.Lake | targets.Topic):
@@ -223,10 +230,12 @@ def _rows(world: World, sink: str) -> Iterator[str]:
 def _wanted(decided: list[Checkpoint], sink: str) -> list[int]:
     """Rows of the decisions that reached this sink, in their order."""
     found: list[Checkpoint] = []
+    taken_back: set[int] = set()  # their records are read again, so nothing is to bring them a second time
     for cp in decided:
         if cp.rewinds_to is not None:
-            found = [each for each in found if (each.origin) <= cp.rewinds_to]
-        elif cp.is_shown_by(sink):
+            found = [each for each in found if each.origin <= cp.rewinds_to]
+            taken_back |= set(range(cp.rewinds_to + 1, cp.epoch))
+        elif cp.is_shown_by(sink) and not (cp.is_repair and cp.origin in taken_back):
             if cp.replaces is not None and (sink not in cp.again or sink in cp.lacking):
                 found = [each for each in found if not _is_of_same_records(each, cp)]
             found.append(cp)

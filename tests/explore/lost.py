@@ -6,6 +6,7 @@ from explore import actors as a
 from explore.scenario import SINGLES, Scenario, pipeline
 from explore.scheduler import Act, Cost
 from explore.world import minutes
+from onceonly.coordinator.reprocess import Reprocess
 from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink
 
 LAKE, FILES, LATE = DeltaSink("a", "a"), FileSink("f", "f"), KafkaSink(name="k", topic="k", mode="late")
@@ -80,6 +81,12 @@ LOST = [
         "lost-ledger",
         {"ann": a.repair("l", "ann", again=True), "bob": a.repair("l", "bob", again=True)},
         has_lost("l"),
+        "l",
+    ),
+    lost(
+        "lost-ledger-unnamed",
+        {"ann": a.run("ann", again=Reprocess("ann", 2, only=("l",), who="ann", reason="lost")), "world": BACK_AND_SAID},
+        [*has_lost("l"), a.accept_loss("l")],
         "l",
     ),
     lost(

@@ -43,6 +43,7 @@ class Scenario:
     mend: Callable[[World], None] = lambda world: None
     may_lose: Sequence[tuple[str, int]] = ()  # sink and epoch that a person gives up, or may have to
     may_go_back: Sequence[str] = ()  # sinks of which a person accepts that rows are missing, or may have to
+    may_abort: Sequence[int] = ()  # epochs that a person aborts, or may have to
     whole: Sequence[str] = ()  # sinks that show every record in the end, whatever their targets have lost
     intervals: Sequence[Interval] = ()  # that are run in the end, where the pipeline runs by intervals
     moving: bool = False  # something happens to the topic

@@ -683,7 +683,12 @@ WITH_FILES = {"now": pipeline(LAKE, FILES, mode="interval"), "old": pipeline(LAK
 CHAIN_WITH_FILES = {"now": pipeline(LAKE, FILES), "old": pipeline(LAKE)}
 
 
+DAYS = DeltaSink("d", "days", partition_by=["day"], replace="partitions")
+WITH_DAYS = {"now": pipeline(LAKE, DAYS, mode="interval"), "old": pipeline(LAKE, mode="interval")}
+PAST_OF_DAYS = Reprocess("ann: past", only=("d",), who="ann", reason="past")
+
 PAST_OF_FILES = Reprocess("ann", only=("f",), who="ann", reason="past")
+PAST_OF_TOPIC = Reprocess("ann: past", only=("k",), again=("k",), who="ann", reason="past")
 PAST_OF_TWO = Reprocess("bob", only=("f", "b"), who="bob", reason="past")
 PAST_OF_BOTH = Reprocess("bob", 1, only=("f", "b"), who="bob", reason="past")
 
@@ -879,6 +884,75 @@ REPAIRS = [
             "recov": a.recover(),
         },
         pipelines={"now": pipeline(LAKE, FILES, LATE, mode="interval")},
+    ),
+    repairing(
+        "rewind-unclear",
+        {"person": a.rewind(1), "recov": a.recover()},
+        pipelines=ONE,
+        before=[
+            a.run("x"),
+            a.arrives(0),
+            a.plan("y"),
+            a.stage(2),
+            a.dies_after(a.commit(2), "a: publishes decision 2"),
+            a.breaks("a", "down"),
+            a.give_up("a", 2, gone=True),
+            a.breaks("a", None),
+        ],
+        intervals=(),
+        may_lose=[("a", 2)],
+    ),
+    repairing(
+        "repair-other-wish",
+        {
+            "one": a.run("run2", FIRST, again=replace(KEEPING, keep=("f", "k"))),
+            "two": a.run("run3", FIRST, again=KEEPING),
+        },
+        pipelines={"now": pipeline(LAKE, FILES, LATE, mode="interval")},
+    ),
+    repairing(
+        "repair-unnamed",
+        {"ann": a.run("ann", FIRST, again="all"), "run2": a.run("run2", SECOND)},
+    ),
+    repairing(
+        "new-topic-past-twice",
+        {"try1": a.run("ann", FIRST, again=PAST_OF_TOPIC), "try2": a.run("bob", FIRST, again=PAST_OF_TOPIC)},
+        pipelines={"now": pipeline(LAKE, LATE, mode="interval"), "old": pipeline(LAKE, mode="interval")},
+        before=[a.run("run1", FIRST, now="old")],
+    ),
+    repairing(
+        "past-of-nothing",
+        {"ann": a.run("ann", FIRST, again=PAST_OF_FILES), "run1": a.run("run1", FIRST)},
+        pipelines={"now": pipeline(LAKE, FILES, mode="interval")},
+        before=[],
+    ),
+    repairing(
+        "past-of-aborted",
+        {"ann": a.run("ann", FIRST, again=PAST_OF_FILES), "run1": a.run("run1", FIRST)},
+        pipelines={"now": pipeline(LAKE, FILES, mode="interval")},
+        before=[a.plan("run1", FIRST), a.abort()],
+    ),
+    repairing(
+        "older-day",
+        {"ann": a.run("ann", FIRST, again=PAST_OF_DAYS), "run2": a.run("run2", SECOND)},
+        pipelines=WITH_DAYS,
+        before=[a.run("run1", FIRST, now="old")],
+        may_abort=(2, 3),
+    ),
+    repairing(
+        "older-day-run-later",
+        {"ann": a.run("ann", FIRST, again=PAST_OF_DAYS), "recov": a.recover()},
+        pipelines=WITH_DAYS,
+        before=[a.run("run2", SECOND), a.run("run1", FIRST, now="old")],
+        may_abort=(3,),
+    ),
+    repairing(
+        "older-epoch",
+        {"ann": a.run("ann", again=replace(PAST_OF_DAYS, epoch=1)), "run3": a.run("run3")},
+        pipelines={"now": pipeline(LAKE, DAYS), "old": pipeline(LAKE)},
+        before=[a.run("x", now="old"), a.arrives(0)],
+        intervals=(),
+        may_abort=(2, 3),
     ),
     unsteady(
         "repair-goes-back",

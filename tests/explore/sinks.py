@@ -14,6 +14,7 @@ from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.sink import (
     Answer,
     History,
+    OverwritingRows,
     PooledTransaction,
     Publication,
     Receipts,
@@ -252,10 +253,13 @@ class TableSink(Proven):
             return
         if handle["rows"] and handle["txn"] not in self.target.staged:
             raise StageAgain(f"The staged rows of {_short(handle['txn'])} no longer exist.")
-        if missing := set(_instead(handle)) - set(shown):
+        if missing := self._lacking(handle, shown):
             raise ActionNeeded(f"{sorted(missing)} are not there to be taken out.")
         if not self._fits(handle):
             raise StageAgain(f"The target has a column '{self.target.column}' by now.")
+
+    def _lacking(self, handle: Handle, shown: Sequence[str]) -> set[str]:
+        return set(_instead(handle)) - set(shown)
 
     def _fits(self, handle: Handle) -> bool:
         return not self.target.column or handle["column"] in ("", self.target.column)
@@ -271,7 +275,7 @@ class TableSink(Proven):
         self._unless_refusing()
         if handle["rows"] and handle["txn"] not in self.target.staged:
             raise self.refusal(f"The staged rows of {_short(handle['txn'])} are gone.")
-        if missing := set(_instead(handle)) - set(shown):
+        if missing := self._lacking(handle, shown):
             raise self.refusal(f"{sorted(missing)} are not there to be taken out.")
         if not self._fits(handle):
             raise self.refusal(f"The target has a column '{self.target.column}' by now.")
@@ -301,6 +305,17 @@ class LakeSink(TableSink, TakesBack):
 
     def retraction(self, txn: Transaction, olds: Sequence[Handle], restored: Handle | None) -> Handle:
         return {**super().retraction(txn, olds, restored), "column": ""}
+
+
+class DaysSink(LakeSink, OverwritingRows):
+    """As a Delta sink that replaces whole partitions: it takes out what is there, whoever wrote it."""
+
+    def _lacking(self, handle: Handle, shown: Sequence[str]) -> set[str]:
+        return set()  # what it replaces may have been taken out by others
+
+    def list_overwritten(self, handle: Handle) -> list[Transaction]:
+        names = self.step("lists what it would take out", self._shown, (BEFORE,))
+        return [txn for name in names if (txn := Transaction.parse(name))]
 
 
 class FolderSink(Proven, TakesBack):

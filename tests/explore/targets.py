@@ -120,6 +120,16 @@ class Lake(Target):
 
 
 @dataclass
+class Days(Lake):
+    """Whole partitions are replaced: here there is one, so each publication takes out what is shown."""
+
+    def publish(self, app_id: str, seen: tuple[int, str] | None, entry: Entry | None, decision: int) -> bool:
+        if entry:
+            entry = replace(entry, instead=tuple(other.name for other in self.shown))
+        return super().publish(app_id, seen, entry, decision)
+
+
+@dataclass
 class Ledger(Lake):
     """Takes nothing back, and what is staged for it is elsewhere, as in a spool: it stays when the target goes back."""
 

@@ -188,6 +188,8 @@ class World:
 
 
 def _make_target(sink: Any) -> Any:
+    if isinstance(sink, DeltaSink) and sink.replace:
+        return targets.Days()
     return targets.Ledger() if getattr(sink, "path", "") == "ledger" else KINDS[type(sink)]()
 
 
@@ -220,6 +222,8 @@ class MemoryParts:
             return sinks.TopicSink(*given, late=config.is_late(pipeline.mode), pool=config.ids == "pool")
         if getattr(config, "path", "") == "ledger":
             return sinks.TableSink(*given)
+        if isinstance(config, DeltaSink) and config.replace:
+            return sinks.DaysSink(*given)
         return self.live[type(config)](*given)
 
     def sources(self, pipeline: Pipeline) -> Mapping[str, Any]:

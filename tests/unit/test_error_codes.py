@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from onceonly import error_codes
+from onceonly import error_codes, errors
 from onceonly.cli import main
 from onceonly.runtime import spark_errors
 
@@ -115,3 +115,16 @@ def test_every_code_is_expected_by_a_test() -> None:
     files = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "src" / "onceonly" / "testing").rglob("*.py")]
     texts = "\n".join(file.read_text() for file in files)
     assert [code for code in CATALOGUE if f'"{code}"' not in texts and f"[{code}]" not in texts] == []
+
+
+def test_no_test_expects_an_error_by_its_words_alone() -> None:
+    """Words stay free; where one code stands for several causes, they are matched beside it."""
+    ours = {name for name, member in vars(errors).items() if isinstance(member, type) and issubclass(member, Exception)}
+    by_words = []
+    for file in [*(ROOT / "tests").rglob("*.py"), *(ROOT / "src" / "onceonly" / "testing").rglob("*.py")]:
+        for call in ast.walk(ast.parse(file.read_text())):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.raises" and call.keywords:
+                expected = {part.id for part in ast.walk(call.args[0]) if isinstance(part, ast.Name)}
+                if expected & ours and call.keywords[0].arg == "match":
+                    by_words.append(f"{file.relative_to(ROOT)}:{call.lineno}")
+    assert by_words == []

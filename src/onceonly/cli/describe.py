@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,7 +22,7 @@ from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
 from onceonly.views import descriptions, formatting, provenance, queries
 from onceonly.views.provenance import Superseded
-from onceonly.views.story import Part, Story, describe_part, how_to_complete, read_story, story_json
+from onceonly.views.story import Part, Story, describe_part, how_to_complete, list_lost, read_story, story_json
 
 if TYPE_CHECKING:
     from onceonly.statetable.table import StateTable
@@ -227,9 +227,17 @@ def _print_story(out: Console, story: Story, epoch: int) -> None:
         number = Text(str(checkpoint.epoch), "bold" if checkpoint.epoch == epoch else "")
         table.add_row(number, console.state_text(checkpoint), *cells, Text(descriptions.describe_askers(checkpoint)))
     _print_section(out, f"Sink by sink ({IN_FORCE} in force)", table)
+    notices = []
     if story.lacking:
-        sinks = ", ".join(f"'{sink}'" for sink in story.lacking)
-        out.print(Text(f"  No rows are in force in {sinks}. {how_to_complete(story)}", "yellow"))
+        notices.append(f"No rows are in force in {_quote(story.lacking)}.")
+    if lost := list_lost(story):
+        notices.append(f"The last rows of {_quote(lost)} are not there; what was there before them is in force.")
+    if notices:
+        out.print(Padding(Text(" ".join([*notices, how_to_complete(story)]), "yellow"), (0, 0, 0, 2)))
+
+
+def _quote(sinks: Sequence[str]) -> str:
+    return ", ".join(f"'{sink}'" for sink in sinks)
 
 
 def _part_text(part: Part | None, checkpoint: Checkpoint) -> Text:

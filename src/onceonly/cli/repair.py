@@ -148,7 +148,7 @@ def _print(lack: Lack) -> None:
     if not lack.lost and not found_again:
         out.print(f"Sink '{lack.sink}' lacks no rows.", markup=False, highlight=False)
         return
-    table = console.make_table("epoch", "covers", "rows", "", "cannot be repaired", right=("epoch", "rows"))
+    table = console.make_table("epoch", "covers", "rows", "now", "cannot be repaired", right=("epoch", "rows"))
     for lost in lack.lost:
         words, style = HOW[lost.how]
         refusal = first_sentence(lost.refusal) if lost.refusal else ""
@@ -169,8 +169,11 @@ def _to_json(lack: Lack) -> dict[str, Any]:
     if lack.loss:
         comparison = lack.loss.comparison
         target, why = comparison.last.target, comparison.history.why
-        found_again = [_checkpoint_json(checkpoint, lack.sink) for checkpoint in lack.loss.found_again]
-    lacks = [_lost_json(lost, lack.sink) for lost in lack.lost]
+        for checkpoint in lack.loss.found_again:
+            found_again.append(_checkpoint_json(checkpoint, lack.sink))
+    lacks = []
+    for lost in lack.lost:
+        lacks.append(_lost_json(lost, lack.sink))
     return {
         "pipeline": lack.pipeline.name,
         "sink": lack.sink,

@@ -60,8 +60,10 @@ def _read_entry(files: pafs.FileSystem, version: int) -> Iterator[Add]:
 def _read_checkpoint(files: pafs.FileSystem, path: str, wanted: Collection[str]) -> Iterator[Add]:
     with files.open_input_file(path) as source:
         checkpoint = pq.ParquetFile(source)
-        present = {field.name for field in checkpoint.schema_arrow.field("add").type}
-        columns = [f"add.{name}" for name in ADD_COLUMNS if name in present]
+        add_type, columns = checkpoint.schema_arrow.field("add").type, list[str]()
+        for name in ADD_COLUMNS:
+            if add_type.get_field_index(name) >= 0:
+                columns.append(f"add.{name}")
         for batch in checkpoint.iter_batches(ADD_BATCH_ROWS, columns=columns, use_threads=False):
             yield from _select(batch.column("add"), wanted)
 

@@ -32,6 +32,9 @@ class Deed(Enum):
     PENDING = "pending"  # not published yet: the state of the checkpoint says how far it is
 
 
+LOST_DEEDS = (Deed.MISSING, Deed.GIVEN_UP)
+
+
 @dataclass(frozen=True)
 class Part:
     """What one checkpoint has done in one sink.
@@ -39,12 +42,16 @@ class Part:
     Args:
         earlier: the epochs whose rows were in force there before.
         rows: that it has written or staged there; None: it has none, or the sink does not count them.
+        later: the epoch that has replaced its rows there, or has written again what is missing; None: none has.
+        lost: the last earlier epoch whose rows were lost or given up there; None: there is none.
     """
 
     deed: Deed
     earlier: tuple[int, ...] = ()
     rows: int | None = None
     is_in_force: bool = False
+    later: int | None = None
+    lost: int | None = None
 
 
 @dataclass(frozen=True)
@@ -119,25 +126,55 @@ def count_rows_in_force(committed: Checkpoint, repairs: Sequence[Checkpoint]) ->
 
 
 def describe_part(part: Part | None, checkpoint: Checkpoint) -> str:
-    """Return 'replaced epoch 1: 10 rows' or 'kept epoch 1'; empty where the checkpoint has done nothing."""
+    """Return '10 rows in place of epoch 1' or 'kept epoch 1'; empty where the checkpoint has done nothing."""
     if part is None:
         return ""
     earlier = f"epoch {', '.join(map(str, part.earlier))}"
     if part.deed is Deed.KEPT:
         return f"{'kept' if checkpoint.state.is_settled else 'keeps'} {earlier}"
-    words = {Deed.WRITTEN: "", Deed.REPLACED: f"replaced {earlier}", Deed.ONCE_MORE: f"once more, beside {earlier}"}
-    text = words.get(part.deed, str(part.deed.value))
+    rows = "rows" if part.rows is None else formatting.count_rows({"": part.rows})
     if part.deed is Deed.PENDING:
-        text = formatting.state(checkpoint)
-    if part.rows is None:
-        return text or str(part.deed.value)
-    rows = formatting.count_rows({"": part.rows})
-    return f"{text}: {rows}" if text else rows
+        state = formatting.state(checkpoint)
+        return state if part.rows is None else f"{state}: {rows}"
+    added = "added" if part.lost is None else "written again"
+    words = {
+        Deed.WRITTEN: rows,
+        Deed.REPLACED: f"{rows} in place of {earlier}",
+        Deed.ONCE_MORE: f"{rows} once more, beside {earlier}",
+        Deed.ADDED: f"{rows} {added}",
+        Deed.MISSING: f"{rows} lost by the target",
+        Deed.GIVEN_UP: "given up, not published",
+        Deed.ABORTED: "aborted",
+    }
+    text = words[part.deed]
+    if part.later is None:
+        return text
+    what = "written again" if part.deed in LOST_DEEDS else "replaced"
+    return f"{text}; {what} by epoch {part.later}"
 
 
 def how_to_complete(story: Story) -> str:
     """Say how the sinks get their rows that lack them; empty where none does, or a checkpoint is under way for it."""
-    lacking = [sink for sink in story.lacking if story.find_writer(sink) is None]
+    waiting = [sink for sink in story.sinks if story.find_writer(sink) is None]
+    lost = [sink for sink in waiting if (sink in story.lacking or sink in story.in_force) and _has_lost(story, sink)]
+    advice = [f"Write again what it lacks: onceonly repair FILE.py:NAME {sink} --reason …" for sink in lost]
+    new = [sink for sink in waiting if sink in story.lacking and sink not in lost]
+    return " ".join([*advice, _how_to_add(story, new)]).strip()
+
+
+def list_lost(story: Story) -> list[str]:
+    """List the sinks that show the rows of an earlier checkpoint, because they have lost the last ones."""
+    return [sink for sink in story.sinks if sink in story.in_force and _has_lost(story, sink)]
+
+
+def _has_lost(story: Story, sink: str) -> bool:
+    """Whether the last rows that were decided for the sink are not there."""
+    parts = [story.part(checkpoint.epoch, sink) for checkpoint in story.checkpoints]
+    decided = [part.deed for part in parts if part and part.deed not in (Deed.KEPT, Deed.ABORTED, Deed.PENDING)]
+    return decided[-1:] != [] and decided[-1] in LOST_DEEDS
+
+
+def _how_to_add(story: Story, lacking: Sequence[str]) -> str:
     if not lacking:
         return ""
     interval, epoch = story.checkpoints[0].interval, story.checkpoints[0].origin
@@ -223,10 +260,29 @@ def _list_parts(checkpoints: Sequence[Checkpoint], sink: str, in_force: tuple[in
         if sink in checkpoint.sinks:
             rows = queries.rows_by_sink(checkpoint).get(sink)
             is_in_force = checkpoint.epoch in in_force
-            parts[checkpoint.epoch, sink] = Part(_find_deed(checkpoint, sink, earlier), earlier, rows, is_in_force)
+            deed, later = _find_deed(checkpoint, sink, earlier), None
+            if not is_in_force and deed not in (Deed.ABORTED, Deed.PENDING):
+                later = _find_later(checkpoints[number + 1 :], sink, deed)
+            lost = _find_lost(checkpoints[:number], sink)
+            parts[checkpoint.epoch, sink] = Part(deed, earlier, rows, is_in_force, later, lost)
         elif checkpoint.is_repair and earlier and checkpoint.state is not State.ABORTED:
             parts[checkpoint.epoch, sink] = Part(Deed.KEPT, earlier)
     return parts
+
+
+def _find_later(later: Sequence[Checkpoint], sink: str, deed: Deed) -> int | None:
+    """Find the epoch whose rows have come in place of these; what came beside others is in place of lost rows."""
+    for checkpoint in later:
+        if checkpoint.is_shown_by(sink) and (sink not in checkpoint.again or deed in LOST_DEEDS):
+            return checkpoint.epoch
+    return None
+
+
+def _find_lost(earlier: Sequence[Checkpoint], sink: str) -> int | None:
+    for checkpoint in reversed(earlier):
+        if sink in checkpoint.missing or sink in checkpoint.given_up:
+            return checkpoint.epoch
+    return None
 
 
 def _find_deed(checkpoint: Checkpoint, sink: str, earlier: tuple[int, ...]) -> Deed:

@@ -455,5 +455,9 @@ def test_a_schedule_that_outlasts_the_transactions_is_refused(
     if seconds is None:
         assert checkpoint_dag(pipeline, schedule=schedule).dag_id == "short"
         return
-    with pytest.raises(InvalidPipeline, match=f"time out after 60 s, and the commit may follow up to {seconds} s"):
+    with raises(
+        InvalidPipeline,
+        "transaction-timeout-too-short",
+        match=f"time out after 60 s, and the commit may follow up to {seconds} s",
+    ):
         checkpoint_dag(pipeline, schedule=schedule)

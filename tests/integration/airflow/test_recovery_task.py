@@ -167,7 +167,7 @@ def test_doubt_fails_the_task_with_the_command_to_give(
 ) -> None:
     staged(world)
     world.lake.fail("commit", "doubt")
-    with pytest.raises(InDoubt, match="onceonly resolve"):
+    with raises(InDoubt, "test-in-doubt", match="onceonly resolve"):
         recovery.settle()
     assert "is in doubt" in capsys.readouterr().out
     assert world.now().state is State.COMMITTING

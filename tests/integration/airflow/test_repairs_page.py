@@ -161,7 +161,7 @@ def test_a_page_shows_what_is_in_force_in_each_sink_and_who_asked_for_it(server:
         page = " ".join(vera.get("/pipelines/delays/1").text.split())
         plain = vera.get("/pipelines/totals/2").text
         listed = " ".join(vera.get("/pipelines/delays").text.split())
-    assert '<span class="state committed">in force</span> replaced epoch 1: 118 rows' in page
+    assert '<span class="state committed">in force</span> 118 rows in place of epoch 1' in page
     assert '<span class="state committed">in force</span> 7 rows' in page
     assert "kept epoch 1" in page
     assert "ann: the rates of Monday were wrong" in page
@@ -315,4 +315,28 @@ def test_a_person_says_for_each_sink_what_becomes_of_its_rows(
     tab.wait("document.getElementById('ask-answer').textContent.includes('It writes lake.')")
     (run,) = [run for run in runs_of(server, "clicked") if run["conf"]["reason"] == f"rates, seen at {width}"]
     assert run["conf"]["keep"] == ["late", "new"]
+    assert tab.errors == []
+
+
+@browser
+@pytest.mark.parametrize(
+    ("word", "kept", "written"), [("add", ["late"], "lake, new"), ("keep", ["late", "new"], "lake")]
+)
+def test_a_person_says_whether_a_sink_that_lacks_the_rows_gets_them_with_a_correction(
+    server: Site, tab: chromium.Chromium, pictures: Path, word: str, kept: list[str], written: str
+) -> None:
+    reason = f"rates, new: {word}"
+    tab.login(server.url, server.token("adam"))
+    tab.resize(1280, 900)
+    tab.open(f"{server.url}/onceonly/pipelines/delays/1")
+    tab.value("[...document.querySelectorAll('button')].find((each) => each.textContent === 'Correct…').click()")
+    tab.wait("document.querySelector('dialog[open]')")
+    assert tab.value("document.querySelector('select[name=new]').value") == "add"
+    tab.value(f"document.querySelector('select[name=new]').value = '{word}'")
+    tab.type(reason)
+    tab.screenshot(pictures / f"lacking-{word}.png", 1280, 900)
+    tab.value("document.getElementById('ask-yes').click()")
+    tab.wait(f"document.getElementById('ask-answer').textContent.includes('It writes {written}.')")
+    (run,) = [run for run in runs_of(server, "delays") if run["conf"]["reason"] == reason]
+    assert run["conf"] == {"keep": kept, "reprocess": True, "reason": reason}
     assert tab.errors == []

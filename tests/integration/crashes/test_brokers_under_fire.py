@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from codes import raises
 from integration.faults.dying import arrived, check_truth, fill, nothing_is_left
 from integration.faults.holding import Held, holding
 from integration.projects.copying import Copy, make_copy
@@ -21,9 +22,11 @@ from integration.readers.kafka_reader import until
 from integration.services.brokers import Brokers, brokers
 from patience import PATIENCE
 
-from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.errors import NotCommitted, OutcomeUnknown
 from onceonly.kafka.transactions import Transactions
+from onceonly.statetable.table import StateTable
+from onceonly.statetable.view import View
 
 pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(1800)]
 Make = Callable[..., Copy]
@@ -225,13 +228,38 @@ def committed_or_unknown(copy: Copy) -> str:
 
 
 @both_ways
-def test_two_of_three_are_down_over_a_commit(make: Make, three: Brokers, way: str) -> None:
-    """Neither the coordinators nor the partitions have a majority. What happened is not known, and nothing is lost."""
+def test_two_of_three_are_down_before_a_commit(make: Make, three: Brokers, way: str) -> None:
+    """Neither the coordinators nor the partitions have a majority: nothing is decided."""
     copy = make(way)
     copy.stage()
     three.kill(1, 2)
-    with pytest.raises(OutcomeUnknown, match=r"did not (answer|confirm)|could not be written"):
+    with raises(NotCommitted, "no-answer"):
         copy.commit()
+    assert copy.now().state is State.STAGED
+    three.start()
+    copy.commit()
+    all_is_well(copy, three)
+
+
+@both_ways
+def test_two_of_three_are_down_over_a_commit(
+    make: Make, three: Brokers, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They die when it is decided. What happened is not known, and nothing is lost."""
+    copy = make(way)
+    copy.stage()
+    append = StateTable.append
+
+    def decide(table: StateTable, view: View, row: Row) -> View:
+        after = append(table, view, row)
+        if row.event is Event.COMMITTING:
+            three.kill(1, 2)
+        return after
+
+    monkeypatch.setattr(StateTable, "append", decide)
+    with raises(OutcomeUnknown, "kafka-unreachable"):
+        copy.commit()
+    monkeypatch.undo()
     assert copy.now().state is State.COMMITTING
     assert copy.now().waiting == ("copy",)
     all_is_well(copy, three)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from codes import raises
 from deltalake import DeltaTable
 from integration.faults.s3_proxy import Kill, Proxy
 from integration.programs import children
@@ -133,7 +134,7 @@ def test_who_is_taken_for_ended_while_spark_writes_is_told_so(server: S3, spark:
             mortal_s3_spark.settle(folder, root, spark)
         finally:
             (tmp_path / "go-on").touch()
-        with pytest.raises(Fenced, match=r"(?s)ownership was lost.*This process stops") as caught:
+        with raises(Fenced, "ownership-lost", match=r"(?s)ownership was lost.*This process stops") as caught:
             slow.result()
     print(f"what it met: {caught.value.__cause__!r}")
     check_truth(folder, root, spark)

@@ -72,7 +72,7 @@ def test_bad_rows_are_reported_and_not_published(project: Project, path: str) ->
     page = file_of(judged.verdict["docs"]).with_name("numbers.html").read_text()
     assert "values must be less than or equal to" in page
     assert "://" not in page, "nothing is loaded from anywhere"
-    with pytest.raises(GateFailed, match="expect_column_values_to_be_between"):
+    with raises(GateFailed, "gate-failed", match="expect_column_values_to_be_between"):
         through.commit(checkpoint.pipeline, checkpoint.epoch)
     assert not project.published()
 
@@ -124,7 +124,7 @@ def test_what_is_held_is_published_once_it_is_approved(airflow: Airflow, project
     through = live_services.open_coordinator(project.parts)
     through.recover("numbers_chained", owners.is_never_alive)
     assert latest(through).is_held, "recovery leaves it to a person"
-    with pytest.raises(Busy, match="onceonly approve numbers_chained 1 --reason"):
+    with raises(Busy, "checkpoint-open", match="onceonly approve numbers_chained 1 --reason"):
         through.plan(project.pipeline(), "the next run", owners.is_never_alive)
     assert not project.published()
     Person(through).approve("numbers_chained", 1, "ann", "a known gap")
@@ -191,7 +191,7 @@ def test_an_interval_without_records_is_judged_and_publishes_no_row(project: Pro
     judged = through.gate(pipeline.name, planned.epoch, "test")
     assert judged.verdict is not None
     assert (judged.verdict["outcome"], judged.verdict["sinks"]["numbers"]["rows"]) == ("failed", 0)
-    with pytest.raises(GateFailed, match="at least 1 row"):
+    with raises(GateFailed, "gate-held", match="at least 1 row"):
         through.commit(pipeline.name, planned.epoch)
     Person(through).approve(pipeline.name, planned.epoch, "ann", "a holiday")
     assert through.commit(pipeline.name, planned.epoch).state is State.COMMITTED

@@ -10,6 +10,7 @@ from typing import Any, get_args, get_type_hints
 
 import pyarrow as pa
 import pytest
+from codes import raises
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from integration.readers.kafka_reader import new_topic
@@ -289,7 +290,7 @@ def test_what_csv_would_lose_is_refused(place: Place) -> None:
     """A row whose only column is null would be no row."""
     path = str(place.folder / "files")
     sink = FileWriter(FileSink("lake", path, format="csv"), path)
-    with pytest.raises(InvalidPipeline, match="'text' is the only column in the files"):
+    with raises(InvalidPipeline, "columns-unsuitable", match="'text' is the only column in the files"):
         place.stage(sink, place.spark.createDataFrame([(None,), ("a",)], "text STRING"))
     texts = [" a ", "", "a"]
     frame = place.spark.createDataFrame([(text, None) for text in texts], "text STRING, empty STRING").coalesce(1)

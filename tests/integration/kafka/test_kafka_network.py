@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from codes import raises
 from confluent_kafka import Producer
 from integration.faults.dying import check_truth, die, fill, nothing_is_left
 from integration.faults.kafka_proxy import END_TXN, INIT_PRODUCER_ID, FarBroker, Proxy
@@ -252,7 +253,10 @@ def test_delta_goes_ahead_and_kafka_follows_in_order(
     copy = make("late", hours=3, source=broker, delta=True)
     epochs = [copy.stage(hour).epoch for hour in range(3)]
     impatient(monkeypatch)
-    with proxy.cut({INIT_PRODUCER_ID}, "request", instead=own.kill), pytest.raises(OutcomeUnknown, match=own.far):
+    with (
+        proxy.cut({INIT_PRODUCER_ID}, "request", instead=own.kill),
+        raises(OutcomeUnknown, "broker-not-writable", match=own.far),
+    ):
         copy.commit(epochs[0])
     for epoch in epochs[1:]:
         with pytest.raises(NotCommitted):

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 import pytest
+from codes import raises
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, NewTopic, ResourceType
 from integration.faults.lost_ends import lose_end
@@ -144,7 +145,7 @@ def test_retention_of_the_end_lets_it_go_on(broker: str) -> None:
     read = topic.all_read()
     topic.put(*numbers("new", 10))
     topic.delete_records(15)
-    with pytest.raises(SourceLost, match="no longer exist") as error:  # of the records, and not of the mark
+    with raises(SourceLost, "records-expired", match="no longer exist") as error:  # of the records, and not of the mark
         topic.next(read)
     assert error.value.code != LOG_REPLACED
     skipped = TopicRange(topic.name, read.topic_id, {0: (15, 15)})

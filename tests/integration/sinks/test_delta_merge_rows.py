@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from codes import raises
 from deltalake import DeltaTable
 
 from onceonly.checkpoint.model import Handle, Transaction
@@ -126,13 +127,13 @@ def test_a_change_that_cannot_be_ordered_is_refused(table: Table, changes: str, 
 def test_a_type_that_cannot_be_compared_exactly_is_refused(table: Table, kind: str, column: str) -> None:
     other = "at" if column == "id" else "id"
     rows = table.spark.range(1).selectExpr(f"CAST(NULL AS {kind}) AS {column}", f"1 AS {other}", "false AS gone")
-    with pytest.raises(InvalidPipeline, match=f"'{column}' is {kind.split('<')[0]}"):
+    with raises(InvalidPipeline, "columns-unsuitable", match=f"'{column}' is {kind.split('<')[0]}"):
         table.stage(rows)
     assert not Path(table.uri).exists()
 
 
 def test_columns_that_are_missing_or_say_nothing_are_refused(table: Table) -> None:
-    with pytest.raises(InvalidPipeline, match=r"'at' is missing; 'gone' \(deletes\) is integer"):
+    with raises(InvalidPipeline, "columns-unsuitable", match=r"'at' is missing; 'gone' \(deletes\) is integer"):
         table.stage(table.spark.sql("SELECT 1 AS id, 1 AS gone"))
     assert not Path(table.uri).exists()
 
@@ -142,9 +143,9 @@ def test_a_table_with_column_mapping_or_without_the_keys_is_refused(table: Table
         f"CREATE TABLE delta.`{table.uri}` (at INT, gone BOOLEAN, text STRING) USING delta "
         "TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
     )
-    with pytest.raises(InvalidPipeline, match=r"cannot be merged into.*\n.*columnMapping"):
+    with raises(InvalidPipeline, "rows-not-replaceable", match=r"cannot be merged into.*\n.*columnMapping"):
         table.stage(table.changes("(1, 1, false, 'a')"))
     plain = Table(Path(f"{table.uri}_plain"), table.spark)
     table.spark.sql(f"CREATE TABLE delta.`{plain.uri}` (at INT, gone BOOLEAN, text STRING) USING delta")
-    with pytest.raises(InvalidPipeline, match=r"cannot be merged into.*\n.*no column \['id'\]"):
+    with raises(InvalidPipeline, "rows-not-replaceable", match=r"cannot be merged into.*\n.*no column \['id'\]"):
         plain.stage(table.changes("(1, 1, false, 'a')"))

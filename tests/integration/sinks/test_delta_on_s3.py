@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from codes import raises
 from deltalake import DeltaTable
 from integration.faults.s3_proxy import FORK, Always, Fault, FirstCommit, Proxy, Request, Rule, proxy
 from integration.services.s3 import BINARY, BUCKET, MISSING, S3
@@ -88,7 +89,7 @@ def test_a_store_that_ignores_conditions_gets_no_table(
     rows = spark.createDataFrame([(1,)], "n INT")
     between.let(Always(Fault.UNCONDITIONAL))
     for refused in (sink.check, lambda: sink.stage(transaction(), rows)):
-        with pytest.raises(InvalidPipeline, match="were told that they succeeded"):
+        with raises(InvalidPipeline, "store-not-arbitrating", match="were told that they succeeded"):
             refused()
     assert Objects(uri).list_objects() == []
     between.let(Rule())

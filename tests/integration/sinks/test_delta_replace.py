@@ -141,7 +141,7 @@ def test_what_has_replaced_others_is_not_taken_back(table: Table) -> None:
     handle = table.stage("us", replace="partitions")
     table.commit(handle, 2)
     txn = Transaction("5e1f" * 8, "flights", "lake", 3, 1, "000000030000")
-    with pytest.raises(InvalidPipeline, match="cannot be taken back"):
+    with raises(InvalidPipeline, "rows-not-retractable", match="cannot be taken back"):
         table.sink("partitions").retraction(txn, [handle], None)
 
 

@@ -231,14 +231,16 @@ def test_the_order_of_columns_does_not_matter(delta):
 
 
 def test_a_partition_column_that_is_not_there_is_refused(delta):
-    with pytest.raises(InvalidPipeline, match=r"no column \['day'\] to partition by"):
+    with raises(InvalidPipeline, "columns-unsuitable", match=r"no column \['day'\] to partition by"):
         delta.stage(delta.numbers(1), partition_by=("day",))
     assert not delta.folder.exists() or list(delta.folder.iterdir()) == []
 
 
 def test_a_table_partitioned_otherwise_is_refused(delta):
     delta.sql("CREATE TABLE {t} (n INT, day STRING) USING delta PARTITIONED BY (day)")
-    with pytest.raises(InvalidPipeline, match=r"partitioned by \['day'\], and the pipeline has \['n'\]"):
+    with raises(
+        InvalidPipeline, "partitioning-differs", match=r"partitioned by \['day'\], and the pipeline has \['n'\]"
+    ):
         delta.stage(delta.numbers(1).selectExpr("n", "'x' AS day"), partition_by=("n",))
 
 
@@ -361,7 +363,7 @@ def test_log_cleanup_that_the_owner_switched_off_stays_off_through_spark(delta):
 def test_one_staged_file_that_is_gone_is_enough_to_refuse(delta):
     handle = delta.stage(delta.numbers(4).repartition(4))
     Path(DeltaTable(str(delta.folder / handle["folder"])).file_uris()[0]).unlink()
-    with pytest.raises(CannotPublish, match=f"1 of {handle['files']} files"):
+    with raises(CannotPublish, "staged-files-missing", match=f"1 of {handle['files']} files"):
         delta.commit(handle)
     assert delta.ns() == []
 

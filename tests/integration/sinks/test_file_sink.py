@@ -173,14 +173,14 @@ def test_a_manifest_of_somebody_else_is_never_overwritten(lake: Lake) -> None:
     handle = lake.stage(lake.spark.range(8))
     (lake.folder / "_onceonly").mkdir(parents=True)
     (lake.folder / handle["manifest"]).write_text('{"txn": "theirs"}')
-    with pytest.raises(CannotPublish, match="with other content"):
+    with raises(CannotPublish, "name-taken", match="with other content"):
         lake.commit(handle)
 
 
 def test_a_staged_file_that_is_gone_is_not_taken_for_moved(lake: Lake) -> None:
     handle = lake.stage(lake.spark.range(8).repartition(2))
     (Path(handle["folder"]) / handle["files"][0]["staged"]).unlink()
-    with pytest.raises(CannotPublish, match="a staged file no longer exists"):
+    with raises(CannotPublish, "staged-files-missing", match="a staged file no longer exists"):
         lake.commit(handle)
     assert manifests.files(lake.folder) == []
 
@@ -236,7 +236,7 @@ def test_a_file_system_without_links_is_refused_before_any_row(lake: Lake, monke
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", none)
-    with pytest.raises(InvalidPipeline, match="files cannot be written"):
+    with raises(InvalidPipeline, "target-unsuitable", match="files cannot be written"):
         lake.stage(lake.spark.range(1))
     lake.sink().discard(transaction(), None)
     assert lake.beside() == []

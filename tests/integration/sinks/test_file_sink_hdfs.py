@@ -207,7 +207,7 @@ def test_a_new_checkpoint_takes_the_place_of_an_old_one_and_is_taken_back(lake: 
     lake.commit(new)
     assert lake.numbers() == [10, 11, 12, 13, 100, 101, 102, 103]
     assert sorted(manifests.files(lake.folder)) == sorted(f"{lake.folder}/{name}" for name in lake.names())
-    with pytest.raises(InvalidPipeline, match="cannot be replaced"):
+    with raises(InvalidPipeline, "replaced-files-missing", match="cannot be replaced"):
         lake.sink().check_replace(old)
     back = lake.sink(format="json").retraction(transaction(4), [new, kept], None)
     assert [lake.commit(back), lake.commit(back)] == [False, True]

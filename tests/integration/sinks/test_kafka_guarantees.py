@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from codes import raises
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from integration.faults.dying import die, fill, live, nothing_is_left
@@ -116,10 +117,10 @@ def test_a_topic_made_anew_gets_nothing_of_what_was_staged(make: Make) -> None:
     admin.delete_topics([copy.out])[copy.out].result(PATIENCE)
     until(lambda: copy.out not in admin.list_topics(timeout=PATIENCE).topics, what="the topic's end")
     create_topic(copy.brokers, copy.out)
-    with pytest.raises(InDoubt, match="is not known whether"):
+    with raises(InDoubt, "evidence-lost", match="is not known whether"):
         copy.commit()
     assert set(ends(copy.brokers, copy.out, stable=False).values()) == {0}, "not even a marker"
-    with pytest.raises(CannotPublish, match="staged for another cluster or topic"):
+    with raises(CannotPublish, "target-recreated", match="staged for another cluster or topic"):
         Person(copy.through).resolve_doubt("copying", 1, "copy", False, "ann", "a new topic is empty")
     Person(copy.through).give_up("copying", 1, "copy", "ann", "the topic is gone")
     assert (copy.visible(), copy.open()) == ([], [])
@@ -163,7 +164,7 @@ def test_a_marker_that_is_long_in_coming_is_no_doubt(make: Make, monkeypatch: py
         )
         slow.setattr(kafkaoutcome, "SETTLED", 0.1)
         slow.setattr(kafkaoutcome, "PATIENCE", 0.5)
-        with pytest.raises(OutcomeUnknown, match="has ended, but the log") as unknown:
+        with raises(OutcomeUnknown, "marker-missing", match="has ended, but the log") as unknown:
             copy.commit()
     assert not isinstance(unknown.value, CannotPublish)
     assert copy.events()[-1] == "committing"

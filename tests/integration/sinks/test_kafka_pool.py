@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from codes import raises
 from confluent_kafka import Producer
 from integration.faults.dying import check_truth, die, fill, live, nothing_is_left
 from integration.faults.sampling import sampled
@@ -101,7 +102,7 @@ def test_who_loses_its_id_while_it_writes_records_nothing(make: Make, monkeypatc
         return receipts
 
     monkeypatch.setattr(stage, "run", overtaken)
-    with pytest.raises(NotCommitted, match="used by another producer"):
+    with raises(NotCommitted, "transaction-not-open", match="used by another producer"):
         copy.stage()
     monkeypatch.undo()
     copy.run()
@@ -184,6 +185,6 @@ def test_a_committer_that_comes_late_leaves_the_next_holder_alone(make: Make) ->
 def test_brokers_on_which_ids_cannot_be_shared_are_refused(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = make()
     monkeypatch.setattr(Transactions, "read_transaction_version", lambda known: 1)
-    with pytest.raises(InvalidPipeline, match="ids='pool' is not safe"):
+    with raises(InvalidPipeline, "transaction-version-unsafe", match="ids='pool' is not safe"):
         copy.stage()
     assert copy.open() == []

@@ -9,6 +9,7 @@ from time import time
 from typing import Any
 
 import pytest
+from codes import raises
 from integration.projects.late_kafka import Late
 from integration.readers.kafka_reader import committed, new_topic, set_config
 
@@ -48,7 +49,7 @@ def refused_by_the_broker(late: Late, monkeypatch: pytest.MonkeyPatch, row: dict
         without.setattr(Topic, "room", property(lambda _: limits.QUEUE))  # nor does the client refuse it
         late.stage([row])
         for _ in range(2):
-            with pytest.raises(NotCommitted, match=words):
+            with raises(NotCommitted, "broker-not-writable", match=words):
                 late.commit()
     for said in refusals(late.commit):
         assert "row 0 of " in said
@@ -79,7 +80,7 @@ def test_a_time_out_of_the_topics_bounds(
 def test_every_time_that_is_accepted_arrives_as_it_is(make: Make) -> None:
     late, times = make(), [MILLISECONDS, 1, -2, -DAY, MILLISECONDS + HOUR - 60_000, 1357016400000]
     for wrong in (0, -1):
-        with pytest.raises(InvalidPipeline, match="the start of 1970 means 'now'"):
+        with raises(InvalidPipeline, "row-not-accepted", match="the start of 1970 means 'now'"):
             late.stage([{"timestamp": millis} for millis in (*times, wrong)])
     late.stage([{"timestamp": millis} for millis in times], [{"timestamp": -DAY}], [{"timestamp": -2}])
     late.commit()

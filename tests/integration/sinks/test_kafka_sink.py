@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from codes import raises
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from integration.projects.copying import Copy, make_copy
@@ -203,7 +204,7 @@ def doubtful(copy: Copy) -> None:
     copy.visible()
     cut_log(copy)
     for _ in range(2):
-        with pytest.raises(InDoubt, match="is not known whether"):
+        with raises(InDoubt, "evidence-lost", match="is not known whether"):
             copy.commit()
     assert copy.events()[-1] == "in_doubt"
     assert list(copy.now().in_doubt) == ["copy"]
@@ -238,7 +239,7 @@ def test_a_topic_made_anew_after_the_decision_is_not_published_to(make):
     copy.stage()
     decide(copy)
     remake(copy)
-    with pytest.raises(CannotPublish, match="staged for another cluster or topic"):
+    with raises(CannotPublish, "target-recreated", match="staged for another cluster or topic"):
         copy.commit()
     assert copy.visible() == []
     given_up = Person(copy.through).give_up("copying", 1, "copy", "ann", "the topic is gone")

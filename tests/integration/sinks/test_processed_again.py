@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas
 import pytest
+from codes import raises
 from deltalake import DeltaTable, write_deltalake
 from integration.projects.project import HOUR, START, Project, hour, make_project, produce
 
@@ -116,7 +117,7 @@ def test_rows_that_others_have_rewritten_are_not_guessed_at(hours: Hours) -> Non
     hours.run(0)
     hours.run(1)
     hours.table.optimize.compact()
-    with pytest.raises(InvalidPipeline, match="cannot be replaced") as refused:
+    with raises(InvalidPipeline, "published-rows-fixed", match="cannot be replaced") as refused:
         hours.stage(0, again=True)
     assert "rewrote" in refused.value.why
     assert hours.read() == (Counter(range(20)),) * 3
@@ -126,7 +127,7 @@ def test_rows_that_are_rewritten_after_the_staging_stop_the_commit(hours: Hours)
     hours.run(0)
     staged = hours.stage(0, "mended", again=True)
     hours.table.delete("n = 3")
-    with pytest.raises(ActionNeeded, match="were changed"):
+    with raises(ActionNeeded, "replaced-rows-changed", match="were changed"):
         hours.commit(staged.epoch)
     assert hours.read()[0] == Counter(n for n in range(10) if n != 3)
 
@@ -143,7 +144,7 @@ def test_rows_of_others_in_the_same_partitions_stay(hours: Hours) -> None:
 def test_a_table_that_only_takes_appends_is_refused(hours: Hours) -> None:
     hours.run(0)
     hours.table.alter.set_table_properties({"delta.appendOnly": "true"})
-    with pytest.raises(InvalidPipeline, match="cannot be replaced") as refused:
+    with raises(InvalidPipeline, "published-rows-fixed", match="cannot be replaced") as refused:
         hours.stage(0, again=True)
     assert "appendOnly" in refused.value.why
 

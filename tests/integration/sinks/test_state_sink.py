@@ -128,7 +128,7 @@ def test_an_abort_leaves_the_state_as_it_was(memory: Memory) -> None:
         memory.sink.discard(memory.txn(), handle if with_handle else None)
         assert memory.folders() == [memory.handles[0]["txn"]]
         assert memory.read(memory.before) == {("a", 1): 1}
-    with pytest.raises(CannotPublish, match="no longer exists"):
+    with raises(CannotPublish, "staged-files-missing", match="no longer exists"):
         memory.commit(handle)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from codes import raises
 from deltalake import DeltaTable
 from integration.projects.project import Project, make_project, produce
 
@@ -143,13 +144,13 @@ def test_what_is_no_table_to_write_to_is_refused(project: Project, spark: SparkS
     """With the reason, and before anything is planned."""
     spark.sql(f"CREATE VIEW default.{project.topic}_view AS SELECT 1 AS n")
     spark.sql(f"CREATE TABLE default.{project.topic}_parquet (n INT) USING parquet")
-    for name, why in {
-        "default.no_such_table": "(?s)no Spark catalog has a table.*CREATE TABLE",
-        "no_such_catalog.default.t": "(?s)no Spark catalog has a table.*CREATE TABLE",
-        f"default.{project.topic}_view": "is a view",
-        f"default.{project.topic}_parquet": "(?s)is not a Delta table.*parquet",
-    }.items():
-        with pytest.raises(InvalidPipeline, match=why):
+    for name, code, why in (
+        ("default.no_such_table", "table-not-in-catalog", "(?s)no Spark catalog has a table.*CREATE TABLE"),
+        ("no_such_catalog.default.t", "table-not-in-catalog", "(?s)no Spark catalog has a table.*CREATE TABLE"),
+        (f"default.{project.topic}_view", "not-a-delta-table", "is a view"),
+        (f"default.{project.topic}_parquet", "not-a-delta-table", "(?s)is not a Delta table.*parquet"),
+    ):
+        with raises(InvalidPipeline, code, match=why):
             plan(project, by_name(project, name))
     assert live_services.open_coordinator(project.parts).state_table.pipelines() == []
     spark.sql(f"DROP VIEW default.{project.topic}_view")
@@ -173,7 +174,7 @@ def test_a_table_whose_catalog_decides_about_commits_is_refused(
     (entry.parent / f"{0:020}.crc").unlink(missing_ok=True)
     by_path = replace(project.pipeline(), name="by_path", sinks=[DeltaSink("numbers", path=str(place))])
     planned = plan(project, by_path)
-    with pytest.raises(InvalidPipeline, match="is managed by its catalog"):
+    with raises(InvalidPipeline, "table-managed", match="is managed by its catalog"):
         stage(project, planned)
     with pytest.raises((InvalidPipeline, NotCommitted)):
         plan(project, by_name(project, table))
@@ -186,11 +187,13 @@ def test_a_table_that_is_made_again_after_the_plan(project: Project, spark: Spar
     planned = plan(project, pipeline)
     spark.sql(f"DROP TABLE {table}")
     shutil.rmtree(place)
-    with pytest.raises(NotCommitted, match=r"(?s)is not at .*somewhere any more.*there is none"):
+    with raises(NotCommitted, "named-table-replaced", match=r"(?s)is not at .*somewhere any more.*there is none"):
         stage(project, planned)
     assert not place.exists()
     create(spark, table, place)
-    with pytest.raises(NotCommitted, match=r"(?s)is not at .*somewhere any more.*looks its name up again"):
+    with raises(
+        NotCommitted, "named-table-replaced", match=r"(?s)is not at .*somewhere any more.*looks its name up again"
+    ):
         stage(project, planned)
     assert sorted(path.name for path in place.iterdir()) == ["_delta_log"]
     again = plan(project, pipeline)
@@ -231,5 +234,5 @@ def test_a_path_and_a_name_of_one_table_are_one_target(project: Project, table: 
     run(project, by_name(project, table))
     place = str(project.folder / "somewhere")
     renamed = replace(project.pipeline(), name="renamed", sinks=[DeltaSink("numbers", path=place)])
-    with pytest.raises(InvalidPipeline, match="does what 'numbers_chained' has done so far"):
+    with raises(InvalidPipeline, "pipeline-renamed", match="does what 'numbers_chained' has done so far"):
         plan(project, renamed)

@@ -61,8 +61,8 @@ def test_each_record_is_in_one_place_whatever_fails_on_the_way(garbage: Garbage,
     assert f"The first one: topic '{garbage.topic}' partition 0 offset" in str(many.value)
     assert garbage.table("orders") == garbage.table("dead") == []
 
-    failing(monkeypatch, "commit", CannotPublish("no access"))
-    with pytest.raises(CannotPublish, match="no access"):
+    failing(monkeypatch, "commit", CannotPublish("no access", code="test-no-access"))
+    with raises(CannotPublish, "test-no-access", match="no access"):
         run(garbage, garbage.pipeline(max_bad=0.01))
     assert len(garbage.table("orders")) == 693 and garbage.table("dead") == []
     monkeypatch.undo()
@@ -111,7 +111,7 @@ def test_a_gate_looks_at_dead_letters_and_a_topic_that_is_missing_refuses_all(ga
     (folder / "any.expectations.json").write_text(both)
     garbage.produce([1, 2, 3, next(filter(is_refused, range(10 * SHARE)))])
     missing = garbage.pipeline(dead_letters=KafkaSink(name="dead", topic="there-is-none"))
-    with pytest.raises(InvalidPipeline, match="there-is-none"):
+    with raises(InvalidPipeline, "topic-missing", match="there-is-none"):
         stage(garbage, missing)
     gate = Gate(max_rows={"dead": 1}, suites={"dead": "dead.expectations.json"}, on_fail="hold")
     staged = stage(garbage, garbage.pipeline(gate=gate))

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from codes import raises
 from confluent_kafka import Consumer, Producer, TopicPartition
 from integration.readers.kafka_reader import new_topic
 from patience import PATIENCE
@@ -148,7 +149,7 @@ def test_a_table_that_was_restored_is_refused_and_carried_on(broker: str, tmp_pa
     for path in Path(state.uri).iterdir():
         shutil.rmtree(path)
     shutil.copytree(tmp_path / "backup", state.uri, dirs_exist_ok=True)
-    with pytest.raises(InvalidPipeline, match=rf"--decision 2 --ends {topic}:0=5 "):
+    with raises(InvalidPipeline, "state-behind", match=rf"--decision 2 --ends {topic}:0=5 "):
         run(1)
     lake: FakeSink = parts.sink(pipeline, "lake")
     assert lake.rows() == [0, 1, 2, 3, 4]

@@ -205,7 +205,7 @@ def test_a_topic_that_is_there_is_fine(topic: Topic, tmp_path: Path) -> None:
 def test_an_unknown_topic_is_refused_with_similar_names_and_not_created(topic: Topic, tmp_path: Path) -> None:
     source = KafkaReader(KafkaSource(topic.name + "s"), topic.broker, tmp_path)
     for ask in (source.check, source.log, lambda: source.offsets_at(START)):
-        with pytest.raises(InvalidPipeline, match=rf"'{topic.name}s' does not exist(.|\n)*'{topic.name}'"):
+        with raises(InvalidPipeline, "topic-missing", match=rf"'{topic.name}s' does not exist(.|\n)*'{topic.name}'"):
             ask()
     assert topic.name + "s" not in topic.admin.list_topics(timeout=PATIENCE).topics
 
@@ -215,7 +215,9 @@ def test_an_unreachable_broker_is_named_soon_and_may_be_retried(tmp_path: Path, 
         bound.bind(("127.0.0.1", 0))  # taken, and nobody listens
         address = f"127.0.0.1:{bound.getsockname()[1]}"
         source, began = KafkaReader(KafkaSource("flights"), address, tmp_path), time.monotonic()
-        with pytest.raises(NotCommitted, match=f"{address}(.|\n)*refused(.|\n)*Nothing was written") as caught:
+        with raises(
+            NotCommitted, "kafka-unreachable", match=f"{address}(.|\n)*refused(.|\n)*Nothing was written"
+        ) as caught:
             source.check()
     assert not isinstance(caught.value, InvalidPipeline)
     assert time.monotonic() - began < PATIENCE
@@ -226,7 +228,7 @@ def test_a_broker_that_accepts_and_says_nothing_is_named_soon(tmp_path: Path) ->
     with socket.create_server(("127.0.0.1", 0)) as mute:
         address = f"127.0.0.1:{mute.getsockname()[1]}"
         began = time.monotonic()
-        with pytest.raises(NotCommitted, match=address):
+        with raises(NotCommitted, "kafka-unreachable", match=address):
             KafkaReader(KafkaSource("flights"), address, tmp_path).check()
     assert time.monotonic() - began < PATIENCE
 
@@ -305,7 +307,7 @@ def test_an_interval_waits_until_a_foreign_transaction_in_it_has_ended(
     topic.produce("a", "b", "c", seconds=[1, 2, 3])
     with topic.transaction("foreign", seconds=[4]) as foreign:
         topic.produce(*["d"] * 30, "next hour", seconds=[*range(5, 35), 3601])
-        with pytest.raises(Busy, match="transaction is open since offset 3"):
+        with raises(Busy, "open-transaction", match="transaction is open since offset 3"):
             TopicPlanner(flights, reader, reader._config, hour).range(nothing)
         foreign.commit_transaction()
         topic.settle()
@@ -411,9 +413,9 @@ def test_a_topic_made_again_is_lost(topic: Topic, reader: KafkaReader, records: 
     topic.delete()
     topic.create()
     topic.produce(*["x"] * records)
-    with pytest.raises(SourceLost, match="deleted and created again"):
+    with raises(SourceLost, "source-recreated", match="deleted and created again"):
         reader.verify(pinned)
-    with pytest.raises(SourceLost, match="deleted and created again"):
+    with raises(SourceLost, "source-recreated", match="deleted and created again"):
         next_range(pinned[0], reader.log())
 
 
@@ -430,7 +432,7 @@ def test_a_range_partly_deleted_is_lost_also_when_spark_meets_it(topic: Topic, r
     pinned = everything(reader)
     reader.verify(pinned)
     topic.delete_records(before=4)
-    with pytest.raises(SourceLost, match="offsets 0 to 3 no longer exist"):
+    with raises(SourceLost, "records-expired", match="offsets 0 to 3 no longer exist"):
         reader.verify(pinned)
     with pytest.raises(Exception) as caught:
         reader.read(spark, pinned).collect()

@@ -87,7 +87,7 @@ def shop(tmp_path: Path, broker: str, spark: Any, spark_server: str) -> Any:
 
 
 def test_topics_and_partitions_that_appear_lose_no_record(shop: Shop) -> None:
-    with pytest.raises(InvalidPipeline, match="no topic matches"):
+    with raises(InvalidPipeline, "no-topic-matches", match="no topic matches"):
         live_services.check_pipeline(shop.pipeline, shop.parts)
     eu, us = shop.topic("eu"), shop.topic("us")
     shop.produce(eu, 1, 2)

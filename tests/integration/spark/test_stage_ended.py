@@ -76,7 +76,7 @@ def test_a_stage_on_spark_connect_is_interrupted(
 
     ended = threading.Thread(target=end)
     ended.start()
-    with pytest.raises(NotCommitted, match="could not be staged"):
+    with raises(NotCommitted, "staging-failed", match="could not be staged"):
         job.run("numbers_chained", planned.epoch, "run-1")
     ended.join()
     now = through.state_table.view("numbers_chained").checkpoint(planned.epoch)

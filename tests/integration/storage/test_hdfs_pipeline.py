@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from codes import raises
 from integration.projects.project import HOUR, START, Project, hour, make_project, produce
 from integration.services.hdfs import Hdfs
 
@@ -105,7 +106,7 @@ def test_a_pipeline_from_kafka_to_hdfs(hours: Hours, hdfs: Hdfs, monkeypatch: py
                 raise Unreachable("the answer is lost")
 
         broken.setattr(WebHdfsCluster, "rename", unheard)
-        with pytest.raises(OutcomeUnknown, match="not known"):
+        with raises(OutcomeUnknown, "no-answer", match="not known"):
             hours.commit(second.epoch)
     [settled] = live_services.open_coordinator(hours.parts).recover("hours", owners.is_never_alive)
     assert settled.state is State.COMMITTED

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from codes import raises
 from person import Person
-from unit.coordinator.test_repairs import LAKE, NEW, TEN, Shop
+from unit.coordinator.test_repairs import LAKE, NEW, NEXT, TEN, Shop
 
 from onceonly.coordinator.accept_loss import Acceptance
 from onceonly.errors import InvalidPipeline
@@ -49,6 +49,24 @@ def test_a_sink_that_a_repair_has_completed_can_be_kept_on_each_page(shop: Shop)
     shop.repair("ann: its past", only=("new",))
     assert words(shop) == {"lake": ["replace", "keep"], "late": ["keep", "again"], "new": ["replace", "keep"]}
     assert [choice["sink"] for choice in offer(shop, 2).choices] == ["lake", "late", "new"]
+
+
+def test_a_sink_that_lacks_the_rows_gets_them_with_a_correction_unless_it_is_kept(shop: Shop) -> None:
+    """As on the command line: --reprocess writes it, --reprocess --keep does not."""
+    shop.pipeline = replace(shop.pipeline, sinks=[LAKE, LATE, NEW])
+    shop.run("run-2", NEXT)
+    assert words(shop)["new"] == ["add", "keep"]
+    for keep, written in ((["late"], ("lake", "new")), (["late", "new"], ("lake",))):
+        assert shop.coordinator.check_request("flights", 1, _request(shop, keep)) == written
+    shop.repair("ann: rates", keep=("late",))
+    assert shop.now(shop.state.view("flights").head.epoch).sinks == ("lake", "new")
+
+
+def _request(shop: Shop, keep: list[str]) -> Any:
+    from onceonly.airflow.ui import repairs
+
+    conf = repairs.make_conf(shop.now(1), "rates", {"keep": keep, "again": [], "only": []})
+    return repairs.make_request(conf, "ann")
 
 
 def test_nothing_is_offered_while_something_is_under_way(shop: Shop) -> None:

@@ -48,8 +48,8 @@ def test_describe_draws_what_is_in_force_in_each_sink(shop):
     said = onceonly("describe", "flights", "1")
     picture = said.split("Sink by sink (✓ in force)")[1].split("Timeline")[0]
     first, second = lines(picture, "1", "2")
-    assert " ".join(first) == "1 committed 10 rows ✓ 10 rows -"
-    assert " ".join(second) == "2 committed ✓ replaced epoch 1: 10 rows kept epoch 1 - ann: rates"
+    assert " ".join(first) == "1 committed 10 rows; replaced by epoch 2 ✓ 10 rows -"
+    assert " ".join(second) == "2 committed ✓ 10 rows in place of epoch 1 kept epoch 1 - ann: rates"
     assert "No rows are in force in 'new'. Complete it: onceonly run FILE.py:NAME --interval" in picture
     assert "--only new --reason …" in picture
     assert "lake of epoch 1; asked for by ann: rates" in onceonly("describe", "flights", "2")

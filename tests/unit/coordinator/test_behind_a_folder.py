@@ -257,18 +257,34 @@ def test_it_is_stored_and_read_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    ("changes", "code", "why"),
     [
-        ({"sinks": [FileSink("a", "lake/orders")]}, "reads the folder 'lake/orders', which it writes to"),
-        ({"source": FileSource("lake/orders", max_decisions=1), "after": ["first"]}, "max_decisions of 'orders'"),
-        ({"source": FileSource("lake/orders", max_decisions=1), "mode": "interval"}, "an interval is read completely"),
-        ({"source": FileSource("lake/orders", start="latest"), "mode": "interval"}, "start is for chained mode"),
-        ({"source": FileSource("lake/orders", grace=1.0)}, "grace is for intervals"),
+        (
+            {"sinks": [FileSink("a", "lake/orders")]},
+            "own-output-read",
+            "reads the folder 'lake/orders', which it writes to",
+        ),
+        (
+            {"source": FileSource("lake/orders", max_decisions=1), "after": ["first"]},
+            "options-conflict",
+            "max_decisions of 'orders'",
+        ),
+        (
+            {"source": FileSource("lake/orders", max_decisions=1), "mode": "interval"},
+            "options-conflict",
+            "an interval is read completely",
+        ),
+        (
+            {"source": FileSource("lake/orders", start="latest"), "mode": "interval"},
+            "options-conflict",
+            "start is for chained mode",
+        ),
+        ({"source": FileSource("lake/orders", grace=1.0)}, "options-conflict", "grace is for intervals"),
     ],
 )
-def test_what_does_not_fit_together(changes: dict[str, Any], why: str) -> None:
+def test_what_does_not_fit_together(changes: dict[str, Any], code: str, why: str) -> None:
     fields: dict[str, Any] = {"name": "p", "source": FileSource("lake/orders"), "transform": "jobs:f"}
-    with pytest.raises(InvalidPipeline, match=why):
+    with raises(InvalidPipeline, code, match=why):
         Pipeline(**{**fields, "sinks": [DeltaSink("x", "x")], **changes})
 
 

@@ -192,19 +192,23 @@ def test_a_partition_added_later_is_read_from_its_first_record(world):
 
 
 @pytest.mark.parametrize(
-    ("lose", "message"),
+    ("lose", "code", "message"),
     [
-        (lambda source: source.recreate(), "is not the one for which the last checkpoint was pinned"),
-        (lambda source: source.expire(0, 7), "offsets 5 to 6 no longer exist"),
-        (lambda source: source.drop(0), "no longer has partition 0"),
-        (lambda source: source.hold(0, stable=2), "ends before what was already read"),
+        (
+            lambda source: source.recreate(),
+            "source-recreated",
+            "is not the one for which the last checkpoint was pinned",
+        ),
+        (lambda source: source.expire(0, 7), "records-expired", "offsets 5 to 6 no longer exist"),
+        (lambda source: source.drop(0), "partition-missing", "no longer has partition 0"),
+        (lambda source: source.hold(0, stable=2), "source-shrank", "ends before what was already read"),
     ],
 )
-def test_a_source_that_lost_what_comes_next_is_said_so_and_nothing_is_written(world, lose, message):
+def test_a_source_that_lost_what_comes_next_is_said_so_and_nothing_is_written(world, lose, code, message):
     world.run("run-1")
     world.put(5, 6, 7)
     lose(world.source)
-    with pytest.raises(SourceLost, match=message):
+    with raises(SourceLost, code, match=message):
         world.plan("run-2")
     assert world.now(2) is None
 
@@ -310,16 +314,16 @@ def test_intervals_run_side_by_side(hourly):
 
 
 @pytest.mark.parametrize(
-    ("interval", "message"),
+    ("interval", "code", "message"),
     [
-        (None, "a pipeline in interval mode needs an interval"),
-        (minutes(10, 10), "is empty or backwards"),
-        (minutes(10, 0), "is empty or backwards"),
-        (Interval(NOON, datetime.now(UTC) + timedelta(days=1)), "ends in the future"),
+        (None, "mode-mismatch", "a pipeline in interval mode needs an interval"),
+        (minutes(10, 10), "interval-empty", "is empty or backwards"),
+        (minutes(10, 0), "interval-empty", "is empty or backwards"),
+        (Interval(NOON, datetime.now(UTC) + timedelta(days=1)), "interval-in-future", "ends in the future"),
     ],
 )
-def test_an_interval_that_cannot_be_is_refused(hourly, interval, message):
-    with pytest.raises(InvalidPipeline, match=message):
+def test_an_interval_that_cannot_be_is_refused(hourly, interval, code, message):
+    with raises(InvalidPipeline, code, match=message):
         hourly.plan("run-1", interval)
 
 
@@ -480,8 +484,13 @@ def test_records_that_vanish_while_they_are_read_are_noticed(world):
 
 def test_what_is_staged_is_kept_when_recording_it_has_an_unknown_outcome(world, monkeypatch):
     world.plan()
-    meanwhile(monkeypatch, Event.STAGED, lambda: (_ for _ in ()).throw(OutcomeUnknown("storage")), after=True)
-    with pytest.raises(OutcomeUnknown, match="storage"):
+    meanwhile(
+        monkeypatch,
+        Event.STAGED,
+        lambda: (_ for _ in ()).throw(OutcomeUnknown("storage", code="test-unknown")),
+        after=True,
+    )
+    with raises(OutcomeUnknown, "test-unknown"):
         world.stage()
     assert len(leftovers(world)) == 2
     world.commit()

@@ -451,40 +451,48 @@ def test_a_definition_without_a_gate_is_as_it_was():
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "code", "message"),
     [
-        (lambda: Gate(), "no checks are configured"),
-        (lambda: Gate(suites={}), "no checks are configured"),
-        (lambda: Gate(suites="suite.yml"), "'suite.yml' is not a .json file"),
-        (lambda: Gate(min_rows=1, on_fail="ignore"), "on_fail 'ignore' is not known"),
-        (lambda: Gate(min_rows=-1), "min_rows is -1"),
-        (lambda: Gate(min_rows=True), "min_rows is True"),
-        (lambda: Gate(max_rows={"lake": "9"}), "max_rows is '9'"),
-        (lambda: Gate(min_rows=1, in_process_rows=-1), "in_process_rows is -1"),
-        (lambda: Gate(fresh="at"), "fresh is 'at'"),
-        (lambda: Fresh("at", 0), "needs a column and seconds above 0"),
+        (lambda: Gate(), "option-missing", "no checks are configured"),
+        (lambda: Gate(suites={}), "option-missing", "no checks are configured"),
+        (lambda: Gate(suites="suite.yml"), "option-invalid", "'suite.yml' is not a .json file"),
+        (lambda: Gate(min_rows=1, on_fail="ignore"), "option-invalid", "on_fail 'ignore' is not known"),
+        (lambda: Gate(min_rows=-1), "option-invalid", "min_rows is -1"),
+        (lambda: Gate(min_rows=True), "option-invalid", "min_rows is True"),
+        (lambda: Gate(max_rows={"lake": "9"}), "option-invalid", "max_rows is '9'"),
+        (lambda: Gate(min_rows=1, in_process_rows=-1), "option-invalid", "in_process_rows is -1"),
+        (lambda: Gate(fresh="at"), "option-invalid", "fresh is 'at'"),
+        (lambda: Fresh("at", 0), "option-invalid", "needs a column and seconds above 0"),
         (
             lambda: pipeline(Gate(min_rows=1)),
+            "option-invalid",
             r"min_rows=1 names no sink: give a dict by sink name, of \['files', 'lake'\]",
         ),
-        (lambda: pipeline(Gate(min_rows={"other": 1})), r"min_rows of \['other'\] names a sink"),
-        (lambda: pipeline(Gate(min_rows={"lake": 5}, max_rows={"lake": 4})), "min_rows 5 above max_rows 4"),
+        (lambda: pipeline(Gate(min_rows={"other": 1})), "option-invalid", r"min_rows of \['other'\] names a sink"),
+        (
+            lambda: pipeline(Gate(min_rows={"lake": 5}, max_rows={"lake": 4})),
+            "options-conflict",
+            "min_rows 5 above max_rows 4",
+        ),
         (
             lambda: pipeline(Gate(min_rows={"seen": 1}), LAKE, StateSink("seen", "n INT", ["n"])),
+            "option-invalid",
             r"min_rows of \['seen'\] names a sink that a gate cannot check",
         ),
         (
             lambda: pipeline(Gate(fresh=Fresh("at", 60)), FileSink("files", "files", format="avro")),
+            "options-conflict",
             "sink 'files' writes Avro files",
         ),
         (
             lambda: pipeline(Gate(min_rows=1), KafkaSink(name="late", topic="late", guarantee="none")),
+            "options-conflict",
             "sink 'late' has guarantee='none'",
         ),
     ],
 )
-def test_a_gate_that_cannot_work_is_refused(make, message):
-    with pytest.raises(InvalidPipeline, match=message):
+def test_a_gate_that_cannot_work_is_refused(make, code, message):
+    with raises(InvalidPipeline, code, match=message):
         make()
 
 

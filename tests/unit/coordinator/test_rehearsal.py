@@ -243,12 +243,12 @@ def test_recovery_aborts_what_nobody_stages_again(world):
 # ---- a person has to act
 
 
-@pytest.mark.parametrize("failure", ["action", "refused"])
-def test_refusal_is_recorded_once(world, failure):
+@pytest.mark.parametrize(("failure", "code"), [("action", "test-requested-it"), ("refused", "test-refused")])
+def test_refusal_is_recorded_once(world, failure, code):
     stage(world)
     for _ in range(3):
         world.lake.fail("rehearse", failure)
-        with pytest.raises(ActionNeeded, match="sink 'lake' waits for a person"):
+        with raises(ActionNeeded, code, match="sink 'lake' waits for a person"):
             world.commit()
     now = world.now()
     assert (now.state, now.refused["sink"]) == (State.STAGED, "lake")

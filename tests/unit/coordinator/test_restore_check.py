@@ -80,7 +80,7 @@ def without_group(monkeypatch) -> None:
 
 
 def test_a_restored_table_plans_nothing(restored):
-    with pytest.raises(InvalidPipeline, match=BEHIND) as refused:
+    with raises(InvalidPipeline, "state-behind", match=BEHIND) as refused:
         restored.plan("run-4")
     assert "It ends at decision 1; the group of 'flights' shows decision 3" in refused.value.why
     assert restored.events().count("planned") == 1
@@ -91,7 +91,7 @@ def test_where_the_group_cannot_be_read_it_stages_nothing(restored, monkeypatch)
     without_group(monkeypatch)
     with pytest.warns(RuntimeWarning, match="cannot be read"):
         planned = restored.plan("run-4")
-    with pytest.warns(RuntimeWarning), pytest.raises(InvalidPipeline, match=BEHIND) as refused:
+    with pytest.warns(RuntimeWarning), raises(InvalidPipeline, "state-behind", match=BEHIND) as refused:
         restored.coordinator.stage("flights", planned.epoch, lambda claimed: pytest.fail("Spark is asked"))
     assert f"fake {restored.lake.folder} shows decision 3" in refused.value.why
     assert restored.events()[-1] == "claimed"
@@ -141,17 +141,17 @@ def test_no_offsets_are_proposed_where_targets_disagree(restored):
 
 
 @pytest.mark.parametrize(
-    ("decision", "ends", "why"),
+    ("decision", "ends", "code", "why"),
     [
-        (2, {0: 7}, "show decision 3, and --decision is 2"),
-        (3, {0: 4}, "was read up to 5"),
-        (3, {0: 9}, "holds 8"),
-        (3, {}, r"has partitions \[0\], and you name \[\]"),
-        (3, {0: 7, 1: 0}, r"and you name \[0, 1\]"),
+        (2, {0: 7}, "decision-too-low", "show decision 3, and --decision is 2"),
+        (3, {0: 4}, "offset-outside-log", "was read up to 5"),
+        (3, {0: 9}, "offset-outside-log", "holds 8"),
+        (3, {}, "ends-incomplete", r"has partitions \[0\], and you name \[\]"),
+        (3, {0: 7, 1: 0}, "ends-incomplete", r"and you name \[0, 1\]"),
     ],
 )
-def test_what_cannot_be_is_refused(restored, decision, ends, why):
-    with pytest.raises(InvalidPipeline, match=why):
+def test_what_cannot_be_is_refused(restored, decision, ends, code, why):
+    with raises(InvalidPipeline, code, match=why):
         forward(restored, decision, ends)
     assert "empty" not in restored.events()
 
@@ -189,7 +189,7 @@ def test_a_restored_table_takes_nothing_back(world):
     world.run("run-3")
     restore(world)
     before = world.state.view("flights").head
-    with pytest.raises(InvalidPipeline, match=BEHIND):
+    with raises(InvalidPipeline, "state-behind", match=BEHIND):
         Person(world.coordinator).rewind("flights", 1, "ann", "wrong rows")
     assert world.state.view("flights").head == before
 
@@ -285,7 +285,7 @@ def test_what_dies_half_way_is_still_refused_and_is_given_again(intervals, monke
         forward(intervals, intervals=both)
     monkeypatch.undo()
     assert intervals.events().count("empty") == 1
-    with pytest.raises(InvalidPipeline, match=BEHIND):
+    with raises(InvalidPipeline, "state-behind", match=BEHIND):
         intervals.plan("run-3", minutes(20, 30))
     assert forward(intervals, intervals=both) == forward(intervals, intervals=both)
     assert intervals.events().count("empty") == 2
@@ -313,13 +313,17 @@ def test_an_interval_that_was_processed_again_since_can_be_named(intervals):
 
 
 @pytest.mark.parametrize(
-    ("given", "why"),
-    [({}, "runs by intervals"), ({"intervals": [minutes(15, 25)]}, "ends in|overlaps"), ({"ends": {0: 3}}, "runs by")],
+    ("given", "code", "why"),
+    [
+        ({}, "mode-mismatch", "runs by intervals"),
+        ({"intervals": [minutes(15, 25)]}, "interval-overlaps", "ends in|overlaps"),
+        ({"ends": {0: 3}}, "mode-mismatch", "runs by"),
+    ],
 )
-def test_intervals_that_cannot_be_are_refused(intervals, given, why):
+def test_intervals_that_cannot_be_are_refused(intervals, given, code, why):
     forward(intervals, intervals=[minutes(10, 20)])
     ends = {"flights": given["ends"]} if "ends" in given else {}
-    with pytest.raises(InvalidPipeline, match=why):
+    with raises(InvalidPipeline, code, match=why):
         Person(intervals.coordinator).forward(
             intervals.pipeline, Forward(3, "ann", "restored", ends, given.get("intervals", ()))
         )

@@ -143,15 +143,19 @@ def test_a_topic_that_was_created_again_is_not_the_same(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"mode": "interval"}, {"sinks": [DeltaSink("lake", "lake"), StateSink("s", "k INT", ["k"])]}]
+    ("changes", "code"),
+    [
+        ({"mode": "interval"}, "mode-mismatch"),
+        ({"sinks": [DeltaSink("lake", "lake"), StateSink("s", "k INT", ["k"])]}, "pipeline-keeps-state"),
+    ],
 )
-def test_a_pipeline_by_intervals_or_with_state_is_refused(tmp_path: Path, changes: dict) -> None:
+def test_a_pipeline_by_intervals_or_with_state_is_refused(tmp_path: Path, code: str, changes: dict) -> None:
     world = World(tmp_path, **changes)
     interval = minutes(0, 3) if "mode" in changes else None
     world.plan("run-1", interval)
     world.stage(1)
     world.commit(1)
-    with pytest.raises(OnceonlyError, match=r"It runs by intervals|It keeps state"):
+    with raises(OnceonlyError, code, match=r"It runs by intervals|It keeps state"):
         skip(world, 5)
 
 

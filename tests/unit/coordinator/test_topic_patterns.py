@@ -270,22 +270,23 @@ def test_a_skipped_interval_whose_next_one_did_not_know_the_topic(tmp_path: Any)
 
 
 @pytest.mark.parametrize(
-    ("fields", "why"),
+    ("fields", "code", "why"),
     [
-        ({"topic_pattern": "orders"}, "is the name of one topic"),
-        ({"topic_pattern": "("}, "is not a regular expression"),
-        ({"topic_pattern": "o.*", "topic": "orders"}, "together with topic 'orders'"),
-        ({"topic_pattern": "o.*", "start": {0: 5}}, "offsets of one"),
-        ({"topic_pattern": "o.*", "registry": "r", "format": "avro"}, "no single subject"),
+        ({"topic_pattern": "orders"}, "option-invalid", "is the name of one topic"),
+        ({"topic_pattern": "("}, "option-invalid", "is not a regular expression"),
+        ({"topic_pattern": "o.*", "topic": "orders"}, "options-conflict", "together with topic 'orders'"),
+        ({"topic_pattern": "o.*", "start": {0: 5}}, "options-conflict", "offsets of one"),
+        ({"topic_pattern": "o.*", "registry": "r", "format": "avro"}, "options-conflict", "no single subject"),
         (
             {"topic_pattern": "o.*", "registry": "r", "format": "avro", "subject": "o", "key_format": "avro"},
+            "options-conflict",
             "no single s",
         ),
-        ({}, "topic '' is not a Kafka topic name"),
+        ({}, "option-invalid", "topic '' is not a Kafka topic name"),
     ],
 )
-def test_definitions_that_do_not_fit(fields: dict[str, Any], why: str) -> None:
-    with pytest.raises(InvalidPipeline, match=why):
+def test_definitions_that_do_not_fit(fields: dict[str, Any], code: str, why: str) -> None:
+    with raises(InvalidPipeline, code, match=why):
         KafkaSource(**fields)
 
 

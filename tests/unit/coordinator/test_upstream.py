@@ -153,13 +153,18 @@ def test_the_entry_that_published_it_has_expired(chain: Chain) -> None:
         chain.run(chain.second)
 
 
-@pytest.mark.parametrize(("change", "why"), [({"version": 2}, "ends before"), ({"table_id": "x"}, "is not the one")])
-def test_a_table_that_was_restored_or_made_again_meanwhile(chain: Chain, change: dict[str, Any], why: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "code", "why"),
+    [({"version": 2}, "source-shrank", "ends before"), ({"table_id": "x"}, "source-recreated", "is not the one")],
+)
+def test_a_table_that_was_restored_or_made_again_meanwhile(
+    chain: Chain, change: dict[str, Any], code: str, why: str
+) -> None:
     done = chain.run(chain.first)
     found = chain.parts.sink(chain.first, "lake").locate_rows(done.handles["lake"], 1)
     assert found.version == 1
     planner = TopicPlanner(chain.second, chain.parts.sources(chain.second)["lake"], chain.second.sources[0])
-    with pytest.raises(SourceLost, match=why):
+    with raises(SourceLost, code, match=why):
         planner.range(chain.state.view("second"), (replace(found, **change),))
 
 
@@ -395,19 +400,19 @@ def test_a_check_finds_changes_before_an_interval_of_them_is_planned(days: Chain
 
 
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    ("changes", "code", "why"),
     [
-        ({"after": "first"}, "is a text"),
-        ({"after": ["second"]}, "names a pipeline twice, or this one"),
-        ({"after": ["first", "first"]}, "names a pipeline twice, or this one"),
-        ({"source": KafkaSource("flights")}, "none of the sources is one"),
-        ({"source": DeltaSource("lake", max_versions=1)}, "max_versions"),
-        ({"source": DeltaSource("lake", changes=True), "mode": "interval"}, "changes of 'lake'"),
+        ({"after": "first"}, "option-invalid", "is a text"),
+        ({"after": ["second"]}, "names-not-distinct", "names a pipeline twice, or this one"),
+        ({"after": ["first", "first"]}, "names-not-distinct", "names a pipeline twice, or this one"),
+        ({"source": KafkaSource("flights")}, "options-conflict", "none of the sources is one"),
+        ({"source": DeltaSource("lake", max_versions=1)}, "options-conflict", "max_versions"),
+        ({"source": DeltaSource("lake", changes=True), "mode": "interval"}, "options-conflict", "changes of 'lake'"),
     ],
 )
-def test_a_definition(changes: dict[str, Any], why: str) -> None:
+def test_a_definition(changes: dict[str, Any], code: str, why: str) -> None:
     given_ = {"name": "second", "source": DeltaSource("lake"), "transform": "a:b", "after": ["first"], **changes}
-    with pytest.raises(InvalidPipeline, match=why):
+    with raises(InvalidPipeline, code, match=why):
         Pipeline(sinks=[DeltaSink("out", "out")], **given_)
 
 

@@ -249,7 +249,9 @@ def test_the_pages_show_it(world: World, airflow_home: None) -> None:
     from starlette.requests import Request
 
     done, state = world.run(), world.coordinator.state_table
-    viewer = SimpleNamespace(state=state, may=lambda *_: True, version=lambda name: state.view(name).head.seq)
+    viewer = SimpleNamespace(
+        state=state, may=lambda method, _: method == "GET", version=lambda name: state.view(name).head.seq
+    )
     request = Request({"type": "http", "root_path": "/onceonly", "headers": []})
     page = app.one_checkpoint(request, done.pipeline, done.epoch, viewer).body.decode()
     assert ("Sink out" in page, "2 rows" in page, done.handles["out"]["target"] in page) == (True, True, True)

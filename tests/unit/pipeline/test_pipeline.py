@@ -151,17 +151,21 @@ def test_nonsense_is_refused_at_once_and_the_message_says_what_to_do(make, code,
 
 
 @pytest.mark.parametrize(
-    ("change", "why"),
+    ("change", "code", "why"),
     [
-        ({"sinks": [{"kind": "iceberg", "name": "x", "path": "y"}]}, "'iceberg'"),
-        ({"sinks": [{"kind": "delta", "name": "x", "path": "y", "z_order": "day"}]}, "z_order"),
-        ({"source": {"kind": "pulsar", "topic": "x"}}, "'pulsar'"),
-        ({"window": 5}, "window"),
-        ({"source": {"topic": "x"}}, "'kind'"),
+        ({"sinks": [{"kind": "iceberg", "name": "x", "path": "y"}]}, "sink-kind-unknown", "'iceberg'"),
+        (
+            {"sinks": [{"kind": "delta", "name": "x", "path": "y", "z_order": "day"}]},
+            "definition-unreadable",
+            "z_order",
+        ),
+        ({"source": {"kind": "pulsar", "topic": "x"}}, "definition-unreadable", "'pulsar'"),
+        ({"window": 5}, "definition-unreadable", "window"),
+        ({"source": {"topic": "x"}}, "definition-unreadable", "'kind'"),
     ],
 )
-def test_a_definition_of_a_newer_version_is_refused_with_what_is_new(change, why):
-    with pytest.raises(InvalidPipeline, match="definition of 'flights' cannot be read") as refused:
+def test_a_definition_of_a_newer_version_is_refused_with_what_is_new(change, code, why):
+    with raises(InvalidPipeline, code, match="definition of 'flights' cannot be read") as refused:
         Pipeline.from_json({**pipeline().to_json(), **change})
     assert why in str(refused.value)
     assert "newer Onceonly" in refused.value.todo

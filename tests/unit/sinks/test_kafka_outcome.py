@@ -188,9 +188,11 @@ def test_a_pooled_id_may_be_in_other_hands_and_is_not_fenced():
 def test_brokers_that_do_not_answer_leave_it_open():
     class Silent(Log):
         def fence(self, id: str) -> None:
-            raise NotCommitted("the Kafka broker did not answer.", "Silence.", "This is safe to retry.")
+            raise NotCommitted(
+                "the Kafka broker did not answer.", "Silence.", "This is safe to retry.", code="test-silent"
+            )
 
-    with pytest.raises(OutcomeUnknown, match="did not answer"):
+    with raises(OutcomeUnknown, "test-silent", match="did not answer"):
         Writer(Silent((NONE, NONE))).fence(handle(part()), 1)
 
 
@@ -226,13 +228,15 @@ def test_an_error_names_the_partitions_that_accept_nothing(kind: type[OnceonlyEr
 
 
 def test_brokers_that_say_nothing_about_it_change_no_error() -> None:
-    with pytest.raises(NotCommitted, match=r"^what\nwhy\ntodo$"):
-        raised(Silent(), NotCommitted("what", "why", "todo"))
+    error = NotCommitted("what", "why", "todo", code="test-not-written")
+    with raises(NotCommitted, "test-not-written", match=r"^what \[test-not-written\]\nwhy\ntodo$"):
+        raised(Silent(), error)
 
 
 def test_an_error_of_another_kind_is_left_as_it_is() -> None:
-    with pytest.raises(CannotPublish, match=r"^what\nwhy\ntodo$"):
-        raised(Short(), CannotPublish("what", "why", "todo"))
+    error = CannotPublish("what", "why", "todo", code="test-refused")
+    with raises(CannotPublish, "test-refused", match=r"^what \[test-refused\]\nwhy\ntodo$"):
+        raised(Short(), error)
 
 
 def raised(log: Log, error: OnceonlyError) -> None:

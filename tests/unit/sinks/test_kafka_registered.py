@@ -116,23 +116,23 @@ def test_a_registry_that_takes_nothing_new(server: FakeRegistry) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "why"),
+    ("fields", "code", "why"),
     [
-        ({"format": "json", "schema": None}, "needs a schema file ending in .json"),
-        ({"format": "raw", "schema": None}, "writes keys and values as they are"),
-        ({"format": "protobuf"}, "needs a schema file ending in .desc"),
-        ({"message": "shop.Late"}, "message 'shop.Late' is of Protobuf"),
-        ({"key_format": "json", "key_schema": "late.avsc"}, "needs a schema file ending in .json"),
-        ({"key_schema": "id.avsc"}, "takes no schema"),
-        ({"registry": None, "key_format": "avro", "key_schema": "id.avsc"}, "names no registry"),
-        ({"registry": None, "register": True}, "names no registry"),
-        ({"registry": None, "subjects": "record"}, "names no registry"),
-        ({"registry": "http://ann:secret@r"}, "is not an Airflow connection id"),
-        ({"subjects": "table"}, "subjects 'table' is not known"),
+        ({"format": "json", "schema": None}, "option-invalid", "needs a schema file ending in .json"),
+        ({"format": "raw", "schema": None}, "options-conflict", "writes keys and values as they are"),
+        ({"format": "protobuf"}, "option-invalid", "needs a schema file ending in .desc"),
+        ({"message": "shop.Late"}, "options-conflict", "message 'shop.Late' is of Protobuf"),
+        ({"key_format": "json", "key_schema": "late.avsc"}, "option-invalid", "needs a schema file ending in .json"),
+        ({"key_schema": "id.avsc"}, "option-invalid", "takes no schema"),
+        ({"registry": None, "key_format": "avro", "key_schema": "id.avsc"}, "option-missing", "names no registry"),
+        ({"registry": None, "register": True}, "option-missing", "names no registry"),
+        ({"registry": None, "subjects": "record"}, "option-missing", "names no registry"),
+        ({"registry": "http://ann:secret@r"}, "option-invalid", "is not an Airflow connection id"),
+        ({"subjects": "table"}, "option-invalid", "subjects 'table' is not known"),
     ],
 )
-def test_definitions_that_do_not_fit(fields: dict[str, Any], why: str) -> None:
-    with pytest.raises(InvalidPipeline, match=why):
+def test_definitions_that_do_not_fit(fields: dict[str, Any], code: str, why: str) -> None:
+    with raises(InvalidPipeline, code, match=why):
         sink(**fields)
 
 

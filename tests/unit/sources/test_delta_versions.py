@@ -319,11 +319,18 @@ def with_protocol(table: Table, feature: str, **settings: str) -> None:
     table.rewrite(0, told)
 
 
-@pytest.mark.parametrize("feature", ["typeWidening", "variantType", "nobodyKnows"])
-def test_features_that_change_what_a_file_means(table: Table, feature: str) -> None:
+@pytest.mark.parametrize(
+    ("feature", "code"),
+    [
+        ("typeWidening", "source-unsupported"),
+        ("variantType", "source-unsupported"),
+        ("nobodyKnows", "table-unreadable"),
+    ],
+)
+def test_features_that_change_what_a_file_means(table: Table, code: str, feature: str) -> None:
     with_protocol(table, feature)
     for asked in (table.pin, table.reader().check):
-        with pytest.raises(InvalidPipeline, match="table 'orders' cannot be") as refused:
+        with raises(InvalidPipeline, code, match="table 'orders' cannot be") as refused:
             asked()
         assert feature in refused.value.why
 

@@ -140,6 +140,7 @@ OTHERWISE = {
     "statetable/compaction.py _make_checkpoint",  # the same, on an object store
     "statetable/compaction.py _remove_old",  # entries of the log that no reader looks at
     "statetable/local_log.py commit",  # a draft of its own
+    "delta/commits.py _create_file",  # the same, beside the entries of a table's log
     "spark/jars/__init__.py _delete_outdated",  # other revisions of the jars that it has just fetched
     "spark/jvm.py _delete_others",  # archives of other jars, beside the one that it has just made
     "dev/demo/run.py clear",  # the demo's own folder

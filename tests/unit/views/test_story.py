@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from person import Person
 from unit.coordinator.test_repairs import LAKE, LATE, NEW, NEXT, TEN, Shop
 
 from onceonly.checkpoint.model import Checkpoint
+from onceonly.coordinator.accept_loss import Acceptance
 from onceonly.errors import CannotPublish
 from onceonly.pipeline.sinks import StateSink
 from onceonly.views import provenance, queries, story
@@ -57,10 +59,10 @@ def test_kept_replaced_repeated_and_added_rows_are_told_apart(shop):
     shop.repair("ann: past", only=("new",))
     shop.repair("ann: again", keep=("lake", "new"), again=("late",))
     assert cells(shop, 4) == [
-        ["10 rows", "10 rows*", ""],
-        ["replaced epoch 1: 10 rows*", "kept epoch 1", ""],
-        ["kept epoch 2", "kept epoch 1", "added: 10 rows*"],
-        ["kept epoch 2", "once more, beside epoch 1: 10 rows*", "kept epoch 4"],
+        ["10 rows; replaced by epoch 2", "10 rows*", ""],
+        ["10 rows in place of epoch 1*", "kept epoch 1", ""],
+        ["kept epoch 2", "kept epoch 1", "10 rows added*"],
+        ["kept epoch 2", "10 rows once more, beside epoch 1*", "kept epoch 4"],
     ]
     told = read(shop, 2)
     assert [checkpoint.epoch for checkpoint in told.checkpoints] == [1, 2, 4, 5]
@@ -73,7 +75,7 @@ def test_a_repair_that_is_under_way_or_aborted_leaves_what_is_in_force(shop):
     shop.stage_corrected(planned.epoch)
     assert cells(shop, 1)[1] == ["staged: 10 rows", "keeps epoch 1"]
     shop.abort(planned.epoch)
-    assert cells(shop, 1) == [["10 rows*", "10 rows*"], ["aborted: 10 rows", ""]]
+    assert cells(shop, 1) == [["10 rows*", "10 rows*"], ["aborted", ""]]
 
 
 def test_a_sink_that_was_given_up_lacks_the_rows(shop):
@@ -84,9 +86,36 @@ def test_a_sink_that_was_given_up_lacks_the_rows(shop):
         shop.commit(2)
     Person(shop.coordinator).give_up("flights", 2, "lake", "ann", "it refuses")
     assert read(shop, 2).lacking == ("lake",)
-    assert "--only lake --reason …" in story.how_to_complete(read(shop, 2))
+    advice = "Write again what it lacks: onceonly repair FILE.py:NAME lake --reason …"
+    assert story.how_to_complete(read(shop, 2)) == advice
     shop.repair(interval=NEXT, only=("lake",))
-    assert cells(shop, 2) == [["given up: 0 rows", "10 rows*"], ["added: 10 rows*", "kept epoch 2"]]
+    assert cells(shop, 2) == [
+        ["given up, not published; written again by epoch 3", "10 rows*"],
+        ["10 rows written again*", "kept epoch 2"],
+    ]
+    assert story.how_to_complete(read(shop, 2)) == ""
+
+
+def test_a_correction_that_was_lost_is_told_beside_what_is_in_force(tmp_path):
+    shop = Shop(tmp_path, sinks=[LAKE, NEW])
+    shop.run("run-1", TEN)
+    folder, older = tmp_path / "new", tmp_path / "older"
+    shutil.copytree(folder, older)
+    shop.repair(keep=("lake",))
+    shutil.rmtree(folder)
+    shutil.copytree(older, folder)
+    Person(shop.coordinator).accept_loss("flights", "new", Acceptance("bob", "restored from a copy"))
+    assert cells(shop, 1) == [["10 rows*", "10 rows*"], ["kept epoch 1", "10 rows lost by the target"]]
+    told = read(shop, 1)
+    assert (story.list_lost(told), told.lacking) == (["new"], ())
+    assert story.how_to_complete(told) == "Write again what it lacks: onceonly repair FILE.py:NAME new --reason …"
+    shop.repair("ann: once more", keep=("lake",))
+    assert [row[1] for row in cells(shop, 1)] == [
+        "10 rows; replaced by epoch 3",
+        "10 rows lost by the target; written again by epoch 3",
+        "10 rows in place of epoch 1*",
+    ]
+    assert story.list_lost(read(shop, 1)) == []
 
 
 def test_a_chained_checkpoint_has_its_own_repairs_and_a_rewind_takes_all_of_them(tmp_path):
@@ -99,7 +128,7 @@ def test_a_chained_checkpoint_has_its_own_repairs_and_a_rewind_takes_all_of_them
     chain.run("run-3")
     for epoch in (2, 1):
         chain.repair(f"ann: {epoch}", interval=None, epoch=epoch, only=("new",))
-    assert cells(chain, 4) == [["2 rows*", ""], ["kept epoch 2", "added: 2 rows*"]]
+    assert cells(chain, 4) == [["2 rows*", ""], ["kept epoch 2", "2 rows added*"]]
     assert "--epoch 1 --only" not in story.how_to_complete(read(chain, 1))
     Person(chain.coordinator).rewind("flights", 1, "ann", "wrong rates")
     assert read(chain, 2).in_force == {}

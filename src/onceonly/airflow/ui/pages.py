@@ -38,7 +38,7 @@ from onceonly.statetable.table import StateTable
 from onceonly.storage.folders import arrow_file_system
 from onceonly.storage.paths import local_path
 from onceonly.views import descriptions, formatting, queries, summary
-from onceonly.views.story import describe_part, how_to_complete
+from onceonly.views.story import describe_part, how_to_complete, list_lost
 from onceonly.views.summary import Summary
 
 CHECKPOINTS_PER_PAGE = 50
@@ -320,6 +320,7 @@ _templates.filters |= {
     "part": describe_part,
     "place": descriptions.describe_target,
     "repair": descriptions.describe_repair,
+    "list_lost": list_lost,
     "askers": descriptions.describe_askers,
     "rows": rows,
     "rows_in_force": rows_in_force,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -34,8 +34,13 @@ from onceonly.errors import Busy, InvalidPipeline
 from onceonly.runtime.owners import installation_of, parse_airflow_run
 from onceonly.views.story import STATE_KIND, Deed, Story
 
-REPLACE, KEEP, AGAIN = "replace", "keep", "again"
+REPLACE, KEEP, AGAIN, ADD = "replace", "keep", "again", "add"
 MEANINGS = {REPLACE: "its rows are replaced", KEEP: "its rows stay as they are", AGAIN: "its rows come once more"}
+LACKING_MEANINGS = {  # of a sink in which no rows of these records are in force
+    ADD: "it has no rows: they are added",
+    KEEP: "it has no rows, and gets none",
+    AGAIN: "its lost rows come once more",
+}
 CHOICES = {"kafka": (KEEP, AGAIN), "delta": (REPLACE, KEEP), "files": (REPLACE, KEEP)}  # by kind, the default first
 ANY_CHOICE = (REPLACE, KEEP, AGAIN)  # of a kind from another package
 DIGEST_CHARACTERS = 8
@@ -47,7 +52,8 @@ class Offer:
 
     Args:
         seen: the number of what is shown; a request is refused once it has changed.
-        choices: {"sink", "options": [(word, meaning)]} of each sink to correct; empty: nothing can be corrected.
+        choices: {"sink", "options": [(word, meaning)]} of each sink to correct, also of one that lacks the rows: a
+            correction writes it unless it is kept. Empty: nothing can be corrected.
         lacking: sinks to complete, each with whether its rows come once more, as it may have shown them before.
     """
 
@@ -63,14 +69,22 @@ def make_offer(checkpoint: Checkpoint, story: Story) -> Offer | None:
     kinds: dict[str, str] = {}
     for other in story.checkpoints:  # a sink that was added later is not in the first one's definition
         kinds |= _kinds_of(other)
-    choices = []
+    choices: list[dict[str, Any]] = []
     if checkpoint.interval is not None:
         for sink in story.in_force:
             if kinds.get(sink, STATE_KIND) != STATE_KIND:
-                words = CHOICES.get(kinds[sink], ANY_CHOICE)
-                choices.append({"sink": sink, "options": [(word, MEANINGS[word]) for word in words]})
-    lacking = tuple((sink, _comes_once_more(story, sink)) for sink in story.lacking)
-    return Offer(number_of(story), tuple(choices), lacking)
+                choices.append(_choice(sink, CHOICES.get(kinds[sink], ANY_CHOICE), MEANINGS))
+    can_correct, lacking = bool(choices), list[tuple[str, bool]]()
+    for sink in story.lacking:
+        is_again = _comes_once_more(story, sink)
+        lacking.append((sink, is_again))
+        if can_correct:
+            choices.append(_choice(sink, (KEEP, AGAIN) if is_again else (ADD, KEEP), LACKING_MEANINGS))
+    return Offer(number_of(story), tuple(choices), tuple(lacking))
+
+
+def _choice(sink: str, words: Iterable[str], meanings: Mapping[str, str]) -> dict[str, Any]:
+    return {"sink": sink, "options": [(word, meanings[word]) for word in words]}
 
 
 def number_of(story: Story) -> int:
@@ -103,7 +117,10 @@ def make_conf(checkpoint: Checkpoint, reason: str, wish: Mapping[str, list[str]]
     Args:
         wish: names of sinks under "keep", "again" and "only"; all empty: every sink is written, and its rows replaced.
     """
-    conf: dict[str, Any] = {key: names for key, names in wish.items() if names}
+    conf = dict[str, Any]()
+    for key, names in wish.items():
+        if names:
+            conf[key] = names
     if not wish["only"]:
         conf["reprocess"] = True
     if checkpoint.interval is None:
@@ -182,7 +199,10 @@ def _find_logical_date(dag_id: str, session: Session) -> datetime:
     """
     now = datetime.now(UTC)
     dag = DBDagBag().get_latest_version_of_dag(dag_id, session=session)
-    ends = [limited.end_date for limited in (dag, *dag.tasks) if limited.end_date] if dag else []
+    ends = []
+    for limited in (dag, *dag.tasks) if dag else ():
+        if limited.end_date:
+            ends.append(limited.end_date)
     if not ends or now <= min(ends):
         return now
     return min(ends) - timedelta(microseconds=now.microsecond + 1)

@@ -160,6 +160,6 @@ def _refuse_unsuitable(config: FileSink) -> Iterator[None]:
         raise _stage_error(config, unfit.why, unfit.todo, unfit.code) from unfit.__cause__
 
 
-def _stage_error(config: FileSink, why: str, todo: str, code: str = "") -> InvalidPipeline:
+def _stage_error(config: FileSink, why: str, todo: str, code: str = "columns-unsuitable") -> InvalidPipeline:
     what = f"sink '{config.name}': files cannot be written."
     return InvalidPipeline(what, why, f"{todo} Nothing was published.", code)
