@@ -30,7 +30,7 @@ def test_what_the_sources_read_is_listed_and_what_is_listed_is_read() -> None:
 
 @pytest.mark.parametrize("each", VARIABLES, ids=lambda each: each.name)
 def test_each_is_in_the_help_and_in_the_table(each: object) -> None:
-    shown = CliRunner().invoke(main, ["--help"]).stdout
+    shown = CliRunner().invoke(main, ["help", "settings"]).stdout
     for text in vars(each).values():
         assert text in shown
     assert "| `{name}` | {meaning} | {default} |\n".format(**vars(each)) in (ROOT / "docs" / "settings.md").read_text()

@@ -9,24 +9,19 @@ gc.set_threshold(100_000)  # what is imported stays: to look through it again an
 import click  # noqa: E402
 
 from onceonly.cli.app import Cli, Commands  # noqa: E402
-from onceonly.settings import VARIABLES, Settings, Variable  # noqa: E402
+from onceonly.settings import Settings  # noqa: E402
 
+MAIN_HELP = "Exactly-once output for Spark batch jobs: stage, gate, commit, recover."
+EPILOG = """\b
+Settings are environment variables: onceonly help settings
+Completions for your shell: onceonly completions
 
-def _describe(variable: Variable) -> str:
-    return f"  {variable.name}\n      {variable.meaning}\n      ({variable.default})\n"
-
-
-MAIN_HELP = f"""Exactly-once output for Spark batch jobs: stage, gate, commit, recover.
-
-\b
-Settings are environment variables:
-{"".join(_describe(variable) for variable in VARIABLES)}
 \b
 Exit codes: 0 done or nothing to do, 1 nothing was published, 2 invalid input,
 3 unknown outcome (run `onceonly recover`), 4 a person has to act: its gate
-holds it, or a target has to be repaired, 5 `onceonly check` found a problem, 130 Ctrl-C.
-With --json, an error is {{"error": class, "code": …, "what": …, "why": …, "todo": …}} on
-stdout. `onceonly explain CODE` says what its code means.
+holds it, or a target has to be repaired, 5 `onceonly check` found a problem,
+130 Ctrl-C. With --json, an error is {"error": class, "code": …, "what": …,
+"why": …, "todo": …} on stdout. `onceonly explain CODE` says what a code means.
 """
 COMMANDS = Commands(  # where each is; the everyday ones first
     {
@@ -52,11 +47,19 @@ COMMANDS = Commands(  # where each is; the everyday ones first
         "services": "services",
         "jars": "jars",
         "demo": "services",
+        "help": "help",
+        "completions": "help",
     }
 )
 
 
-@click.group(cls=Cli, commands=COMMANDS, help=MAIN_HELP, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Cli,
+    commands=COMMANDS,
+    help=MAIN_HELP,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.option("--traceback", is_flag=True, help="Show where an error came from.")
 @click.version_option(package_name="onceonly", message="%(version)s")
 @click.pass_context

@@ -59,6 +59,11 @@ class Cli(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)  # as they were added: the everyday ones first
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands first: they are what most people look for."""
+        self.format_commands(ctx, formatter)
+        click.Command.format_options(self, ctx, formatter)
+
     _as_json = False
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> Any:  # type: ignore[override]

@@ -1,0 +1,103 @@
+"""What commands and settings there are, and completions for a shell."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+from click.shell_completion import get_completion_class
+
+from onceonly.errors import InvalidPipeline
+from onceonly.settings import VARIABLES
+
+SETTINGS = "settings"
+PROGRAM = "onceonly"
+SHELLS = ("bash", "zsh", "fish")
+# The file in the user's folder that each shell reads when it starts, and what loads the completions there. A fish shell
+# finds them by the name of their file.
+START_FILES = {
+    "bash": (".bashrc", "source '{file}'"),
+    "zsh": (".zshrc", "(( $+functions[compdef] )) || {{ autoload -Uz compinit && compinit }}\nsource '{file}'"),
+}
+
+
+@click.command(short_help="Show the commands, one of them, or all settings.")
+@click.argument("topic", nargs=-1)
+@click.pass_context
+def help(ctx: click.Context, topic: tuple[str, ...]) -> None:
+    """Show all commands; `onceonly help settings` the environment variables; `onceonly help COMMAND …` that command."""
+    if topic == (SETTINGS,):
+        for variable in VARIABLES:
+            click.echo(f"{variable.name}\n    {variable.meaning}\n    ({variable.default})")
+        return
+    assert ctx.parent is not None
+    shown, command = ctx.parent, ctx.parent.command
+    for name in topic:
+        found = command.get_command(shown, name) if isinstance(command, click.Group) else None
+        if found is None:
+            raise InvalidPipeline(
+                f"there is no command '{' '.join((PROGRAM, *topic))}'.",
+                f"'{name}' is not known.",
+                f"All commands: {PROGRAM} help. All settings: {PROGRAM} help {SETTINGS}.",
+                code="command-unknown",
+            )
+        shown = click.Context(found, info_name=name, parent=shown)
+        command = found
+    click.echo(command.get_help(shown))
+
+
+@click.command(short_help="Let a shell complete commands and options.")
+@click.argument("shell", type=click.Choice(SHELLS), required=False)
+@click.option("--print", "only_print", is_flag=True, help="Print the script, and install nothing.")
+@click.pass_context
+def completions(ctx: click.Context, shell: str | None, only_print: bool) -> None:
+    """Install completions of commands and options for SHELL; by default, for the shell that runs.
+
+    It writes one file, which the next shell of this user loads: for bash and zsh by a line that it adds once to
+    ~/.bashrc or ~/.zshrc. Repeat the command after an upgrade.
+    """
+    shell = shell or _current_shell()
+    kind = get_completion_class(shell)
+    assert kind is not None
+    script = kind(ctx.find_root().command, {}, PROGRAM, f"_{PROGRAM.upper()}_COMPLETE").source()
+    if only_print:
+        click.echo(script)
+        return
+    file = _script_file(shell)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(script)
+    if shell in START_FILES:
+        _add_to_start_file(shell, file)
+    click.echo(f"✓ {shell} completes {PROGRAM} from its next start on: {file}")
+
+
+def _current_shell() -> str:
+    shell = Path(os.environ.get("SHELL", "")).name
+    if shell in SHELLS:
+        return shell
+    raise InvalidPipeline(
+        "it is not known which shell to install completions for.",
+        f"SHELL is '{os.environ.get('SHELL', '')}'.",
+        f"Name it: {PROGRAM} completions {'|'.join(SHELLS)}. Nothing was written.",
+        code="shell-unknown",
+    )
+
+
+def _script_file(shell: str) -> Path:
+    if shell == "fish":
+        configuration = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+        return Path(configuration, "fish", "completions", f"{PROGRAM}.fish")
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(data, PROGRAM, f"completions.{shell}")
+
+
+def _add_to_start_file(shell: str, file: Path) -> None:
+    """Add what loads the file to what the shell reads when it starts, unless it is there."""
+    name, line = START_FILES[shell]
+    start_file, line = Path.home() / name, line.format(file=file)
+    present = start_file.read_text() if start_file.exists() else ""
+    if line in present:
+        return
+    with start_file.open("a") as end:
+        end.write(f"\n# completions of {PROGRAM}\n{line}\n")
