@@ -51,6 +51,8 @@ LOOKING = {  # they change nothing that was published or staged, or set up this 
         "onceonly jars",
         "onceonly services",
         "onceonly demo",
+        "onceonly help",
+        "onceonly completions",
     ),
 }
 NOTHING = "nothing"

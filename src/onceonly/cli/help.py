@@ -32,19 +32,18 @@ def help(ctx: click.Context, topic: tuple[str, ...]) -> None:
             click.echo(f"{variable.name}\n    {variable.meaning}\n    ({variable.default})")
         return
     assert ctx.parent is not None
-    shown, command = ctx.parent, ctx.parent.command
+    context, command = ctx.parent, ctx.parent.command
     for name in topic:
-        found = command.get_command(shown, name) if isinstance(command, click.Group) else None
-        if found is None:
+        subcommand = command.get_command(context, name) if isinstance(command, click.Group) else None
+        if subcommand is None:
             raise InvalidPipeline(
                 f"there is no command '{' '.join((PROGRAM, *topic))}'.",
                 f"'{name}' is not known.",
                 f"All commands: {PROGRAM} help. All settings: {PROGRAM} help {SETTINGS}.",
                 code="command-unknown",
             )
-        shown = click.Context(found, info_name=name, parent=shown)
-        command = found
-    click.echo(command.get_help(shown))
+        context, command = click.Context(subcommand, info_name=name, parent=context), subcommand
+    click.echo(command.get_help(context))
 
 
 @click.command(short_help="Let a shell complete commands and options.")
