@@ -32,6 +32,7 @@ MODULES = {
     "partitions": "growth",
     "hot_path": "hot_path",
     "cold_start": "cold_start",
+    "first_row": "first_row",
     "demo": "demo",
     "flink": "flink",
     "airflow_overhead": "airflow_overhead",

@@ -24,7 +24,8 @@ MARK = re.compile(
 )
 ORDER = (
     "kafka_sink", "flink", "hot_path", "checkpoint", "files", "second_sink", "growth", "partitions", "targets",
-    "correct_day", "state_table", "pipelines", "many_pipelines", "recovery", "history", "cold_start", "demo",
+    "correct_day", "state_table", "pipelines", "many_pipelines", "recovery", "history", "cold_start", "first_row",
+    "demo",
 )  # fmt: skip
 BEFORE = results.RESULTS / "before"  # the same benchmarks of an earlier version, where a change is to be shown
 
