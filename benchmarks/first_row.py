@@ -48,10 +48,11 @@ def first_row(folder: Path) -> Result:
         "The wheel in a new virtual environment, its dependencies in the versions of requirements.lock, a project by "
         f"`onceonly init`, and its first checkpoint of {RECORDS:,} records, until a reader of the table has all rows. "
         f"`{DOWNLOADING}`: the caches of pip and of `onceonly jars` are empty. `{NEAR}`: both are full, as in a second "
-        "project on the same machine. The difference is the network.",
+        "project on the same machine.",
         rows,
         notes=[
             "Python, Java and the wheel are there at the start.",
+            "Between the two, a step that downloads nothing (python -m venv) shows what the load of the machine adds.",
             "The downloads came from mirrors near the machine: a slow line makes them longer.",
         ],
     )

@@ -69,8 +69,8 @@ def read_spark_connection(conn_id: str) -> SparkConnection:
         raise InvalidPipeline(
             f"the Airflow connection '{conn_id}' does not exist.",
             "Tasks reach Spark through it (spark_conn_id=…).",
-            f"airflow connections add {conn_id} --conn-type spark --conn-host 'local[*]' (or spark://…, yarn, k8s://…, "
-            "sc://…). Nothing was written.",
+            f"airflow connections add {conn_id} --conn-type generic --conn-host 'local[*]' "
+            "(or spark://…, yarn, k8s://…, sc://…). Nothing was written.",
             code="connection-missing",
         ) from error
     extra = connection.extra_dejson

@@ -5,6 +5,8 @@ from __future__ import annotations
 import keyword
 import os
 import sys
+import sysconfig
+from importlib.machinery import PathFinder
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
@@ -43,6 +45,7 @@ NEXT = """In {folder}:
   onceonly jars fetch       # once; needs Java 17 or newer
   onceonly services up      # a broker on this machine, if you have none
   python sample.py          # records to read
+  onceonly check dags/pipelines/{name}.py
   onceonly run dags/pipelines/{name}.py
 README.md there says what each file is for."""
 SAMPLE = 10_000  # records
@@ -77,15 +80,23 @@ def _require_module_name(name: str) -> str:
         "It is to be the name of a pipeline: lower-case letters, digits and '_', a letter first, at most 63 characters."
     )
     if NAME.fullmatch(name):
-        if name not in RESERVED_NAMES and name not in sys.stdlib_module_names and not keyword.iskeyword(name):
+        if name not in RESERVED_NAMES and not keyword.iskeyword(name) and not _is_module(name):
             return name
-        why = "The pipeline is in a Python module of its name, and this one has another meaning in Python or a project."
+        why = (
+            "The pipeline is in a Python module of its name, which Python, a project or an installed package has, too."
+        )
     raise InvalidPipeline(
         f"'{name}' cannot be the name of a new project.",
         why,
         "Name the pipeline: onceonly init FOLDER --name NAME. Nothing was written.",
         code="name-invalid",
     )
+
+
+def _is_module(name: str) -> bool:
+    """Whether Python or an installed package has a module of that name: the project's tests would import its DAG."""
+    folders = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    return name in sys.stdlib_module_names or PathFinder.find_spec(name, folders) is not None
 
 
 def _read_templates(name: str) -> dict[str, str]:

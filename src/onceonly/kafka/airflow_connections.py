@@ -84,7 +84,7 @@ def missing_connection_error(conn_id: str, why: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"the Airflow connection '{conn_id}' does not exist.",
         why,
-        f"Add it: airflow connections add {conn_id} --conn-type kafka "
+        f"Add it: airflow connections add {conn_id} --conn-type generic "
         f'--conn-extra \'{{"bootstrap.servers": "…"}}\', or set {variable_name(conn_id)}. {NOTHING_WRITTEN}',
         code="connection-missing",
     )
