@@ -53,7 +53,7 @@ def test_a_connection_is_read_as_airflow_reads_it(text: str, monkeypatch: pytest
     )
     taken: list[Any] = []
     monkeypatch.setattr(AWS, "use_connection", lambda name, settings: taken.append(AWS.to_variables(name, settings)))
-    OnceonlyOperator(task_id="any").pre_execute({})
+    OnceonlyOperator(task_id="any").pre_execute({"ti": None})
     connections.log_in_to_stores()
     assert taken == [TAKEN_UP, TAKEN_UP]
 

@@ -61,7 +61,7 @@ def test_a_connection_is_read_as_airflow_reads_it(
         taken.append(login.to_variables(conn_id, settings))
 
     monkeypatch.setattr(login, "use_connection", use_connection)
-    OnceonlyOperator(task_id="any").pre_execute({})
+    OnceonlyOperator(task_id="any").pre_execute({"ti": None})
     connections.log_in_to_stores()
     assert CliRunner().invoke(main, ["status"]).exit_code == 0
     assert taken == [expected] * 3
