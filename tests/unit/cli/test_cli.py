@@ -249,7 +249,7 @@ def test_describe_tells_everything_but_a_password(onceonly: Invoke, table: Table
         assert words in shown
     assert "secret" not in shown + data.stdout
     assert [row["event"] for row in told(data)["timeline"]] == ["planned", "claimed", "staged", "committing"]
-    assert told(data)["attempts"] == [{"attempt": 1, "worker": "vm:7", "nonce": "abc"}]
+    assert told(data)["attempts"] == [{"attempt": 1, "worker": "vm:7", "nonce": "abc", "code": None}]
     assert told(data)["waiting"] == ["lake"]
 
 

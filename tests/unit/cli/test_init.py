@@ -46,7 +46,7 @@ def test_given_name_is_the_name_of_everything(
     assert (pipeline.name, source.input_name, sink.name, sink.path) == (name, name, name, f"lake/{name}")
     assert checkpoint_dag(pipeline, schedule="@hourly").dag_id == name
     assert f"from pipelines.{name} import {name}" in (project / "dags" / f"{name}.py").read_text()
-    text = "".join(file.read_text() for file in project.rglob("*") if file.is_file())
+    text = "".join(file.read_text() for file in project.rglob("*") if file.is_file() and file.suffix != ".pyc")
     assert "order" not in text and "$" not in text.replace("$PWD", "") and "NAME" not in text
     assert f'TOPIC, COUNT = "{name}"' in (project / "sample.py").read_text()
 

@@ -75,10 +75,13 @@ def test_they_are_shown_where_the_rows_are(tmp_path: Path, monkeypatch: pytest.M
     assert (
         list(descriptions.describe_transition(staged, row))[-1] == f"  bad: {descriptions.describe_bad_records(staged)}"
     )
-    assert "(12 bad)" in said("status") and "(12 bad)" in said("status", "flights")
+    assert "(12 bad)" in said("status", "flights")
     assert "12 of 1,204 records (10 of 'flights'" in said("describe", "flights", "1")
     assert json.loads(said("status", "flights", "--json"))["checkpoints"][0]["bad"] == 12
     assert json.loads(said("describe", "flights", "1", "--json"))["bad_records"] == BAD
+    assert "bad)" not in said("status"), "it shows what is published"
+    world.commit()
+    assert "(12 bad)" in said("status")
 
 
 def said(*args: str) -> str:
