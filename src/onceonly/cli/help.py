@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class
 
-from onceonly.errors import InvalidPipeline
+from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.settings import VARIABLES
 
 SETTINGS = "settings"
@@ -64,10 +64,18 @@ def completions(ctx: click.Context, shell: str | None, only_print: bool) -> None
         click.echo(script)
         return
     file = _script_file(shell)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(script)
-    if shell in START_FILES:
-        _add_to_start_file(shell, file)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(script)
+        if shell in START_FILES:
+            _add_to_start_file(shell, file)
+    except OSError as error:
+        raise NotCommitted(
+            f"completions for {shell} cannot be written.",
+            f"{error}.",
+            f"Put them into a file of your own: {PROGRAM} completions {shell} --print",
+            code="file-not-writable",
+        ) from error
     click.echo(f"✓ {shell} completes {PROGRAM} from its next start on: {file}")
 
 

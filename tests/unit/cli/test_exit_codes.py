@@ -367,6 +367,11 @@ def below_a_file(here: Here) -> list[Any]:
     return [here.home.parent / "pipelines.py" / "orders"]
 
 
+def has_a_home_below_a_file(here: Here) -> list[Any]:
+    here.patch.setenv("XDG_DATA_HOME", str(here.home.parent / "pipelines.py" / "data"))
+    return ["bash"]
+
+
 def written_before(here: Here) -> list[Any]:
     assert invoke("init").exit_code == 0
     return []
@@ -487,6 +492,8 @@ CODES: dict[str, dict[int, Provoke]] = {
     "services status": {0: nothing, 2: given("now")},
     "services down": {0: nothing, 1: cannot_be_written, 2: given("now")},
     "explain": {0: given("target-went-back"), 2: given("no-such-word")},
+    "help": {0: nothing, 2: given("no-such-command")},
+    "completions": {0: given("bash", "--print"), 1: has_a_home_below_a_file, 2: given("dash")},
     "init": {0: nothing, 1: below_a_file, 2: written_before},
     "jars fetch": {0: has_the_jars, 1: no_repository, 2: given("flink")},
     "jars prepare": {0: prepares, 1: cannot_prepare, 2: without_any_jar},
