@@ -1,13 +1,13 @@
-"""The statistics of a file that delta-rs wrote here, read from the file itself: those of delta-rs in the log differ.
+"""The statistics of a Parquet file, read from the file itself, in the form of a Delta log.
 
-Parquet's own statistics are exact where delta-rs writes them, which `writer_properties` decides. The other columns are
-read.
+Of a file that delta-rs wrote, Parquet's own statistics are exact where `writer_properties` asks for them, and the other
+columns are read: what delta-rs writes into the log differs. Of a file that Spark wrote, its footer tells all.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -26,6 +26,7 @@ from onceonly.unix_time import MICROSECOND, NAIVE_UNIX_EPOCH
 PREFIX_LENGTH = 32  # characters of a text, as Spark cuts them
 LAST_CHARACTER = "\U0010ffff"  # above every character that may have been cut off
 BATCH_ROWS = 1 << 17  # of a file in memory at a time
+ColumnPath = tuple[str, ...]  # the names of the structs that a column is in, and its own
 WITHOUT_STATISTICS = ColumnProperties(statistics_enabled="NONE")
 WITH_STATISTICS = ColumnProperties(statistics_enabled="CHUNK")
 
@@ -58,6 +59,24 @@ def read_statistics(source: Any, fields: Sequence[Field]) -> str:
         lows[name], highs[name] = column_range.tree("low"), column_range.tree("high")
         nulls[name] = column_range.tree("nulls")
     return to_json({"numRecords": file.metadata.num_rows, "minValues": lows, "maxValues": highs, "nullCount": nulls})
+
+
+def read_footer_statistics(
+    metadata: pq.FileMetaData, fields: Sequence[Field], paths_with_nan: Collection[ColumnPath]
+) -> str:
+    """Return what the footer of a file that Spark wrote says of its columns.
+
+    A column of which it does not tell everything is left out.
+
+    Args:
+        paths_with_nan: columns that are left out, because a footer does not tell NaN.
+    """
+    paths = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
+    ranges = _read_footer_ranges(_Footer(metadata, paths), fields, paths_with_nan, ())
+    sides = {}
+    for key, side in (("minValues", "low"), ("maxValues", "high"), ("nullCount", "nulls")):
+        sides[key] = {name: column_range.tree(side) for name, column_range in ranges.items()}
+    return to_json({"numRecords": metadata.num_rows, **sides})
 
 
 def recount(adds: list[dict[str, Any]], files: pafs.FileSystem, table: DeltaTable) -> list[dict[str, Any]]:
@@ -110,34 +129,83 @@ class _Range:
 def _read_range(file: pq.ParquetFile, column: Field) -> _Range:
     """Read the range of a column in the form of a log: from Parquet's statistics, else from the values."""
     name, kind = column["name"], column["type"]
+    paths = [file.metadata.schema.column(number).path for number in range(file.metadata.num_columns)]
+    parts = None if is_struct(kind) else _Footer(file.metadata, paths).find_statistics(name)
+    if parts is not None:
+        return _in_log_form(_combine(parts, kind), kind)
     column_range = _Range()
-    parts = None if is_struct(kind) else _find_statistics(file, name)
-    if parts is None:
-        for batch in file.iter_batches(BATCH_ROWS, columns=[name], use_threads=False):
-            _scan(column_range, batch.column(name), kind)
-        return _in_log_form(column_range, kind)
+    for batch in file.iter_batches(BATCH_ROWS, columns=[name], use_threads=False):
+        _scan(column_range, batch.column(name), kind)
+    return _in_log_form(column_range, kind)
+
+
+@dataclass(frozen=True)
+class _Footer:
+    """The footer of a file.
+
+    Args:
+        paths: of its columns, those in structs as "a.b".
+    """
+
+    metadata: pq.FileMetaData
+    paths: Sequence[str]
+
+    def find_statistics(self, path: str) -> list[Any] | None:
+        """Return the statistics of a column in each part of the file; None: they do not tell of all rows."""
+        parts = []
+        for chunk in self.list_chunks(path):
+            part = chunk.statistics
+            if part is None or not part.has_null_count or not (part.has_min_max or part.null_count == chunk.num_values):
+                return None
+            parts.append(part)
+        return parts or None
+
+    def list_chunks(self, path: str) -> list[Any]:
+        """Return a column's part in each row group; none if several columns have that path, or none has."""
+        if self.paths.count(path) != 1:  # "a.b" may also be a column in a struct
+            return []
+        index = self.paths.index(path)
+        return [self.metadata.row_group(number).column(index) for number in range(self.metadata.num_row_groups)]
+
+
+def _combine(parts: Sequence[Any], kind: str) -> _Range:
+    """Return the range over all parts of a file."""
+    column_range = _Range()
     for statistics in parts:
         low = high = None
         if statistics.has_min_max:
             low, high = _bounds(kind, statistics)
         column_range.widen(low, high, statistics.null_count)
-    return _in_log_form(column_range, kind)
+    return column_range
 
 
-def _find_statistics(file: pq.ParquetFile, name: str) -> list[Any] | None:
-    """Return the statistics of a column in each part of the file; None: they do not tell of all rows."""
-    paths = [file.metadata.schema.column(number).path for number in range(file.metadata.num_columns)]
-    if paths.count(name) != 1:  # "a.b" may also be a column in a struct
+def _read_footer_ranges(
+    footer: _Footer, fields: Sequence[Field], paths_with_nan: Collection[ColumnPath], outer: ColumnPath
+) -> dict[str, _Range]:
+    """Return the ranges of those columns of which the footer tells everything, in the form of a log."""
+    ranges: dict[str, _Range] = {}
+    for column in fields:
+        name, kind, path = column["name"], column["type"], (*outer, column["name"])
+        if is_struct(kind):
+            ranges[name] = _Range(inner=_read_footer_ranges(footer, kind["fields"], paths_with_nan, path))
+        elif isinstance(kind, str) and path not in paths_with_nan:
+            column_range = _read_footer_range(footer, ".".join(path), kind)
+            if column_range:
+                ranges[name] = column_range
+    return ranges
+
+
+def _read_footer_range(footer: _Footer, path: str, kind: str) -> _Range | None:
+    """Return the range of a column; None: the footer does not tell everything."""
+    parts = footer.find_statistics(path)
+    if parts is None:
         return None
-    index = paths.index(name)
-    parts = []
-    for number in range(file.metadata.num_row_groups):
-        chunk = file.metadata.row_group(number).column(index)
-        part = chunk.statistics
-        if part is None or not part.has_null_count or not (part.has_min_max or part.null_count == chunk.num_values):
-            return None
-        parts.append(part)
-    return parts
+    if not is_bounded(kind):
+        return _Range(nulls=sum(part.null_count for part in parts))
+    try:
+        return _in_log_form(_combine(parts, kind), kind)
+    except UnicodeDecodeError:  # a text that is no UTF-8, which Spark takes as it is
+        return None
 
 
 def _bounds(kind: str, statistics: Any) -> tuple[Any, Any]:

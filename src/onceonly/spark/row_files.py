@@ -221,13 +221,26 @@ def write_files(rows: Any, folder: str, format: str = "parquet", by: Sequence[st
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
-    observation, uri = Observation(uuid.uuid4().hex), folder_uri(folder)
-    writer = rows.observe(observation, F.count(F.lit(1)).alias("rows")).write.mode("overwrite").format(format)
+    observation = Observation(uuid.uuid4().hex)
+    save(rows.observe(observation, F.count(F.lit(1)).alias("rows")), folder, format, by)
+    return int(observation.get["rows"])
+
+
+def save(
+    rows: Any, folder: str, format: str, by: Sequence[str] = (), format_options: Mapping[str, str] | None = None
+) -> None:
+    """Write all rows in one job, replacing the content of the folder.
+
+    Args:
+        by: columns that become partition folders.
+        format_options: of the format's writer.
+    """
+    uri = folder_uri(folder)
     committer_options = stores.committer_options(uri)  # as the store can do it
     settings = dict([stores.PROTOCOL]) if committer_options else {}
+    options = {**OPTIONS.get(format, {}), **committer_options, **(format_options or {})}
     with temporary_conf(rows.sparkSession, settings | PARQUET_TIMES):
-        writer.options(**OPTIONS.get(format, {}), **committer_options).partitionBy(*by).save(uri)
-    return int(observation.get["rows"])
+        rows.write.mode("overwrite").format(format).options(**options).partitionBy(*by).save(uri)
 
 
 def folder_uri(folder: str) -> str:

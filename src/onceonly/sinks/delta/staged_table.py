@@ -22,7 +22,7 @@ from onceonly.delta import log_files, statistics, table_features, table_files, t
 from onceonly.delta.table_snapshot import TableSnapshot
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.pipeline.sinks import PARTITIONS, DeltaSink
-from onceonly.sinks.delta import in_process_writer
+from onceonly.sinks.delta import in_process_writer, parquet_writer
 from onceonly.sinks.staging import row_text, row_types
 from onceonly.spark.conf import PARQUET_TIMES, temporary_conf
 from onceonly.storage.objects import WRITTEN, Objects
@@ -123,9 +123,12 @@ def _without_column_metadata(schema: dict[str, Any]) -> dict[str, Any]:
 def write(uri: str, rows: Any, is_small_batch: bool = False) -> None:
     """Write all rows in one Delta commit: with Spark, unless they are few rows of a small batch.
 
-    The staged table refuses rows that the target would refuse.
+    The staged table refuses rows that the target would refuse: where that is more than a matter of columns and types,
+    Delta's own writer does it.
     """
     if is_small_batch and in_process_writer.write(uri, rows):
+        return
+    if parquet_writer.write(uri, rows):
         return
     with temporary_conf(rows.sparkSession, WRITE_SETTINGS):
         rows.write.format("delta").mode("append").save(spark_uri(uri))
