@@ -22,7 +22,7 @@ from onceonly.delta import file_statistics, log_files, table_files, table_snapsh
 from onceonly.delta.file_statistics import ColumnPath
 from onceonly.delta.statistics import FLOATS, Field, is_struct
 from onceonly.sinks.staging.row_types import nullable
-from onceonly.spark import row_files
+from onceonly.spark import row_files, stores
 from onceonly.storage.interface import MAX_PARALLEL_REQUESTS
 
 FOLDER = "rows"  # in the staged one
@@ -58,6 +58,8 @@ def write(uri: str, rows: Any) -> bool:
 
     Without rows it writes no version, as Delta does.
     """
+    if not _can_be_deleted(uri):
+        return False
     table = DeltaTable(uri)
     fields, partitions = table_snapshot.column_fields(table), table.metadata().partition_columns
     if not is_supported(table) or not _are_columns(fields, rows):
@@ -71,6 +73,14 @@ def write(uri: str, rows: Any) -> bool:
         lines = [json.dumps({"commitInfo": info})] + [json.dumps({"add": add}) for add in adds]
         table_files.write_text(table_files.open_folder(uri), log_files.entry_path(1), "\n".join(lines) + "\n")
     return True
+
+
+def _can_be_deleted(uri: str) -> bool:
+    """Return whether all of the folder can be deleted again: on S3, Spark marks folders by objects that delta-rs keeps.
+
+    Delta's own writer makes none.
+    """
+    return stores.find_store(uri) is not stores.S3
 
 
 def is_supported(table: DeltaTable) -> bool:
@@ -169,8 +179,8 @@ def _make_adds(uri: str, fields: Sequence[Field], paths_with_nan: Collection[Col
 
 
 def _is_written(info: pafs.FileInfo) -> bool:
-    """Return whether it is a file with rows, and none of Spark's own marks."""
-    return bool(info.type == pafs.FileType.File and not info.base_name.startswith(("_", ".")))
+    """Return whether it is a file of rows, and none of Spark's own marks, or of a store's for a folder."""
+    return bool(info.type == pafs.FileType.File and info.base_name.endswith(".parquet"))
 
 
 def _partition_values(path: str) -> Mapping[str, str | None]:
