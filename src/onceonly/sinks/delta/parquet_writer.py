@@ -25,13 +25,20 @@ from onceonly.sinks.staging.row_types import nullable
 from onceonly.spark import row_files, stores
 from onceonly.storage.interface import MAX_PARALLEL_REQUESTS
 
-FOLDER = "rows"  # in the staged one
+ROWS_FOLDER = "rows"  # in the staged one
 # Writer features that do not change what a new file is, or that ask for nothing unless a column or a setting does.
-FEATURES = {"appendOnly", "changeDataFeed", "checkConstraints", "deletionVectors", "generatedColumns", "invariants"}
-FEATURES |= {"timestampNtz", "vacuumProtocolCheck"}
+HARMLESS_FEATURES = {
+    "appendOnly",
+    "changeDataFeed",
+    "checkConstraints",
+    "deletionVectors",
+    "generatedColumns",
+    "invariants",
+}
+HARMLESS_FEATURES |= {"timestampNtz", "vacuumProtocolCheck"}
 LAST_UNNAMED_VERSION = 4  # of the writer: 5 is column mapping, 6 identity columns
 NAMED_FEATURES_VERSION = 7
-SETTINGS = {  # of tables, that do not change what a new file is
+HARMLESS_SETTINGS = {  # of tables, that do not change what a new file is
     "delta.appendOnly",
     "delta.checkpoint.writeStatsAsJson",
     "delta.checkpoint.writeStatsAsStruct",
@@ -66,7 +73,7 @@ def write(uri: str, rows: Any) -> bool:
         return False
     ordered = rows.select(*(row_files.quote_name(field["name"]) for field in fields))
     stored_fields = table_snapshot.without_columns(fields, partitions)
-    paths_with_nan = _save(ordered, f"{uri}/{FOLDER}", partitions, _list_floats(stored_fields))
+    paths_with_nan = _save(ordered, f"{uri}/{ROWS_FOLDER}", partitions, _list_floats(stored_fields))
     adds = _make_adds(uri, stored_fields, paths_with_nan)
     if adds:
         info = {"timestamp": int(time.time() * 1000), "operation": "WRITE", "engineInfo": "onceonly"}
@@ -88,9 +95,9 @@ def is_supported(table: DeltaTable) -> bool:
     protocol, metadata = table.protocol(), table.metadata()
     if protocol.min_writer_version not in (*range(LAST_UNNAMED_VERSION + 1), NAMED_FEATURES_VERSION):
         return False
-    if set(protocol.writer_features or []) - FEATURES:
+    if set(protocol.writer_features or []) - HARMLESS_FEATURES:
         return False
-    if any(name.startswith("delta.") and name not in SETTINGS for name in metadata.configuration):
+    if any(name.startswith("delta.") and name not in HARMLESS_SETTINGS for name in metadata.configuration):
         return False
     return all(_is_plain(field, metadata.partition_columns) for field in table_snapshot.column_fields(table))
 
@@ -172,7 +179,7 @@ def _make_adds(uri: str, fields: Sequence[Field], paths_with_nan: Collection[Col
             "stats": file_statistics.read_footer_statistics(metadata, fields, paths_with_nan),
         }
 
-    infos = table_files.list_folder(uri, FOLDER, recursive=True)
+    infos = table_files.list_folder(uri, ROWS_FOLDER, recursive=True)
     written = sorted((info for info in infos if _is_written(info)), key=lambda info: info.path)
     with ThreadPoolExecutor(MAX_PARALLEL_REQUESTS) as pool:
         return [add for add in pool.map(make_add, written) if add]
