@@ -67,7 +67,7 @@ def main(ctx: click.Context, traceback: bool) -> None:
     ctx.meta["onceonly.traceback"] = traceback
     settings = Settings.from_env()
     if settings.store_connections:
-        from onceonly.kafka import airflow_connections
+        from onceonly.cli import connections
         from onceonly.storage import logins
 
-        logins.use_connections(settings.store_connections, airflow_connections.read_store_connection)
+        logins.use_connections(settings.store_connections, connections.read_store_connection)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 from rich.text import Text
 
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import Interval, find_range
-from onceonly.cli import console, environment
+from onceonly.cli import connections, console, environment
 from onceonly.cli.app import json_option, print_json
-from onceonly.errors import InvalidPipeline, OnceonlyError
+from onceonly.errors import InvalidPipeline, NotCommitted, OnceonlyError
+from onceonly.kafka import airflow_connections
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import pipeline_file
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from onceonly.statetable.table import StateTable
 
 PROBLEM_EXIT_CODE = 5
+SPARK_CONNECTION = "spark"  # the default of `spark_conn_id`
 AIRFLOW_LIMITS = (  # before this release of Airflow; docs/versions.md
     ((3, 2), "a second DAG with this pipeline's name is refused only while the first one has runs"),
     ((3, 3), "a run that is deleted and created again under its id is not planned again"),
@@ -64,11 +68,10 @@ def check(file: str, as_json: bool) -> None:
 def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
     """Check the pipeline, and return what was found, line by line; raises what is wrong."""
     from onceonly.runtime import live_services
-    from onceonly.spark import check as spark
 
     notes = [f"pipeline '{pipeline.name}' is sound, in {pipeline.mode} mode"]
     services = environment.open_services(settings)
-    notes += spark.notes(services.settings) + _list_airflow_limits() + _check_stores(pipeline, services.settings)
+    notes += _check_spark(services.settings) + _list_airflow_limits() + _check_stores(pipeline, services.settings)
     for conn_id in sorted(pipeline.connections):
         notes.append(_check_connection(services, pipeline, conn_id))
     pipeline = live_services.locate_tables(pipeline, services)
@@ -86,6 +89,45 @@ def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
     notes.append(_describe_state(settings))
     notes += _check_targets(pipeline, services, settings)
     return notes
+
+
+def _check_spark(settings: Settings) -> list[str]:
+    """Check the Spark that commands use, and that of tasks: the connection `spark`, where Airflow has one."""
+    from onceonly.spark import check as spark
+
+    notes = spark.notes(settings)
+    if settings.spark_remote:
+        _require_session(settings.spark_remote, settings)
+        notes.append("Spark opens sessions for this process")
+    try:
+        connections.add_variable(SPARK_CONNECTION)
+    except NotCommitted as error:
+        return [*notes, f"the Spark of tasks was not checked: {error.why}"]
+    connection = os.environ.get(airflow_connections.variable_name(SPARK_CONNECTION), "").strip()
+    return notes + (_check_spark_connection(connection, settings) if connection else [])
+
+
+def _check_spark_connection(connection: str, settings: Settings) -> list[str]:
+    """Check the Spark of an Airflow connection: a master, or a Connect server, which has to take its token."""
+    from onceonly.runtime import spark_connection
+    from onceonly.spark import check as spark
+
+    target = spark_connection.parse_variable(SPARK_CONNECTION, connection)
+    address = target.remote or target.master
+    if urlsplit(address).scheme not in spark.PORTS:
+        return []
+    notes = [spark.check_server(address, f"the Airflow connection '{SPARK_CONNECTION}'")]
+    if target.remote:
+        _require_session(target.remote, settings)
+        notes.append(f"Spark opens sessions for the Airflow connection '{SPARK_CONNECTION}'")
+    return notes
+
+
+def _require_session(remote: str, settings: Settings) -> None:
+    """Open a session on a Connect server, and close it. Raises InvalidPipeline: it refuses the token."""
+    from onceonly.spark import connect
+
+    connect.require_session(remote, settings.home)
 
 
 def _list_airflow_limits() -> list[str]:

@@ -29,9 +29,10 @@ def open_coordinator(settings: Settings) -> Coordinator:
 
 def open_services(settings: Settings) -> LiveServices:
     """Return live services, on the Spark that `use_embedded_spark` names."""
+    from onceonly.cli import connections
     from onceonly.runtime import live_services
 
-    return live_services.LiveServices(use_embedded_spark(settings))
+    return live_services.LiveServices(use_embedded_spark(settings), connections.read_extra)
 
 
 def use_embedded_spark(settings: Settings) -> Settings:

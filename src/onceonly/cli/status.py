@@ -237,8 +237,10 @@ def metrics(lag: bool) -> None:
     summaries, damaged = read_summaries(state, state.pipelines())
     lags = {}
     if lag:
+        from onceonly.cli import connections
         from onceonly.runtime import live_services
 
-        lags = live_services.measure_lags(live_services.LiveServices(settings), summaries.values())
+        services = live_services.LiveServices(settings, connections.read_extra)
+        lags = live_services.measure_lags(services, summaries.values())
     samples = list_samples(summaries.values(), damaged, datetime.now(UTC), lags)
     click.echo(format_for_prometheus(samples), nl=False)

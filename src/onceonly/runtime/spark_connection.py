@@ -7,13 +7,14 @@ Source: apache-airflow-providers-apache-spark, `SparkSubmitHook` and `SparkConne
 from __future__ import annotations
 
 import base64
+import json
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
-from urllib.parse import SplitResult, quote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from onceonly import redaction
 from onceonly.errors import InvalidPipeline
@@ -73,6 +74,42 @@ def parse_connection(
     _refuse_stored_secrets(conn_id, conf, master if cluster else "")
     _refuse_visible_secrets(conn_id, conf, master)
     return SparkConnection(master, cluster=cluster, conf=conf, connection=conn_id)
+
+
+def parse_variable(conn_id: str, text: str) -> SparkConnection:
+    """Return the target of a connection as its variable has it: AIRFLOW_CONN_<ID>, as JSON or as URI.
+
+    Raises:
+        InvalidPipeline: it cannot be read, or describes what cannot be done.
+    """
+    try:
+        fields = json.loads(text) if text.startswith("{") else _fields_of_uri(text)
+        extra = fields.get("extra") or {}
+        extra = json.loads(extra) if isinstance(extra, str) else extra
+        port = int(fields["port"]) if fields.get("port") else None
+    except (ValueError, TypeError, AttributeError):
+        raise InvalidPipeline(
+            f"the Airflow connection '{conn_id}' cannot be read.",
+            f"{CONNECTION_PREFIX}{conn_id.upper()} holds neither a connection's JSON nor its URI.",
+            'Write {"conn_type": "spark", "host": "spark://…", "port": 7077}. Nothing was written.',
+            code="spark-connection-invalid",
+        ) from None
+    kind = fields.get("conn_type") or "spark"
+    return parse_connection(conn_id, fields.get("host"), port, fields.get("password"), extra, kind, fields.get("login"))
+
+
+def _fields_of_uri(text: str) -> dict[str, Any]:
+    """Return the fields of a connection that is written as a URI. Raises ValueError: it is none."""
+    parts = urlsplit(text)
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    return {
+        "conn_type": parts.scheme,
+        "host": unquote(parts.hostname or ""),
+        "port": parts.port,
+        "login": unquote(parts.username or ""),
+        "password": unquote(parts.password or ""),
+        "extra": query.get("__extra__", query),
+    }
 
 
 def _with_parameters(address: str, **parameters: str | None) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
@@ -15,7 +14,6 @@ from onceonly.spark import jars, jvm
 
 PORTS = {"sc": 15002, "spark": 7077}
 CONNECT_SECONDS = 5.0  # for a server to accept a connection
-CONNECTION = "AIRFLOW_CONN_SPARK"
 UNWRITTEN = "Nothing was written."
 
 
@@ -28,10 +26,10 @@ def notes(settings: Settings, env: Mapping[str, str] = os.environ) -> list[str]:
     lines = [f"pyspark {_require_pyspark()}"]
     if settings.spark_remote:
         refuse_connect()
-        lines.append(_check_server(settings.spark_remote, "SPARK_REMOTE"))
+        lines.append(check_server(settings.spark_remote, "SPARK_REMOTE"))
     else:
         lines += [_check_java(), _check_jars(settings, env)]
-    return [*lines, *_check_airflow_connection(env.get(CONNECTION, "").strip())]
+    return lines
 
 
 def _require_pyspark() -> str:
@@ -100,37 +98,12 @@ def _check_jars(settings: Settings, env: Mapping[str, str]) -> str:
     )
 
 
-def _check_airflow_connection(connection: str) -> list[str]:
-    """Check the connection `spark` of Airflow, where the environment has it: a master or a Connect server."""
-    if not connection:
-        return []
-    try:
-        address = _parse_address(connection)
-    except (ValueError, TypeError, AttributeError):
-        raise InvalidPipeline(
-            "the Airflow connection 'spark' cannot be read.",
-            f"{CONNECTION} holds neither a connection's JSON nor its URI.",
-            f'Write {{"conn_type": "spark", "host": "spark://…", "port": 7077}}. {UNWRITTEN}',
-            code="spark-connection-invalid",
-        ) from None
-    if urlsplit(address).scheme not in PORTS:
-        return []
-    return [_check_server(address, CONNECTION)]
+def check_server(address: str, variable: str) -> str:
+    """Return a note that something accepts connections there. A token, which an address may hold, is not shown.
 
-
-def _parse_address(connection: str) -> str:
-    """Return the address in a connection's JSON or URI. Raises ValueError, TypeError or AttributeError: it has none."""
-    if connection.startswith("{"):
-        data = json.loads(connection)
-        host, port = data.get("host") or "", data.get("port")
-    else:
-        parts = urlsplit(connection)
-        host, port = unquote(parts.hostname or ""), parts.port
-    return f"{host}:{port}" if port else str(host)
-
-
-def _check_server(address: str, variable: str) -> str:
-    """Check that something accepts connections there. A token, which an address may hold, is not shown."""
+    Raises:
+        InvalidPipeline: nothing does.
+    """
     url = urlsplit(address)
     public_address = f"{url.scheme}://{url.netloc.partition('@')[2] or url.netloc}"
     first_url = urlsplit(public_address.split(",")[0])

@@ -69,6 +69,34 @@ def _is_same_server(embedded: str, remote: str) -> bool:
     return is_plain and (url.port or DEFAULT_PORT) == urlsplit(embedded).port
 
 
+def require_session(remote: str, home: Path) -> None:
+    """Open a session of its own and close it again.
+
+    Raises:
+        InvalidPipeline: the server refused the token, or no session can be had from it.
+    """
+    from pyspark.sql import SparkSession
+
+    builder: Any = SparkSession.builder
+    connected = builder.remote(address(remote, home)).create()
+    limit_retries(connected.client)
+    place = remote.partition("/;")[0]
+    try:
+        with explain_refused_token(remote, connected.client):
+            connected.range(1).count()
+    except SparkConnectGrpcException as error:
+        raise InvalidPipeline(
+            f"the Spark Connect server at {place} gives no session.",
+            str(error).strip().partition("\n")[0],
+            "Is it a Spark Connect server, with TLS (use_ssl) or without, and of a supported Spark? Correct "
+            "the address. Nothing was written.",
+            code="spark-unreachable",
+        ) from error
+    finally:
+        with suppress(Exception):
+            connected.client.close()
+
+
 @contextmanager
 def explain_refused_token(remote: str, client: Any) -> Iterator[None]:
     """Name, around a client's first call, a server that refuses its token, and close the client.

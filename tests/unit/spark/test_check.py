@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from pathlib import Path
 
@@ -79,19 +78,3 @@ def test_pyspark_is_missing_or_another(
 def test_a_server_that_does_not_answer(tmp_path: Path, closed: int) -> None:
     found = refused(tmp_path, f"sc://127.0.0.1:{closed}/;token=s3cret")
     assert f"sc://127.0.0.1:{closed}." in found.what and "s3cret" not in str(found)
-
-
-@pytest.mark.parametrize("host", ["spark://127.0.0.1", "sc://127.0.0.1"])
-def test_the_server_of_airflow_s_connection(tmp_path: Path, closed: int, host: str) -> None:
-    put(tmp_path / ".jars" / "spark", *OURS)
-    connection = json.dumps({"conn_type": "spark", "host": host, "port": closed})
-    assert f"{host}:{closed}" in refused(tmp_path, AIRFLOW_CONN_SPARK=connection).what
-    with socket.create_server(("127.0.0.1", closed)):
-        said = check.notes(settings(tmp_path), {"AIRFLOW_CONN_SPARK": connection})
-    assert said[-1] == f"Spark answers at {host}:{closed}"
-
-
-def test_a_connection_for_this_process_is_not_asked(tmp_path: Path) -> None:
-    put(tmp_path / ".jars" / "spark", *OURS)
-    assert len(check.notes(settings(tmp_path), {"AIRFLOW_CONN_SPARK": '{"host": "local[*]"}'})) == 3
-    assert "cannot be read" in refused(tmp_path, AIRFLOW_CONN_SPARK="{nothing").what

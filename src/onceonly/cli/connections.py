@@ -1,0 +1,74 @@
+"""Connections of commands: where tasks look, too. First the environment, then what the installed Airflow knows.
+
+Whoever provides the entry point `onceonly.connections` is asked for what the environment lacks; the package's own is
+that of Airflow. What is found becomes a variable of this process and of those that it starts, and is written nowhere.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from typing import Any
+
+from onceonly.errors import InvalidPipeline
+from onceonly.kafka import airflow_connections
+
+GROUP = "onceonly.connections"
+# connection id -> the connection as AIRFLOW_CONN_<ID> has it, or why it is not known
+FindConnection = Callable[[str], tuple[str | None, str]]
+
+
+def read_extra(conn_id: str) -> Mapping[str, Any]:
+    """Return the extra of a connection.
+
+    Raises:
+        InvalidPipeline: it does not exist, or cannot be read.
+        NotCommitted: Airflow could not be asked.
+    """
+    reason = add_variable(conn_id)
+    try:
+        return airflow_connections.read_variable(conn_id)
+    except InvalidPipeline as error:
+        raise _explain(error, reason) from None
+
+
+def read_store_connection(conn_id: str, setting: str, kind: str) -> tuple[Mapping[str, Any], str | None, str | None]:
+    """Return extra, login and password of a connection to an object store; see `airflow_connections`.
+
+    Raises:
+        InvalidPipeline: it does not exist, or cannot be read.
+        NotCommitted: Airflow could not be asked.
+    """
+    reason = add_variable(conn_id)
+    try:
+        return airflow_connections.read_store_connection(conn_id, setting, kind)
+    except InvalidPipeline as error:
+        raise _explain(error, reason) from None
+
+
+def add_variable(conn_id: str) -> str:
+    """Set the variable of a connection, unless the environment has it. Returns why it is not known; "": it is.
+
+    Raises:
+        NotCommitted: Airflow could not be asked.
+    """
+    variable = airflow_connections.variable_name(conn_id)
+    reasons = []
+    for entry_point in entry_points(group=GROUP):
+        if os.environ.get(variable, "").strip():
+            return ""
+        find_connection: FindConnection = entry_point.load()
+        text, reason = find_connection(conn_id)
+        if text:
+            os.environ[variable] = text
+        else:
+            reasons.append(reason)
+    return " ".join(reasons)
+
+
+def _explain(error: InvalidPipeline, reason: str) -> InvalidPipeline:
+    """Add where else was looked, to the error for a connection that does not exist."""
+    if error.code != "connection-missing":
+        return error
+    return InvalidPipeline(error.what, f"{error.why} {reason}".strip(), error.todo, code=error.code)

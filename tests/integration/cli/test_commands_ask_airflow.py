@@ -1,0 +1,112 @@
+"""Commands find the connections that Airflow's own commands have added; the error's advice is enough to get there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+from patience import PATIENCE
+
+pytestmark = pytest.mark.integration
+BIN = Path(sys.executable).parent
+PIPELINE = """
+from onceonly import DeltaSink, KafkaSource, Pipeline
+
+events = Pipeline(
+    name="events", source=KafkaSource("{topic}", connection="kafka_ev"), transform="shapes:shape",
+    sinks=[DeltaSink("lake", path="lake/events")],
+)
+"""
+
+
+class Shell:
+    """Commands in one project, with an Airflow of its own."""
+
+    def __init__(self, folder: Path, **env: str) -> None:
+        self.folder = folder
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "ONCEONLY"))}
+        self.env = {
+            **clean,
+            "PATH": f"{BIN}:{clean['PATH']}",
+            "AIRFLOW_HOME": str(folder / "airflow"),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "ONCEONLY_PROJECT": str(folder),
+            "ONCEONLY_HOME": str(folder / "home"),
+            "ONCEONLY_JARS": os.environ["ONCEONLY_JARS"],
+            **env,
+        }
+
+    def run(self, command: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            shlex.split(command), cwd=self.folder, env={**self.env, **env}, capture_output=True, text=True,
+            timeout=PATIENCE,
+        )  # fmt: skip
+
+    def check(self, **env: str) -> tuple[int, dict[str, object]]:
+        done = self.run("onceonly check pipelines.py:events --json", **env)
+        return done.returncode, json.loads(done.stdout)
+
+
+@pytest.fixture
+def topic(broker: str) -> str:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    name = f"ask_{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": broker})
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(PATIENCE)
+    return name
+
+
+@pytest.fixture
+def shell(tmp_path: Path, topic: str) -> Shell:
+    (tmp_path / "pipelines.py").write_text(PIPELINE.format(topic=topic))
+    (tmp_path / "shapes.py").write_text("def shape(batch):\n    return batch.select('key', 'value')\n")
+    return Shell(tmp_path)
+
+
+def test_advice_is_enough(shell: Shell, broker: str) -> None:
+    """Without a database, then with one that lacks the connection, then after the advised command."""
+    code, answer = shell.check()
+    assert (code, answer["code"]) == (5, "connection-unanswered")
+    assert shell.run("airflow db migrate").returncode == 0
+    code, answer = shell.check()
+    assert (code, answer["code"]) == (5, "connection-missing")
+    advice = re.search(r"airflow connections add .*?\}'", str(answer["todo"]))
+    assert advice, answer["todo"]
+    added = shell.run(advice[0].replace("…", broker))
+    assert added.returncode == 0, added.stderr
+    code, answer = shell.check()
+    assert code == 0, answer
+    assert any("kafka_ev" in note for note in answer["notes"])  # type: ignore[attr-defined]
+
+
+def test_secrets_backend_is_asked(shell: Shell, broker: str) -> None:
+    """One that fails is no connection that is missing."""
+    connections = {"kafka_ev": {"conn_type": "generic", "extra": {"bootstrap.servers": broker}}}
+    secrets = shell.folder / "secrets.json"
+    secrets.write_text(json.dumps(connections))
+    backend = {
+        "AIRFLOW__SECRETS__BACKEND": "airflow.secrets.local_filesystem.LocalFilesystemBackend",
+        "AIRFLOW__SECRETS__BACKEND_KWARGS": json.dumps({"connections_file_path": str(secrets)}),
+    }
+    code, answer = shell.check(**backend)
+    assert code == 0, answer
+    secrets.write_text("{broken")
+    code, answer = shell.check(**backend)
+    assert (code, answer["code"]) == (5, "connection-unanswered")
+
+
+def test_without_an_airflow_none_is_made(shell: Shell) -> None:
+    home = shell.folder / "somebody"
+    home.mkdir()
+    del shell.env["AIRFLOW_HOME"], shell.env["AIRFLOW__CORE__LOAD_EXAMPLES"]
+    code, answer = shell.check(HOME=str(home))
+    assert (code, answer["code"]) == (5, "connection-missing")
+    assert not (home / "airflow").exists()
