@@ -124,7 +124,7 @@ def test_the_wheel_has_what_is_needed_and_nothing_else(wheel: Path) -> None:
     needed |= {"cli/project/dags/NAME.py.template", "cli/project/.gitignore.template"}
     assert {f"onceonly/{name}" for name in needed} <= names
     assert {name.split("/")[0].split("-")[0] for name in names} == {"onceonly"}
-    for group in ("airflow.plugins", "apache_airflow_provider", "console_scripts"):
+    for group in ("airflow.plugins", "apache_airflow_provider", "console_scripts", "onceonly.connections"):
         assert f"[{group}]" in entry_points
 
 

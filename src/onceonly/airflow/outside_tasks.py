@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,9 @@ def is_set_up(env: Mapping[str, str] = os.environ) -> bool:
     """Return whether this user has an Airflow, as far as the environment and the usual folder tell."""
     if any(name.startswith(CONFIGURATION_PREFIXES) for name in env):
         return True
-    return Path("~/airflow/airflow.cfg").expanduser().is_file()
+    with suppress(RuntimeError):  # this user has no home
+        return Path("~/airflow/airflow.cfg").expanduser().is_file()
+    return False
 
 
 def _ask_backends(conn_id: str) -> tuple[Any, dict[str, str]]:

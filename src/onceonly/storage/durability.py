@@ -27,7 +27,8 @@ def require_writable(folder: Path) -> None:
     raise NotCommitted(
         f"{folder} cannot be written to.",
         f"{place} is mounted read-only." if os.statvfs(place).f_flag & os.ST_RDONLY else denied,
-        "Make it writable, or set ONCEONLY_HOME or ONCEONLY_STATE to another folder. Nothing was written.",
+        "Make it writable, or name another folder: the sink's path, ONCEONLY_HOME, ONCEONLY_STATE or ONCEONLY_SPOOL. "
+        "Nothing was written.",
         code="folder-not-writable",
     )
 

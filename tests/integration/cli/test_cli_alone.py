@@ -3,6 +3,7 @@ no home, or a home that it cannot write to."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -96,12 +97,39 @@ def test_a_user_without_name_home_locale_and_terminal(project: Project) -> None:
 @as_root
 def test_a_home_that_cannot_be_written_to_is_refused_before_any_work(project: Project) -> None:
     before = contents(project.folder / "home")
-    for step in (["run", "pipelines.py:numbers"], ["recover"]):
+    for code, step in ((1, ["run", "pipelines.py:numbers"]), (1, ["recover"]), (5, ["check", "pipelines.py:numbers"])):
         refused = run(project, *AS_UNKNOWN, COMMAND, *step, SPARK_REMOTE=project.spark)
         what, why, todo = refused.stderr.splitlines()[-3:]
-        assert refused.returncode == 1, refused.stderr
+        assert refused.returncode == code, refused.stderr
         assert what == f"✗ {project.settings.state} cannot be written to. [folder-not-writable]"
         assert f"User id {UNKNOWN} has no write permission" in why
         assert "ONCEONLY_HOME" in todo and "Nothing was written" in todo
     assert contents(project.folder / "home") == before
     assert StateTable(project.settings.state).view("numbers_chained").latest is None
+
+
+@as_root
+def test_check_names_a_target_that_cannot_be_written_to(project: Project) -> None:
+    """And a run without a check stops there, too."""
+    give_to_unknown(project.folder / "home")
+    lake = project.folder / "home" / "lake"
+    lake.mkdir(exist_ok=True)
+    os.chown(lake, 0, 0)
+    for command in ("check", "run"):
+        refused = run(
+            project, *AS_UNKNOWN, COMMAND, command, "pipelines.py:numbers", "--json", SPARK_REMOTE=project.spark
+        )
+        assert refused.returncode != 0, refused.stdout
+        if command == "check":
+            assert (refused.returncode, json.loads(refused.stdout)["code"]) == (5, "folder-not-writable")
+
+
+def test_check_asks_the_spark_server_for_a_session(project: Project) -> None:
+    """Where a server answers and refuses the token, the run would stop at the stage."""
+    for code, command in ((5, "check"), (2, "run")):
+        refused = run(
+            project, COMMAND, command, "pipelines.py:numbers", "--json", **{TOKEN: "wrong"}, SPARK_REMOTE=project.spark
+        )
+        assert refused.stdout, (refused.returncode, refused.stderr)
+        answer = json.loads(refused.stdout)
+        assert (refused.returncode, answer["code"]) == (code, "spark-token-refused")
