@@ -26,6 +26,7 @@ OTHERS = {  # other programs and words, by what people are told to do with them
     "airflow backfill create": r"airflow backfill create",
     "airflow dags unpause": r"airflow dags unpause \{\}",
     "airflow connections add": r"airflow connections add \{\} --conn-type \w+ --conn-(?:host|extra)",
+    "airflow connections get": r"airflow connections get",
     "ALTER TABLE UNSET": r"ALTER TABLE … UNSET TBLPROPERTIES",
     "ALTER TABLE ADD": r"\(use ALTER TABLE\)",
     "ALTER TABLE SET": r"ALTER TABLE … SET TBLPROPERTIES",
@@ -53,6 +54,7 @@ LOOKING = {  # they change nothing that was published or staged, or set up this 
         "onceonly demo",
         "onceonly help",
         "onceonly completions",
+        "airflow connections get",
     ),
 }
 NOTHING = "nothing"
