@@ -72,7 +72,7 @@ def chained(world, tmp_path, monkeypatch) -> World:
     monkeypatch.setenv("ONCEONLY_HOME", str(tmp_path / "chained"))
     made = World(tmp_path / "chained", sinks=[DeltaSink("lake", "lake")])
     made.parts.settings = Settings.from_env()
-    monkeypatch.setattr(live_services, "LiveServices", lambda settings: made.parts)
+    monkeypatch.setattr(live_services, "LiveServices", lambda settings, connections: made.parts)
     made.plan()
     made.abort()
     return made

@@ -24,7 +24,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ONCEONLY_HOME", str(tmp_path))
     world = Durable(tmp_path)
-    monkeypatch.setattr(live_services, "LiveServices", lambda settings: world.parts)
+    monkeypatch.setattr(live_services, "LiveServices", lambda settings, connections: world.parts)
     return world
 
 

@@ -63,7 +63,7 @@ class Here:
             self._world = Durable(self.home, mode=self.mode)
             parts: Any = self._world.parts
             parts.settings, parts.kafka = Settings.from_env(), lambda *_: SimpleNamespace(describe=lambda: "brokers")
-            self.patch.setattr(live_services, "LiveServices", lambda settings: parts)
+            self.patch.setattr(live_services, "LiveServices", lambda settings, connections: parts)
         return self._world
 
     def staged(self) -> None:

@@ -41,7 +41,7 @@ def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     world = Durable(tmp_path, gate=Gate(min_rows={"lake": 9}, on_fail="hold"))
     parts: Any = world.parts
     parts.settings = Settings.from_env()
-    monkeypatch.setattr(live_services, "LiveServices", lambda settings: parts)
+    monkeypatch.setattr(live_services, "LiveServices", lambda settings, connections: parts)
     world.plan()
     world.stage()
     world.parts.inspector(world.pipeline).find("critical")

@@ -435,7 +435,7 @@ def shell(world, tmp_path, monkeypatch) -> Shell:
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "pipelines.py").write_text(f"from onceonly import *\nflights = {world.pipeline!r}")
 
-    def live(settings):
+    def live(settings, connections):
         world.parts.settings, world.parts.kafka = settings, lambda connection, bootstrap: SimpleNamespace(describe=str)
         return world.parts
 
