@@ -14,6 +14,8 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
 PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "README.md": "index.md"}
+TAG = re.compile(r"(<[^>]+>)")
+NAMED_PAGE = re.compile(r"\bdocs/(?P<page>[\w/-]+\.md)(?P<anchor>#[\w-]+)?")
 IN_CODE = re.compile(r"`[^`\n]*`")
 OUTSIDE = re.compile(r"\[(?P<text>[^\]]+)\]\((?P<up>(?:\.\./)+)(?P<file>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
 
@@ -43,6 +45,26 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return link["text"]
 
     return OUTSIDE.sub(replaced, _bars(markdown))
+
+
+def on_page_content(html: str, page: Any, files: Files, **_: Any) -> str:
+    """Make links of the pages that docstrings and messages name, as in "(docs/kafka.md)"."""
+    depth, is_in_link, parts = len(Path(page.file.src_uri).parts) - 1, False, []
+    for part in TAG.split(html):
+        if part.startswith("<"):
+            is_in_link = part.startswith("<a ") or (is_in_link and part != "</a>")
+        elif not is_in_link:
+            part = NAMED_PAGE.sub(lambda name: _link(name, files, "../" * depth), part)
+        parts.append(part)
+    return "".join(parts)
+
+
+def _link(name: re.Match[str], files: Files, up: str) -> str:
+    """Return the link to a page that is named by its path in the checkout; the name alone, if it is no page."""
+    file = files.get_file_from_path(name["page"])
+    if file is None:
+        return name[0]
+    return f'<a href="{up}{file.url}{name["anchor"] or ""}">{name[0]}</a>'
 
 
 def _bars(markdown: str) -> str:
