@@ -12,6 +12,7 @@ from benchmarks.figures import short
 
 WIDTH, HEIGHT = 720, 320
 LEFT, RIGHT, TOP, BOTTOM = 76, 20, 48, 56
+SMALL = 12  # pixels, of a font
 COLOURS = ("#1d4ed8", "#b45309", "#15803d", "#be185d", "#6d28d9", "#475569")
 GRID, INK = "#cbd5e1", "#1e293b"
 
@@ -58,21 +59,34 @@ def curves(title: str, x: str, unit: str, lines: Mapping[str, Sequence[Mapping[s
 
 
 def bars(title: str, rows: Sequence[tuple[str, float, str]]) -> str:
-    """Lines of (what, share of the goal's bound, words): 1 is the goal itself, less is better."""
+    """Lines of (what, share of the goal's bound, words): 1 is the goal itself, less is better.
+
+    Names, bars and words have a column each, so that no text crosses a bar or the line of the goal.
+    """
     height, most = TOP + 30 * len(rows) + 34, max(1.5, min(4.0, max(share for _, share, _ in rows)))
-    across = Axis(0, most, 320, WIDTH - 150)
-    parts = [_bar(across, TOP + 8 + 30 * number, *row) for number, row in enumerate(rows)]
+    names_end = RIGHT + text_width(max((name for name, _, _ in rows), key=len))
+    words_start = WIDTH - RIGHT - text_width(max((words for _, _, words in rows), key=len))
+    across = Axis(0, most, names_end + 8, words_start - 8)
+    parts = []
+    for number, (name, share, words) in enumerate(rows):
+        y = TOP + 8 + 30 * number
+        parts.append(_text(names_end, y + 13, name, "end", SMALL) + _bar(across, y, share))
+        parts.append(_text(WIDTH - RIGHT, y + 13, words, "end", SMALL))
     goal, end = across.at(1), height - 26
     parts.append(f'<path d="M{goal:.1f} {TOP}V{end}" stroke="{INK}" stroke-dasharray="4 3"/>')
     parts.append(_text(goal, end + 16, "the goal", "middle"))
     return _picture(title, height, "".join(parts))
 
 
-def _bar(across: Axis, y: float, what: str, share: float, words: str) -> str:
+def text_width(text: str) -> float:
+    """Return about how wide a small text is, in pixels: no browser's font of that family is wider on average."""
+    return 6.5 * len(text)
+
+
+def _bar(across: Axis, y: float, share: float) -> str:
     colour, end = ("#15803d" if share <= 1 else "#b45309"), across.at(min(share, across.high))
     width = f"{max(end - across.start, 1):.1f}"
-    bar = f'<rect x="{across.start}" y="{y}" width="{width}" height="18" rx="2" fill="{colour}"/>'
-    return bar + _text(across.start - 8, y + 13, what, "end", 12) + _text(end + 6, y + 13, words, "start", 12)
+    return f'<rect x="{across.start:.1f}" y="{y}" width="{width}" height="18" rx="2" fill="{colour}"/>'
 
 
 def _line(across: Axis, up: Axis, points: Sequence[Mapping[str, Any]], colour: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import socket
 from importlib import import_module
@@ -19,6 +20,7 @@ from benchmarks.goals import GOALS, Goal
 from benchmarks.ratio import against, alternate
 from benchmarks.results import Result, Row, ratio
 
+ROOT = Path(__file__).parents[2]
 FILES = sorted(results.RESULTS.rglob("*.json"))
 
 
@@ -156,3 +158,34 @@ def test_sides_that_take_seconds_have_their_cpu_beside_them() -> None:
 def test_a_title_makes_the_same_anchor_everywhere(file: Path) -> None:
     """GitHub keeps each space as a dash, mkdocs joins them: a sign between two spaces would make two of them."""
     assert re.fullmatch(r"\w+(?:[:,]? \w+)*", json.loads(file.read_text())["title"])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_text_of_the_goals_crosses_another_or_their_line(seed: int) -> None:
+    """Also with names and figures of any length, and shares beyond the picture."""
+    chance = random.Random(seed)
+    rows = []
+    for _ in range(chance.randint(1, 30)):
+        words = "12.3 ms (≤ 10 ms)"[: chance.randint(4, 17)]
+        rows.append(("n" * chance.randint(1, 55), 10 ** chance.uniform(-2, 2), words))
+    check_layout(charts.bars("Goals", rows))
+
+
+def test_no_text_of_the_published_goals_crosses_another_or_their_line() -> None:
+    check_layout((ROOT / "docs" / "images" / "bench-goals.svg").read_text("utf-8"))
+
+
+def check_layout(picture: str) -> None:
+    drawn = ElementTree.fromstring(picture)
+    texts = drawn.findall("{http://www.w3.org/2000/svg}text")[1:-1]  # without the title and the words below the line
+    (line,) = drawn.findall("{http://www.w3.org/2000/svg}path")
+    goal = float(re.match(r"M([\d.]+)", line.attrib["d"])[1])  # type: ignore[index]
+    bars = [(float(bar.attrib["x"]), float(bar.attrib["width"])) for bar in drawn.findall("{*}rect")[1:]]
+    bars_start, bars_end = min(x for x, _ in bars), max(x + width for x, width in bars)
+    assert texts
+    for text in texts:
+        end = float(text.attrib["x"])
+        start = end - charts.text_width(text.text or "")
+        assert text.attrib["text-anchor"] == "end"
+        assert 0 <= start and end <= charts.WIDTH
+        assert end <= bars_start or start >= max(bars_end, goal)
