@@ -187,5 +187,5 @@ def check_layout(picture: str) -> None:
         end = float(text.attrib["x"])
         start = end - charts.text_width(text.text or "")
         assert text.attrib["text-anchor"] == "end"
-        assert 0 <= start and end <= charts.WIDTH
+        assert start >= 0 and end <= charts.WIDTH
         assert end <= bars_start or start >= max(bars_end, goal)
