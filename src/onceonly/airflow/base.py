@@ -17,6 +17,7 @@ from onceonly.airflow import bundles, runs
 from onceonly.airflow.versions import AirflowFailException, conf
 from onceonly.checkpoint.model import Checkpoint, Event, Row
 from onceonly.errors import InvalidPipeline
+from onceonly.runtime import spark_errors
 from onceonly.views import queries
 
 if TYPE_CHECKING:
@@ -248,7 +249,7 @@ def task_outcome(context: Any = None, final: tuple[type[Exception], ...] = (Inva
     except Exception as error:
         if context is not None:
             leave_error(context, error)
-        if isinstance(error, final):
+        if isinstance(error, final) or getattr(error, "code", None) in spark_errors.MENDED_BY_EDIT:
             raise AirflowFailException(str(error)) from error
         raise
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import Any
 
 from onceonly.airflow import versions
@@ -22,7 +23,9 @@ HOW_TO_NAME_IN_CONF = '{"interval": ["START", "END"]}'
 MAX_CLICK_SECONDS = 900  # from a date that a form or a program takes from the clock until the run is there
 MAX_CLOCK_SKEW_SECONDS = 300  # of the machine whose clock that was
 INFERRED_FOR_NO_DATE = ("manual", "operator_triggered", "asset_materialization")  # runs that somebody started
+MIN_SIMILARITY = 0.8  # of 1, from which on a key of a conf is taken for a misspelt one
 REQUESTS = ("reprocess", "keep", "again", "only")  # in a run's conf: for rows that are published already
+CONF_KEYS = (CONF_KEY, *REQUESTS, "reason", "epoch")
 OF_THE_SCHEDULE = "scheduled"
 WITH_INTERVALS = (
     "CronDataIntervalTimetable",
@@ -73,6 +76,25 @@ def find_covered(name: str, context: Any, has_planned: Callable[[Interval], bool
     if has_planned(interval):
         return Covered(interval, "the interval that this run has planned before")
     raise _other_date_error(name, date, interval, _run_type(run))
+
+
+def refuse_misspelt_keys(name: str, conf: Mapping[str, Any]) -> None:
+    """Refuse a key that is nearly one of ours: the run would do something else than it was asked for.
+
+    Other keys may be for somebody else.
+
+    Raises:
+        InvalidPipeline: names the key and the one that was probably meant.
+    """
+    for key in conf:
+        meant = get_close_matches(str(key).lower(), CONF_KEYS, 1, MIN_SIMILARITY)
+        if key not in CONF_KEYS and meant:
+            raise InvalidPipeline(
+                f"{name}: this run's conf has the key {key!r}.",
+                "Onceonly knows no such key, so the run would not do what was asked for.",
+                f"Write {meant[0]!r}, or another name if it is not meant for Onceonly. Nothing was written.",
+                code="option-invalid",
+            )
 
 
 def _read_conf(name: str, conf: Mapping[str, Any]) -> Interval | None:

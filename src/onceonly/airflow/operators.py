@@ -95,6 +95,7 @@ class PlanOperator(OnceonlyOperator):
 
         It is logged first: everything that follows is about it.
         """
+        intervals.refuse_misspelt_keys(self.pipeline.name, context["dag_run"].conf or {})
         if self.pipeline.mode == "chained":
             return None
         has_no_interval = context.get("data_interval_start") == context.get("data_interval_end")

@@ -70,6 +70,7 @@ def check(file: str, as_json: bool) -> None:
 
 def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
     """Check the pipeline, and return what was found, line by line; raises what is wrong."""
+    from onceonly.coordinator import restore_check
     from onceonly.runtime import live_services
 
     notes = [f"pipeline '{pipeline.name}' is sound, in {pipeline.mode} mode"]
@@ -91,6 +92,7 @@ def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
     notes += _check_upstream(pipeline, services, settings)
     notes.append(_describe_state(settings))
     _check_folders(pipeline, settings)
+    restore_check.check_first_plan(queries.find_state_table(settings), pipeline, services)
     notes += _check_targets(pipeline, services, settings)
     return notes
 

@@ -39,6 +39,20 @@ def check_plan(
         _refuse(state_table, pipeline, parts, sources)
 
 
+def check_first_plan(state_table: StateTable | None, pipeline: Pipeline, parts: Parts) -> None:
+    """Refuse, before any work, what the first plan of a pipeline would refuse. Raises as `check_plan`.
+
+    Args:
+        state_table: None: there is none yet.
+    """
+    sources = parts.sources(pipeline)
+    if state_table is not None:
+        return check_plan(state_table, state_table.view(pipeline.name), pipeline, parts, sources)
+    traces = list_traces(parts, pipeline, sources)
+    if traces:
+        raise _not_first_error("where the first run would make one", pipeline, traces)
+
+
 def check_stage(
     state_table: StateTable, pipeline: Pipeline, parts: Parts, view: View, sinks: Iterable[Sink] | None = None
 ) -> None:
@@ -105,7 +119,7 @@ def _find_refusal(
     if any(trace.decision > head.decision for trace in own):
         return _state_behind_error(state_table, pipeline, own, head)
     if traces and not head.epoch:
-        return _not_first_error(state_table, pipeline, traces)
+        return _not_first_error(f"in the state table at {state_table.uri}", pipeline, traces)
     return None
 
 
@@ -121,9 +135,9 @@ def _state_behind_error(
     )
 
 
-def _not_first_error(state_table: StateTable, pipeline: Pipeline, traces: Sequence[Trace]) -> InvalidPipeline:
+def _not_first_error(where: str, pipeline: Pipeline, traces: Sequence[Trace]) -> InvalidPipeline:
     return InvalidPipeline(
-        f"{pipeline.name}: it has no checkpoint in the state table at {state_table.uri}, and has published before.",
+        f"{pipeline.name}: it has no checkpoint {where}, and has published before.",
         f"{_describe_traces(traces)}. Was the command given in another folder, is a volume not mounted, or is this a "
         "second environment? It would publish everything again.",
         "Point ONCEONLY_STATE or ONCEONLY_HOME to that state table. To publish again, give the pipeline a new name and "

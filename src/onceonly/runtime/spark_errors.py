@@ -275,6 +275,10 @@ FAULTS = (  # the most telling first: an error may have the words of several
 )
 
 
+# They follow from the transform's text and the columns alone: until somebody edits it, every attempt ends the same way.
+MENDED_BY_EDIT = frozenset({"no-such-column", "type-of-expression"})
+
+
 def classify(text: str) -> tuple[str, str]:
     """Return the code of an error, and what to do about it."""
     lines = [line for line in text.splitlines() if not JAVA_TRACE_LINE.match(line)]

@@ -304,8 +304,8 @@ def describe_gap(pipeline: str, interval: Interval, file: str = "FILE.py:NAME") 
         f"{pipeline}: no checkpoint covers {interval}.\n"
         "Its run is still to come, has failed (and may have been deleted, or marked success), or there was none: the "
         "scheduler was down, or the DAG was paused and has catchup=False.\n"
-        "Run what is missing: clear its run, airflow backfill create, or "
-        f"onceonly run {file} --interval {start} {end}. If it is left out on purpose: "
+        "Run what is missing: clear its run, airflow backfill create (a run for each interval of the schedule), or "
+        f"onceonly run {file} --interval {start} {end} (one checkpoint for all of it). If it is left out on purpose: "
         f"onceonly skip {pipeline} --interval {start} {end} --reason …"
     )
 

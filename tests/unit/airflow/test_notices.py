@@ -255,3 +255,14 @@ def test_a_page_of_data_docs_is_not_read_through_a_link(tmp_path, monkeypatch):
         assert refused.value.status_code == 404
     with pytest.raises(HTTPException):
         pages.serve_docs(None, "p", 7, 1, "index.html")
+
+
+@pytest.mark.parametrize("code", ["no-such-column", "type-of-expression", "executor-lost"])
+def test_an_error_that_only_an_edit_can_mend_is_not_tried_again(code):
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from onceonly.airflow import base
+
+    expected = NotCommitted if code == "executor-lost" else AirflowFailException
+    with pytest.raises(expected), base.task_outcome(context({})):
+        raise NotCommitted("the stage failed.", code=code)

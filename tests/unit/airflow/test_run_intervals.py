@@ -79,6 +79,16 @@ def test_a_date_outside_of_its_interval_is_refused(start: Any, date: datetime) -
         assert way in str(refused.value)
 
 
+@pytest.mark.parametrize("key", ["intervall", "Interval", "re-process", "keeps", "epochs"])
+def test_a_misspelt_key_of_the_conf_is_refused(key: str) -> None:
+    with raises(InvalidPipeline, "option-invalid"):
+        intervals.refuse_misspelt_keys("trips", {key: "x"})
+
+
+def test_keys_for_others_are_left_alone() -> None:
+    intervals.refuse_misspelt_keys("trips", dict.fromkeys((*intervals.CONF_KEYS, "region", "ticket", "note"), "x"))
+
+
 @pytest.mark.parametrize("run_type", ["backfill", "manual", "operator_triggered", "asset_materialization"])
 def test_a_backfill_over_a_refused_run_is_refused_too(run_type: str) -> None:
     with raises(InvalidPipeline, "date-outside-interval"):

@@ -17,6 +17,7 @@ from unit.world import World, minutes, values
 from onceonly.checkpoint.model import State
 from onceonly.checkpoint.sink import Trace
 from onceonly.cli import main
+from onceonly.coordinator import restore_check
 from onceonly.coordinator.forward import Forward
 from onceonly.coordinator.reprocess import Reprocess
 from onceonly.errors import Fenced, InvalidPipeline, OutcomeUnknown
@@ -358,6 +359,14 @@ def test_a_first_checkpoint_beside_traces_of_another_table_is_refused(elsewhere,
     assert f"shows decision 1 of state table {elsewhere.known.id}" in refused.value.why
     assert "ONCEONLY_STATE" in refused.value.todo
     assert elsewhere.state.pipelines() == []
+
+
+@pytest.mark.parametrize("has_table", [True, False])
+def test_check_finds_what_the_first_plan_would_refuse(elsewhere, has_table):
+    table = elsewhere.state if has_table else None
+    with raises(InvalidPipeline, "published-before"):
+        restore_check.check_first_plan(table, elsewhere.pipeline, elsewhere.parts)
+    restore_check.check_first_plan(elsewhere.known, elsewhere.pipeline, elsewhere.parts)
 
 
 def test_where_that_table_is_lost_a_person_goes_on_in_another(elsewhere):
