@@ -96,6 +96,7 @@ def approve(pipeline: str, epoch: int, reason: str, seen: int | None, as_json: b
     checkpoint = queries.require_checkpoint(queries.require_state_table(settings), pipeline, epoch)
     confirmed = _confirm_checkpoint(checkpoint, seen, manual_actions.APPROVE, as_json)
     coordinator = environment.open_coordinator(settings)
+    coordinator.require_sinks(pipeline, epoch)
     approved = coordinator.approve(pipeline, epoch, person(), reason, confirmed)
     published = coordinator.publish_approved(pipeline, epoch, approved.attempt)
     _print_result(formatting.state(checkpoint), published, as_json)
@@ -118,6 +119,7 @@ def abort(pipeline: str, epoch: int, reason: str, gone: tuple[str, ...], seen: i
     checkpoint = queries.require_checkpoint(queries.require_state_table(settings), pipeline, epoch)
     confirmed = _confirm_checkpoint(checkpoint, seen, manual_actions.ABORT, as_json)
     coordinator = environment.open_coordinator(settings)
+    coordinator.require_sinks(pipeline, epoch, gone)
     aborted = coordinator.abort(pipeline, epoch, reason, who=person(), gone=gone, seen=confirmed)
     _print_result(formatting.state(checkpoint), aborted, as_json)
 

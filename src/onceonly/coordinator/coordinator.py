@@ -233,6 +233,21 @@ class Coordinator:
         except OnceonlyError as error:
             warnings.warn(str(error), RuntimeWarning, stacklevel=3)
 
+    def require_sinks(self, name: str, epoch: int, gone: Collection[str] = ()) -> None:
+        """Open every sink of a checkpoint, before something is recorded that this process is then to carry out.
+
+        Opening asks no service: it finds connections, settings and packages that are missing here.
+
+        Args:
+            gone: sinks that nothing is asked of.
+        Raises:
+            OnceonlyError: one cannot be opened by this process; nothing was recorded.
+        """
+        pipeline = self.state_table.view(name).require(epoch).definition.pipeline
+        for config in pipeline.sinks:
+            if config.name not in gone:
+                self.parts.sink(pipeline, config.name)
+
     # ---- abort
 
     def abort(

@@ -322,6 +322,26 @@ def test_abort_without_a_sink_that_is_gone_for_good(onceonly: Invoke, table: Tab
     assert "no such host" in onceonly("describe", "flights", 1, "--json").stdout
 
 
+@pytest.mark.parametrize("action", ["abort", "approve"])
+def test_nothing_is_recorded_where_a_sink_cannot_be_opened(
+    onceonly: Invoke, table: Table, monkeypatch: Any, action: str
+) -> None:
+    """The message says so, and it is true: this shell lacks a connection, or a package."""
+
+    def refuse(*given: object) -> None:
+        raise InvalidPipeline("the Airflow connection 'k' does not exist.", code="connection-missing")
+
+    monkeypatch.setattr(DeltaWriter, "make", refuse)
+    table.stage()
+    before = table.state.view("flights").require(1)
+    refused = onceonly(action, "flights", 1, "--reason", "over", "--json", *seen(table.state, "flights", 1))
+    assert (refused.exit_code, told(refused)["code"]) == (2, "connection-missing")
+    assert table.state.view("flights").require(1) == before
+    if action == "abort":
+        gone = onceonly("abort", "flights", 1, "--reason", "over", *seen(table.state, "flights", 1), "--gone", "lake")
+        assert gone.exit_code != 2
+
+
 def test_recover_of_a_pipeline_that_is_not_there(onceonly: Invoke, table: Table) -> None:
     assert onceonly("recover", "flights").exit_code == 2
 

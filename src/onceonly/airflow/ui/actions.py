@@ -81,6 +81,7 @@ def abort(pipeline: str, epoch: int, action: ActionRequest, viewer: EditorDep) -
     _log_action("abort", viewer, pipeline, action, epoch)
     was = formatting.state(viewer.state.view(pipeline).require(epoch))
     coordinator = live.coordinator()
+    coordinator.require_sinks(pipeline, epoch)
     done = coordinator.abort(pipeline, epoch, action.reason, who=viewer.name, seen=action.looked_at)
     return {"done": describe_change(was, done)}
 
