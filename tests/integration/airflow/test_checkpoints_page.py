@@ -507,7 +507,7 @@ def test_the_tab_of_a_run_leads_to_its_checkpoint(site: Site) -> None:
     with site.server.login("vera") as vera:
         answer = vera.get("/runs", params={"dag_id": "flights", "run_id": run_of(7)})
         assert (answer.status_code, answer.headers["Location"]) == (303, "/onceonly/pipelines/flights/7")
-        assert "planned no checkpoint" in vera.get("/runs", params={"dag_id": "flights", "run_id": "none"}).text
+        assert "No checkpoint names this run" in vera.get("/runs", params={"dag_id": "flights", "run_id": "none"}).text
 
 
 def test_lag_is_what_the_topic_holds_beyond_the_last_commit(site: Site, broker: str) -> None:
