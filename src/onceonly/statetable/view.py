@@ -241,6 +241,12 @@ class View:
         coverage = read_coverage(self.rows, self.head.open, [interval])
         return [gap for gap in coverage.gaps if gap.end <= interval.start]
 
+    def checkpoints_ending_last(self, time: datetime) -> list[Checkpoint]:
+        """Return the checkpoints of the pinned interval that ends last at or before `time`, oldest first."""
+        pins = self._read_pins(ends_until(time))
+        last_end = max((interval.end for interval, _ in pins), default=None)
+        return self._checkpoints_of(sorted({epoch for interval, epoch in pins if interval.end == last_end}))
+
     # Pinned intervals do not overlap: if one of those around a time lies on a side of it, none is closer there.
 
     def _last_before(self, time: datetime) -> tuple[datetime, int] | None:

@@ -122,6 +122,10 @@ def _summarize(state_table: StateTable, pipeline: str, recent: list[Checkpoint],
     last_commit = commits[0]
     repairs = state_table.view(pipeline).repairs_of(last_commit.epoch) if latest.epoch > last_commit.epoch else []
     rows = count_rows_in_force(last_commit, repairs)
+    if coverage.end and all(data_end(checkpoint) < coverage.end for checkpoint in recent):
+        # Older intervals were run after the newest one, and it is none of the recent checkpoints.
+        older_commits = filter(queries.is_progress, state_table.view(pipeline).checkpoints_ending_last(coverage.end))
+        commits = [*commits, *older_commits]
     furthest = max(commits, key=data_end)
     return replace(summary, furthest_commit=furthest, last_commit=last_commit, rows_by_sink=rows)
 

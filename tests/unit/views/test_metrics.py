@@ -95,6 +95,18 @@ def test_the_last_commit_may_reach_less_far_than_another(tmp_path: Path) -> None
     assert [checkpoint.epoch for checkpoint in told.open_or_unfit] == [3]
 
 
+def test_the_furthest_commit_is_found_behind_many_older_intervals(tmp_path: Path) -> None:
+    """The lag is counted from it: a backfill of old days must not look like a pipeline that falls behind."""
+    world = World(tmp_path, mode="interval")
+    world.put(*range(5, 60))
+    world.run("run-0", minutes(40, 50))
+    for number in range(MAX_RECENT + 2):
+        world.run(f"run-{number + 1}", minutes(3 * number, 3 * number + 3))
+    found = summary(world)
+    assert found.last_commit is not None and found.furthest_commit is not None
+    assert (found.last_commit.epoch, found.furthest_commit.epoch) == (MAX_RECENT + 3, 1)
+
+
 def test_the_last_commit_is_found_behind_many_open_checkpoints(tmp_path: Path) -> None:
     world = World(tmp_path, mode="interval")
     world.put(*range(5, 300))
