@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contract.parts import BROKEN_ON_SPARK
 from contract.stored import digest
 from unit.coordinator.test_capabilities import Bare
 
@@ -222,3 +223,7 @@ def test_a_forgotten_call_fails_when_the_sink_is_made() -> None:
 
     with pytest.raises(TypeError, match="abstract methods commit, discard, fence, leftovers, rehearse, stage"):
         Forgetful()  # type: ignore[abstract]
+
+
+def test_part_on_spark_names_tests_of_the_suite() -> None:
+    assert [name for name in BROKEN_ON_SPARK if not hasattr(SinkContract, name)] == []

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from contract.delta_breaks import DELTA_BREAKS
+from contract.parts import BROKEN_ON_SPARK, WRITTEN_BY_SPARK
 from contract.rewritten import COLUMN, ByColumn
 from contract.spark_rows import Folder, OnSpark, no_spark
 from contract.stored import stored_table
@@ -39,6 +40,7 @@ class Named(Delta):
 @pytest.mark.integration
 class TestDelta(OnSpark):
     breaks = DELTA_BREAKS
+    part = BROKEN_ON_SPARK
 
     @pytest.fixture
     def target(self, tmp_path: Path) -> contract.Target:
@@ -50,6 +52,10 @@ class TestNamed(ByColumn, OnSpark):
     """Each row names the transaction that has published it."""
 
     breaks = DELTA_BREAKS
+    part = WRITTEN_BY_SPARK | {
+        "test_what_is_replaced_gives_way_after_an_optimize",
+        "test_what_is_retracted_is_taken_out_after_an_optimize",
+    }
 
     @pytest.fixture
     def target(self, tmp_path: Path) -> contract.Target:

@@ -11,6 +11,7 @@ import pandas
 import pytest
 from contract.fake_breaks import FAKE_BREAKS
 from contract.file_breaks import FILE_BREAKS
+from contract.parts import BROKEN_ON_SPARK, WRITTEN_BY_SPARK
 from contract.spark_rows import Folder, OnSpark
 from contract.state_breaks import STATE_BREAKS
 from contract.stored import digest
@@ -103,6 +104,7 @@ class TestFake(SinkContract):
 @pytest.mark.integration
 class TestFiles(OnSpark):
     breaks = FILE_BREAKS
+    part = BROKEN_ON_SPARK
 
     @pytest.fixture
     def target(self, tmp_path: Path) -> contract.Target:
@@ -112,6 +114,7 @@ class TestFiles(OnSpark):
 @pytest.mark.integration
 class TestFilesOnHdfs(OnSpark):
     breaks = FILE_BREAKS
+    part = WRITTEN_BY_SPARK | {"test_two_pipelines_into_one_target_do_not_disturb_each_other"}
 
     @pytest.fixture
     def target(self, hdfs: Hdfs) -> contract.Target:

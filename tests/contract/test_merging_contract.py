@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from contract.delta_breaks import DELTA_BREAKS
+from contract.parts import WRITTEN_BY_SPARK
 from contract.spark_rows import Folder, OnSpark, no_spark
 from deltalake import DeltaTable
 
@@ -31,6 +32,7 @@ class TestMerging(OnSpark):
     """Each number is a key; all changes are of one order, so only the first one of a key counts."""
 
     breaks = DELTA_BREAKS
+    part = WRITTEN_BY_SPARK
 
     @pytest.fixture
     def target(self, tmp_path: Path) -> contract.Target:
