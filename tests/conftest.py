@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
+from integration.services import airflow_database
 from integration.services import hdfs as hdfs_daemons
 from integration.services import s3 as s3_server
 from patience import PATIENCE
@@ -43,6 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     given: dict[str, str] | None = getattr(config, "workerinput", None)
     config.stash[HOME] = Path(given["services"] if given else tempfile.mkdtemp(prefix="onceonly-tests-"))
+    os.environ[airflow_database.SHARED] = str(config.stash[HOME] / "airflow-database")
 
 
 @pytest.hookimpl(wrapper=True)

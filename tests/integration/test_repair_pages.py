@@ -20,7 +20,7 @@ pytestmark = pytest.mark.integration
 
 PAGES = ("correct", "add-a-sink-later", "bring-back")
 BLOCKS = [block for name in PAGES for block in page.blocks(f"how-to/{name}.md")]
-RUN = [block for block in BLOCKS if not block.commands.startswith("airflow")]
+FIRST = page.blocks(f"how-to/{PAGES[0]}.md")
 
 
 @pytest.fixture
@@ -33,8 +33,11 @@ def project(tmp_path: Path, services: Services, broker: str, spark_server: str) 
     return tmp_path
 
 
-def test_every_block_does_what_the_pages_show(project: Path) -> None:
-    page.check(RUN, project)
+@pytest.mark.parametrize(
+    "blocks", [pytest.param(FIRST, id="first page"), pytest.param(BLOCKS, id="all pages", marks=pytest.mark.heavy)]
+)
+def test_every_block_does_what_the_pages_show(project: Path, blocks: list[page.Block]) -> None:
+    page.check([block for block in blocks if not block.commands.startswith("airflow")], project)
 
 
 def test_a_conf_asks_for_what_the_command_asks_for() -> None:

@@ -24,6 +24,7 @@ from collector import collector
 from deltalake import write_deltalake
 from integration.programs.children import output
 from integration.projects.project import HOUR, START, Project, hour, make_project, produce
+from integration.services.airflow_database import copy_database
 from integration.services.postgres import postgres
 from patience import PATIENCE
 
@@ -68,8 +69,11 @@ class Airflow:
         """With its tables, and its settings in this process's environment."""
         before = dict(os.environ)
         os.environ.update(self.env())
-        command = [sys.executable, "-m", "airflow", "db", "migrate"]
-        subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
+        if self.database:
+            command = [sys.executable, "-m", "airflow", "db", "migrate"]
+            subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
+        else:
+            copy_database(self.home)
         yield self
         os.environ.clear()
         os.environ.update(before)
@@ -197,6 +201,7 @@ def test_a_stage_that_fails_is_aborted_and_the_fixed_rerun_publishes(airflow: Ai
     assert project.published() == Counter(range(8))
 
 
+@pytest.mark.heavy
 def test_who_watches_is_told_what_a_gate_refused_and_which_table_did_not_come(
     airflow: Airflow, project: Project, watched: Watched
 ) -> None:
@@ -295,6 +300,7 @@ def test_recovery_publishes_what_an_ended_run_staged(
     assert {uri: extra["epoch"] for uri, extra in recovered["events"].items()} == {"onceonly://lake/interval": 1}
 
 
+@pytest.mark.heavy
 def test_two_airflows_on_one_state_table(airflow: Airflow, project: Project, tmp_path: Path) -> None:
     """The runs of one of them are unknown to the other: that is no sign that they have ended."""
     produce(project, range(4))

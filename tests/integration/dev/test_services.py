@@ -85,6 +85,7 @@ def test_up_twice_is_one_broker_and_down_leaves_nothing(home: Path) -> None:
     services.down()
 
 
+@pytest.mark.heavy
 def test_two_processes_at_once_start_one_broker(home: Path) -> None:
     code = (
         f"import pathlib, onceonly.dev.services as s; print(s.Services(pathlib.Path({str(home)!r}), 0).up().bootstrap)"
@@ -164,6 +165,7 @@ def test_without_jars_it_says_what_to_do(home: Path, monkeypatch: pytest.MonkeyP
     assert "make setup" in refused.value.todo
 
 
+@pytest.mark.heavy
 def test_a_broker_that_cannot_start_shows_its_log(home: Path) -> None:
     services = Services(home, port=0)
     services.up()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import uuid
@@ -18,6 +17,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
 from integration.programs.children import output
+from integration.services.airflow_database import copy_database
 from integration.services.secure_broker import PASSWORD, SECRET, USER, SecureBroker, secure_broker
 from integration.services.stores import SERVERS
 from patience import PATIENCE
@@ -104,22 +104,12 @@ def without_airflow() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith(("AIRFLOW", "ONCEONLY"))}
 
 
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty one, made once."""
-    home = tmp_path_factory.mktemp("airflow")
-    command = [sys.executable, "-m", "airflow", "db", "migrate"]
-    env = {**without_airflow(), "AIRFLOW_HOME": str(home), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
-    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE, env=env)
-    return home / "airflow.db"
-
-
 @pytest.fixture
-def environment(tmp_path: Path, secure: SecureBroker, database: Path) -> dict[str, str]:
+def environment(tmp_path: Path, secure: SecureBroker) -> dict[str, str]:
     """A project and an Airflow home of its own."""
     for folder in ("dags", "airflow"):
         (tmp_path / folder).mkdir()
-    shutil.copy(database, tmp_path / "airflow" / "airflow.db")
+    copy_database(tmp_path / "airflow")
     own = DAG.replace('name="secrets"', f'name="secrets_{uuid.uuid4().hex[:8]}"')  # as its state table is its own
     (tmp_path / "dags" / "case.py").write_text(own)
     (tmp_path / "transforms.py").write_text(TRANSFORM)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+from integration.services.airflow_database import copy_database
 from patience import PATIENCE
 
 from onceonly.dev.demo.standalone import wait_until
@@ -67,8 +68,10 @@ class Server:
         }
         self._environment = environment
         airflow = [sys.executable, "-m", "airflow"]
-        for command in (["db", "migrate"], *([["dags", "reserialize"]] if self.dags else ())):
-            subprocess.run([*airflow, *command], env=environment, check=True, capture_output=True, timeout=PATIENCE)
+        copy_database(self.folder)
+        if self.dags:
+            command = [*airflow, "dags", "reserialize"]
+            subprocess.run(command, env=environment, check=True, capture_output=True, timeout=PATIENCE)
         for _ in range(TRIES):
             self.port = machine.free_port()
             self._serve([*airflow, "api-server", "--host", "127.0.0.1", "--port", str(self.port)], environment)
