@@ -25,7 +25,10 @@ def project(tmp_path: Path, broker: str, spark_server: str) -> Project:
     return make_project(tmp_path, broker, spark_server, f"gate_crash_{uuid.uuid4().hex[:8]}")
 
 
-@pytest.mark.parametrize(("most", "on_fail"), [(4, "abort"), (4, "hold")], ids=["aborted", "held"])
+@pytest.mark.parametrize(
+    ("most", "on_fail"),
+    [pytest.param(4, "abort", id="aborted"), pytest.param(4, "hold", id="held", marks=pytest.mark.heavy)],
+)
 def test_what_failed_is_never_published(project: Project, most: int, on_fail: str) -> None:
     project.set_gate(max_rows=most, on_fail=on_fail)
     produce(project, range(5))

@@ -122,7 +122,7 @@ def test_few_rows_arrive_once_wherever_the_process_dies_that_writes_them(make: M
     nothing_is_left(copy)
 
 
-@both_ways
+@pytest.mark.parametrize("way", ["staged", pytest.param("late", marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("seed", [2013])
 def test_a_storm_of_kills(make: Make, way: str, seed: int) -> None:
     copy = make(way, hours=KILLS, an_hour=8)

@@ -51,7 +51,8 @@ def frozen_task(copy: Copy, when: str) -> subprocess.Popen[str]:
 @pytest.mark.parametrize(
     ("when", "told"),
     [
-        ("before its first row", "staged 4 rows"),  # into a transaction that nobody will ever commit
+        # into a transaction that nobody will ever commit
+        pytest.param("before its first row", "staged 4 rows", marks=pytest.mark.heavy),
         ("amid its rows", "fenced by a newer instance"),
         ("after its last row", "staged 4 rows"),
     ],
@@ -75,7 +76,12 @@ def test_a_task_of_an_aborted_attempt_goes_on(make: Make, when: str, told: str) 
 
 
 @pytest.mark.parametrize(
-    ("way", "point"), [("staged", "before stage"), ("staged", "before staged row"), ("late", "before staged row")]
+    ("way", "point"),
+    [
+        pytest.param("staged", "before stage", marks=pytest.mark.heavy),
+        ("staged", "before staged row"),
+        ("late", "before staged row"),
+    ],
 )
 def test_a_stage_process_of_an_aborted_attempt_goes_on(make: Make, way: str, point: str) -> None:
     copy = make(way)
@@ -118,11 +124,11 @@ def test_what_a_losing_task_has_left_open_is_ended_with_the_stage(make: Make, mo
     ("way", "point"),
     [
         ("staged", "before end"),
-        ("staged", "after flush"),
+        pytest.param("staged", "after flush", marks=pytest.mark.heavy),
         ("late", "before flush"),
-        ("late", "before replaced row"),
+        pytest.param("late", "before replaced row", marks=pytest.mark.heavy),
         ("late", "after replaced row"),
-        ("late", "before end"),
+        pytest.param("late", "before end", marks=pytest.mark.heavy),
     ],
 )
 def test_a_committer_goes_on_when_another_has_finished(make: Make, way: str, point: str) -> None:

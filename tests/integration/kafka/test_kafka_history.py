@@ -132,7 +132,13 @@ def cut_and_grow(world: Topics, sink: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "sink"), [(delete, "dead"), (recreate, "late"), (cut, "dead"), (cut_and_grow, "late")]
+    ("change", "sink"),
+    [
+        pytest.param(delete, "dead", marks=pytest.mark.heavy),
+        (recreate, "late"),
+        pytest.param(cut, "dead", marks=pytest.mark.heavy),
+        (cut_and_grow, "late"),
+    ],
 )
 def test_plan_and_stage_refuse_what_went_back(staged: Topics, change: Any, sink: str) -> None:
     staged.put(10)
@@ -148,7 +154,9 @@ def test_plan_and_stage_refuse_what_went_back(staged: Topics, change: Any, sink:
     assert 11 not in staged.numbers("late" if sink == "dead" else "dead")
 
 
-@pytest.mark.parametrize(("change", "sink"), [(recreate, "dead"), (cut_and_grow, "late")])
+@pytest.mark.parametrize(
+    ("change", "sink"), [(recreate, "dead"), pytest.param(cut_and_grow, "late", marks=pytest.mark.heavy)]
+)
 def test_rehearsal_refuses_what_went_back(world: Topics, change: Any, sink: str) -> None:
     world.put(10)
     world.plan("run-2")
@@ -159,7 +167,7 @@ def test_rehearsal_refuses_what_went_back(world: Topics, change: Any, sink: str)
     assert [10 in world.numbers(topic) for topic in world.topics] == [False, False]
 
 
-@pytest.mark.parametrize("change", [recreate, cut_and_grow])
+@pytest.mark.parametrize("change", [recreate, pytest.param(cut_and_grow, marks=pytest.mark.heavy)])
 def test_commit_refuses_what_went_back(world: Topics, change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It happens after the decision, so it is settled by giving the sink up."""
     world.put(10)
@@ -192,7 +200,7 @@ def test_commit_refuses_what_went_back(world: Topics, change: Any, monkeypatch: 
 # ---- the ways out
 
 
-@pytest.mark.parametrize("sink", ["late", "dead"])
+@pytest.mark.parametrize("sink", ["late", pytest.param("dead", marks=pytest.mark.heavy)])
 def test_restored_log_goes_on(staged: Topics, sink: str, tmp_path: Path) -> None:
     staged.put(10)
     staged.run("run-2")
@@ -209,7 +217,13 @@ def test_restored_log_goes_on(staged: Topics, sink: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("change", "sink"), [(delete, "late"), (recreate, "dead"), (cut, "late"), (cut_and_grow, "dead")]
+    ("change", "sink"),
+    [
+        pytest.param(delete, "late", marks=pytest.mark.heavy),
+        (recreate, "dead"),
+        pytest.param(cut, "late", marks=pytest.mark.heavy),
+        (cut_and_grow, "dead"),
+    ],
 )
 def test_accepted_loss_goes_on(staged: Topics, change: Any, sink: str) -> None:
     staged.put(10)
@@ -246,7 +260,7 @@ def test_accepted_topic_is_staged_for_again(staged: Topics) -> None:
 # ---- rows that were staged
 
 
-@pytest.mark.parametrize("grows", [False, True])
+@pytest.mark.parametrize("grows", [pytest.param(False, marks=pytest.mark.heavy), True])
 def test_staged_rows_that_a_log_has_lost_are_written_again(staged: Topics, grows: bool) -> None:
     """What was published is still there, and the coordinator still has their transaction as open."""
     topic = TopicPartition(staged.topics["late"], 0)
