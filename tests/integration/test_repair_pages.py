@@ -34,7 +34,11 @@ def project(tmp_path: Path, services: Services, broker: str, spark_server: str) 
 
 
 @pytest.mark.parametrize(
-    "blocks", [pytest.param(FIRST, id="first page"), pytest.param(BLOCKS, id="all pages", marks=pytest.mark.heavy)]
+    "blocks",
+    [
+        pytest.param(FIRST, id="first page"),
+        pytest.param(BLOCKS, id="all pages", marks=[pytest.mark.heavy, pytest.mark.timeout(1800)]),
+    ],
 )
 def test_every_block_does_what_the_pages_show(project: Path, blocks: list[page.Block]) -> None:
     page.check([block for block in blocks if not block.commands.startswith("airflow")], project)
