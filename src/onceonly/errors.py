@@ -28,6 +28,7 @@ import re
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 PY4J = re.compile(r"An error occurred while calling [\w.$:]+?\.?(\s+Trace:)?$")
 PY4J_WITHOUT_CAUSE = "Spark's JVM failed, and said nothing else."
+BLANK_PIPELINE = re.compile(r"(?<=onceonly )(?P<command>[a-z-]+(?: [a-z]+)?) PIPELINE\b")
 MAX_TEXT = 1_000  # characters of another library's error
 
 
@@ -46,9 +47,11 @@ class OnceonlyError(Exception):
         self.what, self.why, self.todo, self.code = what, why, todo, code
         super().__init__(self._message())
 
-    def naming(self, blank: str, name: str) -> OnceonlyError:
-        """Return this error, with a name in the commands that whoever raised it had to leave blank."""
-        self.todo = self.todo.replace(blank, name)
+    def naming(self, pipeline: str, epoch: int | None = None) -> OnceonlyError:
+        """Return this error, with the names in its commands that whoever raised it had to leave blank."""
+        if epoch is not None:
+            self.todo = self.todo.replace("PIPELINE EPOCH", f"{pipeline} {epoch}")
+        self.todo = BLANK_PIPELINE.sub(rf"\g<command> {pipeline}", self.todo)
         self.args = (self._message(),)
         return self
 

@@ -5,8 +5,10 @@ An error is left for the abort task, which runs in another process.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, BaseOperatorLink
@@ -182,7 +184,7 @@ class CheckpointOperator(OnceonlyOperator):
             plan = plan_task_of(self, context)
             raise AirflowFailException(
                 f"{self.pipeline}: no epoch to work on.\n{_describe_missing_epoch(context, plan)}\n"
-                f"Clear '{plan}' and what follows, or pass epoch=…."
+                f"{how_to_clear(context, plan)} Or pass epoch=…."
             )
         return epoch
 
@@ -227,6 +229,23 @@ def _describe_missing_epoch(context: Any, plan: str) -> str:
     if dag is not None and not dag.has_task(plan):
         return f"There is no plan task before it in this DAG, and none with the id '{plan}'."
     return f"The task '{plan}' of this run returned none."
+
+
+def how_to_clear(context: Any, task_id: str) -> str:
+    """Say how a task of this run and what follows it are run again.
+
+    Airflow's command finds runs by their dates. One that has none is cleared on its page.
+    """
+    dag_id = context["ti"].dag_id
+    date = context.get("logical_date")
+    if date is None:
+        run_id = context["run_id"]
+        return f"Clear the task '{task_id}' and what follows on the page of this run: /dags/{dag_id}/runs/{run_id}."
+    day = date.isoformat()
+    return (
+        f"Clear the task '{task_id}' and what follows: airflow tasks clear {quote(dag_id)} --yes --downstream "
+        f"--task-regex {quote(f'^{re.escape(task_id)}$')} --start-date {day} --end-date {day}."
+    )
 
 
 def make_owner(context: Any) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from shlex import quote
 from typing import Any
 
 from airflow.sdk import BaseHook
@@ -42,18 +43,18 @@ def log_in_to_stores() -> None:
     """
 
     def find(conn_id: str, variable: str, kind: str) -> tuple[Mapping[str, Any], str | None, str | None]:
-        connection = _require_connection(conn_id)
+        connection = _require_connection(conn_id, kind)
         return connection.extra_dejson, connection.login, connection.password
 
     logins.use_connections(Settings.from_env().store_connections, find)
 
 
-def _require_connection(conn_id: str) -> Any:
+def _require_connection(conn_id: str, kind: str = "kafka") -> Any:
     try:
         return BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as error:
         raise airflow_connections.missing_connection_error(
-            conn_id, "Airflow has no connection of that name."
+            conn_id, "Airflow has no connection of that name.", kind
         ) from error
 
 
@@ -69,8 +70,8 @@ def read_spark_connection(conn_id: str) -> SparkConnection:
         raise InvalidPipeline(
             f"the Airflow connection '{conn_id}' does not exist.",
             "Tasks reach Spark through it (spark_conn_id=…).",
-            f"airflow connections add {conn_id} --conn-type generic --conn-host 'local[*]' "
-            "(or spark://…, yarn, k8s://…, sc://…). Nothing was written.",
+            f"Add it: airflow connections add {quote(conn_id)} --conn-type generic --conn-host 'local[*]'. In place of "
+            "local[*]: spark://…, yarn, k8s://… or sc://…. Nothing was written.",
             code="connection-missing",
         ) from error
     extra = connection.extra_dejson

@@ -8,10 +8,12 @@ interval that the run covers has to contain the date that was asked for, or the 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
+from shlex import quote
 from typing import Any
 
 from onceonly.airflow import versions
@@ -19,7 +21,6 @@ from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import InvalidPipeline
 
 CONF_KEY = "interval"  # of a run's conf: [START, END] that it covers
-HOW_TO_NAME_IN_CONF = '{"interval": ["START", "END"]}'
 MAX_CLICK_SECONDS = 900  # from a date that a form or a program takes from the clock until the run is there
 MAX_CLOCK_SKEW_SECONDS = 300  # of the machine whose clock that was
 INFERRED_FOR_NO_DATE = ("manual", "operator_triggered", "asset_materialization")  # runs that somebody started
@@ -66,7 +67,7 @@ def find_covered(name: str, context: Any, has_planned: Callable[[Interval], bool
     interval = Interval(start, end)
     if of_conf:
         if of_conf != interval:
-            raise _two_intervals_error(name, of_conf, interval)
+            raise _two_intervals_error(name, of_conf, interval, context)
         return Covered(interval, "the interval of the run, as its conf says, too")
     date = context.get("logical_date") or getattr(run, "logical_date", None)
     if date is None or _is_date_of(date, interval, context):
@@ -75,7 +76,7 @@ def find_covered(name: str, context: Any, has_planned: Callable[[Interval], bool
         return Covered(interval, f"the last complete interval at {_clock(date)}; no other date was asked for")
     if has_planned(interval):
         return Covered(interval, "the interval that this run has planned before")
-    raise _other_date_error(name, date, interval, _run_type(run))
+    raise _other_date_error(name, date, interval, context)
 
 
 def refuse_misspelt_keys(name: str, conf: Mapping[str, Any]) -> None:
@@ -135,7 +136,7 @@ def _infer_last(name: str, context: Any) -> Interval:
         raise InvalidPipeline(
             f"{name}: this run has no data interval: it was started without a date.",
             why,
-            f"{_ways(name, None)} Nothing was written.",
+            f"{_ways(context, None)} Nothing was written.",
             code="run-without-interval",
         )
     return Interval(*inferred)
@@ -176,18 +177,18 @@ def _is_now(date: datetime, interval: Interval, run: Any) -> bool:
     return bool(is_run_after_date and date.microsecond and date <= moment < next_end)
 
 
-def _other_date_error(name: str, date: datetime, interval: Interval, run_type: str) -> InvalidPipeline:
+def _other_date_error(name: str, date: datetime, interval: Interval, context: Any) -> InvalidPipeline:
     why = (
         "Airflow infers the interval of a run that is started with a logical date: from the time of the click, or as "
         "the interval before that date."
     )
-    if run_type == "backfill":
+    if _run_type(context["dag_run"]) == "backfill":
         why = "The backfill has cleared a run that was there, and such a run keeps its interval."
     return InvalidPipeline(
         f"{name}: this run was asked for {_clock(date)}, and would cover {interval}.",
         why,
-        f"{_ways(name, date)} If {interval} is meant: the same run with the conf "
-        f'{{"interval": ["{_iso(interval.start)}", "{_iso(interval.end)}"]}}. Nothing was written.',
+        f"{_ways(context, date, _find_interval_of(date, interval, context))} If {interval} is meant: "
+        f"airflow dags trigger {_dag_id(context)} --conf {_conf_of(interval)}. Nothing was written.",
         code="date-outside-interval",
     )
 
@@ -206,15 +207,17 @@ def _empty_interval_error(name: str, context: Any, start: datetime, end: datetim
         why = f"The runs of {word} have no width, and a pipeline in interval mode takes its window from it."
         todo = "Use a cron string, a timedelta, CronDataIntervalTimetable, or CronTriggerTimetable(…, interval=…)."
         return InvalidPipeline(what, why, f"{todo} Nothing was written.", code="run-without-interval")
-    return InvalidPipeline(what, why, f"{todo} {_ways(name, None)} Nothing was written.", code="run-without-interval")
+    return InvalidPipeline(
+        what, why, f"{todo} {_ways(context, None)} Nothing was written.", code="run-without-interval"
+    )
 
 
-def _two_intervals_error(name: str, of_conf: Interval, interval: Interval) -> InvalidPipeline:
+def _two_intervals_error(name: str, of_conf: Interval, interval: Interval, context: Any) -> InvalidPipeline:
     return InvalidPipeline(
         f"{name}: the conf of this run names {of_conf}, and its data interval is {interval}.",
         "Pages of Airflow would show the one, and the other would be published.",
-        "Start it without a logical date (in TriggerDagRunOperator: logical_date=None): then the conf alone says it. "
-        "Nothing was written.",
+        "Start it without a logical date (in TriggerDagRunOperator: logical_date=None): then the conf alone says it: "
+        f"airflow dags trigger {_dag_id(context)} --conf {_conf_of(of_conf)}. Nothing was written.",
         code="date-outside-interval",
     )
 
@@ -228,16 +231,48 @@ def _conf_error(name: str, value: Any, why: str) -> InvalidPipeline:
     )
 
 
-def _ways(name: str, date: datetime | None) -> str:
-    """Say how an interval is run that a person names; each works while a refused run of that date is there."""
-    which, backfill = "an interval", "a backfill"
+def _ways(context: Any, date: datetime | None, interval: Interval | None = None) -> str:
+    """Say how an interval is run that a person names; each works while a refused run of that date is there.
+
+    Args:
+        date: the one that was asked for, if any.
+        interval: that of the date, if it is known.
+    """
+    which, day, once = "an interval", "START", ""
     if date:
-        which, backfill = f"the interval of {_clock(date)}", "a backfill, once this run is deleted"
+        which, day, once = f"the interval of {_clock(date)}", _iso(date), ", once this run is deleted on its page"
+    start, end = (_iso(interval.start), _iso(interval.end)) if interval else ("START", "END")
+    dag_id = _dag_id(context)
     return (
-        f"To cover {which}: Trigger with 'Data interval: manual' in the page, data_interval_start and _end in the "
-        f"REST API (its logical_date: now), a run without a date whose conf is {HOW_TO_NAME_IN_CONF}, "
-        f"onceonly run FILE.py:{name} --interval START END, or {backfill}."
+        f"To cover {which}: airflow dags trigger {dag_id} --conf {_conf_of(interval)}; or onceonly run FILE.py:NAME "
+        f"--interval {start} {end}; or Trigger with 'Data interval: manual' on the page; or data_interval_start and "
+        f"_end in the REST API (its logical_date: now); or airflow backfill create --dag-id {dag_id} --from-date {day} "
+        f"--to-date {day}{once}."
     )
+
+
+def _find_interval_of(date: datetime, inferred: Interval, context: Any) -> Interval | None:
+    """Return the interval of the schedule that contains a date; None: it cannot be told.
+
+    It is the last complete one when a whole interval has passed since the date, as long as all have one width.
+    """
+    timetable = _timetable(context)
+    if timetable is None:
+        return None
+    found = versions.infer_interval(timetable, date + (inferred.end - inferred.start))
+    if found is None or not found[0] <= date < found[1]:
+        return None
+    return Interval(*found)
+
+
+def _conf_of(interval: Interval | None) -> str:
+    """Return the conf that names an interval, as an argument of a command."""
+    times = [_iso(interval.start), _iso(interval.end)] if interval else ["START", "END"]
+    return quote(json.dumps({CONF_KEY: times}))
+
+
+def _dag_id(context: Any) -> str:
+    return quote(str(getattr(context["dag_run"], "dag_id", "DAG")))
 
 
 def _timetable(context: Any) -> Any:

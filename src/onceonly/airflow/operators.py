@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow.sdk import BaseOperatorLink
@@ -76,7 +77,7 @@ class PlanOperator(OnceonlyOperator):
         checkpoint = planned.checkpoint
         for note in planned.notes:
             self.log.warning("%s: %s", self.pipeline.name, note)
-        for text in descriptions.describe_gaps(self.pipeline.name, planned.gaps):
+        for text in descriptions.describe_gaps(self.pipeline.name, planned.gaps, dag_id=context["ti"].dag_id):
             self.log.warning("%s", text)
         if checkpoint is None:
             why = "nothing to do"
@@ -168,7 +169,8 @@ class PlanOperator(OnceonlyOperator):
         if word not in ("true", "false"):
             raise InvalidPipeline(
                 f"reprocess is {self.reprocess!r}.",
-                todo="Set it to true or false in the run's conf. Nothing was written.",
+                todo="Set it to true or false in the run's conf: airflow dags trigger "
+                f"{quote(context['ti'].dag_id)} --conf '{{\"reprocess\": true}}'. Nothing was written.",
                 code="option-invalid",
             )
         from onceonly.coordinator.reprocess import make_request

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from onceonly.airflow import notices
@@ -88,7 +89,7 @@ class RecoverOperator(OnceonlyOperator):
     def _publish_approved(self, context: Any, coordinator: Coordinator, approved: Any) -> dict[str, dict[int, str]]:
         """Publish what a person has approved."""
         with task_outcome():
-            name, epoch, attempt = _read_approved(approved)
+            name, epoch, attempt = _read_approved(approved, context["ti"].dag_id)
             try:
                 done = coordinator.publish_approved(name, epoch, attempt)
                 self._committed = [done]  # an earlier try may have ended before it left this for the announcement
@@ -200,7 +201,7 @@ class AnnounceOperator(OnceonlyOperator):
         self._report_lineage(*checkpoints)
 
 
-def _read_approved(value: Any) -> tuple[str, int, int]:
+def _read_approved(value: Any, dag_id: str) -> tuple[str, int, int]:
     """Return the pipeline, epoch and attempt that a run's conf names."""
     try:
         return str(value["pipeline"]), int(value["epoch"]), int(value["attempt"])
@@ -208,7 +209,8 @@ def _read_approved(value: Any) -> tuple[str, int, int]:
         raise InvalidPipeline(
             f"the conf of this run names the approved checkpoint {str(value)[:100]!r}.",
             "Approve on the page starts such a run, with a pipeline, an epoch and an attempt.",
-            "Start the recovery DAG without a conf: it settles whatever can be settled. Nothing was changed.",
+            "Start the recovery DAG without a conf, and it settles whatever can be settled: airflow dags trigger "
+            f"{quote(dag_id)}. Nothing was changed.",
             code="option-invalid",
         ) from error
 

@@ -12,6 +12,7 @@ import re
 import time
 import uuid
 from functools import cache, lru_cache
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowRuntimeError
@@ -87,7 +88,8 @@ def _require_valid_installation(value: Any) -> str:
     raise InvalidPipeline(
         f"the Airflow variable '{INSTALLATION_VARIABLE}' cannot be used.",
         f"It names this Airflow in the state table: 1 to 64 letters, digits, - and _. It is {str(value)[:100]!r}.",
-        "Correct it, or delete it: the next plan makes another one. Nothing was written.",
+        f"Delete it: airflow variables delete {INSTALLATION_VARIABLE}, and unset AIRFLOW_VAR_"
+        f"{INSTALLATION_VARIABLE.upper()}, where that is set. The next plan makes another one. Nothing was written.",
         code="installation-invalid",
     )
 
@@ -141,8 +143,9 @@ def check_single_dag(context: Any, latest: Checkpoint | None) -> None:
     raise InvalidPipeline(
         f"{latest.pipeline}: two DAGs have a pipeline of this name, '{run[0]}' and '{context['ti'].dag_id}'.",
         f"Epoch {latest.epoch} was planned by '{run[0]}', which exists and is not paused.",
-        f"Give one of the pipelines another name (and other targets); if the DAG was renamed, pause '{run[0]}'. "
-        "Nothing was written.",
+        f"If the DAG was renamed, pause the old one: airflow dags pause {quote(run[0])}. That works also where Airflow "
+        "no longer shows it because its file is gone. If both shall run, give one of the pipelines another name "
+        "(Pipeline(name=…)) and other targets. Nothing was written.",
         code="pipeline-of-two-dags",
     )
 

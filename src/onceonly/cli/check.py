@@ -172,7 +172,9 @@ def _check_upstream(pipeline: Pipeline, services: LiveServices, settings: Settin
         raise InvalidPipeline(
             f"{pipeline.name}: it is after {', '.join(map(repr, pipeline.after))}, which has not run.",
             f"There is no state table at {settings.state} yet.",
-            "Run that pipeline first, with the same state table, or correct after. Nothing was written.",
+            "Run that pipeline first, with the same state table: onceonly run FILE.py:NAME. Or correct "
+            "Pipeline(after=…). "
+            "Nothing was written.",
             code="upstream-missing",
         )
     return upstream.check_upstreams(state, services, pipeline)

@@ -27,6 +27,7 @@ from onceonly.coordinator.forward import Forward
 from onceonly.coordinator.gate import Gatekeeper, not_approved_error
 from onceonly.coordinator.manual import Action, Seen
 from onceonly.coordinator.messages import classify_settle_error, classify_sweep_error, uncommitted_error
+from onceonly.coordinator.names_in_commands import name_in_commands
 from onceonly.coordinator.plan import Planned, Planning
 from onceonly.coordinator.publish import Publisher, Rehearsed
 from onceonly.coordinator.ranges import RangePlanner
@@ -45,6 +46,7 @@ from onceonly.statetable.view import View
 Alive = Callable[[Checkpoint], bool]  # is the owner of this checkpoint still running?
 
 
+@name_in_commands
 class Coordinator:
     """Plan, stage, gate, commit, abort and recover checkpoints of the pipelines of one state table."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from onceonly.checkpoint.commands import how_to_run
 from onceonly.checkpoint.interfaces import Findings, Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.coordinator.manual import Action, Seen
@@ -90,7 +91,7 @@ def require_passed(checkpoint: Checkpoint) -> None:
         raise NotCommitted(
             f"{name} cannot be published yet.",
             "Its pipeline has a gate, and there is no verdict on what is staged.",
-            f"Clear the gate task, or, when the run has ended: onceonly recover {checkpoint.pipeline}",
+            f"Clear the gate task in Airflow, or, when the run has ended: onceonly recover {checkpoint.pipeline}",
             code="verdict-missing",
         )
     if checkpoint.verdict["outcome"] == "failed":
@@ -150,7 +151,7 @@ def _check_staged(checkpoint: Checkpoint) -> None:
         raise NotCommitted(
             f"{checkpoint.pipeline} epoch {checkpoint.epoch} has nothing that its gate could examine.",
             f"It is {checkpoint.state.value}, not staged{reason_in_brackets(checkpoint)}.",
-            f"Stage it again: clear its stage task. onceonly describe {checkpoint.pipeline} {checkpoint.epoch}",
+            f"Stage it again: {how_to_run(checkpoint)}",
             code="not-staged",
         )
 
@@ -162,7 +163,8 @@ def _classify_error(error: Exception, checkpoint: Checkpoint) -> OnceonlyError:
     return NotCommitted(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch}: its gate could not examine what is staged.",
         first_sentence(error)[:500],
-        "There is no verdict and nothing was published. Fix the cause and run the gate again.",
+        "There is no verdict and nothing was published. Fix the cause, then clear the gate task in Airflow, or, when "
+        f"the run has ended: onceonly recover {checkpoint.pipeline}",
         code="gate-not-run",
     )
 
@@ -174,7 +176,8 @@ def _what_to_do(checkpoint: Checkpoint) -> str:
         look = f"Look: {where}\n"
     if checkpoint.is_held:
         return look + how_to_settle(checkpoint)
-    return f"{look}Fix the data, the transform or the suite and run it again: it uses the same offsets."
+    again = f"Then run it again, which uses the same offsets: {how_to_run(checkpoint)}"
+    return f"{look}Fix the data, the transform or the suite. {again}"
 
 
 def not_approved_error(checkpoint: Checkpoint) -> InvalidPipeline:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from onceonly.checkpoint.commands import PLAN_AGAIN
 from onceonly.checkpoint.interfaces import OpenTransaction
 from onceonly.checkpoint.model import Checkpoint, Event, Row
 from onceonly.checkpoint.offsets import TopicLog
@@ -130,7 +131,7 @@ def hidden_records_error(name: str, log: TopicLog, transaction: OpenTransaction)
         f"{log.label} partition {transaction.partition}: a transaction{producer} is open from offset "
         f"{transaction.offset} on{since}{overdue}. Nobody can read the {transaction.hidden_offsets} offsets behind it "
         "before it ends.",
-        "Plan again: the brokers end it after its time-out (15 minutes at most by default). Look at its producer: "
+        f"{PLAN_AGAIN}. The brokers end it after its time-out (15 minutes at most by default). Look at its producer: "
         f"kafka-transactions --bootstrap-server … describe-producers {where} (docs/kafka.md, Open transactions). "
         "Nothing was written.",
         code="open-transaction",
@@ -153,6 +154,8 @@ def classify_settle_error(error: Exception, checkpoint: Checkpoint) -> OnceonlyE
     One that nobody classified (of Spark, of a store) gets our own words.
     """
     name, epoch = checkpoint.pipeline, checkpoint.epoch
+    if isinstance(error, OnceonlyError):
+        error.naming(name, epoch)
     return _classify(error, name, f"{name} epoch {epoch}: not everything that it has staged could be settled.")
 
 
@@ -164,7 +167,7 @@ def classify_sweep_error(error: Exception, name: str) -> OnceonlyError:
 def _classify(error: Exception, name: str, what: str) -> OnceonlyError:
     """Return the error, or what is said in its place if nobody classified it: that the outcome is not known."""
     if isinstance(error, OnceonlyError):
-        return error
+        return error.naming(name)
     todo = f"What is recorded stands, and the rest stays to be settled. Fix the cause, then: onceonly recover {name}"
     unknown = OutcomeUnknown(what, first_sentence(error), todo, code="outcome-unknown")
     unknown.__cause__ = error

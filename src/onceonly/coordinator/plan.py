@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from onceonly.checkpoint.commands import FILE, how_to_run_interval
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import Interval, Ranges, has_data
@@ -332,8 +333,9 @@ def _planned_for(view: View, name: str, interval: Interval) -> list[Checkpoint]:
             raise InvalidPipeline(
                 f"{name}: the interval {interval} overlaps one that is pinned.",
                 f"Epoch {checkpoint.epoch} covers {checkpoint.interval} and is {_describe_state(checkpoint)}.",
-                f"Run exactly that interval{_suggest_reprocess(checkpoint)}, or start at its end. Was the schedule "
-                "changed? Nothing was written.",
+                f"Run exactly that interval: {how_to_run_interval(checkpoint.interval or interval)}"
+                f"{_suggest_reprocess(checkpoint)}; or start at its end. Was the schedule changed? Nothing was "
+                "written.",
                 code="interval-overlaps",
             )
     return planned
@@ -386,7 +388,8 @@ def _not_reprocessable_error(pipeline: Pipeline) -> InvalidPipeline:
     return InvalidPipeline(
         f"{pipeline.name}: its checkpoints cannot be processed again.",
         f"Each checkpoint of this pipeline {why}.",
-        "Give it a new name and new targets, and run it from the start. Nothing was written.",
+        f"Give it a new name (Pipeline(name=…)) and new targets, and run it from the start: onceonly run {FILE}. "
+        "Nothing was written.",
         code="not-reprocessable",
     )
 
@@ -403,7 +406,8 @@ def _epoch_missing_error(pipeline: Pipeline) -> InvalidPipeline:
 def _unprocessed_error(pipeline: Pipeline, interval: Interval | None) -> InvalidPipeline:
     return InvalidPipeline(
         f"{pipeline.name}: {interval} was never processed, so no sink of it can be completed.",
-        todo="Run the interval first, for all sinks. Nothing was written.",
+        todo="Run the interval first, for all sinks: "
+        f"{how_to_run_interval(interval) if interval else f'onceonly run {FILE}'}. Nothing was written.",
         code="interval-not-processed",
     )
 

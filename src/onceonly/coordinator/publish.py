@@ -210,7 +210,7 @@ def _classify_error(error: Exception, checkpoint: Checkpoint, sink: str) -> Exce
     An error that nobody classified says nothing about the outcome, and "surely not" says it of one try alone.
     """
     if isinstance(error, OnceonlyError) and not isinstance(error, NotCommitted):
-        return error.naming("PIPELINE EPOCH", f"{checkpoint.pipeline} {checkpoint.epoch}")
+        return error.naming(checkpoint.pipeline, checkpoint.epoch)
     unknown = _unknown_outcome_error(error, checkpoint, sink)
     unknown.__cause__ = error
     return unknown

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from onceonly.checkpoint import offsets
+from onceonly.checkpoint.commands import PLAN_AGAIN, how_to_run_interval, interval_times
 from onceonly.checkpoint.interfaces import Source
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval, Ranges
@@ -302,11 +303,17 @@ def _unfinished_interval_error(pipeline: Pipeline, interval: Interval, now: date
     The scheduler's clock may be ahead of this machine's: what is over for it will soon be over here.
     """
     what = f"{pipeline.name}: the interval {interval} ends in the future."
+    times = interval_times(interval)
     why = f"By this machine's clock it is {now:%Y-%m-%dT%H:%M:%SZ}; records of the interval may still come."
     if interval.end - now <= MAX_CLOCK_SKEW:
-        todo = "Plan again after its end. If a scheduler has started it, the clocks of the two machines differ."
+        todo = (
+            f"{PLAN_AGAIN} --interval {' '.join(times)}, after its end. If a scheduler has started it, the clocks "
+            "of the two machines differ."
+        )
         return Busy(what, why, f"{todo} Nothing was written.", code="interval-not-over")
-    return InvalidPipeline(what, why, "Run it after its end. Nothing was written.", code="interval-in-future")
+    return InvalidPipeline(
+        what, why, f"After its end: {how_to_run_interval(interval)}. Nothing was written.", code="interval-in-future"
+    )
 
 
 def _check_follows(pipeline: Pipeline, latest: Checkpoint | None, interval: Interval) -> None:
@@ -322,14 +329,16 @@ def _check_follows(pipeline: Pipeline, latest: Checkpoint | None, interval: Inte
         raise Busy(
             f"{pipeline.name}: epoch {latest.epoch} comes before {interval}.",
             f"It covers {latest.interval}, is {latest.state.value}, and this interval continues from its state.",
-            f"Run that interval first. {how_to_settle(latest)}. Nothing was written.",
+            f"That interval comes first. {how_to_settle(latest)}. Nothing was written.",
             code="checkpoint-open",
         )
     if interval.start > latest.interval.end:
+        missing = Interval(latest.interval.end, interval.start)
         raise InvalidPipeline(
-            f"{pipeline.name}: the interval {Interval(latest.interval.end, interval.start)} is missing.",
+            f"{pipeline.name}: the interval {missing} is missing.",
             f"The pipeline keeps state ('{pipeline.state.name}'), and {interval} would continue without it.",
-            "Run the missing one first: intervals of such a pipeline follow each other. Nothing was written.",
+            "Intervals of such a pipeline follow each other. Run the missing one first: "
+            f"{how_to_run_interval(missing)}. Nothing was written.",
             code="interval-missing",
         )
     if interval.start < latest.interval.end:
@@ -352,6 +361,6 @@ def _check_grace(pipeline: Pipeline, interval: Interval, now: datetime) -> None:
         raise Busy(
             f"{pipeline.name}: late records of the interval {interval} may still come.",
             f"The grace of {grace:g} s ends at {over:%Y-%m-%dT%H:%M:%SZ}, and it is {now:%Y-%m-%dT%H:%M:%SZ}.",
-            "Plan again then. Nothing was written.",
+            f"{PLAN_AGAIN} --interval {' '.join(interval_times(interval))}, then. Nothing was written.",
             code="grace-not-over",
         )

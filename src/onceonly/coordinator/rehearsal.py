@@ -370,7 +370,7 @@ def _check_staged(checkpoint: Checkpoint) -> None:
         raise NotCommitted(
             f"{checkpoint.pipeline} epoch {checkpoint.epoch} cannot be committed.",
             f"It is {checkpoint.state.value}, not staged{reason_in_brackets(checkpoint)}.",
-            f"Plan and stage it again: onceonly describe {checkpoint.pipeline} {checkpoint.epoch}",
+            f"Plan and stage it again: {how_to_run(checkpoint)}",
             code="not-staged",
         )
     gate.require_passed(checkpoint)
@@ -403,10 +403,13 @@ def _action_needed_error(checkpoint: Checkpoint, refusal: Refusal) -> ActionNeed
     name, epoch, error = checkpoint.pipeline, checkpoint.epoch, refusal.error
     todo, again = "", ""
     if isinstance(error, OnceonlyError):
-        todo = error.todo
+        todo = error.naming(name, epoch).todo
     if isinstance(error, StageAgain):
         again = f" It was staged {len(checkpoint.unfit_attempts) + 1} times, and each time this was so."
-        todo = f"Find out what damages it. Then: onceonly abort {name} {epoch} --reason …, and run it again."
+        todo = (
+            f"Find out what damages it. Then: onceonly abort {name} {epoch} --reason …, and run it again: "
+            f"{how_to_run(checkpoint)}"
+        )
     return ActionNeeded(
         f"{name} epoch {epoch} was not published: sink '{refusal.sink}' waits for a person to act.",
         f"{first_sentence(error)}{again}",

@@ -279,7 +279,8 @@ def check_sinks(
         if name not in names:
             raise InvalidPipeline(
                 f"{pipeline.name}: sink '{name}' of the repair of epoch {old.epoch} is no longer in the pipeline.",
-                todo="Add it again until the repair is done, or abort the repair. Nothing was written.",
+                todo="Add it again until the repair is done, or abort the repair: onceonly status PIPELINE names its "
+                "epoch, for onceonly abort PIPELINE EPOCH --reason …. Nothing was written.",
                 code="sink-removed",
             )
         unclear = find_unclear(view, old, name)

@@ -245,7 +245,7 @@ def _not_fenced_error(checkpoint: Checkpoint, sink: str, error: Exception) -> Ou
     return OutcomeUnknown(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch}: sink '{sink}' cannot be given up yet.",
         f"A process may still publish to it, and it does not answer: {first_sentence(error)}",
-        f"Retry when it answers. If it no longer exists: {give_up}",
+        f"Repeat the command when it answers. If it no longer exists: {give_up}",
         code="sink-not-fenced",
     )
 

@@ -16,6 +16,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
+from onceonly.checkpoint.commands import FILE, interval_times
 from onceonly.checkpoint.interfaces import Parts, Source
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import (
@@ -149,9 +150,11 @@ def _empty_upstream_ranges(ranges: list[TopicRange], upstream_topics: Collection
 
 
 def _explain_gap(before: Boundary, after: Boundary) -> tuple[str, str]:
+    gap = Interval(before.time, after.time)
     return (
-        f"The gap it lies in is {Interval(before.time, after.time)}.",
-        "Skip all of it, or first run the intervals that you need.",
+        f"The gap it lies in is {gap}.",
+        f"Skip all of it: --interval {' '.join(interval_times(gap))}. Or first run the intervals that you need: "
+        f"onceonly run {FILE} --interval START END.",
     )
 
 

@@ -455,7 +455,8 @@ def _ways_out(losses: Sequence[Comparison]) -> str:
         return f"Record that it is there again: {commands}."
     ways_on = "; ".join(_ways_on(loss.pipeline, loss.sink) for loss in losses)
     return (
-        "Bring the target back (mount its volume, restore its newest copy) and run again: nothing is published "
+        "Bring the target back (mount its volume, restore its newest copy) and run again (onceonly run "
+        "FILE.py:NAME): nothing is published "
         f"twice. If those rows are lost, {ways_on}."
     )
 
@@ -485,6 +486,6 @@ def _silent_target_error(pipeline: str, sink: str, error: Exception) -> NotCommi
     return NotCommitted(
         f"{pipeline}: whether the target of sink '{sink}' still has what was published to it is not known.",
         first_sentence(error),
-        "Retry when the target answers. Nothing was published.",
+        "Retry when the target answers: onceonly recover PIPELINE. Nothing was published.",
         code=SILENT,
     )

@@ -152,7 +152,7 @@ class _Upstream:
             raise InvalidPipeline(
                 f"{reader.name}: its intervals cannot follow those of '{name}'.",
                 f"'{name}' runs in chained mode and has none.",
-                "Run both by intervals, or this one in chained mode. Nothing was written.",
+                "Set Pipeline(mode=…) of both to 'interval', or that of this one to 'chained'. Nothing was written.",
                 code="upstream-without-intervals",
             )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
+from shlex import quote
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -12,6 +13,14 @@ from onceonly.errors import InvalidPipeline
 
 Lookup = Callable[[str], Mapping[str, Any]]  # connection id -> its extra: settings of librdkafka
 NOTHING_WRITTEN = "Nothing was written."
+EXAMPLES = {  # kind -> what a connection of it says, for `airflow connections add`
+    "kafka": """--conn-type generic --conn-extra '{"bootstrap.servers": "HOST:9092"}'""",
+    "registry": """--conn-type generic --conn-extra '{"url": "http://HOST:8081"}'""",
+    "aws": '--conn-json \'{"conn_type": "aws", "login": "KEY", "password": "SECRET"}\'',
+    "wasb": '--conn-json \'{"conn_type": "wasb", "login": "ACCOUNT", "password": "KEY"}\'',
+    "google_cloud_platform": '--conn-json \'{"conn_type": "google_cloud_platform", '
+    '"extra": {"key_path": "/PATH/key.json"}}\'',
+}
 
 
 def variable_name(conn_id: str) -> str:
@@ -56,8 +65,11 @@ def read_store_connection(
     try:
         extra = read_variable(conn_id, env)
     except InvalidPipeline as error:
-        todo = f"{setting} names it: write it as a connection of type '{kind}' (docs/object-stores.md), or unset that."
-        raise InvalidPipeline(error.what, error.why, f"{todo} {NOTHING_WRITTEN}", code=error.code) from None
+        todo = (
+            f"{setting} names it. Unset that, or write it as a connection of type '{kind}' (docs/object-stores.md): "
+            f"airflow connections add {quote(conn_id)} {EXAMPLES[kind]}, or {variable_name(conn_id)}. {NOTHING_WRITTEN}"
+        )
+        raise InvalidPipeline(error.what, error.why, todo, code=error.code) from None
     text = env[variable_name(conn_id)].strip()
     if text.startswith("{"):
         connection = json.loads(text)
@@ -79,13 +91,17 @@ def write_variables(conn_ids: Iterable[str], connections: Lookup) -> dict[str, s
     return variables
 
 
-def missing_connection_error(conn_id: str, why: str) -> InvalidPipeline:
-    """Return the error for a connection that does not exist."""
+def missing_connection_error(conn_id: str, why: str, kind: str = "kafka") -> InvalidPipeline:
+    """Return the error for a connection that does not exist.
+
+    Args:
+        kind: what it is for, of EXAMPLES.
+    """
     return InvalidPipeline(
         f"the Airflow connection '{conn_id}' does not exist.",
         why,
-        f"Add it: airflow connections add {conn_id} --conn-type generic "
-        f'--conn-extra \'{{"bootstrap.servers": "…"}}\', or set {variable_name(conn_id)}. {NOTHING_WRITTEN}',
+        f"Add it: airflow connections add {quote(conn_id)} {EXAMPLES[kind]}, or set {variable_name(conn_id)}. "
+        f"{NOTHING_WRITTEN}",
         code="connection-missing",
     )
 

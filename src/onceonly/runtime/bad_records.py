@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from typing import Any
 
+from onceonly.checkpoint.commands import how_to_run
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.counts import count
 from onceonly.errors import BadRecord, InvalidPipeline
@@ -163,7 +164,7 @@ def _too_many(checkpoint: Checkpoint, bad: int, records: int, max_bad: MaxBad, f
     return BadRecord(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch}: {bad:,} of {count(records, 'record')} are bad.",
         f"The pipeline allows max_bad={max_bad}.{first}",
-        "Fix the producer, the schema or the transform and run it again: it uses the same offsets. Or raise max_bad. "
-        "Nothing was published.",
+        "Fix the producer, the schema or the transform, or raise max_bad. Then run it again, which uses the same "
+        f"offsets: {how_to_run(checkpoint)}. Nothing was published.",
         code="too-many-bad-records",
     )

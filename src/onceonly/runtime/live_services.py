@@ -106,8 +106,9 @@ class LiveServices:
         try:
             settings = self.connections(connection)
         except InvalidPipeline as error:
-            todo = "Add it; its extra needs 'url' (docs/schema-registry.md). Nothing was written."
-            raise InvalidPipeline(error.what, error.why, todo, code=error.code) from error
+            if error.code != "connection-missing":
+                raise
+            raise airflow_connections.missing_connection_error(connection, error.why, "registry") from error
         return Registry(RegistryConnection.parse(settings, connection))
 
     def spark(self, records: int | None = None) -> Any:

@@ -16,6 +16,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from onceonly.checkpoint.model import Checkpoint
+from onceonly.checkpoint.owner_keys import airflow_owner as airflow_owner
+from onceonly.checkpoint.owner_keys import installation_of as installation_of
+from onceonly.checkpoint.owner_keys import parse_airflow_run as parse_airflow_run
 from onceonly.errors import OnceonlyError
 
 LEASE = timedelta(hours=1)  # how long an owner that cannot be checked counts as alive after its last transition
@@ -26,30 +29,6 @@ ENDED_PROCESS_STATES = ("Z", "X")  # a zombie has ended, although its parent has
 def process_owner() -> str:
     """Return the owner key of a run outside Airflow; unique even if process ids are reused."""
     return f"cli:{socket.gethostname()}:{_read_pid_scope()}:{os.getpid()}:{_read_start(os.getpid())}"
-
-
-def airflow_owner(dag_id: str, run_id: str, installation: str = "") -> str:
-    """Return the owner key of a DAG run.
-
-    Args:
-        installation: which of several Airflows runs it (`airflow/runs.py`).
-    """
-    kind = f"airflow@{installation}" if installation else "airflow"
-    return f"{kind}:{dag_id}:{run_id}"
-
-
-def parse_airflow_run(owner: str) -> tuple[str, str] | None:
-    """Return (DAG id, run id) of an owner that is a DAG run, of whichever Airflow; None for any other."""
-    kind, _, rest = owner.partition(":")
-    dag_id, _, run_id = rest.partition(":")
-    if kind.partition("@")[0] != "airflow":
-        return None
-    return dag_id, run_id
-
-
-def installation_of(owner: str) -> str:
-    """Return the Airflow that runs the owner; empty: it names none."""
-    return owner.partition(":")[0].partition("@")[2]
 
 
 def is_alive(checkpoint: Checkpoint) -> bool:

@@ -110,7 +110,8 @@ def _format_site(site: Site, project: Path) -> str:
 
 NOTHING_PUBLISHED = "Nothing was published, and what was written is removed."
 UNCLASSIFIED = "staging-failed"
-DEFAULT_REMEDY = "Fix the cause and retry the stage."
+RETRY = "retry the stage: clear its task in Airflow, or onceonly run FILE.py:NAME"
+DEFAULT_REMEDY = f"Fix the cause and {RETRY}"
 NAME_TOO_LONG_TEXT = "File name too long"  # what Linux says, and Hadoop keeps to itself
 MAX_NAME_BYTES = 255  # of a file or folder, on nearly all file systems
 MKDIRS_FAILED = re.compile(r"Mkdirs failed to create (\S+)")
@@ -285,7 +286,7 @@ def classify(text: str) -> tuple[str, str]:
     searched_text = "\n".join([*lines, *(NAME_TOO_LONG_TEXT for line in lines if _names_too_long(line))])
     for fault in FAULTS:
         if fault.words.search(searched_text):
-            return fault.code, f"{fault.todo} {NOTHING_PUBLISHED} Then retry the stage."
+            return fault.code, f"{fault.todo} {NOTHING_PUBLISHED} Then {RETRY}"
     return UNCLASSIFIED, f"{NOTHING_PUBLISHED} {DEFAULT_REMEDY}"
 
 

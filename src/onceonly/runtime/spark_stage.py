@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from datetime import datetime
 from typing import Any
 
+from onceonly.checkpoint.commands import how_to_run
 from onceonly.checkpoint.definition import Definition
 from onceonly.checkpoint.interfaces import EncodedRecords, Source
 from onceonly.checkpoint.model import Checkpoint, Handle
@@ -263,7 +264,7 @@ def _check_same_definition(definition: Definition, claimed: Checkpoint) -> None:
         raise NotCommitted(
             f"{claimed.pipeline} epoch {claimed.epoch} could not be staged.",
             "It was planned again meanwhile, with another definition.",
-            "Retry the stage: it takes the new one. Nothing was written.",
+            f"Stage it again, by the new one: {how_to_run(claimed)}. Nothing was written.",
             code="definition-changed",
         )
 

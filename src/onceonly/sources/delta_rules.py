@@ -219,7 +219,8 @@ def early_time_error(config: DeltaSource, time: datetime, oldest_version: int) -
     return SourceLost(
         f"table '{config.topic}': its version at {time:%Y-%m-%dT%H:%M:%SZ} is no longer known.",
         f"The log's first entry is that of version {oldest_version}, which is later: what came before was cleaned up.",
-        "Run a later interval, or choose a later start. Nothing was written.",
+        "Run a later interval: onceonly run FILE.py:NAME --interval START END. Or set a later DeltaSource(start=…). "
+        "Nothing was written.",
         code="source-time-expired",
     )
 
@@ -237,7 +238,7 @@ def missing_table_error(config: DeltaSource, uri: str) -> NoTable:
         f"table '{config.topic}' does not exist.",
         f"There is no Delta table at {uri}.",
         "Correct DeltaSource(path=…): a relative path is below ONCEONLY_HOME. Or first run the pipeline that "
-        "writes it. Nothing was written.",
+        "writes it: onceonly run FILE.py:NAME. Nothing was written.",
         code="source-missing",
     )
 

@@ -325,7 +325,7 @@ def unknown_columns_error(config: FileSource) -> InvalidPipeline:
     return InvalidPipeline(
         f"folder '{config.topic}': its columns are not known.",
         "No manifest in it names them: they list no files, or an older version wrote them.",
-        "Run the pipeline that writes it. Nothing was written.",
+        "Run the pipeline that writes it: onceonly run FILE.py:NAME. Nothing was written.",
         code="columns-unknown",
     )
 
@@ -354,8 +354,10 @@ def changed_manifests_error(range_: TopicRange, later_replacements: Sequence[Man
             f"{range_.label}: files of the decisions {_format_decisions(range_)} were taken back.",
             f"They are pinned, and '{replacement.txn.pipeline}' has processed an interval again, or went back, by "
             f"decision {replacement.decision}.",
-            "Abort the checkpoint and run it again: the next plan reads what is still in force, or says what to leave "
-            "out. An interval with after is planned again by itself. Nothing was written.",
+            "Abort the checkpoint: onceonly abort PIPELINE EPOCH --reason …. Then run it again: onceonly run "
+            "FILE.py:NAME. "
+            "The next plan reads what is still in force, or says what to leave out. An interval with after is "
+            "planned again by itself. Nothing was written.",
             code="source-retracted",
         )
     return SourceLost(
@@ -411,7 +413,7 @@ def empty_folder_error(config: FileSource, uri: str) -> NothingPublished:
         f"nothing was published to folder '{config.topic}'.",
         f"There is no manifest of a FileSink at {uri}.",
         "Correct FileSource(path=…): a relative path is below ONCEONLY_HOME. Or first run the pipeline that writes "
-        "it. Nothing was written.",
+        "it: onceonly run FILE.py:NAME. Nothing was written.",
         code="nothing-published",
     )
 

@@ -98,8 +98,9 @@ def require_rows(found: int, expected: int, what: str) -> None:
     raise NotCommitted(
         f"{what} are not the rows that were written.",
         f"{count(expected, 'row')} had been written, and {found:,} can be read. Files were damaged, removed or added.",
-        "Restore the files from a copy. If the checkpoint is not decided yet, abort it and run it again. "
-        "Nothing was published.",
+        "Restore the files from a copy. If the checkpoint is not decided yet: onceonly abort PIPELINE EPOCH --reason "
+        "…, "
+        "then onceonly run FILE.py:NAME. Nothing was published.",
         code="rows-differ",
     )
 

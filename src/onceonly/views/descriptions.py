@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from onceonly import redaction
-from onceonly.checkpoint.commands import how_to_run
+from onceonly.checkpoint.commands import FILE, how_to_backfill, how_to_run, how_to_run_interval, interval_times
 from onceonly.checkpoint.model import MAX_UNFIT_ATTEMPTS, Checkpoint, Claim, Event, Row, State
 from onceonly.checkpoint.offsets import KAFKA, SOURCE_WORDS, Interval, TopicRange, has_data
 from onceonly.counts import count, format_bytes
@@ -293,26 +293,29 @@ def describe_upstream(checkpoint: Checkpoint) -> str:
     return "; ".join(texts)
 
 
-def describe_gap(pipeline: str, interval: Interval, file: str = "FILE.py:NAME") -> str:
+def describe_gap(pipeline: str, interval: Interval, file: str = FILE, dag_id: str | None = None) -> str:
     """Say what no checkpoint covers, why that may be, and what to do.
 
     Args:
         file: what names the pipeline on the command line.
+        dag_id: the DAG that runs it, where that is known.
     """
-    start, end = f"{interval.start:%Y-%m-%dT%H:%M:%SZ}", f"{interval.end:%Y-%m-%dT%H:%M:%SZ}"
+    start, end = interval_times(interval)
     return (
         f"{pipeline}: no checkpoint covers {interval}.\n"
         "Its run is still to come, has failed (and may have been deleted, or marked success), or there was none: the "
         "scheduler was down, or the DAG was paused and has catchup=False.\n"
-        "Run what is missing: clear its run, airflow backfill create (a run for each interval of the schedule), or "
-        f"onceonly run {file} --interval {start} {end} (one checkpoint for all of it). If it is left out on purpose: "
-        f"onceonly skip {pipeline} --interval {start} {end} --reason …"
+        f"Run what is missing: clear its run in Airflow; or {how_to_backfill(interval, dag_id)} (a run for each interval "
+        f"of the schedule); or {how_to_run_interval(interval, file=file)} (one checkpoint for all of it). If it is left "
+        f"out on purpose: onceonly skip {pipeline} --interval {start} {end} --reason …"
     )
 
 
-def describe_gaps(pipeline: str, intervals: Sequence[Interval], file: str = "FILE.py:NAME") -> list[str]:
+def describe_gaps(
+    pipeline: str, intervals: Sequence[Interval], file: str = FILE, dag_id: str | None = None
+) -> list[str]:
     """Return `describe_gap` of each of the newest, oldest first, after a line that says how many more there are."""
-    texts = [describe_gap(pipeline, interval, file) for interval in intervals[-MAX_GAPS_SHOWN:]]
+    texts = [describe_gap(pipeline, interval, file, dag_id) for interval in intervals[-MAX_GAPS_SHOWN:]]
     more = len(intervals) - len(texts)
     if more:
         texts.insert(0, f"{pipeline}: {formatting.number(more)} more before these (onceonly status {pipeline} --json)")

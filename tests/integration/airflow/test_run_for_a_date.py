@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -53,7 +55,7 @@ def covered(server: Server, run_id: str) -> Interval:
     run = server.api("GET", f"/dags/trips/dagRuns/{run_id}").json()
     names = ("logical_date", "data_interval_start", "data_interval_end", "run_after", "start_date")
     times: dict[str, Any] = {name: run[name] and datetime.fromisoformat(run[name]) for name in names}
-    dag_run = SimpleNamespace(run_type=run["run_type"], conf=run["conf"], **times)
+    dag_run = SimpleNamespace(dag_id="trips", run_type=run["run_type"], conf=run["conf"], **times)
     dag = SimpleNamespace(timetable=CronDataIntervalTimetable("@daily", timezone="UTC"))
     return intervals.find_covered("trips", {**times, "dag": dag, "dag_run": dag_run}, lambda span: False).interval
 
@@ -63,14 +65,32 @@ def start(server: Server, run_id: str, **body: Any) -> None:
     assert answer.is_success, answer.text
 
 
+def follow(server: Server, words: str, message: str) -> str:
+    """Run the command that the message gives after these words, as it stands; return the run that it starts."""
+    _, _, rest = message.partition(words)
+    command = re.match(r"airflow (dags trigger trips --conf '[^']*')", rest)
+    assert command, message
+
+    def runs() -> set[str]:
+        return {run["dag_run_id"] for run in server.api("GET", "/dags/trips/dagRuns?limit=100").json()["dag_runs"]}
+
+    before = runs()
+    server.command(*shlex.split(command[1]))
+    (started,) = runs() - before
+    return started
+
+
 def test_ways_that_work_beside_a_refused_run(server: Server) -> None:
     now = datetime.now(UTC)
     day_begins = datetime(now.year, now.month, now.day, tzinfo=UTC)
     server.command("dags", "trigger", "trips", "--run-id", "asked", "--logical-date", MAY.isoformat())
     start(server, "asked-by-api", logical_date=(MAY + DAY).isoformat())
     for refused in ("asked", "asked-by-api"):
-        with raises(InvalidPipeline, "date-outside-interval"):
+        with raises(InvalidPipeline, "date-outside-interval") as error:
             covered(server, refused)
+    assert covered(server, follow(server, f"the interval of {MAY + DAY:%Y-%m-%d}T00:00:00Z: ", str(error.value))) == (
+        Interval(MAY + DAY, MAY + 2 * DAY)
+    )
 
     window = {"data_interval_start": MAY.isoformat(), "data_interval_end": (MAY + DAY).isoformat()}
     start(server, "by-form", logical_date=now.isoformat(timespec="milliseconds"), **window)

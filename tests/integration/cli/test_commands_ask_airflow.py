@@ -80,7 +80,7 @@ def test_advice_is_enough(shell: Shell, broker: str) -> None:
     assert (code, answer["code"]) == (5, "connection-missing")
     advice = re.search(r"airflow connections add .*?\}'", str(answer["todo"]))
     assert advice, answer["todo"]
-    added = shell.run(advice[0].replace("…", broker))
+    added = shell.run(advice[0].replace("HOST:9092", broker))
     assert added.returncode == 0, added.stderr
     code, answer = shell.check()
     assert code == 0, answer

@@ -172,4 +172,4 @@ def test_a_missing_epoch_names_the_plan_that_left_none() -> None:
         dag = steps(True, plan_id, linked=False)
         task = dag.get_task("ingest.stage")
         with pytest.raises(AirflowFailException, match=words):
-            task.find_epoch({"ti": Instance(task.task_id), "dag": dag})
+            task.find_epoch({"ti": Instance(task.task_id), "dag": dag, "run_id": "by hand"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from shlex import quote
 from typing import Annotated, Literal
 
 from airflow.api_fastapi.core_api.security import GetUserDep
@@ -136,13 +137,13 @@ def repair(
     _log_action("repair", viewer, pipeline, action, epoch)
     checkpoint = viewer.state.view(pipeline).require(epoch)
     repairs.refuse_changed(read_story(viewer.state, checkpoint), action.seen)
-    dag_id = repairs.require_dag(viewer, pipeline)
     conf = repairs.make_conf(checkpoint, action.reason, action.wish)
+    dag_id = repairs.require_dag(viewer, pipeline, repairs.make_command(checkpoint, conf))
     sinks = live.coordinator().check_request(pipeline, epoch, repairs.make_request(conf, viewer.name))
     run_id, is_paused = repairs.start_run(request, user, dag_id, checkpoint, action.seen or 0, conf)
     done = f"Run '{run_id}' is queued. It writes {', '.join(sinks)}."
     if is_paused:
-        done += f" The DAG '{dag_id}' is paused: the run waits until it is not."
+        done += f" The DAG '{dag_id}' is paused, and the run waits until: airflow dags unpause {quote(dag_id)}"
     return {"done": done, "run": repairs.run_path(dag_id, run_id)}
 
 

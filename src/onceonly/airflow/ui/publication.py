@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 from airflow.api_fastapi.core_api.datamodels.dag_run import TriggerDAGRunPostBody
@@ -22,6 +23,7 @@ from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.views import descriptions, formatting
 from onceonly.views.changes import describe_change
 
+NEW_RECOVERY_DAG = "'from onceonly.airflow import recovery_dag; dag = recovery_dag()' in dags/recovery.py makes it"
 RUNNING, QUEUED, FAILED = "running", "queued", "failed"
 
 
@@ -54,12 +56,12 @@ def describe_obstacle(checkpoint: Checkpoint, recovery: RecoveryDag | None) -> s
     if recovery is None:
         return (
             "But this Airflow has no recovery DAG, which would publish them: the approval would only be recorded. "
-            f"Add dags/recovery.py, or use the command line, which publishes by itself: {by_hand}"
+            f"Add it ({NEW_RECOVERY_DAG}), or use the command line, which publishes by itself: {by_hand}"
         )
     if recovery.is_paused:
         return (
             f"But the DAG '{recovery.dag_id}', which publishes them, is paused: its run would wait. "
-            f"Unpause it: airflow dags unpause {recovery.dag_id}. Or use the command line: {by_hand}"
+            f"Unpause it: airflow dags unpause {quote(recovery.dag_id)}. Or use the command line: {by_hand}"
         )
     return ""
 
@@ -100,7 +102,8 @@ def describe_progress(checkpoint: Checkpoint, attempt: int) -> dict[str, Any]:
         return {"text": f"{name}: approved, and not published yet. {_how_to_publish(checkpoint)}", "done": True}
     if state not in (QUEUED, RUNNING):
         text = f"{name}: approved, and not published yet: the run has {state}. The approval stands, and "
-        return {"text": f"{text}recovery continues. Look at the log of the run.", "done": True}
+        how = f"recovery continues (at once: airflow dags trigger {quote(recovery.dag_id)})."
+        return {"text": f"{text}{how} Look at the log of the run '{_run_id(checkpoint)}'.", "done": True}
     return {"text": f"{name}: approved, {_describe_step(checkpoint, recovery, state)}", "done": False}
 
 
@@ -111,13 +114,13 @@ def _describe_step(checkpoint: Checkpoint, recovery: RecoveryDag, state: str) ->
     if state == RUNNING:
         return "being published …"
     if recovery.is_paused:
-        return f"and waiting: the DAG '{recovery.dag_id}' is paused. airflow dags unpause {recovery.dag_id}"
+        return f"and waiting: the DAG '{recovery.dag_id}' is paused. airflow dags unpause {quote(recovery.dag_id)}"
     return f"the run of '{recovery.dag_id}' that publishes it is queued …"
 
 
 def _how_to_publish(checkpoint: Checkpoint) -> str:
     return (
-        "Add dags/recovery.py, or use the command line: "
+        f"Add the recovery DAG ({NEW_RECOVERY_DAG}), or use the command line: "
         f"onceonly approve {checkpoint.pipeline} {checkpoint.epoch} --reason … --seen {checkpoint.changed_seq}"
     )
 

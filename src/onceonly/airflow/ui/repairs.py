@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -27,6 +28,7 @@ from sqlalchemy.orm import Session
 
 from onceonly.airflow import runs
 from onceonly.airflow.ui.access import Viewer
+from onceonly.checkpoint.commands import FILE, interval_times
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.coordinator import reprocess
 from onceonly.coordinator.reprocess import Reprocess
@@ -219,23 +221,38 @@ def run_path(dag_id: str, run_id: str) -> str:
     return f"/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"
 
 
-def require_dag(viewer: Viewer, pipeline: str) -> str:
+def make_command(checkpoint: Checkpoint, conf: Mapping[str, Any]) -> str:
+    """Return the command that does by hand what a run with that conf does."""
+    words = ["onceonly", "run", FILE]
+    if conf.get("reprocess") and checkpoint.interval:
+        words += ["--reprocess", "--interval", *interval_times(checkpoint.interval)]
+    else:
+        words += ["--epoch", str(checkpoint.origin)]
+    for option in ("keep", "again", "only"):
+        for sink in conf.get(option, ()):
+            words += [f"--{option}", sink]
+    return shlex.join([*words, "--reason", conf["reason"]])
+
+
+def require_dag(viewer: Viewer, pipeline: str, command: str) -> str:
     """Return the id of the DAG whose runs write the pipeline.
 
+    Args:
+        command: that does the same by hand.
     Raises:
         InvalidPipeline: there is none, or none that is the one.
     """
     dag_id = find_dag(viewer, pipeline)
     if dag_id is None:
-        raise _no_dag_error(pipeline)
+        raise _no_dag_error(pipeline, command)
     return dag_id
 
 
-def _no_dag_error(pipeline: str) -> InvalidPipeline:
+def _no_dag_error(pipeline: str, command: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"{pipeline}: no DAG of this Airflow writes it.",
         "A repair is a run of the DAG that writes the pipeline, and there is none, or more than one.",
-        "Use the command line: onceonly run FILE.py:NAME … --reason TEXT. Nothing was started.",
+        f"Use the command line: {command}. Nothing was started.",
         code="no-dag-to-run",
     )
 
@@ -244,6 +261,7 @@ def _asked_before_error(dag_id: str, run_id: str) -> Busy:
     return Busy(
         f"this was asked for before, by the run '{run_id}' of DAG '{dag_id}'.",
         "The same request is done once.",
-        "Look at that run. If it has failed, clear it; for something else give another reason.",
+        f"Look at that run: {run_path(dag_id, run_id)}. If it has failed, clear it there; for something else give "
+        "another reason.",
         code="asked-before",
     )

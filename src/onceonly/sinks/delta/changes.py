@@ -148,7 +148,8 @@ def refuse(sink: str, target: table_snapshot.Table, handle: DeltaHandle, altered
         raise CannotPublish(
             f"sink '{sink}': the staged changes cannot be merged into {handle.uri}.",
             why,
-            f"Undo that and recover, or: onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …. "
+            f"Undo that, then: onceonly recover PIPELINE. Or: onceonly resolve PIPELINE EPOCH --give-up {sink} "
+            "--reason …. "
             f"The staged rows are kept in {handle.folder}.",
             code="staged-rows-refused",
         )

@@ -21,7 +21,8 @@ def other_table_error(sink: str, uri: str, handle: DeltaHandle, table_id: str | 
     return CannotPublish(
         f"sink '{sink}': {uri} is not the table for which the rows were staged.",
         f"It {difference}; the rows were staged for id {handle.table_id}.",
-        f"Restore the table and recover, or: onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …. "
+        f"Restore the table, then: onceonly recover PIPELINE. Or: onceonly resolve PIPELINE EPOCH --give-up {sink} "
+        "--reason …. "
         f"The staged rows are kept in {handle.folder}.",
         code="target-recreated",
     )
@@ -39,7 +40,8 @@ def missing_files_error(sink: str, uri: str, handle: DeltaHandle, missing: int, 
         f"sink '{sink}': staged files no longer exist in {uri}.",
         f"Missing in {handle.folder}: {missing:,} of {count(handle.files, 'file')}{example}. "
         "A VACUUM deletes files that were not published within its retention.",
-        f"Restore them and recover. If no copy exists: onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …. "
+        "Restore them, then: onceonly recover PIPELINE. If no copy exists: onceonly resolve PIPELINE EPOCH --give-up "
+        f"{sink} --reason …. "
         f"This target then lacks {count(handle.rows, 'row')}; onceonly describe PIPELINE EPOCH shows the records "
         "that they come from.",
         code="staged-files-missing",
@@ -86,6 +88,7 @@ def open_decision_error(handle: DeltaHandle, why: str) -> OutcomeUnknown:
     return OutcomeUnknown(
         f"{handle.uri} could not be closed to the rows, so a process may still publish them.",
         why,
-        "Nothing was recorded and nothing deleted. Fix the storage, then publish (onceonly recover) or give up again.",
+        "Nothing was recorded and nothing deleted. Fix the storage, then publish: onceonly recover PIPELINE, or "
+        "repeat the command.",
         code="decision-not-closed",
     )

@@ -19,6 +19,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from onceonly.checkpoint.commands import FILE
 from onceonly.counts import count
 from onceonly.delta import log_files, table_files, table_snapshot
 from onceonly.errors import ActionNeeded, CannotPublish, StageAgain
@@ -69,8 +70,8 @@ def missing_table_error(sink: str, uri: str, handle: DeltaHandle) -> ActionNeede
         f"sink '{sink}': there is no table at {uri}.",
         f"The rows were staged for the table with the id {handle.table_id}. It was dropped, or its volume is not "
         "mounted.",
-        "Bring the table back. If it is dropped permanently, abort the checkpoint and run it again: the stage makes a "
-        "new table.",
+        "Bring the table back. If it is dropped permanently, abort the checkpoint: onceonly abort PIPELINE EPOCH "
+        f"--reason …, and run it again: onceonly run {FILE}. The stage makes a new table.",
         code="target-missing",
     )
 
@@ -158,7 +159,8 @@ def _merge(
         raise ActionNeeded(
             f"sink '{sink}': the changes cannot be merged into {uri}.",
             f"A value of the table or of the changes cannot be read: {type(error).__name__}: {str(error)[:500]}",
-            "Correct the value in the table, or abort the checkpoint and correct it in the transform.",
+            "Correct the value in the table; or correct it in the transform, and: onceonly abort PIPELINE EPOCH "
+            "--reason …",
             code="merge-impossible",
         ) from error
 

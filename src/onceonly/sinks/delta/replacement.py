@@ -152,7 +152,8 @@ def prepare(
     except _Irreplaceable as error:
         consent = ""
         if error.edited:
-            consent = f"To write them as the records have them: {_consent_command(error.edited)}, then recover. "
+            command = _consent_command(error.edited)
+            consent = f"To write them as the records have them: {command}, then: onceonly recover PIPELINE. "
         raise CannotPublish(
             f"sink '{sink}': the rows to be replaced in {handle.uri} were changed.",
             error.why,

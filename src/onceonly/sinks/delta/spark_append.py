@@ -184,7 +184,8 @@ def _refusal(sink: str, uri: str, handle: DeltaHandle, why: str) -> CannotPublis
     return CannotPublish(
         f"sink '{sink}': {uri} now refuses the staged rows.",
         why,
-        f"Fix the table and recover, or: onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …. "
+        f"Fix the table, then: onceonly recover PIPELINE. Or: onceonly resolve PIPELINE EPOCH --give-up {sink} "
+        "--reason …. "
         f"The staged rows are kept in {handle.folder}.",
         code="staged-rows-refused",
     )

@@ -52,7 +52,12 @@ def explain_failed_rehearsal(handle: FileHandle, error: Exception, target: str) 
             return ActionNeeded(what, why, f"Mount it. {then_recover}", "target-missing")
         case ReplacedMissing():
             why = f"The files that it replaces have no manifest any more: {error} does not exist."
-            return ActionNeeded(what, why, f"Restore it, or abort. {then_recover}", "replaced-files-missing")
+            return ActionNeeded(
+                what,
+                why,
+                f"Restore it. {then_recover} Or: onceonly abort PIPELINE EPOCH --reason …",
+                "replaced-files-missing",
+            )
         case UnsuitableTarget():
             return ActionNeeded(what, error.why, f"{error.todo} {then_recover}", error.code)
     why = f"{type(error).__name__}: {error}"
@@ -80,14 +85,17 @@ def explain_failure(
         return CannotPublish(
             f"sink '{sink}': another file already has the name of a staged file.",
             f"{error} exists with other content. Onceonly never overwrites a file.",
-            f"Move that file elsewhere and recover, or: {give_up}. The staged rows are kept in {staged_folder}.",
+            f"Move that file elsewhere, then: onceonly recover PIPELINE, or: {give_up}. The staged rows are kept in "
+            f"{staged_folder}.",
             "name-taken",
         )
     if isinstance(error, FileMissing):
         return CannotPublish(
             f"sink '{sink}': a staged file no longer exists, or was replaced by another.",
             f"{error}.",
-            "Restore it and recover (on an object store, the version of it that was staged: a copy is another file), "
+            "Restore it (on an object store, the version of it that was staged: a copy is another file), then: "
+            "onceonly "
+            "recover PIPELINE; "
             f"or, if no copy exists: {give_up}. This target then lacks those rows; onceonly describe PIPELINE EPOCH "
             "shows the records that they come from.",
             "staged-files-missing",
@@ -130,8 +138,8 @@ def missing_target_error(sink: str, target: str) -> OutcomeUnknown:
     return OutcomeUnknown(
         f"sink '{sink}': whether it was published is not known.",
         f"Neither {target} nor the folder beside it with the staged files exists. Perhaps their volume is not mounted.",
-        "Mount it, and give it up again. If the target is permanently lost, create that folder, empty, and give it up "
-        "again. Nothing was changed.",
+        "Mount it, or, if the target is permanently lost, create that folder, empty. Then give it up again: onceonly "
+        f"resolve PIPELINE EPOCH --give-up {sink} --reason …. Nothing was changed.",
         "target-missing",
     )
 
@@ -141,8 +149,8 @@ def other_target_error(handle: FileHandle, target: str) -> CannotPublish:
     return CannotPublish(
         f"sink '{handle.txn.sink}': its target is not the folder for which the rows were staged.",
         f"They were staged for {handle.target}, and this process would publish to {target}.",
-        "Set ONCEONLY_HOME to its earlier value and recover. If the target never was that folder, the handle in the "
-        "state table is damaged or forged. Nothing was changed.",
+        "Set ONCEONLY_HOME to its earlier value, then: onceonly recover PIPELINE. If the target never was that folder, "
+        "the handle in the state table is damaged or forged. Nothing was changed.",
         code="target-changed",
     )
 

@@ -256,8 +256,9 @@ class Republisher:
             f"sink '{self._target.sink}': writing {count(part.rows, 'row')} takes longer than a transaction may last.",
             f"The brokers aborted it after {self._target.timeout:g} s (KafkaSink(transaction_timeout=…), and their "
             "transaction.max.timeout.ms), although no other part was written at the same time.",
-            "Raise transaction.max.timeout.ms of the brokers and recover: published parts are kept. For later "
-            "checkpoints, give the transform's result more partitions.",
+            "Raise transaction.max.timeout.ms of the brokers, then: onceonly recover PIPELINE. Published parts are "
+            "kept. "
+            "For later checkpoints, give the transform's result more partitions.",
             code="transaction-too-slow",
         ) from error
 
@@ -272,7 +273,7 @@ def _other_target_error(sink: str, handle: KafkaHandle, now: Mapping[str, Any]) 
     return CannotPublish(
         f"sink '{sink}': the rows were staged for another cluster or topic.",
         f"They were staged for {handle.place}. The sink would now write to {now}.",
-        "Restore the topic or the connection and recover, or: onceonly resolve PIPELINE EPOCH "
+        "Restore the topic or the connection, then: onceonly recover PIPELINE. Or: onceonly resolve PIPELINE EPOCH "
         f"--give-up {sink} --reason …. The rows are kept in {handle.folder}.",
         "target-recreated",
     )
@@ -284,7 +285,8 @@ def _in_doubt_error(sink: str, parts: Sequence[Part]) -> InDoubt:
         f"sink '{sink}': it is not known whether {count(len(parts), 'transaction')} of it committed.",
         f"The marker of {names} no longer exists: the log was truncated or compacted, or the topic was recreated.",
         "Look whether the rows are in the topic. If they are: onceonly resolve PIPELINE EPOCH "
-        f"--committed {sink} --reason …. If none is: the same with --aborted {sink}, which writes all of them again.",
+        f"--committed {sink} --reason …. If none is: onceonly resolve PIPELINE EPOCH --aborted {sink} --reason …, "
+        "which writes all of them again.",
         code="evidence-lost",
     )
 
@@ -293,6 +295,6 @@ def _missing_spool_error(sink: str, handle: KafkaHandle, part: Part) -> CannotPu
     return CannotPublish(
         f"sink '{sink}': spooled rows no longer exist.",
         f"{handle.folder}/{part.spool} with {count(part.rows, 'row')} is missing.",
-        f"Restore it and recover, or: onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …",
+        f"Restore it, then: onceonly recover PIPELINE. Or: onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …",
         "spool-missing",
     )

@@ -108,7 +108,9 @@ def frame(spooled: SpooledRows, format: str, schema: Schema, spark: Any, head: i
         raise InvalidPipeline(
             f"the gate cannot read {count(spooled.rows, 'JSON record')} on Spark.",
             "They were staged by a version of Onceonly that did not record their fields.",
-            "Raise Gate(in_process_rows=…), or stage them again. Nothing was published.",
+            "Raise Gate(in_process_rows=…), or stage them again: onceonly abort PIPELINE EPOCH --reason …, then "
+            "onceonly "
+            "run FILE.py:NAME. Nothing was published.",
             code="rows-unreadable-on-spark",
         )
     rows = _spool_frame(spooled, spark)

@@ -49,6 +49,7 @@ from onceonly.sinks.state.runs import (
 from onceonly.storage.folders import Folders
 from onceonly.windows.state import NOTE_KEY
 
+RECOVER = "Then: onceonly recover PIPELINE."
 KEPT_CHECKPOINTS = 100  # for which a merged run is kept, because readers of an older state may need it
 GIVEN_UP_MARK = "_given_up"  # marks the folder of a transaction that was given up
 _HANDLE_CONSTANTS = {"kind": "state", "unit": "changed key", "target": "the pipeline's state"}  # for people
@@ -182,7 +183,7 @@ class StateWriter(Sink, StateBackend, DecisionTraces, TargetHistory, Replaceable
             history.require(self, last)
         self._require_runs(handle)
         if last and not self._folders.exists():
-            raise self._run_missing(self._folders.uri, "Mount or restore it and recover.")
+            raise self._run_missing(self._folders.uri, f"Mount or restore it. {RECOVER}")
         self._delete_folders(handle.to_delete)
         owners = [staterun.transaction(self.name, run["folder"].split("/")[0]) for run in handle.runs]
         owners += handle.to_delete
@@ -200,7 +201,7 @@ class StateWriter(Sink, StateBackend, DecisionTraces, TargetHistory, Replaceable
         """Raise CannotPublish unless all runs of the state are as they were written."""
         changed = find_changed_runs(self._folders, handle.runs)
         if changed:
-            raise self._run_missing(self._folders.path(changed[0]["folder"]), "Restore it and recover.")
+            raise self._run_missing(self._folders.path(changed[0]["folder"]), f"Restore it. {RECOVER}")
 
     def _run_missing(self, path: str, todo: str) -> CannotPublish:
         what = f"sink '{self.name}': a part of the state no longer exists."
@@ -223,7 +224,7 @@ class StateWriter(Sink, StateBackend, DecisionTraces, TargetHistory, Replaceable
             raise CannotPublish(
                 f"sink '{self.name}': the staged state no longer exists.",
                 f"{self._folders.path(txn.name)} is missing.",
-                f"Restore it and recover. With onceonly resolve {txn.pipeline} {txn.epoch} --give-up {self.name} "
+                f"Restore it. {RECOVER} With onceonly resolve {txn.pipeline} {txn.epoch} --give-up {self.name} "
                 "--reason …, the pipeline would continue without state.",
                 "staged-files-missing",
             )
@@ -276,8 +277,8 @@ class StateWriter(Sink, StateBackend, DecisionTraces, TargetHistory, Replaceable
             raise OutcomeUnknown(
                 f"sink '{self.name}': whether the state of epoch {txn.epoch} was published is not known.",
                 f"{self._folders.uri} does not exist. Perhaps its volume is not mounted.",
-                "Mount it, and give it up again. If the state is permanently lost, create that folder, empty, and give "
-                "it up again. Nothing was changed.",
+                "Mount it, or, if the state is permanently lost, create that folder, empty. Then give it up again: "
+                f"onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …. Nothing was changed.",
                 "target-missing",
             )
         try:
@@ -288,7 +289,8 @@ class StateWriter(Sink, StateBackend, DecisionTraces, TargetHistory, Replaceable
             raise OutcomeUnknown(
                 f"sink '{self.name}': whether the state of epoch {txn.epoch} was published is not known.",
                 f"{type(error).__name__}: {error}",
-                f"Nothing was deleted. Give it up again when {self._folders.uri} can be reached.",
+                f"Nothing was deleted. When {self._folders.uri} can be reached: onceonly resolve PIPELINE EPOCH "
+                f"--give-up {self.name} --reason …",
                 code="no-answer",
             ) from error
         if not published:
