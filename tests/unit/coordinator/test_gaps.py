@@ -242,7 +242,7 @@ def test_an_aborted_interval_whose_records_expired_is_skipped(world):
     world.source.expire(0, 45)
     with pytest.raises(SourceLost) as lost:
         world.stage(stuck.epoch, "run-3")
-    assert "onceonly skip PIPELINE --interval" in lost.value.todo
+    assert "onceonly skip flights --interval" in lost.value.todo
     with raises(InvalidPipeline, "interval-overlaps"):
         skip(world, minutes(40, 50))
     world.abort(stuck.epoch)
