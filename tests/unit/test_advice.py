@@ -25,7 +25,11 @@ OTHERS = {  # other programs and words, by what people are told to do with them
     "kafka-features upgrade": r"kafka-features upgrade --feature",
     "airflow backfill create": r"airflow backfill create",
     "airflow dags unpause": r"airflow dags unpause \{\}",
-    "airflow connections add": r"airflow connections add \{\} --conn-type \w+ --conn-(?:host|extra)",
+    "airflow dags pause": r"airflow dags pause \{\}",
+    "airflow dags trigger": r"airflow dags trigger \{\}",
+    "airflow tasks clear": r"airflow tasks clear \{\} --yes",
+    "airflow variables delete": r"airflow variables delete \{\}",
+    "airflow connections add": r"airflow connections add \{\} (?:--conn-type generic|\{\})",
     "airflow connections get": r"airflow connections get",
     "ALTER TABLE UNSET": r"ALTER TABLE … UNSET TBLPROPERTIES",
     "ALTER TABLE ADD": r"\(use ALTER TABLE\)",
@@ -39,7 +43,7 @@ OTHERS = {  # other programs and words, by what people are told to do with them
 OTHER = re.compile("|".join(f"(?P<_{number}>{pattern})" for number, pattern in enumerate(OTHERS.values())))
 UNKNOWN = re.compile(
     r"(?<![\w./])kafka-(?!python)[a-z]+(?:-[a-z]+)*"
-    r"|\b(?:hdfs|hadoop|aws|gsutil|gcloud|az|kubectl|docker|psql|airflow|spark-sql) [a-z0-9]+ -*[a-z0-9]+"
+    r"|(?<!\.)\b(?:hdfs|hadoop|aws|gsutil|gcloud|az|kubectl|docker|psql|airflow|spark-sql) [a-z0-9]+ -*[a-z0-9]+"
     r"|\b(?:RESTORE|REORG|REPAIR|DROP|TRUNCATE|UPDATE|VACUUM|ALTER|CREATE) TABLE\b(?=.)|\bDELETE FROM\b"
     r"|\b(?:rm|mv|dd|chmod|sudo|systemctl) (?:-|[a-z0-9]+ )|\b(?:use|with|add) --[a-z][a-z-]+"
 )
@@ -76,6 +80,7 @@ class Followed:
 
 
 COORDINATOR, CLI, SINKS = "tests/unit/coordinator/", "tests/unit/cli/test_cli.py::", "tests/unit/sinks/"
+ADVISED = "tests/integration/airflow/test_advised_commands.py::"
 NAMED = "the rows that the message names, and a person has given up: they stay in the source"
 
 ADVICE: dict[str, Followed] = {
@@ -245,6 +250,21 @@ ADVICE: dict[str, Followed] = {
     "airflow dags unpause": Followed(
         "an approval waits for a recovery DAG that is paused",
         "tests/integration/airflow/test_approval.py::test_a_paused_recovery_is_told_before",
+    ),
+    "airflow dags pause": Followed(
+        "a pipeline whose DAG was renamed; the old one is hidden, as its file is gone",
+        f"{ADVISED}test_hidden_dag_of_a_renamed_pipeline_is_paused",
+    ),
+    "airflow dags trigger": Followed(
+        "an interval to be run, by its conf; or the recovery DAG: it settles what is to be settled",
+        "tests/integration/airflow/test_run_for_a_date.py::test_ways_that_work_beside_a_refused_run",
+    ),
+    "airflow tasks clear": Followed(
+        "a run whose plan has left no epoch", f"{ADVISED}test_task_of_a_run_without_an_epoch_is_cleared"
+    ),
+    "airflow variables delete": Followed(
+        "the id of the Airflow was damaged; the next plan makes another one",
+        f"{ADVISED}test_damaged_id_of_the_installation_is_deleted",
     ),
     "ALTER TABLE UNSET": Followed(
         "a table that deletes transaction identifiers",

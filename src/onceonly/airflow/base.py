@@ -241,10 +241,10 @@ def how_to_clear(context: Any, task_id: str) -> str:
     if date is None:
         run_id = context["run_id"]
         return f"Clear the task '{task_id}' and what follows on the page of this run: /dags/{dag_id}/runs/{run_id}."
-    day = date.isoformat()
+    day, pattern = date.isoformat(), quote(f"^{re.escape(task_id)}$")
     return (
         f"Clear the task '{task_id}' and what follows: airflow tasks clear {quote(dag_id)} --yes --downstream "
-        f"--task-regex {quote(f'^{re.escape(task_id)}$')} --start-date {day} --end-date {day}."
+        f"--task-regex {pattern} --start-date {day} --end-date {day}."
     )
 
 

@@ -240,14 +240,14 @@ def _ways(context: Any, date: datetime | None, interval: Interval | None = None)
     """
     which, day, once = "an interval", "START", ""
     if date:
-        which, day, once = f"the interval of {_clock(date)}", _iso(date), ", once this run is deleted on its page"
+        which, day, once = f"the interval of {_clock(date)}", _iso(date), ", once this run is deleted on its page,"
     start, end = (_iso(interval.start), _iso(interval.end)) if interval else ("START", "END")
     dag_id = _dag_id(context)
     return (
         f"To cover {which}: airflow dags trigger {dag_id} --conf {_conf_of(interval)}; or onceonly run FILE.py:NAME "
         f"--interval {start} {end}; or Trigger with 'Data interval: manual' on the page; or data_interval_start and "
-        f"_end in the REST API (its logical_date: now); or airflow backfill create --dag-id {dag_id} --from-date {day} "
-        f"--to-date {day}{once}."
+        f"_end in the REST API (its logical_date: now); or{once} airflow backfill create --dag-id {dag_id} "
+        f"--from-date {day} --to-date {day}."
     )
 
 

@@ -11,7 +11,7 @@ from onceonly.checkpoint.offsets import Interval
 from onceonly.checkpoint.owner_keys import parse_airflow_run
 
 FILE = "FILE.py:NAME"  # what names a pipeline on the command line, where the file is not known
-PLAN_AGAIN = f"Plan again: a retry in Airflow does, or onceonly run {FILE}"
+PLAN_AGAIN = f"plan again: a retry in Airflow does, or onceonly run {FILE}"
 
 
 def how_to_run(checkpoint: Checkpoint) -> str:

@@ -41,7 +41,7 @@ class LastDecision:
             f"sink '{sink}': the state table is behind its target.",
             f"{txn} is to be published by decision {decision}, and the target shows decision {self.decision} of "
             f"{self.txn or 'what was given up'}. The state table was restored from an older copy, or two are in use.",
-            "Restore a newer copy, or continue after what is published: onceonly state forward PIPELINE … "
-            "(docs/operations.md, Backup and restore). Nothing was changed.",
+            "Restore a newer copy, or continue after what is published: onceonly state forward FILE.py:NAME --decision "
+            f"{self.decision} --reason … (docs/operations.md, Backup and restore). Nothing was changed.",
             code="state-behind",
         )

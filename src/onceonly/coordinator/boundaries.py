@@ -321,7 +321,7 @@ class TopicPlanner:
                     f"{self.pipeline.name}: the boundary {time:%Y-%m-%dT%H:%M:%SZ} is not decided yet.",
                     f"topic '{topic}' partition {partition}: a producer's transaction is open since offset "
                     f"{record.offset}, and nothing after it can be read before it ends.",
-                    f"{PLAN_AGAIN}. It ends within its time-out (15 minutes by default). Whose it is: "
+                    f"To go on, {PLAN_AGAIN}. It ends within its time-out (15 minutes by default). Whose it is: "
                     f"kafka-transactions --bootstrap-server … describe-producers {where}. Nothing was written.",
                     code="open-transaction",
                 )

@@ -131,7 +131,8 @@ def hidden_records_error(name: str, log: TopicLog, transaction: OpenTransaction)
         f"{log.label} partition {transaction.partition}: a transaction{producer} is open from offset "
         f"{transaction.offset} on{since}{overdue}. Nobody can read the {transaction.hidden_offsets} offsets behind it "
         "before it ends.",
-        f"{PLAN_AGAIN}. The brokers end it after its time-out (15 minutes at most by default). Look at its producer: "
+        f"To go on, {PLAN_AGAIN}. The brokers end it after its time-out (15 minutes at most by default). Look at its "
+        "producer: "
         f"kafka-transactions --bootstrap-server … describe-producers {where} (docs/kafka.md, Open transactions). "
         "Nothing was written.",
         code="open-transaction",

@@ -404,10 +404,10 @@ def _epoch_missing_error(pipeline: Pipeline) -> InvalidPipeline:
 
 
 def _unprocessed_error(pipeline: Pipeline, interval: Interval | None) -> InvalidPipeline:
+    command = how_to_run_interval(interval) if interval else f"onceonly run {FILE}"
     return InvalidPipeline(
         f"{pipeline.name}: {interval} was never processed, so no sink of it can be completed.",
-        todo="Run the interval first, for all sinks: "
-        f"{how_to_run_interval(interval) if interval else f'onceonly run {FILE}'}. Nothing was written.",
+        todo=f"Run the interval first, for all sinks: {command}. Nothing was written.",
         code="interval-not-processed",
     )
 

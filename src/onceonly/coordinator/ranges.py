@@ -307,7 +307,8 @@ def _unfinished_interval_error(pipeline: Pipeline, interval: Interval, now: date
     why = f"By this machine's clock it is {now:%Y-%m-%dT%H:%M:%SZ}; records of the interval may still come."
     if interval.end - now <= MAX_CLOCK_SKEW:
         todo = (
-            f"{PLAN_AGAIN} --interval {' '.join(times)}, after its end. If a scheduler has started it, the clocks "
+            f"To go on, {PLAN_AGAIN} --interval {' '.join(times)}, after its end. If a scheduler has started it, the "
+            "clocks "
             "of the two machines differ."
         )
         return Busy(what, why, f"{todo} Nothing was written.", code="interval-not-over")
@@ -361,6 +362,6 @@ def _check_grace(pipeline: Pipeline, interval: Interval, now: datetime) -> None:
         raise Busy(
             f"{pipeline.name}: late records of the interval {interval} may still come.",
             f"The grace of {grace:g} s ends at {over:%Y-%m-%dT%H:%M:%SZ}, and it is {now:%Y-%m-%dT%H:%M:%SZ}.",
-            f"{PLAN_AGAIN} --interval {' '.join(interval_times(interval))}, then. Nothing was written.",
+            f"To go on, {PLAN_AGAIN} --interval {' '.join(interval_times(interval))}, then. Nothing was written.",
             code="grace-not-over",
         )

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 
+from onceonly.checkpoint.commands import how_to_run_interval
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Handle, Row, State, Transaction
 from onceonly.checkpoint.offsets import TopicRange, empty_spans
@@ -31,7 +32,7 @@ def list_undone(view: View, epoch: int) -> list[Checkpoint]:
         raise _rewind_error(
             view,
             epoch,
-            "It runs by intervals: onceonly run … --interval … --reprocess replaces one of them.",
+            f"It runs by intervals. {how_to_run_interval(target.interval)} --reprocess replaces that one.",
             code="mode-mismatch",
         )
     if view.open:

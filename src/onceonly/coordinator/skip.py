@@ -214,7 +214,7 @@ def _require_skippable(view: View, skip: Skip) -> Pipeline:
             view,
             skip,
             "It runs by intervals.",
-            "Leave out a whole interval: onceonly skip … --interval.",
+            f"Leave out a whole interval: onceonly skip {view.pipeline} --interval START END --reason …",
             code="mode-mismatch",
         )
     last_pipeline = latest.definition.pipeline

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from onceonly.checkpoint.commands import PLAN_AGAIN
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import SOURCE_WORDS, Interval
@@ -407,8 +408,9 @@ class _Upstream:
             raise Busy(
                 f"{self._reader.name}: the interval {interval} is not complete yet.",
                 f"'{self.name}' has no checkpoint for {_first_gap(covered_to, interval, checkpoints)}, which it reads.",
-                f"Plan again when it has run; what is left out on purpose: onceonly skip {self.name} --interval … "
-                "Nothing was written.",
+                f"When it has run: {PLAN_AGAIN}. What is left out on purpose: onceonly skip {self.name} --interval "
+                "START "
+                "END --reason …. Nothing was written.",
                 code="upstream-not-complete",
             )
 
@@ -417,7 +419,7 @@ class _Upstream:
             raise Busy(
                 f"{self._reader.name}: the interval {interval} is not complete yet.",
                 f"It reads what '{self.name}' publishes, whose epoch {checkpoint.epoch} is {checkpoint.state.value}.",
-                f"Plan again when that is committed. If its owner has ended: {how_to_settle(checkpoint)}. "
+                f"When that is committed: {PLAN_AGAIN}. If its owner has ended: {how_to_settle(checkpoint)}. "
                 "Nothing was written.",
                 code="upstream-not-complete",
             )

@@ -123,7 +123,7 @@ class FakeSink(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Inspectable
                 raise InDoubt(
                     f"sink '{self.name}' is in doubt.",
                     "The evidence no longer exists.",
-                    "onceonly resolve PIPELINE EPOCH …",
+                    f"onceonly resolve PIPELINE EPOCH --aborted {self.name} --reason …",
                     code="test-in-doubt",
                 )
             with lock_folder(self.folder):
@@ -268,7 +268,7 @@ class FakeSink(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Inspectable
         what = f"sink '{self.name}' shows decision {at} where {decision} is to be published."
         if at == decision and name is None:
             return Fenced(what, "It was given up.", code="sink-given-up")
-        todo = "Was the state table restored? onceonly state forward (docs/operations.md, Backup and restore)"
+        todo = "Was the state table restored? onceonly state forward FILE.py:NAME --decision N --reason …"
         return StateBehind(
             what,
             f"Its name is {name}, and not {handle['txn']}: the state table is behind it.",

@@ -305,9 +305,9 @@ def describe_gap(pipeline: str, interval: Interval, file: str = FILE, dag_id: st
         f"{pipeline}: no checkpoint covers {interval}.\n"
         "Its run is still to come, has failed (and may have been deleted, or marked success), or there was none: the "
         "scheduler was down, or the DAG was paused and has catchup=False.\n"
-        f"Run what is missing: clear its run in Airflow; or {how_to_backfill(interval, dag_id)} (a run for each interval "
-        f"of the schedule); or {how_to_run_interval(interval, file=file)} (one checkpoint for all of it). If it is left "
-        f"out on purpose: onceonly skip {pipeline} --interval {start} {end} --reason …"
+        f"Run what is missing: clear its run in Airflow; or {how_to_backfill(interval, dag_id)} (a run for each "
+        f"interval of the schedule); or {how_to_run_interval(interval, file=file)} (one checkpoint for all of it). If "
+        f"it is left out on purpose: onceonly skip {pipeline} --interval {start} {end} --reason …"
     )
 
 

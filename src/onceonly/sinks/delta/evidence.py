@@ -60,13 +60,14 @@ def find_outcome(sink: str, handle: DeltaHandle, version: int | None, wanted: in
 def _old_state_error(
     sink: str, handle: DeltaHandle, what: txn_identifiers.TxnMeaning, version: int, wanted: int
 ) -> StateBehind:
-    pipeline, decision = handle.app_id.split("/")[2], txn_identifiers.decision_of(wanted)
+    decision = txn_identifiers.decision_of(wanted)
     return StateBehind(
         f"sink '{sink}': the state table is behind {handle.uri}.",
         f"The next decision is {decision} ({wanted:x}), and the table shows {what.value} ({version:x}). The "
         "state table was restored from an older copy, or two copies of it are in use.",
-        f"Restore a newer copy, or continue after what is published: onceonly state forward {pipeline} … "
-        "(docs/operations.md, Backup and restore). Nothing was changed.",
+        "Restore a newer copy, or continue after what is published: onceonly state forward FILE.py:NAME --decision "
+        f"{max(txn_identifiers.decision_of(version), 1)} --reason … (docs/operations.md, Backup and restore). Nothing "
+        "was changed.",
         code="state-behind",
     )
 

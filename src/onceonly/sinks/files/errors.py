@@ -127,8 +127,8 @@ def older_state_error(handle: FileHandle, other: Transaction, manifest: str) -> 
         f"sink '{txn.sink}': another transaction has already published epoch {txn.epoch}.",
         f"{manifest} names {other.name}, and the state table names {txn.name}. The state table was restored from an "
         "older copy and assigns the same numbers again.",
-        f"Nothing was published. Continue after what is published: onceonly state forward {txn.pipeline} … "
-        "(docs/operations.md, Backup and restore)",
+        "Nothing was published. Continue after what is published: onceonly state forward FILE.py:NAME "
+        "--decision N --reason … (docs/operations.md, Backup and restore)",
         code="state-behind",
     )
 

@@ -149,7 +149,8 @@ def _doubt_error(sink: str, handle: KafkaHandle, parts: Sequence[Part]) -> Actio
         f"sink '{sink}': it is not known how {count(len(parts), 'transaction')} of it ended.",
         f"{names}: not open any more, and the part of the log with the marker no longer exists. No decision is "
         "recorded, so it can only have been committed if the state table was restored from an older copy.",
-        "Look for the rows in the topic. If they are there, see `onceonly state forward`. If not: onceonly abort "
+        "Look for the rows in the topic. If they are there, onceonly state forward FILE.py:NAME --decision N "
+        "--reason …. If not: onceonly abort "
         f"{_command_arguments(handle)} --reason …, and run it again. {NOTHING_DECIDED}",
         "doubt-before-decision",
     )

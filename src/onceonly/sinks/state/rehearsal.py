@@ -46,7 +46,7 @@ def _check_runs(folders: Folders, txn: Transaction, handle: StateHandle) -> None
             earlier.append(path)
     if earlier:
         why = f"{earlier[0]} is missing, or has other files than were written. An earlier checkpoint wrote it."
-        todo = "Restore it, or go back to an epoch whose state is there (onceonly rewind)."
+        todo = "Restore it, or go back to an epoch N whose state is there: onceonly rewind PIPELINE N --reason …."
         raise _action(txn.sink, txn.pipeline, why, todo, "state-run-missing")
     if own or not folders.has(txn.name):
         raise StageAgain(

@@ -254,8 +254,8 @@ class StateWriter(Sink, StateBackend, DecisionTraces, TargetHistory, Replaceable
                     f"sink '{self.name}': another transaction has already published epoch {txn.epoch}.",
                     f"{self._folders.path(other.name)} exists, and the state table names {txn.name}. The state table "
                     "was restored from an older copy and assigns the same numbers again.",
-                    f"Nothing was published. Continue after what is published: onceonly state forward {txn.pipeline} … "
-                    "(docs/operations.md, Backup and restore)",
+                    "Nothing was published. Continue after what is published: onceonly state forward FILE.py:NAME "
+                    "--decision N --reason … (docs/operations.md, Backup and restore)",
                     code="state-behind",
                 )
 
