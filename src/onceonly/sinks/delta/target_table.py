@@ -142,7 +142,7 @@ def unknown_path_error(config: DeltaSink) -> InvalidPipeline:
     return InvalidPipeline(
         f"sink '{config.name}': the table '{config.table}' has not been looked up.",
         "The plan of each checkpoint does that.",
-        "Plan it with Airflow or `onceonly run`. Nothing was written.",
+        "Plan it with Airflow or: onceonly run FILE.py:NAME. Nothing was written.",
         code="table-not-looked-up",
     )
 
