@@ -5,7 +5,6 @@ An error is left for the abort task, which runs in another process.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from shlex import quote
@@ -234,17 +233,18 @@ def _describe_missing_epoch(context: Any, plan: str) -> str:
 def how_to_clear(context: Any, task_id: str) -> str:
     """Say how a task of this run and what follows it are run again.
 
-    Airflow's command finds runs by their dates. One that has none is cleared on its page.
+    Airflow's command finds runs by their dates. One that has none is cleared on its page. What it calls a regex is a
+    part of the task's id.
     """
     dag_id = context["ti"].dag_id
     date = context.get("logical_date")
     if date is None:
         run_id = context["run_id"]
         return f"Clear the task '{task_id}' and what follows on the page of this run: /dags/{dag_id}/runs/{run_id}."
-    day, pattern = date.isoformat(), quote(f"^{re.escape(task_id)}$")
+    day = date.isoformat()
     return (
         f"Clear the task '{task_id}' and what follows: airflow tasks clear {quote(dag_id)} --yes --downstream "
-        f"--task-regex {pattern} --start-date {day} --end-date {day}."
+        f"--task-regex {quote(task_id)} --start-date {day} --end-date {day}."
     )
 
 

@@ -259,10 +259,10 @@ def _find_interval_of(date: datetime, inferred: Interval, context: Any) -> Inter
     timetable = _timetable(context)
     if timetable is None:
         return None
-    found = versions.infer_interval(timetable, date + (inferred.end - inferred.start))
-    if found is None or not found[0] <= date < found[1]:
+    times = versions.infer_interval(timetable, date + (inferred.end - inferred.start))
+    if times is None or not times[0] <= date < times[1]:
         return None
-    return Interval(*found)
+    return Interval(*times)
 
 
 def _conf_of(interval: Interval | None) -> str:

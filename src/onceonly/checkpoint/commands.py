@@ -10,8 +10,8 @@ from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import Interval
 from onceonly.checkpoint.owner_keys import parse_airflow_run
 
-FILE = "FILE.py:NAME"  # what names a pipeline on the command line, where the file is not known
-PLAN_AGAIN = f"plan again: a retry in Airflow does, or onceonly run {FILE}"
+PIPELINE_FILE = "FILE.py:NAME"  # what names a pipeline on the command line, where the file is not known
+PLAN_AGAIN = f"plan again: a retry in Airflow does, or onceonly run {PIPELINE_FILE}"
 
 
 def how_to_run(checkpoint: Checkpoint) -> str:
@@ -21,11 +21,11 @@ def how_to_run(checkpoint: Checkpoint) -> str:
         ways = how_to_run_interval(checkpoint.interval, run[0] if run else None)
         return f"clear the run '{run[1]}' on its page, or {ways}" if run else ways
     if run is None:
-        return f"onceonly run {FILE}"
-    return f"the next run of '{run[0]}' does it (at once: airflow dags trigger {quote(run[0])}), or onceonly run {FILE}"
+        return f"onceonly run {PIPELINE_FILE}"
+    return f"the next run of '{run[0]}' does it (at once: airflow dags trigger {quote(run[0])}), or onceonly run {PIPELINE_FILE}"
 
 
-def how_to_run_interval(interval: Interval, dag_id: str | None = None, file: str = FILE) -> str:
+def how_to_run_interval(interval: Interval, dag_id: str | None = None, file: str = PIPELINE_FILE) -> str:
     """Return how an interval is run that no checkpoint covers.
 
     Args:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onceonly.checkpoint.commands import FILE, how_to_run_interval
+from onceonly.checkpoint.commands import PIPELINE_FILE, how_to_run_interval
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import Interval, Ranges, has_data
@@ -388,7 +388,8 @@ def _not_reprocessable_error(pipeline: Pipeline) -> InvalidPipeline:
     return InvalidPipeline(
         f"{pipeline.name}: its checkpoints cannot be processed again.",
         f"Each checkpoint of this pipeline {why}.",
-        f"Give it a new name (Pipeline(name=…)) and new targets, and run it from the start: onceonly run {FILE}. "
+        "Give it a new name (Pipeline(name=…)) and new targets, and run it from the start: onceonly run "
+        f"{PIPELINE_FILE}. "
         "Nothing was written.",
         code="not-reprocessable",
     )
@@ -404,7 +405,7 @@ def _epoch_missing_error(pipeline: Pipeline) -> InvalidPipeline:
 
 
 def _unprocessed_error(pipeline: Pipeline, interval: Interval | None) -> InvalidPipeline:
-    command = how_to_run_interval(interval) if interval else f"onceonly run {FILE}"
+    command = how_to_run_interval(interval) if interval else f"onceonly run {PIPELINE_FILE}"
     return InvalidPipeline(
         f"{pipeline.name}: {interval} was never processed, so no sink of it can be completed.",
         todo=f"Run the interval first, for all sinks: {command}. Nothing was written.",

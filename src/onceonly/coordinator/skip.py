@@ -16,7 +16,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
-from onceonly.checkpoint.commands import FILE, interval_times
+from onceonly.checkpoint.commands import PIPELINE_FILE, interval_times
 from onceonly.checkpoint.interfaces import Parts, Source
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import (
@@ -154,7 +154,7 @@ def _explain_gap(before: Boundary, after: Boundary) -> tuple[str, str]:
     return (
         f"The gap it lies in is {gap}.",
         f"Skip all of it: --interval {' '.join(interval_times(gap))}. Or first run the intervals that you need: "
-        f"onceonly run {FILE} --interval START END.",
+        f"onceonly run {PIPELINE_FILE} --interval START END.",
     )
 
 

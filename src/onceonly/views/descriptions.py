@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from onceonly import redaction
-from onceonly.checkpoint.commands import FILE, how_to_backfill, how_to_run, how_to_run_interval, interval_times
+from onceonly.checkpoint.commands import PIPELINE_FILE, how_to_backfill, how_to_run, how_to_run_interval, interval_times
 from onceonly.checkpoint.model import MAX_UNFIT_ATTEMPTS, Checkpoint, Claim, Event, Row, State
 from onceonly.checkpoint.offsets import KAFKA, SOURCE_WORDS, Interval, TopicRange, has_data
 from onceonly.counts import count, format_bytes
@@ -293,7 +293,7 @@ def describe_upstream(checkpoint: Checkpoint) -> str:
     return "; ".join(texts)
 
 
-def describe_gap(pipeline: str, interval: Interval, file: str = FILE, dag_id: str | None = None) -> str:
+def describe_gap(pipeline: str, interval: Interval, file: str = PIPELINE_FILE, dag_id: str | None = None) -> str:
     """Say what no checkpoint covers, why that may be, and what to do.
 
     Args:
@@ -312,7 +312,7 @@ def describe_gap(pipeline: str, interval: Interval, file: str = FILE, dag_id: st
 
 
 def describe_gaps(
-    pipeline: str, intervals: Sequence[Interval], file: str = FILE, dag_id: str | None = None
+    pipeline: str, intervals: Sequence[Interval], file: str = PIPELINE_FILE, dag_id: str | None = None
 ) -> list[str]:
     """Return `describe_gap` of each of the newest, oldest first, after a line that says how many more there are."""
     texts = [describe_gap(pipeline, interval, file, dag_id) for interval in intervals[-MAX_GAPS_SHOWN:]]

@@ -28,7 +28,7 @@ from sqlalchemy.orm import Session
 
 from onceonly.airflow import runs
 from onceonly.airflow.ui.access import Viewer
-from onceonly.checkpoint.commands import FILE, interval_times
+from onceonly.checkpoint.commands import PIPELINE_FILE, interval_times
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.coordinator import reprocess
 from onceonly.coordinator.reprocess import Reprocess
@@ -223,7 +223,7 @@ def run_path(dag_id: str, run_id: str) -> str:
 
 def make_command(checkpoint: Checkpoint, conf: Mapping[str, Any]) -> str:
     """Return the command that does by hand what a run with that conf does."""
-    words = ["onceonly", "run", FILE]
+    words = ["onceonly", "run", PIPELINE_FILE]
     if conf.get("reprocess") and checkpoint.interval:
         words += ["--reprocess", "--interval", *interval_times(checkpoint.interval)]
     else:

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from onceonly.checkpoint.commands import FILE
+from onceonly.checkpoint.commands import PIPELINE_FILE
 from onceonly.counts import count
 from onceonly.delta import log_files, table_files, table_snapshot
 from onceonly.errors import ActionNeeded, CannotPublish, StageAgain
@@ -71,7 +71,7 @@ def missing_table_error(sink: str, uri: str, handle: DeltaHandle) -> ActionNeede
         f"The rows were staged for the table with the id {handle.table_id}. It was dropped, or its volume is not "
         "mounted.",
         "Bring the table back. If it is dropped permanently, abort the checkpoint: onceonly abort PIPELINE EPOCH "
-        f"--reason …, and run it again: onceonly run {FILE}. The stage makes a new table.",
+        f"--reason …, and run it again: onceonly run {PIPELINE_FILE}. The stage makes a new table.",
         code="target-missing",
     )
 
