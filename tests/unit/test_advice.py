@@ -38,7 +38,6 @@ OTHERS = {  # other programs and words, by what people are told to do with them
     "kubectl logs": r"kubectl logs -n",
     "chown": r"chown to that user",
     "onceonly recover --force": r"use --force if you know that it has ended",
-    "onceonly resolve --aborted": r"the same with --aborted",
 }
 OTHER = re.compile("|".join(f"(?P<_{number}>{pattern})" for number, pattern in enumerate(OTHERS.values())))
 UNKNOWN = re.compile(
@@ -120,10 +119,6 @@ ADVICE: dict[str, Followed] = {
         "a sink cannot retract the rows that are to be replaced",
         f"{COORDINATOR}test_repairs.py::test_kept_rows_stay_and_the_others_are_replaced",
     ),
-    "onceonly run --interval --reprocess": Followed(
-        "a rewind of a pipeline by intervals was refused",
-        f"{COORDINATOR}test_reprocess.py::test_the_new_rows_take_the_place_of_the_old_ones_at_the_commit",
-    ),
     # ---- after the decision
     "onceonly resolve": Followed(
         "a sink waits to be published", f"{CLI}test_resolve_shows_the_checkpoint_and_records_who_gave_up_and_why", NAMED
@@ -147,20 +142,14 @@ ADVICE: dict[str, Followed] = {
         "in doubt: nothing shows how a transaction ended",
         f"{COORDINATOR}test_coordinator.py::test_a_persons_word_ends_the_doubt",
     ),
-    **dict.fromkeys(
-        ("onceonly resolve --aborted", "onceonly resolve --aborted --reason"),
-        Followed(
-            "in doubt, and none of its rows are there: they are published again; refused where evidence exists",
-            f"{COORDINATOR}test_coordinator.py::test_a_persons_word_ends_the_doubt",
-        ),
+    "onceonly resolve --aborted --reason": Followed(
+        "in doubt, and none of its rows are there: they are published again; refused where evidence exists",
+        f"{COORDINATOR}test_coordinator.py::test_a_persons_word_ends_the_doubt",
     ),
     # ---- targets that went back
-    **dict.fromkeys(
-        ("onceonly repair", "onceonly repair --reason"),
-        Followed(
-            "a restored or missing target, of a pipeline by intervals and of a chain; also brought back half way",
-            f"{COORDINATOR}test_lost_targets.py::test_a_repair_is_made_for_each_lost_checkpoint_oldest_first",
-        ),
+    "onceonly repair --reason": Followed(
+        "a restored or missing target, of a pipeline by intervals and of a chain; also brought back half way",
+        f"{COORDINATOR}test_lost_targets.py::test_a_repair_is_made_for_each_lost_checkpoint_oldest_first",
     ),
     "onceonly repair --dry-run": Followed(
         "what a sink lacks is looked at",
@@ -196,19 +185,11 @@ ADVICE: dict[str, Followed] = {
         "a rewind is missing in its target",
         f"{COORDINATOR}test_target_history.py::test_a_lost_rewind_needs_its_rows_removed",
     ),
-    "onceonly rewind": Followed(
-        "a run of the state is missing", f"{COORDINATOR}test_rewind.py::test_state_is_as_it_was"
-    ),
     "onceonly rewind --reason": Followed(
-        "the state at an epoch no longer exists",
+        "the state at an epoch no longer exists, or a run of the state is missing",
         f"{COORDINATOR}test_rewind.py::test_later_rows_are_taken_back_and_read_again",
     ),
     # ---- what cannot be read
-    "onceonly skip --interval": Followed(
-        "the interval of a pipeline before this one is left out",
-        f"{COORDINATOR}test_gaps.py::test_a_gap_that_is_wanted_is_settled_and_told_no_more",
-        NAMED,
-    ),
     "onceonly skip --interval --reason": Followed(
         "a gap, or an aborted interval whose records expired",
         f"{COORDINATOR}test_gaps.py::test_an_aborted_interval_whose_records_expired_is_skipped",

@@ -22,7 +22,8 @@ def how_to_run(checkpoint: Checkpoint) -> str:
         return f"clear the run '{run[1]}' on its page, or {ways}" if run else ways
     if run is None:
         return f"onceonly run {PIPELINE_FILE}"
-    return f"the next run of '{run[0]}' does it (at once: airflow dags trigger {quote(run[0])}), or onceonly run {PIPELINE_FILE}"
+    at_once = f"airflow dags trigger {quote(run[0])}, or onceonly run {PIPELINE_FILE}"
+    return f"the next run of '{run[0]}' does it; at once: {at_once}"
 
 
 def how_to_run_interval(interval: Interval, dag_id: str | None = None, file: str = PIPELINE_FILE) -> str:
