@@ -79,7 +79,9 @@ def test_an_error_names_the_users_line_and_little_else(project: Project, name: s
     run = [sys.executable, "-c", "from onceonly.cli import main; main()", "run", "pipelines.py:wrong"]
     done = subprocess.run(run, env=env, capture_output=True, text=True, timeout=PATIENCE, cwd=project.folder)
     assert done.returncode == 1, done.stderr
-    ours = done.stderr[done.stderr.index("could not be staged.") :].partition("retry the stage.")[0]  # then Spark's log
+    ours = done.stderr[done.stderr.index("could not be staged.") :].partition("retry the stage: ")[
+        0
+    ]  # then Spark's log
     assert what in ours
     assert f"It comes from {file.name}, line {line}." in ours
     assert '"level": "ERROR"' not in done.stderr  # what PySpark logs as JSON

@@ -16,7 +16,7 @@ from onceonly.runtime import transforms
 from onceonly.runtime.bad_records import BadRecords
 from onceonly.spark import decode_results
 
-AT: Any = SimpleNamespace(pipeline="orders", epoch=3)
+AT: Any = SimpleNamespace(pipeline="orders", epoch=3, owner="cli:x", interval=None)
 DEAD = DeltaSink("dead", "dead")
 
 

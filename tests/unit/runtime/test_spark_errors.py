@@ -73,7 +73,7 @@ FAULTS = [
 def test_a_fault_has_its_code_and_advice(code: str, text: str) -> None:
     found, todo = spark_errors.classify(text)
     assert found == code
-    assert "retry the stage." in todo
+    assert "retry the stage: clear its task in Airflow, or onceonly run " in todo
     assert len(todo) < 300
 
 

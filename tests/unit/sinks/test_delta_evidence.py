@@ -70,7 +70,7 @@ def test_what_the_state_table_does_not_know_is_refused_with_the_command_to_give(
     with raises(StateBehind, "state-behind") as error:
         evidence.find_outcome("lake", handle("a1b2c3d4e5f6"), seen, OURS)
     assert f"({seen:x})" in error.value.why
-    assert "onceonly state forward flights" in error.value.todo
+    assert "onceonly state forward FILE.py:NAME --decision" in error.value.todo
 
 
 def test_what_was_given_up_is_fenced() -> None:

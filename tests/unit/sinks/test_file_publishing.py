@@ -344,7 +344,7 @@ def test_another_transaction_has_published_the_same_epoch(lake: Lake) -> None:
     lake.commit(first)
     with raises(StateBehind, "state-behind") as behind:
         lake.commit(again)
-    assert "onceonly state forward flights" in behind.value.todo
+    assert "onceonly state forward FILE.py:NAME --decision" in behind.value.todo
     assert lake.numbers() == lake.listed() == [10, 11, 12]
     assert lake.sink.fence(again, 1) is None
     assert lake.numbers() == lake.listed() == [10, 11, 12]

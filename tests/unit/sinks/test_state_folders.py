@@ -155,7 +155,7 @@ def test_another_transaction_has_published_the_same_epoch(root: Path) -> None:
     commit(root, handle())
     with raises(StateBehind, "state-behind") as behind:
         commit(root, handle(attempt=2))
-    assert "onceonly state forward pages" in behind.value.todo
+    assert "onceonly state forward FILE.py:NAME --decision" in behind.value.todo
     assert not (root / transaction(150, attempt=2).name / DONE).exists()
 
 
