@@ -127,7 +127,7 @@ def recover(site: Site, broker: str, monkeypatch: pytest.MonkeyPatch) -> Callabl
 
     def run(run_id: str) -> Any:
         conf = site.server.api("GET", f"/dags/settle_it/dagRuns/{run_id}").json()["conf"]
-        task = SimpleNamespace(xcom_push=lambda key, value: None)
+        task = SimpleNamespace(dag_id="settle_it", xcom_push=lambda key, value: None)
         context = {"ti": task, "dag_run": SimpleNamespace(conf=conf)}
         return RecoverOperator(task_id="recover").execute(context)
 
