@@ -55,6 +55,7 @@ class Recovery:
     @property
     def context(self) -> dict[str, Any]:
         task = SimpleNamespace(
+            dag_id="recovery",
             get_dagrun_state=lambda dag, run: "failed",
             xcom_push=lambda key, value: self.xcom.update({key: json.loads(json.dumps(value))}),
             xcom_pull=lambda task_ids, key: self.xcom.get(key),
