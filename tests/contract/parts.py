@@ -3,6 +3,9 @@
 A commit reads what is staged, whoever has staged it. So a class may name a part if all tests run in `make test` on the
 same target with rows that are staged in process. The part holds what depends on Spark: what it writes, what a reader
 and a gate find in it, and what is left of it. `make heavy` runs the other tests.
+
+The files on HDFS have no such like: the others of their tests run in `make heavy` alone, and on local files and object
+stores in `make test`.
 """
 
 from __future__ import annotations
