@@ -51,6 +51,7 @@ COMMANDS = Commands(  # where each is; the everyday ones first
         "completions": "help",
     }
 )
+WITHOUT_STORES = ("completions", "explain", "help", "init", "jars", "services")  # commands that read no object store
 
 
 @click.group(
@@ -66,7 +67,7 @@ COMMANDS = Commands(  # where each is; the everyday ones first
 def main(ctx: click.Context, traceback: bool) -> None:
     ctx.meta["onceonly.traceback"] = traceback
     settings = Settings.from_env()
-    if settings.store_connections:
+    if settings.store_connections and ctx.invoked_subcommand not in WITHOUT_STORES:
         from onceonly.cli import connections
         from onceonly.storage import logins
 

@@ -107,6 +107,8 @@ def _check_spark(settings: Settings) -> list[str]:
         notes.append("Spark opens sessions for this process")
     try:
         connections.add_variable(SPARK_CONNECTION)
+    except InvalidPipeline:
+        return notes  # without an Airflow here, there are no tasks
     except NotCommitted as error:
         return [*notes, f"the Spark of tasks was not checked: {error.why}"]
     connection = os.environ.get(airflow_connections.variable_name(SPARK_CONNECTION), "").strip()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
-from onceonly.errors import InvalidPipeline
+from onceonly.errors import InvalidPipeline, OnceonlyError
 from onceonly.kafka import airflow_connections
 
 GROUP = "onceonly.connections"
@@ -23,7 +23,7 @@ def read_extra(conn_id: str) -> Mapping[str, Any]:
     """Return the extra of a connection.
 
     Raises:
-        InvalidPipeline: it does not exist, or cannot be read.
+        InvalidPipeline: it does not exist, or cannot be read, or there is no Airflow here that could be asked.
         NotCommitted: Airflow could not be asked.
     """
     reason = add_variable(conn_id)
@@ -37,7 +37,7 @@ def read_store_connection(conn_id: str, setting: str, kind: str) -> tuple[Mappin
     """Return extra, login and password of a connection to an object store; see `airflow_connections`.
 
     Raises:
-        InvalidPipeline: it does not exist, or cannot be read.
+        InvalidPipeline: it does not exist, or cannot be read, or there is no Airflow here that could be asked.
         NotCommitted: Airflow could not be asked.
     """
     reason = add_variable(conn_id)
@@ -48,22 +48,31 @@ def read_store_connection(conn_id: str, setting: str, kind: str) -> tuple[Mappin
 
 
 def add_variable(conn_id: str) -> str:
-    """Set the variable of a connection, unless the environment has it. Returns why it is not known; "": it is.
+    """Set the variable of a connection, unless the environment has it. Returns where it is not; "": it is known.
 
     Raises:
+        InvalidPipeline: there is no Airflow here that could be asked.
         NotCommitted: Airflow could not be asked.
     """
     variable = airflow_connections.variable_name(conn_id)
-    reasons = []
+    if os.environ.get(variable, "").strip():
+        return ""
+    reasons: list[str] = []
+    errors: list[OnceonlyError] = []
     for entry_point in entry_points(group=GROUP):
-        if os.environ.get(variable, "").strip():
-            return ""
         find_connection: FindConnection = entry_point.load()
-        text, reason = find_connection(conn_id)
+        try:
+            text, reason = find_connection(conn_id)
+        except OnceonlyError as error:
+            errors.append(error)  # another one may know it
+            continue
         if text:
             os.environ[variable] = text
-        else:
-            reasons.append(reason)
+            return ""
+        reasons.append(reason)
+    if errors:
+        error, why = errors[0], f"The environment variable {variable} is not set. {errors[0].why}"
+        raise type(error)(error.what, why, error.todo, error.code) from error
     return " ".join(reasons)
 
 

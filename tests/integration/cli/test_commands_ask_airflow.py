@@ -14,8 +14,11 @@ from pathlib import Path
 import pytest
 from patience import PATIENCE
 
+from onceonly.dev.services import machine
+
 pytestmark = pytest.mark.integration
 BIN = Path(sys.executable).parent
+SECRET = "s3cr3t-enough"
 PIPELINE = """
 from onceonly import DeltaSink, KafkaSource, Pipeline
 
@@ -103,10 +106,43 @@ def test_secrets_backend_is_asked(shell: Shell, broker: str) -> None:
     assert (code, answer["code"]) == (5, "connection-unanswered")
 
 
+def test_database_that_is_down_is_no_connection_that_is_missing(shell: Shell) -> None:
+    """The answer names who could not be asked, and no password of its address."""
+    address = f"postgresql+psycopg2://airflow:{SECRET}@127.0.0.1:{machine.free_port()}/airflow"
+    code, answer = shell.check(AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=address)
+    assert (code, answer["code"]) == (5, "connection-unanswered")
+    assert "MetastoreBackend" in str(answer["why"])
+    assert SECRET not in str(answer)
+
+
+def test_values_are_not_shown(shell: Shell) -> None:
+    """Not even those of a connection that cannot be used."""
+    assert shell.run("airflow db migrate").returncode == 0
+    extra = json.dumps({"bootstrap.servers": "127.0.0.1:1", "sasl.password": SECRET})
+    connection = json.dumps({"conn_type": "generic", "extra": extra})
+    assert shell.run(f"airflow connections add kafka_ev --conn-json {shlex.quote(connection)}").returncode == 0
+    done = shell.run("onceonly --traceback check pipelines.py:events")
+    assert done.returncode == 5, done.stderr
+    assert "connection-missing" not in done.stderr
+    assert SECRET not in done.stdout + done.stderr
+
+
+def test_types_of_stores_need_no_provider(shell: Shell) -> None:
+    """Airflow warns of a type that no provider has brought, and keeps the connection."""
+    store = {"ONCEONLY_AWS_CONNECTION": "lake"}
+    assert shell.run("airflow db migrate").returncode == 0
+    refused = shell.run("onceonly status --json", **store)
+    assert (refused.returncode, json.loads(refused.stdout)["code"]) == (2, "connection-missing")
+    added = shell.run("airflow connections add lake --conn-type aws --conn-login key --conn-password secret")
+    assert added.returncode == 0, added.stderr
+    done = shell.run("onceonly status --json", **store)
+    assert done.returncode == 0, done.stdout
+
+
 def test_without_an_airflow_none_is_made(shell: Shell) -> None:
     home = shell.folder / "somebody"
     home.mkdir()
     del shell.env["AIRFLOW_HOME"], shell.env["AIRFLOW__CORE__LOAD_EXAMPLES"]
     code, answer = shell.check(HOME=str(home))
-    assert (code, answer["code"]) == (5, "connection-missing")
+    assert (code, answer["code"]) == (5, "connection-unanswered")
     assert not (home / "airflow").exists()
