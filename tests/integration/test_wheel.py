@@ -12,7 +12,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,8 +22,8 @@ from pathlib import Path
 import pytest
 import requests
 from deltalake import DeltaTable
-from integration import dependencies
 from integration.readers.kafka_reader import until
+from integration.services import installation
 from packaging.requirements import Requirement
 from patience import PATIENCE
 
@@ -73,29 +72,19 @@ class Installed:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    into = tmp_path_factory.mktemp("dist")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(into)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=PATIENCE)
-    return next(into.glob("*.whl"))
+    return installation.build_wheel(tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture(scope="module")
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of a fresh environment with the wheel and what its extras ask for."""
-    folder = tmp_path_factory.mktemp("installed") / "venv"
-    made = folder / "bin" / "python"
-    uv("venv", "--python", sys.executable, str(folder))
+    made = installation.make_environment(tmp_path_factory.mktemp("installed") / "venv")
     if FROM_INDEX:
-        uv("pip", "install", "--python", str(made), f"onceonly[{','.join(EXTRAS)}] @ {wheel.as_uri()}", "pytest")
+        package = f"onceonly[{','.join(EXTRAS)}] @ {wheel.as_uri()}"
+        installation.uv("pip", "install", "--python", str(made), package, "pytest")
     else:
-        dependencies.link(next(folder.glob("lib/python*/site-packages")))
-        uv("pip", "install", "--offline", "--python", str(made), "--no-deps", str(wheel))
+        installation.install_offline(made, wheel)
     return made
-
-
-def uv(*command: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "uv", "--quiet", *command], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="module")
