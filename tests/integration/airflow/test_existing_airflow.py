@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable, QueryBuilder
 from integration.programs import page
+from integration.readers.kafka_reader import create_topic
 from integration.services import installation
 from patience import PATIENCE
 
@@ -103,8 +103,7 @@ def brokers(tmp_path: Path) -> Iterator[str]:
     services = Services(tmp_path / "broker", port=0)
     try:
         address = services.up().bootstrap
-        topic = NewTopic("payments", 2, 1)
-        AdminClient({"bootstrap.servers": address}).create_topics([topic])["payments"].result(PATIENCE)
+        create_topic(address, "payments", 2)
         producer = Producer({"bootstrap.servers": address})
         for number, shop, cents in PAYMENTS:
             producer.produce("payments", json.dumps({"id": number, "shop": shop, "cents": cents}))
