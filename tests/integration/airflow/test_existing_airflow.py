@@ -16,6 +16,7 @@ from deltalake import DeltaTable, QueryBuilder
 from integration.programs import page
 from integration.readers.kafka_reader import create_topic
 from integration.services import installation
+from integration.services.airflow_database import copy_database
 from patience import PATIENCE
 
 from onceonly.dev.demo.standalone import Standalone, wait_until
@@ -119,7 +120,8 @@ def airflow(tmp_path: Path) -> Iterator[ExistingAirflow]:
     python = installation.make_environment(tmp_path / "own" / "venv")
     installation.link_dependencies(python)
     existing = ExistingAirflow(Settings.from_env({}), machine.free_port(), python=python)
-    (existing.folder / "dags").mkdir(parents=True)
+    copy_database(existing.folder)
+    (existing.folder / "dags").mkdir()
     try:
         yield existing
     finally:
@@ -133,10 +135,6 @@ def reader(airflow: ExistingAirflow, brokers: str, tmp_path: Path) -> Reader:
 
 def test_every_step_works_in_its_order(reader: Reader) -> None:
     airflow = reader.airflow
-    migrated = [str(airflow.python), "-m", "airflow", "db", "migrate"]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-    subprocess.run(migrated, env={**clean, **airflow.environment()}, check=True, capture_output=True, timeout=PATIENCE)
-
     text = (page.ROOT / "docs" / PAGE).read_text()
     assert "pip install '/path/to/checkout[airflow,kafka,spark]'" in text
     installation.install_offline(airflow.python, installation.build_wheel(reader.folder / "dist"))

@@ -12,6 +12,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from integration.services.airflow_database import copy_database
 from patience import PATIENCE
 
 from onceonly.dev.services import machine
@@ -68,41 +69,51 @@ def topic(broker: str) -> str:
 
 
 @pytest.fixture
-def shell(tmp_path: Path, topic: str) -> Shell:
+def topic_shell(tmp_path: Path, topic: str) -> Shell:
+    """With a topic that is there."""
+    return open_shell(tmp_path, topic)
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return open_shell(tmp_path, "no_topic")
+
+
+def open_shell(tmp_path: Path, topic: str) -> Shell:
     (tmp_path / "pipelines.py").write_text(PIPELINE.format(topic=topic))
     (tmp_path / "shapes.py").write_text("def shape(batch):\n    return batch.select('key', 'value')\n")
     return Shell(tmp_path)
 
 
-def test_advice_is_enough(shell: Shell, broker: str) -> None:
+def test_advice_is_enough(topic_shell: Shell, broker: str) -> None:
     """Without a database, then with one that lacks the connection, then after the advised command."""
-    code, answer = shell.check()
+    code, answer = topic_shell.check()
     assert (code, answer["code"]) == (5, "connection-unanswered")
-    assert shell.run("airflow db migrate").returncode == 0
-    code, answer = shell.check()
+    copy_database(topic_shell.folder / "airflow")
+    code, answer = topic_shell.check()
     assert (code, answer["code"]) == (5, "connection-missing")
     advice = re.search(r"airflow connections add .*?\}'", str(answer["todo"]))
     assert advice, answer["todo"]
-    added = shell.run(advice[0].replace("HOST:9092", broker))
+    added = topic_shell.run(advice[0].replace("HOST:9092", broker))
     assert added.returncode == 0, added.stderr
-    code, answer = shell.check()
+    code, answer = topic_shell.check()
     assert code == 0, answer
     assert any("kafka_ev" in note for note in answer["notes"])  # type: ignore[attr-defined]
 
 
-def test_secrets_backend_is_asked(shell: Shell, broker: str) -> None:
+def test_secrets_backend_is_asked(topic_shell: Shell, broker: str) -> None:
     """One that fails is no connection that is missing."""
     connections = {"kafka_ev": {"conn_type": "generic", "extra": {"bootstrap.servers": broker}}}
-    secrets = shell.folder / "secrets.json"
+    secrets = topic_shell.folder / "secrets.json"
     secrets.write_text(json.dumps(connections))
     backend = {
         "AIRFLOW__SECRETS__BACKEND": "airflow.secrets.local_filesystem.LocalFilesystemBackend",
         "AIRFLOW__SECRETS__BACKEND_KWARGS": json.dumps({"connections_file_path": str(secrets)}),
     }
-    code, answer = shell.check(**backend)
+    code, answer = topic_shell.check(**backend)
     assert code == 0, answer
     secrets.write_text("{broken")
-    code, answer = shell.check(**backend)
+    code, answer = topic_shell.check(**backend)
     assert (code, answer["code"]) == (5, "connection-unanswered")
 
 
@@ -117,7 +128,7 @@ def test_database_that_is_down_is_no_connection_that_is_missing(shell: Shell) ->
 
 def test_values_are_not_shown(shell: Shell) -> None:
     """Not even those of a connection that cannot be used."""
-    assert shell.run("airflow db migrate").returncode == 0
+    copy_database(shell.folder / "airflow")
     extra = json.dumps({"bootstrap.servers": "127.0.0.1:1", "sasl.password": SECRET})
     connection = json.dumps({"conn_type": "generic", "extra": extra})
     assert shell.run(f"airflow connections add kafka_ev --conn-json {shlex.quote(connection)}").returncode == 0
@@ -130,7 +141,7 @@ def test_values_are_not_shown(shell: Shell) -> None:
 def test_types_of_stores_need_no_provider(shell: Shell) -> None:
     """Airflow warns of a type that no provider has brought, and keeps the connection."""
     store = {"ONCEONLY_AWS_CONNECTION": "lake"}
-    assert shell.run("airflow db migrate").returncode == 0
+    copy_database(shell.folder / "airflow")
     refused = shell.run("onceonly status --json", **store)
     assert (refused.returncode, json.loads(refused.stdout)["code"]) == (2, "connection-missing")
     added = shell.run("airflow connections add lake --conn-type aws --conn-login key --conn-password secret")
