@@ -52,6 +52,7 @@ class ExistingAirflow(Standalone):
             "PATH": f"{self.python.parent}{os.pathsep}{os.environ['PATH']}",
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.folder / "dags"),
             "AIRFLOW__CORE__PLUGINS_FOLDER": str(self.folder / "plugins"),
+            "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "2",  # seconds until new files are read
             "XDG_CACHE_HOME": str(self.folder.parent / "cache"),
             **self.exported,
         }
