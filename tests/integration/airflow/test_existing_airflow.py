@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable, QueryBuilder
@@ -161,7 +162,7 @@ def test_every_step_works_in_its_order(reader: Reader) -> None:
 
     table = DeltaTable(str(reader.folder / "srv" / "home" / "lake" / "payments"))
     rows = QueryBuilder().register("payments", table).execute("SELECT id, shop, euros FROM payments ORDER BY id")
-    published = [tuple(row.values()) for row in rows.read_all().to_pylist()]
+    published = [tuple(row.values()) for row in pa.table(rows.read_all()).to_pylist()]
     assert published == [(number, shop, cents / 100) for number, shop, cents in PAYMENTS]
 
 
