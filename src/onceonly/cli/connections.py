@@ -71,8 +71,9 @@ def add_variable(conn_id: str) -> str:
             return ""
         reasons.append(reason)
     if errors:
-        error, why = errors[0], f"The environment variable {variable} is not set. {errors[0].why}"
-        raise type(error)(error.what, why, error.todo, error.code) from error
+        first = errors[0]
+        why = f"The environment variable {variable} is not set. {first.why}"
+        raise type(first)(first.what, why, first.todo, first.code) from first
     return " ".join(reasons)
 
 
