@@ -138,15 +138,39 @@ def test_values_are_not_shown(shell: Shell) -> None:
     assert SECRET not in done.stdout + done.stderr
 
 
-def test_types_of_stores_need_no_provider(shell: Shell) -> None:
-    """Airflow warns of a type that no provider has brought, and keeps the connection."""
-    store = {"ONCEONLY_AWS_CONNECTION": "lake"}
+def test_advice_is_enough_for_stores_and_registries(shell: Shell) -> None:
+    """Airflow knows the types of stores by providers that are not here, and keeps the connections."""
     copy_database(shell.folder / "airflow")
-    refused = shell.run("onceonly status --json", **store)
-    assert (refused.returncode, json.loads(refused.stdout)["code"]) == (2, "connection-missing")
+    stores: dict[str, str] = {}
+    for setting in ("ONCEONLY_AWS_CONNECTION", "ONCEONLY_AZURE_CONNECTION", "ONCEONLY_GOOGLE_CONNECTION"):
+        stores[setting] = f"lake_{setting.split('_')[1].lower()}"
+        follow_advice(shell, "onceonly status --json", **stores)
+    done = shell.run("onceonly status --json", **stores)
+    assert done.returncode == 0, done.stdout
+    read = (
+        'KafkaSource("no_topic", bootstrap="127.0.0.1:1", registry="registry_ev", format="avro", subject="shop.Order")'
+    )
+    text = PIPELINE.replace('KafkaSource("{topic}", connection="kafka_ev")', read)
+    (shell.folder / "pipelines.py").write_text(text)
+    follow_advice(shell, "onceonly check pipelines.py:events --json")
+    assert shell.check()[1]["code"] != "connection-missing"
+
+
+def follow_advice(shell: Shell, command: str, **env: str) -> None:
+    """Run a command that lacks a connection, then the command that its error names."""
+    answer = json.loads(shell.run(command, **env).stdout)
+    assert answer["code"] == "connection-missing", answer
+    advice = re.search(r"airflow connections add .*?\}+'", answer["todo"])
+    assert advice, answer["todo"]
+    added = shell.run(advice[0])
+    assert added.returncode == 0, added.stderr
+
+
+def test_type_that_no_provider_has_brought_is_enough(shell: Shell) -> None:
+    copy_database(shell.folder / "airflow")
     added = shell.run("airflow connections add lake --conn-type aws --conn-login key --conn-password secret")
     assert added.returncode == 0, added.stderr
-    done = shell.run("onceonly status --json", **store)
+    done = shell.run("onceonly status --json", ONCEONLY_AWS_CONNECTION="lake")
     assert done.returncode == 0, done.stdout
 
 
