@@ -33,8 +33,8 @@ def find_connection(conn_id: str) -> tuple[str | None, str]:
         raise InvalidPipeline(
             f"whether the Airflow connection '{conn_id}' exists is not known.",
             f"Airflow was not asked: {obstacle}.",
-            f"Set {variable_name(conn_id)} to the connection as JSON (docs/connections.md), or run the command where "
-            "Airflow is, with the variables of its own processes. Nothing was written.",
+            f"Set {variable_name(conn_id)} to the connection as JSON (docs/connections.md), or try again where "
+            f"`airflow connections get {conn_id}` answers. Nothing was written.",
             code="connection-unanswered",
         )
     with redirect_stdout(sys.stderr):  # what Airflow says at its import does not belong into a command's answer
