@@ -138,6 +138,7 @@ def test_values_are_not_shown(shell: Shell) -> None:
     assert SECRET not in done.stdout + done.stderr
 
 
+@pytest.mark.heavy
 def test_advice_is_enough_for_stores_and_registries(shell: Shell) -> None:
     """Airflow knows the types of stores by providers that are not here, and keeps the connections."""
     copy_database(shell.folder / "airflow")

@@ -71,3 +71,11 @@ def test_airflow_that_cannot_be_asked_is_a_note(settings: Settings, monkeypatch:
 
     monkeypatch.setattr(connections, "add_variable", fail)
     assert check._check_spark(settings) == ["the Spark of tasks was not checked: The database does not answer."]
+
+
+def test_where_no_airflow_is_there_is_no_spark_of_tasks(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(conn_id: str) -> str:
+        raise InvalidPipeline("not known.", "There is no Airflow here.", code="connection-unanswered")
+
+    monkeypatch.setattr(connections, "add_variable", refuse)
+    assert check._check_spark(settings) == []
