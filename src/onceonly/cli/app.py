@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from onceonly import waits
 from onceonly.cli import console
 from onceonly.errors import InvalidPipeline, OnceonlyError, exit_code, first_sentence, headline
 
@@ -65,10 +66,12 @@ class Cli(click.Group):
         click.Command.format_options(self, ctx, formatter)
 
     _as_json = False
+    _words: Sequence[str] = ()  # the arguments that are no options
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> Any:  # type: ignore[override]
         arguments = list(sys.argv[1:] if args is None else args)
         as_json = self._as_json = "--json" in arguments
+        self._words = [argument for argument in arguments if not argument.startswith("-")]
         with console.never_fail(as_json):
             try:
                 code = super().main(arguments, prog_name, **{**extra, "standalone_mode": False})
@@ -85,7 +88,8 @@ class Cli(click.Group):
         try:
             with warnings.catch_warnings():
                 warnings.showwarning = _show_warning
-                return super().invoke(ctx)
+                with waits.step(_name_command(self, ctx, self._words)):
+                    return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt:
@@ -97,6 +101,19 @@ class Cli(click.Group):
             if ctx.meta.get(TRACEBACK):
                 traceback.print_exc()
             ctx.exit(exit_code(error))
+
+
+def _name_command(group: click.Group, ctx: click.Context, arguments: Sequence[str]) -> str:
+    """Return 'onceonly services up': the command, for the time in which nothing that it does has a name of its own."""
+    words = ["onceonly"]
+    for argument in arguments:
+        command = group.get_command(ctx, argument)
+        if command is not None:
+            words.append(argument)
+        if not isinstance(command, click.Group):
+            break
+        group = command
+    return " ".join(words)
 
 
 def _show_usage(error: click.ClickException, as_json: bool) -> None:

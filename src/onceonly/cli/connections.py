@@ -13,6 +13,7 @@ from typing import Any
 
 from onceonly.errors import InvalidPipeline, OnceonlyError
 from onceonly.kafka import airflow_connections
+from onceonly.waits import wait_for
 
 GROUP = "onceonly.connections"
 # connection id -> the connection as AIRFLOW_CONN_<ID> has it, or why it is not known
@@ -60,9 +61,10 @@ def add_variable(conn_id: str) -> str:
     reasons: list[str] = []
     errors: list[OnceonlyError] = []
     for entry_point in entry_points(group=GROUP):
-        find_connection: FindConnection = entry_point.load()
         try:
-            text, reason = find_connection(conn_id)
+            with wait_for(f"Airflow, asked for the connection '{conn_id}'"):
+                find_connection: FindConnection = entry_point.load()
+                text, reason = find_connection(conn_id)
         except OnceonlyError as error:
             errors.append(error)  # another one may know it
             continue

@@ -10,16 +10,19 @@ import io
 import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TextIO
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from onceonly import waits
 from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.cli.wait_line import Route, WaitLine
 from onceonly.views import descriptions, formatting
 
 PIPE_WIDTH = 200  # characters, where nobody looks at it (a pipe, a log): nothing is folded
@@ -33,7 +36,9 @@ COLOURS = {
     State.ABORTING.value: "yellow",
     State.ABORTED.value: "red",
 }
+NO_ROUTES: Mapping[int, Route] = MappingProxyType({})
 _answers: list[TextIO] = []
+_wait_lines: list[WaitLine] = []  # that of the command, while it runs
 
 
 def open_console(stderr: bool = False) -> Console:
@@ -88,7 +93,7 @@ def state_label(state: str) -> Text:
 
 @dataclass
 class Steps:
-    """One line per step: a spinner while it runs, a tick and the time it took when it is done."""
+    """One line per step, with a tick and the time it took, when it is done. What it waits for is shown meanwhile."""
 
     quiet: bool = False
     out: Console = field(default_factory=open_console)
@@ -99,7 +104,7 @@ class Steps:
         words: list[str] = []
         start = time.monotonic()
         try:
-            with nullcontext() if self.quiet else self.out.status(f"{name} …", spinner="dots"):
+            with waits.step(name):
                 yield words
         except BaseException:
             self._line("✗", "red", name, "", time.monotonic() - start)
@@ -137,6 +142,13 @@ class _Pipe(io.RawIOBase):
 
     def write(self, data: object) -> int:
         content = bytes(data)  # type: ignore[call-overload]
+        with ExitStack() as stack:
+            if _wait_lines and self.isatty():
+                stack.enter_context(_wait_lines[-1].put_aside(content))
+            return self.write_now(content)
+
+    def write_now(self, content: bytes) -> int:
+        """Write beside the line that shows what the command waits for."""
         try:
             return os.write(self._descriptor, content)
         except OSError as error:
@@ -157,18 +169,61 @@ def drop(descriptor: int) -> None:
 def never_fail(as_json: bool) -> Iterator[None]:
     """Make stdout and stderr such that they never fail, for the time of a command.
 
-    With `as_json`, `answers` alone reaches stdout, whatever else prints.
+    With `as_json`, `answers` alone reaches stdout, whatever else prints. What the command waits for is on stderr.
     """
-    sys.stdout, sys.stderr = _make_safe(sys.stdout, 1), _make_safe(sys.stderr, 2)
-    if not as_json:
+    routes = _route_terminals((2,) if as_json else (1, 2))
+    sys.stdout, sys.stderr = _make_safe(sys.stdout, 1, routes), _make_safe(sys.stderr, 2, routes)
+    with _show_waits(routes):
+        if not as_json:
+            yield
+            return
+        _answers.append(_set_apart(sys.stdout))
+        try:
+            with redirect_stdout(sys.stderr):
+                yield
+        finally:
+            _answers.pop().flush()
+
+
+def _route_terminals(descriptors: tuple[int, ...]) -> dict[int, Route]:
+    """Route, where stderr is a terminal, what others write to these descriptors, as far as each is one."""
+    if not (_is_terminal(2) and sys.stderr and _is_stream_of(sys.stderr, 2)) or _wait_lines:
+        return {}
+    return {descriptor: Route(descriptor) for descriptor in descriptors if _is_terminal(descriptor)}
+
+
+@contextmanager
+def _show_waits(routes: dict[int, Route]) -> Iterator[None]:
+    """Show what the command waits for while the block runs; nothing where stderr is no stream of a process."""
+    error_pipe = _find_pipe(sys.stderr)
+    if error_pipe is None or _wait_lines:
         yield
         return
-    _answers.append(_set_apart(sys.stdout))
+    _wait_lines.append(WaitLine(error_pipe.write_now, bool(routes.get(2)), sys.stderr.encoding))
+    for route in routes.values():
+        route.start(_Pipe(route.copy).write)
     try:
-        with redirect_stdout(sys.stderr):
+        with _wait_lines[-1].shown():
             yield
     finally:
-        _answers.pop().flush()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        for route in routes.values():
+            route.end()
+        _wait_lines.pop()
+
+
+def _find_pipe(stream: TextIO) -> _Pipe | None:
+    raw = getattr(getattr(stream, "buffer", None), "raw", None)
+    return raw if isinstance(raw, _Pipe) else None
+
+
+def _is_terminal(descriptor: int) -> bool:
+    """Return whether it is a terminal on which a line can be erased."""
+    try:
+        return os.isatty(descriptor) and os.environ.get("TERM") not in (None, "", "dumb")
+    except OSError:
+        return False
 
 
 def answers() -> TextIO:
@@ -176,14 +231,18 @@ def answers() -> TextIO:
     return _answers[-1] if _answers else sys.stdout
 
 
-def _make_safe(stream: TextIO | None, descriptor: int) -> TextIO:
-    """Return a stream that never fails in place of Python's own; any other stays as it is."""
+def _make_safe(stream: TextIO | None, descriptor: int, routes: Mapping[int, Route] = NO_ROUTES) -> TextIO:
+    """Return a stream that never fails in place of Python's own; any other stays as it is.
+
+    Where its descriptor is routed, the stream has the terminal itself.
+    """
     if stream is None:  # it was closed before the process began
         return open(os.devnull, "w", encoding="utf-8")
     if not _is_stream_of(stream, descriptor):
         return stream
     stream.flush()
-    raw, encoding = io.BufferedWriter(_Pipe(descriptor)), stream.encoding
+    route, encoding = routes.get(descriptor), stream.encoding
+    raw = io.BufferedWriter(_Pipe(route.copy if route else descriptor))
     return io.TextIOWrapper(raw, encoding=encoding, errors="backslashreplace", line_buffering=True)
 
 

@@ -16,6 +16,13 @@ from onceonly.settings import Settings
 JAR_FOLDERS = ("spark", "broker", "s3", "azure", "google", "hdfs")
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 CLASSES, MEGABYTE = "Spark's classes", 1_000_000
+OPTIONAL_SETS = {  # of JAR_FOLDERS, and what each is for; a Spark on this machine needs the others
+    "broker": "`onceonly services up` and the demo",
+    "s3": "Spark on tables and folders in s3://",
+    "azure": "Spark on tables and folders in Azure (abfss://)",
+    "google": "Spark on tables and folders in gs://",
+    "hdfs": "Onceonly's own tests on HDFS",
+}
 GAIN = "each start of Spark takes about 4 s less"  # docs/benchmarks.md, "cold run, no prepared classes"
 
 
@@ -27,7 +34,8 @@ def jars(ctx: click.Context, as_json: bool) -> None:
 
     Without a command: where they are looked for, which are there, and whether Spark's classes are prepared. The folder
     is a cache of this user and of the versions of Onceonly and Spark, unless ONCEONLY_JARS names another one.
-    --json prints {"folder", "why", "sets": [{"name", "jars", "missing": [files]}], "prepared": file or null}.
+    Sets of jars that a pipeline may not need are called optional. --json prints {"folder", "why", "sets": [{"name",
+    "jars", "missing": [files], "optional_for": what, or null}], "prepared": file or null}.
     """
     settings = ctx.obj = Settings.from_env()
     if ctx.invoked_subcommand is None:
@@ -41,7 +49,8 @@ def _show(settings: Settings, as_json: bool) -> None:
     sets = []
     for folder in JAR_FOLDERS:
         missing = [jar.file for jar in jars.list_missing(base, folder)]
-        sets.append({"name": folder, "jars": len(jars.list_jars(folder)), "missing": missing})
+        purpose = OPTIONAL_SETS.get(folder)
+        sets.append({"name": folder, "jars": len(jars.list_jars(folder)), "missing": missing, "optional_for": purpose})
     archive = _find_archive(base)
     if as_json:
         return print_json({"folder": str(base), "why": why, "sets": sets, "prepared": archive and str(archive)})
@@ -56,11 +65,15 @@ def _show(settings: Settings, as_json: bool) -> None:
 
 
 def _describe_set(jar_set: dict[str, Any]) -> str:
-    missing, total = len(jar_set["missing"]), jar_set["jars"]
+    missing, total, purpose = len(jar_set["missing"]), jar_set["jars"], jar_set["optional_for"]
     if not missing:
         return f"complete, {count(total, 'jar')}"
-    state = "not fetched" if missing == total else f"{missing} of {total} jars are missing"
-    return f"{state}: onceonly jars fetch {jar_set['name']}"
+    fetch_command = f"onceonly jars fetch {jar_set['name']}"
+    if missing < total:
+        return f"{missing} of {total} jars are missing: {fetch_command}"
+    if purpose:
+        return f"optional, for {purpose}; to fetch it: {fetch_command}"
+    return f"not fetched: {fetch_command}"
 
 
 def _find_archive(base: Path) -> Path | None:

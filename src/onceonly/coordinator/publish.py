@@ -16,6 +16,7 @@ from onceonly.coordinator.sweep import discard_idle
 from onceonly.errors import Fenced, InDoubt, NotCommitted, OnceonlyError, OutcomeUnknown, TargetWentBack, first_sentence
 from onceonly.statetable.table import Transitions
 from onceonly.statetable.view import View
+from onceonly.waits import wait_for
 
 
 @dataclass(frozen=True)
@@ -116,12 +117,14 @@ class Publisher:
     def _discard(self, live: Sink, checkpoint: Checkpoint, attempt: int) -> None:
         txn = checkpoint.transaction(live.name, attempt)
         if checkpoint.keeps_rows_of(attempt):
-            live.revoke(txn)
+            with wait_for(f"sink '{live.name}' to make its staged rows unpublishable"):
+                live.revoke(txn)
             return
         handle: Handle | None = None
         if attempt == checkpoint.attempt:  # the recorded handles are those of the current attempt
             handle = checkpoint.handles.get(live.name)
-        live.discard(txn, handle)
+        with wait_for(f"sink '{live.name}' to remove its staged rows"):
+            live.discard(txn, handle)
 
     # ---- one sink
 
@@ -130,7 +133,8 @@ class Publisher:
         try:
             live = rehearsed or self.sink(checkpoint, sink)
             last = target_history.last_publication(live, view)
-            outcome = live.commit(checkpoint.handles[sink], checkpoint.decision or 0, receipts, last)
+            with wait_for(f"sink '{sink}' to publish"):
+                outcome = live.commit(checkpoint.handles[sink], checkpoint.decision or 0, receipts, last)
         except Exception as error:
             now = self._transitions.state_table.view(view.pipeline)
             if sink in now.require(checkpoint.epoch).published:

@@ -41,6 +41,7 @@ from onceonly.errors import (
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.table import Transitions
 from onceonly.statetable.view import View
+from onceonly.waits import wait_for
 
 DECIDED = (State.COMMITTING, State.COMMITTED)
 MAX_REASON_CHARACTERS = 1_000  # characters of an error that are recorded
@@ -181,7 +182,8 @@ class Rehearser:
                 if name not in sinks:
                     sinks[name] = self._parts.sink(pipeline, name)
                 last = target_history.last_publication(sinks[name], view)
-                rehearsed[name] = dict(sinks[name].rehearse(handle, view.head.decision + 1, last))
+                with wait_for(f"sink '{name}', which checks whether it can publish"):
+                    rehearsed[name] = dict(sinks[name].rehearse(handle, view.head.decision + 1, last))
             except TargetWentBack as error:
                 return rehearsed, Refusal(name, self._explain_history(pipeline, view, error))
             except Exception as error:

@@ -30,6 +30,7 @@ from onceonly.errors import Fenced, InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.table import Transitions
 from onceonly.statetable.view import View
+from onceonly.waits import wait_for
 
 NO_DETAILS: Mapping[str, Any] = MappingProxyType({})
 
@@ -238,9 +239,10 @@ def _stage_sink(sink: Sink, checkpoint: Checkpoint, produced: Produced) -> dict[
     """Stage one sink's rows. An error that nobody classified gets a note with the sink, and stays what it is."""
     txn, rows = checkpoint.transaction(sink.name), produced.rows[sink.name]
     try:
-        if produced.is_small_batch:
-            return dict(sink.stage_small_batch(txn, rows))
-        return dict(sink.stage(txn, rows))
+        with wait_for(f"the rows of sink '{sink.name}' to be staged"):
+            if produced.is_small_batch:
+                return dict(sink.stage_small_batch(txn, rows))
+            return dict(sink.stage(txn, rows))
     except Exception as error:
         if not isinstance(error, OnceonlyError):
             error.add_note(f"It happened while the rows of sink '{sink.name}' were written.")

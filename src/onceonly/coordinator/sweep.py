@@ -13,6 +13,7 @@ from onceonly.json_values.text import canonical
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.table import StateTable
 from onceonly.statetable.view import View
+from onceonly.waits import wait_for
 
 SECONDS_PER_DAY = 24 * 3600.0
 Attempt = tuple[int, int]  # epoch, attempt
@@ -102,7 +103,8 @@ def _settle(live: Sink, view: View, txn: Transaction) -> Iterator[Transaction]:
     if owner is not None and _is_dead(txn, owner) and owner.keeps_rows_of(txn.attempt):
         live.revoke(txn)
     elif owner is not None and _is_dead(txn, owner):
-        live.discard(txn, None)
+        with wait_for(f"sink '{live.name}' to remove what attempts have left"):
+            live.discard(txn, None)
         yield txn
     elif owner is not None and txn.sink in owner.published:
         live.release(txn)

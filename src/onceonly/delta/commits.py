@@ -28,6 +28,7 @@ from onceonly.errors import OutcomeUnknown
 from onceonly.storage import durability
 from onceonly.storage.objects import Objects
 from onceonly.storage.paths import local_path
+from onceonly.waits import wait_for
 
 LOCK_NAME = ".onceonly.lock"  # in _delta_log, where readers ignore files that are not entries
 LOCK_TIMEOUT_SECONDS = 300.0
@@ -161,16 +162,17 @@ def _hold(uri: str, kind: int, dispensable: tuple[int, ...] = ()) -> Iterator[No
 
 def _take(lock: IO[str], kind: int, uri: str) -> None:
     end = time.monotonic() + LOCK_TIMEOUT_SECONDS
-    while True:
-        try:
-            return fcntl.flock(lock, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= end:
-                raise OutcomeUnknown(
-                    f"another process has been writing to {uri} for {LOCK_TIMEOUT_SECONDS:.0f} seconds.",
-                    f"It has locked {LOCK_NAME} in {LOG_FOLDER}, and on a local disk no other process may write "
-                    "meanwhile.",
-                    "Wait until it ends, or end it, then: onceonly recover. Nothing was changed.",
-                    code="log-locked",
-                ) from None
-            time.sleep(0.05)
+    with wait_for(f"another process that writes to {uri}"):
+        while True:
+            try:
+                return fcntl.flock(lock, kind | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    raise OutcomeUnknown(
+                        f"another process has been writing to {uri} for {LOCK_TIMEOUT_SECONDS:.0f} seconds.",
+                        f"It has locked {LOCK_NAME} in {LOG_FOLDER}, and on a local disk no other process may write "
+                        "meanwhile.",
+                        "Wait until it ends, or end it, then: onceonly recover. Nothing was changed.",
+                        code="log-locked",
+                    ) from None
+                time.sleep(0.05)

@@ -25,6 +25,7 @@ from onceonly.delta import log_files, txn_identifiers
 from onceonly.delta.log_files import DurableLog
 from onceonly.storage import durability
 from onceonly.storage.paths import local_path
+from onceonly.waits import wait_for
 
 PartitionCondition = list[list[tuple[str, str, Any]]]  # alternatives, each of (partition column, operator, value)
 
@@ -32,7 +33,8 @@ PartitionCondition = list[list[tuple[str, str, Any]]]  # alternatives, each of (
 def open_table(uri: str) -> DeltaTable | None:
     """Open the table there; None: there is none."""
     try:
-        return DeltaTable(uri)
+        with wait_for(f"the table at {uri}"):
+            return DeltaTable(uri)
     except TableNotFoundError:
         return None
 

@@ -23,6 +23,7 @@ from onceonly.delta import table_files
 from onceonly.delta.log_files import LOG_FOLDER, DurableLog, entry_path, find_entry_version, parse_actions
 from onceonly.storage.paths import local_path
 from onceonly.unix_time import UNIX_EPOCH
+from onceonly.waits import wait_for
 
 MAX_PARALLEL_REQUESTS = 16
 NO_DATE = UNIX_EPOCH
@@ -103,7 +104,8 @@ class VersionLog:
 
     def table(self, version: int) -> DeltaTable:
         """Load the table as of that version."""
-        return DeltaTable(self.uri, version=version)
+        with wait_for(f"the table at {self.uri}"):
+            return DeltaTable(self.uri, version=version)
 
     def versions(self, numbers: Iterable[int]) -> list[Version]:
         """Read these versions. Raises FileNotFoundError: one of the entries is not there any more."""

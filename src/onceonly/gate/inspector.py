@@ -21,6 +21,7 @@ from onceonly.gate.suites import Suite
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.gate import Gate
 from onceonly.spark.row_files import require_rows
+from onceonly.waits import wait_for
 
 LOG = logging.getLogger(__name__)
 
@@ -81,7 +82,8 @@ class LiveInspector(Inspector):
     def check_suites(self) -> None:
         """Check the suites with Great Expectations itself."""
         for suite in self._suites().values():
-            expectations.check(suite)
+            with wait_for(f"Great Expectations, which checks {suite.path}"):
+                expectations.check(suite)
 
     def examine(self, checkpoint: Checkpoint) -> Findings:
         sinks: dict[str, Any] = {}
@@ -92,8 +94,9 @@ class LiveInspector(Inspector):
         for sink, suite in self._suites().items():  # one after the other: the rows of one at a time are in memory
             if sink not in sinks:
                 continue
-            subject = self._subject(checkpoint, sink, suite)
-            checks, pages[sink] = expectations.run(subject, sink)
+            with wait_for(f"the checks of {suite.path} on the rows of sink '{sink}'"):
+                subject = self._subject(checkpoint, sink, suite)
+                checks, pages[sink] = expectations.run(subject, sink)
             sinks[sink]["path"] = "spark" if subject.on_spark else "in process"
             sinks[sink]["checks"] += checks
         if not pages:

@@ -17,6 +17,7 @@ from uuid import UUID
 
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.kafka.connection import DENIED
+from onceonly.waits import wait_for
 
 ADMIN_TIMEOUT_SECONDS = 10.0  # seconds, for one request and all its retries
 PAUSE = 0.01, 1.0  # seconds between retries: the first, the longest
@@ -72,14 +73,15 @@ class BrokerClient:
         from kafka.errors import KafkaError
 
         deadline, pause, is_retry = monotonic() + (timeout or self.timeout), PAUSE[0], False
-        while True:
-            try:
-                return self._call_once(request, deadline, is_retry)
-            except KafkaError as error:
-                if not _is_transient(error) or monotonic() + pause > deadline:
-                    raise self._error_for_caller(error) from error
-            sleep(pause)
-            pause, is_retry = min(2 * pause, PAUSE[1]), True
+        with wait_for(f"the Kafka broker at {self.address}"):
+            while True:
+                try:
+                    return self._call_once(request, deadline, is_retry)
+                except KafkaError as error:
+                    if not _is_transient(error) or monotonic() + pause > deadline:
+                        raise self._error_for_caller(error) from error
+                sleep(pause)
+                pause, is_retry = min(2 * pause, PAUSE[1]), True
 
     # --- coroutines, for `call`
 

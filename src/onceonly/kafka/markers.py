@@ -16,6 +16,7 @@ from typing import Any
 
 from onceonly.errors import NotCommitted
 from onceonly.kafka.admin import OUT_OF_RANGE, BrokerClient, check, id_uuid
+from onceonly.waits import wait_for
 
 PAGE_BYTES = 8 << 20  # per fetch request
 MISSING_SECONDS = 2.0  # for which a topic, or the records at an offset, must stay away before they count as removed
@@ -214,12 +215,13 @@ def fetch_page(client: BrokerClient, log: PartitionLog, offset: int) -> Page | N
     storage. So a page without records, below the log's end, shows that no records are left there.
     """
     deadline = monotonic() + MISSING_SECONDS
-    while True:
-        page = client.call(lambda: _fetch(client, log, offset))
-        is_clear = page and (page.records or not page.in_range or page.high_watermark <= offset)
-        if is_clear or monotonic() > deadline:
-            return page
-        sleep(RETRY_SECONDS)
+    with wait_for(f"records of topic '{log.topic}' that its broker does not show yet"):
+        while True:
+            page = client.call(lambda: _fetch(client, log, offset))
+            is_clear = page and (page.records or not page.in_range or page.high_watermark <= offset)
+            if is_clear or monotonic() > deadline:
+                return page
+            sleep(RETRY_SECONDS)
 
 
 def _read_marker(batch: Any) -> MarkerState | None:

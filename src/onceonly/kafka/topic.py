@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.kafka.connection import DENIED, KafkaConnection
+from onceonly.waits import wait_for
 
 REQUEST_SECONDS = 10.0  # seconds, for one request; also without progress in a scan
 # What brokers and clients answer that do not know of a new leader yet
@@ -125,7 +126,7 @@ class TopicClient:
         if not starts:
             return results
         waiting, deadline = dict(starts), monotonic() + max_seconds
-        with self._reading(starts) as reader:
+        with self._reading(starts) as reader, wait_for(f"a search in topic '{self.topic}'"):
             while waiting:
                 message = self._await_message(reader)
                 partition, at_end = message.partition(), self._is_at_end(message)
@@ -190,6 +191,10 @@ class TopicClient:
             raise self._no_answer_error(f"no record, no progress and no end of the log within {REQUEST_SECONDS:.0f} s")
         return message
 
+    @property
+    def _awaited(self) -> str:
+        return f"the Kafka broker at {self._kafka.bootstrap}, asked about topic '{self.topic}'"
+
     def _stop_reading(self, reader: PatientConsumer, waiting: dict[int, int], partition: int) -> None:
         from confluent_kafka import TopicPartition
 
@@ -221,7 +226,8 @@ class TopicClient:
         deadline = monotonic() + REQUEST_SECONDS
         while True:
             try:
-                return request()
+                with wait_for(self._awaited):
+                    return request()
             except KafkaException as failure:
                 error = failure.args[0]
                 if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:

@@ -35,6 +35,7 @@ from onceonly.spark import catalog
 from onceonly.statetable import location
 from onceonly.statetable.table import Notify, StateTable
 from onceonly.views.summary import Lag, Summary
+from onceonly.waits import wait_for
 
 MAX_TOPICS_IN_NOTE = 10  # of a pattern
 MAX_CONCURRENT_SOURCES = 4  # that are asked for their lag
@@ -192,7 +193,8 @@ def measure_lags(
     """Return by name the lags of those pipelines whose sources answer in time; without a time-out, of all."""
     pool = ThreadPoolExecutor(MAX_CONCURRENT_SOURCES)
     futures = {summary.name: pool.submit(partial(measure_lag, services, summary)) for summary in summaries}
-    wait(futures.values(), timeout=timeout_seconds)
+    with wait_for("the sources of the pipelines"):
+        wait(futures.values(), timeout=timeout_seconds)
     pool.shutdown(wait=False, cancel_futures=True)
     lags = {}
     for name, future in futures.items():

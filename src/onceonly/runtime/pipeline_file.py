@@ -19,6 +19,7 @@ from types import ModuleType
 from onceonly.errors import InvalidPipeline, OnceonlyError
 from onceonly.pipeline.definition import Pipeline
 from onceonly.views import formatting
+from onceonly.waits import wait_for
 
 NOT_FOUND = "pipeline-file-not-found"
 _building_dags: ContextVar[bool] = ContextVar("onceonly_building_dags", default=True)
@@ -97,7 +98,8 @@ def _import_module(path: Path, project: Path) -> ModuleType:
         raise InvalidPipeline(f"{path} is not a Python file.", todo=_what_to_pass(project), code=NOT_FOUND)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    with _explain_errors(path), redirect_stdout(sys.stderr):  # whatever it prints is not our output
+    # whatever it prints is not our output
+    with wait_for(f"{path}, which is imported"), _explain_errors(path), redirect_stdout(sys.stderr):
         spec.loader.exec_module(module)
     return module
 

@@ -20,6 +20,7 @@ from typing import Any
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.settings import Settings
+from onceonly.waits import wait_for
 
 INSTALLED = {"site-packages", "dist-packages"}  # folders of an environment, which may lie within the project
 
@@ -36,7 +37,8 @@ def load(dotted: str, settings: Settings) -> Callable[..., Any]:
     _search_in(settings.project)
     try:
         _check_allowed(dotted, module_name, settings)
-        function = getattr(importlib.import_module(module_name), name)
+        with wait_for(f"{module_name}, which is imported"):
+            function = getattr(importlib.import_module(module_name), name)
         if inspect.isroutine(function) or inspect.isclass(function):
             _check_allowed(dotted, function.__module__ or "", settings)  # it may have been imported from elsewhere
     except InvalidPipeline:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from onceonly.checkpoint.sink import Trace
 from onceonly.errors import OutcomeUnknown
 from onceonly.kafka.connection import DENIED
+from onceonly.waits import wait_for
 
 REQUEST_SECONDS = 1.0  # per attempt; a longer one would hide a denied request
 RETRY_SECONDS = 0.05
@@ -147,7 +148,7 @@ class Group:
 
         settings = {"reconnect.backoff.ms": 10, **self.client, "group.id": self.name, "enable.auto.commit": False}
         try:
-            with closing(Consumer(settings)) as consumer:
+            with wait_for(f"consumer group '{self.name}' in Kafka"), closing(Consumer(settings)) as consumer:
                 yield consumer
         except KafkaException as error:
             raise OutcomeUnknown(

@@ -17,6 +17,7 @@ from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.topic import EARLIEST, LATEST, RecordSearch, SearchTooLong, TopicClient
 from onceonly.kafka.transactions import OPEN_STATES, Holder, Transactions
 from onceonly.unix_time import MILLISECOND, UNIX_EPOCH
+from onceonly.waits import wait_for
 
 LAST_TIME = datetime.max.replace(tzinfo=UTC)
 LAST_MILLIS = (LAST_TIME - UNIX_EPOCH) // MILLISECOND
@@ -65,11 +66,12 @@ class KafkaLog:
         See `TransactionalLog`.
         """
         limit = monotonic() + MARKER_SECONDS
-        while log.hidden_offsets and monotonic() < limit:
-            sleep(MARKER_SECONDS / 10)
-            previous_log, log = log, self.read_extent()
-            if log.partitions != previous_log.partitions:
-                return log, []
+        with wait_for(f"transactions of producers that are open in topic '{log.topic}'"):
+            while log.hidden_offsets and monotonic() < limit:
+                sleep(MARKER_SECONDS / 10)
+                previous_log, log = log, self.read_extent()
+                if log.partitions != previous_log.partitions:
+                    return log, []
         if not log.hidden_offsets:
             return log, []
         return log, find_open_transactions(self._kafka, log)
@@ -186,11 +188,12 @@ def _to_time(millis: int) -> datetime:
 def _ask_until_decided(ask: Callable[[], dict[int, FirstRecord]]) -> dict[int, FirstRecord]:
     """Ask again for a moment if an open transaction hides records: its markers may be about to be written."""
     limit = monotonic() + MARKER_SECONDS
-    while True:
-        records = ask()
-        if monotonic() > limit or not any(record.is_hidden for record in records.values()):
-            return records
-        sleep(MARKER_SECONDS / 10)
+    with wait_for("transactions of producers that are open at the end of the interval"):
+        while True:
+            records = ask()
+            if monotonic() > limit or not any(record.is_hidden for record in records.values()):
+                return records
+            sleep(MARKER_SECONDS / 10)
 
 
 def _take_offsets(listed: Mapping[int, Any]) -> dict[int, int]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from onceonly.errors import InvalidPipeline, NotCommitted, first_sentence
 from onceonly.pipeline.catalogs import CatalogTable, check_not_managed
+from onceonly.waits import wait_for
 
 SCHEMES = {"s3a": "s3", "s3n": "s3"}  # what Spark calls otherwise
 SUPPORTED_SCHEMES = ("file", "s3", "gs", "abfs", "abfss", "az", "hdfs")
@@ -35,7 +36,8 @@ def _describe(spark: Any, name: str) -> Mapping[str, Any]:
     """Return the row of DESCRIBE DETAIL. Raises as `find`."""
     quoted = ".".join(f"`{part}`" for part in name.split("."))
     try:
-        return dict(spark.sql(f"DESCRIBE DETAIL {quoted}").collect()[0].asDict())
+        with wait_for(f"Spark's catalog, asked for table '{name}'"):
+            return dict(spark.sql(f"DESCRIBE DETAIL {quoted}").collect()[0].asDict())
     except Exception as error:  # of Spark, or of what it reaches the catalog by
         raise _explain_error(name, quoted, error) from error
 

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
 from onceonly.spark import jars, jvm
+from onceonly.waits import wait_for
 
 PORTS = {"sc": 15002, "spark": 7077}
 CONNECT_SECONDS = 5.0  # for a server to accept a connection
@@ -109,7 +110,8 @@ def check_server(address: str, variable: str) -> str:
     first_url = urlsplit(public_address.split(",")[0])
     host, port = first_url.hostname or "", first_url.port or PORTS.get(url.scheme, 0)
     try:
-        socket.create_connection((host, port), CONNECT_SECONDS).close()
+        with wait_for(f"Spark at {public_address}"):
+            socket.create_connection((host, port), CONNECT_SECONDS).close()
     except OSError as error:
         raise InvalidPipeline(
             f"no Spark answers at {public_address}.",

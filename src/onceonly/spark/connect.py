@@ -20,6 +20,7 @@ from pyspark.sql.connect.client.retries import DefaultPolicy, RetryPolicyState
 
 from onceonly.errors import InvalidPipeline
 from onceonly.spark.conf import TOKEN_FILE
+from onceonly.waits import wait_for
 
 DEFAULT_PORT = 15002  # Spark's own
 MAX_RETRIES, MAX_WAIT_MILLIS = 8, 3000  # between two; 18 s in all
@@ -62,6 +63,11 @@ def address(remote: str, home: Path) -> str:
     return remote
 
 
+def awaited(remote: str) -> str:
+    """Name the server as what is waited for, without its options: a token may be among them."""
+    return f"the Spark Connect server at {remote.partition('/;')[0]}"
+
+
 def _is_same_server(embedded: str, remote: str) -> bool:
     """Return whether `remote` is the address of the embedded server, and has no options."""
     url = urlsplit(remote)
@@ -82,7 +88,7 @@ def require_session(remote: str, home: Path) -> None:
     limit_retries(connected.client)
     place = remote.partition("/;")[0]
     try:
-        with explain_refused_token(remote, connected.client):
+        with wait_for(awaited(remote)), explain_refused_token(remote, connected.client):
             connected.range(1).count()
     except SparkConnectGrpcException as error:
         raise InvalidPipeline(

@@ -23,6 +23,7 @@ from tempfile import TemporaryDirectory
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.settings import Settings
 from onceonly.storage.durability import sync
+from onceonly.waits import wait_for
 
 OLDEST_JAVA = 17  # that works
 VARIABLES = OF_JVM, OF_LAUNCHER = "SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"
@@ -236,9 +237,10 @@ def _train(jars: Path, draft: Path) -> None:
             env[name] = value
     env |= {"ONCEONLY_JARS": str(jars), "SPARK_LOCAL_IP": "127.0.0.1"}
     command = [sys.executable, "-m", "onceonly.spark.training", str(draft)]
-    process = subprocess.run(
-        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    )
+    with wait_for("a Spark that loads its classes"):
+        process = subprocess.run(
+            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        )
     if process.returncode or not draft.is_file():
         raise NotCommitted(
             "Spark's classes could not be prepared.",
@@ -279,5 +281,6 @@ def hold_lock(path: Path) -> Iterator[None]:
     """Hold a lock, of that file, which one process at a time has."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        with wait_for(f"another process, which has locked {path}"):
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -19,6 +19,7 @@ from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
 from onceonly.spark import check, jvm
 from onceonly.spark.conf import READING, REDACTION, conf
+from onceonly.waits import wait_for
 
 
 def session(
@@ -40,7 +41,10 @@ def session(
         remote: Any = SparkSession.builder.remote(connect.address(settings.spark_remote, settings.home))
         connected: SparkSession = remote.getOrCreate()
         connect.limit_retries(connected.client)
-        with connect.explain_refused_token(settings.spark_remote, connected.client):
+        with (
+            wait_for(connect.awaited(settings.spark_remote)),
+            connect.explain_refused_token(settings.spark_remote, connected.client),
+        ):
             for key, value in READING.items():
                 connected.conf.set(key, value)
         _redact(connected)
@@ -50,7 +54,7 @@ def session(
         os.environ.pop("SPARK_REMOTE", None)  # PySpark takes an empty one for the address of a server
     builder: Any = SparkSession.builder
     spark_conf = {} if os.environ.get("SPARK_ENV_LOADED") else _local_conf(settings, more)  # spark-submit got all of it
-    with _jvm_environment(settings, records):
+    with _jvm_environment(settings, records), wait_for("Spark to start in this process"):
         if redaction.secret(spark_conf):
             _start_jvm(redaction.public(spark_conf))
         for key, value in spark_conf.items():

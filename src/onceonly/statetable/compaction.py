@@ -34,6 +34,7 @@ from onceonly.statetable.store_log import StoreLog
 from onceonly.storage import durability
 from onceonly.storage.objects import WRITTEN, Objects
 from onceonly.storage.paths import local_path
+from onceonly.waits import wait_for
 
 FULL_FILE_BYTES = 4 << 20  # a file of this size is not merged again, so that the cost does not grow with history
 MIN_AGE_SECONDS = 3600  # of what is removed
@@ -58,9 +59,10 @@ def tidy(pipeline: str, uri: str, log: Log) -> None:
     """
     if not local_path(uri) and isinstance(log, StoreLog) and merge_on_store(log):
         return
-    table = DeltaTable(uri)
-    _merge_files(table, pipeline, select_small(list_files(table)), log)
-    _shorten_log(uri)
+    with wait_for(f"the state table at {uri}, whose files are merged"):
+        table = DeltaTable(uri)
+        _merge_files(table, pipeline, select_small(list_files(table)), log)
+        _shorten_log(uri)
 
 
 # ---- files of the table

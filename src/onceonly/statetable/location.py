@@ -26,6 +26,7 @@ from onceonly.statetable.local_log import LocalLog
 from onceonly.statetable.log import Log
 from onceonly.storage.durability import require_writable
 from onceonly.storage.paths import ARBITRATING_SCHEMES, LOCAL_SCHEMES, find_unsafe_setting, local_path
+from onceonly.waits import wait_for
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -105,6 +106,11 @@ def read_properties(uri: str) -> Mapping[str, str] | None:
     Raises:
         NotCommitted: the storage does not answer.
     """
+    with wait_for(f"the state table at {uri}"):
+        return _read_properties(uri)
+
+
+def _read_properties(uri: str) -> Mapping[str, str] | None:
     local = local_path(uri)
     if local and local.exists() and not local.is_dir():
         raise _unopened_error(uri, NotADirectoryError(str(local)))

@@ -20,6 +20,7 @@ from onceonly.statetable import row_format
 from onceonly.statetable.log import Damaged, damage_error, read_error
 from onceonly.storage.objects import WRITTEN, Objects
 from onceonly.storage.paths import local_path
+from onceonly.waits import wait_for
 
 MAX_ATTEMPTS = 3  # of one question
 MAX_COPIED_BYTES = 32 << 20  # of files that are copied from an object store
@@ -98,8 +99,9 @@ class Query:
         last_error: Exception = OSError("not tried")
         for _ in range(MAX_ATTEMPTS):
             try:
-                self._table = self._table or self._copy_table() or DeltaTable(self.uri)
-                return question(self._table)
+                with wait_for(f"the state table at {self.uri}, which is searched"):
+                    self._table = self._table or self._copy_table() or DeltaTable(self.uri)
+                    return question(self._table)
             except OnceonlyError:
                 raise
             except Exception as error:  # also of the query engine, whose errors have no class of their own

@@ -37,6 +37,7 @@ from onceonly.statetable.row_format import Head
 from onceonly.statetable.rows import Past, Rows
 from onceonly.statetable.view import View
 from onceonly.storage.paths import local_path
+from onceonly.waits import wait_for
 
 MAX_UNMERGED_ROWS = 64  # a pipeline's table is tidied when its log has more of them since the last time
 MAX_TAIL_ROWS = 64  # rows that a view reads from the log: nearly always they hold all of the open checkpoints
@@ -80,6 +81,10 @@ class StateTable:
         Raises:
             OutcomeUnknown: the table cannot be read, or is damaged.
         """
+        with wait_for(f"the state table at {self.uri}"):
+            return self._read_view(pipeline)
+
+    def _read_view(self, pipeline: str) -> View:
         rows = self._rows(pipeline)
         last = rows.last()
         if last is None or last.row is None:
@@ -107,7 +112,8 @@ class StateTable:
         previous = view.checkpoint(row.epoch)
         checkpoint = previous.apply(row) if previous else first(row)
         head = view.head.apply(row, checkpoint)
-        entry = self._write(view.rows, replace(row, head=head.to_json()))
+        with wait_for(f"the state table at {self.uri}, which gets a row"):
+            entry = self._write(view.rows, replace(row, head=head.to_json()))
         return View(view.pipeline, view.rows.with_entry(entry), head, {**view.checkpoints, row.epoch: checkpoint})
 
     def pipelines(self) -> list[str]:

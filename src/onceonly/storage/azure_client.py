@@ -26,6 +26,7 @@ from onceonly.storage.interface import MAX_PARALLEL_REQUESTS
 from onceonly.storage.logins import AZURE_KEY, AZURE_TOKEN, snapshot_variables
 from onceonly.storage.object_files import MARK_KEY, StoredObject, UnmetCondition
 from onceonly.storage.paths import AzureFolder, is_azure_emulated
+from onceonly.waits import wait_for
 
 FOLDER_KEY = "hdi_isfolder"  # of the metadata of what marks a folder
 KEY_VARIABLES = (AZURE_KEY, "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_MASTER_KEY")
@@ -108,12 +109,13 @@ class Container:
     def _await_copy(self, new: str, copy_id: Any) -> Any:
         """Wait until the store has ended a copy, and return its status."""
         status: Any = "pending"
-        while status == "pending":
-            time.sleep(COPY_POLL_SECONDS)
-            properties = self._ask(new, lambda: self._blob(new).get_blob_properties())
-            if properties.copy.id != copy_id:
-                raise OSError(f"{new} was removed while the store copied it, and another object has its name now")
-            status = properties.copy.status
+        with wait_for(f"the store, which copies to {new}"):
+            while status == "pending":
+                time.sleep(COPY_POLL_SECONDS)
+                properties = self._ask(new, lambda: self._blob(new).get_blob_properties())
+                if properties.copy.id != copy_id:
+                    raise OSError(f"{new} was removed while the store copied it, and another object has its name now")
+                status = properties.copy.status
         return status
 
     def _remove_failed(self, uri: str) -> bool:
@@ -178,7 +180,8 @@ class Container:
 
     def _ask(self, uri: str, request: Callable[[], T]) -> T:
         try:
-            return request()
+            with wait_for(self.root):
+                return request()
         except azure.ClientAuthenticationError as error:
             raise PermissionError(f"{uri}: {_code(error)}") from error
         except azure.HttpResponseError as error:

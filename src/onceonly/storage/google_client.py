@@ -26,6 +26,7 @@ from google.cloud.storage.exceptions import DataCorruption  # type: ignore[impor
 from onceonly.storage.interface import MAX_PARALLEL_REQUESTS
 from onceonly.storage.logins import find_google_key_file, snapshot_variables
 from onceonly.storage.object_files import MARK_KEY, StoredObject, UnmetCondition
+from onceonly.waits import wait_for
 
 TIMEOUT_SECONDS = (10.0, 60.0)  # to connect, and for a response
 T = TypeVar("T")
@@ -123,7 +124,8 @@ class Bucket:
 
     def _ask(self, uri: str, request: Callable[[], T]) -> T:
         try:
-            return request()
+            with wait_for(self.root):
+                return request()
         except google.NotFound as error:
             raise FileNotFoundError(f"{uri}: not found") from error
         except google.PreconditionFailed as error:

@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote, urlsplit
 from onceonly.errors import InvalidPipeline
 from onceonly.storage.logins import profile_arguments, snapshot_variables
 from onceonly.storage.paths import local_path
+from onceonly.waits import wait_for
 
 if TYPE_CHECKING:
     import pyarrow.fs as pafs
@@ -104,7 +105,7 @@ class Objects:
 
         start = len(self._path(""))
         offset = self._path(after) if after else None
-        with _translate_errors():
+        with self._asking():
             for page in obstore.list(self._store, self._path(folder), offset=offset, chunk_size=PAGE):
                 objects = []
                 for meta in page:
@@ -116,7 +117,7 @@ class Objects:
         """Return the names of the folders in a folder."""
         import obstore
 
-        with _translate_errors():
+        with self._asking():
             paths = obstore.list_with_delimiter(self._store, self._path(folder))["common_prefixes"]
         return [path.rpartition("/")[2] for path in paths]
 
@@ -132,7 +133,7 @@ class Objects:
             cached = _cache.get(self._key(path, tag))
             if cached is not None:
                 return cached
-        with _translate_errors():
+        with self._asking():
             answer = obstore.get(self._store, self._path(path))
             content, current_tag = bytes(answer.bytes()), _tag(answer.meta)
         self.remember(path, current_tag, content)
@@ -173,7 +174,7 @@ class Objects:
         import obstore
 
         if paths:
-            with _translate_errors():
+            with self._asking():
                 obstore.delete(self._store, paths)
 
     def _unmark(self, path: str) -> None:
@@ -188,12 +189,17 @@ class Objects:
         """Write an object, and keep it in memory by its tag and as `WRITTEN`; returns the tag."""
         import obstore
 
-        with _translate_errors():
+        with self._asking():
             parts = mode == "overwrite" and len(content) > MAX_SINGLE_PUT_BYTES
             tag = _tag(obstore.put(self._store, self._path(path), content, mode=mode, use_multipart=parts))
         self.remember(path, tag, content)
         self.remember(path, WRITTEN, content)
         return tag
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        with wait_for(self.uri), _translate_errors():
+            yield
 
     def _path(self, path: str) -> str:
         return f"{self._root}/{path}" if self._root else path
@@ -264,16 +270,16 @@ def _arrow(scheme: Any, settings: tuple[tuple[str, str], ...]) -> pafs.FileSyste
 
     class Handler(pafs.FSSpecHandler):  # type: ignore[misc]
         def get_file_info(self, paths: list[str]) -> list[pafs.FileInfo]:
-            with _translate_errors():
+            with self._asking():
                 return list(super().get_file_info(paths))
 
         def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
-            with _translate_errors():
+            with self._asking():
                 return list(super().get_file_info_selector(selector))
 
         def open_input_file(self, path: str) -> pa.PythonFile:
             """Open a file. To pyarrow's own method, a file is not there when the store does not answer."""
-            with _translate_errors():
+            with self._asking():
                 if self.fs.info(path)["type"] != "file":
                     raise FileNotFoundError(path)
                 return pa.PythonFile(self.fs.open(path, mode="rb"), mode="r")

@@ -22,6 +22,7 @@ from botocore.config import Config
 from onceonly.storage.interface import MAX_PARALLEL_REQUESTS
 from onceonly.storage.logins import snapshot_variables
 from onceonly.storage.object_files import MARK_KEY, StoredObject
+from onceonly.waits import wait_for
 
 CONNECT_TIMEOUT_SECONDS, RESPONSE_TIMEOUT_SECONDS = 10.0, 60.0
 MAX_REQUEST_TRIES = 4  # until one is answered
@@ -74,7 +75,8 @@ class Bucket:
     def ask(self, operation: str, **arguments: Any) -> Mapping[str, Any]:
         """Send one request, repeated while the server is not there or is busy, and return its answer."""
         try:
-            answer: Mapping[str, Any] = getattr(self._client, operation)(Bucket=self.name, **arguments)
+            with wait_for(self.root):
+                answer: Mapping[str, Any] = getattr(self._client, operation)(Bucket=self.name, **arguments)
             return answer
         except aws.ClientError as error:
             raise _translate_error(error, operation, arguments, self._uri_of(arguments)) from error

@@ -24,6 +24,7 @@ from requests.adapters import HTTPAdapter
 
 from onceonly.errors import InvalidPipeline
 from onceonly.storage.paths import HDFS_PREFIX, split_hdfs_uri
+from onceonly.waits import wait_for
 
 CONNECT_TIMEOUT_SECONDS, RESPONSE_TIMEOUT_SECONDS = 10.0, 60.0
 PORTS = {"http": 9870, "https": 9871}
@@ -115,13 +116,14 @@ class WebHdfsCluster:
         self, method: str, op: str, path: str, seconds: float = RESPONSE_TIMEOUT_SECONDS, **options: str
     ) -> requests.Response:
         """Send one request to the NameNode. The caller handles a redirection to a DataNode."""
-        response: requests.Response = self.fs.session.request(
-            method,
-            self.fs.url + quote(path, safe="/="),
-            params={**self.fs.pars, **options, "op": op},
-            allow_redirects=False,
-            timeout=(CONNECT_TIMEOUT_SECONDS, seconds),
-        )
+        with wait_for(f"the NameNode at {self.fs.url.partition('/webhdfs')[0]}"):
+            response: requests.Response = self.fs.session.request(
+                method,
+                self.fs.url + quote(path, safe="/="),
+                params={**self.fs.pars, **options, "op": op},
+                allow_redirects=False,
+                timeout=(CONNECT_TIMEOUT_SECONDS, seconds),
+            )
         return response
 
 

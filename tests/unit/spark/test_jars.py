@@ -152,11 +152,16 @@ def test_command_shows_folder_and_state(tmp_path: Path, monkeypatch: pytest.Monk
     assert shown.exit_code == 0 and f"{tmp_path} (ONCEONLY_JARS names it)" in shown.stdout
     lines = {line.split()[0]: line for line in shown.stdout.splitlines()[1:]}
     assert f"1 of {len(OURS)} jars are missing: onceonly jars fetch spark" in lines["spark"]
-    assert "complete" in lines["broker"] and "not fetched: onceonly jars fetch s3" in lines["s3"]
+    assert "complete" in lines["broker"]
+    assert "optional, for Spark on tables and folders in s3://; to fetch it: onceonly jars fetch s3" in lines["s3"]
+    for name in ("azure", "google", "hdfs"):
+        assert "optional, for " in lines[name] and lines[name].endswith(f"onceonly jars fetch {name}")
     assert "onceonly jars prepare" in lines["Spark's"]
     told = json.loads(CliRunner().invoke(main, ["jars", "--json"]).stdout)
     assert (told["folder"], told["prepared"]) == (str(tmp_path), None)
-    assert {jar_set["name"]: jar_set["missing"] for jar_set in told["sets"]}["spark"] == OURS[:1]
+    sets = {jar_set["name"]: jar_set for jar_set in told["sets"]}
+    assert sets["spark"]["missing"] == OURS[:1] and sets["spark"]["optional_for"] is None
+    assert sets["s3"]["optional_for"] == "Spark on tables and folders in s3://"
 
 
 def test_fetch_waits_for_no_prepared_classes(

@@ -21,6 +21,7 @@ from typing import ClassVar
 from rich.console import Console
 from rich.table import Table
 
+from onceonly import waits
 from onceonly.checkpoint.model import Checkpoint, State, Transaction
 from onceonly.delta import txn_identifiers
 from onceonly.dev.demo import flights, hold_file
@@ -254,7 +255,7 @@ class Demo:
     @contextmanager
     def _step(self, title: str) -> Iterator[None]:
         started = time.monotonic()
-        with self.console.status(title + " …"):
+        with waits.step(title):
             yield
         self.console.print(
             f"[green]✓[/] {title}  [dim]{time.monotonic() - started:.1f} s[/]", highlight=False, soft_wrap=True

@@ -16,6 +16,7 @@ import requests
 from onceonly.dev.services.daemon import Daemon
 from onceonly.errors import NotCommitted
 from onceonly.settings import Settings
+from onceonly.waits import wait_for
 
 T = TypeVar("T")
 USER = "admin"
@@ -149,11 +150,12 @@ def wait_until(
 ) -> T:
     """Return the first result of `ready` that is neither None nor False. `meanwhile` may raise, to stop waiting."""
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        result = ready()
-        if result:
-            return result
-        if meanwhile:
-            meanwhile()
-        time.sleep(every)
+    with wait_for(f"this: {what}"):
+        while time.monotonic() < end:
+            result = ready()
+            if result:
+                return result
+            if meanwhile:
+                meanwhile()
+            time.sleep(every)
     raise NotCommitted(f"timed out waiting until {what}.", f"It took more than {seconds:.0f} s.", code="demo-failed")

@@ -21,6 +21,7 @@ from onceonly.dev.services.kafka import KafkaBroker
 from onceonly.dev.services.service import Service
 from onceonly.dev.services.spark import SparkConnect
 from onceonly.storage.durability import require_writable
+from onceonly.waits import wait_for
 
 __all__ = ["Endpoints", "ServiceFailed", "ServiceState", "ServiceStatus", "Services"]
 
@@ -117,7 +118,8 @@ class Services:
                 code="folder-not-writable",
             ) from error
         with (folder / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            with wait_for(f"another process, which starts or stops services in {folder}"):
+                fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
 

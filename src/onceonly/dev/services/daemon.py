@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from onceonly.errors import NotCommitted
+from onceonly.waits import wait_for
 
 try:
     import psutil
@@ -79,8 +80,11 @@ class Daemon:
     def stop(self) -> None:
         """End all processes with the token: terminate, wait, kill. Returns when none is left."""
         last = self.last()
-        if last is None:
-            return
+        if last is not None:
+            with wait_for(f"the processes of {self.folder.name} to end"):
+                self._stop(last)
+
+    def _stop(self, last: Started) -> None:
         processes: set[psutil.Process] = set()
         for signal in (psutil.Process.terminate, psutil.Process.kill):
             processes |= _find_processes(last.token)

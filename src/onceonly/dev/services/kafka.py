@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from onceonly.dev.services import machine
 from onceonly.dev.services.daemon import ServiceFailed
 from onceonly.dev.services.service import Service
+from onceonly.waits import wait_for
 
 LOGGING = [
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
@@ -81,7 +82,10 @@ class KafkaBroker(Service):
 
     def _format(self, cluster_id: str) -> None:
         tool = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(self.folder / "server.properties")]
-        process = subprocess.run([*self._java_command(), *tool, *self.format_options], capture_output=True, text=True)
+        with wait_for("Kafka's tool, which formats the storage of a new broker"):
+            process = subprocess.run(
+                [*self._java_command(), *tool, *self.format_options], capture_output=True, text=True
+            )
         if process.returncode:
             raise ServiceFailed(
                 "kafka did not start: its storage cannot be formatted.",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from onceonly.dev.services import machine
 from onceonly.dev.services.daemon import Daemon, ServiceFailed
+from onceonly.waits import wait_for
 
 
 class Service(ABC):
@@ -72,10 +73,11 @@ class Service(ABC):
     def _await_readiness(self) -> None:
         """Wait until it is ready. Raises ServiceFailed: it takes too long, or its process has exited."""
         end = time.monotonic() + self.seconds_to_start
-        while (running := self.daemon.running()) and time.monotonic() < end:
-            if self.is_ready(running.port):
-                return
-            time.sleep(0.1)
+        with wait_for(f"{self.name} to be ready; its log is {self.daemon.log}"):
+            while (running := self.daemon.running()) and time.monotonic() < end:
+                if self.is_ready(running.port):
+                    return
+                time.sleep(0.1)
         why = f"it was not ready after {self.seconds_to_start:.0f} s" if running else "its process has exited"
         log = f"Read the whole log: {self.daemon.log}"
         raise ServiceFailed(f"{self.name} did not start: {why}.", self.daemon.tail(), log, code="service-not-started")

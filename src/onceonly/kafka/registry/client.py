@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from weakref import finalize
 
 from onceonly.errors import InvalidPipeline, NotCommitted
+from onceonly.waits import wait_for
 
 DENIED_STATUSES = (401, 403)
 NOT_FOUND_STATUS = 404
@@ -284,7 +285,8 @@ class Registry:
 
         assert client
         try:
-            yield
+            with wait_for(f"the schema registry {self.connection.describe()}"):
+                yield
         except SchemaRegistryError as error:
             raise self._error_of_answer(what, error) from None
         except (InvalidPipeline, NotCommitted):

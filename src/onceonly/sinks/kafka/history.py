@@ -20,6 +20,7 @@ from onceonly.kafka import markers
 from onceonly.kafka.cluster import Cluster
 from onceonly.kafka.log_ends import Batch
 from onceonly.sinks.kafka.handle import KafkaHandle
+from onceonly.waits import wait_for
 
 PAUSE_SECONDS = 0.2  # between looks at what is missing
 MAX_PARTITIONS_SHOWN = 5
@@ -144,11 +145,12 @@ def compare(client: Cluster, bootstrap: str, names: Sequence[str], last: Publica
         NotCommitted: the brokers do not answer.
     """
     deadline = monotonic() + markers.MISSING_SECONDS
-    while True:
-        history = _compare(client, read(client, bootstrap, names), last)
-        if history.answer is not Answer.WENT_BACK or monotonic() > deadline:
-            return history
-        sleep(PAUSE_SECONDS)
+    with wait_for(f"the topics {', '.join(names)} to show what was published"):
+        while True:
+            history = _compare(client, read(client, bootstrap, names), last)
+            if history.answer is not Answer.WENT_BACK or monotonic() > deadline:
+                return history
+            sleep(PAUSE_SECONDS)
 
 
 def find_current_publication(

@@ -22,6 +22,7 @@ from onceonly.kafka.log_ends import Batch
 from onceonly.kafka.transactions import Described, Transactions
 from onceonly.pipeline.sinks import KafkaSink
 from onceonly.sinks.kafka.handle import LogEnd, Partition, Tx
+from onceonly.waits import wait_for
 
 
 def confirm_open(
@@ -132,12 +133,13 @@ def find_cut_logs(
 def _ends_of_short_logs(cluster: Cluster, log_ends: list[LogEnd]) -> list[LogEnd]:
     """Return those above the present end of their log, also when it is read again: a new leader may be behind."""
     deadline = monotonic() + markers.MISSING_SECONDS
-    while True:
-        present_ends = cluster.read_ends({log_end.partition for log_end in log_ends})
-        short = [log_end for log_end in log_ends if present_ends[log_end.partition] < log_end.end]
-        if not short or monotonic() > deadline:
-            return short
-        sleep(PAUSE_SECONDS)
+    with wait_for("the brokers to know how long the logs of the topics are"):
+        while True:
+            present_ends = cluster.read_ends({log_end.partition for log_end in log_ends})
+            short = [log_end for log_end in log_ends if present_ends[log_end.partition] < log_end.end]
+            if not short or monotonic() > deadline:
+                return short
+            sleep(PAUSE_SECONDS)
 
 
 def _rounds(log_ends: list[LogEnd]) -> Iterable[tuple[str, list[LogEnd]]]:

@@ -17,6 +17,7 @@ from onceonly.kafka.transactions import Described, EndRefused, MarkerState, Tran
 from onceonly.sinks.kafka import open_transactions
 from onceonly.sinks.kafka.handle import LogEnd, Part, Partition, Resolution, Tx, with_resolution
 from onceonly.sinks.kafka.open_transactions import LogPosition
+from onceonly.waits import wait_for
 
 MAX_PARALLEL_TRANSACTIONS = 8  # that are written or ended at the same time
 PATIENCE = 15.0  # seconds, for a coordinator that does not answer
@@ -162,7 +163,8 @@ class TransactionFinisher:
                 return _apply_resolution(tx, TxOutcome.DOUBT)
             if monotonic() > deadline:
                 raise self._missing_marker_error(tx, states)
-            sleep(PAUSE)
+            with wait_for(_awaited_end(tx)):
+                sleep(PAUSE)
 
     def _settle(self, tx: Tx) -> TxOutcome:
         """Commit the transaction if it is open, until the log shows how it ended.
@@ -194,7 +196,8 @@ class TransactionFinisher:
             except (OutcomeUnknown, NotCommitted):
                 if monotonic() > deadline:
                     raise
-                sleep(PAUSE)
+                with wait_for(_awaited_end(tx)):
+                    sleep(PAUSE)
 
     def _has_lost_rows(self, tx: Tx) -> bool:
         """Return whether a log with the transaction's rows was cut off below them since they were acknowledged."""
@@ -238,12 +241,13 @@ class TransactionFinisher:
             OutcomeUnknown: a partition does not show the end yet.
         """
         deadline = monotonic() + SETTLED
-        while True:
-            states = self._marker_states(tx)
-            outcomes = _outcomes_of(states)
-            if len(outcomes) > 1 or MarkerState.NONE not in states.values() or monotonic() > deadline:
-                break
-            sleep(SOON)
+        with wait_for(_awaited_end(tx)):
+            while True:
+                states = self._marker_states(tx)
+                outcomes = _outcomes_of(states)
+                if len(outcomes) > 1 or MarkerState.NONE not in states.values() or monotonic() > deadline:
+                    break
+                sleep(SOON)
         if outcomes == {TxOutcome.LOST}:
             return TxOutcome.LOST
         if len(outcomes) < 2 and MarkerState.NONE in states.values():
@@ -370,3 +374,8 @@ def side_by_side(function: Callable[[Any], T], items: Sequence[Any]) -> list[T]:
     with ThreadPoolExecutor(MAX_PARALLEL_TRANSACTIONS) as pool:
         futures = [pool.submit(function, item) for item in items]
     return [future.result() for future in futures]
+
+
+def _awaited_end(tx: Tx) -> str:
+    topics = sorted({topic for topic, _ in tx.partitions})
+    return f"the markers of transaction {tx.id} in topic {', '.join(topics)}"

@@ -19,6 +19,7 @@ from onceonly.kafka.connection import DENIED
 from onceonly.kafka.librdkafka import FailureCallback, Producer, Records
 from onceonly.kafka.transactions import Transactions
 from onceonly.sinks.kafka.limits import QUEUE, Topics
+from onceonly.waits import wait_for
 
 PATIENCE = 60.0  # seconds without any progress
 ROOM = 0.005  # seconds until there may be room in a full queue
@@ -55,7 +56,7 @@ class Output:
     ) -> None:
         self._target, self._id = target, transactional_id
         self._errors: list[str] = []
-        with self._convert_errors():
+        with self._convert_errors(), wait_for("the Kafka brokers to begin a transaction"):
             self._producer = Producer(_producer_settings(target, transactional_id), _failure_reporter(self._errors))
             if transactional_id:
                 self._producer.begin(PATIENCE)
@@ -86,15 +87,17 @@ class Output:
             NotCommitted: a row was not. Nothing of the transaction will be published.
         """
         waiting, progress_at = len(self._producer), monotonic()
-        while waiting:
-            still_waiting = self._producer.flush(1)
-            self._raise_failed()
-            if still_waiting < waiting:
-                waiting, progress_at = still_waiting, monotonic()
-            elif monotonic() - progress_at > PATIENCE:
-                raise _not_written_error(
-                    self._target, f"{count(waiting, 'row')} not acknowledged after {PATIENCE:.0f} s."
-                )
+        with wait_for("the Kafka brokers to acknowledge rows") as wait:
+            while waiting:
+                still_waiting = self._producer.flush(1)
+                self._raise_failed()
+                wait.detail = f"{count(still_waiting, 'row')} to go"
+                if still_waiting < waiting:
+                    waiting, progress_at = still_waiting, monotonic()
+                elif monotonic() - progress_at > PATIENCE:
+                    raise _not_written_error(
+                        self._target, f"{count(waiting, 'row')} not acknowledged after {PATIENCE:.0f} s."
+                    )
         self._raise_failed()
 
     def _queue(self, topic: str, records: Records) -> None:
@@ -102,7 +105,8 @@ class Output:
         deadline = monotonic() + PATIENCE
         while (queued := self._producer.queue(topic, records)) < len(records):
             records = records.skip(queued)
-            self._producer.poll(ROOM)  # only waits: successful deliveries are not reported
+            with wait_for("the Kafka brokers to take more rows"):
+                self._producer.poll(ROOM)  # only waits: successful deliveries are not reported
             self._raise_failed()
             if queued:
                 deadline = monotonic() + PATIENCE

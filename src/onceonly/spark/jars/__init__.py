@@ -21,6 +21,7 @@ from xml.etree import ElementTree
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.spark import jvm
 from onceonly.spark.jvm import spark_home
+from onceonly.waits import wait_for
 
 HERE = Path(__file__).parent
 IVY, SETTINGS = HERE / "ivy.xml", HERE / "ivysettings.xml"
@@ -202,7 +203,8 @@ def _retrieve(base: Path, folders: list[str], into: Path, settings: Path) -> Non
     command = [_require_java(), f"-Divy.default.ivy.user.dir={cache}", "-jar", str(ivy_jar()), "-cache", str(cache)]
     command += ["-settings", str(settings), "-ivy", str(IVY)]
     command += ["-confs", *map(_conf, folders), "-retrieve", f"{into}/{PATTERN}"]
-    process = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    with wait_for(f"jars from the Maven repository of {settings.name}: {', '.join(folders)}"):
+        process = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if process.returncode:
         raise NotCommitted(
             f"the jars of {IVY} cannot be fetched.",
