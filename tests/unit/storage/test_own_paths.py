@@ -126,7 +126,7 @@ OTHERWISE = {
     "gate/docs.py delete_pages",  # of an examination that has just been made
     "testing/fake_sink.py discard",
     "dev/services/spark.py _draw_token",  # of the server before
-    "dev/services/daemon.py stop",  # its own record
+    "dev/services/daemon.py _stop",  # its own record
     "dev/services/__init__.py down",
     "storage/durability.py write",  # a draft of its own
     "storage/objects.py clear",  # of a folder that is given by OwnPath
