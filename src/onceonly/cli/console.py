@@ -203,7 +203,7 @@ def _show_waits(routes: dict[int, Route]) -> Iterator[None]:
     for route in routes.values():
         route.start(_Pipe(route.copy).write)
     try:
-        with _wait_lines[-1].shown():
+        with _wait_lines[-1].show():
             yield
     finally:
         for stream in (sys.stdout, sys.stderr):

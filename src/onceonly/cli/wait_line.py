@@ -42,7 +42,7 @@ class WaitLine:
         self._frames = FRAMES if _can_encode(FRAMES, encoding) else PLAIN_FRAMES
 
     @contextmanager
-    def shown(self) -> Iterator[None]:
+    def show(self) -> Iterator[None]:
         """Show waits while the block runs."""
         thread = threading.Thread(target=self._run, name="onceonly-waits", daemon=True)
         thread.start()
@@ -66,9 +66,9 @@ class WaitLine:
     def _run(self) -> None:
         while not self._has_ended.wait(FRAME_SECONDS):
             with self._lock:
-                self._show()
+                self._show_now()
 
-    def _show(self) -> None:
+    def _show_now(self) -> None:
         shown = []
         for wait in waits.list_open():
             limit = waits.SHOWN_AFTER_SECONDS
