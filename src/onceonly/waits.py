@@ -31,15 +31,11 @@ class Wait:
     is_step: bool = False
     detail: str = ""
     started: float = field(default_factory=time.monotonic)
-    started_at: float = field(default_factory=time.time)
+    since: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.started
-
-    @property
-    def since(self) -> datetime:
-        return datetime.fromtimestamp(self.started_at, UTC)
 
 
 _numbers = count()
@@ -49,14 +45,14 @@ _open: dict[int, Wait] = {}  # in the order in which they began
 @contextmanager
 def wait_for(what: str) -> Iterator[Wait]:
     """Name what the block waits for."""
-    with _opened(Wait(what)) as wait:
+    with _list_while_open(Wait(what)) as wait:
         yield wait
 
 
 @contextmanager
 def step(name: str) -> Iterator[Wait]:
     """Name the step that the block is."""
-    with _opened(Wait(name, is_step=True)) as wait:
+    with _list_while_open(Wait(name, is_step=True)) as wait:
         yield wait
 
 
@@ -72,10 +68,10 @@ def describe(waits: list[Wait]) -> str:
         waits: as `list_open` returns them; not empty.
     """
     steps = [wait for wait in waits if wait.is_step]
-    others = [wait for wait in waits if not wait.is_step]
-    last = (others or steps)[-1]
-    words = f"waiting for {last.what}" if others else last.what
-    if others and steps:
+    waits_in_steps = [wait for wait in waits if not wait.is_step]
+    last = (waits_in_steps or steps)[-1]
+    words = f"waiting for {last.what}" if waits_in_steps else last.what
+    if waits_in_steps and steps:
         words = f"{steps[-1].what}: {words}"
     if last.detail:
         words = f"{words}, {last.detail}"
@@ -83,7 +79,7 @@ def describe(waits: list[Wait]) -> str:
 
 
 @contextmanager
-def _opened(wait: Wait) -> Iterator[Wait]:
+def _list_while_open(wait: Wait) -> Iterator[Wait]:
     number = next(_numbers)
     _open[number] = wait
     try:

@@ -69,33 +69,33 @@ class WaitLine:
                 self._show_now()
 
     def _show_now(self) -> None:
-        shown = []
+        due_waits = []
         for wait in waits.list_open():
             limit = waits.SHOWN_AFTER_SECONDS
             if wait.is_step and self._is_terminal:
                 limit = STEP_SHOWN_AFTER_SECONDS
             if wait.seconds >= limit:
-                shown.append(wait)
+                due_waits.append(wait)
         if self._is_terminal:
-            self._draw(shown)
-        elif shown:
-            self._print(shown)
+            self._draw(due_waits)
+        elif due_waits:
+            self._print(due_waits)
 
-    def _print(self, shown: list[waits.Wait]) -> None:
+    def _print(self, due_waits: list[waits.Wait]) -> None:
         """Print each wait once: a step in which nothing else is named yet, and then what it waits for."""
-        key = "/".join(wait.what for wait in shown[-1:])
+        key = due_waits[-1].what
         if key not in self._printed:
             self._printed.add(key)
-            self._write(f"… {waits.describe(shown)}\n".encode(self._encoding, "replace"))
+            self._write(f"… {waits.describe(due_waits)}\n".encode(self._encoding, "replace"))
 
-    def _draw(self, shown: list[waits.Wait]) -> None:
-        if not shown:
+    def _draw(self, due_waits: list[waits.Wait]) -> None:
+        if not due_waits:
             return self._erase()
         if not self._is_at_line_start:  # a question, or a bar of progress, has the line
             return
         self._frame = (self._frame + 1) % len(self._frames)
-        last = ([wait for wait in shown if not wait.is_step] or shown)[-1]
-        text = f"{self._frames[self._frame]} {waits.describe(shown)} ({last.seconds:.0f} s)"
+        last = ([wait for wait in due_waits if not wait.is_step] or due_waits)[-1]
+        text = f"{self._frames[self._frame]} {waits.describe(due_waits)} ({last.seconds:.0f} s)"
         columns = shutil.get_terminal_size().columns - 1  # a line that wraps could not be erased
         self._write(ERASE + text[:columns].encode(self._encoding, "replace"))
         self._is_drawn = True

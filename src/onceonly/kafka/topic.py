@@ -192,7 +192,7 @@ class TopicClient:
         return message
 
     @property
-    def _awaited(self) -> str:
+    def _broker_name(self) -> str:
         return f"the Kafka broker at {self._kafka.bootstrap}, asked about topic '{self.topic}'"
 
     def _stop_reading(self, reader: PatientConsumer, waiting: dict[int, int], partition: int) -> None:
@@ -226,7 +226,7 @@ class TopicClient:
         deadline = monotonic() + REQUEST_SECONDS
         while True:
             try:
-                with wait_for(self._awaited):
+                with wait_for(self._broker_name):
                     return request()
             except KafkaException as failure:
                 error = failure.args[0]

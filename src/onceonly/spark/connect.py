@@ -63,7 +63,7 @@ def address(remote: str, home: Path) -> str:
     return remote
 
 
-def awaited(remote: str) -> str:
+def name_server(remote: str) -> str:
     """Name the server as what is waited for, without its options: a token may be among them."""
     return f"the Spark Connect server at {remote.partition('/;')[0]}"
 
@@ -88,7 +88,7 @@ def require_session(remote: str, home: Path) -> None:
     limit_retries(connected.client)
     place = remote.partition("/;")[0]
     try:
-        with wait_for(awaited(remote)), explain_refused_token(remote, connected.client):
+        with wait_for(name_server(remote)), explain_refused_token(remote, connected.client):
             connected.range(1).count()
     except SparkConnectGrpcException as error:
         raise InvalidPipeline(

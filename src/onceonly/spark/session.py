@@ -42,7 +42,7 @@ def session(
         connected: SparkSession = remote.getOrCreate()
         connect.limit_retries(connected.client)
         with (
-            wait_for(connect.awaited(settings.spark_remote)),
+            wait_for(connect.name_server(settings.spark_remote)),
             connect.explain_refused_token(settings.spark_remote, connected.client),
         ):
             for key, value in READING.items():

@@ -163,7 +163,7 @@ class TransactionFinisher:
                 return _apply_resolution(tx, TxOutcome.DOUBT)
             if monotonic() > deadline:
                 raise self._missing_marker_error(tx, states)
-            with wait_for(_awaited_end(tx)):
+            with wait_for(_name_end(tx)):
                 sleep(PAUSE)
 
     def _settle(self, tx: Tx) -> TxOutcome:
@@ -196,7 +196,7 @@ class TransactionFinisher:
             except (OutcomeUnknown, NotCommitted):
                 if monotonic() > deadline:
                     raise
-                with wait_for(_awaited_end(tx)):
+                with wait_for(_name_end(tx)):
                     sleep(PAUSE)
 
     def _has_lost_rows(self, tx: Tx) -> bool:
@@ -241,7 +241,7 @@ class TransactionFinisher:
             OutcomeUnknown: a partition does not show the end yet.
         """
         deadline = monotonic() + SETTLED
-        with wait_for(_awaited_end(tx)):
+        with wait_for(_name_end(tx)):
             while True:
                 states = self._marker_states(tx)
                 outcomes = _outcomes_of(states)
@@ -376,6 +376,6 @@ def side_by_side(function: Callable[[Any], T], items: Sequence[Any]) -> list[T]:
     return [future.result() for future in futures]
 
 
-def _awaited_end(tx: Tx) -> str:
+def _name_end(tx: Tx) -> str:
     topics = sorted({topic for topic, _ in tx.partitions})
     return f"the markers of transaction {tx.id} in topic {', '.join(topics)}"
