@@ -41,7 +41,11 @@ def read_store_connection(conn_id: str, setting: str, kind: str) -> tuple[Mappin
         InvalidPipeline: it does not exist, or cannot be read, or there is no Airflow here that could be asked.
         NotCommitted: Airflow could not be asked.
     """
-    reason = add_variable(conn_id)
+    try:
+        reason = add_variable(conn_id)
+    except OnceonlyError as error:
+        todo = f"{setting} names it, of type '{kind}' (docs/object-stores.md). Unset that, or: {error.todo}"
+        raise type(error)(error.what, error.why, todo, error.code) from error
     try:
         return airflow_connections.read_store_connection(conn_id, setting, kind)
     except InvalidPipeline as error:

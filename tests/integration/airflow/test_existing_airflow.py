@@ -25,6 +25,7 @@ from onceonly.dev.services import Services, machine
 from onceonly.dev.services.daemon import Daemon
 from onceonly.settings import Settings
 
+ROOT = Path(__file__).parents[3]
 pytestmark = [pytest.mark.integration, pytest.mark.heavy]
 
 PAGE = "how-to/existing-airflow.md"
@@ -176,7 +177,7 @@ def share_jars(reader: Reader) -> None:
     cache = Path(json.loads(done.stdout)["folder"])
     assert reader.airflow.folder.parent in cache.parents
     cache.parent.mkdir(parents=True)
-    cache.symlink_to(Path(os.environ["ONCEONLY_JARS"]))
+    cache.symlink_to(Path(os.environ.get("ONCEONLY_JARS", str(ROOT / ".jars"))))
 
 
 def is_parsed(airflow: Standalone, *dags: str) -> bool:

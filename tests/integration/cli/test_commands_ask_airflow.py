@@ -18,6 +18,7 @@ from patience import PATIENCE
 from onceonly.dev.services import machine
 
 pytestmark = pytest.mark.integration
+ROOT = Path(__file__).parents[3]
 BIN = Path(sys.executable).parent
 SECRET = "s3cr3t-enough"
 PIPELINE = """
@@ -43,7 +44,7 @@ class Shell:
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "ONCEONLY_PROJECT": str(folder),
             "ONCEONLY_HOME": str(folder / "home"),
-            "ONCEONLY_JARS": os.environ["ONCEONLY_JARS"],
+            "ONCEONLY_JARS": os.environ.get("ONCEONLY_JARS", str(ROOT / ".jars")),
             **env,
         }
 

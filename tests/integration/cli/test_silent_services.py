@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from patience import PATIENCE
 
+ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.integration
 COMMAND = str(Path(sys.executable).with_name("onceonly"))
 PIPELINES = """
@@ -56,7 +57,7 @@ class Place:
         self.env = clean | {
             "ONCEONLY_PROJECT": str(self.folder),
             "ONCEONLY_HOME": str(self.folder / "home"),
-            "ONCEONLY_JARS": os.environ["ONCEONLY_JARS"],
+            "ONCEONLY_JARS": os.environ.get("ONCEONLY_JARS", str(ROOT / ".jars")),
             "ONCEONLY_KAFKA_BOOTSTRAP": self.silent,
         }
         (self.folder / "schemas").mkdir()
@@ -168,7 +169,7 @@ def test_held_lock_is_named(place: Place, arguments: str, lock: str, text: str, 
 def test_classes_that_another_process_prepares(place: Place) -> None:
     jars = place.folder / "jars"
     jars.mkdir()
-    (jars / "spark").symlink_to(Path(os.environ["ONCEONLY_JARS"]) / "spark")
+    (jars / "spark").symlink_to(Path(os.environ.get("ONCEONLY_JARS", str(ROOT / ".jars"))) / "spark")
     with held(jars / "preparing.lock"):
         await_line(place, "jars prepare", "another process, which has locked", ONCEONLY_JARS=str(jars))
 

@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[3]
 NOT_RUN = "<!-- not run by the test -->"
 BLOCK = re.compile(rf"^({re.escape(NOT_RUN)}\n)?```sh\n(.*?)^```\n(?:```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 VARIES = (
+    (re.compile(r"^… .*, since [\d:]+ UTC\n", re.MULTILINE), ""),  # what a slow machine waits for
     (re.compile(r"\b\d+(\.\d+)? (s|min)\b"), "N s"),  # how long it took, how long ago it was
     (re.compile(r"\b[\d.]+ (B|kB)\b"), "SIZE"),
     (re.compile(r"127\.0\.0\.1:\d+|localhost:\d+"), "ADDRESS"),

@@ -200,7 +200,7 @@ def test_what_is_in_doubt_says_so(make):
     world.lake.fail("commit", "doubt")
     with pytest.raises(OnceonlyError) as doubt:
         world.commit()
-    assert str(doubt.value).endswith("onceonly resolve flights 1 …")
+    assert "onceonly resolve flights 1 --aborted lake" in str(doubt.value)
     assert "committing, in doubt: lake" in onceonly("status").stdout
     assert "committing, in doubt: lake" in onceonly("status", "flights").stdout
 
