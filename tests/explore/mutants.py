@@ -283,8 +283,8 @@ GUARDS = [
     Mutant(
         "a slot is leased twice",
         STAGE,
-        "free_slots = [slot for slot in range(pipeline.pool_size) if slot not in leased_slots]",
-        "free_slots = list(range(pipeline.pool_size))",
+        "free_slots = [slot for slot in range(slot_count) if slot not in leased_slots]",
+        "free_slots = list(range(slot_count))",
         "pool-intervals",
     ),
     Mutant(

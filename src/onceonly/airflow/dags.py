@@ -33,6 +33,7 @@ from onceonly.airflow.versions import (
 )
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.requirements import check_commits
 
 # Busy, a broker that restarts, a table under load: worth waiting for. Invalid input fails at once, whatever this says.
 MANY_RETRIES: dict[str, Any] = {
@@ -90,7 +91,7 @@ def checkpoint_dag(
             code="option-invalid",
         )
     if schedule is not None:
-        pipeline.check_commits(min(_seconds_between(schedule), MAX_COMMIT_SECONDS))
+        check_commits(pipeline, min(_seconds_between(schedule), MAX_COMMIT_SECONDS))
     max_runs = 1 if pipeline.mode == "chained" or pipeline.state else 4
     catchup = pipeline.mode == "interval"  # a chained one reads in its next run what the missing ones would have
     defaults: dict[str, Any] = {"catchup": catchup, "max_active_runs": max_runs, "tags": ["onceonly"]}

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from onceonly import redaction
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import TopicRange
+from onceonly.pipeline.definition import find_source
 from onceonly.pipeline.sink_config import SinkConfig
 from onceonly.pipeline.sinks import KafkaSink
 from onceonly.pipeline.sources import Stored
@@ -148,7 +149,7 @@ def list_inputs(services: LiveServices, checkpoint: Checkpoint) -> Iterator[Inpu
     """Yield what the checkpoint reads: topics, tables and folders, with the range of each."""
     pipeline = checkpoint.definition.pipeline
     for range_ in checkpoint.ranges:
-        source = pipeline.source_of(range_.topic)
+        source = find_source(pipeline, range_.topic)
         if isinstance(source, Stored):
             yield InputDataset(*_split_uri(services.settings.locate(source.path)), range_)
         elif source:

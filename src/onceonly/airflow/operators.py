@@ -27,6 +27,7 @@ from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import Fenced, InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.requirements import list_connection_ids, list_named_tables, place_tables
 from onceonly.views import descriptions, queries
 from onceonly.views.story import describe_done
 
@@ -134,7 +135,7 @@ class PlanOperator(OnceonlyOperator):
         """Refuse what this run would trip over later, while nothing is planned yet."""
         from onceonly.airflow import connections
 
-        for conn_id in self.pipeline.connections:
+        for conn_id in list_connection_ids(self.pipeline):
             connections.read_extra(conn_id)
         cluster = self.spark_conn_id and connections.read_spark_connection(self.spark_conn_id).cluster
         elsewhere = bundles.describe_project_elsewhere(context)
@@ -149,11 +150,12 @@ class PlanOperator(OnceonlyOperator):
         from onceonly.airflow import connections
         from onceonly.runtime import client_job
 
-        names = self.pipeline.named_tables
+        names = list_named_tables(self.pipeline)
         if not names:
             return self.pipeline
-        return self.pipeline.locate_tables(
-            client_job.find_tables(connections.read_spark_connection(self.spark_conn_id or "spark"), names)
+        return place_tables(
+            self.pipeline,
+            client_job.find_tables(connections.read_spark_connection(self.spark_conn_id or "spark"), names),
         )
 
     def _request(self, context: Any, run: str) -> Reprocess | None:

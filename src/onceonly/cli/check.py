@@ -19,6 +19,7 @@ from onceonly.cli.app import json_option, print_json
 from onceonly.errors import InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.kafka import airflow_connections
 from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.requirements import list_connection_ids, list_registry_ids
 from onceonly.pipeline.sinks import KafkaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import pipeline_file
@@ -76,7 +77,7 @@ def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
     notes = [f"pipeline '{pipeline.name}' is sound, in {pipeline.mode} mode"]
     services = environment.open_services(settings)
     notes += _check_spark(services.settings) + _list_airflow_limits() + _check_stores(pipeline, services.settings)
-    for conn_id in sorted(pipeline.connections):
+    for conn_id in sorted(list_connection_ids(pipeline)):
         notes.append(_check_connection(services, pipeline, conn_id))
     pipeline = live_services.locate_tables(pipeline, services)
     for config in _configs_with_tables(pipeline):
@@ -201,7 +202,7 @@ def _check_targets(pipeline: Pipeline, services: LiveServices, settings: Setting
 def _check_connection(services: LiveServices, pipeline: Pipeline, conn_id: str) -> str:
     """Check a connection, which is that of a registry, or of brokers."""
     registry = None
-    if conn_id in pipeline.registries:
+    if conn_id in list_registry_ids(pipeline):
         registry = services.registry(conn_id)
     if registry:
         return f"connection '{conn_id}' is there: {registry.connection.describe()}"

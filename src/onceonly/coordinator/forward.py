@@ -28,7 +28,7 @@ from onceonly.coordinator.manual import Action, Seen
 from onceonly.coordinator.messages import how_to_settle
 from onceonly.coordinator.ranges import RangePlanner
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.definition import Pipeline, find_source
 from onceonly.statetable.table import Transitions
 from onceonly.statetable.view import View
 
@@ -120,7 +120,7 @@ def _check_kind(pipeline: Pipeline, statement: Forward) -> None:
     topics = {source.input_name for source in pipeline.sources}
     topics_with_ends = set()
     for topic in statement.ends:
-        source = pipeline.source_of(topic)
+        source = find_source(pipeline, topic)
         topics_with_ends.add(source.input_name if source else topic)
     if pipeline.mode == "chained" and (statement.intervals or topics_with_ends != topics):
         why = f"It reads {', '.join(sorted(topics))} from where the last checkpoint ended."

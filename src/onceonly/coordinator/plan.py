@@ -19,6 +19,7 @@ from onceonly.coordinator.reprocess import Reprocess, can_replace, check_sinks, 
 from onceonly.coordinator.stage import check_state_before
 from onceonly.errors import Busy, InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.gate import can_fail_without_rows
 from onceonly.statetable.view import View
 
 
@@ -186,7 +187,7 @@ class Planning:
             if not self.planner.has_records(ranges):
                 return None
         body = {**self._origin, **self.planner.to_json(ranges)}
-        gated = interval is not None and self.pipeline.gates_empty_intervals()
+        gated = interval is not None and _gates_empty_intervals(self.pipeline)
         event = Event.EMPTY
         if has_data(ranges) or gated:
             event = Event.PLANNED
@@ -444,3 +445,16 @@ def _list_differing(request: Reprocess, pipeline: Pipeline, done: Checkpoint) ->
     state = {pipeline.state.name} if pipeline.state else set()
     to_write = set(done.definition.sink_names) - set(request.keep) - state
     return sorted((to_write - set(done.sinks)) | (set(request.keep) & set(done.sinks)))
+
+
+def _gates_empty_intervals(pipeline: Pipeline) -> bool:
+    """Return whether an interval without records goes through the gate.
+
+    Never if a sink replaces by a condition: an interval without records must not delete everything there.
+    """
+    if pipeline.gate is None:
+        return False
+    for sink in pipeline.sinks:
+        if sink.clears_when_empty():
+            return False
+    return can_fail_without_rows(pipeline.gate)

@@ -22,7 +22,7 @@ from onceonly.coordinator.boundaries import MAX_CLOCK_SKEW, TopicPlanner
 from onceonly.coordinator.messages import hidden_records_error, how_to_settle
 from onceonly.coordinator.upstream import Barrier
 from onceonly.errors import Busy, InvalidPipeline, NotCommitted
-from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.definition import Pipeline, find_source
 from onceonly.pipeline.sources import EARLIEST, SourceConfig
 from onceonly.statetable.view import View
 
@@ -141,7 +141,7 @@ class RangePlanner:
 
     def _planner_of(self, topic: str) -> TopicPlanner:
         if topic not in self._topic_planners:
-            config = self._pipeline.source_of(topic)
+            config = find_source(self._pipeline, topic)
             assert config is not None  # see `check_same_pipeline`
             self._topic_planners[topic] = TopicPlanner(
                 self._pipeline, self._sources[topic], config.for_topic(topic), self.interval, self._now
@@ -232,7 +232,7 @@ class RangePlanner:
         for source in self._pipeline.sources:
             if source.topic_pattern is None and source.topic not in read:
                 return False
-        return all(self._pipeline.source_of(topic) is not None for topic in read)
+        return all(find_source(self._pipeline, topic) is not None for topic in read)
 
     def _check_after(self, latest: Checkpoint) -> None:
         """Refuse a change between intervals of `after=` and intervals of commit times.

@@ -18,7 +18,7 @@ from onceonly.checkpoint.offsets import Ranges
 from onceonly.checkpoint.sink import DecisionTraces, Sink, Trace
 from onceonly.errors import InvalidPipeline, OutcomeUnknown
 from onceonly.json_values.text import canonical
-from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.definition import Pipeline, find_source
 from onceonly.statetable.row_format import Head
 from onceonly.statetable.table import StateTable
 from onceonly.statetable.view import View
@@ -246,7 +246,7 @@ def _locate_source(source: Mapping[str, Any]) -> tuple[str, str]:
 
 def _topic_in(old: Pipeline, new: Pipeline, topic: str) -> str:
     """Return what the new pipeline calls what the old one has read: both may name the same table differently."""
-    path = getattr(old.source_of(topic), "path", None)
+    path = getattr(find_source(old, topic), "path", None)
     if path:
         for source in new.sources:
             if getattr(source, "path", None) == path:

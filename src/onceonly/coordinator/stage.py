@@ -28,6 +28,7 @@ from onceonly.coordinator.publish import Publisher
 from onceonly.coordinator.reprocess import check_sinks, refuse_shown_again
 from onceonly.errors import Fenced, InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.requirements import count_slots
 from onceonly.statetable.table import Transitions
 from onceonly.statetable.view import View
 from onceonly.waits import wait_for
@@ -383,16 +384,17 @@ def _find_free_slot(view: View, checkpoint: Checkpoint) -> int | None:
         NotCommitted: all are leased.
     """
     pipeline = checkpoint.definition.pipeline
-    if pipeline.pool_size is None:
+    slot_count = count_slots(pipeline)
+    if slot_count is None:
         return None
     own_slots = _leased_slots([checkpoint])
     leased_slots = _leased_slots([other for other in view.open if other.epoch != checkpoint.epoch])
-    free_slots = [slot for slot in range(pipeline.pool_size) if slot not in leased_slots]
+    free_slots = [slot for slot in range(slot_count) if slot not in leased_slots]
     if free_slots:
         return min(free_slots, key=lambda slot: (slot in own_slots, slot))
     raise NotCommitted(
         f"{pipeline.name} epoch {checkpoint.epoch}: every slot of the pool of transactional ids is leased.",
-        f"pool_size={pipeline.pool_size}, and that many attempts wait for their outcome to be recorded.",
+        f"pool_size={slot_count}, and that many attempts wait for their outcome to be recorded.",
         f"Settle them: onceonly recover {pipeline.name}. Or raise KafkaSink(pool_size=…). Nothing was staged.",
         code="pool-exhausted",
     )

@@ -20,7 +20,7 @@ from onceonly.checkpoint.sink import RowLocation, VersionedTarget
 from onceonly.coordinator import upstream_rules
 from onceonly.coordinator.messages import how_to_settle
 from onceonly.errors import Busy, InvalidPipeline, OutcomeUnknown
-from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.definition import Pipeline, find_source
 from onceonly.statetable.table import StateTable
 
 
@@ -181,7 +181,7 @@ class _Upstream:
         return notes
 
     def _name_table(self, topic: str) -> str:
-        source = self._reader.source_of(topic)
+        source = find_source(self._reader, topic)
         kind = "table"
         if source:
             kind = SOURCE_WORDS[source.kind][0]
@@ -245,7 +245,7 @@ class _Upstream:
             return True
         for topic in self.sink_by_topic:
             sink = _find_writing_sink(checkpoint, self._reader.tables[topic])
-            reads_changes = getattr(self._reader.source_of(topic), "changes", False)
+            reads_changes = getattr(find_source(self._reader, topic), "changes", False)
             if (
                 sink
                 and checkpoint.is_shown_by(sink)

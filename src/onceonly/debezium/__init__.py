@@ -22,6 +22,8 @@ from typing import Any
 
 from onceonly.errors import InvalidPipeline
 
+__all__ = ["DELETED", "ORDER", "Changes"]
+
 ORDER = ("_commit", "_lsn", "_offset")
 DELETED = "_deleted"
 ENCODINGS = ("string", "base64", "hex", "millis", "micros", "nanos", "iso")

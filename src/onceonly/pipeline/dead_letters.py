@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from typing import Any
 
 from onceonly.pipeline.checks import option_error
+from onceonly.pipeline.sources import FAIL, bad_records
 
 LETTER_COLUMNS = ("key", "value", "headers", "topic", "partition", "offset", "timestamp", "error")
 REJECTION_COLUMNS = ("topic", "partition", "offset", "error")  # what a transform says of one: which record, and why
@@ -21,6 +23,11 @@ def check_partitions(sink: str, partition_by: Collection[str]) -> None:
     if unknown := sorted(set(partition_by) - set(LETTER_COLUMNS)):
         columns = ", ".join(LETTER_COLUMNS)
         raise dead_letters_error(sink, f"they have no column {unknown}", f"Partition by some of {columns}.")
+
+
+def can_lack_records(sources: Iterable[Any], dead_letters: Any) -> bool:
+    """Return whether a checkpoint of these sources can be published without all of the records that it read."""
+    return dead_letters is not None or any(bad_records(source) != FAIL for source in sources)
 
 
 def check_max_bad(max_bad: MaxBad) -> None:

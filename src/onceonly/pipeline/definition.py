@@ -6,21 +6,19 @@ It contains no connection and no secret, so it can be stored with every checkpoi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from onceonly.errors import InvalidPipeline
 from onceonly.names import check_name
-from onceonly.pipeline.catalogs import CatalogTable
 from onceonly.pipeline.checks import DOTTED, option_error
-from onceonly.pipeline.dead_letters import check_max_bad
-from onceonly.pipeline.gate import Gate
+from onceonly.pipeline.dead_letters import can_lack_records, check_max_bad
+from onceonly.pipeline.gate import Gate, assign_to_sinks
 from onceonly.pipeline.registry import build, check_sink, sink_class, sink_from_json, sink_json
 from onceonly.pipeline.sink_config import SinkConfig
 from onceonly.pipeline.sources import (
     DEAD_LETTER,
     EARLIEST,
-    FAIL,
     DeltaSource,
     FileSource,
     KafkaSource,
@@ -248,7 +246,7 @@ class Pipeline:
             )
         if self.max_bad is not None:
             check_max_bad(self.max_bad)
-            if not self.counts_bad:
+            if not can_lack_records(self.sources, self.dead_letters):
                 why = "limits nothing: the first bad record fails the checkpoint"
                 raise option_error(
                     "max_bad", why, "Set KafkaSource(on_bad_record=…), or remove it.", code="options-conflict"
@@ -268,14 +266,9 @@ class Pipeline:
         sink = self.sink(name)
         sink.check_dead_letters()
         for topic in getattr(sink, "allowed_topics", ()):
-            if self.source_of(topic) is not None:
+            if find_source(self, topic) is not None:
                 why = f"go to topic '{topic}', which the pipeline reads: it would read them again and again"
                 raise option_error("dead_letters", why, "Use another topic.", code="own-output-read")
-
-    @property
-    def counts_bad(self) -> bool:
-        """True if a checkpoint of it can be published without all of the records that it read."""
-        return self.dead_letters is not None or any(bad_records(source) != FAIL for source in self.sources)
 
     def _check_gate(self) -> None:
         """Check the gate, and give it its checks by sink.
@@ -284,7 +277,8 @@ class Pipeline:
         """
         if self.gate is None:
             return
-        gate = self.gate.for_sinks([sink.name for sink in self.sinks if sink.inspectable], apart=self.dead_letters)
+        inspectable_sinks = [sink.name for sink in self.sinks if sink.inspectable]
+        gate = assign_to_sinks(self.gate, inspectable_sinks, apart=self.dead_letters)
         object.__setattr__(self, "gate", gate)
         for sink in self.sinks:
             sink.check_gate(gate)
@@ -297,23 +291,6 @@ class Pipeline:
                 return sink
         return None
 
-    def gates_empty_intervals(self) -> bool:
-        """Return whether an interval without records goes through the gate.
-
-        Never if a sink replaces by a condition: an interval without records must not delete everything there.
-        """
-        if self.gate is None:
-            return False
-        for sink in self.sinks:
-            if sink.clears_when_empty():
-                return False
-        return self.gate.can_fail_without_rows()
-
-    def check_commits(self, within: float) -> None:
-        """Refuse sinks whose staged rows would expire before a commit that follows within that many seconds."""
-        for sink in self.sinks:
-            sink.check_commits(within, self.mode)
-
     def sink(self, name: str) -> SinkConfig:
         """Return the sink of that name, which has to be one of `sinks`."""
         return next(sink for sink in self.sinks if sink.name == name)
@@ -325,69 +302,16 @@ class Pipeline:
             return (self.source,)
         return tuple(self.source)
 
-    def source_of(self, topic: str) -> AnySource | None:
-        """Return the source that reads the topic; None: no source does."""
-        for source in self.sources:
-            if source.reads(topic):
-                return source
-        return None
-
     @property
     def tables(self) -> dict[str, str]:
         """The assets of the tables and folders that are read, by topic. A sink that writes one has the same asset."""
         return {source.topic: source.asset_uri for source in self.sources if isinstance(source, Stored)}
-
-    @property
-    def named_tables(self) -> set[str]:
-        """The names that a catalog has to be asked for."""
-        return self._values_of("table")
-
-    def locate_tables(self, found: Mapping[str, CatalogTable]) -> Pipeline:
-        """Return the same pipeline on the tables that were found by their names: all of `named_tables`."""
-
-        def locate(part: Any) -> Any:
-            table = found.get(getattr(part, "table", None) or "")
-            if not table:
-                return part
-            return replace(part, path=table.path, table_id=table.table_id)
-
-        source = self._as_declared(tuple(map(locate, self.sources)))
-        return replace(self, source=source, sinks=list(map(locate, self.sinks)))
 
     def _as_declared(self, sources: Sequence[Any]) -> Any:
         """Return what has been made of the sources: all of it, or the only one if a single source was declared."""
         if isinstance(self.source, tuple):
             return sources
         return sources[0]
-
-    @property
-    def pool_size(self) -> int | None:
-        """The number of attempts that its pools of transactional ids have slots for; None if it has no pool."""
-        sizes: list[int] = []
-        for sink in self.sinks:
-            slots = sink.slots()
-            if slots is not None:
-                sizes.append(slots)
-        return min(sizes, default=None)
-
-    @property
-    def connections(self) -> set[str]:
-        """The ids of the Airflow connections of its sources and sinks."""
-        return self._values_of("connection") | self.registries
-
-    @property
-    def registries(self) -> set[str]:
-        """The ids of those connections that are of schema registries."""
-        return self._values_of("registry")
-
-    def _values_of(self, field: str) -> set[str]:
-        """Return what sources and sinks have in that field, without those that have nothing in it."""
-        values: set[str] = set()
-        for part in (*self.sources, *self.sinks):
-            value = getattr(part, field, None)
-            if value:
-                values.add(value)
-        return values
 
     def to_json(self) -> dict[str, Any]:
         """Return the definition, as each checkpoint stores it; optional parts that are not set are left out."""
@@ -420,6 +344,14 @@ class Pipeline:
             return cls(**arguments)
         except (KeyError, TypeError, AttributeError) as error:
             raise _cannot_be_read(data, error) from error
+
+
+def find_source(pipeline: Pipeline, topic: str) -> AnySource | None:
+    """Return the source that reads the topic; None: no source does."""
+    for source in pipeline.sources:
+        if source.reads(topic):
+            return source
+    return None
 
 
 def _sink_from_json(data: Mapping[str, Any], sink: Mapping[str, Any]) -> SinkConfig:

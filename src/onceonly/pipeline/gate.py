@@ -80,39 +80,8 @@ class Gate:
                 if not isinstance(count, int) or isinstance(count, bool) or count < 0:
                     raise _gate_error(name, f"is {count!r}: give a number of rows, 0 or more", code="option-invalid")
 
-    def for_sinks(self, sinks: Collection[str], apart: object = None) -> Gate:
-        """Return the same gate with every check as a dict by sink.
-
-        Args:
-            sinks: names of the sinks that a gate can check.
-            apart: the name of the sink for dead letters, which a check that names no sink is not meant for.
-        Raises:
-            InvalidPipeline: a check names another sink, or names none although there are several.
-        """
-        by_sink: dict[str, Any] = {name: _by_sink(name, getattr(self, name), sinks, apart) for name in PER_SINK}
-        gate = replace(self, **by_sink)
-        for sink in sorted(sinks):
-            least, most = _mapping(gate.min_rows).get(sink), _mapping(gate.max_rows).get(sink)
-            if least is not None and most is not None and least > most:
-                raise _gate_error(
-                    f"sink '{sink}'", f"has min_rows {least} above max_rows {most}", code="options-conflict"
-                )
-        return gate
-
     def checks_freshness(self, sink: str) -> bool:
         return isinstance(self.fresh, Mapping) and sink in self.fresh
-
-    def can_fail_without_rows(self) -> bool:
-        """Return whether a checkpoint without rows can fail the gate."""
-        return bool(self.suites) or any(_mapping(self.min_rows).values())
-
-    def large(self, handles: Mapping[str, Mapping[str, Any]]) -> bool:
-        """Return whether a suite has more rows to check than `in_process_rows`.
-
-        Args:
-            handles: by sink.
-        """
-        return any(handles[sink]["rows"] > self.in_process_rows for sink in _mapping(self.suites) if sink in handles)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -124,8 +93,40 @@ class Gate:
         return cls(**{**data, "fresh": fresh})
 
 
+def assign_to_sinks(gate: Gate, sinks: Collection[str], apart: object = None) -> Gate:
+    """Return the same gate with every check as a dict by sink.
+
+    Args:
+        sinks: names of the sinks that a gate can check.
+        apart: the name of the sink for dead letters, which a check that names no sink is not meant for.
+    Raises:
+        InvalidPipeline: a check names another sink, or names none although there are several.
+    """
+    by_sink: dict[str, Any] = {name: _by_sink(name, getattr(gate, name), sinks, apart) for name in PER_SINK}
+    assigned = replace(gate, **by_sink)
+    for sink in sorted(sinks):
+        least, most = _mapping(assigned.min_rows).get(sink), _mapping(assigned.max_rows).get(sink)
+        if least is not None and most is not None and least > most:
+            raise _gate_error(f"sink '{sink}'", f"has min_rows {least} above max_rows {most}", code="options-conflict")
+    return assigned
+
+
+def can_fail_without_rows(gate: Gate) -> bool:
+    """Return whether a checkpoint without rows can fail the gate."""
+    return bool(gate.suites) or any(_mapping(gate.min_rows).values())
+
+
+def has_large_suite(gate: Gate, handles: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Return whether a suite has more rows to check than `in_process_rows`.
+
+    Args:
+        handles: by sink.
+    """
+    return any(handles[sink]["rows"] > gate.in_process_rows for sink in _mapping(gate.suites) if sink in handles)
+
+
 def _mapping(check: Mapping[str, T] | T) -> Mapping[str, T]:
-    """Return a check of a gate from `Gate.for_sinks`, where each one is by sink."""
+    """Return a check of a gate from `assign_to_sinks`, where each one is by sink."""
     assert isinstance(check, Mapping)
     return check
 

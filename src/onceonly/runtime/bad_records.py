@@ -10,7 +10,7 @@ from onceonly.checkpoint.commands import how_to_run
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.counts import count
 from onceonly.errors import BadRecord, InvalidPipeline
-from onceonly.pipeline.dead_letters import LETTER_COLUMNS, REJECTION_COLUMNS, MaxBad, is_beyond
+from onceonly.pipeline.dead_letters import LETTER_COLUMNS, REJECTION_COLUMNS, MaxBad, can_lack_records, is_beyond
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sources import DEAD_LETTER, FAIL, bad_records
 
@@ -103,7 +103,7 @@ class BadRecords:
 
     def tally(self) -> Mapping[str, Any]:
         """Return what the state table keeps of them; empty for a pipeline that cannot have any."""
-        if not self._pipeline.counts_bad:
+        if not can_lack_records(self._pipeline.sources, self._pipeline.dead_letters):
             return {}
         records = sum(self._record_counts.values())
         return {"records": records, "undecoded": dict(self._undecoded_counts), "rejected": self._rejected_count}

@@ -23,6 +23,7 @@ from onceonly.errors import ActionNeeded, InvalidPipeline, NotCommitted, Outcome
 from onceonly.kafka import airflow_connections
 from onceonly.kafka.airflow_connections import Lookup
 from onceonly.pipeline.catalogs import CatalogTable
+from onceonly.pipeline.requirements import list_connection_ids
 from onceonly.runtime import child_process, spark_submit
 from onceonly.runtime.child_process import hidden_properties
 from onceonly.runtime.live_services import LiveServices, open_coordinator
@@ -145,7 +146,7 @@ def _find_checkpoint(settings: Settings, name: str, epoch: int) -> Checkpoint | 
 
 def list_connections(checkpoint: Checkpoint | None) -> set[str]:
     """Return the ids of the connections that its pipeline names."""
-    return checkpoint.definition.pipeline.connections if checkpoint else set()
+    return list_connection_ids(checkpoint.definition.pipeline) if checkpoint else set()
 
 
 def classify_exit(code: int, tail: list[str]) -> Exception:

@@ -19,6 +19,7 @@ from onceonly.errors import Fenced, NotCommitted, OnceonlyError
 from onceonly.json_values.text import canonical
 from onceonly.kafka import airflow_connections
 from onceonly.kafka.airflow_connections import Lookup
+from onceonly.pipeline.gate import has_large_suite
 from onceonly.runtime import client_job, job_report
 from onceonly.runtime.child_process import MAX_ERROR_LINES, select_last_lines
 from onceonly.runtime.client_job import list_connections
@@ -69,7 +70,7 @@ class Work:
         gate = checkpoint.definition.pipeline.gate
         if gate is None or checkpoint.verdict or checkpoint.state is not State.STAGED:
             return None
-        if not gate.large(checkpoint.handles):
+        if not has_large_suite(gate, checkpoint.handles):
             return None
         return Submission(self, "gate", spark, settings, connections, checkpoint, [checkpoint.attempt])
 

@@ -24,6 +24,7 @@ from onceonly.kafka import airflow_connections
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.registry.client import Registry, RegistryConnection
 from onceonly.pipeline.definition import AnySource, Pipeline
+from onceonly.pipeline.requirements import list_named_tables, place_tables
 from onceonly.pipeline.sources import DeltaSource, FileSource, KafkaSource, SourceConfig
 from onceonly.runtime import transforms
 from onceonly.settings import Settings
@@ -157,10 +158,10 @@ def locate_tables(pipeline: Pipeline, services: LiveServices) -> Pipeline:
     Raises:
         InvalidPipeline, NotCommitted: see `spark.catalog.find`.
     """
-    names = pipeline.named_tables
+    names = list_named_tables(pipeline)
     if not names:
         return pipeline
-    return pipeline.locate_tables(catalog.find(services.spark(), names))
+    return place_tables(pipeline, catalog.find(services.spark(), names))
 
 
 def check_pipeline(pipeline: Pipeline, services: LiveServices) -> list[str]:

@@ -16,6 +16,7 @@ from onceonly.checkpoint.sink import Changes, StateBackend
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.stage import Produced, find_state_before
 from onceonly.errors import NotCommitted, OnceonlyError
+from onceonly.pipeline.dead_letters import can_lack_records
 from onceonly.runtime import code_version, owners, spark_errors, transforms
 from onceonly.runtime.bad_records import BadRecords
 from onceonly.runtime.live_services import LiveServices
@@ -202,14 +203,15 @@ class _OutputProducer:
             self._services.inspector(self._pipeline).check_outputs(outputs)
 
     def _read_batch(self, name: str, ranges: Ranges) -> Any:
-        source, counts_bad = self._select_source(name), self._pipeline.counts_bad
+        source = self._select_source(name)
+        can_lack = can_lack_records(self._pipeline.sources, self._pipeline.dead_letters)
         if self._bad.sets_apart(name):
             rows_with_errors = _require_encoded_records(source).read_with_errors(self._spark, ranges)
             return self._bad.select_decoded(name, self._persist(rows_with_errors))
         batch = source.read(self._spark, ranges)
-        if counts_bad or len(self._pipeline.sinks) > 1:
+        if can_lack or len(self._pipeline.sinks) > 1:
             batch = self._persist(batch)  # each sink runs a job of its own: the source is read once for all
-        if counts_bad:
+        if can_lack:
             self._bad.count_records(name, batch)
         return batch
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from onceonly.storage.interface import FileSystem
     from onceonly.storage.webhdfs import WebHdfsCluster
 
+__all__ = ["dataset", "files"]
+
 WEBHDFS_ADDRESS = "ONCEONLY_WEBHDFS"  # the variable with the address of the NameNode
 
 

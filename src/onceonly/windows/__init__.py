@@ -25,6 +25,20 @@ from onceonly.errors import InvalidPipeline
 from onceonly.unix_time import MICROSECOND, UNIX_EPOCH
 from onceonly.windows import state as window_state
 
+__all__ = [
+    "Seen",
+    "Sessions",
+    "Sliding",
+    "Tumbling",
+    "Windows",
+    "count",
+    "least",
+    "most",
+    "state_key",
+    "state_schema",
+    "sum_of",
+]
+
 NOWHERE = "2262-01-01 00:00:00.000001"  # window_start of the state's row with the watermark; no window has it
 MERGE_FUNCTIONS = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
 

@@ -17,7 +17,7 @@ from patience import PATIENCE
 
 from onceonly.checkpoint.offsets import Interval
 from onceonly.pipeline.definition import Pipeline
-from onceonly.pipeline.gate import Gate
+from onceonly.pipeline.gate import Gate, assign_to_sinks
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime.live_services import LiveServices
@@ -104,7 +104,7 @@ class Project:
 
     def set_gate(self, **options: object) -> None:
         """Of every pipeline of the project, also in child processes."""
-        (self.folder / "gate.json").write_text(json.dumps(Gate(**options).for_sinks(["numbers"]).to_json()))  # type: ignore[arg-type]
+        (self.folder / "gate.json").write_text(json.dumps(assign_to_sinks(Gate(**options), ["numbers"]).to_json()))  # type: ignore[arg-type]
 
     def _gate(self) -> Gate | None:
         file = self.folder / "gate.json"

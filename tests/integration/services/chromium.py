@@ -50,11 +50,12 @@ def _address(profile: Path) -> str:
 
 
 class Chromium:
-    """One tab; `errors` holds what its console complained of."""
+    """One tab; `errors` holds what its console complained of, `requests` each URL that it asked for."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self._socket, self._sent = socket, 0
         self.errors: list[str] = []
+        self.requests: list[str] = []
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
@@ -81,6 +82,12 @@ class Chromium:
 
     def type(self, text: str) -> None:
         self.call("Input.insertText", text=text)
+
+    def type_keys(self, text: str) -> None:
+        """As `type`, key by key, for a page that listens to keys."""
+        for letter in text:
+            self.call("Input.dispatchKeyEvent", type="keyDown", key=letter, text=letter)
+            self.call("Input.dispatchKeyEvent", type="keyUp", key=letter)
 
     # ---- what a person sees
 
@@ -123,6 +130,8 @@ class Chromium:
                 self.errors.append(json.dumps(told["exceptionDetails"]))
             case "Runtime.consoleAPICalled" if told["type"] in ("error", "warning"):
                 self.errors.append(json.dumps(told["args"]))
+            case "Network.requestWillBeSent":
+                self.requests.append(told["request"]["url"])
             case "Log.entryAdded" if told["entry"]["level"] in ("error", "warning"):
                 self.errors.append(f"{told['entry']['text']} {told['entry'].get('url', '')}")
 

@@ -20,6 +20,7 @@ from onceonly.kafka import airflow_connections
 from onceonly.kafka.client_settings import JAVA_CLIENT, KAFKA_PYTHON_CLIENT, java_options, kafka_python_arguments
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.requirements import list_connection_ids
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime.live_services import LiveServices
@@ -333,7 +334,7 @@ def test_a_definition_holds_the_name_only() -> None:
     named = pipeline(connection="kafka_default")
     assert named.to_json()["source"]["connection"] == "kafka_default"
     assert Pipeline.from_json(json.loads(json.dumps(named.to_json()))) == named
-    assert (named.connections, pipeline().connections) == ({"kafka_default"}, set())
+    assert (list_connection_ids(named), list_connection_ids(pipeline())) == ({"kafka_default"}, set())
 
 
 @pytest.mark.parametrize(

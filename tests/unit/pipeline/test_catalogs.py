@@ -10,6 +10,7 @@ from codes import raises
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.pipeline.catalogs import CatalogTable
 from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.requirements import list_named_tables, place_tables
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import DeltaSource, KafkaSource
 from onceonly.spark import catalog
@@ -23,21 +24,21 @@ def pipeline(source: Any = None, sinks: Any = None) -> Pipeline:
 
 def test_what_is_found_becomes_part_of_the_definition() -> None:
     named = pipeline(DeltaSource(table="lake.events"))
-    assert named.named_tables == {"lake.events", "lake.sales.orders"}
+    assert list_named_tables(named) == {"lake.events", "lake.sales.orders"}
     found = {"lake.events": CatalogTable("/lake/a", "id-a"), "lake.sales.orders": CatalogTable("s3://lake/b", "id-b")}
-    located = named.locate_tables(found)
+    located = place_tables(named, found)
     assert Pipeline.from_json(located.to_json()) == located
     [sink], [source] = located.sinks, located.sources
     assert isinstance(sink, DeltaSink) and isinstance(source, DeltaSource)
     assert (sink.path, sink.table_id, source.path, source.table_id) == ("s3://lake/b", "id-b", "/lake/a", "id-a")
     assert source.topic == "events", "the transform's input is called as before"
-    assert located.locate_tables(found) == located
+    assert place_tables(located, found) == located
 
 
 def test_assets_are_of_the_name_before_and_after_the_plan() -> None:
     named = pipeline(DeltaSource(table="lake.events"))
-    located = named.locate_tables(
-        {"lake.events": CatalogTable("/a", "x"), "lake.sales.orders": CatalogTable("/b", "y")}
+    located = place_tables(
+        named, {"lake.events": CatalogTable("/a", "x"), "lake.sales.orders": CatalogTable("/b", "y")}
     )
     for each in (named, located):
         assert each.sink("orders").asset_uris() == ("catalog://lake/sales/orders",)
@@ -77,7 +78,7 @@ def test_a_pipeline_does_not_read_the_table_that_it_writes_to() -> None:
         pipeline(DeltaSource(table="lake.orders"), [DeltaSink("orders", table="lake.orders")])
     other = pipeline(DeltaSource("/lake/orders"), [DeltaSink("orders", table="lake.orders")])
     with raises(InvalidPipeline, "own-output-read", match="'/lake/orders', which it writes to"):
-        other.locate_tables({"lake.orders": CatalogTable("/lake/orders", "an-id")})
+        place_tables(other, {"lake.orders": CatalogTable("/lake/orders", "an-id")})
 
 
 class Session:

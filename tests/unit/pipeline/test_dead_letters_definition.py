@@ -8,7 +8,7 @@ import pytest
 from codes import raises
 
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline.dead_letters import is_beyond
+from onceonly.pipeline.dead_letters import can_lack_records, is_beyond
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.sink_config import SinkConfig
@@ -33,7 +33,7 @@ def pipeline(**more: Any) -> Pipeline:
 def test_dead_letters_are_one_more_sink_of_the_same_decision(sink: SinkConfig) -> None:
     made = pipeline(dead_letters=sink, max_bad=0.01)
     assert [sink.name for sink in made.sinks] == ["lake", "dead"]
-    assert made.dead_letters == "dead" and made.counts_bad
+    assert made.dead_letters == "dead" and can_lack_records(made.sources, made.dead_letters)
     assert Pipeline.from_json(made.to_json()) == made
     assert pipeline(sinks=[LAKE, sink], dead_letters="dead", max_bad=0.01) == made
 
@@ -42,7 +42,7 @@ def test_without_them_a_definition_is_stored_as_before() -> None:
     plain = pipeline(source=source())
     assert not {"dead_letters", "max_bad"} & set(plain.to_json())
     assert "on_bad_record" not in source_json(source())
-    assert not plain.counts_bad
+    assert not can_lack_records(plain.sources, plain.dead_letters)
     assert source_json(source(on_bad_record="drop"))["on_bad_record"] == "drop"
 
 

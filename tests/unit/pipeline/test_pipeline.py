@@ -8,6 +8,7 @@ from codes import raises
 
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.requirements import check_commits
 from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
 from onceonly.pipeline.sources import KafkaSource
 
@@ -204,10 +205,10 @@ def test_a_transaction_has_to_outlast_the_wait_for_its_commit():
         "transaction-timeout-too-short",
         match="after 60 s, and .* up to 300 s",
     ):
-        pipeline(sinks=[late(transaction_timeout=60)]).check_commits(300)
+        check_commits(pipeline(sinks=[late(transaction_timeout=60)]), 300)
     for fine in ({"transaction_timeout": 300}, {"mode": "late"}, {"commit_within": 50}, {"guarantee": "none"}):
-        pipeline(sinks=[late(**{"transaction_timeout": 60, **fine})]).check_commits(300)
-    pipeline(mode="interval", sinks=[late(transaction_timeout=60)]).check_commits(300)
+        check_commits(pipeline(sinks=[late(**{"transaction_timeout": 60, **fine})]), 300)
+    check_commits(pipeline(mode="interval", sinks=[late(transaction_timeout=60)]), 300)
 
 
 @pytest.mark.parametrize("replace", ["partitions", [("day", ">=", "2013-01-01"), ("day", "in", ["2013-01-02"])]])

@@ -7,6 +7,7 @@ from codes import raises
 
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.requirements import list_connection_ids, list_registry_ids
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource, source_json
 
@@ -64,5 +65,5 @@ def test_without_a_registry_it_is_stored_as_before() -> None:
 def test_its_registry_is_one_of_the_connections() -> None:
     source = KafkaSource("orders", "avro", connection="kafka", registry="registry")
     made = Pipeline(name="orders", source=source, transform="a:b", sinks=[DeltaSink("lake", "lake")])
-    assert (made.connections, made.registries) == ({"kafka", "registry"}, {"registry"})
+    assert (list_connection_ids(made), list_registry_ids(made)) == ({"kafka", "registry"}, {"registry"})
     assert Pipeline.from_json(made.to_json()) == made
