@@ -20,6 +20,7 @@ from onceonly.delta import table_snapshot, txn_identifiers
 from onceonly.pipeline.sinks import DeltaSink, Merge
 from onceonly.settings import Settings
 from onceonly.sinks.delta import staged_table
+from onceonly.sinks.delta.handle import store_merge
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.spark.session import session
 
@@ -69,7 +70,7 @@ def _stage(table: Path, txn: Transaction, rows: int, changes: int) -> Handle:
         "app_id": txn.app_id,
         "folder": folder,
         **{"added": [], "publish": "delta-rs", "files": 1, "rows": changes},
-        "merge": Merge(keys=["id"], order_by=["lsn"]).columns_by_role,
+        "merge": store_merge(Merge(keys=["id"], order_by=["lsn"])),
     }
 
 

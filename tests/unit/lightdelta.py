@@ -13,6 +13,7 @@ from onceonly.delta import log_summary, table_files, table_snapshot, txn_identif
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, Merge
 from onceonly.sinks.delta import changes, in_process_writer, staged_table
+from onceonly.sinks.delta.handle import store_merge
 from onceonly.sinks.delta.sink import DeltaWriter
 
 STATE = "5e1f" * 8
@@ -63,7 +64,7 @@ class LightDelta(DeltaWriter):
             "publish": "delta-rs",
             **{"files": len(adds), "rows": count, "bytes": size},
             **({"where": self.config.replace} if self.config.replace else {}),
-            **({"merge": self.config.merge.columns_by_role} if self.config.merge else {}),
+            **({"merge": store_merge(self.config.merge)} if self.config.merge else {}),
             **({"checkpoint_column": column} if column else {}),
         }
 

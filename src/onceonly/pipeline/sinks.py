@@ -46,24 +46,20 @@ class Merge:
                     code="option-missing",
                 )
             object.__setattr__(self, name, tuple(columns))
-        if len(set(self.columns)) != len(self.columns):
+        columns = list_merge_columns(self)
+        if len(set(columns)) != len(columns):
             raise option_error(
-                f"Merge with {list(self.columns)}",
+                f"Merge with {list(columns)}",
                 "names a column twice",
                 "Name each one once.",
                 code="names-not-distinct",
             )
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """All columns that it names."""
-        deletes = [] if self.deletes is None else [self.deletes]
-        return (*self.keys, *self.order_by, *deletes)
 
-    @property
-    def columns_by_role(self) -> dict[str, list[str]]:
-        """What a handle stores of it."""
-        return {"keys": list(self.keys), "order_by": list(self.order_by)}
+def list_merge_columns(merge: Merge) -> tuple[str, ...]:
+    """Return all columns that it names."""
+    deletes = [] if merge.deletes is None else [merge.deletes]
+    return (*merge.keys, *merge.order_by, *deletes)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from onceonly.delta import table_snapshot
 from onceonly.errors import CannotPublish, InvalidPipeline
-from onceonly.pipeline.sinks import REFUSED_RECORD, DeltaSink, Merge
+from onceonly.pipeline.sinks import REFUSED_RECORD, DeltaSink, Merge, list_merge_columns
 from onceonly.sinks.delta import staged_table, target_table
 from onceonly.sinks.delta.handle import DeltaHandle
 
@@ -27,7 +27,7 @@ def check_columns(config: DeltaSink, rows: Any) -> None:
     if (merge := config.merge) is None:
         return
     kinds = table_snapshot.types_by_name(json.loads(rows.schema.json())["fields"])
-    problems = [f"'{name}' is missing" for name in merge.columns if name not in kinds]
+    problems = [f"'{name}' is missing" for name in list_merge_columns(merge) if name not in kinds]
     for name in (*merge.keys, *merge.order_by):
         if name in kinds and not _is_comparable(kinds[name]):
             problems.append(f"'{name}' is {_type_name(kinds[name])}")
@@ -47,7 +47,7 @@ def check_table(config: DeltaSink, table: table_snapshot.Table) -> None:
     if config.merge is None:
         return
     column_names = table_snapshot.column_names(table)
-    missing = [name for name in config.merge.columns if name not in column_names]
+    missing = [name for name in list_merge_columns(config.merge) if name not in column_names]
     why = why_not_mergeable(table)
     if why is None and missing:
         why = f"It has no column {missing}."
@@ -93,7 +93,7 @@ def check_staged(config: DeltaSink, table: table_snapshot.Table, adds: list[dict
     if config.merge is None:
         return
     partition_values = [add["partitionValues"] for add in adds]
-    for name in config.merge.columns:
+    for name in list_merge_columns(config.merge):
         if any(name in values and not values[name] for values in partition_values):
             raise _not_found_again(
                 config,
@@ -187,12 +187,12 @@ def _row_or_error(merge: Merge) -> Any:
     from pyspark.sql import functions as F
 
     row = F.col("row")
-    columns = [row.getField(name).alias(name) for name in merge.columns]
+    columns = [row.getField(name).alias(name) for name in list_merge_columns(merge)]
     example = F.to_json(F.struct(*columns), {"ignoreNullFields": "false"})
     checked = F.when(
         F.col("differ"), F.raise_error(F.concat(F.lit(f"{BAD_CHANGE}another one has the same order, "), example))
     )
-    for name in merge.columns:
+    for name in list_merge_columns(merge):
         message = F.concat(F.lit(f"{BAD_CHANGE}'{name}' is null, "), example)
         checked = checked.when(row.getField(name).isNull(), F.raise_error(message))
     return checked.otherwise(row)

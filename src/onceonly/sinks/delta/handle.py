@@ -10,7 +10,7 @@ from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.checkpoint.sink import replaced_handles
 from onceonly.delta.table_snapshot import Table, fingerprint
 from onceonly.delta.txn_identifiers import STAGED_PREFIX, txn_version
-from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sinks import DeltaSink, Merge
 from onceonly.sinks.staging.handles import check_folder
 
 
@@ -156,6 +156,11 @@ class DeltaHandle(StagedRows):
         return replace(self, data={**self.data, "copied": name}, copied=name)
 
 
+def store_merge(merge: Merge) -> dict[str, list[str]]:
+    """Return what a handle stores of the columns by which changes are merged."""
+    return {"keys": list(merge.keys), "order_by": list(merge.order_by)}
+
+
 def make_handle(
     config: DeltaSink,
     uri: str,
@@ -190,7 +195,7 @@ def make_handle(
     if config.replace:
         handle["where"] = config.replace
     if config.merge:
-        handle["merge"] = config.merge.columns_by_role
+        handle["merge"] = store_merge(config.merge)
     if config.checkpoint_column:
         handle["checkpoint_column"] = config.checkpoint_column
     return handle
