@@ -105,7 +105,7 @@ class Objects:
 
         start = len(self._path(""))
         offset = self._path(after) if after else None
-        with self._asking():
+        with _ask_store(self.uri):
             for page in obstore.list(self._store, self._path(folder), offset=offset, chunk_size=PAGE):
                 objects = []
                 for meta in page:
@@ -117,7 +117,7 @@ class Objects:
         """Return the names of the folders in a folder."""
         import obstore
 
-        with self._asking():
+        with _ask_store(self.uri):
             paths = obstore.list_with_delimiter(self._store, self._path(folder))["common_prefixes"]
         return [path.rpartition("/")[2] for path in paths]
 
@@ -133,7 +133,7 @@ class Objects:
             cached = _cache.get(self._key(path, tag))
             if cached is not None:
                 return cached
-        with self._asking():
+        with _ask_store(self.uri):
             answer = obstore.get(self._store, self._path(path))
             content, current_tag = bytes(answer.bytes()), _tag(answer.meta)
         self.remember(path, current_tag, content)
@@ -174,7 +174,7 @@ class Objects:
         import obstore
 
         if paths:
-            with self._asking():
+            with _ask_store(self.uri):
                 obstore.delete(self._store, paths)
 
     def _unmark(self, path: str) -> None:
@@ -189,17 +189,12 @@ class Objects:
         """Write an object, and keep it in memory by its tag and as `WRITTEN`; returns the tag."""
         import obstore
 
-        with self._asking():
+        with _ask_store(self.uri):
             parts = mode == "overwrite" and len(content) > MAX_SINGLE_PUT_BYTES
             tag = _tag(obstore.put(self._store, self._path(path), content, mode=mode, use_multipart=parts))
         self.remember(path, tag, content)
         self.remember(path, WRITTEN, content)
         return tag
-
-    @contextmanager
-    def _asking(self) -> Iterator[None]:
-        with wait_for(self.uri), _translate_errors():
-            yield
 
     def _path(self, path: str) -> str:
         return f"{self._root}/{path}" if self._root else path
@@ -270,16 +265,16 @@ def _arrow(scheme: Any, settings: tuple[tuple[str, str], ...]) -> pafs.FileSyste
 
     class Handler(pafs.FSSpecHandler):  # type: ignore[misc]
         def get_file_info(self, paths: list[str]) -> list[pafs.FileInfo]:
-            with self._asking():
+            with _ask_store(f"{scheme}://"):
                 return list(super().get_file_info(paths))
 
         def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
-            with self._asking():
+            with _ask_store(f"{scheme}://{selector.base_dir}"):
                 return list(super().get_file_info_selector(selector))
 
         def open_input_file(self, path: str) -> pa.PythonFile:
             """Open a file. To pyarrow's own method, a file is not there when the store does not answer."""
-            with self._asking():
+            with _ask_store(f"{scheme}://{path}"):
                 if self.fs.info(path)["type"] != "file":
                     raise FileNotFoundError(path)
                 return pa.PythonFile(self.fs.open(path, mode="rb"), mode="r")
@@ -340,6 +335,13 @@ def require_client(uri: str) -> Iterator[None]:
             f"pip install 'onceonly[{'google' if on_google else 'stores'}]'. Nothing was written.",
             code="package-missing",
         ) from error
+
+
+@contextmanager
+def _ask_store(uri: str) -> Iterator[None]:
+    """Name the wait for a store's answer, and raise errors of the library as those of a file system."""
+    with wait_for(uri), _translate_errors():
+        yield
 
 
 @contextmanager

@@ -77,7 +77,9 @@ def contents(folder: Path) -> Mapping[str, bytes]:
 def test_a_run_whose_output_nobody_reads_publishes(project: Project, reader: str) -> None:
     piped = f"set -o pipefail; {COMMAND} run pipelines.py:numbers | {reader}"
     done = run(project, "bash", "-c", piped, SPARK_REMOTE=project.spark)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
+    # a slow machine names its waits
+    assert all(line.startswith("… ") for line in done.stderr.splitlines()), done.stderr
     assert project.published() == Counter(range(8))
 
 
