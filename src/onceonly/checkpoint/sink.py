@@ -86,6 +86,13 @@ class Sink(ABC):
     def check(self) -> list[str]:
         """Return notes for the user, such as how it publishes. Raises InvalidPipeline if it cannot."""
 
+    def list_written_folders(self) -> list[str]:
+        """Return the folders that staging and publishing write to, as absolute paths or URIs, missing ones too.
+
+        `onceonly check` tries each of them with a file that it removes again.
+        """
+        return []
+
     @abstractmethod
     def stage(self, txn: Transaction, rows: Any) -> Handle:
         """Write `rows` (a DataFrame) durably, invisible to readers, under the name of `txn`.

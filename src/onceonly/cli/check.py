@@ -20,12 +20,9 @@ from onceonly.errors import InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.kafka import airflow_connections
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.requirements import list_connection_ids, list_registry_ids
-from onceonly.pipeline.sinks import KafkaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import pipeline_file
 from onceonly.settings import Settings
-from onceonly.storage import durability
-from onceonly.storage.paths import local_path
 from onceonly.views import descriptions, queries
 
 if TYPE_CHECKING:
@@ -92,7 +89,7 @@ def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
     notes += notes_of_parts
     notes += _check_upstream(pipeline, services, settings)
     notes.append(_describe_state(settings))
-    _check_folders(pipeline, settings)
+    notes += live_services.check_written_folders(pipeline, services)
     restore_check.check_first_plan(queries.find_state_table(settings), pipeline, services)
     notes += _check_targets(pipeline, services, settings)
     return notes
@@ -257,27 +254,6 @@ def _describe_topics(source: KafkaSource, brokers: str) -> str:
     if source.schema:
         text += f", decoded by {source.schema}"
     return text
-
-
-def _check_folders(pipeline: Pipeline, settings: Settings) -> None:
-    """Check that this user can write where a run writes: the state table, the spool, and the folders of sinks.
-
-    Stores are not tried: only a write shows what they allow, and a check writes nothing.
-
-    Raises:
-        NotCommitted: one of them cannot be written to.
-    """
-    places = [settings.state]
-    for config in pipeline.sinks:
-        path = getattr(config, "path", None)
-        if path:
-            places.append(settings.locate(path))
-    if any(isinstance(config, KafkaSink) and config.guarantee != "none" for config in pipeline.sinks):
-        places.append(settings.spool)
-    for place in places:
-        local = local_path(place)
-        if local:
-            durability.require_writable(local)
 
 
 def _describe_state(settings: Settings) -> str:

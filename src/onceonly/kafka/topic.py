@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import cached_property
 from time import monotonic, sleep
@@ -85,6 +85,41 @@ class TopicClient:
             lambda: self.admin.describe_topics(topics, request_timeout=REQUEST_SECONDS)[self.topic].result()
         )
         return str(description.topic_id), sorted(partition.id for partition in description.partitions)
+
+    def require_grants(self, operations: Collection[str], topics: Collection[str] = ()) -> None:
+        """Refuse topics on which the brokers do not allow this client all of these operations.
+
+        Args:
+            operations: as Kafka calls them, such as "READ".
+            topics: by default this one.
+        Raises:
+            InvalidPipeline: with the command that grants what is missing. A topic that is not there raises as well.
+        """
+        from confluent_kafka import TopicCollection
+
+        names = sorted(topics or {self.topic})
+
+        def describe() -> list[Any]:
+            futures = self.admin.describe_topics(
+                TopicCollection(names), request_timeout=REQUEST_SECONDS, include_authorized_operations=True
+            )
+            return [futures[name].result() for name in names]
+
+        for description in self._request(describe):
+            granted = {operation.name for operation in description.authorized_operations or ()}
+            missing = sorted(set(operations) - granted)
+            if granted and missing:  # a broker that does not tell says nothing at all
+                raise self._missing_grant_error(description.name, missing)
+
+    def _missing_grant_error(self, topic: str, operations: list[str]) -> InvalidPipeline:
+        options = " ".join(f"--operation {operation.title()}" for operation in operations)
+        return InvalidPipeline(
+            f"topic '{topic}': the Kafka broker at {self._kafka.describe()} does not allow this.",
+            f"Not granted to this client: {', '.join(operation.title() for operation in operations)}.",
+            f"kafka-acls --bootstrap-server … --add --allow-principal User:… {options} --topic {topic}. "
+            "Nothing was written.",
+            code="kafka-access-denied",
+        )
 
     def list_offsets(self, partitions: list[int], at: int, committed: bool = True) -> dict[int, Any]:
         """List offsets, by partition, for a read_committed reader.

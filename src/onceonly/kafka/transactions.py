@@ -19,6 +19,7 @@ from onceonly.errors import NotCommitted, OutcomeUnknown
 from onceonly.kafka import markers
 from onceonly.kafka.admin import OUT_OF_RANGE, BrokerClient, ResponseLost, check
 from onceonly.kafka.cluster import Cluster, to_topic_partitions
+from onceonly.kafka.connection import DENIED
 from onceonly.kafka.log_ends import TRANSACTIONAL, Topic, fetch_request, partitions_by_leader, read_headers
 from onceonly.kafka.markers import MarkerScan, MarkerState, Page, Partition, PartitionLog, Producer
 from onceonly.unix_time import MILLISECOND, UNIX_EPOCH
@@ -27,6 +28,7 @@ __all__ = ["Described", "EndRefused", "Holder", "MarkerState", "Partition", "Tra
 
 FENCE_TIMEOUT_SECONDS = 30.0  # the abort markers of a large transaction have to be written first
 HOLDER_PAGE_BYTES, MAX_HOLDER_PAGES = 4 << 20, 16  # read of one partition at most: 64 MiB
+OLD_END_VERSION = 4  # of EndTxn: the newest that every transaction.version takes
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
 
@@ -168,6 +170,13 @@ class Transactions(Cluster):
         """
         self._client.call(lambda: self._fence(id), FENCE_TIMEOUT_SECONDS)
 
+    def has_write_grant(self, id: str) -> bool:
+        """Return whether this client may write in transactions of that id.
+
+        It asks to end one of a producer that does not exist: brokers look at the grant first, and then end nothing.
+        """
+        return self._client.call(lambda: self._has_write_grant(id))
+
     def withdraw(self, id: str, producer_id: int, epoch: int) -> None:
         """Abort the transaction that the producer left open, unless it has ended or another producer has the id now.
 
@@ -282,6 +291,15 @@ class Transactions(Cluster):
             ids.update(state.transactional_id for state in response.transaction_states)
         return sorted(id for id in ids if whole_id.fullmatch(id))  # an older broker does not filter by the pattern
 
+    async def _has_write_grant(self, id: str) -> bool:
+        from kafka.protocol.producer.transaction import EndTxnRequest
+
+        request = EndTxnRequest(
+            transactional_id=id, producer_id=-1, producer_epoch=0, committed=False, max_version=OLD_END_VERSION
+        )
+        response = await self._client.send(request, (await self._client.coordinators([id]))[id])
+        return response.error_code not in DENIED
+
     async def _fence(self, id: str) -> None:
         from kafka.protocol.producer.transaction import InitProducerIdRequest
 
@@ -361,7 +379,8 @@ class _EndRequest:
         node: int | None = None,
     ) -> None:
         self._client, self._id, self._producer_id, self._epoch, self._commit = client, id, producer_id, epoch, commit
-        self._max_version = 5 if version >= 2 else 4  # as Kafka's own client: 5 requires transaction.version 2
+        # As Kafka's own client does: 5 requires transaction.version 2.
+        self._max_version = 5 if version >= 2 else OLD_END_VERSION
         self._deadline = monotonic() + client.timeout
         self.is_sent, self._node = False, node
         self.action = "committed" if commit else "aborted"  # for messages

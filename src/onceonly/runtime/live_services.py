@@ -35,6 +35,7 @@ from onceonly.sources.kafka import KafkaReader
 from onceonly.spark import catalog
 from onceonly.statetable import location
 from onceonly.statetable.table import Notify, StateTable
+from onceonly.storage import write_probe
 from onceonly.views.summary import Lag, Summary
 from onceonly.waits import wait_for
 
@@ -179,6 +180,26 @@ def check_pipeline(pipeline: Pipeline, services: LiveServices) -> list[str]:
     if pipeline.gate:
         notes += services.inspector(pipeline).check()
     return notes
+
+
+def check_written_folders(pipeline: Pipeline, services: LiveServices) -> list[str]:
+    """Try to write where plan, stage and commit will, and return a note; nothing stays there.
+
+    Raises:
+        InvalidPipeline, NotCommitted: this user cannot write to one of the folders.
+    """
+    settings = services.settings
+    location.check_place(settings.state, pipeline.name)
+    folders = []
+    for config in pipeline.sinks:
+        path = getattr(config, "path", None)
+        named_folders = [settings.locate(path)] if path else []
+        folders += services.sink(pipeline, config.name).list_written_folders() or named_folders
+    if pipeline.gate:
+        folders.append(settings.docs)
+    for folder in dict.fromkeys(folders):
+        write_probe.require_writable(folder, settings.webhdfs)
+    return [f"this user can write to {', '.join([settings.state, *dict.fromkeys(folders)])}"]
 
 
 def _describe_matches(source: SourceConfig, topics: list[str]) -> str:

@@ -81,8 +81,11 @@ class KafkaReader:
             NotCommitted: no broker answered within 10 s.
         """
         self._check_schema()
-        if self._config.topic_pattern is None:
-            self._topic.describe()
+        topics = []
+        if self._config.topic_pattern is not None:
+            topics = [topic for topic in self.topics() if self._config.reads(topic)]
+        if topics or self._config.topic_pattern is None:
+            self._topic.require_grants(("DESCRIBE", "READ"), topics)
         notes: list[str] = []
         for part in self._registered_parts:
             notes += part.check()

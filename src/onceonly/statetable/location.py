@@ -24,6 +24,7 @@ from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.names import NAME
 from onceonly.statetable.local_log import LocalLog
 from onceonly.statetable.log import Log
+from onceonly.storage import write_probe
 from onceonly.storage.durability import require_writable
 from onceonly.storage.paths import ARBITRATING_SCHEMES, LOCAL_SCHEMES, find_unsafe_setting, local_path
 from onceonly.waits import wait_for
@@ -238,6 +239,23 @@ def check_writable(uri: str) -> None:
     properties = {} if local_path(uri) else read_properties(uri)
     if properties is not None and TRIED not in properties:  # without a table nothing is written
         _check_storage(uri)
+
+
+def check_place(uri: str, pipeline: str) -> None:
+    """Refuse, before any work, a place in which a plan could not make the table, or record a row of that pipeline.
+
+    It is tried by a file that is removed again.
+
+    Raises:
+        InvalidPipeline: the store does not arbitrate.
+        NotCommitted: nothing was written.
+    """
+    check_atomic(uri)
+    write_probe.require_writable(uri)
+    properties = {TRIED: ""} if local_path(uri) else read_properties(uri) or {}
+    if TRIED not in properties:
+        _check_storage(uri)
+    write_probe.require_writable(f"{table_folder(uri, pipeline)}/{LOG_FOLDER}")
 
 
 def _check_storage(uri: str) -> None:

@@ -347,11 +347,13 @@ def _ask_store(uri: str) -> Iterator[None]:
 @contextmanager
 def _translate_errors() -> Iterator[None]:
     """Raise errors of the library as those of a file system."""
-    from obstore.exceptions import AlreadyExistsError, BaseError
+    from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
 
     try:
         yield
     except AlreadyExistsError as error:
         raise FileExistsError(str(error)) from error
+    except (PermissionDeniedError, UnauthenticatedError) as error:
+        raise PermissionError(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}") from error
     except BaseError as error:
         raise OSError(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}") from error

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from codes import raises
-from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient, ResourcePatternType
-from confluent_kafka.admin import ResourceType as Kind
+from confluent_kafka.admin import AclOperation
 from integration.readers.kafka_reader import new_topic, until, values
-from patience import PATIENCE
+from integration.services.guarded_broker import PASSWORD, guarded_broker, on_ids, on_topic
 
 from onceonly.checkpoint.model import Transaction
-from onceonly.dev.services import machine
-from onceonly.dev.services.kafka import KafkaBroker
 from onceonly.errors import InvalidPipeline, OutcomeUnknown
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.pipeline.sinks import KafkaSink
@@ -26,60 +22,19 @@ from onceonly.testing.fakes import FakeReceipts
 
 pytestmark = [pytest.mark.integration]
 USERS = ("writer", "nobody", "no_id")
-PASSWORD = "Sesame"
-PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-
-
-class GuardedBroker(KafkaBroker):
-    """Beside the open port, where everyone is an administrator, one where users have what they are granted."""
-
-    def __init__(self, home: Path) -> None:
-        super().__init__(home, port=0)
-        self.guarded = machine.free_port()
-
-    def properties(self, port: int) -> str:
-        listener = f",GUARDED://127.0.0.1:{self.guarded}"
-        text = re.sub(r"^((?:advertised\.)?listeners=.*)$", rf"\1{listener}", super().properties(port), flags=re.M)
-        users = " ".join(f'user_{name}="{PASSWORD}"' for name in USERS)
-        return text + "\n".join(
-            [
-                "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,GUARDED:SASL_PLAINTEXT",
-                "inter.broker.listener.name=PLAINTEXT",
-                "listener.name.guarded.sasl.enabled.mechanisms=PLAIN",
-                f"listener.name.guarded.plain.sasl.jaas.config={PLAIN} {users};",
-                "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-                "super.users=User:ANONYMOUS",
-                "",
-            ]
-        )
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, str]]:
     """(open address, guarded address, topic)."""
-    broker = GuardedBroker(tmp_path_factory.mktemp("guarded"))
-    broker.launch()
-    try:
-        broker.wait()
-        bootstrap = broker.address(broker.daemon.running().port)
-        topic = new_topic(bootstrap, 2)
-        grant(bootstrap, topic)
-        until(lambda: allowed(f"127.0.0.1:{broker.guarded}", topic), what="the grants are in force")
-        yield bootstrap, f"127.0.0.1:{broker.guarded}", topic
-    finally:
-        broker.daemon.stop()
-
-
-def grant(bootstrap: str, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    on_topic = (AclOperation.WRITE, AclOperation.DESCRIBE, AclOperation.READ)
-    acls = [acl(Kind.TOPIC, topic, ResourcePatternType.LITERAL, user, op) for user in USERS[::2] for op in on_topic]
-    acls += [
-        acl(Kind.TRANSACTIONAL_ID, "onceonly-", ResourcePatternType.PREFIXED, "writer", op)
-        for op in (AclOperation.WRITE, AclOperation.DESCRIBE)
-    ]
-    for done in admin.create_acls(acls).values():
-        done.result(PATIENCE)
+    with guarded_broker(tmp_path_factory.mktemp("guarded"), USERS) as broker:
+        topic = new_topic(broker.open_address, 2)
+        operations = AclOperation.WRITE, AclOperation.DESCRIBE, AclOperation.READ
+        for user in USERS[::2]:
+            broker.grant(*on_topic(user, topic, *operations))
+        broker.grant(*on_ids("writer", "onceonly-", AclOperation.WRITE, AclOperation.DESCRIBE))
+        until(lambda: allowed(broker.guarded_address, topic), what="the grants are in force")
+        yield broker.open_address, broker.guarded_address, topic
 
 
 def allowed(address: str, topic: str) -> bool:
@@ -89,10 +44,6 @@ def allowed(address: str, topic: str) -> bool:
     except InvalidPipeline:
         return False
     return True
-
-
-def acl(kind: Kind, name: str, pattern: ResourcePatternType, user: str, operation: AclOperation) -> AclBinding:
-    return AclBinding(kind, name, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
 
 
 def connection(guarded: tuple[str, str, str], user: str, password: str = PASSWORD) -> KafkaConnection:

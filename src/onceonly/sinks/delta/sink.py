@@ -36,6 +36,7 @@ from onceonly.checkpoint.sink import (
     VersionedTarget,
 )
 from onceonly.delta import commits, log_summary, table_features, table_files, table_snapshot, txn_identifiers
+from onceonly.delta.log_files import LOG_FOLDER
 from onceonly.errors import CannotPublish, OutcomeUnknown, StageAgain, TargetWentBack
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.context import Context
@@ -118,6 +119,9 @@ class DeltaWriter(
         if unsupported:
             return [f"{self.name}: publishes to {self.uri} through Spark (delta-rs does not support {unsupported})"]
         return [f"{self.name}: publishes to {self.uri} through delta-rs, metadata only"]
+
+    def list_written_folders(self) -> list[str]:
+        return [self.uri, f"{self.uri.rstrip('/')}/{LOG_FOLDER}"]
 
     def stage_small_batch(self, txn: Transaction, rows: Any) -> Handle:
         return self.stage(txn, rows, is_small_batch=True)

@@ -63,6 +63,10 @@ class FileWriter(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Versioned
         stage.check(self.config, self._file_system, self._target)
         return [f"{self.name}: moves {self.config.format} files to {self._target}"]
 
+    def list_written_folders(self) -> list[str]:
+        uri = self._uri.rstrip("/")
+        return [staging_of(uri), uri]
+
     def stage(self, txn: Transaction, rows: Any) -> Handle:
         stage.check(self.config, self._file_system, self._target)
         folder, rows_staged = stage.write(self.config, txn, self._file_system, self._target, rows)

@@ -35,6 +35,7 @@ def check(
     schema(config, root)
     notes = check_writable(config, transactions, connection)
     if config.guarantee == "exactly-once":
+        _require_write_grant(config, transactions)
         how = "at commit, in transactions" if late else "in transactions that the commit ends"
         notes += _warnings(config, transactions)
     else:
@@ -49,8 +50,12 @@ def check_writable(config: KafkaSink, transactions: Transactions, connection: Ka
         InvalidPipeline: a topic is missing, a permission is missing, or the brokers' limits are too low.
         NotCommitted: no broker answers.
     """
+    operations = ["DESCRIBE", "WRITE"]
+    if config.guarantee == "exactly-once":
+        operations.append("READ")  # the evidence is read from the log
+    # librdkafka has the best messages about failed connections
     for name in config.allowed_topics:
-        TopicClient(name, connection).describe()  # librdkafka has the best messages about failed connections
+        TopicClient(name, connection).require_grants(operations)
     if config.guarantee != "exactly-once":
         return []
     return check_transactions(config, transactions)
@@ -62,6 +67,19 @@ def check_transactions(config: KafkaSink, transactions: Transactions) -> list[st
     if config.ids == "pool":
         _require_safe_pool(config, transactions)
     return _check_timeout(config, transactions)
+
+
+def _require_write_grant(config: KafkaSink, transactions: Transactions) -> None:
+    """Raise InvalidPipeline unless this client may open transactions under the sink's prefix."""
+    if transactions.has_write_grant(f"{config.id_prefix}-check"):
+        return
+    raise InvalidPipeline(
+        f"sink '{config.name}': the brokers do not allow transactions under '{config.id_prefix}-…'.",
+        f"Not granted to this client: Write on the TransactionalId prefix '{config.id_prefix}-'.",
+        "kafka-acls --bootstrap-server … --add --allow-principal User:… --operation Describe --operation Write "
+        f"--transactional-id {config.id_prefix}- --resource-pattern-type prefixed. Nothing was written.",
+        code="kafka-access-denied",
+    )
 
 
 def _require_safe_pool(config: KafkaSink, transactions: Transactions) -> None:

@@ -100,6 +100,9 @@ class KafkaWriter(Sink, TargetHistory, InspectableRows, TransactionalIdPool):
             notes = notes + registered_schemas.check(self.config, self._registry, parts)
         return notes
 
+    def list_written_folders(self) -> list[str]:
+        return [] if self.config.guarantee == "none" else [self._spool.uri]
+
     # ---- stage
 
     def stage_small_batch(self, txn: Transaction, rows: Any) -> Handle:

@@ -76,6 +76,9 @@ class CheckedSink(HandleCheck, Sink):
     def check(self) -> list[str]:
         return self._sink.check()
 
+    def list_written_folders(self) -> list[str]:
+        return self._sink.list_written_folders()
+
     def stage(self, txn: Transaction, rows: Any) -> Handle:
         return self._check_new(self._sink.stage(txn, rows))
 

@@ -76,6 +76,9 @@ class StateWriter(Sink, StateBackend, DecisionTraces, TargetHistory, Replaceable
     def check(self) -> list[str]:
         return [f"{self.name}: keeps {self.config.schema} by {', '.join(self.config.key)} in {self._folders.uri}"]
 
+    def list_written_folders(self) -> list[str]:
+        return [self._folders.uri]
+
     def read(self, spark: Any, before: Handle | None) -> Any:
         """Return the state after the handle `before`, as a DataFrame of the schema; empty for None."""
         self._check_same_shape(before)
