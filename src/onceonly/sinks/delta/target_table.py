@@ -211,6 +211,7 @@ def require_exclusive_commits(sink: str, uri: str, table: Table | None) -> None:
 
     Raises:
         InvalidPipeline: nothing was written to the table.
+        NotCommitted: the store refuses this login.
         OSError: the store does not answer.
     """
     scheme = urlsplit(uri).scheme.lower()
@@ -227,7 +228,15 @@ def require_exclusive_commits(sink: str, uri: str, table: Table | None) -> None:
             f"Unset it, or let delta-rs use a lock ({LOCKING_PROVIDER}). Nothing was written.",
             code="store-not-arbitrating",
         )
-    arbitration.require_put_if_absent(uri, f"the table of sink '{sink}'")
+    try:
+        arbitration.require_put_if_absent(uri, f"the table of sink '{sink}'")
+    except PermissionError as error:
+        raise NotCommitted(
+            f"sink '{sink}': {uri} cannot be written to.",
+            f"The store refuses this login. {error}",
+            "Allow it to list, read, write and delete below that path (docs/object-stores.md). Nothing was written.",
+            code="folder-not-writable",
+        ) from error
 
 
 def _was_published_to(table: Table | None) -> bool:
