@@ -22,6 +22,7 @@ OTHERS = {  # other programs and words, by what people are told to do with them
     "kafka-transactions describe-producers": r"kafka-transactions --bootstrap-server … describe-producers",
     "kafka-transactions abort": r"kafka-transactions --bootstrap-server … abort",
     "kafka-topics --create": r"kafka-topics --create",
+    "kafka-acls --add": r"kafka-acls --bootstrap-server … --add --allow-principal",
     "kafka-features upgrade": r"kafka-features upgrade --feature",
     "airflow backfill create": r"airflow backfill create",
     "airflow dags unpause": r"airflow dags unpause \{\}",
@@ -224,6 +225,10 @@ ADVICE: dict[str, Followed] = {
     "kafka-topics --create": Followed(
         "the topic of staged rows no longer exists: they are staged again",
         f"{SINKS}test_kafka_rehearsal.py::test_recreated_topic_is_staged_for_again",
+    ),
+    "kafka-acls --add": Followed(
+        "the brokers do not allow this client what a run needs",
+        "tests/integration/cli/test_check_finds.py::test_a_missing_grant_is_found",
     ),
     "airflow backfill create": Followed(
         "a gap", "tests/unit/airflow/test_dag_intervals.py::test_after_an_outage_every_interval_has_its_run"

@@ -37,14 +37,14 @@ AIRFLOW_LIMITS = (  # before this release of Airflow; docs/versions.md
 )
 
 
-@click.command(short_help="Check a pipeline; writes nothing.")
+@click.command(short_help="Check a pipeline before it runs.")
 @click.argument("file", metavar="FILE.py:NAME")
 @json_option
 def check(file: str, as_json: bool) -> None:
     """Check Spark and connections, and the pipeline NAME in FILE.py: transform, topic, schema, sinks, the pipelines
     in its `after`, and the state table.
 
-    Nothing is written.
+    No row is read or written. Into each folder that a run writes to it writes a small hidden file, and removes it.
 
     It ends with 5 if one of them cannot be used. Intervals that no run has covered are shown, and how many unread
     records are dated in the future. --json prints {"pipeline", "notes": […], "gaps": [{"start", "end"}],

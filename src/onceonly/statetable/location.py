@@ -255,7 +255,9 @@ def check_place(uri: str, pipeline: str) -> None:
     properties = {TRIED: ""} if local_path(uri) else read_properties(uri) or {}
     if TRIED not in properties:
         _check_storage(uri)
-    write_probe.require_writable(f"{table_folder(uri, pipeline)}/{LOG_FOLDER}")
+    # On a store, a file in the folder of a pipeline without rows would show that pipeline to others for a moment.
+    if local_path(uri) or pipeline in list_pipelines(uri):
+        write_probe.require_writable(f"{table_folder(uri, pipeline)}/{LOG_FOLDER}")
 
 
 def _check_storage(uri: str) -> None:

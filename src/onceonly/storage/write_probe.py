@@ -1,6 +1,8 @@
 """Whether this user can write where a run will: a probe file is written there, and removed again.
 
 Only a write shows it: a mount may be read-only, a quota used up, and a store tells nobody what a login may do.
+On a disk, the file loses its name before anything is written into it. A store has no such files: there its name is
+the same each time, so a process that dies in between leaves one small object, which the next check removes.
 """
 
 from __future__ import annotations
@@ -11,13 +13,10 @@ import uuid
 from pathlib import Path
 
 from onceonly.errors import InvalidPipeline, NotCommitted
-from onceonly.storage import objects
 from onceonly.storage.durability import require_writable as require_permission
-from onceonly.storage.file_systems import open_file_system
-from onceonly.storage.interface import UnsuitableTarget
 from onceonly.storage.paths import HDFS_PREFIX, local_path
 
-PROBE_PREFIX = ".probe-"  # hidden: readers of folders and of Delta's logs pass over such names
+PROBE = ".onceonly-check"  # hidden: readers of folders and of Delta's logs pass over such names
 FULL = (errno.ENOSPC, errno.EDQUOT)
 CONTENT = b"onceonly check\n"
 
@@ -43,12 +42,8 @@ def require_writable(uri: str, webhdfs: str | None = None) -> None:
 def _probe_disk(folder: Path) -> None:
     require_permission(folder)  # it has the better words for most cases
     place = next(path for path in (folder, *folder.parents) if os.path.exists(path))
-    probe = place / f"{PROBE_PREFIX}{uuid.uuid4().hex}"
     try:
-        try:
-            probe.write_bytes(CONTENT)
-        finally:
-            probe.unlink(missing_ok=True)
+        _write_unnamed_file(place)
     except OSError as error:
         if error.errno in FULL:
             raise NotCommitted(
@@ -65,7 +60,23 @@ def _probe_disk(folder: Path) -> None:
         ) from error
 
 
+def _write_unnamed_file(folder: Path) -> None:
+    """Create a file, remove its name, and write it: quotas may refuse only what reaches the disk."""
+    probe = folder / f"{PROBE}-{uuid.uuid4().hex}"
+    descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        probe.unlink()
+        os.write(descriptor, CONTENT)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _ask_namenode(uri: str, webhdfs: str | None) -> None:
+    # Here, as in the next function: `onceonly status` starts fast, and looks at the state table through this module.
+    from onceonly.storage.file_systems import open_file_system
+    from onceonly.storage.interface import UnsuitableTarget
+
     location = open_file_system(uri, webhdfs)
     if location is None:
         return
@@ -79,16 +90,17 @@ def _ask_namenode(uri: str, webhdfs: str | None) -> None:
 
 def _probe_store(uri: str) -> None:
     """Write an object and delete it. Where Spark and delta-rs would differ in the folder, either does."""
+    from onceonly.storage import objects
+
     files = objects.literal(uri) if set("#?") & set(uri) else objects.Objects(uri)
-    name = f"{PROBE_PREFIX}{uuid.uuid4().hex}"
     doing = "written"
     try:
         with objects.require_client(uri):
-            files.write(name, CONTENT)
+            files.write(PROBE, CONTENT)
         doing = "deleted"
-        files.unlink([name])
+        files.unlink([PROBE])
     except PermissionError as error:
-        left = f" {name} stays there." if doing == "deleted" else " Nothing was written."
+        left = f" {PROBE} stays there." if doing == "deleted" else " Nothing was written."
         raise NotCommitted(
             f"{uri} cannot be written to.",
             f"The store refuses this login: an object cannot be {doing}. {error}",

@@ -88,5 +88,9 @@ def on_ids(user: str, prefix: str, *operations: AclOperation) -> list[AclBinding
     return [_acl(kind, prefix, pattern, user, operation) for operation in operations]
 
 
+def on_groups(user: str, prefix: str, *operations: AclOperation) -> list[AclBinding]:
+    return [_acl(Kind.GROUP, prefix, ResourcePatternType.PREFIXED, user, operation) for operation in operations]
+
+
 def _acl(kind: Kind, name: str, pattern: ResourcePatternType, user: str, operation: AclOperation) -> AclBinding:
     return AclBinding(kind, name, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW)

@@ -121,6 +121,6 @@ def test_check_reaches_each_part_that_raises_them() -> None:
     tree = ast.parse((ROOT / "src/onceonly/cli/check.py").read_text("utf-8"))
     calls = {ast.unparse(node.func).rpartition(".")[2] for node in ast.walk(tree) if isinstance(node, ast.Call)}
     assert calls >= {
-        "_check_spark", "_check_connection", "_check_folders", "check_pipeline", "check_suites", "check_upstreams",
-        "check_first_plan", "_check_targets", "_check_stores", "locate_tables",
+        "_check_spark", "_check_connection", "check_written_folders", "check_pipeline", "check_suites",
+        "check_upstreams", "check_first_plan", "_check_targets", "_check_stores", "locate_tables",
     }  # fmt: skip

@@ -121,6 +121,8 @@ class DeltaWriter(
         return [f"{self.name}: publishes to {self.uri} through delta-rs, metadata only"]
 
     def list_written_folders(self) -> list[str]:
+        if target_table.open_existing(self.config, self.uri, table_files.open_table) is None:
+            return [self.uri]  # a file in the log of a table that is not there could be taken for the table
         return [self.uri, f"{self.uri.rstrip('/')}/{LOG_FOLDER}"]
 
     def stage_small_batch(self, txn: Transaction, rows: Any) -> Handle:
