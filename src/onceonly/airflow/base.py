@@ -16,6 +16,7 @@ from airflow.sdk._shared.secrets_masker import redact
 from onceonly import redaction
 from onceonly.airflow import bundles, runs
 from onceonly.airflow.versions import AirflowFailException, conf
+from onceonly.checkpoint.data_docs import find_address
 from onceonly.checkpoint.model import Checkpoint, Event, Row
 from onceonly.errors import InvalidPipeline
 from onceonly.runtime import spark_errors
@@ -47,7 +48,7 @@ def docs_page(checkpoint: Checkpoint) -> str:
 
     Docs that have a web address of their own are served there.
     """
-    stored = str((checkpoint.verdict and checkpoint.verdict["docs"]) or "")
+    stored = find_address(checkpoint)
     if not stored or stored.startswith(("https://", "http://")):
         return stored
     return f"{_read_base_url()}{queries.docs_page(checkpoint)}"

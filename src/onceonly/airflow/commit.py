@@ -11,6 +11,7 @@ from onceonly.airflow.base import CheckpointLink, DocsLink, OnceonlyOperator, do
 from onceonly.airflow.notices import Notifier
 from onceonly.airflow.operators import SparkOperator
 from onceonly.airflow.versions import AirflowFailException
+from onceonly.checkpoint.data_docs import find_address
 from onceonly.checkpoint.model import Checkpoint, Row, State
 from onceonly.counts import count
 from onceonly.errors import ActionNeeded, GateFailed, InvalidPipeline, StageAgain
@@ -115,7 +116,7 @@ class GateOperator(SparkOperator):
 
     def _link_docs(self, text: str, checkpoint: Checkpoint) -> str:
         """Return a message with the page of the Data Docs in place of the address of their files."""
-        stored = checkpoint.verdict and checkpoint.verdict["docs"]
+        stored = find_address(checkpoint)
         if not stored:
             return text
         return text.replace(stored, self.docs)

@@ -13,6 +13,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from onceonly import redaction
+from onceonly.checkpoint.data_docs import find_address
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import SOURCE_WORDS
 from onceonly.cli import console
@@ -163,7 +164,8 @@ def _print_verdict(out: Console, checkpoint: Checkpoint) -> None:
         outcome = f"{outcome}, held until somebody approves or aborts it"
     _print_section(out, f"Gate: {outcome} (by {formatting.owner(verdict['by'])}; {', '.join(examined)})", table)
     if verdict["docs"]:
-        out.print(Text(f"  Data Docs: in Airflow {queries.docs_page(checkpoint)}; files {verdict['docs']}", "dim"))
+        places = f"in Airflow {queries.docs_page(checkpoint)}; files {find_address(checkpoint)}"
+        out.print(Text(f"  Data Docs: {places}", "dim"))
 
 
 def _check_result(check: Mapping[str, Any]) -> Text:
@@ -253,7 +255,7 @@ def _print_timeline(out: Console, timeline: list[dict[str, Any]]) -> None:
         if row["owner"]:
             words.append(f"by {formatting.owner(row['owner'])}")
         at = row["at"].replace("T", " ").rstrip("Z")
-        table.add_row(at, row["event"], str(row["attempt"]), " ".join(words).strip())
+        table.add_row(at, formatting.event(row), str(row["attempt"]), " ".join(words).strip())
     _print_section(out, "Timeline", table)
 
 

@@ -35,8 +35,8 @@ STATUS_HELP = f"""What every pipeline has done last; of one PIPELINE, its recent
 "gaps"}}]}}, with "errors" where the rows of others are damaged, and for one
 pipeline {{"state_table", "pipeline", "seen", "missing", "gaps",
 "checkpoints": […]}}; "epoch" and "state" are of the last checkpoint,
-"committed_at" to "bad" of the last one that is committed and no repair, its rows
-as they are in force now; "complete_until": up to when the published rows are
+"committed_at" to "bad" of the last one that is committed, repairs included, the rows
+of its records as they are in force now; "complete_until": up to when the published rows are
 complete; "seen" is the number for --seen of skip, rewind, state forward and
 accept-loss; "unsettled", "held", "refused" (a person has to act) and
 "stage_again" (nobody has begun) are epochs, "missing" says by sink how many

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from onceonly.checkpoint.commands import how_to_run
+from onceonly.checkpoint.data_docs import find_address
 from onceonly.checkpoint.interfaces import Findings, Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.coordinator.manual import Action, Seen
@@ -170,8 +171,7 @@ def _classify_error(error: Exception, checkpoint: Checkpoint) -> OnceonlyError:
 
 
 def _what_to_do(checkpoint: Checkpoint) -> str:
-    where = checkpoint.verdict and checkpoint.verdict["docs"]
-    look = ""
+    where, look = find_address(checkpoint), ""
     if where:
         look = f"Look: {where}\n"
     if checkpoint.is_held:

@@ -31,7 +31,7 @@ EVENTS_IN_WORDS = {
     Event.APPROVED: "approved",
     Event.REFUSED: "was refused by sink '{sink}'",
     Event.COMMITTING: "its publication was decided",
-    Event.REPLACED: "a transaction of sink '{sink}' was replaced",
+    Event.REPLACED: "sink '{sink}' got a new transaction",
     Event.IN_DOUBT: "sink '{sink}' is in doubt",
     Event.PUBLISHED: "published to sink '{sink}'",
     Event.GIVEN_UP: "sink '{sink}' was given up",

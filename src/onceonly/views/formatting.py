@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
-from onceonly.checkpoint.model import Checkpoint
+from onceonly.checkpoint.model import Checkpoint, Event
 from onceonly.views.queries import rows_by_sink
 
 HELD, REFUSED = "held", "refused"
@@ -64,6 +65,16 @@ def state(checkpoint: Checkpoint) -> str:
     if checkpoint.refused:
         return REFUSED
     return checkpoint.state.value
+
+
+def event(entry: Mapping[str, Any]) -> str:
+    """Return what an entry of `queries.timeline` is called.
+
+    REPLACED is said of a handle, and not of rows: its rows are sent in a new transaction, or a person has resolved it.
+    """
+    if entry["event"] == Event.REPLACED.value:
+        return "resolved" if "verdict" in entry["detail"] else "new transaction"
+    return str(entry["event"]).replace("_", " ")
 
 
 def rows(checkpoint: Checkpoint) -> str:

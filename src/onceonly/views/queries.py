@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from onceonly.checkpoint.data_docs import find_page
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State, fold
 from onceonly.checkpoint.offsets import Interval, has_data
 from onceonly.errors import InvalidPipeline, OutcomeUnknown
@@ -264,8 +265,9 @@ def timeline(state_table: StateTable, checkpoint: Checkpoint) -> list[dict[str, 
 
 
 def docs_page(checkpoint: Checkpoint) -> str:
-    """Return where Airflow serves the Data Docs of its current attempt, below the address of Airflow."""
-    return f"/onceonly/pipelines/{checkpoint.pipeline}/{checkpoint.epoch}/docs/{checkpoint.attempt}/index.html"
+    """Return where Airflow serves what its current attempt failed by in Data Docs, below the address of Airflow."""
+    page = find_page(checkpoint, checkpoint.verdict or {})
+    return f"/onceonly/pipelines/{checkpoint.pipeline}/{checkpoint.epoch}/docs/{checkpoint.attempt}/{page}"
 
 
 def find_verdict(state_table: StateTable, pipeline: str, epoch: int, attempt: int) -> Mapping[str, Any] | None:

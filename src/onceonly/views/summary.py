@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_WARNING_SHARE = 0.8  # of a transaction's time-out
 MAX_RECENT = 10  # checkpoints among which the last commit is looked for first
+MAX_STEPS_BACK = 20  # intervals without a commit at the end, behind which the furthest commit is looked for
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,13 @@ class Summary:
 
     name: str
     latest: Checkpoint
-    furthest_commit: Checkpoint | None  # of the recent ones, from which the lag is counted; no repair
+    furthest_commit: Checkpoint | None  # behind which nothing is published: the lag is counted from it; no repair
     open: tuple[Checkpoint, ...]  # the oldest first
     coverage: Coverage = field(default_factory=Coverage)  # of its intervals
     missing: Mapping[str, int] = field(default_factory=dict)  # by sink: how many checkpoints its target has lost
     unfit: tuple[Checkpoint, ...] = ()  # that have to be staged again, and nobody has begun; the oldest first
-    last_commit: Checkpoint | None = None  # the newest epoch that is; of intervals, one may reach further; no repair
-    rows_by_sink: Mapping[str, int | None] = field(default_factory=dict)  # of `last_commit`, as they are in force
+    last_commit: Checkpoint | None = None  # of the recent ones, repairs among them; an interval may reach further
+    rows_by_sink: Mapping[str, int | None] = field(default_factory=dict)  # of its records, as they are in force
 
     @property
     def gaps(self) -> tuple[Interval, ...]:
@@ -52,7 +53,7 @@ class Summary:
 
     @property
     def rows(self) -> int | None:
-        """The rows of the last commit in all sinks; None: nothing is committed, or a sink does not count."""
+        """The rows of the last commit's records in all sinks; None: nothing is committed, or a sink does not count."""
         if self.last_commit is None:
             return None
         return queries.sum_rows(self.rows_by_sink)
@@ -119,15 +120,57 @@ def _summarize(state_table: StateTable, pipeline: str, recent: list[Checkpoint],
     summary = Summary(pipeline, latest, None, tuple(unsettled), coverage, missing, tuple(unfit))
     if not commits:
         return summary
-    last_commit = commits[0]
-    repairs = state_table.view(pipeline).repairs_of(last_commit.epoch) if latest.epoch > last_commit.epoch else []
-    rows = count_rows_in_force(last_commit, repairs)
-    if coverage.end and all(data_end(checkpoint) < coverage.end for checkpoint in recent):
-        # Older intervals were run after the newest one, and it is none of the recent checkpoints.
-        older_commits = filter(queries.is_progress, state_table.view(pipeline).checkpoints_ending_last(coverage.end))
-        commits = [*commits, *older_commits]
-    furthest = max(commits, key=data_end)
+    repairs = [cp for cp in recent if cp.is_repair and cp.state is State.COMMITTED]
+    last_commit = max([*commits, *repairs], key=_commit_order)
+    rows = _count_rows(state_table.view(pipeline), last_commit, latest)
+    furthest = _find_furthest(state_table.view(pipeline), commits, unsettled, coverage.end)
     return replace(summary, furthest_commit=furthest, last_commit=last_commit, rows_by_sink=rows)
+
+
+def _commit_order(committed: Checkpoint) -> tuple[datetime, int]:
+    return committed.updated_at, committed.epoch
+
+
+def _count_rows(view: View, committed: Checkpoint, latest: Checkpoint) -> dict[str, int | None]:
+    """Return by sink the rows of a commit's records that are in force: those of a repair count with what it repairs."""
+    origin = view.require(committed.origin)
+    repairs = view.repairs_of(origin.epoch) if latest.epoch > origin.epoch else []
+    return count_rows_in_force(origin, repairs)
+
+
+def _find_furthest(
+    view: View, commits: Iterable[Checkpoint], unsettled: Iterable[Checkpoint], covered_until: datetime | None
+) -> Checkpoint:
+    """Return the commit that reaches furthest.
+
+    Older intervals may have been run or repaired after the newest one, which then is none of the recent checkpoints.
+
+    Args:
+        commits: the recent ones.
+        covered_until: the end of what the intervals cover, with those that are not settled; None: there are none.
+    """
+    furthest = max(commits, key=data_end)
+    time = _step_back(covered_until, unsettled)
+    for _ in range(MAX_STEPS_BACK):
+        if time is None or time <= data_end(furthest):
+            return furthest
+        last = view.checkpoints_ending_last(time)
+        commits_there = list(filter(queries.is_progress, last))
+        if commits_there:
+            return commits_there[-1]
+        time = last[0].interval.start if last and last[0].interval else None  # it is skipped, aborted or open
+    return furthest
+
+
+def _step_back(time: datetime | None, unsettled: Iterable[Checkpoint]) -> datetime | None:
+    """Return the time before the unsettled intervals that end at that time: nothing has covered these before."""
+    starts: dict[datetime | None, datetime] = {}
+    for checkpoint in unsettled:
+        if checkpoint.interval and checkpoint.replaces is None:
+            starts[checkpoint.interval.end] = checkpoint.interval.start
+    while time in starts:
+        time = starts[time]
+    return time
 
 
 def _find_last_commit(view: View) -> list[Checkpoint]:

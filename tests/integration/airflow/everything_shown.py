@@ -108,6 +108,9 @@ class Everything:
             return past.add(epoch, Event.IN_DOUBT, at + 3 * SECOND, sink="late", body={"why": why})
         if epoch == COMMITTING:
             return past.publish(epoch, at + 2 * SECOND, "late")
+        if epoch == PASSED:  # its transaction is opened when it is published, or has timed out
+            new = {"handle": {**past.known(epoch).handles["late"], "opened_at": at.isoformat()}}
+            past.add(epoch, Event.REPLACED, at + 2 * SECOND, sink="late", body=new)
         past.publish(epoch, at + 2 * SECOND, "delays", "late")
         past.commit(epoch, at + 3 * SECOND)
 

@@ -525,7 +525,7 @@ def test_lag_is_what_the_topic_holds_beyond_the_last_commit(site: Site, broker: 
         lags = chromium.until(lambda: _answered(vera, "behind", "other_orders"), "the broker answers")
         measured = parsed(vera.get("/metrics").text)
         without = parsed(vera.get("/metrics", params={"lag": False}).text)
-    assert lags["behind"] == {"state": "behind", "text": "up to 6 records, 3 h", "why": ""}
+    assert lags["behind"] == {"state": "behind", "text": "up to 6 records; complete until 3 h ago", "why": ""}
     assert lags["other_orders"]["state"] == "unknown"
     assert "does not exist" in lags["other_orders"]["why"]
     assert measured['onceonly_lag_records{pipeline="behind"}'] == 6
@@ -568,7 +568,7 @@ def test_what_no_interval_covers_is_shown_and_is_not_up_to_date(site: Site, brok
         Person(Coordinator(site.state, FakeParts(site.home))).skip("gappy", gap, "ann", "a strike")
         assert "no checkpoint covers" not in vera.get("/pipelines/gappy").text
         assert "a strike" in vera.get("/pipelines/gappy/3").text
-    assert lags["gappy"] == {"state": "behind", "text": "1 gap, 9 h", "why": ""}
+    assert lags["gappy"] == {"state": "behind", "text": "1 gap; complete until 9 h ago", "why": ""}
 
 
 def _answered(user: httpx.Client, *names: str) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -22,6 +23,7 @@ from integration.airflow.everything_shown import (
     HELD,
     HOUR,
     MISSING,
+    PASSED,
     REFUSED,
     REPLACED,
     SKIPPED,
@@ -152,17 +154,29 @@ def test_data_docs_are_served_to_who_may_see_the_pipeline(server: Server) -> Non
     docs = f"/pipelines/flights_daily/{HELD}/docs/1"
     with server.login("vera") as vera, server.login("olga") as olga, server.client(None) as nobody:
         page = vera.get(f"/pipelines/flights_daily/{HELD}").text
-        assert f'href="/onceonly{docs}/index.html"' in page
+        assert f'href="/onceonly{docs}/delays.html">The values that failed' in page
         assert "file:///" not in page
         served = vera.get(f"{docs}/index.html")
         assert "37 of 4,211 rows" in served.text
         assert "script-src" not in served.headers["Content-Security-Policy"]
         assert "sandbox" in served.headers["Content-Security-Policy"]
-        assert "Great Expectations" in vera.get(f"{docs}/delays.html").text
+        values = vera.get(f"{docs}/delays.html")
+        assert "Great Expectations" in values.text
+        assert values.url.join(re.findall('href="([^"]*)">Back to', values.text)[0]).path.endswith(
+            f"flights_daily/{HELD}"
+        )
         assert [user.get(f"{docs}/index.html").status_code for user in (olga, nobody)] == [404, 401]
         for wrong in ("late.html", "nothing.html", "..%2Findex.html", "%2e%2e%2findex.html", ".."):
             assert vera.get(f"{docs}/{wrong}").status_code == 404, wrong
         assert vera.get(f"/pipelines/flights_daily/{HELD}/docs/2/index.html").status_code == 404
+
+
+def test_a_first_publication_replaces_nothing(server: Server) -> None:
+    """ "Replaced" is said of rows that a later checkpoint has taken out, and of nothing else."""
+    with server.login("vera") as vera:
+        page = vera.get(f"/pipelines/flights_daily/{PASSED}").text
+    assert "new transaction late</span>" in page
+    assert "replaced" not in page.partition("<main")[2].partition("<details")[0].lower()
 
 
 def test_what_waits_for_a_person_has_its_reason_and_way_out(server: Server) -> None:

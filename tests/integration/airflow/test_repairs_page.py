@@ -173,6 +173,14 @@ def test_a_page_shows_what_is_in_force_in_each_sink_and_who_asked_for_it(server:
     assert 'title="replaced, not in every sink, by epoch 2"' in listed
 
 
+def test_a_correction_is_called_by_the_checkpoint_whose_page_it_is_on(server: Site) -> None:
+    with server.login("adam") as adam:
+        first, repaired = adam.get("/pipelines/delays/1").text, adam.get("/pipelines/delays/2").text
+    assert 'data-title="Correct delays epoch 1 (2026-11-23 00:00 to 2026-11-24 00:00)"' in first
+    assert 'data-title="Correct delays epoch 2 (2026-11-23 00:00 to 2026-11-24 00:00)"' in repaired
+    assert "Epoch 2 has corrected epoch 1: their records are the same." in repaired and "has corrected" not in first
+
+
 def test_a_correction_is_a_run_whose_conf_says_what_was_chosen(server: Site) -> None:
     before = sum(server.state.versions().values())
     with server.login("adam") as adam:

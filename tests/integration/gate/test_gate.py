@@ -95,9 +95,9 @@ def test_the_run_is_failed_and_the_fixed_one_publishes(airflow: Airflow, project
     aborted = latest(through)
     assert (aborted.state, aborted.verdict and aborted.verdict["outcome"]) == (State.ABORTED, "failed")
     assert aborted.verdict is not None
-    assert aborted.verdict["docs"] in failed["log"]
+    assert aborted.verdict["docs"].replace("index.html", "numbers.html") in failed["log"]
     assert [link.partition("/onceonly/")[2] for link in failed["docs"]] == [
-        f"pipelines/{aborted.pipeline}/{aborted.epoch}/docs/1/index.html"  # behind the login, and not file:///
+        f"pipelines/{aborted.pipeline}/{aborted.epoch}/docs/1/numbers.html"  # behind the login, and not file:///
     ]
     page = file_of(aborted.verdict["docs"]).with_name("numbers.html").read_text()
     assert "values must be less than or equal to" in page

@@ -173,6 +173,8 @@ def test_a_pipeline_that_leaves_out_time_is_not_up_to_date() -> None:
     assert app._describe_lag(Lag(0, None))["state"] == "even"
     assert app._describe_lag(Lag(0, None, gaps)) == {"state": "behind", "text": "2 gaps", "why": ""}
     assert app._describe_lag(Lag(7, None, gaps[:1]))["text"] == "up to 7 records, 1 gap"
+    since = datetime.now(UTC) - timedelta(days=18)
+    assert app._describe_lag(Lag(7, since, gaps[:1]))["text"] == "up to 7 records, 1 gap; complete until 18 d ago"
 
 
 def test_lag_in_time_begins_where_the_oldest_gap_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from person import Person
 from unit.world import World, minutes
 
 from onceonly.checkpoint.model import State
+from onceonly.coordinator.reprocess import Reprocess
 from onceonly.errors import InDoubt
 from onceonly.pipeline.gate import Gate
 from onceonly.views import metrics
@@ -105,6 +106,24 @@ def test_the_furthest_commit_is_found_behind_many_older_intervals(tmp_path: Path
     found = summary(world)
     assert found.last_commit is not None and found.furthest_commit is not None
     assert (found.last_commit.epoch, found.furthest_commit.epoch) == (MAX_RECENT + 3, 1)
+
+
+def test_the_furthest_commit_is_found_behind_its_own_repair_and_open_ones(tmp_path: Path) -> None:
+    """A repair, a skip or an open checkpoint of the newest intervals says nothing of what was read before them."""
+    world = World(tmp_path, mode="interval")
+    world.put(*range(5, 100))
+    world.run("run-0", minutes(40, 50))
+    for number in range(MAX_RECENT + 2):
+        world.run(f"run-{number + 1}", minutes(3 * number, 3 * number + 3))
+    request = Reprocess("again, 1", keep=("files",), who="ann", reason="wrong rates")
+    for wanted, interval in ((request, minutes(40, 50)), (None, minutes(50, 55)), (None, minutes(55, 60))):
+        world.coordinator.plan(world.pipeline, "again", world.alive, interval, wanted)
+        found = summary(world)
+        assert found.furthest_commit is not None and found.furthest_commit.epoch == 1
+    Person(world.coordinator).abort("flights", MAX_RECENT + 6, "not yet", "ann")
+    Person(world.coordinator).skip("flights", minutes(55, 60), "ann", "a strike")
+    found = summary(world)
+    assert found.furthest_commit is not None and found.furthest_commit.epoch == 1
 
 
 def test_the_last_commit_is_found_behind_many_open_checkpoints(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_a_repair_is_no_progress(tmp_path):
     chain.pipeline = replace(chain.pipeline, sinks=[LAKE, NEW])
     chain.repair(interval=None, epoch=1, only=("new",))
     found = summary(chain)
-    assert (found.latest.epoch, found.furthest_commit.epoch, found.last_commit.epoch) == (2, last.epoch, last.epoch)
+    assert (found.latest.epoch, found.furthest_commit.epoch, found.last_commit.epoch) == (2, last.epoch, 2)
     assert found.rows_by_sink == {"lake": 20, "new": 20}
 
 
@@ -181,10 +181,13 @@ def test_replaced_rows_are_not_counted_twice_and_repeated_ones_are(shop):
     assert summary(shop).rows_by_sink == {"lake": 10, "late": 20}
 
 
-def test_many_repairs_do_not_hide_the_last_commit(shop):
+def test_many_repairs_do_not_hide_how_far_it_has_come(shop):
     for number in range(12):
-        shop.repair(f"ann: {number}", keep=("late",))
-    assert summary(shop).last_commit.epoch == 1
+        done = shop.repair(f"ann: {number}", keep=("late",))
+    found = summary(shop)
+    assert found.furthest_commit.epoch == 1
+    assert (found.last_commit.epoch, found.last_commit.updated_at) == (13, done.updated_at)  # it is what was done last
+    assert found.rows_by_sink == {"lake": 10, "late": 10}  # of its records, in every sink
 
 
 def test_json_says_what_a_repair_writes_and_who_wanted_it(shop):

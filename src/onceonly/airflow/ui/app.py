@@ -270,6 +270,7 @@ def _describe_lag(lag: Lag | None) -> dict[str, str]:
         parts.append(count(lag.versions, "version"))
     if lag.gaps:
         parts.append(count(len(lag.gaps), "gap"))
+    text = ", ".join(parts)
     if lag.since:
-        parts.append(formatting.age(lag.since))
-    return {"state": "behind", "text": ", ".join(parts), "why": ""}
+        text = f"{text}; complete until {formatting.age(lag.since)} ago"
+    return {"state": "behind", "text": text, "why": ""}

@@ -74,9 +74,10 @@ def durations(checkpoints: Sequence[Checkpoint]) -> Chart:
 
 
 def freshness(checkpoints: Sequence[Checkpoint], now: datetime) -> Chart | None:
-    """Return as a line how far the published rows were behind the clock; None of fewer than two commits.
+    """Return as a line how old the newest published data were; None of fewer than two commits.
 
-    It grows with time, and each commit takes it back.
+    It grows with time, and each commit that reaches further takes it back. Intervals before it may be missing: up to
+    when the published rows are complete is said beside it.
 
     Args:
         checkpoints: newest first.
@@ -97,7 +98,7 @@ def freshness(checkpoints: Sequence[Checkpoint], now: datetime) -> Chart | None:
         coordinates.append(f"{x:.1f},{_y(lag, top):.1f}")
     summary = f"now {_span(points[-1][1])}, at most {_span(highest)}"
     ticks, line = _ticks(top, _span), " ".join(coordinates)
-    return Chart("Lag: age of the published data", summary, ticks, formatting.clock(start), "now", line=line)
+    return Chart("Age of the newest published data", summary, ticks, formatting.clock(start), "now", line=line)
 
 
 def _sawtooth(committed: Iterable[Checkpoint], now: datetime) -> Iterable[tuple[datetime, float]]:

@@ -28,6 +28,7 @@ from markupsafe import Markup
 
 from onceonly import redaction
 from onceonly.airflow import runs
+from onceonly.checkpoint.data_docs import INDEX, find_page
 from onceonly.checkpoint.model import Checkpoint, Event
 from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import OutcomeUnknown
@@ -42,7 +43,6 @@ from onceonly.views.story import describe_part, how_to_complete, list_lost
 from onceonly.views.summary import Summary
 
 CHECKPOINTS_PER_PAGE = 50
-DOCS_INDEX = "index.html"
 MAX_DOCS_PAGE_BYTES = 20_000_000  # such a page has about 25,000
 DOCS_POLICY = (  # values of bad rows are in the page: nothing in it may run, and it brings its own styles
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'; "
@@ -155,9 +155,14 @@ def read_timeline(state_table: StateTable, checkpoint: Checkpoint) -> list[dict[
 
 
 def _kind(event: Mapping[str, Any]) -> str:
-    """Return the style of an event: a verdict looks like its outcome, as one that failed is not green."""
+    """Return the style of an event: a verdict looks like its outcome, as one that failed is not green.
+
+    A new transaction is no warning, and not what the badge "replaced" says of rows.
+    """
     if event["event"] == Event.VERDICT.value:
         return str(event["detail"]["outcome"])
+    if event["event"] == Event.REPLACED.value:
+        return "staged"
     return str(event["event"])
 
 
@@ -175,14 +180,20 @@ def serve_docs(verdict: Mapping[str, Any] | None, pipeline: str, epoch: int, att
     folder = find_docs_folder((verdict or {}).get("docs"), settings.docs, f"{pipeline}/{epoch}-{attempt}")
     if verdict is None or folder is None or page not in _docs_page_names(verdict):
         raise HTTPException(404, "There is no such page of Data Docs.")
-    content = _read_docs_page(settings.docs, f"{folder}/{page}")
+    content = _link_back(_read_docs_page(settings.docs, f"{folder}/{page}"), pipeline, epoch, attempt)
     headers = {"Content-Security-Policy": DOCS_POLICY}
     return Response(content, media_type="text/html; charset=utf-8", headers=headers)
 
 
+def _link_back(content: bytes, pipeline: str, epoch: int, attempt: int) -> bytes:
+    """Return a page of Data Docs with a link to the checkpoint, where somebody decides about what it shows."""
+    link = f'<p><a href="../../../{epoch}">Back to {pipeline} epoch {epoch}</a>, attempt {attempt}</p>'
+    return content.replace(b"<body>", f"<body>{link}".encode(), 1)
+
+
 def _docs_page_names(verdict: Mapping[str, Any]) -> set[str]:
     """Return the pages of a verdict: the index, and one for each sink."""
-    return {DOCS_INDEX, *(f"{sink}.html" for sink in verdict["sinks"])}
+    return {INDEX, *(f"{sink}.html" for sink in verdict["sinks"])}
 
 
 def find_docs_folder(docs: object, root: str, begin: str) -> str | None:
@@ -195,7 +206,7 @@ def find_docs_folder(docs: object, root: str, begin: str) -> str | None:
     """
     path = local_path(root)
     root_uri = path.absolute().as_uri() if path else root.rstrip("/")
-    match = re.fullmatch(rf"{re.escape(root_uri)}/({re.escape(begin)}-[0-9a-f]{{12}})/{DOCS_INDEX}", str(docs))
+    match = re.fullmatch(rf"{re.escape(root_uri)}/({re.escape(begin)}-[0-9a-f]{{12}})/{INDEX}", str(docs))
     return match[1] if match else None
 
 
@@ -307,6 +318,8 @@ _templates.filters |= {
     "clock": formatting.clock,
     "code": descriptions.describe_code,
     "covers": covers,
+    "docs_page": find_page,
+    "event": formatting.event,
     "gaps": descriptions.describe_gaps,
     "how_to_complete": how_to_complete,
     "iso": queries.iso,
