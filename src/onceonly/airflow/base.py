@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
@@ -232,15 +233,17 @@ def _describe_missing_epoch(context: Any, plan: str) -> str:
 
 
 def how_to_clear(context: Any, task_id: str) -> str:
-    """Say how a task of this run and what follows it are run again.
+    """Say how a task of this run and what follows it are run again."""
+    return how_to_clear_of(context["ti"].dag_id, context["run_id"], context.get("logical_date"), task_id)
+
+
+def how_to_clear_of(dag_id: str, run_id: str, date: datetime | None, task_id: str) -> str:
+    """Say how a task of a run and what follows it are run again.
 
     Airflow's command finds runs by their dates. One that has none is cleared on its page. What it calls a regex is a
     part of the task's id.
     """
-    dag_id = context["ti"].dag_id
-    date = context.get("logical_date")
     if date is None:
-        run_id = context["run_id"]
         return f"Clear the task '{task_id}' and what follows on the page of this run: /dags/{dag_id}/runs/{run_id}."
     day = date.isoformat()
     return (

@@ -16,7 +16,7 @@ from onceonly.checkpoint.offsets import Interval
 from onceonly.cli import console
 from onceonly.cli.app import error_json, json_option, print_error, print_json
 from onceonly.errors import OutcomeUnknown, exit_code
-from onceonly.runtime import pipeline_file
+from onceonly.runtime import owners, pipeline_file
 from onceonly.settings import Settings
 from onceonly.views import descriptions, formatting, provenance, queries
 from onceonly.views.provenance import Superseded
@@ -141,10 +141,25 @@ def _print_advice(out: Console, checkpoints: list[Checkpoint]) -> None:
         advice = descriptions.describe_needed_action(checkpoint)
         if advice:
             out.print(Text(advice, "yellow"))
-        elif not checkpoint.state.is_settled:
+        elif not checkpoint.state.is_settled and not _print_left_behind(out, checkpoint):
             recovery_settles = True
     if recovery_settles:
         out.print("Unsettled checkpoints of ended owners are settled by: onceonly recover", style="dim")
+
+
+def _print_left_behind(out: Console, checkpoint: Checkpoint) -> bool:
+    """Say that nobody works on an unsettled checkpoint; False where its owner is running, or may be.
+
+    A process of this machine is looked for. Whether a run of Airflow has ended, Airflow knows, and its page says.
+    """
+    step = descriptions.describe_recovery_step(checkpoint)
+    if not step or owners.is_alive(checkpoint):
+        return False
+    name = f"{checkpoint.pipeline} epoch {checkpoint.epoch}"
+    silence = descriptions.describe_silence(checkpoint)
+    settle = f"Settle it: onceonly recover {checkpoint.pipeline}"
+    out.print(Text(f"Nobody works on {name}, which is {checkpoint.state.value}: {silence}. {step} {settle}", "yellow"))
+    return True
 
 
 def _show_one(state_table: StateTable, pipeline: str, checkpoints: list[Checkpoint], as_json: bool) -> None:
@@ -169,6 +184,8 @@ def _show_one(state_table: StateTable, pipeline: str, checkpoints: list[Checkpoi
         advice = descriptions.describe_needed_action(checkpoint)
         if advice:
             out.print(Text(advice, "yellow"))
+        else:
+            _print_left_behind(out, checkpoint)
     for checkpoint in checkpoints:
         for warning in list_timeout_warnings(checkpoint, datetime.now(UTC)):
             out.print(Text(warning, "yellow"))

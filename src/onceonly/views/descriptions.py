@@ -105,6 +105,33 @@ def describe_stage_again(checkpoint: Checkpoint) -> str:
     )
 
 
+def describe_recovery_step(checkpoint: Checkpoint) -> str:
+    """Say what recovery makes of a checkpoint whose owner has ended; empty if it is settled, or waits for a person."""
+    if checkpoint.state.is_settled or checkpoint.is_held or checkpoint.refused or checkpoint.in_doubt:
+        return ""
+    if checkpoint.state is State.COMMITTING:
+        return "Its publication is decided, and recovery completes it."
+    if checkpoint.state is State.STAGED:
+        return _describe_recovery_of_staged(checkpoint)
+    missing = f" {checkpoint.interval} is missing then until it is run." if checkpoint.interval else ""
+    return f"Recovery aborts it: nothing of it is published.{missing}"
+
+
+def _describe_recovery_of_staged(checkpoint: Checkpoint) -> str:
+    if checkpoint.gate is None or checkpoint.approved:
+        return "What is staged is not published: recovery publishes it."
+    if checkpoint.verdict is None:
+        return "What is staged is not published: recovery asks its gate, then publishes or aborts it."
+    if checkpoint.verdict["outcome"] == "failed":
+        return "Its gate has failed what is staged: recovery aborts it."
+    return "Its gate has passed what is staged, which is not published: recovery publishes it."
+
+
+def describe_silence(checkpoint: Checkpoint) -> str:
+    """Say that the owner of a checkpoint, which is no run of this Airflow, has ended or is taken for ended."""
+    return f"its owner ({formatting.owner(checkpoint.owner)}) has ended, or gave no sign of life for too long"
+
+
 def describe_approval(checkpoint: Checkpoint) -> str:
     """Return 'by ann: a known gap', and whether it has ended with the attempt that it was given to."""
     if checkpoint.approved is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import shlex
 import sqlite3
@@ -44,7 +45,7 @@ from airflow.sdk import DAG, BaseOperator
 from onceonly.airflow import recovery_dag
 
 dag = recovery_dag("settle_it", tags=["ours"])
-for name in ("clicked", "seen", "by_page", "typed"):
+for name in ("clicked", "seen", "by_page", "typed", "red"):
     with DAG(name, schedule=None):
         BaseOperator(task_id="plan")
 """
@@ -166,6 +167,23 @@ def test_page_and_command_publish_what_is_approved(site: Site, recover: Callable
     bodies = [dict(site.checkpoint(name).approved or {}) for name in ("by_page", "typed")]
     assert bodies[0].pop("who") == "uma" and bodies[1].pop("who")
     assert bodies[0] == bodies[1]
+
+
+def test_a_run_that_its_gate_has_failed_stays_red_and_the_way_out_is_said(
+    site: Site, recover: Callable[[str], Any]
+) -> None:
+    site.set_recovery(is_paused=0)
+    site.hold("red")
+    with closing(sqlite3.connect(site.server.folder / "airflow.db", timeout=60)) as database, database:
+        database.execute("UPDATE dag_run SET state = 'failed' WHERE dag_id = 'red'")
+    with site.server.login("uma") as uma:
+        assert "stays failed" not in uma.get("/pipelines/red/1").text
+        seen = site.checkpoint("red").changed_seq
+        answer = uma.post("/pipelines/red/1/approve", headers=ACT, json={"reason": REASON, "seen": seen}).json()
+        recover("approved__red-1-1")
+        ended, page = uma.get(answer["follow"]).json(), uma.get("/pipelines/red/1").text
+    for text in (ended["text"], html.unescape(page)):
+        assert "its run 'alive' stays failed in Airflow" in text and "Clear the task 'gate' and what follows" in text
 
 
 def test_page_and_command_ask_the_same(site: Site) -> None:

@@ -163,6 +163,22 @@ def test_a_gate_task_names_the_page_of_its_data_docs(world, monkeypatch):
     assert task._take_verdict(context({}))["docs"].endswith(page)
 
 
+def test_a_cleared_gate_passes_once_its_rows_are_published_by_approval(world, monkeypatch):
+    """So the run gets green, as the page says, and nothing is examined or published again."""
+    from onceonly.airflow import GateOperator
+
+    task = GateOperator(task_id="gate", pipeline="flights", epoch=1)
+    monkeypatch.setattr(GateOperator, "coordinator", lambda self: world.coordinator)
+    with pytest.raises(Exception, match="the gate failed"):
+        task._take_verdict(context({}))
+    Person(world.coordinator).approve("flights", 1, "ann", "known")
+    world.commit()
+    rows = len(world.state.history("flights"))
+    assert task._take_verdict(context({}))["outcome"] == "failed"
+    world.commit()
+    assert len(world.state.history("flights")) == rows
+
+
 def test_the_notice_and_the_error_name_the_same_checks(world, monkeypatch):
     from onceonly.airflow import notices
     from onceonly.coordinator import gate

@@ -230,7 +230,7 @@ def test_the_surfaces_show_the_same(
     sinks = [DeltaSink("lake", "lake"), DeltaSink("files", "files")]
     world = Durable(tmp_path, mode="interval" if reach in INTERVALS else "chained", sinks=sinks)
     reach(world)
-    viewer: Any = SimpleNamespace(state=world.state, pipelines=lambda: world.state.versions())
+    viewer: Any = SimpleNamespace(state=world.state, pipelines=lambda: world.state.versions(), list_failed_plans=list)
     request: Any = SimpleNamespace(scope={})
 
     (overview,) = json.loads(onceonly("status", "--json"))["pipelines"]

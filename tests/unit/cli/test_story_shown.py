@@ -73,11 +73,12 @@ def test_describe_tells_a_program_the_same(shop):
     assert told["story"][1]["sinks"]["late"]["did"] == "kept"
 
 
-def test_status_shows_a_repair_by_its_sink_and_as_no_progress(shop):
+def test_status_shows_a_repair_by_its_sink_and_as_the_last_commit(shop):
     shop.repair("ann: past", only=("new",))
     newest, *_, first = onceonly("status", "flights", "--json")["checkpoints"]
     assert (newest["epoch"], newest["only"], newest["rows_by_sink"]) == (4, ["new"], {"new": 10})
     assert first["replaced_by"] == 2
     (pipeline,) = onceonly("status", "--json")["pipelines"]
-    assert pipeline["committed_at"] == shop.now(3).updated_at.isoformat().replace("+00:00", "Z")
+    assert pipeline["committed_at"] == shop.now(4).updated_at.isoformat().replace("+00:00", "Z")
+    assert pipeline["committed_epoch"] == 4
     assert "new 10" in onceonly("status", "flights")

@@ -18,6 +18,7 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import Depends, HTTPException, Request
 
 from onceonly.airflow import versions
+from onceonly.airflow.ui.failed_plans import FailedPlan, list_failed_plans
 from onceonly.runtime.owners import parse_airflow_run
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
@@ -101,6 +102,13 @@ class Viewer:
     def dags(self, pipeline: str) -> frozenset[str]:
         """Return the ids of the DAGs to which a pipeline belongs."""
         return self._dags[pipeline]
+
+    def list_failed_plans(self) -> list[FailedPlan]:
+        """Return the plans that have never succeeded, of DAGs that have planned nothing and that the user may read."""
+        planned = frozenset[str]().union(*self._dags.values())
+        plans = list(list_failed_plans(planned))
+        teams = versions.teams(sorted({plan.dag_id for plan in plans})) if plans else {}
+        return [plan for plan in plans if _is_allowed(self._user, "GET", [plan.dag_id], teams)]
 
     def version(self, pipeline: str) -> int:
         """Return the sequence number of a pipeline's last row."""

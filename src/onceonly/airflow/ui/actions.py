@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, StringConstraints
 from sqlalchemy import select
 
 from onceonly.airflow import runs
-from onceonly.airflow.ui import live, publication, repairs
+from onceonly.airflow.ui import live, publication, recovery_dag, repairs
 from onceonly.airflow.ui.access import EditorDep, Viewer
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.coordinator.manual import Seen
@@ -97,7 +97,7 @@ def approve(
     """
     _log_action("approve", viewer, pipeline, action, epoch)
     approved = live.coordinator().approve(pipeline, epoch, viewer.name, action.reason, action.looked_at)
-    recovery = publication.find_recovery_dag()
+    recovery = recovery_dag.find_recovery_dag()
     if recovery is None or approved.state.is_settled:
         return {"done": publication.describe_progress(approved, approved.attempt)["text"]}
     try:

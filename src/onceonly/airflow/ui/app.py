@@ -15,7 +15,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from onceonly.airflow.ui import actions, charts, live, pages, publication, repairs
+from onceonly.airflow.ui import actions, charts, live, owner_runs, pages, publication, recovery_dag, repairs
 from onceonly.airflow.ui.access import ReaderDep, Viewer, ViewerDep
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.counts import count
@@ -98,8 +98,20 @@ def asset(name: str) -> Response:
 def pipelines(request: Request, viewer: ViewerDep) -> HTMLResponse:
     """Show the pipelines that the user may read, one in each line."""
     summaries, damaged = _read_summaries(viewer)
-    errors = [pages.mask(str(error)) for error in damaged]
-    return pages.render(request, "pipelines.html", pipelines=summaries, damaged=errors, pending=summary.list_pending)
+    unsettled: list[Checkpoint] = []
+    for pipeline_summary in summaries:
+        unsettled += pipeline_summary.open
+    left = owner_runs.find_left_behind(unsettled, owner_runs.read_owner_runs(unsettled))
+    return pages.render(
+        request,
+        "pipelines.html",
+        pipelines=summaries,
+        damaged=[pages.mask(str(error)) for error in damaged],
+        pending=summary.list_pending,
+        plans=viewer.list_failed_plans(),
+        recovery=left.recovery,
+        left=left.texts,
+    )
 
 
 @app.get("/lag")
@@ -137,7 +149,8 @@ def run(request: Request, dag_id: str, run_id: str, viewer: ViewerDep) -> Respon
     if len(checkpoints) == 1:
         page = f"{request.scope['root_path']}/pipelines/{checkpoints[0].pipeline}/{checkpoints[0].epoch}"
         return RedirectResponse(page, 303)
-    return pages.render(request, "run.html", run_id=run_id, dag_id=dag_id, checkpoints=checkpoints)
+    left = owner_runs.find_left_behind(checkpoints, owner_runs.read_owner_runs(checkpoints)).texts
+    return pages.render(request, "run.html", run_id=run_id, dag_id=dag_id, checkpoints=checkpoints, left=left)
 
 
 @app.get("/pipelines/{pipeline}")
@@ -153,6 +166,7 @@ def one_pipeline(request: Request, pipeline: str, viewer: ReaderDep, page: int =
     (pipeline_summary,) = summaries
     checkpoint_page = pages.read_page(viewer.state, pipeline, pipeline_summary.latest.epoch, page)
     drawings = _draw_charts(checkpoint_page)
+    runs = owner_runs.read_owner_runs([*checkpoint_page.checkpoints, *pipeline_summary.open])
     return pages.render(
         request,
         "pipeline.html",
@@ -162,6 +176,8 @@ def one_pipeline(request: Request, pipeline: str, viewer: ReaderDep, page: int =
         charts=drawings,
         pending=summary.list_pending,
         duration=pages.compute_duration,
+        runs=runs,
+        left=owner_runs.find_left_behind(pipeline_summary.open, runs).texts,
         may_act=viewer.may("PUT", pipeline),
         asked=manual_actions,
     )
@@ -181,7 +197,8 @@ def one_checkpoint(request: Request, pipeline: str, epoch: int, viewer: ReaderDe
     may_start = viewer.may("PUT", pipeline) and viewer.may("POST", pipeline)
     obstacle = ""
     if checkpoint.is_held:
-        obstacle = publication.describe_obstacle(checkpoint, publication.find_recovery_dag())
+        obstacle = publication.describe_obstacle(checkpoint, recovery_dag.find_recovery_dag())
+    runs = owner_runs.read_owner_runs([checkpoint])
     return pages.render(
         request,
         "checkpoint.html",
@@ -194,6 +211,9 @@ def one_checkpoint(request: Request, pipeline: str, epoch: int, viewer: ReaderDe
         duration=pages.compute_duration(checkpoint),
         may_act=viewer.may("PUT", pipeline),
         obstacle=obstacle,
+        runs=runs,
+        left=owner_runs.find_left_behind([checkpoint], runs).texts,
+        red_run=owner_runs.describe_failed_run(checkpoint, runs.get(checkpoint.owner)),
         asked=manual_actions,
     )
 

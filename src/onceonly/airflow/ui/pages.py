@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from airflow._shared.secrets_masker import mask_secret, redact
 from fastapi import HTTPException, Request, Response
@@ -256,14 +255,6 @@ def words(detail: Mapping[str, Any]) -> str:
     return ", ".join(texts)
 
 
-def run_path(owner: str) -> str | None:
-    """Return where Airflow shows the run that owns a checkpoint; None if it is no run of this Airflow."""
-    run = parse_airflow_run(owner)
-    if run is None or installation_of(owner) != runs.read_installation_on_server():
-        return None
-    return f"/dags/{quote(run[0], safe='')}/runs/{quote(run[1], safe='')}"
-
-
 def owner(key: str) -> str:
     """Return the id of the run that an owner key names, and its Airflow unless that is this one; else the key."""
     run = parse_airflow_run(key)
@@ -342,7 +333,6 @@ _templates.filters |= {
     "unfit": descriptions.describe_unfit_attempts,
     "unsettled": descriptions.describe_unsettled,
     "waits_for": descriptions.describe_needed_action,
-    "run_path": run_path,
     "schemas": descriptions.describe_schemas,
     "seconds": seconds,
     "short": short,

@@ -2,52 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from shlex import quote
 from typing import Any
 
 from airflow.api_fastapi.core_api.datamodels.dag_run import TriggerDAGRunPostBody
 from airflow.api_fastapi.core_api.routes.public.dag_run import trigger_dag_run
 from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.models import DagModel
-from airflow.models.dag import DagTag
 from airflow.models.dagbag import DBDagBag
 from airflow.models.dagrun import DagRun
 from airflow.utils.session import create_session
 from fastapi import Request
-from sqlalchemy import or_, select
+from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 
-from onceonly.airflow.names import APPROVED, RECOVERY_DAG, RECOVERY_TAG
+from onceonly.airflow.names import APPROVED
+from onceonly.airflow.ui.owner_runs import describe_failed_run, read_owner_runs
+from onceonly.airflow.ui.recovery_dag import NEW_RECOVERY_DAG, RecoveryDag, find_recovery_dag
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.views import descriptions, formatting
 from onceonly.views.changes import describe_change
 
-NEW_RECOVERY_DAG = "'from onceonly.airflow import recovery_dag; dag = recovery_dag()' in dags/recovery.py makes it"
 RUNNING, QUEUED, FAILED = "running", "queued", "failed"
-
-
-@dataclass(frozen=True)
-class RecoveryDag:
-    """The DAG of this Airflow that settles checkpoints."""
-
-    dag_id: str
-    is_paused: bool
-
-
-def find_recovery_dag() -> RecoveryDag | None:
-    """Return the recovery DAG, one that is not paused if there are several; None: this Airflow has none."""
-    tagged = select(DagTag.dag_id).where(DagTag.name == RECOVERY_TAG)
-    query = (
-        select(DagModel.dag_id, DagModel.is_paused)
-        .where(~DagModel.is_stale, or_(DagModel.dag_id.in_(tagged), DagModel.dag_id == RECOVERY_DAG))
-        .order_by(DagModel.is_paused, DagModel.dag_id)
-    )
-    with create_session() as session:
-        row = session.execute(query).first()
-    if row is None:
-        return None
-    return RecoveryDag(row.dag_id, bool(row.is_paused))
 
 
 def describe_obstacle(checkpoint: Checkpoint, recovery: RecoveryDag | None) -> str:
@@ -88,7 +63,8 @@ def describe_progress(checkpoint: Checkpoint, attempt: int) -> dict[str, Any]:
     """Return {"text", "done"}: how far the publication of an approved attempt is, and whether nothing more comes."""
     name = f"{checkpoint.pipeline} epoch {checkpoint.epoch}"
     if checkpoint.attempt != attempt or checkpoint.state.is_settled:
-        return {"text": describe_change(formatting.HELD, checkpoint), "done": True}
+        note = describe_failed_run(checkpoint, read_owner_runs([checkpoint]).get(checkpoint.owner))
+        return {"text": f"{describe_change(formatting.HELD, checkpoint)}\n{note}".rstrip(), "done": True}
     if checkpoint.refused:
         return {"text": descriptions.describe_needed_action(checkpoint), "done": True}
     if checkpoint.approved is None:
