@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from onceonly.errors import InvalidPipeline
 
+STATE_VARIABLES = ("ONCEONLY_STATE", "ONCEONLY_HOME", "ONCEONLY_PROJECT")  # the first that is set counts
 BUNDLE_VERSION = "bundle "  # how the version of a bundle's code begins
 
 
@@ -93,6 +94,7 @@ class Settings:
     spark_remote: str | None = field(repr=False)  # may hold a token
     transforms: tuple[str, ...]
     embedded: bool = False  # ONCEONLY_STATE is not set
+    state_setting: str | None = None  # the variable that says where the state table is; None: the current folder
     aws_connection: str | None = None
     azure_connection: str | None = None
     google_connection: str | None = None
@@ -116,6 +118,7 @@ class Settings:
             spark_remote=env.get("SPARK_REMOTE"),
             transforms=tuple(filter(None, env.get("ONCEONLY_TRANSFORMS", "").replace(" ", "").split(","))),
             embedded=not env.get("ONCEONLY_STATE"),
+            state_setting=next(filter(env.get, STATE_VARIABLES), None),
             bundle_version=_find_bundle_version(env.get("ONCEONLY_CODE_VERSION", "")),
             aws_connection=env.get("ONCEONLY_AWS_CONNECTION") or None,
             azure_connection=env.get("ONCEONLY_AZURE_CONNECTION") or None,

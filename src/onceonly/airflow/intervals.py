@@ -17,6 +17,7 @@ from shlex import quote
 from typing import Any
 
 from onceonly.airflow import versions
+from onceonly.checkpoint.interval_text import parse_interval
 from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import InvalidPipeline
 
@@ -103,15 +104,16 @@ def _read_conf(name: str, conf: Mapping[str, Any]) -> Interval | None:
     value = conf.get(CONF_KEY)
     if value is None:
         return None
+    is_pair = isinstance(value, list | tuple) and [type(text) for text in value] == [str, str]
+    if not is_pair:
+        raise _conf_error(name, value, "It is not a list of two times.")
     try:
-        start, end = (datetime.fromisoformat(text) for text in value)
-    except (TypeError, ValueError) as error:
-        raise _conf_error(name, value, "It is not a list of two times.") from error
-    if start.tzinfo is None or end.tzinfo is None:
-        raise _conf_error(name, value, "A time in it has no zone.")
-    if end <= start:
+        interval = parse_interval(*value)
+    except InvalidPipeline as error:
+        raise _conf_error(name, value, error.what) from error
+    if interval.end <= interval.start:
         raise _conf_error(name, value, "It does not end after its start.")
-    return Interval(start, end)
+    return interval
 
 
 def _infer_last(name: str, context: Any) -> Interval:
@@ -226,7 +228,8 @@ def _conf_error(name: str, value: Any, why: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"{name}: the conf of this run names the interval {str(value)[:100]!r}.",
         why,
-        'Write {"interval": ["2013-01-01T00:00:00Z", "2013-01-02T00:00:00Z"]}. Nothing was written.',
+        'Write {"interval": ["2013-01-01T00:00:00Z", "2013-01-02T00:00:00Z"]}; a time without a zone is in UTC. '
+        "Nothing was written.",
         code="option-invalid",
     )
 

@@ -28,7 +28,7 @@ from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import Fenced, InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.requirements import list_connection_ids, list_named_tables, place_tables
-from onceonly.views import descriptions, queries
+from onceonly.views import descriptions, gap_advice, queries
 from onceonly.views.story import describe_done
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class PlanOperator(OnceonlyOperator):
         checkpoint = planned.checkpoint
         for note in planned.notes:
             self.log.warning("%s: %s", self.pipeline.name, note)
-        for text in descriptions.describe_gaps(self.pipeline.name, planned.gaps, dag_id=context["ti"].dag_id):
+        for text in gap_advice.describe_gaps(self.pipeline.name, planned.gaps, dag_id=context["ti"].dag_id):
             self.log.warning("%s", text)
         if checkpoint is None:
             why = "nothing to do"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any
 
@@ -187,6 +187,17 @@ class Interval:
 
     def overlaps(self, other: Interval) -> bool:
         return self.start < other.end and other.start < self.end
+
+    def split(self, width: timedelta | None) -> list[Interval]:
+        """Return the intervals of that width that fill this one; this one alone if none do."""
+        if not width or self.end <= self.start or (self.end - self.start) % width:
+            return [self]
+        intervals = []
+        start = self.start
+        while start < self.end:
+            intervals.append(Interval(start, start + width))
+            start += width
+        return intervals
 
     def __str__(self) -> str:
         return f"[{self.start:%Y-%m-%dT%H:%M:%SZ}, {self.end:%Y-%m-%dT%H:%M:%SZ})"

@@ -8,11 +8,13 @@ import click
 from rich.text import Text
 
 from onceonly import redaction
+from onceonly.checkpoint.commands import PIPELINE_FILE
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.cli import console, environment, manual
 from onceonly.cli.app import json_option, print_json
 from onceonly.cli.manual import person, reason_option, seen_option
 from onceonly.errors import InvalidPipeline
+from onceonly.runtime import pipeline_file
 from onceonly.settings import Settings
 from onceonly.views import descriptions, formatting, queries
 
@@ -92,7 +94,9 @@ def _print(loss: Loss) -> None:
     else:
         out.print("No checkpoint is missing there.")
     if loss.missing:
-        out.print(f"To write them again instead: onceonly repair FILE.py:NAME {sink} --reason …", style="dim")
+        command = f"onceonly repair {PIPELINE_FILE} {sink} --reason …"
+        command = pipeline_file.name_pipeline(command, Settings.from_env().project, loss.comparison.view.pipeline)
+        out.print(f"To write them again instead: {command}", style="dim", markup=False)
 
 
 def _columns(checkpoint: Checkpoint, sink: str) -> tuple[str, str, str, str]:

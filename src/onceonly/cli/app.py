@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from importlib import import_module
+from shlex import quote
 from typing import Any
 
 import click
 
 from onceonly import waits
+from onceonly.checkpoint.commands import PIPELINE_FILE
 from onceonly.cli import console
 from onceonly.errors import InvalidPipeline, OnceonlyError, exit_code, first_sentence, headline
 
 JSON, TRACEBACK, HINT = "onceonly.json", "onceonly.traceback", "onceonly.hint"
 INTERRUPTED = 130
+GIVEN_FILE = re.compile(r".+\.py(?::\w+)?")  # a pipeline on the command line
 
 
 class Commands(MutableMapping[str, click.Command]):
@@ -97,10 +101,27 @@ class Cli(click.Group):
             print_error_as_asked(ctx, {"error": "KeyboardInterrupt", "what": "interrupted.", "why": "", "todo": hint()})
             ctx.exit(INTERRUPTED)
         except Exception as error:
-            print_error_as_asked(ctx, error_json(error))
+            print_error_as_asked(ctx, _name_file(error_json(error), self._words))
             if ctx.meta.get(TRACEBACK):
                 traceback.print_exc()
             ctx.exit(exit_code(error))
+
+
+def _name_file(error: dict[str, str], arguments: Sequence[str]) -> dict[str, str]:
+    """Return an error whose commands name the file that this command was given, or that of its pipeline."""
+    if not any(PIPELINE_FILE in text for text in error.values()):
+        return error
+    from onceonly.runtime import pipeline_file
+    from onceonly.settings import Settings
+
+    project, lines = Settings.from_env().project, dict(error)
+    for argument in arguments[1:]:
+        for key, text in lines.items():
+            if GIVEN_FILE.fullmatch(argument):
+                lines[key] = text.replace(PIPELINE_FILE, quote(argument))
+            else:
+                lines[key] = pipeline_file.name_pipeline(text, project, argument)
+    return lines
 
 
 def _name_command(group: click.Group, ctx: click.Context, arguments: Sequence[str]) -> str:
@@ -179,16 +200,18 @@ def print_json(data: Any) -> None:
 
 
 @click.command(short_help="What the code of an error means, and what to do.")
-@click.argument("code")
+@click.argument("code", required=False)
 @json_option
-def explain(code: str, as_json: bool) -> None:
-    """Print what an error code means, why it happens and what to do.
+def explain(code: str | None, as_json: bool) -> None:
+    """Print what an error code means, why it happens and what to do; without a code, list all of them.
 
-    The code stands at the end of the first line of a message, as in "… [target-went-back]". docs/errors.md has all.
-    --json prints {"code", "area", "means", "why", "do"}.
+    The code stands at the end of the first line of a message, as in "… [target-went-back]".
+    --json prints {"code", "area", "means", "why", "do"}, or {"codes": [{"code", "area", "means"}]}.
     """
     from onceonly import error_codes
 
+    if code is None:
+        return _list_codes(as_json)
     code = code.strip("[]")
     explanation = error_codes.read_catalogue().get(code)
     if explanation is None:
@@ -196,7 +219,7 @@ def explain(code: str, as_json: bool) -> None:
         raise InvalidPipeline(
             f"there is no error code '{code}'.",
             f"Similar codes: {', '.join(similar)}." if similar else "No code resembles it.",
-            "All codes are in docs/errors.md.",
+            "List all codes with what they mean: onceonly explain",
             code="code-unknown",
         )
     if as_json:
@@ -204,3 +227,16 @@ def explain(code: str, as_json: bool) -> None:
         return
     for text in (explanation.means, explanation.why, explanation.do):
         click.echo(error_codes.without_links(text))
+
+
+def _list_codes(as_json: bool) -> None:
+    from onceonly import error_codes
+
+    table = console.make_table("code", "means")
+    codes = []
+    for explanation in error_codes.read_catalogue().values():
+        table.add_row(explanation.code, error_codes.without_links(explanation.means))
+        codes.append({"code": explanation.code, "area": explanation.area, "means": explanation.means})
+    if as_json:
+        return print_json({"codes": codes})
+    console.open_console().print(table, markup=False)

@@ -23,7 +23,7 @@ from onceonly.pipeline.requirements import list_connection_ids, list_registry_id
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import pipeline_file
 from onceonly.settings import Settings
-from onceonly.views import descriptions, queries
+from onceonly.views import descriptions, gap_advice, queries
 
 if TYPE_CHECKING:
     from onceonly.runtime.live_services import LiveServices
@@ -62,7 +62,7 @@ def check(file: str, as_json: bool) -> None:
         return print_json({"pipeline": pipeline.name, "notes": notes, **queries.gaps_json(gaps), "dated_ahead": ahead})
     for note in notes:
         console.print_done(note)
-    for line in [*ahead, *descriptions.describe_gaps(pipeline.name, gaps)]:
+    for line in [*ahead, *gap_advice.describe_gaps(pipeline.name, gaps)]:
         console.open_console().print(Text.assemble(("! ", "yellow"), line))
 
 
@@ -172,7 +172,7 @@ def _check_upstream(pipeline: Pipeline, services: LiveServices, settings: Settin
         raise InvalidPipeline(
             f"{pipeline.name}: it is after {', '.join(map(repr, pipeline.after))}, which has not run.",
             f"There is no state table at {settings.state} yet.",
-            "Run that pipeline first, with the same state table: onceonly run FILE.py:NAME. Or correct "
+            "Run that pipeline first, with the same state table: onceonly run OTHER_FILE.py:NAME. Or correct "
             "Pipeline(after=…). "
             "Nothing was written.",
             code="upstream-missing",

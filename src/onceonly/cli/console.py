@@ -10,12 +10,13 @@ import io
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TextIO
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -25,6 +26,8 @@ from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.cli.wait_line import Route, WaitLine
 from onceonly.views import descriptions, formatting
 
+COLUMN_GAP = 2  # characters between two columns
+MIN_LAST_COLUMN = 12  # characters, below which a table does without a column that is cut
 PIPE_WIDTH = 200  # characters, where nobody looks at it (a pipe, a log): nothing is folded
 COLOURS = {
     State.PLANNED.value: "blue",
@@ -69,10 +72,36 @@ def error_text(what: str, why: str, todo: str) -> Text:
 
 def make_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     """Return a table without a frame, as wide as it needs to be. `right`: the columns that are aligned right."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, COLUMN_GAP, 0, 0))
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return table
+
+
+def make_table_of_lines(
+    columns: Sequence[str], rows: Sequence[Sequence[str | Text]], right: tuple[str, ...] = (), indent: int = 0
+) -> Table:
+    """Return a table as `make_table` does, whose last column gets what is left of the terminal's width.
+
+    It is cut there, or left out where next to nothing is left. Nothing is cut where nobody looks, as in a pipe.
+    """
+    widths = []
+    for cells_of_column in zip(columns, *rows, strict=True):
+        widths.append(max(map(_cell_width, cells_of_column)))
+    room = open_console().width - indent - sum(widths[:-1]) - COLUMN_GAP * len(widths[:-1])
+    has_room = room >= min(widths[-1], MIN_LAST_COLUMN)
+    table = make_table(*(columns if has_room else columns[:-1]), right=right)
+    for *cells, last_cell in rows:
+        if has_room:
+            last_text = Text(last_cell) if isinstance(last_cell, str) else last_cell
+            last_text.truncate(room, overflow="ellipsis")
+            cells.append(last_text)
+        table.add_row(*cells)
+    return table
+
+
+def _cell_width(cell: str | Text) -> int:
+    return cell_len(cell if isinstance(cell, str) else cell.plain)
 
 
 def state_text(checkpoint: Checkpoint) -> Text:

@@ -20,6 +20,7 @@ from onceonly.cli import console
 from onceonly.cli.app import json_option, print_json
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline
+from onceonly.runtime import pipeline_file
 from onceonly.settings import Settings
 from onceonly.views import descriptions, formatting, provenance, queries
 from onceonly.views.provenance import Superseded
@@ -41,8 +42,8 @@ def describe(pipeline: str, epoch: int, as_json: bool) -> None:
     """Everything recorded about checkpoint EPOCH of PIPELINE: what it covers, its attempts, handles and outcome.
 
     \b
-    --json prints the keys of `onceonly status PIPELINE --json`, and
-    "owners", "attempts": [{"attempt", "worker", "nonce", "code"}],
+    --json prints "state_table", "state_table_from", the keys of a checkpoint in
+    `onceonly status PIPELINE --json`, and "owners", "attempts": [{"attempt", "worker", "nonce", "code"}],
     "handles", "in_doubt", "published", "given_up", "missing_by_sink", "definition",
     "refused": {"sink", "code", "what", "why", "todo"},
     "verdict": {"outcome", "sinks", "docs", "by"}, "approved": {"who", "reason", "seen"},
@@ -57,18 +58,21 @@ def describe(pipeline: str, epoch: int, as_json: bool) -> None:
     "in_force": by sink, the epochs whose rows it shows, and
     "lacking": the sinks that show none, though others do.
     """
-    state = queries.require_state_table(Settings.from_env())
+    settings = Settings.from_env()
+    state = queries.require_state_table(settings)
     checkpoint = queries.require_checkpoint(state, pipeline, epoch)
     timeline, later = queries.timeline(state, checkpoint), provenance.find_superseded(state, [checkpoint])
     story = read_story(state, checkpoint)
     if as_json:
-        everything = queries.full_json(checkpoint, timeline) | provenance.superseded_json(later, epoch)
+        everything = queries.state_table_json(settings) | queries.full_json(checkpoint, timeline)
+        everything |= provenance.superseded_json(later, epoch)
         return print_json(redaction.hide_credentials(everything | story_json(story)))
     out = console.open_console()
     print_checkpoint(out, checkpoint, later.get(epoch))
-    _print_story(out, story, epoch)
+    _print_story(out, story, epoch, settings)
     _print_timeline(out, timeline)
     _print_actions(out, checkpoint)
+    out.print(f"\n{queries.describe_state_table(settings)}", style="dim", markup=False)
 
 
 def print_checkpoint(out: Console, checkpoint: Checkpoint, later: Superseded | None = None) -> None:
@@ -219,7 +223,7 @@ def _outcome(checkpoint: Checkpoint, sink: str) -> str:
     return f"staged for {target}"
 
 
-def _print_story(out: Console, story: Story, epoch: int) -> None:
+def _print_story(out: Console, story: Story, epoch: int, settings: Settings) -> None:
     """Print in one picture what the checkpoints of the same records have done in each sink."""
     if not story.has_repairs:
         return
@@ -235,7 +239,8 @@ def _print_story(out: Console, story: Story, epoch: int) -> None:
     if lost := list_lost(story):
         notices.append(f"The last rows of {_quote(lost)} are not there; what was there before them is in force.")
     if notices:
-        out.print(Padding(Text(" ".join([*notices, how_to_complete(story)]), "yellow"), (0, 0, 0, 2)))
+        advice = pipeline_file.name_pipeline(how_to_complete(story), settings.project, story.checkpoints[0].pipeline)
+        out.print(Padding(Text(" ".join([*notices, advice]), "yellow"), (0, 0, 0, 2)))
 
 
 def _quote(sinks: Sequence[str]) -> str:
@@ -249,14 +254,15 @@ def _part_text(part: Part | None, checkpoint: Checkpoint) -> Text:
 
 
 def _print_timeline(out: Console, timeline: list[dict[str, Any]]) -> None:
-    table = console.make_table("at (UTC)", "event", "attempt", "", right=("attempt",))
+    rows = []
     for row in timeline:
         words = [row["sink"] or "", _describe_detail(row["detail"])]
         if row["owner"]:
             words.append(f"by {formatting.owner(row['owner'])}")
         at = row["at"].replace("T", " ").rstrip("Z")
-        table.add_row(at, formatting.event(row), str(row["attempt"]), " ".join(words).strip())
-    _print_section(out, "Timeline", table)
+        rows.append([at, formatting.event(row), str(row["attempt"]), " ".join(words).strip()])
+    names = ("at (UTC)", "event", "attempt", "")
+    _print_section(out, "Timeline", console.make_table_of_lines(names, rows, right=("attempt",), indent=2))
 
 
 def _print_actions(out: Console, checkpoint: Checkpoint) -> None:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from onceonly.checkpoint.interval_text import parse_interval
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.cli import console, environment, manual
 from onceonly.cli.app import json_option, print_json
 from onceonly.cli.manual import person, reason_option, seen_option
-from onceonly.cli.run import span
 from onceonly.cli.status import checkpoints_table
 from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
@@ -125,11 +125,11 @@ def skip(
     _check_options(interval, (topic, partition, to))
     what = f"all that is unread of {topic}:{partition} before {to}"
     if interval:
-        what = f"the interval {span(interval)}"
+        what = f"the interval {parse_interval(*interval)}"
     confirmed = _look_at_pipeline(queries.require_state_table(settings), pipeline, seen, f"Leave out {what}?", as_json)
     coordinator = environment.open_coordinator(settings)
     if interval:
-        checkpoint = coordinator.skip(pipeline, span(interval), person(), reason, confirmed)
+        checkpoint = coordinator.skip(pipeline, parse_interval(*interval), person(), reason, confirmed)
         words = f"epoch {checkpoint.epoch}: {checkpoint.interval} is left out"
     else:
         checkpoint = _skip_offsets(coordinator, pipeline, (topic, partition, to), reason, confirmed)

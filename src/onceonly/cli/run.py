@@ -6,21 +6,22 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.text import Text
 
+from onceonly.checkpoint.interval_text import parse_interval
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import Interval
 from onceonly.cli import console, environment
 from onceonly.cli.app import HINT, error_json, json_option, print_json
-from onceonly.cli.manual import person
-from onceonly.errors import InvalidPipeline, NotCommitted, StageAgain
+from onceonly.cli.manual import is_interactive, person
+from onceonly.errors import NotCommitted, StageAgain
 from onceonly.pipeline.definition import Pipeline
 from onceonly.runtime import pipeline_file
 from onceonly.settings import Settings
-from onceonly.views import descriptions, formatting, queries
+from onceonly.views import descriptions, formatting, gap_advice, queries
 from onceonly.views.story import describe_done
 
 if TYPE_CHECKING:
@@ -79,17 +80,37 @@ def run(
     steps = console.Steps(quiet=as_json)
     settings = Settings.from_env()
     start = time.monotonic()
-    run_interval = span(interval) if interval else None
+    run_interval = parse_interval(*interval) if interval else None
     with steps.step("check") as words:
         pipeline = pipeline_file.load_without_dags(file, settings.project)
         pipeline, services = _check(pipeline, run_interval, settings, wish["epoch"])
         words.append(f"pipeline '{pipeline.name}': transform, topic and {_describe_sinks(pipeline)}")
+    if run_interval:
+        _warn_of_unusual_width(pipeline.name, run_interval, settings, file, as_json)
     this_run = start_run(pipeline, services, steps, file)
     this_run.reprocess = _make_request(this_run.owner, reprocess, wish)
     ctx.meta[HINT] = this_run.hint
     result = {"result": this_run.take_steps(run_interval, until), **this_run.to_json()}
     if as_json:
         print_json({**result, "seconds": round(time.monotonic() - start, 3)})
+
+
+def _warn_of_unusual_width(name: str, interval: Interval, settings: Settings, file: str, as_json: bool) -> None:
+    """Say, before it is pinned for good, that the interval is much wider or narrower than those so far; ask a person.
+
+    Elsewhere it is a warning: whoever starts this has named both times.
+    """
+    state_table = queries.find_state_table(settings)
+    if state_table is None or any(
+        planned.interval == interval for planned in state_table.view(name).planned_for(interval)
+    ):
+        return
+    warning = gap_advice.describe_unusual_width(interval, queries.read_usual_width(state_table, name), file)
+    if not warning:
+        return
+    console.open_error_console().print(Text(f"{name}: {warning}", "yellow"))
+    if is_interactive() and not as_json:
+        click.confirm("Make one checkpoint of it?", abort=True)
 
 
 def _make_request(owner: str, is_replacing: bool, wish: Mapping[str, Any]) -> Reprocess | None:
@@ -148,8 +169,11 @@ class _Run:
             words.append(description)
         for note in planned.notes:
             self.steps.say(f"{self.pipeline.name}: {note}", "yellow")
-        for text in descriptions.describe_gaps(self.pipeline.name, self.gaps, self.file):
-            self.steps.say(text, "yellow")
+        if self.gaps:
+            name = self.pipeline.name
+            width = queries.read_usual_width(self.coordinator.state_table, name)
+            for text in gap_advice.describe_gaps(name, self.gaps, self.file, width=width):
+                self.steps.say(text, "yellow")
         return result
 
     def _why_done(self, checkpoint: Checkpoint) -> str:
@@ -284,27 +308,6 @@ def _check(
         RangePlanner(pipeline, services.sources(pipeline), interval)
     live_services.check_pipeline(pipeline, services)
     return pipeline, services
-
-
-def span(start_and_end: tuple[str, str]) -> Interval:
-    """Return the interval of a command's --interval START END."""
-    start, end = start_and_end
-    return Interval(_time(start), _time(end))
-
-
-def _time(text: str) -> datetime:
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise InvalidPipeline(
-            f"'{text}' is not a time.",
-            str(error),
-            "Write 2013-01-01 or 2013-01-01T06:00+01:00. Nothing was written.",
-            code="option-invalid",
-        ) from error
-    if time.tzinfo is None:
-        time = time.replace(tzinfo=UTC)
-    return time.astimezone(UTC)
 
 
 def _nothing_to_do(checkpoint: Checkpoint | None, fresh: bool, hidden_offsets: int = 0) -> tuple[str, str]:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from onceonly.checkpoint.interval_text import parse_interval
 from onceonly.cli import console, environment, manual
 from onceonly.cli.app import json_option, print_json
 from onceonly.cli.manual import person, reason_option, seen_option
-from onceonly.cli.run import span
 from onceonly.errors import InvalidPipeline
 from onceonly.runtime import pipeline_file
 from onceonly.settings import Settings
@@ -149,7 +149,7 @@ def forward(
 
     settings = Settings.from_env()
     pipeline = pipeline_file.load(file, settings.project)
-    spans = [span(start_and_end) for start_and_end in interval]
+    spans = [parse_interval(*times) for times in interval]
     request = Forward(decision, person(), reason, _parse_ends(ends), spans)
     coordinator = environment.open_coordinator(settings)
     confirmed = _confirm(coordinator.state_table, pipeline.name, seen, f"Continue after decision {decision}?", as_json)

@@ -13,12 +13,13 @@ from rich.text import Text
 
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import Interval
+from onceonly.checkpoint.owner_keys import parse_airflow_run
 from onceonly.cli import console
 from onceonly.cli.app import error_json, json_option, print_error, print_json
 from onceonly.errors import OutcomeUnknown, exit_code
 from onceonly.runtime import owners, pipeline_file
 from onceonly.settings import Settings
-from onceonly.views import descriptions, formatting, provenance, queries
+from onceonly.views import descriptions, formatting, gap_advice, provenance, queries
 from onceonly.views.provenance import Superseded
 from onceonly.views.summary import Summary, list_timeout_warnings, read_summaries
 
@@ -29,12 +30,13 @@ MAX_CHECKPOINTS_SHOWN = 20  # by default
 STATUS_HELP = f"""What every pipeline has done last; of one PIPELINE, its recent checkpoints.
 
 \b
---json prints {{"state_table", "pipelines": [{{"pipeline", "epoch", "state",
+--json prints {{"state_table", "state_table_from", "pipelines": [{{"pipeline", "epoch", "state",
 "committed_at", "committed_epoch", "rows", "rows_by_sink", "bad",
 "complete_until", "unsettled", "held", "refused", "stage_again", "missing",
 "gaps"}}]}}, with "errors" where the rows of others are damaged, and for one
-pipeline {{"state_table", "pipeline", "seen", "missing", "gaps",
-"checkpoints": […]}}; "epoch" and "state" are of the last checkpoint,
+pipeline {{"state_table", "state_table_from", "pipeline", "seen", "missing",
+"gaps", "checkpoints": […]}}; "state_table_from" is the variable that says where
+the state table is, or null; "epoch" and "state" are of the last checkpoint,
 "committed_at" to "bad" of the last one that is committed, repairs included, the rows
 of its records as they are in force now; "complete_until": up to when the published rows are
 complete; "seen" is the number for --seen of skip, rewind, state forward and
@@ -59,7 +61,7 @@ def status(ctx: click.Context, pipeline: str | None, last: int, as_json: bool) -
     if pipeline:
         state = state or queries.require_state_table(settings)
         queries.check_pipeline_exists(state, pipeline)
-        _show_one(state, pipeline, queries.list_recent(state, pipeline, last), as_json)
+        _show_one(settings, state, pipeline, queries.list_recent(state, pipeline, last), as_json)
     else:
         damaged = _show_all(settings, state, as_json)
         if damaged:
@@ -95,22 +97,23 @@ def _show_all(settings: Settings, state_table: StateTable | None, as_json: bool)
         by_name, errors_by_name = read_summaries(state_table, state_table.pipelines())
         summaries, damaged = list(by_name.values()), list(errors_by_name.values())
     if as_json:
-        answer = {"state_table": settings.state, "pipelines": [_summary_json(summary) for summary in summaries]}
+        answer = {**queries.state_table_json(settings), "pipelines": [_summary_json(summary) for summary in summaries]}
         if damaged:
             answer["errors"] = [error_json(error) for error in damaged]
         print_json(answer)
     else:
         if summaries or not damaged:
-            _print_all(settings, summaries)
+            _print_all(settings, state_table, summaries)
         for error in damaged:
             print_error(error_json(error))
     return damaged
 
 
-def _print_all(settings: Settings, summaries: list[Summary]) -> None:
+def _print_all(settings: Settings, state_table: StateTable | None, summaries: list[Summary]) -> None:
     out = console.open_console()
     if not summaries:
         out.print(f"Nothing has run yet: there is no checkpoint in {formatting.place(settings.state)}.", markup=False)
+        out.print(queries.describe_state_table(settings), style="dim", markup=False)
         return out.print(
             f"Start with: onceonly run {pipeline_file.find_example(settings.project)}", style="dim", markup=False
         )
@@ -131,7 +134,10 @@ def _print_all(settings: Settings, summaries: list[Summary]) -> None:
     _print_advice(out, checkpoints)
     for summary in summaries:
         _print_missing(out, summary.name, summary.missing)
-    _print_gaps(out, {summary.name: summary.gaps for summary in summaries})
+    for summary in summaries:
+        if state_table:
+            _print_gaps(out, settings, state_table, summary.latest, summary.gaps)
+    out.print(queries.describe_state_table(settings), style="dim", markup=False)
 
 
 def _print_advice(out: Console, checkpoints: list[Checkpoint]) -> None:
@@ -162,17 +168,20 @@ def _print_left_behind(out: Console, checkpoint: Checkpoint) -> bool:
     return True
 
 
-def _show_one(state_table: StateTable, pipeline: str, checkpoints: list[Checkpoint], as_json: bool) -> None:
+def _show_one(
+    settings: Settings, state_table: StateTable, pipeline: str, checkpoints: list[Checkpoint], as_json: bool
+) -> None:
     number = state_table.view(pipeline).head.changed
-    gaps, later = queries.list_gaps(state_table, checkpoints[:1]), provenance.find_superseded(state_table, checkpoints)
+    gaps = queries.list_gaps(state_table, checkpoints[:1]).get(pipeline, [])
+    later = provenance.find_superseded(state_table, checkpoints)
     if as_json:
         return print_json(
             {
-                "state_table": state_table.uri,
+                **queries.state_table_json(settings),
                 "pipeline": pipeline,
                 "seen": number,
                 "missing": dict(queries.missing_by_sink(state_table, pipeline)),
-                **queries.gaps_json(gaps.get(pipeline, [])),
+                **queries.gaps_json(gaps),
                 "checkpoints": [
                     queries.to_json(cp) | provenance.superseded_json(later, cp.epoch) for cp in checkpoints
                 ],
@@ -190,31 +199,33 @@ def _show_one(state_table: StateTable, pipeline: str, checkpoints: list[Checkpoi
         for warning in list_timeout_warnings(checkpoint, datetime.now(UTC)):
             out.print(Text(warning, "yellow"))
     _print_missing(out, pipeline, queries.missing_by_sink(state_table, pipeline))
-    _print_gaps(out, gaps)
+    _print_gaps(out, settings, state_table, checkpoints[0], gaps)
+    out.print(queries.describe_state_table(settings), style="dim", markup=False)
     out.print(f"As of row {number}: skip, rewind, state forward and accept-loss take --seen {number}.", style="dim")
 
 
 def checkpoints_table(checkpoints: list[Checkpoint], later: Mapping[int, Superseded]) -> Table:
     """Return a row for each checkpoint. `later`: by epoch, what later checkpoints have made of its rows."""
-    table = console.make_table(
-        "epoch", "covers", "state", "attempt", "rows", "decision", "age", "owner", right=("epoch", "attempt")
-    )
+    names = ("epoch", "covers", "state", "attempt", "rows", "decision", "age", "owner")
+    rows: list[list[str | Text]] = []
     for checkpoint in checkpoints:
         state = console.state_text(checkpoint)
         if checkpoint.epoch in later:
             state.append(f", {later[checkpoint.epoch]}", "dim")
         state.append(descriptions.describe_missing(checkpoint), "red")
-        table.add_row(
-            str(checkpoint.epoch),
-            _covers(checkpoint),
-            state,
-            str(checkpoint.attempt or "-"),
-            formatting.rows(checkpoint),
-            formatting.number(checkpoint.decision),
-            formatting.age(checkpoint.updated_at),
-            formatting.owner(checkpoint.owner),
+        rows.append(
+            [
+                str(checkpoint.epoch),
+                _covers(checkpoint),
+                state,
+                str(checkpoint.attempt or "-"),
+                formatting.rows(checkpoint),
+                formatting.number(checkpoint.decision),
+                formatting.age(checkpoint.updated_at),
+                formatting.owner(checkpoint.owner),
+            ]
         )
-    return table
+    return console.make_table_of_lines(names, rows, right=("epoch", "attempt"))
 
 
 def _covers(checkpoint: Checkpoint) -> str:
@@ -230,10 +241,16 @@ def _print_missing(out: Console, pipeline: str, missing: Mapping[str, int]) -> N
         out.print(Text(line, "red"))
 
 
-def _print_gaps(out: Console, gaps: Mapping[str, Sequence[Interval]]) -> None:
-    for pipeline, gaps_of_pipeline in gaps.items():
-        for line in descriptions.describe_gaps(pipeline, gaps_of_pipeline):
-            out.print(Text(line, "yellow"))
+def _print_gaps(
+    out: Console, settings: Settings, state_table: StateTable, latest: Checkpoint, gaps: Sequence[Interval]
+) -> None:
+    """Print the gaps of the pipeline of that checkpoint, whose owner tells its DAG."""
+    if not gaps:
+        return
+    name, run = latest.pipeline, parse_airflow_run(latest.owner)
+    width = queries.read_usual_width(state_table, name)
+    for line in gap_advice.describe_gaps(name, gaps, dag_id=run[0] if run else None, width=width):
+        out.print(Text(pipeline_file.name_pipeline(line, settings.project, name), "yellow"))
 
 
 @click.command(short_help="Where every pipeline is, for Prometheus.")

@@ -175,9 +175,9 @@ def _what_to_do(checkpoint: Checkpoint) -> str:
     if where:
         look = f"Look: {where}\n"
     if checkpoint.is_held:
-        return look + how_to_settle(checkpoint)
-    again = f"Then run it again, which uses the same offsets: {how_to_run(checkpoint)}"
-    return f"{look}Fix the data, the transform or the suite. {again}"
+        return f"{look}{how_to_settle(checkpoint)}. A gate task that is cleared alone repeats this verdict."
+    again = f"Then run it again from its stage on, with the same offsets: {how_to_run(checkpoint)}"
+    return f"{look}Fix the data, the transform or the suite. {again}. The gate alone would repeat this verdict."
 
 
 def not_approved_error(checkpoint: Checkpoint) -> InvalidPipeline:

@@ -50,7 +50,7 @@ def check_first_plan(state_table: StateTable | None, pipeline: Pipeline, parts: 
         return check_plan(state_table, state_table.view(pipeline.name), pipeline, parts, sources)
     traces = list_traces(parts, pipeline, sources)
     if traces:
-        raise _not_first_error("where the first run would make one", pipeline, traces)
+        raise _not_first_error("in this state table, which the first run would create", pipeline, traces)
 
 
 def check_stage(
@@ -119,7 +119,7 @@ def _find_refusal(
     if any(trace.decision > head.decision for trace in own):
         return _state_behind_error(state_table, pipeline, own, head)
     if traces and not head.epoch:
-        return _not_first_error(f"in the state table at {state_table.uri}", pipeline, traces)
+        return _not_first_error(f"in the state table at {state_table.uri} (id {state_table.id})", pipeline, traces)
     return None
 
 
@@ -140,7 +140,8 @@ def _not_first_error(where: str, pipeline: Pipeline, traces: Sequence[Trace]) ->
         f"{pipeline.name}: it has no checkpoint {where}, and has published before.",
         f"{_describe_traces(traces)}. Was the command given in another folder, is a volume not mounted, or is this a "
         "second environment? It would publish everything again.",
-        "Point ONCEONLY_STATE or ONCEONLY_HOME to that state table. To publish again, give the pipeline a new name and "
+        "Point ONCEONLY_STATE or ONCEONLY_HOME to that state table: where that run had it, without a setting in "
+        ".onceonly/state of its folder (targets show only the id). To publish again, give the pipeline a new name and "
         f"targets. If that table is lost: {_command_to_continue(pipeline, traces)} (docs/operations.md, Backup and "
         "restore). Nothing was published.",
         code="published-before",

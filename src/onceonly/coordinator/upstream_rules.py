@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from onceonly.checkpoint.commands import PIPELINE_FILE
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sink_config import SinkConfig
@@ -62,9 +61,8 @@ def unknown_pipeline_error(state_table: StateTable, reader: Pipeline, name: str)
     return InvalidPipeline(
         f"{reader.name}: it is after '{name}', which is not known.",
         f"The pipelines of the state table at {state_table.uri} are {state_table.pipelines()}.",
-        f"Run '{name}' first, with the same state table: onceonly run {PIPELINE_FILE}. Or correct Pipeline(after=…). "
-        "Nothing "
-        "was "
+        f"Run '{name}' first, with the same state table: onceonly run OTHER_FILE.py:NAME. Or correct "
+        "Pipeline(after=…). Nothing was "
         "written.",
         code="upstream-missing",
     )

@@ -63,11 +63,12 @@ def read_catalogue() -> dict[str, Explanation]:
 
 
 def list_similar_codes(word: str) -> list[str]:
-    """Return the codes that resemble a word or contain it, the nearest first; at most three."""
-    codes = sorted(read_catalogue())
-    similar = difflib.get_close_matches(word, codes, n=MAX_SUGGESTIONS)
-    containing = [code for code in codes if word in code and code not in similar]
-    return [*similar, *containing][:MAX_SUGGESTIONS]
+    """Return the codes that resemble a word or contain it, then those whose meaning has it; at most three."""
+    catalogue = read_catalogue()
+    similar = difflib.get_close_matches(word, sorted(catalogue), n=MAX_SUGGESTIONS)
+    containing = [code for code in sorted(catalogue) if word in code]
+    about = [code for code in sorted(catalogue) if re.search(rf"\b{re.escape(word)}", catalogue[code].means, re.I)]
+    return list(dict.fromkeys([*similar, *containing, *about]))[:MAX_SUGGESTIONS]
 
 
 def without_links(text: str) -> str:

@@ -30,11 +30,12 @@ from onceonly.runtime.live_services import LiveServices, open_coordinator
 from onceonly.runtime.spark_connection import SparkConnection
 from onceonly.runtime.spark_stage import max_records, stage
 from onceonly.settings import Settings
-from onceonly.spark import catalog, jvm
+from onceonly.spark import catalog, check, jvm
 from onceonly.spark.progress import Say
 from onceonly.statetable.table import Notify, StateTable
 from onceonly.views.descriptions import JOB_LINE_PREFIX
 
+NO_MASTER = "All masters are unresponsive"  # in the log of Spark's StandaloneSchedulerBackend
 CODE_OF_HEADLINE = re.compile(r"\[([a-z0-9-]+)\]$")  # see `errors.headline`
 
 
@@ -100,19 +101,27 @@ class SubmitJob:
         """Run spark-submit until it ends.
 
         Raises:
-            InvalidPipeline, NotCommitted, OutcomeUnknown: by the job's exit code, with its last lines.
+            InvalidPipeline, NotCommitted, OutcomeUnknown: by the job's exit code, with its last lines; or NotCommitted:
+                the master does not answer, for which Spark alone would wait a minute and then not name it.
         """
         settings = Settings.from_env()
+        _require_master(self.spark)
         checkpoint = _find_checkpoint(settings, name, epoch)
         env = jvm.environment(settings.jars, max_records(checkpoint) if checkpoint else None)
         env |= airflow_connections.write_variables(list_connections(checkpoint), self.connections)
         tail: list[str] = []
+        has_no_master = False
         with start_program(self.spark, "stage", [name, str(epoch), owner], settings, env) as self.process:
             for output in self.process.stdout or ():
                 line = output.rstrip().removeprefix(JOB_LINE_PREFIX)
                 self.say(line)
+                has_no_master = has_no_master or NO_MASTER in line
                 tail = [*tail, line][-child_process.MAX_ERROR_LINES :]
             code = self.process.wait()
+        if code and has_no_master:
+            raise _no_master_error(
+                self.spark, "It has accepted no application: it is no master of this Spark's version."
+            )
         if code:
             raise classify_exit(code, tail)
 
@@ -125,6 +134,29 @@ class SubmitJob:
             )
             kill_timer.daemon = True
             kill_timer.start()
+
+
+def _require_master(spark: SparkConnection) -> None:
+    """Raise NotCommitted unless something accepts connections at the address of a standalone master."""
+    if not spark.master.startswith("spark://"):
+        return
+    try:
+        check.check_server(spark.master, _name_connection(spark))
+    except InvalidPipeline as error:
+        raise _no_master_error(spark, error.why) from error
+
+
+def _no_master_error(spark: SparkConnection, why: str) -> NotCommitted:
+    return NotCommitted(
+        f"no Spark master answers at {check.hide_login(spark.master)}.",
+        why if _name_connection(spark) in why else f"{_name_connection(spark)} names it. {why}",
+        "Start it, or correct the host and port of that connection. Nothing was written. This is safe to retry.",
+        code="spark-unreachable",
+    )
+
+
+def _name_connection(spark: SparkConnection) -> str:
+    return f"the Airflow connection '{spark.connection}'" if spark.connection else "spark-submit's --master"
 
 
 @contextmanager

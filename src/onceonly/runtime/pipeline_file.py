@@ -14,8 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
 from pathlib import Path
+from shlex import quote
 from types import ModuleType
 
+from onceonly.checkpoint.commands import PIPELINE_FILE
 from onceonly.errors import InvalidPipeline, OnceonlyError
 from onceonly.pipeline.definition import Pipeline
 from onceonly.views import formatting
@@ -23,16 +25,32 @@ from onceonly.waits import wait_for
 
 NOT_FOUND = "pipeline-file-not-found"
 _building_dags: ContextVar[bool] = ContextVar("onceonly_building_dags", default=True)
-DEFINITION = re.compile(r"^(\w+)\s*(?::[^=\n]+)?=\s*Pipeline\(", re.MULTILINE)
+DEFINITION = re.compile(
+    r"^(\w+)\s*(?::[^=\n]+)?=\s*Pipeline\((?:\s*(?:name\s*=\s*)?['\"](?P<name>[^'\"]*)['\"])?", re.MULTILINE
+)
 
 
 def find_example(project: Path) -> str:
     """Return a pipeline of this project as one would name it here, without running any file; else FILE.py:NAME."""
+    for target, _ in _list_definitions(project):
+        return target
+    return PIPELINE_FILE
+
+
+def name_pipeline(text: str, project: Path, pipeline: str) -> str:
+    """Return a text with the pipeline's own file in its commands, in place of FILE.py:NAME, where that can be found."""
+    if PIPELINE_FILE in text:
+        for target, name in _list_definitions(project):
+            if name == pipeline:
+                return text.replace(PIPELINE_FILE, quote(target))
+    return text
+
+
+def _list_definitions(project: Path) -> Iterator[tuple[str, str | None]]:
+    """Yield what names each pipeline of a project here, and its own name where that stands first; no file is run."""
     for path in sorted(project.glob("dags/**/*.py")) + sorted(project.glob("*.py")):
-        definition = DEFINITION.search(path.read_text(errors="replace"))
-        if definition:
-            return f"{formatting.place(str(path))}:{definition[1]}"
-    return "FILE.py:NAME"
+        for definition in DEFINITION.finditer(path.read_text(errors="replace")):
+            yield f"{formatting.place(str(path))}:{definition[1]}", definition["name"]
 
 
 def _what_to_pass(project: Path, file: str = "", name: str = "NAME") -> str:

@@ -238,7 +238,7 @@ def missing_table_error(config: DeltaSource, uri: str) -> NoTable:
         f"table '{config.topic}' does not exist.",
         f"There is no Delta table at {uri}.",
         "Correct DeltaSource(path=…): a relative path is below ONCEONLY_HOME. Or first run the pipeline that "
-        "writes it: onceonly run FILE.py:NAME. Nothing was written.",
+        "writes it: onceonly run OTHER_FILE.py:NAME. Nothing was written.",
         code="source-missing",
     )
 

@@ -325,7 +325,7 @@ def unknown_columns_error(config: FileSource) -> InvalidPipeline:
     return InvalidPipeline(
         f"folder '{config.topic}': its columns are not known.",
         "No manifest in it names them: they list no files, or an older version wrote them.",
-        "Run the pipeline that writes it: onceonly run FILE.py:NAME. Nothing was written.",
+        "Run the pipeline that writes it: onceonly run OTHER_FILE.py:NAME. Nothing was written.",
         code="columns-unknown",
     )
 
@@ -413,7 +413,7 @@ def empty_folder_error(config: FileSource, uri: str) -> NothingPublished:
         f"nothing was published to folder '{config.topic}'.",
         f"There is no manifest of a FileSink at {uri}.",
         "Correct FileSource(path=…): a relative path is below ONCEONLY_HOME. Or first run the pipeline that writes "
-        "it: onceonly run FILE.py:NAME. Nothing was written.",
+        "it: onceonly run OTHER_FILE.py:NAME. Nothing was written.",
         code="nothing-published",
     )
 

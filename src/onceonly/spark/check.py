@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
@@ -99,19 +99,23 @@ def _check_jars(settings: Settings, env: Mapping[str, str]) -> str:
     )
 
 
+def hide_login(address: str) -> str:
+    """Return the address of a master or server without the token that it may hold."""
+    url = urlsplit(address)
+    return f"{url.scheme}://{url.netloc.partition('@')[2] or url.netloc}"
+
+
 def check_server(address: str, variable: str) -> str:
-    """Return a note that something accepts connections there. A token, which an address may hold, is not shown.
+    """Return a note that something accepts connections there; of several masters, that one of them does.
 
     Raises:
         InvalidPipeline: nothing does.
     """
-    url = urlsplit(address)
-    public_address = f"{url.scheme}://{url.netloc.partition('@')[2] or url.netloc}"
-    first_url = urlsplit(public_address.split(",")[0])
-    host, port = first_url.hostname or "", first_url.port or PORTS.get(url.scheme, 0)
+    public_address = hide_login(address)
+    scheme, _, places = public_address.partition("://")
     try:
         with wait_for(f"Spark at {public_address}"):
-            socket.create_connection((host, port), CONNECT_SECONDS).close()
+            _require_listener([urlsplit(f"{scheme}://{place}") for place in places.split(",")])
     except OSError as error:
         raise InvalidPipeline(
             f"no Spark answers at {public_address}.",
@@ -120,3 +124,14 @@ def check_server(address: str, variable: str) -> str:
             code="spark-unreachable",
         ) from error
     return f"Spark answers at {public_address}"
+
+
+def _require_listener(urls: Sequence[SplitResult]) -> None:
+    """Connect to the first that accepts it. Raises OSError: none does; it is that of the last one."""
+    for number, url in enumerate(urls, 1):
+        try:
+            place = (url.hostname or "", url.port or PORTS.get(url.scheme, 0))
+            return socket.create_connection(place, CONNECT_SECONDS).close()
+        except OSError:
+            if number == len(urls):
+                raise

@@ -7,15 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from onceonly import redaction
-from onceonly.checkpoint.commands import PIPELINE_FILE, how_to_backfill, how_to_run, how_to_run_interval, interval_times
+from onceonly.checkpoint.commands import how_to_run
 from onceonly.checkpoint.model import MAX_UNFIT_ATTEMPTS, Checkpoint, Claim, Event, Row, State
-from onceonly.checkpoint.offsets import KAFKA, SOURCE_WORDS, Interval, TopicRange, has_data
+from onceonly.checkpoint.offsets import KAFKA, SOURCE_WORDS, TopicRange, has_data
 from onceonly.counts import count, format_bytes
 from onceonly.views import formatting
 
 GIT_COMMIT = re.compile(r"^(git [0-9a-f]{12})[0-9a-f]*$")  # shown by its first characters
 MAX_TOPICS_SHOWN = 4  # of a checkpoint that has more only their number is shown
-MAX_GAPS_SHOWN = 5  # the newest; of those before them only their number is shown
 JOB_LINE_PREFIX = "ONCEONLY: "  # begins a line of the stage job that is meant for people; anything else is Spark's
 
 
@@ -318,35 +317,6 @@ def describe_upstream(checkpoint: Checkpoint) -> str:
         numbers = ", ".join(map(str, epochs)) or "none yet"
         texts.append(f"{name} epoch {numbers}")
     return "; ".join(texts)
-
-
-def describe_gap(pipeline: str, interval: Interval, file: str = PIPELINE_FILE, dag_id: str | None = None) -> str:
-    """Say what no checkpoint covers, why that may be, and what to do.
-
-    Args:
-        file: what names the pipeline on the command line.
-        dag_id: the DAG that runs it, where that is known.
-    """
-    start, end = interval_times(interval)
-    return (
-        f"{pipeline}: no checkpoint covers {interval}.\n"
-        "Its run is still to come, has failed (and may have been deleted, or marked success), or there was none: the "
-        "scheduler was down, or the DAG was paused and has catchup=False.\n"
-        f"Run what is missing: clear its run in Airflow; or {how_to_backfill(interval, dag_id)} (a run for each "
-        f"interval of the schedule); or {how_to_run_interval(interval, file=file)} (one checkpoint for all of it). If "
-        f"it is left out on purpose: onceonly skip {pipeline} --interval {start} {end} --reason …"
-    )
-
-
-def describe_gaps(
-    pipeline: str, intervals: Sequence[Interval], file: str = PIPELINE_FILE, dag_id: str | None = None
-) -> list[str]:
-    """Return `describe_gap` of each of the newest, oldest first, after a line that says how many more there are."""
-    texts = [describe_gap(pipeline, interval, file, dag_id) for interval in intervals[-MAX_GAPS_SHOWN:]]
-    more = len(intervals) - len(texts)
-    if more:
-        texts.insert(0, f"{pipeline}: {formatting.number(more)} more before these (onceonly status {pipeline} --json)")
-    return texts
 
 
 def describe_staged_rows(handle: Mapping[str, Any]) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from onceonly.checkpoint.data_docs import find_page
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from onceonly.statetable.gaps import Coverage
     from onceonly.statetable.table import StateTable
 
+RECENT_INTERVALS = 20  # checkpoints whose intervals tell how long they usually are
 MIN_RECENT = 1  # checkpoints of each pipeline that are read at first, where all pipelines are shown
 KEYS = """\
 pipeline, epoch, seen (the number for --seen), state, interval, ranges, attempt, rows_by_sink, rows (the sum),
@@ -80,6 +82,17 @@ def require_state_table(settings: Settings) -> StateTable:
     return state
 
 
+def describe_state_table(settings: Settings) -> str:
+    """Return which state table is shown, and why it is that one."""
+    why = f"{settings.state_setting} says so" if settings.state_setting else "of this folder: no ONCEONLY_STATE is set"
+    return f"State table: {settings.state} ({why})"
+
+
+def state_table_json(settings: Settings) -> dict[str, Any]:
+    """Return the keys that say which state table is shown, and the variable that names it, if any."""
+    return {"state_table": settings.state, "state_table_from": settings.state_setting}
+
+
 def check_pipeline_exists(state_table: StateTable, pipeline: str) -> None:
     """Raise InvalidPipeline unless the state table has that pipeline."""
     names = state_table.pipelines()
@@ -88,7 +101,7 @@ def check_pipeline_exists(state_table: StateTable, pipeline: str) -> None:
         if names:
             why = f"Its pipelines are: {', '.join(names)}."
         raise InvalidPipeline(
-            f"there is no pipeline '{pipeline}' in the state table.",
+            f"there is no pipeline '{pipeline}' in the state table at {state_table.uri}.",
             why,
             "List them: onceonly status",
             code="no-such-pipeline",
@@ -164,6 +177,18 @@ def list_gaps(state_table: StateTable, newest: Iterable[Checkpoint]) -> dict[str
     for name, coverage in read_coverage(state_table, newest).items():
         gaps[name] = list(coverage.gaps)
     return gaps
+
+
+def read_usual_width(state_table: StateTable, pipeline: str) -> timedelta | None:
+    """Return the width that more than half of the newest intervals have; None: they have no such width."""
+    widths: Counter[timedelta] = Counter()
+    for checkpoint in list_recent(state_table, pipeline, RECENT_INTERVALS):
+        if checkpoint.interval:
+            widths[checkpoint.interval.end - checkpoint.interval.start] += 1
+    for width, number in widths.most_common(1):
+        if 2 * number > widths.total():
+            return width
+    return None
 
 
 def missing_by_sink(state_table: StateTable, pipeline: str) -> Mapping[str, int]:

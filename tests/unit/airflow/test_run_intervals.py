@@ -143,14 +143,22 @@ def test_the_conf_says_what_is_meant() -> None:
 
 
 def test_the_conf_of_a_run_without_a_date_names_its_interval() -> None:
-    conf = {"interval": ["2026-05-02T00:00:00Z", "2026-05-03T02:00:00+02:00"]}
-    for timetable in (daily(), None):
-        assert covered(context(timetable, None, None, conf=conf)) == SECOND_OF_MAY
+    for times in (["2026-05-02T00:00:00Z", "2026-05-03T02:00:00+02:00"], ["2026-05-02", "2026-05-03T00:00"]):
+        for timetable in (daily(), None):
+            assert covered(context(timetable, None, None, conf={"interval": times})) == SECOND_OF_MAY
 
 
 @pytest.mark.parametrize(
     "value",
-    ["2026-05-02", ["2026-05-02T00:00:00Z"], ["2026-05-02", "2026-05-03"], [1, 2], True, {"start": 1, "end": 2}],
+    [
+        "2026-05-02",
+        ["2026-05-02T00:00:00Z"],
+        ["2026-05-03", "2026-05-02"],
+        ["noon", "2026-05-03"],
+        [1, 2],
+        True,
+        {"start": 1, "end": 2},
+    ],
 )
 def test_a_conf_that_names_no_interval_is_refused(value: Any) -> None:
     with raises(InvalidPipeline, "option-invalid"):

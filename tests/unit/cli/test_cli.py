@@ -18,10 +18,10 @@ from deltalake import DeltaTable
 from person import seen
 
 from onceonly import errors
+from onceonly.checkpoint.interval_text import parse_time
 from onceonly.checkpoint.model import Event, Row
-from onceonly.cli import main
+from onceonly.cli import app, main
 from onceonly.cli.app import Cli, json_option
-from onceonly.cli.run import _time
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
@@ -164,7 +164,11 @@ def test_status_before_anything_has_run_says_what_to_do_and_makes_nothing(onceon
     result = onceonly("status")
     assert result.exit_code == 0
     assert "Nothing has run yet" in result.stdout and "onceonly run" in result.stdout
-    assert told(onceonly("status", "--json")) == {"state_table": str(home / "state"), "pipelines": []}
+    assert told(onceonly("status", "--json")) == {
+        "state_table": str(home / "state"),
+        "state_table_from": "ONCEONLY_HOME",
+        "pipelines": [],
+    }
     assert not home.exists()
 
 
@@ -506,9 +510,9 @@ def test_no_such_file(onceonly: Invoke) -> None:
 
 
 def test_a_time_without_a_zone_is_utc() -> None:
-    assert _time("2013-01-01") == _time("2013-01-01T00:00Z") == _time("2013-01-01T01:00+01:00")
+    assert parse_time("2013-01-01") == parse_time("2013-01-01T00:00Z") == parse_time("2013-01-01T01:00+01:00")
     with raises(InvalidPipeline, "option-invalid"):
-        _time("noon")
+        parse_time("noon")
 
 
 def test_periods_of_the_demo_exclude_each_other(onceonly: Invoke) -> None:
@@ -519,3 +523,20 @@ def test_every_command_explains_itself(onceonly: Invoke) -> None:
     for name, command in main.commands.items():
         assert onceonly(name, "--help").exit_code == 0
         assert command.get_short_help_str(80).endswith(".")
+
+
+def test_explain_without_a_code_lists_all(onceonly: Invoke) -> None:
+    listed = onceonly("explain").stdout
+    assert "target-went-back" in listed and "gate-held" in listed
+    unknown = onceonly("explain", "xyz")
+    assert unknown.exit_code == 2
+    assert "onceonly explain" in unknown.stderr and "docs/" not in unknown.stderr
+    assert "kafka-unreachable" in onceonly("explain", "kafka-unreachabel").stderr
+    assert "Similar codes" in onceonly("explain", "staged").stderr
+
+
+def test_errors_name_the_file_that_the_command_was_given() -> None:
+    error = {"what": "failed.", "why": "", "todo": "Retry: onceonly run FILE.py:NAME --interval START END"}
+    named = app._name_file(error, ["run", "dags/my orders.py:orders"])
+    assert named["todo"] == "Retry: onceonly run 'dags/my orders.py:orders' --interval START END"
+    assert app._name_file(error, ["recover", "nobody"]) == error

@@ -107,3 +107,42 @@ def test_offsets_need_all_that_names_them_and_a_reason(chained, args, why):
     assert refused.exit_code == 2
     assert why in " ".join(refused.stderr.split())
     assert chained.events() == before
+
+
+def test_gap_has_a_command_for_each_interval_with_the_file_of_the_pipeline(world, tmp_path, monkeypatch):
+    monkeypatch.setenv("ONCEONLY_PROJECT", str(tmp_path))
+    (tmp_path / "pipelines.py").write_text('by_minutes = Pipeline(\n    name="flights",\n    source=x)\n')
+    monkeypatch.chdir(tmp_path)
+    for asked in ((), ("flights",)):
+        said = onceonly("status", *asked).stdout
+        for start, end in (("12:10", "12:20"), ("12:20", "12:30")):
+            assert (
+                f"onceonly run pipelines.py:by_minutes --interval 2013-01-01T{start}:00Z 2013-01-01T{end}:00Z\n" in said
+            )
+
+
+def test_looking_names_the_state_table_and_what_says_so(world, tmp_path, monkeypatch):
+    table = str(tmp_path / "state")
+    for asked in (("status",), ("status", "flights"), ("describe", "flights", "1")):
+        assert f"State table: {table} (ONCEONLY_HOME says so)" in onceonly(*asked).stdout
+        told = onceonly(*asked, "--json")
+        assert (told["state_table"], told["state_table_from"]) == (table, "ONCEONLY_HOME")
+    monkeypatch.chdir(tmp_path)
+    for name in ("ONCEONLY_HOME", "ONCEONLY_PROJECT"):
+        monkeypatch.delenv(name, raising=False)
+    told = onceonly("status", "--json")
+    assert (told["state_table"], told["state_table_from"]) == (str(tmp_path / ".onceonly" / "state"), None)
+    assert "no ONCEONLY_STATE is set" in onceonly("status").stdout
+
+
+@pytest.mark.parametrize("columns", [100, 120, 200])
+def test_a_checkpoint_stays_one_line(world, columns):
+    owner = "airflow:sales_daily/scheduled__2026-11-26T00:00:00.000000+00:00_with_a_long_name"
+    world.run(owner, minutes(40, 50))
+    result = CliRunner(env={"COLUMNS": str(columns)}).invoke(main, ["status", "flights"])
+    rows = [line for line in result.stdout.splitlines() if line.strip()[:2] in ("3 ", "2 ", "1 ")]
+    assert len(rows) == 3
+    assert all(len(line.rstrip()) <= columns for line in rows)
+    assert ("airflow sales_daily" in rows[0]) == (columns >= 120)
+    table = result.stdout.split("\n")
+    assert [line.strip()[:1] for line in table[1:4]] == ["3", "2", "1"]

@@ -23,6 +23,7 @@ def shop(tmp_path, monkeypatch) -> Shop:
     for name in ("ONCEONLY_STATE", "ONCEONLY_KAFKA_BOOTSTRAP"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ONCEONLY_HOME", str(tmp_path))
+    monkeypatch.setenv("ONCEONLY_PROJECT", str(tmp_path))
     shop = DurableShop(tmp_path)
     assert isinstance(shop.parts, Parts)
     shop.run("run-1", TEN)

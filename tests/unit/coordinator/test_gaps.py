@@ -16,7 +16,7 @@ from onceonly.coordinator.reprocess import Reprocess
 from onceonly.errors import Fenced, InvalidPipeline, SourceLost
 from onceonly.pipeline.sinks import DeltaSink, StateSink
 from onceonly.statetable.gaps import Coverage, find_coverage
-from onceonly.views import descriptions, queries
+from onceonly.views import descriptions, gap_advice, queries
 from onceonly.views.summary import Summary, read_summaries
 
 TEN = minutes(0, 10)
@@ -220,15 +220,15 @@ def test_a_gap_of_more_than_a_month_is_told_as_well(world):
 
 def test_the_words_name_the_gap_and_what_can_be_done():
     day = Interval(datetime(2013, 1, 3, tzinfo=UTC), datetime(2013, 1, 4, tzinfo=UTC))
-    what, why, todo = descriptions.describe_gap("flights", day).split("\n")
+    what, why, todo = gap_advice.describe_gap("flights", day).split("\n")
     assert what == "flights: no checkpoint covers [2013-01-03T00:00:00Z, 2013-01-04T00:00:00Z)."
     assert "catchup=False" in why
     assert "onceonly skip flights --interval 2013-01-03T00:00:00Z 2013-01-04T00:00:00Z --reason" in todo
 
 
 def test_of_very_many_gaps_the_newest_are_told_one_by_one():
-    told = descriptions.describe_gaps("flights", [minutes(10 * n, 10 * n + 5) for n in range(20)])
-    assert len(told) == 1 + descriptions.MAX_GAPS_SHOWN
+    told = gap_advice.describe_gaps("flights", [minutes(10 * n, 10 * n + 5) for n in range(20)])
+    assert len(told) == 1 + gap_advice.MAX_GAPS_SHOWN
     assert told[0] == "flights: 15 more before these (onceonly status flights --json)"
     assert str(minutes(190, 195)) in told[-1]
 
@@ -361,3 +361,44 @@ def test_chained_pipelines_and_those_with_state_have_nothing_to_skip(tmp_path):
     keeps.plan("run-1", TEN)
     with raises(InvalidPipeline, "pipeline-keeps-state"):
         skip(keeps)
+
+
+def test_gap_of_several_intervals_has_a_command_for_each():
+    day, start = timedelta(days=1), datetime(2026, 11, 4, tzinfo=UTC)
+    gap = Interval(start, start + 4 * day)
+    text = gap_advice.describe_gap("flights", gap, "flights.py:flights", width=day)
+    commands = [line.strip() for line in text.splitlines() if line.strip().startswith("onceonly run")]
+    assert commands == [
+        f"onceonly run flights.py:flights --interval 2026-11-0{n}T00:00:00Z 2026-11-0{n + 1}T00:00:00Z"
+        for n in range(4, 8)
+    ]
+    assert "onceonly run" not in gap_advice.describe_gap("flights", gap, dag_id="daily", width=day)
+    assert "airflow backfill create --dag-id daily" in gap_advice.describe_gap(
+        "flights", gap, dag_id="daily", width=day
+    )
+
+
+def test_gap_that_no_width_fills_is_told_as_one():
+    for width in (None, timedelta(minutes=7), timedelta(hours=1)):
+        assert gap_advice.describe_gap("flights", MISSING, width=width).count("onceonly run") == 1
+    assert "one checkpoint for all of it" not in gap_advice.describe_gap("flights", TEN, width=timedelta(minutes=10))
+
+
+@pytest.mark.parametrize(
+    ("hours", "usual", "is_unusual"),
+    [(96, 24, True), (1, 24, True), (23, 24, False), (25, 24, False), (28 * 24, 31 * 24, False), (24, None, False)],
+)
+def test_unusual_width_is_told(hours, usual, is_unusual):
+    start = datetime(2026, 11, 4, tzinfo=UTC)
+    width = timedelta(hours=usual) if usual else None
+    text = gap_advice.describe_unusual_width(Interval(start, start + timedelta(hours=hours)), width, "f.py:p")
+    assert bool(text) == is_unusual
+    assert text.count("onceonly run f.py:p") == (4 if hours == 96 else 0)
+
+
+def test_usual_width_is_that_of_most_recent_intervals(world):
+    assert queries.read_usual_width(world.state, "flights") == timedelta(minutes=10)
+    world.run("run-3", minutes(40, 70))
+    assert queries.read_usual_width(world.state, "flights") == timedelta(minutes=10)
+    world.run("run-4", minutes(70, 100))
+    assert queries.read_usual_width(world.state, "flights") is None

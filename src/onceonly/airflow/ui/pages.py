@@ -37,7 +37,7 @@ from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
 from onceonly.storage.folders import arrow_file_system
 from onceonly.storage.paths import local_path
-from onceonly.views import descriptions, formatting, queries, summary
+from onceonly.views import descriptions, formatting, gap_advice, queries, summary
 from onceonly.views.story import describe_part, how_to_complete, list_lost
 from onceonly.views.summary import Summary
 
@@ -292,6 +292,12 @@ def covers(checkpoint: Checkpoint) -> str:
     return text
 
 
+def _describe_gaps(pipeline_summary: Summary) -> list[str]:
+    """Return the gaps of a pipeline, with the commands for its DAG, which its last run tells."""
+    run = parse_airflow_run(pipeline_summary.latest.owner)
+    return gap_advice.describe_gaps(pipeline_summary.name, pipeline_summary.gaps, dag_id=run[0] if run else None)
+
+
 def short(interval: Interval) -> str:
     """Return '2013-01-01 05:00 to 06:00': the end's date only where it is another day, seconds where there are any."""
     clock = "%H:%M"
@@ -311,7 +317,7 @@ _templates.filters |= {
     "covers": covers,
     "docs_page": find_page,
     "event": formatting.event,
-    "gaps": descriptions.describe_gaps,
+    "gaps": _describe_gaps,
     "how_to_complete": how_to_complete,
     "iso": queries.iso,
     "json": json.dumps,
