@@ -55,7 +55,11 @@ def _how_to_run_gap(interval: Interval, file: str, dag_id: str | None, width: ti
     parts = interval.split(width)
     if len(parts) == 1:
         return [f"{in_airflow}; or {by_hand} (one checkpoint for all of it)."]
-    return [f"{in_airflow}; or one by one:", *_list_commands(parts, file), f"That makes {count(len(parts), 'checkpoint')}."]
+    return [
+        f"{in_airflow}; or one by one:",
+        *_list_commands(parts, file),
+        f"That makes {count(len(parts), 'checkpoint')}.",
+    ]
 
 
 def describe_unusual_width(interval: Interval, width: timedelta | None, file: str) -> str:

@@ -1,4 +1,4 @@
-"""`onceonly run` after a rehearsal that failed: it stages again by itself, or says who has to act."""
+"""`onceonly run`: it stages again by itself, says who has to act, and asks before a wide interval is pinned."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import json
 from typing import Any
 
 import pytest
-from unit.cli.test_exit_codes import Here, here, invoke  # noqa: F401
-from unit.world import World, values
+from click.testing import CliRunner
+from unit.cli.test_exit_codes import PIPELINES, Here, here, invoke  # noqa: F401
+from unit.world import World, minutes, values
 
 from onceonly.checkpoint.model import State
+from onceonly.cli import main
 from onceonly.coordinator.rehearsal import MAX_UNFIT_ATTEMPTS
 
 pytestmark = pytest.mark.slow
@@ -115,3 +117,29 @@ def test_silent_target_keeps_the_stage(world: World) -> None:
     assert world.now().state is State.STAGED
     assert run().exit_code == 0
     assert world.now().attempt == 1
+
+
+WIDE = ("--interval", "2013-01-01T12:20", "2013-01-01T13:00")
+
+
+@pytest.mark.parametrize(("answer", "code", "epochs"), [("n", 1, 2), ("y", 0, 3), (None, 0, 3)])
+def test_wide_interval_is_told_before_it_is_pinned(
+    here: Here,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    answer: str | None,
+    code: int,
+    epochs: int,
+) -> None:
+    """A person is asked; elsewhere it is a warning."""
+    here.mode = "interval"
+    (here.home.parent / "pipelines.py").write_text(f'{PIPELINES}\ntens = pipeline(mode="interval")\n')
+    here.world.put(*range(5, 60))
+    for start in (0, 10):
+        here.world.run(f"run-{start}", minutes(start, start + 10))
+    monkeypatch.setattr("onceonly.cli.run.is_interactive", lambda: answer is not None)
+    result = CliRunner().invoke(main, ["run", "pipelines.py:tens", *WIDE], input=f"{answer}\n")
+    assert (result.exit_code, here.world.state.view("flights").head.epoch) == (code, epochs), result.output
+    assert result.stderr.count("onceonly run pipelines.py:tens --interval") == 4
+    if code == 0:
+        again = CliRunner().invoke(main, ["run", "pipelines.py:tens", *WIDE])
+        assert "onceonly run" not in again.stderr
