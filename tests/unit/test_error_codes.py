@@ -128,3 +128,26 @@ def test_no_test_expects_an_error_by_its_words_alone() -> None:
                 if expected & ours and call.keywords[0].arg == "match":
                     by_words.append(f"{file.relative_to(ROOT)}:{call.lineno}")
     assert by_words == []
+
+
+ORIGIN = "It comes from jobs/people.py, line 12."
+TAIL = "WARN TaskSetManager: Lost task\nRuntimeError: fails on purpose"
+
+
+@pytest.mark.parametrize(
+    ("code", "why", "recorded"),
+    [
+        ("target-went-back", "Its log ends at version 5.", "Its log ends at version 5."),
+        ("row-not-accepted", "It has 9 bytes. Its key is b'Ada'.", error_codes.NOT_RECORDED),
+        ("function-raised", f"PythonException: KeyError: 'Ada'\n{ORIGIN}", f"{ORIGIN} {error_codes.NOT_RECORDED}"),
+        ("staging-failed", f"RuntimeError: no file\n{ORIGIN}", f"RuntimeError: no file\n{ORIGIN}"),
+        ("staging-failed", TAIL, TAIL),
+        ("staging-failed", "NumberFormatException: For input string: Ada", error_codes.NOT_RECORDED),
+        ("staging-failed", "Py4JJavaError: no number: Ada", error_codes.NOT_RECORDED),
+        ("", "Its log ends at version 5.", "Its log ends at version 5."),
+    ],
+)
+def test_what_is_recorded_quotes_no_row(code: str, why: str, recorded: str) -> None:
+    error = error_codes.without_rows(errors.InvalidPipeline("it was not staged.", why, "Fix it.", code))
+    assert type(error) is errors.InvalidPipeline
+    assert (error.what, error.why, error.todo, error.code) == ("it was not staged.", recorded, "Fix it.", code)

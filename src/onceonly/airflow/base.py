@@ -19,7 +19,8 @@ from onceonly.airflow import bundles, runs
 from onceonly.airflow.versions import AirflowFailException, conf
 from onceonly.checkpoint.data_docs import find_address
 from onceonly.checkpoint.model import Checkpoint, Event, Row
-from onceonly.errors import InvalidPipeline
+from onceonly.error_codes import without_rows
+from onceonly.errors import InvalidPipeline, OnceonlyError
 from onceonly.runtime import spark_errors
 from onceonly.views import queries
 
@@ -282,7 +283,10 @@ def leave_error(context: Any, error: BaseException) -> None:
 
     The error itself matters more than whether this works.
     Unlike a log, an XCom and the state table are not masked by Airflow: secrets that this task knows are cut out here.
+    Rows are not quoted: what the state table holds cannot be erased.
     """
+    if isinstance(error, OnceonlyError):
+        error = without_rows(error)
     what_and_why = "\n".join(str(error).split("\n")[:2])
     with suppress(Exception):
         text = redaction.hide_credentials(redact(what_and_why))

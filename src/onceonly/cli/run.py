@@ -17,6 +17,7 @@ from onceonly.checkpoint.offsets import Interval
 from onceonly.cli import console, environment
 from onceonly.cli.app import HINT, error_json, json_option, print_json
 from onceonly.cli.manual import is_interactive, person
+from onceonly.error_codes import without_rows
 from onceonly.errors import NotCommitted, StageAgain
 from onceonly.pipeline.definition import Pipeline
 from onceonly.runtime import pipeline_file
@@ -268,7 +269,8 @@ class _Run:
             return
         try:
             with self.steps.step("abort") as words:
-                reason = f"{error.what} {error.why}".strip()
+                recorded = without_rows(error)
+                reason = f"{recorded.what} {recorded.why}".strip()
                 self.coordinator.abort(checkpoint.pipeline, checkpoint.epoch, reason, self.owner)
                 if self.checkpoint and self.checkpoint.attempt in self.checkpoint.failed_attempts:
                     rows = "its rows can be inspected until another attempt has ended"

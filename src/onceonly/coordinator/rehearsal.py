@@ -28,6 +28,7 @@ from onceonly.coordinator.manual import Action
 from onceonly.coordinator.messages import reason_in_brackets, require_attempt
 from onceonly.coordinator.publish import NOTHING_REHEARSED, Failure, Publisher, Rehearsed
 from onceonly.coordinator.reprocess import find_shown_again
+from onceonly.error_codes import without_rows
 from onceonly.errors import (
     ActionNeeded,
     CannotPublish,
@@ -344,7 +345,7 @@ def _refusal_row(view: View, checkpoint: Checkpoint, refusal: Refusal) -> Row | 
     recorded = view.require(checkpoint.epoch).refused
     if recorded and (recorded["sink"], recorded["code"]) == (refusal.sink, refusal.code):
         return None
-    error = _action_needed_error(checkpoint, refusal)
+    error = without_rows(_action_needed_error(checkpoint, refusal))
     body = {
         "code": refusal.code,
         "what": error.what,

@@ -13,9 +13,18 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import TypeVar
+
+from onceonly.errors import OnceonlyError
 
 LINK = re.compile(r"\[([^]]+)\]\(([^)\s]+)\)")
 MAX_SUGGESTIONS = 3
+UNCLASSIFIED = "staging-failed"
+# What Java raises in the middle of a row has such a name. Python's own errors, which a transform raises, end in Error.
+JAVA_EXCEPTION = re.compile(r"^(Py4JJavaError|\w*Exception): ", re.MULTILINE)
+ORIGIN = re.compile(r"^It comes from .+$", re.MULTILINE)  # the user's own line, see `runtime.spark_errors`
+NOT_RECORDED = "Its message may quote a row. It is in the output of the step, and is not recorded."
+QUOTES_ROWS = "The message may quote a row; the state table then keeps its first line alone."
 PAGE_HEAD = """# Errors
 
 Every error has a code: a stable word, at the end of the first line of its message, as `"code"` in `--json`, in the
@@ -24,6 +33,7 @@ stands here.
 
 What an error means for the command that it ends is told by its class: [exit codes](operations.md#exit-codes).
 """
+E = TypeVar("E", bound=OnceonlyError)
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,7 @@ class Explanation:
         code: the code, such as "target-went-back".
         area: the part of Onceonly in which it arises, such as "storage".
         means, why, do: what it means, why it happens, what to do; Markdown, with links relative to docs/.
+        quotes_rows: the second line of its message may contain values of rows.
     """
 
     code: str
@@ -41,6 +52,7 @@ class Explanation:
     means: str
     why: str
     do: str
+    quotes_rows: bool = False
 
 
 @cache
@@ -60,6 +72,21 @@ def read_catalogue() -> dict[str, Explanation]:
                 raise ValueError(f"{code} is explained in {catalogue[code].area} and in {area}")
             catalogue[code] = Explanation(code, area, **texts)
     return catalogue
+
+
+def without_rows(error: E) -> E:
+    """Return the error as it may be recorded: without its second line, if that may quote a row.
+
+    What the state table holds, it holds for as long as it exists: values of rows could not be erased there. The first
+    line of a message never quotes a row.
+    """
+    explanation = read_catalogue().get(error.code)
+    is_of_java = error.code == UNCLASSIFIED and JAVA_EXCEPTION.search(error.why) is not None
+    if not is_of_java and (explanation is None or not explanation.quotes_rows):
+        return error
+    origin = ORIGIN.search(error.why)
+    why = f"{origin[0]} {NOT_RECORDED}" if origin else NOT_RECORDED
+    return type(error)(error.what, why, error.todo, error.code)
 
 
 def list_similar_codes(word: str) -> list[str]:
@@ -84,5 +111,8 @@ def format_page() -> str:
         if explanation.area != area:
             area = explanation.area
             parts.append(f"## {area.capitalize()}\n")
-        parts.append(f"### `{explanation.code}`\n\n{explanation.means} {explanation.why}\n\n**Do:** {explanation.do}\n")
+        about = f"{explanation.means} {explanation.why}"
+        if explanation.quotes_rows:
+            about += f" {QUOTES_ROWS}"
+        parts.append(f"### `{explanation.code}`\n\n{about}\n\n**Do:** {explanation.do}\n")
     return "\n".join(parts)

@@ -22,6 +22,7 @@ from deltalake import DeltaTable
 from onceonly.checkpoint.commands import PIPELINE_FILE
 from onceonly.counts import count
 from onceonly.delta import log_files, table_files, table_snapshot
+from onceonly.error_codes import without_rows
 from onceonly.errors import ActionNeeded, CannotPublish, StageAgain
 from onceonly.sinks.delta import changes, replacement, schema, spark_append, staged_table
 from onceonly.sinks.delta.handle import DeltaHandle
@@ -173,7 +174,8 @@ def _try_spark(
         spark_append.try_append(spark, sink, uri, handle, target, altered)
     except CannotPublish as error:
         if altered:
-            raise StageAgain(error.what, error.why, code="target-altered") from error
+            recorded = without_rows(error)  # as the reason for which the attempt ends
+            raise StageAgain(recorded.what, recorded.why, code="target-altered") from error
         raise
 
 

@@ -126,8 +126,8 @@ class CheckedRows:
         if bad_rows > 1:
             more = f"; the same applies to {bad_rows - 1:,} more of {count(len(self.batch), 'row')}"
         raise InvalidPipeline(
-            f"sink '{self.sink}': {subject} {what(row)}{more}.",
-            why,
+            f"sink '{self.sink}': Kafka does not accept all of its rows.",
+            f"Of these, {subject} {what(row)}{more}. {why}",
             f"{todo} Nothing was published.",
             code="row-not-accepted",
         )
