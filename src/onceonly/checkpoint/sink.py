@@ -421,6 +421,18 @@ class StateBackend(ABC):
         """
         return ""
 
+    def forget(self, after: Handle) -> None:
+        """Let the next checkpoint remove all that the state was, so that only what it is then can be read.
+
+        Idempotent. A backend that keeps nothing of earlier states has nothing to do.
+
+        Args:
+            after: the handle of the last state that was published.
+        Raises:
+            OutcomeUnknown: the storage does not answer.
+        """
+        return None
+
 
 @dataclass(frozen=True)
 class Changes:

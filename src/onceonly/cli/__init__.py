@@ -43,6 +43,7 @@ COMMANDS = Commands(  # where each is; the everyday ones first
         "rewind": "position",
         "skip": "position",
         "sweep": "recover",
+        "forget": "recover",
         "state": "state",
         "services": "services",
         "jars": "jars",

@@ -1,4 +1,4 @@
-"""onceonly recover, sweep: settle what ended owners left behind, and remove what nobody will ever record."""
+"""onceonly recover, sweep, forget: settle what ended owners left behind, and remove what nobody needs any more."""
 
 from __future__ import annotations
 
@@ -182,3 +182,26 @@ def _print_swept(swept: list[Transaction | PooledTransaction], errors: list[tupl
         print_error(error_json(error))
     if not swept and not errors:
         console.open_console().print("Nothing to sweep: every pending transaction belongs to a live attempt.")
+
+
+@click.command(short_help="Let the next checkpoint remove what its state was.")
+@click.argument("pipeline")
+@json_option
+def forget(pipeline: str, as_json: bool) -> None:
+    """Let the next checkpoint of PIPELINE keep its state as it is then, and nothing that it was before.
+
+    A key that the transform has deleted, or deletes in that checkpoint, is in no file of the state any more once it is
+    published. There is no way back behind it: `onceonly rewind` and repairs that need an earlier state are refused.
+
+    \b
+    --json prints {"pipeline", "sink", "epoch": the last checkpoint of the state that is there}.
+    """
+    settings = Settings.from_env()
+    queries.check_pipeline_exists(queries.require_state_table(settings), pipeline)
+    last = environment.open_coordinator(settings).forget(pipeline)
+    state = last.definition.pipeline.state
+    assert state is not None
+    if as_json:
+        return print_json({"pipeline": pipeline, "sink": state.name, "epoch": last.epoch})
+    what = f"what its state '{state.name}' has been, up to epoch {last.epoch}"
+    console.print_done(f"{pipeline}: the next checkpoint removes {what}")

@@ -23,6 +23,7 @@ from onceonly.checkpoint.sink import PooledTransaction
 from onceonly.coordinator import accept_loss, forward, restore_check, rewind, skip, target_history, upstream
 from onceonly.coordinator.abort import Aborter
 from onceonly.coordinator.accept_loss import Acceptance, Loss
+from onceonly.coordinator.forget import forget
 from onceonly.coordinator.forward import Forward
 from onceonly.coordinator.gate import Gatekeeper, not_approved_error
 from onceonly.coordinator.manual import Action, Seen
@@ -340,6 +341,10 @@ class Coordinator:
     def sweep(self, name: str) -> list[Transaction | PooledTransaction]:
         """End and remove what no live attempt of the pipeline owns; returns what it was."""
         return sweep(self.state_table, self.parts, name)
+
+    def forget(self, name: str) -> Checkpoint:
+        """Let the next checkpoint remove what the pipeline's state was; returns the last one that published it."""
+        return forget(self.state_table.view(name), self.parts)
 
     # ---- rewind
 

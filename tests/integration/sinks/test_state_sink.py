@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas
+import pyarrow.parquet as pq
 import pytest
 from codes import raises
 
@@ -17,7 +18,7 @@ from onceonly.checkpoint.sink import Changes
 from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.pipeline.sinks import StateSink
 from onceonly.sinks.state.runs import MAX_RUNS
-from onceonly.sinks.state.sink import DONE, StateWriter
+from onceonly.sinks.state.sink import DONE, FORGET_MARK, StateWriter
 from onceonly.testing.fakes import FakeReceipts
 
 pytestmark = pytest.mark.integration
@@ -62,6 +63,10 @@ class Memory:
         found = {(row["page"], row["place"]): row["views"] for row in rows}
         assert len(found) == len(rows)
         return found
+
+    def keys_in_files(self) -> set[str]:
+        """Every page that any file holds, also where it is marked as deleted."""
+        return {page for file in self.folder.rglob("*.parquet") for page in pq.read_table(file)["page"].to_pylist()}
 
     def folders(self) -> list[str]:
         return sorted(path.name for path in self.folder.iterdir()) if self.folder.exists() else []
@@ -119,6 +124,77 @@ def test_what_was_merged_away_is_forgotten_in_the_end(memory: Memory, monkeypatc
     assert used <= there
     assert used == there
     assert len(memory.folders()) == len(used) < MAX_RUNS + 6
+
+
+# ---- an erased key
+
+
+@pytest.fixture
+def erased(memory: Memory) -> Memory:
+    """A state whose key 'person' was deleted, and is still in its large first run."""
+    memory.change([*(("kept", place, place, False) for place in range(50)), ("person", 1, 1, False)])
+    for epoch in range(MAX_RUNS + 2):
+        memory.change([("person", 1, 9, True), ("kept", 1, epoch, False)])
+    assert ("person", 1) not in memory.read(memory.before)
+    assert "person" in memory.keys_in_files()
+    assert len(memory.handles[-1]["runs"]) > 1
+    return memory
+
+
+def test_a_forgotten_key_is_in_no_file(erased: Memory) -> None:
+    state, before = erased.read(erased.before), erased.before
+    assert before is not None
+    for _ in range(2):
+        erased.sink.forget(before)
+    assert erased.read(before) == state
+    erased.change([("kept", 2, 7, False)])
+    assert erased.keys_in_files() == {"kept"}
+    assert erased.read(erased.before) == {**state, ("kept", 2): 7}
+    assert erased.folders() == [erased.handles[-1]["txn"]]
+    assert not list(erased.folder.rglob(FORGET_MARK))
+    erased.change([("kept", 3, 8, False)])
+    assert len(erased.handles[-1]["runs"]) == 2
+
+
+def test_a_key_is_forgotten_by_the_checkpoint_that_deletes_it(memory: Memory) -> None:
+    memory.change([("kept", 1, 1, False), ("person", 1, 1, False)])
+    assert memory.before is not None
+    memory.sink.forget(memory.before)
+    memory.change([("person", 1, 1, True)])
+    assert memory.keys_in_files() == {"kept"}
+
+
+def test_a_checkpoint_that_was_staged_before_is_passed_over(erased: Memory) -> None:
+    staged = erased.stage([("kept", 2, 7, False)])
+    assert erased.before is not None
+    erased.sink.forget(erased.before)
+    erased.commit(staged)
+    erased.handles.append(staged)
+    assert "person" in erased.keys_in_files()
+    erased.change([])
+    assert erased.keys_in_files() == {"kept"}
+
+
+def test_an_abort_and_a_repeated_commit_lose_nothing(erased: Memory) -> None:
+    state = erased.read(erased.before)
+    assert erased.before is not None
+    erased.sink.forget(erased.before)
+    erased.sink.discard(erased.txn(), erased.stage([("kept", 2, 7, False)]))
+    assert erased.read(erased.before) == state
+    handle = erased.stage([("kept", 2, 8, False)], attempt=2)
+    assert [erased.commit(handle), erased.commit(handle)] == [False, True]  # as recovery does after a kill
+    assert erased.read(handle) == {**state, ("kept", 2): 8}
+    assert erased.keys_in_files() == {"kept"}
+
+
+def test_there_is_no_way_back_behind_what_was_forgotten(erased: Memory) -> None:
+    before = erased.before
+    assert before is not None
+    erased.sink.forget(before)
+    erased.change([])
+    with raises(InvalidPipeline, "state-run-missing"):
+        erased.sink.retraction(erased.txn(), [erased.handles[-1]], before)
+    assert "onceonly forget" in erased.sink.find_missing(before)
 
 
 def test_an_abort_leaves_the_state_as_it_was(memory: Memory) -> None:

@@ -19,6 +19,7 @@ from person import seen
 from unit.world import Durable, World, minutes
 
 from onceonly.cli import main
+from onceonly.coordinator.coordinator import Coordinator
 from onceonly.dev.demo import load, run
 from onceonly.dev.services import Endpoints, Services
 from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
@@ -187,6 +188,20 @@ def cannot_sweep(here: Here) -> list[Any]:
     here.staged()
     here.fails(FakeSink, "leftovers", OutcomeUnknown("the broker does not answer."))
     return []
+
+
+def keeps_state(here: Here) -> list[Any]:
+    checkpoint = here.world.run("run-1")
+    pipeline = SimpleNamespace(state=SimpleNamespace(name="totals"))
+    shown = SimpleNamespace(epoch=checkpoint.epoch, definition=SimpleNamespace(pipeline=pipeline))
+    here.patch.setattr(Coordinator, "forget", lambda *_: shown)
+    return ["flights"]
+
+
+def cannot_forget(here: Here) -> list[Any]:
+    here.staged()
+    here.fails(Coordinator, "forget", OutcomeUnknown("the storage does not answer."))
+    return ["flights"]
 
 
 # ---- approve, abort, resolve, rewind
@@ -484,6 +499,7 @@ CODES: dict[str, dict[int, Provoke]] = {
         2: leaves_a_gap(2),
     },
     "sweep": {0: known(), 1: nowhere_to_record(), 2: nobody(), 3: cannot_sweep},
+    "forget": {0: keeps_state, 1: nowhere_to_record("flights"), 2: known(), 3: cannot_forget},
     "state init": {0: nothing, 1: cannot_be_written, 2: on_ftp},
     "state relocate": {0: moved, 1: moved_and_cannot_be_written, 2: nothing},
     "state fork": {0: moved, 1: moved_and_cannot_be_written, 2: nothing},

@@ -223,6 +223,10 @@ class CheckedState(HandleCheck, StateBackend):
         self._check(before)
         return self._sink.find_missing(before)
 
+    def forget(self, after: Handle) -> None:
+        self._check(after)
+        self._sink.forget(after)
+
 
 CHECKED_CAPABILITIES: Mapping[type, type[HandleCheck]] = {
     IncrementalSweep: CheckedSweep,

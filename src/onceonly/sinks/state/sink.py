@@ -4,13 +4,15 @@ Each checkpoint adds a run: a folder of Parquet files with the rows that it chan
 up the state, oldest first. So the state table determines the state after a checkpoint, and commit moves nothing. If
 there are many runs, the small ones are merged with the new one. So the amount written is proportional to the number of
 changed keys (times the logarithm of the number of keys). The first run has no deleted rows; in the others, `_deleted`
-marks deleted keys. Source: O'Neil et al., The Log-Structured Merge-Tree (1996).
+marks deleted keys. A key that was deleted may so stay in the first run for as long as that is large: `forget` has all
+runs merged into one. Source: O'Neil et al., The Log-Structured Merge-Tree (1996).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
@@ -47,10 +49,12 @@ from onceonly.sinks.state.runs import (
     make_proof,
 )
 from onceonly.storage.folders import Folders
+from onceonly.storage.interface import MAX_PARALLEL_REQUESTS
 from onceonly.windows.state import NOTE_KEY
 
 RECOVER = "Then: onceonly recover PIPELINE."
 KEPT_CHECKPOINTS = 100  # for which a merged run is kept, because readers of an older state may need it
+FORGET_MARK = "_forget"  # marks a run: the next checkpoint merges all runs, and earlier ones are deleted with it
 GIVEN_UP_MARK = "_given_up"  # marks the folder of a transaction that was given up
 _HANDLE_CONSTANTS = {"kind": "state", "unit": "changed key", "target": "the pipeline's state"}  # for people
 MAX_TRANSACTIONS_READ = 8  # published ones that are read for a trace
@@ -94,8 +98,28 @@ class StateWriter(Sink, StateBackend, DecisionTraces, TargetHistory, Replaceable
         if not changed:
             return ""
         path = self._folders.path(changed[0]["folder"])
-        why = f"after a merge, runs are kept for {KEPT_CHECKPOINTS} checkpoints"
+        why = f"after a merge, runs are kept for {KEPT_CHECKPOINTS} checkpoints, or until onceonly forget"
         return f"{path} is missing, or has other files than were written ({why})"
+
+    def forget(self, after: Handle) -> None:
+        """Mark the newest run. The mark goes with the run, when all that it asks for is done."""
+        runs = self._runs(after)
+        if not runs:
+            return
+        with history.require_answer(self.name, self._folders.uri):
+            self._folders.create_mark(f"{_owner_of(runs[-1])}/{FORGET_MARK}", "Asked for by onceonly forget.\n")
+
+    def _is_to_be_forgotten(self, before: Handle | None) -> bool:
+        """Return whether a run of the state is marked, or one that the last checkpoint has merged.
+
+        That checkpoint may have been staged while the mark was written.
+        """
+        runs, retired = self._runs(before), self._runs(before, "retired")
+        last_merge = max((run["since"] for run in retired), default=0)
+        runs += [run for run in retired if run["since"] == last_merge]
+        marks = [f"{_owner_of(run)}/{FORGET_MARK}" for run in runs]
+        with ThreadPoolExecutor(MAX_PARALLEL_REQUESTS) as pool:
+            return any(pool.map(self._folders.has, marks))
 
     def stage(self, txn: Transaction, rows: Changes) -> Handle:
         """Write the changes as a new run, merged with the newest runs if there are many. The handle lists all runs."""
@@ -104,7 +128,8 @@ class StateWriter(Sink, StateBackend, DecisionTraces, TargetHistory, Replaceable
         new_run = self._run_files.write(changes, f"{txn.name}/changes")
         self._run_files.check_keys(changes.sparkSession, new_run)
         changed_keys = new_run["rows"]
-        older = len(runs) - count_to_merge(runs, changed_keys)
+        forgets = self._is_to_be_forgotten(before)
+        older = 0 if forgets else len(runs) - count_to_merge(runs, changed_keys)
         unmerged, merged = runs[:older], runs[older:]
         if merged:
             rows_of_merged = self._run_files.merge(changes.sparkSession, [*merged, new_run])
@@ -112,7 +137,7 @@ class StateWriter(Sink, StateBackend, DecisionTraces, TargetHistory, Replaceable
                 rows_of_merged = rows_of_merged.where("NOT _deleted")
             new_run = self._run_files.write(rows_of_merged, f"{txn.name}/merged")
             self._folders.delete(f"{txn.name}/changes")  # included in `merged`
-        retired, forget = self._retire(before, merged, txn.epoch)
+        retired, forget = self._retire(before, merged, txn.epoch, 0 if forgets else KEPT_CHECKPOINTS)
         handle: dict[str, Any] = {
             **_HANDLE_CONSTANTS,
             "txn": txn.name,
@@ -130,7 +155,7 @@ class StateWriter(Sink, StateBackend, DecisionTraces, TargetHistory, Replaceable
         return handle
 
     def _retire(
-        self, before: Handle | None, merged: Sequence[Mapping[str, Any]], epoch: int
+        self, before: Handle | None, merged: Sequence[Mapping[str, Any]], epoch: int, kept_checkpoints: int
     ) -> tuple[list[dict[str, Any]], list[str]]:
         """Return the merged runs to keep for a while, with the epoch since which, and the folders to delete."""
         runs = self._runs(before, "retired")
@@ -138,7 +163,7 @@ class StateWriter(Sink, StateBackend, DecisionTraces, TargetHistory, Replaceable
             runs.append({**run, "since": epoch})
         retired, forget = [], []
         for run in runs:
-            if run["since"] > epoch - KEPT_CHECKPOINTS:
+            if run["since"] > epoch - kept_checkpoints:
                 retired.append(run)
             else:
                 forget.append(run["folder"])
@@ -188,7 +213,7 @@ class StateWriter(Sink, StateBackend, DecisionTraces, TargetHistory, Replaceable
         if last and not self._folders.exists():
             raise self._run_missing(self._folders.uri, f"Mount or restore it. {RECOVER}")
         self._delete_folders(handle.to_delete)
-        owners = [staterun.transaction(self.name, run["folder"].split("/")[0]) for run in handle.runs]
+        owners = [staterun.transaction(self.name, _owner_of(run)) for run in handle.runs]
         owners += handle.to_delete
         proof = make_proof(self._folders, handle.runs, owners[0].prefix) if owners else {}
         return Outcome(detail={"rows": 0}, proof=proof)
@@ -198,7 +223,7 @@ class StateWriter(Sink, StateBackend, DecisionTraces, TargetHistory, Replaceable
         """Return whether the run is that of one of these transactions."""
         if not run:
             return False
-        return any(run["folder"].split("/")[0] == txn.name for txn in transactions)
+        return any(_owner_of(run) == txn.name for txn in transactions)
 
     def _require_runs(self, handle: StateHandle) -> None:
         """Raise CannotPublish unless all runs of the state are as they were written."""
@@ -334,7 +359,7 @@ class StateWriter(Sink, StateBackend, DecisionTraces, TargetHistory, Replaceable
             raise InvalidPipeline(
                 f"sink '{self.name}': the state at that epoch no longer exists.",
                 f"{self._folders.path(missing[0])} is missing. After a merge, runs are kept for {KEPT_CHECKPOINTS} "
-                "checkpoints.",
+                "checkpoints, or until onceonly forget.",
                 "Go back to a later epoch. Nothing was changed.",
                 code="state-run-missing",
             )
@@ -375,6 +400,11 @@ class StateWriter(Sink, StateBackend, DecisionTraces, TargetHistory, Replaceable
                 "Nothing was staged.",
                 code="state-shape-changed",
             )
+
+
+def _owner_of(run: Mapping[str, Any]) -> str:
+    """Return the name of the transaction that wrote the run: that of the folder around it."""
+    return str(run["folder"]).split("/")[0]
 
 
 def _lasting_metadata(changes: Any) -> dict[str, Any]:
