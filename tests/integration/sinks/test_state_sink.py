@@ -194,7 +194,7 @@ def test_there_is_no_way_back_behind_what_was_forgotten(erased: Memory) -> None:
     erased.change([])
     with raises(InvalidPipeline, "state-run-missing"):
         erased.sink.retraction(erased.txn(), [erased.handles[-1]], before)
-    assert "onceonly forget" in erased.sink.find_missing(before)
+    assert "forgotten" in erased.sink.find_missing(before)
 
 
 def test_an_abort_leaves_the_state_as_it_was(memory: Memory) -> None:

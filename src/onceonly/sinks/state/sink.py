@@ -98,7 +98,7 @@ class StateWriter(Sink, StateBackend, DecisionTraces, TargetHistory, Replaceable
         if not changed:
             return ""
         path = self._folders.path(changed[0]["folder"])
-        why = f"after a merge, runs are kept for {KEPT_CHECKPOINTS} checkpoints, or until onceonly forget"
+        why = f"after a merge, runs are kept for {KEPT_CHECKPOINTS} checkpoints, or until they are forgotten"
         return f"{path} is missing, or has other files than were written ({why})"
 
     def forget(self, after: Handle) -> None:
@@ -107,7 +107,9 @@ class StateWriter(Sink, StateBackend, DecisionTraces, TargetHistory, Replaceable
         if not runs:
             return
         with history.require_answer(self.name, self._folders.uri):
-            self._folders.create_mark(f"{_owner_of(runs[-1])}/{FORGET_MARK}", "Asked for by onceonly forget.\n")
+            self._folders.create_mark(
+                f"{_owner_of(runs[-1])}/{FORGET_MARK}", "The next checkpoint removes what the state was before it.\n"
+            )
 
     def _is_to_be_forgotten(self, before: Handle | None) -> bool:
         """Return whether a run of the state is marked, or one that the last checkpoint has merged.
@@ -359,7 +361,7 @@ class StateWriter(Sink, StateBackend, DecisionTraces, TargetHistory, Replaceable
             raise InvalidPipeline(
                 f"sink '{self.name}': the state at that epoch no longer exists.",
                 f"{self._folders.path(missing[0])} is missing. After a merge, runs are kept for {KEPT_CHECKPOINTS} "
-                "checkpoints, or until onceonly forget.",
+                "checkpoints, or until they are forgotten.",
                 "Go back to a later epoch. Nothing was changed.",
                 code="state-run-missing",
             )
