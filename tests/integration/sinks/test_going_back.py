@@ -136,3 +136,27 @@ def test_what_is_in_kafka_stays_and_so_does_everything_else(sums: Sums, broker: 
     assert refused.exit_code == 2
     assert "sink 'copy': published rows cannot be taken back" in refused.output
     assert sums.published() == (Counter(range(20)),) * 3
+
+
+def test_a_kill_after_the_past_was_deleted_loses_nothing(sums: Sums, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`forget`: earlier runs are deleted once the new one is marked, and before that is recorded."""
+    sums.run(0)
+    sums.run(1)
+    through = live_services.open_coordinator(sums.project.parts)
+    assert through.forget("sums").epoch == 2
+
+    def die(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
+        killed.setattr("onceonly.sinks.state.sink.make_proof", die)
+        sums.run(2)
+    folder = sums.project.folder / "home" / "appstate" / "sums" / "totals"
+    assert [path.name.split("-")[3] for path in folder.iterdir()] == ["3"], "what was before is deleted"
+    sums.run(3)  # settles it first
+    assert sums.totals() == truth(40)
+    assert sums.published() == (Counter(range(40)),) * 3
+    refused = sums.cli("1", "--reason", "wrong prices", *sums.seen())
+    assert (refused.exit_code, "state-run-missing" in refused.output) == (2, True), refused.output
+    assert sums.cli("3", "--reason", "wrong prices", *sums.seen()).exit_code == 0
+    assert sums.totals() == truth(30)

@@ -55,6 +55,7 @@ from onceonly.windows.state import NOTE_KEY
 RECOVER = "Then: onceonly recover PIPELINE."
 KEPT_CHECKPOINTS = 100  # for which a merged run is kept, because readers of an older state may need it
 FORGET_MARK = "_forget"  # marks a run: the next checkpoint merges all runs, and earlier ones are deleted with it
+FORGET_TEXT = "The next checkpoint removes what the state was before it.\n"
 GIVEN_UP_MARK = "_given_up"  # marks the folder of a transaction that was given up
 _HANDLE_CONSTANTS = {"kind": "state", "unit": "changed key", "target": "the pipeline's state"}  # for people
 MAX_TRANSACTIONS_READ = 8  # published ones that are read for a trace
@@ -107,9 +108,7 @@ class StateWriter(Sink, StateBackend, DecisionTraces, TargetHistory, Replaceable
         if not runs:
             return
         with history.require_answer(self.name, self._folders.uri):
-            self._folders.create_mark(
-                f"{_owner_of(runs[-1])}/{FORGET_MARK}", "The next checkpoint removes what the state was before it.\n"
-            )
+            self._folders.create_mark(f"{_owner_of(runs[-1])}/{FORGET_MARK}", FORGET_TEXT)
 
     def _is_to_be_forgotten(self, before: Handle | None) -> bool:
         """Return whether a run of the state is marked, or one that the last checkpoint has merged.
