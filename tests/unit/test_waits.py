@@ -31,6 +31,7 @@ BRIEF = {
     "runtime/kubernetes.py": "of tasks",
     "runtime/client_job.py": "of tasks",
     "runtime/owners.py": "the thread that renews leases",
+    "runtime/stage_progress.py": "the thread that writes progress",
     "sinks/delta": "called while a sink stages, checks or publishes, which the coordinator names",
     "sinks/kafka/producer.py:write": "delivers what is there",
     "sinks/kafka/producer.py:_raise_fatal": "a second at most",

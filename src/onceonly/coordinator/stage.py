@@ -26,6 +26,7 @@ from onceonly.coordinator import restore_check, target_history
 from onceonly.coordinator.messages import fenced_error
 from onceonly.coordinator.publish import Publisher
 from onceonly.coordinator.reprocess import check_sinks, refuse_shown_again
+from onceonly.counts import count
 from onceonly.errors import Fenced, InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.requirements import count_slots
@@ -211,7 +212,7 @@ class Stager:
         _check_outputs(pipeline, produced.rows)
         handles: dict[str, dict[str, Any]] = {}
         for name, sink in sinks.items():
-            handles[name] = _stage_sink(sink, mine, produced)
+            handles[name] = _stage_sink(sink, mine, produced, handles)
         if mine.replaces is not None:
             now = self._transitions.state_table.view(mine.pipeline)
             for name, old in now.handles_to_replace(mine).items():
@@ -236,11 +237,16 @@ class Stager:
             raise
 
 
-def _stage_sink(sink: Sink, checkpoint: Checkpoint, produced: Produced) -> dict[str, Any]:
-    """Stage one sink's rows. An error that nobody classified gets a note with the sink, and stays what it is."""
+def _stage_sink(sink: Sink, checkpoint: Checkpoint, produced: Produced, staged: Mapping[str, Handle]) -> dict[str, Any]:
+    """Stage one sink's rows. An error that nobody classified gets a note with the sink, and stays what it is.
+
+    Args:
+        staged: the handles of the sinks before it, for people who wait.
+    """
     txn, rows = checkpoint.transaction(sink.name), produced.rows[sink.name]
     try:
-        with wait_for(f"the rows of sink '{sink.name}' to be staged"):
+        with wait_for(f"the rows of sink '{sink.name}' to be staged") as wait:
+            wait.detail = _describe_staged(staged)
             if produced.is_small_batch:
                 return dict(sink.stage_small_batch(txn, rows))
             return dict(sink.stage(txn, rows))
@@ -248,6 +254,15 @@ def _stage_sink(sink: Sink, checkpoint: Checkpoint, produced: Produced) -> dict[
         if not isinstance(error, OnceonlyError):
             error.add_note(f"It happened while the rows of sink '{sink.name}' were written.")
         raise
+
+
+def _describe_staged(staged: Mapping[str, Handle]) -> str:
+    """Return 'after 1,204 rows of lake, 3 rows of late'; empty before the first sink is staged."""
+    texts = []
+    for name, handle in staged.items():
+        if handle.get("rows") is not None:
+            texts.append(f"{count(handle['rows'], 'row')} of {name}")
+    return f"after {', '.join(texts)}" if texts else ""
 
 
 def _require_claim(mine: Checkpoint, now: Checkpoint) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow.fs as pafs
 
+from onceonly.checkpoint.model import Checkpoint
 from onceonly.errors import InvalidPipeline
 from onceonly.statetable.table import StateTable
 from onceonly.storage.folders import arrow_file_system
@@ -24,9 +25,10 @@ from onceonly.storage.folders import arrow_file_system
 MAX_SILENCE = timedelta(hours=6)  # since the last line of a report
 DRIVER_SUFFIX = ".driver"  # suffix of the file that names the driver
 NONCE_DIGITS = 12  # hexadecimal digits at the end of a job's name
+PROGRESS_SUFFIX = ".progress"  # suffix of the file that says how far a stage is
 DRIVER_ID = re.compile(r"[\w-]+")  # of a driver on any cluster: it becomes part of an address
 JOB_NAME = re.compile(
-    rf"(?:stage|gate)-(?P<pipeline>[^-]+)-(?P<epoch>\d+)-[0-9a-f]{{{NONCE_DIGITS}}}(?:{re.escape(DRIVER_SUFFIX)})?"
+    rf"(?:stage|gate)-(?P<pipeline>[^-]+)-(?P<epoch>\d+)-[0-9a-f]{{{NONCE_DIGITS}}}(?:{re.escape(DRIVER_SUFFIX)}|{re.escape(PROGRESS_SUFFIX)})?"
 )
 JOBS_FOLDER = "_jobs"  # in the state table's folder: Delta ignores names that start with '_'
 EXIT_CODE_MARK = "\x04"  # start of the last line, before the exit code
@@ -122,6 +124,32 @@ class Report:
         self._text += text
         with suppress(OSError):  # a job does not fail because its report cannot be written
             _write(self.uri, self._text)
+
+
+@dataclass(frozen=True)
+class ProgressFile:
+    """A file that says how far one attempt's stage is, at a path or URI."""
+
+    uri: str
+
+    @classmethod
+    def of_attempt(cls, state: str, checkpoint: Checkpoint) -> ProgressFile:
+        """Return the file of the current attempt: its claim's nonce is part of the name, as of a job's."""
+        nonce = checkpoint.claims[checkpoint.attempt].nonce
+        return cls(f"{_folder(state)}/stage-{checkpoint.pipeline}-{checkpoint.epoch}-{nonce}{PROGRESS_SUFFIX}")
+
+    def write(self, progress: Mapping[str, Any]) -> None:
+        _write(self.uri, json.dumps(progress))
+
+    def read(self) -> dict[str, Any]:
+        """Return what was written last; raises OSError or ValueError if nothing was, or it is being written."""
+        files, path = arrow_file_system(self.uri)
+        with files.open_input_file(path) as file:
+            progress: dict[str, Any] = json.loads(file.read())
+        return progress
+
+    def delete(self) -> None:
+        _delete(self.uri)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.stage import Produced, find_state_before
 from onceonly.errors import NotCommitted, OnceonlyError
 from onceonly.pipeline.dead_letters import can_lack_records
-from onceonly.runtime import code_version, owners, spark_errors, transforms
+from onceonly.runtime import code_version, owners, spark_errors, stage_progress, transforms
 from onceonly.runtime.bad_records import BadRecords
 from onceonly.runtime.live_services import LiveServices
 from onceonly.settings import Settings
@@ -103,6 +103,9 @@ class _OutputProducer:
         Empty: it has pinned schemas, or its sources use none.
         """
         _check_same_definition(self._definition, checkpoint)
+        self._until_end.enter_context(
+            stage_progress.keep_progress(self._services.settings.state, checkpoint, lambda: self._spark)
+        )
         record_count = max_records(checkpoint)
         self._spark = self._services.spark(record_count)
         # A later attempt leaves small batches to Spark: whatever ended the first may have been their size.

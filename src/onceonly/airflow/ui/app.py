@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from onceonly.airflow.ui import actions, charts, live, owner_runs, pages, publication, recovery_dag, repairs
 from onceonly.airflow.ui.access import ReaderDep, Viewer, ViewerDep
+from onceonly.airflow.ui.work import describe_work
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.counts import count
 from onceonly.errors import OnceonlyError, OutcomeUnknown, headline
@@ -32,6 +33,7 @@ SECURITY_HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+MAX_AT_WORK = 8  # unsettled checkpoints of which a pipeline's page says what is being done
 ASSETS = {"onceonly.css": "text/css", "onceonly.js": "text/javascript", "frame.js": "text/javascript"}
 
 app = FastAPI(title="Onceonly", dependencies=[Depends(get_user)], openapi_url=None, docs_url=None, redoc_url=None)
@@ -178,6 +180,7 @@ def one_pipeline(request: Request, pipeline: str, viewer: ReaderDep, page: int =
         duration=pages.compute_duration,
         runs=runs,
         left=owner_runs.find_left_behind(pipeline_summary.open, runs).texts,
+        work=_describe_work(viewer, pipeline_summary.open, runs),
         may_act=viewer.may("PUT", pipeline),
         asked=manual_actions,
     )
@@ -213,6 +216,7 @@ def one_checkpoint(request: Request, pipeline: str, epoch: int, viewer: ReaderDe
         obstacle=obstacle,
         runs=runs,
         left=owner_runs.find_left_behind([checkpoint], runs).texts,
+        work=_describe_work(viewer, [checkpoint], runs),
         red_run=owner_runs.describe_failed_run(checkpoint, runs.get(checkpoint.owner)),
         asked=manual_actions,
     )
@@ -255,6 +259,18 @@ def _require_checkpoint(viewer: Viewer, pipeline: str, epoch: int) -> Checkpoint
     if not checkpoints:
         raise HTTPException(404, f"{pipeline} has no epoch {epoch}.")
     return checkpoints[0]
+
+
+def _describe_work(
+    viewer: Viewer, checkpoints: Iterable[Checkpoint], runs: Mapping[str, owner_runs.OwnerRun]
+) -> dict[int, str]:
+    """Return by epoch what is being done for unsettled checkpoints, of the newest ones."""
+    texts = {}
+    for checkpoint in list(checkpoints)[-MAX_AT_WORK:]:
+        text = describe_work(viewer.state.uri, checkpoint, runs.get(checkpoint.owner))
+        if text:
+            texts[checkpoint.epoch] = text
+    return texts
 
 
 def _draw_charts(page: pages.Page) -> list[charts.Chart]:

@@ -154,12 +154,15 @@ def _bars(
         bars.append(Bar(checkpoint.epoch, state, LEFT + index * step + 1, y, max(step - 2, 1), FLOOR - y, label))
     summary = "none"
     if values:
-        summary = f"{count(len(values), 'checkpoint')}, from {words(int(min(values)))} to {words(int(max(values)))}"
+        span = f"from {words(int(min(values)))} to {words(int(max(values)))} {unit}"
+        summary = f"{count(len(values), 'checkpoint')}, {span.strip()}"
     first = last = ""
     if oldest_first:
         first, last = f"epoch {oldest_first[0].epoch}", f"epoch {oldest_first[-1].epoch}"
+    if first == last:
+        last = ""
     end = LEFT + max(len(oldest_first), 4) * step  # room for both labels
-    return Chart(title, f"{summary} {unit}".strip(), _ticks(top, words), first, last, bars, end=end)
+    return Chart(title, summary, _ticks(top, words), first, last, bars, end=end)
 
 
 def _y(value: float, top: float) -> float:

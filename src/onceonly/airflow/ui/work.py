@@ -1,0 +1,29 @@
+"""What the run of an unsettled checkpoint does now, for whoever waits for it."""
+
+from __future__ import annotations
+
+from onceonly.airflow.ui.owner_runs import OwnerRun, read_active_tasks
+from onceonly.checkpoint.model import Checkpoint
+from onceonly.runtime.stage_progress import describe_progress, read_progress
+from onceonly.views import formatting
+from onceonly.waits import CLOCK
+
+
+def describe_work(state: str, checkpoint: Checkpoint, run: OwnerRun | None) -> str:
+    """Return 'stage is running since 21:21:07 UTC (45 s): 120 of up to 400 records read …'; empty if nobody is at work.
+
+    Args:
+        state: the address of the state table.
+        run: that owns it; None: it is no run of this Airflow.
+    """
+    if checkpoint.state.is_settled:
+        return ""
+    texts = []
+    for task in read_active_tasks(run) if run and run.is_active else ():
+        since = f" since {task.since.strftime(CLOCK)} ({formatting.age(task.since)})" if task.since else ""
+        texts.append(f"{task}{since}")
+    progress = read_progress(state, checkpoint)
+    said = describe_progress(progress) if progress else ""
+    if progress and not texts:
+        texts.append(f"attempt {checkpoint.attempt} is being staged since {progress.since.strftime(CLOCK)}")
+    return ": ".join(filter(None, (", ".join(texts), said)))
