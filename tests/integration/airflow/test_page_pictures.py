@@ -10,7 +10,10 @@ from __future__ import annotations
 import html
 import os
 import re
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 
@@ -18,6 +21,7 @@ import pytest
 from integration.airflow.everything_shown import (
     ABORTED,
     BAD,
+    COMMITTING,
     DOUBTFUL,
     FIRST,
     HELD,
@@ -33,6 +37,7 @@ from integration.airflow.everything_shown import (
 from integration.services import chromium
 from integration.services.airflow_server import Server
 
+from onceonly.runtime import owners
 from onceonly.statetable.table import StateTable
 
 pytestmark = [
@@ -40,6 +45,7 @@ pytestmark = [
     pytest.mark.skipif(chromium.BINARY is None, reason="Chromium is not installed: apt-get install chromium"),
 ]
 RUN = f"scheduled__{FIRST + (HELD + 2) * HOUR:%Y-%m-%dT%H}"
+RUN_COMMITTING = f"scheduled__{FIRST + (COMMITTING + 2) * HOUR:%Y-%m-%dT%H}"
 PAGES = {
     "pipelines": "",
     "pipeline": "pipelines/flights_daily",
@@ -62,23 +68,52 @@ NARROW = ("bad-records", "docs", "missing", "run", "skipped")  # their tables fi
 DAG_FILE = """
 from airflow.sdk import DAG, BaseOperator
 
-with DAG("flights_daily", schedule=None):
-    BaseOperator(task_id="plan")
+from onceonly.airflow import recovery_dag
+
+settle = recovery_dag()
+for name in ("flights_daily", "invoices"):
+    with DAG(name, schedule=None):
+        BaseOperator(task_id="plan") >> BaseOperator(task_id="stage") >> BaseOperator(task_id="commit")
 """
+AT_WORK, ENDED = "running", "failed"
+RUN_STATES = {10: ENDED, 11: AT_WORK, 12: ENDED, 13: AT_WORK, HELD: ENDED}  # by epoch; the others are green
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("pictures")
     home = folder / "home"
-    Everything(StateTable.make(str(home / "state")), broker, home).write()
+    state = StateTable.make(str(home / "state"))
+    Everything(state, broker, home).write()
     env = {"ONCEONLY_HOME": str(home), "ONCEONLY_KAFKA_BOOTSTRAP": broker}
     server = Server(folder / "airflow", env, {"flights_daily.py": DAG_FILE})
     try:
         server.start()
+        for name in ("flights_daily", "invoices"):
+            add_runs(server, state, name)
+        with closing(sqlite3.connect(server.folder / "airflow.db", timeout=60)) as database, database:
+            database.execute("UPDATE dag SET is_paused = 0")
         yield server
     finally:
         server.stop()
+
+
+def add_runs(server: Server, state: StateTable, name: str) -> None:
+    """The runs that own the checkpoints, as a scheduler would have left them."""
+    states: dict[str, str] = {}
+    for checkpoint in state.view(name).rows.checkpoints(range(1, state.view(name).head.epoch + 1)).values():
+        run = owners.parse_airflow_run(checkpoint.owner)
+        assert run
+        state_word = RUN_STATES.get(checkpoint.epoch, "success") if name == "flights_daily" else "success"
+        states[run[1]] = "success" if run[1] in states else state_word
+    now = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S.%f}"
+    for run_id, run_state in states.items():
+        server.trigger(name, run_id)
+        with closing(sqlite3.connect(server.folder / "airflow.db", timeout=60)) as database, database:
+            database.execute("UPDATE dag_run SET state = ? WHERE run_id = ?", [run_state, run_id])
+            if run_state == AT_WORK:
+                begun = "UPDATE task_instance SET state = 'running', start_date = ? WHERE run_id = ? AND task_id = ?"
+                database.execute(begun, [now, run_id, "commit" if run_id == RUN_COMMITTING else "stage"])
 
 
 @pytest.fixture(scope="module")

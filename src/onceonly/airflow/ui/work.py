@@ -23,7 +23,7 @@ def describe_work(state: str, checkpoint: Checkpoint, run: OwnerRun | None) -> s
         since = f" since {task.since.strftime(CLOCK)} ({formatting.age(task.since)})" if task.since else ""
         texts.append(f"{task}{since}")
     progress = read_progress(state, checkpoint)
-    said = describe_progress(progress) if progress else ""
+    stage_text = describe_progress(progress) if progress else ""
     if progress and not texts:
         texts.append(f"attempt {checkpoint.attempt} is being staged since {progress.since.strftime(CLOCK)}")
-    return ": ".join(filter(None, (", ".join(texts), said)))
+    return ": ".join(filter(None, (", ".join(texts), stage_text)))
