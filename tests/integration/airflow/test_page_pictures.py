@@ -108,8 +108,10 @@ def add_runs(server: Server, state: StateTable, name: str) -> None:
         states[run[1]] = "success" if run[1] in states else state_word
     now = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S.%f}"
     for run_id, run_state in states.items():
-        server.trigger(name, run_id)
+        server.trigger(name, "by-hand")  # the API gives nobody the name of a scheduled run
         with closing(sqlite3.connect(server.folder / "airflow.db", timeout=60)) as database, database:
+            for table in ("dag_run", "task_instance"):
+                database.execute(f"UPDATE {table} SET run_id = ? WHERE run_id = 'by-hand'", [run_id])
             database.execute("UPDATE dag_run SET state = ? WHERE run_id = ?", [run_state, run_id])
             if run_state == AT_WORK:
                 begun = "UPDATE task_instance SET state = 'running', start_date = ? WHERE run_id = ? AND task_id = ?"
