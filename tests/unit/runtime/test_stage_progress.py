@@ -15,6 +15,7 @@ from patience import PATIENCE
 from unit.world import World
 
 from onceonly import waits
+from onceonly.checkpoint.model import Checkpoint
 from onceonly.runtime import job_report, stage_progress
 from onceonly.runtime.stage_progress import StageProgress, describe_progress, keep_progress, read_progress
 from onceonly.spark.progress import Work, WorkCounter
@@ -36,11 +37,11 @@ def files(world: World) -> list[str]:
     return [path.name for path in Path(world.state.uri, "_jobs").glob("*")]
 
 
-def poll_progress(world: World) -> StageProgress:
+def poll_progress(world: World, checkpoint: Checkpoint) -> StageProgress:
     """Wait until it is written, by no wait that has a name of its own."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
-        progress = read_progress(world.state.uri, world.now(1))
+        progress = read_progress(world.state.uri, checkpoint)
         if progress:
             return progress
     pytest.fail("nothing was written")
@@ -51,7 +52,7 @@ def test_a_stage_says_what_it_waits_for_until_it_ends(world: World) -> None:
     assert read_progress(world.state.uri, checkpoint) is None
     rows = "the rows of sink 'lake' to be staged"
     with waits.wait_for(rows), keep_progress(world.state.uri, checkpoint, lambda: None):
-        progress = poll_progress(world)
+        progress = poll_progress(world, checkpoint)
         assert progress.waits_for.startswith(f"waiting for {rows}, since ")
         assert (progress.total, progress.work) == (5, Work())
     assert files(world) == []
