@@ -17,7 +17,7 @@ from onceonly import redaction
 from onceonly.airflow.versions import AirflowNotFoundException
 from onceonly.errors import InvalidPipeline
 from onceonly.kafka import airflow_connections
-from onceonly.runtime import client_job, spark_connection
+from onceonly.runtime import client_job, spark_connection, spark_master
 from onceonly.runtime.live_services import LiveServices
 from onceonly.runtime.spark_connection import SparkConnection, parse_connection
 from onceonly.settings import Settings
@@ -102,6 +102,7 @@ class GateServices(LiveServices):
     def spark(self, records: int | None = None) -> Any:
         from onceonly.spark.session import session
 
+        spark_master.require_master(self.target)
         if not self.target.remote:
             stay_here()
         self.session_opened = True

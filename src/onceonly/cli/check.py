@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -53,7 +54,7 @@ def check(file: str, as_json: bool) -> None:
     settings = Settings.from_env()
     pipeline = pipeline_file.load(file, settings.project)
     try:
-        notes, gaps = _notes(pipeline, settings), _gaps(pipeline, settings)
+        notes, gaps = _notes(pipeline, settings, _list_spark_connections(file, settings)), _gaps(pipeline, settings)
         ahead = _dated_ahead(pipeline, settings)
     except OnceonlyError as error:
         error.exit_code = PROBLEM_EXIT_CODE
@@ -66,14 +67,30 @@ def check(file: str, as_json: bool) -> None:
         console.open_console().print(Text.assemble(("! ", "yellow"), line))
 
 
-def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
+def _list_spark_connections(file: str, settings: Settings) -> list[str]:
+    """Return the connections of the Spark of tasks: those that the DAG files around the pipeline name, or `spark`."""
+    from onceonly.runtime import dag_files
+
+    path, _, name = file.rpartition(":") if ":" in file else (file, "", Path(file).stem)
+    folders = [settings.project / "dags"]
+    for root in (Path.cwd(), settings.project):
+        folder = (root / path).parent
+        folders += [folder, folder.parent]
+    return dag_files.list_spark_connections(name, dict.fromkeys(folders)) or [SPARK_CONNECTION]
+
+
+def _notes(pipeline: Pipeline, settings: Settings, spark_connections: Sequence[str]) -> list[str]:
     """Check the pipeline, and return what was found, line by line; raises what is wrong."""
     from onceonly.coordinator import restore_check
     from onceonly.runtime import live_services
 
     notes = [f"pipeline '{pipeline.name}' is sound, in {pipeline.mode} mode"]
     services = environment.open_services(settings)
-    notes += _check_spark(services.settings) + _list_airflow_limits() + _check_stores(pipeline, services.settings)
+    notes += (
+        _check_spark(services.settings, spark_connections)
+        + _list_airflow_limits()
+        + _check_stores(pipeline, services.settings)
+    )
     for conn_id in sorted(list_connection_ids(pipeline)):
         notes.append(_check_connection(services, pipeline, conn_id))
     pipeline = live_services.locate_tables(pipeline, services)
@@ -95,37 +112,40 @@ def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
     return notes
 
 
-def _check_spark(settings: Settings) -> list[str]:
-    """Check the Spark that commands use, and that of tasks: the connection `spark`, where Airflow has one."""
+def _check_spark(settings: Settings, conn_ids: Sequence[str] = (SPARK_CONNECTION,)) -> list[str]:
+    """Check the Spark that commands use, and that of tasks: these connections, where Airflow has them."""
     from onceonly.spark import check as spark
 
     notes = spark.notes(settings)
     if settings.spark_remote:
         _require_session(settings.spark_remote, settings)
         notes.append("Spark opens sessions for this process")
-    try:
-        connections.add_variable(SPARK_CONNECTION)
-    except InvalidPipeline:
-        return notes  # without an Airflow here, there are no tasks
-    except NotCommitted as error:
-        return [*notes, f"the Spark of tasks was not checked: {error.why}"]
-    connection = os.environ.get(airflow_connections.variable_name(SPARK_CONNECTION), "").strip()
-    return notes + (_check_spark_connection(connection, settings) if connection else [])
+    for conn_id in conn_ids:
+        try:
+            connections.add_variable(conn_id)
+        except InvalidPipeline:
+            return notes  # without an Airflow here, there are no tasks
+        except NotCommitted as error:
+            return [*notes, f"the Spark of tasks was not checked: {error.why}"]
+        connection = os.environ.get(airflow_connections.variable_name(conn_id), "").strip()
+        if connection:
+            notes += _check_spark_connection(conn_id, connection, settings)
+    return notes
 
 
-def _check_spark_connection(connection: str, settings: Settings) -> list[str]:
+def _check_spark_connection(conn_id: str, connection: str, settings: Settings) -> list[str]:
     """Check the Spark of an Airflow connection: a master, or a Connect server, which has to take its token."""
     from onceonly.runtime import spark_connection
     from onceonly.spark import check as spark
 
-    target = spark_connection.parse_variable(SPARK_CONNECTION, connection)
+    target = spark_connection.parse_variable(conn_id, connection)
     address = target.remote or target.master
     if urlsplit(address).scheme not in spark.PORTS:
         return []
-    notes = [spark.check_server(address, f"the Airflow connection '{SPARK_CONNECTION}'")]
+    notes = [spark.check_server(address, f"the Airflow connection '{conn_id}'")]
     if target.remote:
         _require_session(target.remote, settings)
-        notes.append(f"Spark opens sessions for the Airflow connection '{SPARK_CONNECTION}'")
+        notes.append(f"Spark opens sessions for the Airflow connection '{conn_id}'")
     return notes
 
 

@@ -24,13 +24,13 @@ from onceonly.kafka import airflow_connections
 from onceonly.kafka.airflow_connections import Lookup
 from onceonly.pipeline.catalogs import CatalogTable
 from onceonly.pipeline.requirements import list_connection_ids
-from onceonly.runtime import child_process, spark_submit
+from onceonly.runtime import child_process, spark_master, spark_submit
 from onceonly.runtime.child_process import hidden_properties
 from onceonly.runtime.live_services import LiveServices, open_coordinator
 from onceonly.runtime.spark_connection import SparkConnection
 from onceonly.runtime.spark_stage import max_records, stage
 from onceonly.settings import Settings
-from onceonly.spark import catalog, check, jvm
+from onceonly.spark import catalog, jvm
 from onceonly.spark.progress import Say
 from onceonly.statetable.table import Notify, StateTable
 from onceonly.views.descriptions import JOB_LINE_PREFIX
@@ -105,7 +105,7 @@ class SubmitJob:
                 the master does not answer, for which Spark alone would wait a minute and then not name it.
         """
         settings = Settings.from_env()
-        _require_master(self.spark)
+        spark_master.require_master(self.spark)
         checkpoint = _find_checkpoint(settings, name, epoch)
         env = jvm.environment(settings.jars, max_records(checkpoint) if checkpoint else None)
         env |= airflow_connections.write_variables(list_connections(checkpoint), self.connections)
@@ -119,7 +119,7 @@ class SubmitJob:
                 tail = [*tail, line][-child_process.MAX_ERROR_LINES :]
             code = self.process.wait()
         if code and has_no_master:
-            raise _no_master_error(
+            raise spark_master.no_master_error(
                 self.spark, "It has accepted no application: it is no master of this Spark's version."
             )
         if code:
@@ -134,29 +134,6 @@ class SubmitJob:
             )
             kill_timer.daemon = True
             kill_timer.start()
-
-
-def _require_master(spark: SparkConnection) -> None:
-    """Raise NotCommitted unless something accepts connections at the address of a standalone master."""
-    if not spark.master.startswith("spark://"):
-        return
-    try:
-        check.check_server(spark.master, _name_connection(spark))
-    except InvalidPipeline as error:
-        raise _no_master_error(spark, error.why) from error
-
-
-def _no_master_error(spark: SparkConnection, why: str) -> NotCommitted:
-    return NotCommitted(
-        f"no Spark master answers at {check.hide_login(spark.master)}.",
-        why if _name_connection(spark) in why else f"{_name_connection(spark)} names it. {why}",
-        "Start it, or correct the host and port of that connection. Nothing was written. This is safe to retry.",
-        code="spark-unreachable",
-    )
-
-
-def _name_connection(spark: SparkConnection) -> str:
-    return f"the Airflow connection '{spark.connection}'" if spark.connection else "spark-submit's --master"
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,7 +20,7 @@ from onceonly.airflow import runs
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.manual import Seen
-from onceonly.errors import CannotPublish, Fenced, InDoubt, InvalidPipeline, OutcomeUnknown
+from onceonly.errors import CannotPublish, Fenced, InDoubt, InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.runtime.job_report import Report
@@ -227,10 +228,14 @@ def test_recovery_asks_the_spark_of_its_connection(monkeypatch: pytest.MonkeyPat
     parts.spark()
     recover.on_kill()
     assert ([remote for remote, _ in asked], len(interrupted)) == (["sc://there"], 1)
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK", json.dumps({"conn_type": "spark", "host": "spark://m", "port": 7077}))
     named_by_default: Any = recovery_dag(schedule=None).get_task("recover")
-    named_by_default.services().spark()
-    assert asked[-1] == (None, {"spark.master": "spark://m:7077"})
+    with socket.create_server(("127.0.0.1", 0)) as master:
+        address = f"spark://127.0.0.1:{master.getsockname()[1]}"
+        monkeypatch.setenv("AIRFLOW_CONN_SPARK", json.dumps({"conn_type": "spark", "host": address}))
+        named_by_default.services().spark()
+    assert asked[-1] == (None, {"spark.master": address})
+    with raises(NotCommitted, "spark-unreachable", f"(?s){address}.*'spark'"):
+        named_by_default.services().spark()
 
 
 def test_a_driver_that_no_task_waits_for_is_ended(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from codes import raises
 
 from onceonly.cli import check, connections
 from onceonly.errors import InvalidPipeline, NotCommitted
@@ -79,3 +80,25 @@ def test_where_no_airflow_is_there_is_no_spark_of_tasks(settings: Settings, monk
 
     monkeypatch.setattr(connections, "add_variable", refuse)
     assert check._check_spark(settings) == []
+
+
+@pytest.mark.parametrize(
+    "call", ["checkpoint_dag(orders, schedule=timedelta(days=1), {})", "PlanOperator(pipeline=p.orders, {})"]
+)
+def test_connection_that_a_dag_file_names_is_checked(
+    settings: Settings, tmp_path: Path, port: int, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In place of `spark`: in the folder of the pipeline's file, or in the one above it."""
+    dags = tmp_path / "dags"
+    (dags / "pipelines").mkdir(parents=True)
+    (dags / "orders.py").write_text(f"dag = {call.format('spark_conn_id=SPARK')}\n")
+    file = f"{dags}/pipelines/orders.py:orders"
+    assert check._list_spark_connections(file, settings) == ["spark"]
+    other = "checkpoint_dag(parcels, spark_conn_id='other')"
+    (dags / "more.py").write_text(f"dag = {call.format('spark_conn_id=' + repr('big'))}\n{other}\n")
+    assert check._list_spark_connections(file, settings) == ["big"]
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_BIG", json.dumps({"conn_type": "spark", "host": "spark://127.0.0.1", "port": port})
+    )
+    with raises(InvalidPipeline, "spark-unreachable", "'big'"):
+        check._check_spark(settings, check._list_spark_connections(file, settings))
