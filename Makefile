@@ -10,6 +10,7 @@ VENV := .venv/made-for-$(HERE)
 DEPS := .venv/dependencies-$(HERE)
 SELF := .venv/onceonly-$(HERE)
 JARS := .jars/complete
+WRITER := src/onceonly/spark/jars/onceonly-kafka-writer.jar
 SITE := .venv-docs/made-for-$(HERE)
 
 .PHONY: help setup demo demo-cluster test unit heavy crash lint format bench trial matrix wheel explore mutants docs lock clean
@@ -101,8 +102,13 @@ $(SITE): requirements-docs.lock
 	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.lock
 	@touch $@
 
+$(WRITER): $(wildcard src/java/onceonly/kafka/*.java) tools/compile_java.py src/onceonly/spark/jars/ivy.xml | $(SELF)
+	ONCEONLY_JARS=.jars $(BIN)/onceonly jars fetch spark compiler
+	ONCEONLY_JARS=.jars $(BIN)/python tools/compile_java.py
+	@touch $@
+
 # Another Spark or Java takes other prepared classes: that is seen by `jars prepare`, after each change of the environment.
-$(JARS): src/onceonly/spark/jars/ivy.xml src/onceonly/spark/jars/ivysettings.xml src/onceonly/spark/training.py $(DEPS) | $(SELF)
+$(JARS): $(WRITER) src/onceonly/spark/jars/ivy.xml src/onceonly/spark/jars/ivysettings.xml src/onceonly/spark/training.py $(DEPS) | $(SELF)
 	ONCEONLY_JARS=.jars $(BIN)/onceonly jars fetch spark broker s3 hdfs
 	ONCEONLY_JARS=.jars $(BIN)/onceonly jars prepare || echo "Everything works without prepared classes."
 	@touch $@

@@ -13,11 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 from onceonly.errors import InvalidPipeline
 
 STATE_VARIABLES = ("ONCEONLY_STATE", "ONCEONLY_HOME", "ONCEONLY_PROJECT")  # the first that is set counts
+Writer = Literal["auto", "jvm", "python"]
 BUNDLE_VERSION = "bundle "  # how the version of a bundle's code begins
 
 
@@ -45,6 +47,11 @@ VARIABLES = (
         "ONCEONLY_JARS",
         "folder of Spark's jars and prepared classes; `onceonly jars` shows it",
         "$ONCEONLY_PROJECT/.jars or the checkout's, where there is one; else a cache of this user and these versions",
+    ),
+    Variable(
+        "ONCEONLY_KAFKA_WRITER",
+        "who writes the rows of Kafka sinks: Spark's `jvm`, or its `python` workers",
+        "the JVM where it can; a small batch the process itself",
     ),
     Variable("ONCEONLY_WEBHDFS", "http(s)://host:port of the NameNode", "http, the host of hdfs://…, 9870"),
     Variable(
@@ -99,6 +106,7 @@ class Settings:
     azure_connection: str | None = None
     google_connection: str | None = None
     jars_folder: Path | None = None  # that ONCEONLY_JARS names
+    kafka_writer: Writer = "auto"
     bundle_version: str | None = None  # of the project, where that is in a bundle of Airflow
 
     @classmethod
@@ -115,6 +123,7 @@ class Settings:
             jars_folder=Path(env["ONCEONLY_JARS"]).absolute() if env.get("ONCEONLY_JARS") else None,
             webhdfs=env.get("ONCEONLY_WEBHDFS") or None,
             notify=env.get("ONCEONLY_NOTIFY"),
+            kafka_writer=_parse_writer(env.get("ONCEONLY_KAFKA_WRITER", "")),
             spark_remote=env.get("SPARK_REMOTE"),
             transforms=tuple(filter(None, env.get("ONCEONLY_TRANSFORMS", "").replace(" ", "").split(","))),
             embedded=not env.get("ONCEONLY_STATE"),
@@ -168,6 +177,7 @@ class Settings:
             "KAFKA_BOOTSTRAP": self.bootstrap,
             "JARS": self.jars,
             "WEBHDFS": self.webhdfs,
+            "KAFKA_WRITER": "" if self.kafka_writer == "auto" else self.kafka_writer,
             "NOTIFY": self.notify,
             "TRANSFORMS": ",".join(self.transforms),
             "CODE_VERSION": self.bundle_version,  # else what that machine says: an image may have its own
@@ -213,6 +223,21 @@ class Settings:
         except FileNotFoundError:
             return None
         return str(address) if address else None
+
+
+def _parse_writer(text: str) -> Writer:
+    if text in ("", "auto"):
+        return "auto"
+    if text == "jvm":
+        return "jvm"
+    if text == "python":
+        return "python"
+    raise InvalidPipeline(
+        f"ONCEONLY_KAFKA_WRITER={text!r} names no writer.",
+        "There are 'jvm' and 'python'.",
+        "Set one of them, or unset it: the JVM writes where it can. Nothing was written.",
+        code="option-invalid",
+    )
 
 
 def _find_bundle_version(code_version: str) -> str | None:

@@ -9,6 +9,7 @@ import pytest
 from contract.kafka_breaks import KAFKA_BREAKS
 from contract.spark_rows import Folder, OnSpark
 from contract.stored import digest
+from integration.projects.kafka_writers import WRITERS
 from integration.readers.kafka_reader import committed, new_topic, until, values
 
 from onceonly.checkpoint.model import Transaction
@@ -16,6 +17,7 @@ from onceonly.checkpoint.sink import Sink
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline.sinks import KafkaSink
+from onceonly.settings import Writer
 from onceonly.sinks.kafka.sink import KafkaWriter
 from onceonly.testing import contract
 from onceonly.testing.contract import SINK, Rows
@@ -26,6 +28,7 @@ class Topic(Folder):
     bootstrap: str
     topic: str
     late: bool
+    writer: Writer = "auto"
     sink_bootstrap: str = ""  # if its connection leads elsewhere
 
     shows_decisions = False  # the marker that ends a transaction is that transaction's own, and has no number
@@ -36,7 +39,7 @@ class Topic(Folder):
     def sink(self) -> Sink:
         config = KafkaSink(name=SINK, topic=self.topic)
         connection = KafkaConnection.plaintext(self.sink_bootstrap or self.bootstrap)
-        return KafkaWriter(config, connection, self.late, self.folder, Path(self.folder))
+        return KafkaWriter(config, connection, self.late, self.folder, Path(self.folder), writer=self.writer)
 
     def published(self) -> list[int]:
         until(lambda: not self._ending(), what="the end of every transaction that is being ended")
@@ -63,12 +66,13 @@ class Topic(Folder):
 
 @pytest.mark.integration
 @pytest.mark.parametrize("late", [False, True], ids=["staged", "late"])
+@pytest.mark.parametrize("writer", WRITERS)
 class TestKafka(OnSpark):
     breaks = KAFKA_BREAKS
 
     @pytest.fixture
-    def target(self, tmp_path: Path, broker: str, late: bool) -> contract.Target:
-        return Topic(str(tmp_path / "out"), broker, new_topic(broker, partitions=3), late)
+    def target(self, tmp_path: Path, broker: str, late: bool, writer: Writer) -> contract.Target:
+        return Topic(str(tmp_path / "out"), broker, new_topic(broker, partitions=3), late, writer)
 
     @pytest.fixture
     def make_rows(self, session: Any) -> Rows:

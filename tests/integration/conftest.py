@@ -4,6 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 from integration.programs.children import end_children
+from integration.projects import kafka_writers
+
+
+@pytest.fixture(autouse=True)
+def kafka_writer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who writes the rows of Kafka sinks, where a test names it."""
+    if hasattr(request, "param"):
+        monkeypatch.setenv(kafka_writers.VARIABLE, request.param)
 
 
 @pytest.fixture(autouse=True)

@@ -118,8 +118,7 @@ def _check_spark(settings: Settings, conn_ids: Sequence[str] = (SPARK_CONNECTION
 
     notes = spark.notes(settings)
     if settings.spark_remote:
-        _require_session(settings.spark_remote, settings)
-        notes.append("Spark opens sessions for this process")
+        notes.append(_check_session(settings.spark_remote, settings, "this process"))
     for conn_id in conn_ids:
         try:
             connections.add_variable(conn_id)
@@ -144,16 +143,23 @@ def _check_spark_connection(conn_id: str, connection: str, settings: Settings) -
         return []
     notes = [spark.check_server(address, f"the Airflow connection '{conn_id}'")]
     if target.remote:
-        _require_session(target.remote, settings)
-        notes.append(f"Spark opens sessions for the Airflow connection '{conn_id}'")
+        notes.append(_check_session(target.remote, settings, f"the Airflow connection '{conn_id}'"))
     return notes
 
 
-def _require_session(remote: str, settings: Settings) -> None:
-    """Open a session on a Connect server, and close it. Raises InvalidPipeline: it refuses the token."""
-    from onceonly.spark import connect
+def _check_session(remote: str, settings: Settings, user: str) -> str:
+    """Open a session on a Connect server, and close it. Raises InvalidPipeline: it refuses the token.
 
-    connect.require_session(remote, settings.home)
+    Args:
+        user: for whom it is, in the note that is returned.
+    """
+    from onceonly.spark import connect, writer_jar
+
+    writes_to_kafka = connect.require_session(remote, settings.home)
+    note = f"Spark opens sessions for {user}"
+    if writes_to_kafka:
+        return f"{note}, and writes to Kafka by itself"
+    return f"{note}; it has no {writer_jar.FILE} (of `onceonly jars`), so Python workers write to Kafka"
 
 
 def _list_airflow_limits() -> list[str]:

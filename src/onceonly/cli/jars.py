@@ -13,7 +13,7 @@ from onceonly.counts import count
 from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
 
-JAR_FOLDERS = ("spark", "broker", "s3", "azure", "google", "hdfs")
+JAR_FOLDERS = ("spark", "broker", "s3", "azure", "google", "hdfs", "compiler")
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 CLASSES, MEGABYTE = "Spark's classes", 1_000_000
 OPTIONAL_SETS = {  # of JAR_FOLDERS, and what each is for; a Spark on this machine needs the others

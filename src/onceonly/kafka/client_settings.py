@@ -1,4 +1,4 @@
-"""A connection in the settings of the clients other than librdkafka: Spark's Java client, and kafka-python.
+"""A connection in the settings of the clients other than librdkafka: Java's of Spark, and kafka-python.
 
 The Java client is that of kafka-clients 3.9, in Spark's connector. It gets certificates as PEM text, not as paths:
 Spark's driver, executors and Connect server need no files. kafka-python gets them in an `ssl_context`.

@@ -19,6 +19,7 @@ from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql.connect.client.retries import DefaultPolicy, RetryPolicyState
 
 from onceonly.errors import InvalidPipeline
+from onceonly.spark import writer_jar
 from onceonly.spark.conf import TOKEN_FILE
 from onceonly.waits import wait_for
 
@@ -75,11 +76,12 @@ def _is_same_server(embedded: str, remote: str) -> bool:
     return is_plain and (url.port or DEFAULT_PORT) == urlsplit(embedded).port
 
 
-def require_session(remote: str, home: Path) -> None:
-    """Open a session of its own and close it again.
+def require_session(remote: str, home: Path) -> bool:
+    """Open a session of its own and close it again; returns whether its Spark can write to Kafka by itself.
 
     Raises:
-        InvalidPipeline: the server refused the token, or no session can be had from it.
+        InvalidPipeline: the server refused the token, no session can be had from it, or it has another version of
+            the jar that writes to Kafka.
     """
     from pyspark.sql import SparkSession
 
@@ -90,6 +92,7 @@ def require_session(remote: str, home: Path) -> None:
     try:
         with wait_for(name_server(remote)), explain_refused_token(remote, connected.client):
             connected.range(1).count()
+            return writer_jar.is_in_session(connected)
     except SparkConnectGrpcException as error:
         raise InvalidPipeline(
             f"the Spark Connect server at {place} gives no session.",

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from integration.faults.dying import arrived, check_truth, fill, nothing_is_left
 from integration.projects.copying import make_copy
+from integration.projects.kafka_writers import by_each_writer
 from integration.services.brokers import Brokers, brokers
 
 from onceonly.checkpoint.model import State
 from onceonly.errors import OutcomeUnknown
 
-pytestmark = [pytest.mark.integration, pytest.mark.heavy]
+pytestmark = [pytest.mark.integration, pytest.mark.heavy, by_each_writer]
 NUMBERS = range(400)
 
 

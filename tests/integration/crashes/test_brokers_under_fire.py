@@ -18,6 +18,7 @@ from codes import raises
 from integration.faults.dying import arrived, check_truth, fill, nothing_is_left
 from integration.faults.holding import Held, holding
 from integration.projects.copying import Copy, make_copy
+from integration.projects.kafka_writers import by_each_writer
 from integration.readers.kafka_reader import until
 from integration.services.brokers import Brokers, brokers
 from patience import PATIENCE
@@ -28,7 +29,7 @@ from onceonly.kafka.transactions import Transactions
 from onceonly.statetable.table import StateTable
 from onceonly.statetable.view import View
 
-pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(1800), by_each_writer]
 Make = Callable[..., Copy]
 Aside = Callable[[Callable[[], Checkpoint]], Future[Checkpoint]]
 NUMBERS = range(2_000)

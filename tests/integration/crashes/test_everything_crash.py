@@ -20,6 +20,7 @@ import psutil
 import pytest
 from integration.faults.sampling import sampled
 from integration.programs.children import output, start, without_spark
+from integration.projects.kafka_writers import by_each_writer
 from integration.readers.flights_truth import by_hour, by_sums, csv, in_files, in_state
 from integration.readers.kafka_reader import new_topic, until
 from patience import PATIENCE
@@ -32,7 +33,7 @@ from onceonly.statetable.table import StateTable
 
 ROOT = Path(__file__).parents[3]
 FAULTS = int(os.environ.get("ONCEONLY_STORM_KILLS", sampled("12", "2")))  # kills and stops
-pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.timeout(max(900, 60 * FAULTS))]
+pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.timeout(max(900, 60 * FAULTS)), by_each_writer]
 SCRIPT = Path(__file__).parents[1] / "victims" / "mortal_everything.py"
 DAYS = Interval(datetime(2013, 1, 1, 5, tzinfo=UTC), datetime(2013, 1, 6, 5, tzinfo=UTC))
 

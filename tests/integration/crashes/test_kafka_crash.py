@@ -26,12 +26,13 @@ from integration.faults.dying import (
 from integration.faults.sampling import sampled, seconds, steps
 from integration.programs.children import output
 from integration.projects.copying import Copy, make_copy
+from integration.projects.kafka_writers import by_each_writer
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import State
 from onceonly.dev.services import machine
 
-pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.timeout(seconds(900))]
+pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.timeout(seconds(900)), by_each_writer]
 KILLS = int(os.environ.get("ONCEONLY_STORM_KILLS", sampled("8", "2")))  # of each way; 50 make a storm of it
 Make = Callable[..., Copy]
 

@@ -15,16 +15,18 @@ from codes import raises
 from confluent_kafka import Producer
 from integration.faults.dying import KILLED, arrived, check_truth, fill, has_stopped, nothing_is_left, stopped, wake
 from integration.projects.copying import Copy, make_copy
+from integration.projects.kafka_writers import by_each_writer
 from integration.readers.kafka_reader import until
 from patience import PATIENCE
 from person import Person
 
 from onceonly.checkpoint.model import State
 from onceonly.errors import CannotPublish
-from onceonly.sinks.kafka import stage
+from onceonly.sinks.kafka import python_writer, stage
+from onceonly.sinks.kafka.job import Job
 from onceonly.sinks.kafka.spool import SPOOL_SCHEMA
 
-pytestmark = [pytest.mark.integration]
+pytestmark = [pytest.mark.integration, by_each_writer]
 Make = Callable[[str], Copy]
 
 
@@ -102,11 +104,11 @@ def test_what_a_losing_task_has_left_open_is_ended_with_the_stage(make: Make, mo
     row = {"topic": copy.out, "partition": 0, "key": None, "value": b"666", "timestamp": None, "headers": None}
     losing: list[str] = []
 
-    def twice(job: stage.Job, rows: Any, is_small_batch: bool = False) -> list[stage.Receipt]:
-        loser = stage._stage_part(job, 0, [pa.RecordBatch.from_pylist([row], SPOOL_SCHEMA)])
+    def twice(job: Job, *arguments: Any) -> Any:
+        loser = python_writer._stage_part(job, 0, [pa.RecordBatch.from_pylist([row], SPOOL_SCHEMA)])
         assert loser is not None and loser.id in copy.open()
         losing.append(loser.id)
-        return inner(job, rows, is_small_batch)
+        return inner(job, *arguments)
 
     monkeypatch.setattr(stage, "run", twice)
     copy.stage()

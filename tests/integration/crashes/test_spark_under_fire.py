@@ -19,6 +19,7 @@ import pytest
 from integration.faults.holding import Held, Task
 from integration.programs import children
 from integration.programs.children import output, without_spark
+from integration.projects.kafka_writers import by_each_writer
 from integration.readers.flights_truth import by_hour, csv, in_files, in_state
 from integration.readers.kafka_reader import ends, new_topic, until
 from integration.services import spark_cluster
@@ -36,7 +37,7 @@ ROOT = Path(__file__).parents[3]
 SCRIPT = Path(__file__).parents[1] / "victims" / "on_fire.py"
 DAYS = Interval(datetime(2013, 1, 1, 5, tzinfo=UTC), datetime(2013, 1, 5, 5, tzinfo=UTC))
 PATHS = os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests", ROOT)))
-pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(1800), by_each_writer]
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import ElectionType, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
+from integration.projects.kafka_writers import by_each_writer
 from integration.readers.kafka_reader import until
 from integration.services.brokers import Brokers, brokers
 from patience import PATIENCE
@@ -18,7 +19,7 @@ from onceonly.errors import NotCommitted, SourceLost
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.sources.kafka import KafkaReader
 
-pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(600), by_each_writer]
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import pytest
 from integration.faults.dying import arrived, check_truth, fill, nothing_is_left
 from integration.faults.holding import holding
 from integration.projects.copying import make_copy
+from integration.projects.kafka_writers import by_each_writer
 from integration.readers.kafka_reader import until
 from integration.services import spark_cluster
 from integration.services.spark_cluster import SparkCluster, kill_worker
@@ -24,7 +25,7 @@ ROOT = Path(__file__).parents[3]
 PATHS = os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests", ROOT)))
 WORKERS = 2
 NUMBERS = range(400)
-pytestmark = [pytest.mark.integration, pytest.mark.heavy]
+pytestmark = [pytest.mark.integration, pytest.mark.heavy, by_each_writer]
 
 
 @pytest.fixture(scope="module")

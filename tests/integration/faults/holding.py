@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from integration.faults.jvm_rows import until_written
 from integration.readers.kafka_reader import until
 from patience import PATIENCE
 
-from onceonly.sinks.kafka import stage
+from onceonly.sinks.kafka import jvm_writer, python_writer
 
 STEP = 50  # rows that are passed on before it waits
 
@@ -52,25 +53,32 @@ class Held:
 def holding(folder: Path, again: Sequence[int] = ()) -> Iterator[Held]:
     """In stages of this process, wherever their tasks run: those that write to Kafka wait. `again`: see `waiting`."""
     folder.mkdir()
-    held, inner, slowly = Held(folder), stage._stage_part, waiting(folder, again)
+    held = Held(folder)
+    by_python, by_jvm = python_writer._stage_part, jvm_writer.run
 
     def stage_part(job: Any, part: int, batches: Any) -> Any:
-        return inner(job, part, slowly(batches))
+        return by_python(job, part, waiting(folder, again)(batches))
+
+    def run(job: Any, rows: Any, settings: Any) -> Any:
+        return by_jvm(job, rows.mapInArrow(waiting(folder, again, until_written(job)), rows.schema), settings)
 
     try:
-        with patch.object(stage, "_stage_part", stage_part):
+        with patch.object(python_writer, "_stage_part", stage_part), patch.object(jvm_writer, "run", run):
             yield held
     finally:
         held.release()
 
 
-def waiting(folder: Path, again: Sequence[int] = ()) -> Callable[[Any], Iterator[Any]]:
+def waiting(
+    folder: Path, again: Sequence[int] = (), before: Callable[[], None] = lambda: None
+) -> Callable[[Any], Iterator[Any]]:
     """Passes batches on, and waits after the first rows. It is sent to workers, which do not know this module.
 
     Only the first attempt of a task waits: a retry or a speculative copy does not.
 
     Args:
         again: partitions whose later attempts wait, too.
+        before: what is called before a task waits.
     """
     place, step = str(folder), STEP
 
@@ -101,6 +109,7 @@ def waiting(folder: Path, again: Sequence[int] = ()) -> Callable[[Any], Iterator
             for begin in range(0, batch.num_rows, step):
                 yield batch.slice(begin, step)
                 if not waited:
+                    before()
                     wait()
                 waited = True
 

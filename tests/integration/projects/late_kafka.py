@@ -15,7 +15,7 @@ from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline.sinks import KafkaSink
-from onceonly.sinks.kafka import stage
+from onceonly.sinks.kafka import python_writer
 from onceonly.sinks.kafka.handle import KafkaHandle, Part
 from onceonly.sinks.kafka.sink import KafkaWriter
 from onceonly.sinks.kafka.spool import SPOOL_SCHEMA
@@ -45,7 +45,9 @@ class Late:
         """Each part as one Spark task has it."""
         with self.known() as known:
             job = self.writer._job(self.txn, self.writer._target(known))
-            receipts = [stage._stage_part(job, number, iter([self.batch(rows)])) for number, rows in enumerate(parts)]
+            receipts = [
+                python_writer._stage_part(job, number, iter([self.batch(rows)])) for number, rows in enumerate(parts)
+            ]
             handle: Handle = {
                 "kind": "kafka",
                 "guarantee": "exactly-once",

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 from integration.programs.children import start, without_spark
+from integration.projects import kafka_writers
 from patience import PATIENCE
 
 from onceonly.checkpoint.offsets import Interval
@@ -72,6 +73,7 @@ class Project:
             "ONCEONLY_HOME": str(self.folder / "home"),
             "ONCEONLY_PROJECT": str(self.folder),
             "ONCEONLY_KAFKA_BOOTSTRAP": self.bootstrap,
+            **kafka_writers.environment(),
         }
 
     @property

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import fastavro
 from confluent_kafka import Producer
 from deltalake import DeltaTable
+from integration.projects import kafka_writers
 from integration.readers.kafka_reader import Record, committed, create_topic
 from patience import PATIENCE
 from schema_registry import FakeRegistry
@@ -107,6 +108,7 @@ class Shop:
             "ONCEONLY_HOME": str(self.folder),
             "ONCEONLY_PROJECT": str(ROOT),
             "ONCEONLY_KAFKA_BOOTSTRAP": self.broker,
+            **kafka_writers.environment(),
             "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), str(ROOT / "src"), str(ROOT)]),
             **write_variable("registry_default", {"url": self.registry.url}),
         }

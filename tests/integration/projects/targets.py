@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from integration.projects import kafka_writers
 from integration.readers.kafka_reader import committed, create_topic
 from patience import PATIENCE
 from unit.lightdelta import LightDelta
@@ -101,7 +102,7 @@ class Lake:
     @property
     def env(self) -> dict[str, str]:
         brokers = {"ONCEONLY_KAFKA_BOOTSTRAP": self.bootstrap} if self.bootstrap else {}
-        return {"ONCEONLY_HOME": self.home, "ONCEONLY_PROJECT": self.home, **brokers}
+        return {"ONCEONLY_HOME": self.home, "ONCEONLY_PROJECT": self.home, **brokers, **kafka_writers.environment()}
 
     @property
     def settings(self) -> Settings:

@@ -15,6 +15,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from integration.faults.dying import die, fill, live, nothing_is_left
 from integration.projects.copying import Copy, make_copy
+from integration.projects.kafka_writers import by_each_writer
 from integration.projects.late_kafka import Late
 from integration.readers.kafka_reader import create_topic, ends, new_topic, until, values
 from patience import PATIENCE
@@ -27,7 +28,7 @@ from onceonly.sinks.kafka import outcome as kafkaoutcome
 from onceonly.sinks.kafka.commit import Republisher
 from onceonly.sinks.kafka.outcome import TransactionFinisher, TxOutcome
 
-pytestmark = [pytest.mark.integration]
+pytestmark = [pytest.mark.integration, by_each_writer]
 Make = Callable[..., Copy]
 ALL = list(range(40))
 SPREAD = """

@@ -16,6 +16,7 @@ from confluent_kafka import Producer
 from integration.faults.dying import check_truth, die, fill, live, nothing_is_left
 from integration.faults.sampling import sampled
 from integration.projects.copying import Copy, make_copy
+from integration.projects.kafka_writers import by_each_writer
 from integration.readers.kafka_reader import until
 from patience import PATIENCE
 from pyspark import TaskContext
@@ -24,11 +25,12 @@ from onceonly.checkpoint.model import State
 from onceonly.checkpoint.sink import PooledTransaction
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.kafka.transactions import Transactions
-from onceonly.sinks.kafka import spool, stage
+from onceonly.sinks.kafka import python_writer, spool, stage
 from onceonly.sinks.kafka.handle import slot_of
+from onceonly.sinks.kafka.job import Job, Receipt
 from onceonly.sinks.kafka.outcome import discard_open
 
-pytestmark = [pytest.mark.integration]
+pytestmark = [pytest.mark.integration, by_each_writer]
 Make = Callable[..., Copy]
 
 both_ways = pytest.mark.parametrize("way", ["staged", "late"])
@@ -96,10 +98,10 @@ def test_who_loses_its_id_while_it_writes_records_nothing(make: Make, monkeypatc
     copy = make()
     run, zombies = stage.run, []
 
-    def overtaken(job: stage.Job, rows: Any, is_small_batch: bool = False) -> list[stage.Receipt]:
-        receipts = run(job, rows, is_small_batch)
-        zombies.append(stranger(copy, receipts[0].id or ""))
-        return receipts
+    def overtaken(*arguments: Any) -> stage.Staged:
+        staged = run(*arguments)
+        zombies.append(stranger(copy, staged.receipts[0].id or ""))
+        return staged
 
     monkeypatch.setattr(stage, "run", overtaken)
     with raises(NotCommitted, "transaction-not-open", match="used by another producer"):
@@ -118,13 +120,14 @@ def test_a_copy_of_a_task_and_the_first_one_do_not_fence_each_other(
     """Spark may begin a second attempt of a task while the first is at work, and takes the result of one."""
     copy, run = make(), stage.run
 
-    def speculated(job: stage.Job, rows: Any, is_small_batch: bool = False) -> list[stage.Receipt]:
-        first, *others = run(job, rows, is_small_batch)
+    def speculated(job: Job, *arguments: Any) -> stage.Staged:
+        staged = run(job, *arguments)
+        first, *others = staged.receipts
         context = SimpleNamespace(partitionId=lambda: int((first.id or "")[-1]), attemptNumber=lambda: 1)
         monkeypatch.setattr(TaskContext, "get", lambda: context)
-        [told] = stage._make_task(job)(spool.read(job.spool or "", first.spool))
-        second = stage.Receipt(**json.loads(told["receipt"][0].as_py()))
-        return [second if counts == "the copy" else first, *others]
+        [told] = python_writer._make_task(job)(spool.read(job.folder, first.spool))
+        second = Receipt(**json.loads(told["receipt"][0].as_py()))
+        return replace(staged, receipts=[second if counts == "the copy" else first, *others])
 
     monkeypatch.setattr(stage, "run", speculated)
     copy.stage()

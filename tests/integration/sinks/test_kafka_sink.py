@@ -14,6 +14,7 @@ from codes import raises
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from integration.projects.copying import Copy, make_copy
+from integration.projects.kafka_writers import by_each_writer
 from integration.projects.project import produce
 from integration.readers.kafka_reader import committed, create_topic, new_topic, until
 from patience import PATIENCE
@@ -22,7 +23,7 @@ from person import Person
 from onceonly.checkpoint.model import State
 from onceonly.errors import CannotPublish, InDoubt, InvalidPipeline, NotCommitted, StageAgain
 
-pytestmark = [pytest.mark.integration]
+pytestmark = [pytest.mark.integration, by_each_writer]
 Make = Callable[..., Copy]
 
 

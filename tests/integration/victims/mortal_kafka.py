@@ -16,13 +16,14 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import count
 from typing import Any
 from unittest.mock import patch
 
+from integration.faults.jvm_rows import until_written
 from integration.faults.points import around, around_rows
 from integration.projects.copying import Copy
 from integration.projects.project import Project
@@ -31,7 +32,7 @@ from onceonly.checkpoint.model import Checkpoint
 from onceonly.kafka.transactions import Transactions
 from onceonly.runtime import owners, spark_stage
 from onceonly.sinks.delta.sink import DeltaWriter
-from onceonly.sinks.kafka import stage
+from onceonly.sinks.kafka import jvm_writer, python_writer
 from onceonly.sinks.kafka.producer import Output
 from onceonly.sinks.kafka.sink import KafkaWriter
 from onceonly.sinks.kafka.spool import SpoolFile
@@ -68,8 +69,8 @@ def reach(point: str) -> None:
 
 
 def mortal_part(point: str, group: int) -> Callable[..., Any]:
-    """`kafkastage._stage_part` for Spark's workers. They serve other jobs later: nothing stays changed."""
-    points, inner = WORKER, stage._stage_part
+    """`python_writer._stage_part` for Spark's workers. They serve other jobs later: nothing stays changed."""
+    points, inner = WORKER, python_writer._stage_part
 
     def dies(kind: type, method: str, name: str) -> Callable[..., Any]:
         original = getattr(kind, method)
@@ -98,10 +99,39 @@ def mortal_part(point: str, group: int) -> Callable[..., Any]:
     return stage_part
 
 
+def mortal_rows(point: str, group: int) -> Callable[..., Any]:
+    """`jvm_writer.run` of which a task dies before the JVM has a row, or when it writes."""
+    inner, is_early = jvm_writer.run, point.startswith("worker before")
+
+    def end() -> None:
+        with suppress(ProcessLookupError):  # another worker was first
+            os.killpg(group, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def run(job: Any, rows: Any, settings: Any) -> Any:
+        wait = until_written(job)
+
+        def pass_on(batches: Iterator[Any]) -> Iterator[Any]:
+            passed = 0
+            for batch in batches:
+                if is_early:
+                    end()
+                yield batch
+                passed += batch.num_rows
+            if passed:
+                wait()
+                end()
+
+        return inner(job, rows.mapInArrow(pass_on, rows.schema), settings)
+
+    return run
+
+
 def main() -> None:
     folder, spark, action, point, text = sys.argv[1:6]
     if point.startswith("worker"):
-        stage._stage_part = mortal_part(point, os.getpgid(0))
+        python_writer._stage_part = mortal_part(point, os.getpgid(0))
+        jvm_writer.run = mortal_rows(point, os.getpgid(0))
     else:
         around_rows(reach)
         for step in DRIVER:

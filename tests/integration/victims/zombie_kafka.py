@@ -19,7 +19,7 @@ from integration.projects.project import Project
 from integration.readers.kafka_reader import until
 
 from onceonly.checkpoint.model import Transaction
-from onceonly.sinks.kafka import stage
+from onceonly.sinks.kafka import python_writer
 from onceonly.sinks.kafka.sink import KafkaWriter
 from onceonly.sinks.kafka.spool import SPOOL_SCHEMA
 
@@ -54,9 +54,9 @@ def main() -> None:
     with copy.known() as known:
         job = sink._job(txn, sink._target(known))
     if sys.argv[4] == "amid its rows":  # with a spool, which an abort deletes, it would not come as far as the brokers
-        job = replace(job, spool=None)
+        job = replace(job, has_spool=False)
     try:
-        receipt = stage._stage_part(job, 0, batches(copy, txn))
+        receipt = python_writer._stage_part(job, 0, batches(copy, txn))
         stop("after its last row")
         print(f"staged {receipt.rows if receipt else 0} rows")
     except Exception as error:  # Spark would print it, too

@@ -40,7 +40,7 @@ FOUND = frozenset(
     transaction-timeout-too-short transaction-version-unsafe transform-foreign transform-not-function
     transform-not-importable upstream-circle upstream-merges upstream-missing upstream-unrelated
     upstream-without-intervals upstream-without-versions upstreams-share-table uri-invalid user-without-name
-    writer-not-importable writer-unsuitable keytab-unusable
+    writer-jar-differs writer-not-importable writer-unsuitable keytab-unusable
     """.split()  # noqa: SIM905
 )
 
@@ -60,6 +60,7 @@ OF_THE_ROWS = frozenset(
 # It depends on when the stage runs, on which machine, and on what others do meanwhile.
 OF_THE_MOMENT = frozenset(
     """
+    writer-not-available
     boundary-too-far broker-not-writable checkpoint-open cluster-login-failed cluster-refused cluster-unreachable
     definition-changed disk-full doubt-before-decision driver-without-report earlier-decision-open executor-lost
     file-not-found files-of-another-user grace-not-over interval-before-state interval-empty interval-in-future

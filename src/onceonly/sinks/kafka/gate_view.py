@@ -130,7 +130,10 @@ def _spool_frame(spooled: SpooledRows, spark: Any) -> Any:
     from pyspark.sql import functions as F
 
     files = [row_files.folder_uri(f"{spooled.folder}/{file}") for file in spooled.files]
-    rows = strict_reader(spark).parquet(*files) if files else spark.createDataFrame([], SPOOL_COLUMNS)
+    if files:
+        rows = strict_reader(spark).schema(SPOOL_COLUMNS).parquet(*files)  # a file may lack what no row of it has
+    else:
+        rows = spark.createDataFrame([], SPOOL_COLUMNS)
     return rows.select(
         "topic", "partition", F.make_valid_utf8(F.col("key").cast("string")).alias("key"),
         F.timestamp_millis("timestamp").alias("timestamp"), VALUE,

@@ -224,16 +224,28 @@ class Ids:
 
     def first(self, part: str | int) -> str:
         """Return the id for the rows of one Spark partition."""
-        if self.slot is None:
+        if self.pooled_prefix is None:
             return self.unique(part)
-        return f"{self.prefix}-{self.txn.prefix}-pool-{self.slot}-{part}"
+        return f"{self.pooled_prefix}-{part}"
 
     def unique(self, part: str | int) -> str:
         """Return a new id for rows whose transaction was lost.
 
         With a pooled id, processes could fence each other forever.
         """
-        return f"{self.prefix}-{self.txn.name}-{part}-{uuid.uuid4().hex[:8]}"
+        return f"{self.unique_prefix}-{part}-{uuid.uuid4().hex[:8]}"
+
+    @property
+    def pooled_prefix(self) -> str | None:
+        """How a pooled id begins, before the number of the Spark partition; None: there is no pool."""
+        if self.slot is None:
+            return None
+        return f"{self.prefix}-{self.txn.prefix}-pool-{self.slot}"
+
+    @property
+    def unique_prefix(self) -> str:
+        """How a unique id begins, before the part and eight random digits."""
+        return f"{self.prefix}-{self.txn.name}"
 
 
 def owner(id: str) -> Transaction | None:

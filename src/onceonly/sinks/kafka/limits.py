@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from onceonly.counts import count
-from onceonly.errors import InvalidPipeline
+from onceonly.sinks.kafka import refusals
+from onceonly.sinks.kafka.refusals import Words
 from onceonly.sinks.staging.row_text import is_valid
-from onceonly.unix_time import MILLISECOND, UNIX_EPOCH
 
 QUEUE = 64 << 20  # maximum bytes that wait to be sent: limits the memory, and the size of a row
 BATCH = 61  # bytes of a record batch before its records
@@ -23,7 +23,7 @@ AROUND = 36  # maximum bytes of a record in addition to key, value and headers, 
 AROUND_HEADER = 10  # the same for one header
 CODEC_HEAD = 256  # maximum bytes that a codec adds to a batch beside what grows with it
 DAY_MILLISECONDS = 24 * 3600 * 1000  # milliseconds
-NOW, NO_TIME = 0, -1  # the meaning of these timestamps in librdkafka, and in Kafka
+NOW = 0  # the meaning of this timestamp in librdkafka
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,19 @@ class Topic:
             return self.largest
         return self.largest * 30 // 31 - CODEC_HEAD
 
-    def earliest(self, now: int) -> int | None:
-        """Return the earliest timestamp that is accepted, in milliseconds; None: any is."""
+    @property
+    def accepted_behind(self) -> int | None:
+        """Milliseconds before now that a timestamp may be when it is checked; None: any."""
         if self.behind is None:
             return None
         margin = min(self.behind // 10, DAY_MILLISECONDS) if self.margin else 0
-        return now - self.behind + margin
+        return self.behind - margin
+
+    def earliest(self, now: int) -> int | None:
+        """Return the earliest timestamp that is accepted, in milliseconds; None: any is."""
+        if self.accepted_behind is None:
+            return None
+        return now - self.accepted_behind
 
     def latest(self, now: int) -> int | None:
         """Return the latest timestamp that is accepted, in milliseconds; None: any is."""
@@ -108,9 +115,11 @@ class CheckedRows:
     first: int
     where: str
 
-    def refuse(self, bad: pa.Array, what: Callable[[int], str], why: str, todo: str) -> None:
+    def refuse(self, bad: pa.Array, describe: Callable[[int], Words]) -> None:
         """Refuse the batch if `bad` is true for a row.
 
+        Args:
+            describe: says what is wrong with the row of that number in the batch.
         Raises:
             InvalidPipeline: names the first such row.
         """
@@ -118,19 +127,11 @@ class CheckedRows:
         if not bad_rows:
             return
         row = pc.index(bad, pa.scalar(True)).as_py()
-        key = self.batch.column("key")[row].as_py()
-        subject = f"row {self.first + row} of {self.where}"
-        if key:
-            subject += f" (key {key[:80]!r})"
         more = ""
         if bad_rows > 1:
             more = f"; the same applies to {bad_rows - 1:,} more of {count(len(self.batch), 'row')}"
-        raise InvalidPipeline(
-            f"sink '{self.sink}': Kafka does not accept all of its rows.",
-            f"Of these, {subject} {what(row)}{more}. {why}",
-            f"{todo} Nothing was published.",
-            code="row-not-accepted",
-        )
+        place = f"row {self.first + row} of {self.where}"
+        raise refusals.error(self.sink, place, self.batch.column("key")[row].as_py(), describe(row), more)
 
 
 def check(topics: Topics, rows: CheckedRows) -> None:
@@ -161,12 +162,7 @@ def _check_topic(topics: Topics, rows: CheckedRows, name: str | None) -> None:
         return
     column = rows.batch.column("topic")
     bad = pc.is_null(column) if name is None else pc.equal(column, name)
-    rows.refuse(
-        bad,
-        lambda _: f"has topic {name!r}",
-        f"Allowed: {', '.join(sorted(topics.limits))}.",
-        "Fix the column 'topic', or add the topic to KafkaSink(topics=…).",
-    )
+    rows.refuse(bad, lambda _: refusals.topic(name, topics.limits))
 
 
 def _check_partitions(rows: CheckedRows, name: str, topic: Topic, is_in_topic: pa.Array | None) -> None:
@@ -175,48 +171,25 @@ def _check_partitions(rows: CheckedRows, name: str, topic: Topic, is_in_topic: p
         return
     rows.refuse(
         _in_topic(is_in_topic, pc.or_(pc.less(column, 0), pc.greater_equal(column, topic.partitions))),
-        lambda row: f"has partition {column[row]} of topic '{name}'",
-        f"The topic has {count(topic.partitions, 'partition')}, numbered from 0.",
-        "Fix the column 'partition', or leave it null to let the key decide.",
+        lambda row: refusals.partition(column[row].as_py(), name, topic.partitions),
     )
 
 
 def _check_keys(rows: CheckedRows, name: str, topic: Topic, is_in_topic: pa.Array | None) -> None:
     column = rows.batch.column("key")
     if topic.keyed and column.null_count:
-        rows.refuse(
-            _in_topic(is_in_topic, pc.is_null(column)),
-            lambda _: f"for topic '{name}' has no key",
-            "The topic is compacted (cleanup.policy), so each record needs a key.",
-            "Give each row a key, or use another topic.",
-        )
+        rows.refuse(_in_topic(is_in_topic, pc.is_null(column)), lambda _: refusals.key(name))
 
 
 def _check_times(rows: CheckedRows, name: str, topic: Topic, is_in_topic: pa.Array | None) -> None:
     column = rows.batch.column("timestamp")
     if column.null_count == len(column):
         return
-    if topic.recompressed:
-        _check_rebuilt(rows, name, is_in_topic)
+    rows.refuse(_in_topic(is_in_topic, pc.less(column, 0)), lambda row: refusals.before_1970(column[row].as_py(), name))
     if topic.stamped:
         return
-    rows.refuse(
-        _in_topic(is_in_topic, pc.is_in(column, pa.array([NOW, NO_TIME], pa.int64()))),
-        lambda row: f"for topic '{name}' has the timestamp {_date(column[row].as_py())}",
-        "In Kafka, one millisecond before 1970 means 'no timestamp'. In librdkafka, the start of 1970 means 'now'.",
-        "Change it by a millisecond, or leave 'timestamp' null for the time of writing.",
-    )
+    rows.refuse(_in_topic(is_in_topic, pc.equal(column, NOW)), lambda _: refusals.start_of_1970(name))
     _check_span(rows, name, topic, is_in_topic)
-
-
-def _check_rebuilt(rows: CheckedRows, name: str, is_in_topic: pa.Array | None) -> None:
-    column = rows.batch.column("timestamp")
-    rows.refuse(
-        _in_topic(is_in_topic, pc.and_(pc.less(column, 0), pc.not_equal(column, NO_TIME))),
-        lambda row: f"for topic '{name}' has the timestamp {_date(column[row].as_py())}, before 1970",
-        "The topic's compression.type makes the brokers build its records again, and then they refuse such times.",
-        "Leave 'timestamp' null (the time of writing), or set the topic's compression.type to producer.",
-    )
 
 
 def _check_span(rows: CheckedRows, name: str, topic: Topic, is_in_topic: pa.Array | None) -> None:
@@ -226,17 +199,12 @@ def _check_span(rows: CheckedRows, name: str, topic: Topic, is_in_topic: pa.Arra
     if earliest is not None:
         rows.refuse(
             _in_topic(is_in_topic, pc.less(column, max(earliest, -(2**63)))),
-            lambda row: f"has the timestamp {_date(column[row].as_py())}, too old for topic '{name}'",
-            f"The topic's message.timestamp.before.max.ms is {topic.behind:,}. The limit here is {_date(earliest)}, "
-            "because rows may be written some time after they were staged.",
-            "Leave 'timestamp' null (the time of writing), or raise the topic's setting.",
+            lambda row: refusals.too_old(column[row].as_py(), name, topic.behind, earliest),
         )
     if latest is not None:
         rows.refuse(
             _in_topic(is_in_topic, pc.greater(column, min(latest, 2**63 - 1))),
-            lambda row: f"has the timestamp {_date(column[row].as_py())}, too far in the future for topic '{name}'",
-            f"The topic's message.timestamp.after.max.ms is {topic.ahead:,}: the limit is now {_date(latest)}.",
-            "Leave 'timestamp' null (the time of writing), or raise the topic's setting.",
+            lambda row: refusals.too_far_ahead(column[row].as_py(), name, topic.ahead, latest),
         )
 
 
@@ -250,12 +218,7 @@ def _check_headers(rows: CheckedRows) -> None:
         bad = pc.or_kleene(pc.is_null(keys), pc.match_substring(keys, "\0"))
     else:
         bad = pa.repeat(True, len(keys))
-    rows.refuse(
-        pc.greater(_sums(column, pc.cast(bad, pa.int64())), 0),
-        lambda _: "has a header whose key cannot be sent",
-        "The key of a header has to be UTF-8 text without a zero byte, at which the client would cut it off.",
-        "Fix the column 'headers'.",
-    )
+    rows.refuse(pc.greater(_sums(column, pc.cast(bad, pa.int64())), 0), lambda _: refusals.HEADER)
 
 
 def _check_sizes(rows: CheckedRows, topic: Topic) -> None:
@@ -271,17 +234,17 @@ def _check_sizes(rows: CheckedRows, topic: Topic) -> None:
             batch_sizes[row] = _smallest_batch_size(rows.batch, row)
     rows.refuse(
         pc.or_(pc.greater(pa.array(batch_sizes, pa.int64()), max_size), pc.greater(sizes, max_size - AROUND)),
-        lambda row: f"has {sizes[row].as_py():,} bytes, or {batch_sizes[row]:,} as a Kafka record batch",
-        f"The topic accepts at most {topic.room:,} ({topic.setting} is {topic.largest:,}{_growth(topic)}), and the "
-        f"client at most {QUEUE:,}.",
-        f"Make the rows smaller, or raise {topic.setting}.",
+        lambda row: describe_size(sizes[row].as_py(), batch_sizes[row], topic),
     )
 
 
-def _growth(topic: Topic) -> str:
-    if not topic.recompressed:
-        return ""
-    return ", and the brokers compress again, which may add to it: compression.type"
+def describe_size(size: int, batch_size: int, topic: Topic) -> Words:
+    """Return the words for a row that no batch of that topic holds, or that the client's queue does not."""
+    growth = ""
+    if topic.recompressed:
+        growth = ", and the brokers compress again, which may add to it: compression.type"
+    limit = f"{topic.room:,} ({topic.setting} is {topic.largest:,}{growth})"
+    return refusals.size(size, batch_size, limit, QUEUE, topic.setting)
 
 
 # ---- sizes
@@ -345,10 +308,3 @@ def _sums(lists: pa.Array, numbers: pa.Array) -> pa.Array:
 
     parents = pc.list_parent_indices(lists).to_numpy()
     return pa.array(np.bincount(parents, weights=numbers.to_numpy(), minlength=len(lists)).astype("int64"))
-
-
-def _date(millis: int) -> str:
-    try:
-        return (UNIX_EPOCH + millis * MILLISECOND).isoformat(timespec="milliseconds")
-    except OverflowError:
-        return f"{millis:,} ms from 1970"

@@ -120,9 +120,7 @@ class Output:
 
     def _raise_failed(self) -> None:
         if self._errors:
-            raise _not_written_error(
-                self._target, f"Failed deliveries: {len(self._errors):,}, the first one: {self._errors[0]}"
-            )
+            raise not_delivered_error(self._target, len(self._errors), self._errors[0])
 
     def _convert_errors(self) -> _ErrorConverter:
         return _ErrorConverter(self._target)
@@ -144,27 +142,43 @@ class _ErrorConverter:
         return None
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        from confluent_kafka import KafkaError, KafkaException
+        from confluent_kafka import KafkaException
 
         if not isinstance(error, KafkaException):
             return
         cause = error.args[0]
-        fenced_codes = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
-        if cause.code() in fenced_codes:
-            raise Fenced(
-                f"sink '{self._target.sink}': another process has ended this transaction.",
-                cause.str(),
-                "Nothing of it is published, and this process stops.",
-                code="transaction-taken-over",
-            ) from error
-        if cause.code() in DENIED:
-            raise InvalidPipeline(
-                f"sink '{self._target.sink}': the brokers do not permit writing.",
-                cause.str(),
-                "Grant Write on the topic, and Write on the TransactionalId prefix (KafkaSink(id_prefix=…)).",
-                code="permission-denied",
-            ) from error
-        raise _not_written_error(self._target, cause.str()) from error
+        raise explain(self._target, cause.code(), cause.str()) from error
+
+
+def is_final(code: int) -> bool:
+    """Return whether the error is about the transaction or the permission, whatever the row."""
+    from confluent_kafka import KafkaError
+
+    return code in DENIED or code in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
+
+
+def explain(target: SendTarget, code: int, why: str) -> OnceonlyError:
+    """Return the error for what a client reports.
+
+    Args:
+        code: of Kafka's protocol, or of librdkafka (below -1).
+        why: the client's words.
+    """
+    if is_final(code) and code not in DENIED:
+        return Fenced(
+            f"sink '{target.sink}': another process has ended this transaction.",
+            why,
+            "Nothing of it is published, and this process stops.",
+            code="transaction-taken-over",
+        )
+    if code in DENIED:
+        return InvalidPipeline(
+            f"sink '{target.sink}': the brokers do not permit writing.",
+            why,
+            "Grant Write on the topic, and Write on the TransactionalId prefix (KafkaSink(id_prefix=…)).",
+            code="permission-denied",
+        )
+    return _not_written_error(target, why)
 
 
 def write_all(
@@ -183,12 +197,23 @@ def write_all(
 
 def _failure_reporter(errors: list[str]) -> FailureCallback:
     def report(code: int, text: str, topic: str, partition: int) -> None:
-        place = ""
-        if topic:
-            place = f" (topic '{topic}' partition {partition})"
-        errors.append(f"{text}{place}{_advice(code)}")
+        errors.append(describe_failure(code, text, topic, partition))
 
     return report
+
+
+def describe_failure(code: int, text: str, topic: str, partition: int) -> str:
+    """Return a clause about a row that was not delivered.
+
+    Args:
+        code: of Kafka's protocol, or of librdkafka (below -1).
+        text: the client's words.
+        topic: may be empty, if it is not known.
+    """
+    place = ""
+    if topic:
+        place = f" (topic '{topic}' partition {partition})"
+    return f"{text}{place}{_advice(code)}"
 
 
 def _producer_settings(target: SendTarget, transactional_id: str | None) -> dict[str, Any]:
@@ -236,6 +261,11 @@ def _records_by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, Records]]:
         return
     for name in names:
         yield name, Records(batch.filter(pc.equal(column, name)))
+
+
+def not_delivered_error(target: SendTarget, number: int, first: str) -> OnceonlyError:
+    """Return the error for rows of which the brokers did not take some; `first` is of `describe_failure`."""
+    return _not_written_error(target, f"Failed deliveries: {number:,}, the first one: {first}")
 
 
 def _not_written_error(target: SendTarget, why: str) -> OnceonlyError:

@@ -38,11 +38,13 @@ from onceonly.kafka.registry import HEAD
 from onceonly.kafka.registry.client import Registry
 from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline.sinks import KafkaSink
+from onceonly.settings import Writer
 from onceonly.sinks.context import Context
 from onceonly.sinks.kafka import (
     check,
     gate_view,
     history,
+    jvm_writer,
     open_transactions,
     registered_schemas,
     rehearsal,
@@ -50,10 +52,10 @@ from onceonly.sinks.kafka import (
 )
 from onceonly.sinks.kafka.commit import Commit
 from onceonly.sinks.kafka.handle import Ids, KafkaHandle, Part, owner, pooled_ids_pattern, slot_of, unique_ids_pattern
+from onceonly.sinks.kafka.job import Job
 from onceonly.sinks.kafka.open_transactions import confirm_open
 from onceonly.sinks.kafka.outcome import PUBLISHED, TransactionFinisher, side_by_side
 from onceonly.sinks.kafka.producer import SendTarget
-from onceonly.sinks.kafka.stage import Job
 from onceonly.sinks.staging import handles
 from onceonly.sinks.staging import history as histories
 from onceonly.storage import logins
@@ -70,6 +72,7 @@ class KafkaWriter(Sink, TargetHistory, InspectableRows, TransactionalIdPool):
         spool: path or URI of the folder with all spools. Spark's workers and the committer have to reach it.
         root: the project's folder, to which the path of the schema file is relative.
         registry: where the schema's id is from that values begin with.
+        writer: of the rows: "jvm" is refused where it cannot write; "auto" takes it where it can, if rows are many.
     """
 
     handle_shape = handles.Kafka
@@ -82,19 +85,25 @@ class KafkaWriter(Sink, TargetHistory, InspectableRows, TransactionalIdPool):
         spool: str,
         root: Path,
         registry: Registry | None = None,
+        writer: Writer = "auto",
     ) -> None:
         self.name, self.config, self._registry = config.name, config, registry
         self._connection, self._late, self._spool, self._root = connection, late, Folders(spool), root
+        self._writer = writer
 
     @classmethod
     def make(cls, config: KafkaSink, context: Context) -> KafkaWriter:
         settings, late = context.settings, config.is_late(context.pipeline.mode)
         connection = context.kafka(config.connection, config.bootstrap)
-        return cls(config, connection, late, settings.spool, settings.project, context.registry(config.registry))
+        registry, writer = context.registry(config.registry), settings.kafka_writer
+        return cls(config, connection, late, settings.spool, settings.project, registry, writer)
 
     def check(self) -> list[str]:
         with self._transactions() as transactions:
             notes = check.check(self.config, self._late, transactions, self._connection, self._root)
+        reason = jvm_writer.why_not(self._spool.uri, self._connection)
+        if reason and self._writer != "python":
+            notes.append(f"{self.name}: Python workers write its rows, not Spark's JVM: {reason}")
         parts = registered_schemas.read_parts(self.config, self._root)
         if self._registry:
             notes = notes + registered_schemas.check(self.config, self._registry, parts)
@@ -115,23 +124,25 @@ class KafkaWriter(Sink, TargetHistory, InspectableRows, TransactionalIdPool):
             records = stage.records(self.config, rows, schema, self._schema_heads())
             place = self._place(transactions)
             job = self._job(txn, self._target(transactions))
+            jvm_settings = jvm_writer.find_settings(rows.sparkSession, job, self._writer)
             opened_at = datetime.now(UTC).isoformat()
             with self._explain_refusals(transactions):
-                receipts = stage.run(job, records, is_small_batch)
-            producers_by_id = {receipt.id: receipt.producer for receipt in receipts if receipt.id}
+                staged = stage.run(job, records, jvm_settings, is_small_batch and self._writer != "jvm")
+            producers_by_id = {receipt.id: receipt.producer for receipt in staged.receipts if receipt.id}
             txs_by_id = confirm_open(self.config, transactions, producers_by_id)
             log_ends = open_transactions.read_log_ends(transactions, place["topics"], txs_by_id.values())
             if job.ids:  # failed and repeated task attempts have left others open
                 self._fence_open(transactions, txn, keep=set(txs_by_id))
             if self._place(transactions) != place:  # asked last: rows and ends are by name, and an id never comes back
                 raise stage.recreated_topic_error(self.name, place)
-            parts = [Part(receipt.spool, receipt.rows, txs_by_id.get(receipt.id or "")) for receipt in receipts]
+            parts = [Part(receipt.spool, receipt.rows, txs_by_id.get(receipt.id or "")) for receipt in staged.receipts]
             time_limit = {"opened_at": opened_at, "timeout": self.config.transaction_timeout} if txs_by_id else {}
             return {
                 **time_limit,
                 "kind": "kafka",
                 "guarantee": self.config.guarantee,
                 "mode": "late" if self._late else "staged",
+                "writer": staged.writer,
                 "transaction_version": transactions.read_transaction_version(),
                 **place,
                 "txn": txn.name,
@@ -139,7 +150,8 @@ class KafkaWriter(Sink, TargetHistory, InspectableRows, TransactionalIdPool):
                 "folder": self._spool.path(txn.name),
                 "schema": gate_view.staged_schema(rows, schema),
                 "rows": sum(part.rows for part in parts),
-                "bytes": sum(receipt.bytes for receipt in receipts),
+                "bytes": sum(receipt.bytes for receipt in staged.receipts),
+                "digest": staged.digest,
                 "parts": [part.to_json() for part in parts],
                 "log_ends": log_ends,
             }
@@ -162,11 +174,17 @@ class KafkaWriter(Sink, TargetHistory, InspectableRows, TransactionalIdPool):
         """Return what the workers need to stage this transaction."""
         is_published_at_once = self.config.guarantee == "none"
         is_staged_in_kafka = self.config.guarantee == "exactly-once" and not self._late
-        spool = None if is_published_at_once else self._spool.path(txn.name)
+        folder = self._spool.path(txn.name)
         ids = Ids(self.config.id_prefix, txn, self._slot(txn)) if is_staged_in_kafka else None
-        identify = self._connection if ids and ids.slot is not None else None
-        storage = logins.executor_variables(spool) if spool else {}
-        return Job(target, spool, ids, is_staged_in_kafka or is_published_at_once, identify, storage)
+        return Job(
+            target,
+            self._connection,
+            folder,
+            has_spool=not is_published_at_once,
+            ids=ids,
+            write=is_staged_in_kafka or is_published_at_once,
+            storage=logins.executor_variables(folder),
+        )
 
     # ---- rehearse
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -70,15 +71,35 @@ class SpoolFile:
         self._batches, self._buffered_bytes = [], 0
 
 
+def complete(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the batch with all columns of a spool, in their order and types; those that are missing are null."""
+    columns_by_name = dict(zip(batch.schema.names, batch.columns, strict=True))
+    columns = []
+    for field in SPOOL_SCHEMA:
+        if field.name in columns_by_name:
+            columns.append(columns_by_name[field.name].cast(field.type))
+        else:
+            columns.append(_nulls(field.type, batch.num_rows))
+    return pa.RecordBatch.from_arrays(columns, schema=SPOOL_SCHEMA)
+
+
+@lru_cache(16)  # nearly all batches have the same length
+def _nulls(kind: pa.DataType, rows: int) -> pa.Array:
+    return pa.nulls(rows, kind)
+
+
 def read(folder: str, name: str) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one file, in the order in which they were written.
+
+    A file of Spark's JVM lacks the columns that no row has.
 
     Raises:
         FileNotFoundError: the file no longer exists.
     """
     files, path = arrow_file_system(folder)
     with files.open_input_file(f"{path}/{name}") as source, pq.ParquetFile(source) as parquet:
-        yield from parquet.iter_batches(READ_ROWS)
+        for batch in parquet.iter_batches(READ_ROWS):
+            yield complete(batch)
 
 
 def read_bytes(folder: str, name: str) -> None:
@@ -87,3 +108,12 @@ def read_bytes(folder: str, name: str) -> None:
     with files.open_input_file(f"{path}/{name}") as source:
         while source.read(ROW_GROUP):
             pass
+
+
+def take_file(folder: str, name: str) -> bytes:
+    """Read a small file and delete it."""
+    files, path = arrow_file_system(folder)
+    with files.open_input_file(f"{path}/{name}") as source:
+        content: bytes = source.read()
+    files.delete_file(f"{path}/{name}")
+    return content

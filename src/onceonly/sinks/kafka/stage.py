@@ -1,34 +1,22 @@
 """Stages rows for Kafka on Spark: converts columns to records, then spools them and, if needed, writes them to Kafka.
 
-`_stage_part` runs on Spark's workers, which need this package, confluent-kafka and pyarrow.
+Spark's JVM writes them itself where it can (`jvm_writer`), and its Python workers else (`python_writer`).
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
-import pyarrow as pa
-
-from onceonly import errors
-from onceonly.errors import InvalidPipeline, NotCommitted, OnceonlyError
-from onceonly.kafka import client_settings
-from onceonly.kafka.connection import KafkaConnection
-from onceonly.kafka.transactions import Transactions
+from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.pipeline.sinks import KafkaSink
-from onceonly.sinks.kafka import limits, registered_schemas
-from onceonly.sinks.kafka.handle import Ids
-from onceonly.sinks.kafka.limits import CheckedRows
-from onceonly.sinks.kafka.producer import Output, SendTarget
+from onceonly.sinks.kafka import digest, jvm_writer, python_writer, registered_schemas
+from onceonly.sinks.kafka.job import Job, Receipt
 from onceonly.sinks.kafka.registered_schemas import Heads, SchemaPart
-from onceonly.sinks.kafka.spool import SPOOL_SCHEMA, SpoolFile
+from onceonly.sinks.kafka.spool import SPOOL_SCHEMA
 from onceonly.spark.row_files import MICROSECOND_FORMATS
 from onceonly.spark.small_batch import collect_small_batch
-from onceonly.storage import logins
 
 HEADERS = "array<struct<key:string,value:binary>>"
 TYPES = {
@@ -38,31 +26,6 @@ TYPES = {
     "timestamp": ("timestamp", ("timestamp",)),
     "headers": (HEADERS, (HEADERS,)),
 }
-RECEIPT = "receipt STRING"
-ERROR_IN_TEXT = re.compile(registered_schemas.ERROR_PREFIX + r" (\{.*?\})(?=$|\n|\\n)", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Job:
-    """What a worker needs. It is part of the task, not of the query plan, which people can see."""
-
-    target: SendTarget
-    spool: str | None  # folder; None: no spool
-    ids: Ids | None  # None: no transaction
-    write: bool  # to Kafka, now
-    identify: KafkaConnection | None = None  # to read the producer's id and epoch, if transactional ids are reused
-    storage: Mapping[str, str] = field(default_factory=dict, repr=False)  # variables by which the spool is reached
-
-
-@dataclass(frozen=True)
-class Receipt:
-    """What a successful task has written."""
-
-    spool: str
-    rows: int
-    bytes: int
-    id: str | None
-    producer: tuple[int, int] | None = None
 
 
 def records(
@@ -70,7 +33,7 @@ def records(
 ) -> Any:
     """Return a DataFrame with the names and types of the spool's columns.
 
-    `_add_missing_columns` adds those that are missing.
+    A writer adds those that are missing.
 
     Args:
         registered: what begins with the id of a schema in a registry.
@@ -95,133 +58,37 @@ def records(
     return rows.select(*(columns[name].alias(name) for name in SPOOL_SCHEMA.names if name in rows.columns))
 
 
-def run(job: Job, rows: Any, is_small_batch: bool = False) -> list[Receipt]:
+@dataclass(frozen=True)
+class Staged:
+    """What was staged, by whom, and the digest of its records."""
+
+    writer: Literal["jvm", "python"]
+    receipts: list[Receipt]
+    digest: str
+
+
+def run(job: Job, rows: Any, jvm_settings: Mapping[str, str] | None, is_small_batch: bool = False) -> Staged:
     """Stage `rows` (the result of `records`) in one Spark job.
 
     Args:
+        jvm_settings: of Spark's JVM, for it to write the rows; None: Python workers write them.
         is_small_batch: they are made of few records. If they are few themselves, this process writes them.
     Raises:
         InvalidPipeline: a row cannot be written, or is not allowed; the message names it.
         NotCommitted: the brokers did not accept the rows.
     """
     try:
-        table = collect_small_batch(rows) if is_small_batch else None
+        table = collect_small_batch(digest.add_hash(rows)) if is_small_batch else None
         if table is not None:
-            receipt = _stage_part(job, 0, table.to_batches())
-            return [receipt] if receipt else []
-        receipt_rows = rows.mapInArrow(_make_task(job), RECEIPT).collect()
+            total, table = digest.take_hashes(table)
+            return Staged("python", python_writer.run_here(job, table), total)
+        observed, read_digest = digest.observe(rows)
+        if jvm_settings is not None:
+            return Staged("jvm", jvm_writer.run(job, observed, jvm_settings), read_digest())
+        return Staged("python", python_writer.run(job, observed), read_digest())
     except Exception as error:
-        raise _find_task_error(error) or error from error
-    return [Receipt(**json.loads(row["receipt"])) for row in receipt_rows]
-
-
-def _make_task(job: Job) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function that stages one Spark partition on a worker, and yields its receipt as JSON."""
-
-    def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        logins.AWS.use_variables(job.storage)  # this worker may have done other work before
-        part, attempt_job = 0, job
-        if context:
-            part = context.partitionId()
-            if context.attemptNumber():
-                attempt_job = _without_pooled_ids(job)
-        try:
-            receipt = _stage_part(attempt_job, part, batches)
-        except OnceonlyError as error:
-            raise registered_schemas.worker_error(error) from error
-        if receipt:
-            yield pa.RecordBatch.from_pydict({"receipt": [json.dumps(vars(receipt))]})
-
-    return stage
-
-
-def _without_pooled_ids(job: Job) -> Job:
-    """Return the job for a retry, or for a copy of a task that is still running: it takes no pooled id.
-
-    It would fence the first attempt, whose result may be the one that counts. Spark would try that one again, which
-    would fence the copy.
-    """
-    if job.ids is None:
-        return job
-    return replace(job, ids=replace(job.ids, slot=None))
-
-
-def _find_task_error(error: Exception) -> OnceonlyError | None:
-    """Return the OnceonlyError that a Spark task has raised, if it was one."""
-    match = ERROR_IN_TEXT.search(str(error))
-    if match is None:
-        return None
-    arguments = json.loads(match[1])
-    kind: type[OnceonlyError] = getattr(errors, arguments.pop("kind"))
-    return kind(**arguments)
-
-
-def _stage_part(job: Job, part: int, batches: Iterable[pa.RecordBatch]) -> Receipt | None:
-    """Stage one Spark partition: write every row to the spool and the output, then make both durable.
-
-    Without rows it does nothing, and returns None.
-    """
-    spool: SpoolFile | None = None
-    output: Output | None = None
-    id = job.ids.first(part) if job.ids else None
-    rows = size = 0
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        records = _add_missing_columns(job.target, batch)
-        limits.check(job.target.topics, CheckedRows(job.target.sink, records, rows, f"Spark partition {part}"))
-        rows, size = rows + batch.num_rows, size + batch.nbytes
-        if job.spool:
-            spool = spool or SpoolFile(job.spool, part)
-            spool.write(records)
-        if job.write:
-            output = output or _open_output(job, id)
-            output.write(records)
-    if spool:
-        spool.close()
-    if output:
-        output.flush()
-    if not rows:
-        return None
-    spool_name = spool.name if spool else ""
-    if output is None:
-        return Receipt(spool_name, rows, size, id=None)
-    return Receipt(spool_name, rows, size, id, output.producer)
-
-
-def _add_missing_columns(target: SendTarget, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the batch with all columns. Missing ones are added here, because Spark would send them row by row."""
-    columns_by_name = dict(zip(batch.schema.names, batch.columns, strict=True))
-    if "topic" not in columns_by_name:
-        columns_by_name["topic"] = _repeat(target.topics.only, batch.num_rows)
-    columns = []
-    for column_field in SPOOL_SCHEMA:
-        if column_field.name in columns_by_name:
-            columns.append(columns_by_name[column_field.name].cast(column_field.type))
-        else:
-            columns.append(_nulls(column_field.type, batch.num_rows))
-    return pa.RecordBatch.from_arrays(columns, schema=SPOOL_SCHEMA)
-
-
-@lru_cache(16)  # nearly all batches of a task have the same length
-def _repeat(topic: str, rows: int) -> pa.Array:
-    return pa.repeat(topic, rows)
-
-
-@lru_cache(16)
-def _nulls(kind: pa.DataType, rows: int) -> pa.Array:
-    return pa.nulls(rows, kind)
-
-
-def _open_output(job: Job, id: str | None) -> Output:
-    """Open an output that learns its producer's id and epoch if transactional ids are used again."""
-    if not job.identify:
-        return Output(job.target, id)
-    with Transactions(client_settings.kafka_python_arguments(job.identify)) as transactions:
-        return Output(job.target, id, transactions)
+        text = str(error)
+        raise python_writer.find_error(text) or jvm_writer.find_error(job, text) or error from error
 
 
 def _check_columns(config: KafkaSink, rows: Any) -> None:

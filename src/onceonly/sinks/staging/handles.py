@@ -124,6 +124,8 @@ class Kafka(TypedDict):
     log_ends: NotRequired[list[tuple[str, Count, Count, int, Count, Count]]]
     opened_at: NotRequired[str]
     timeout: NotRequired[float]
+    writer: NotRequired[Literal["jvm", "python"]]
+    digest: NotRequired[Annotated[str, Like("[0-9a-f]{16}")]]
 
 
 class Run(TypedDict):

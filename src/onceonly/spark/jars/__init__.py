@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from xml.etree import ElementTree
 
 from onceonly.errors import InvalidPipeline, NotCommitted
-from onceonly.spark import jvm
+from onceonly.spark import jvm, writer_jar
 from onceonly.spark.jvm import spark_home
 from onceonly.waits import wait_for
 
@@ -149,17 +149,24 @@ def fetch(base: Path, folders: Sequence[str] = NEEDED, settings: Path = SETTINGS
     _check_writable(base)
     with jvm.hold_lock(base / "cache" / LOCK):  # Ivy's cache is not made for several processes
         incomplete = [folder for folder in folders if not _is_complete(base, folder)]
-        if incomplete:
+        unfetched = [folder for folder in incomplete if not _is_fetched(base, folder)]
+        if unfetched:
             with TemporaryDirectory(prefix="arriving-", dir=base) as download:
-                _retrieve(base, incomplete, Path(download), settings)
-                for folder in incomplete:
+                _retrieve(base, unfetched, Path(download), settings)
+                for folder in unfetched:
                     _move_jars(Path(download) / _conf(folder), base / folder)
         for folder in incomplete:  # after all have arrived: an error above leaves what was there
             _delete_outdated(base, folder)
+        if not writer_jar.is_installed(base / "spark") and "spark" in incomplete:
+            writer_jar.install(base / "spark")
     return incomplete
 
 
 def _is_complete(base: Path, folder: str) -> bool:
+    return _is_fetched(base, folder) and (folder != "spark" or writer_jar.is_installed(base / folder))
+
+
+def _is_fetched(base: Path, folder: str) -> bool:
     return not list_missing(base, folder) and not list_outdated(base, folder)
 
 
