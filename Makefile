@@ -10,7 +10,7 @@ VENV := .venv/made-for-$(HERE)
 DEPS := .venv/dependencies-$(HERE)
 SELF := .venv/onceonly-$(HERE)
 JARS := .jars/complete
-WRITER := src/onceonly/spark/jars/onceonly-kafka-writer.jar
+WRITER := src/onceonly/spark/jars/onceonly-writer.jar
 SITE := .venv-docs/made-for-$(HERE)
 
 .PHONY: help setup demo demo-cluster test unit heavy crash lint format bench trial matrix wheel explore mutants docs lock clean

@@ -38,7 +38,8 @@ def test_each_is_in_the_help_and_in_the_table(each: object) -> None:
 
 def test_another_machine_is_given_all_that_counts_there() -> None:
     """All but credentials, how commands find Spark, and what is of services on one machine."""
-    given = Settings.from_env({name: f"/{name.lower()}" for name in NAMES}).environment()
+    values = {name: f"/{name.lower()}" for name in NAMES} | {"ONCEONLY_KAFKA_WRITER": "python"}
+    given = Settings.from_env(values).environment()
     local = {
         "ONCEONLY_AWS_CONNECTION",
         "ONCEONLY_AZURE_CONNECTION",

@@ -159,7 +159,7 @@ def _check_session(remote: str, settings: Settings, user: str) -> str:
     note = f"Spark opens sessions for {user}"
     if writes_to_kafka:
         return f"{note}, and writes to Kafka by itself"
-    return f"{note}; it has no {writer_jar.FILE} (of `onceonly jars`), so Python workers write to Kafka"
+    return f"{note}; it has no {writer_jar.JAR_NAME} (of `onceonly jars`), so Python workers write to Kafka"
 
 
 def _list_airflow_limits() -> list[str]:

@@ -18,8 +18,8 @@ from weakref import WeakKeyDictionary
 from onceonly.errors import InvalidPipeline
 from onceonly.storage.durability import sync
 
-FILE = "onceonly-kafka-writer.jar"
-PACKAGED = Path(__file__).parent / "jars" / FILE
+JAR_NAME = "onceonly-writer.jar"
+PACKAGED = Path(__file__).parent / "jars" / JAR_NAME
 VERSION = "onceonly/kafka/version"  # in the jar
 VERSION_CLASS = "onceonly.kafka.Version"
 
@@ -33,7 +33,7 @@ def packaged_version() -> str | None:
 def is_installed(folder: Path) -> bool:
     """Return whether the folder of Spark's jars has this package's jar, or the package has none."""
     version = packaged_version()
-    return version is None or _read_version(folder / FILE) == version
+    return version is None or _read_version(folder / JAR_NAME) == version
 
 
 def install(folder: Path) -> None:
@@ -42,7 +42,7 @@ def install(folder: Path) -> None:
         shutil.copyfileobj(source, file)
     os.chmod(file.name, 0o644)
     sync(Path(file.name))
-    os.replace(file.name, folder / FILE)
+    os.replace(file.name, folder / JAR_NAME)
 
 
 def is_in_session(spark: Any) -> bool:
@@ -54,12 +54,12 @@ def is_in_session(spark: Any) -> bool:
     expected = packaged_version()
     if expected is None:
         return False
-    found = _ask_version(spark)
-    if found is None or found == expected:
-        return found is not None
+    version = _ask_version(spark)
+    if version is None or version == expected:
+        return version is not None
     raise InvalidPipeline(
-        f"Spark has another version of {FILE} than this package.",
-        f"It has {found}, and the package {expected}.",
+        f"Spark has another version of {JAR_NAME} than this package.",
+        f"It has {version}, and the package {expected}.",
         "Put the package's jar beside Spark's others: onceonly jars fetch. Then start Spark again. Nothing was staged.",
         code="writer-jar-differs",
     )

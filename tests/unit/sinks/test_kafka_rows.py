@@ -50,14 +50,12 @@ def test_a_compacted_topic_takes_no_row_without_a_key():
 # ---- times
 
 
-@pytest.mark.parametrize("time", [0, -1])
+@pytest.mark.parametrize("time", [0, -1, -2, -DAY_MILLISECONDS])
 def test_a_time_that_kafka_takes_for_another_is_refused(time):
     assert "has the timestamp 19" in refused(USUAL, {"timestamp": time})
 
 
-@pytest.mark.parametrize(
-    "time", [1, -2, -DAY_MILLISECONDS, NOW, NOW + HOUR - 60_000, None], ids=str.split("1ms -2ms -1d now soon none")
-)
+@pytest.mark.parametrize("time", [1, NOW, NOW + HOUR - 60_000, None], ids=str.split("1ms now soon none"))
 def test_any_other_time_that_the_topic_takes_is_accepted(time):
     accepted(USUAL, {"timestamp": time}, {"timestamp": 1})
 
@@ -82,7 +80,7 @@ def test_where_the_brokers_stamp_the_rows_their_own_time_is_of_no_account():
 
 @pytest.mark.parametrize("bound", [2**63 - 2, 10**17])
 def test_bounds_beyond_all_dates_refuse_nothing(bound):
-    accepted(Topic(4, 1_048_588, behind=bound, ahead=bound), {"timestamp": 253402300799999}, {"timestamp": -(10**15)})
+    accepted(Topic(4, 1_048_588, behind=bound, ahead=bound), {"timestamp": 253402300799999}, {"timestamp": 1})
 
 
 # ---- sizes

@@ -6,7 +6,7 @@ import pytest
 
 from onceonly import errors
 from onceonly.errors import OnceonlyError
-from onceonly.sinks.kafka import registered_schemas, stage
+from onceonly.sinks.kafka import python_writer, registered_schemas
 
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, OnceonlyError)]
 
@@ -15,7 +15,7 @@ KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and is
 def test_an_error_of_a_worker_keeps_class_texts_and_code(kind: type[OnceonlyError]) -> None:
     raised = kind('a "row"\nof two lines', "why {not}", "do this", code="row-not-accepted")
     text = f"An error occurred while calling o72.collect.\n{registered_schemas.worker_error(raised)}\n\tat A.java"
-    rebuilt = stage._find_task_error(RuntimeError(text))
+    rebuilt = python_writer.find_error(text)
     assert type(rebuilt) is kind
     assert rebuilt is not None
     assert (rebuilt.what, rebuilt.why, rebuilt.todo, rebuilt.code) == (

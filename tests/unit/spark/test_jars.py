@@ -19,7 +19,7 @@ from onceonly import settings
 from onceonly.cli import main
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.settings import Settings
-from onceonly.spark import jars, jvm
+from onceonly.spark import jars, jvm, writer_jar
 
 ROOT = Path(__file__).parents[3]
 OURS = [jar.file for jar in jars.list_jars("spark")]
@@ -52,7 +52,7 @@ def names(folder: Path) -> set[str]:
 
 def test_what_is_complete_is_not_fetched_again(tmp_path: Path, retrieved: list[list[str]]) -> None:
     assert jars.fetch(tmp_path) == ["spark", "broker"]
-    assert names(tmp_path / "spark") == set(OURS)
+    assert names(tmp_path / "spark") == {*OURS, writer_jar.JAR_NAME}
     assert jars.fetch(tmp_path) == []
     assert retrieved == [["spark", "broker"]]
     assert names(tmp_path) == {"spark", "broker", "cache"}
@@ -69,7 +69,12 @@ def test_a_jar_that_is_cut_off_is_fetched_again(tmp_path: Path, retrieved: list[
 def test_another_revision_makes_way_and_other_jars_stay(tmp_path: Path, retrieved: list[list[str]]) -> None:
     put(tmp_path / "spark", "kafka-clients-3.9.0.jar", "hadoop-aws-3.5.0.jar", "kafka-clients-extra-1.jar", *OURS)
     jars.fetch(tmp_path, ["spark"])
-    assert names(tmp_path / "spark") == {*OURS, "hadoop-aws-3.5.0.jar", "kafka-clients-extra-1.jar"}
+    assert names(tmp_path / "spark") == {
+        *OURS,
+        writer_jar.JAR_NAME,
+        "hadoop-aws-3.5.0.jar",
+        "kafka-clients-extra-1.jar",
+    }
 
 
 def test_what_cannot_be_fetched_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ def test_another_spark_s_jars_make_way(monkeypatch: pytest.MonkeyPatch, tmp_path
     installed(monkeypatch, "4.2.0")
     monkeypatch.setattr(jars, "_retrieve", lambda base, folders, into, settings: put(into / "spark-4.2", *ours()))
     jars.fetch(tmp_path, ["spark"])
-    assert names(tmp_path / "spark") == {"mine-1.jar", *ours()}
+    assert names(tmp_path / "spark") == {"mine-1.jar", writer_jar.JAR_NAME, *ours()}
 
 
 def ours() -> list[str]:

@@ -20,7 +20,7 @@ def write_jar(path: Path, version: str) -> None:
 
 @pytest.fixture
 def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    jar = tmp_path / "package" / writer_jar.FILE
+    jar = tmp_path / "package" / writer_jar.JAR_NAME
     jar.parent.mkdir()
     write_jar(jar, "1234")
     monkeypatch.setattr(writer_jar, "PACKAGED", jar)
@@ -39,21 +39,21 @@ def test_it_is_installed_once_and_whole(packaged: Path, tmp_path: Path) -> None:
     assert not writer_jar.is_installed(folder)
     writer_jar.install(folder)
     assert writer_jar.is_installed(folder)
-    assert [file.name for file in folder.iterdir()] == [writer_jar.FILE]
-    assert (folder / writer_jar.FILE).read_bytes() == packaged.read_bytes()
-    assert (folder / writer_jar.FILE).stat().st_mode & 0o777 == 0o644
+    assert [file.name for file in folder.iterdir()] == [writer_jar.JAR_NAME]
+    assert (folder / writer_jar.JAR_NAME).read_bytes() == packaged.read_bytes()
+    assert (folder / writer_jar.JAR_NAME).stat().st_mode & 0o777 == 0o644
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut off"])
 def test_a_damaged_jar_is_replaced(packaged: Path, tmp_path: Path, content: bytes) -> None:
-    (tmp_path / writer_jar.FILE).write_bytes(content)
+    (tmp_path / writer_jar.JAR_NAME).write_bytes(content)
     assert not writer_jar.is_installed(tmp_path)
     writer_jar.install(tmp_path)
     assert writer_jar.is_installed(tmp_path)
 
 
 def test_one_of_another_version_is_replaced(packaged: Path, tmp_path: Path) -> None:
-    write_jar(tmp_path / writer_jar.FILE, "5678")
+    write_jar(tmp_path / writer_jar.JAR_NAME, "5678")
     assert not writer_jar.is_installed(tmp_path)
 
 

@@ -24,7 +24,7 @@ def add_hash(records: Any) -> Any:
     """Return a DataFrame of records with the column of their hashes."""
     from pyspark.sql import functions as F
 
-    return records.withColumn(HASH, F.xxhash64(*_hashed(records)))
+    return records.withColumn(HASH, F.xxhash64(*_list_hashed_columns(records)))
 
 
 def take_hashes(table: pa.Table) -> tuple[str, pa.Table]:
@@ -38,7 +38,7 @@ def observe(records: Any) -> tuple[Any, Callable[[], str]]:
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
-    hash = F.xxhash64(*_hashed(records))
+    hash = F.xxhash64(*_list_hashed_columns(records))
     observation = Observation(uuid.uuid4().hex)
     observed = records.observe(
         observation,
@@ -53,7 +53,7 @@ def observe(records: Any) -> tuple[Any, Callable[[], str]]:
     return observed, digest
 
 
-def _hashed(records: Any) -> list[str]:
+def _list_hashed_columns(records: Any) -> list[str]:
     return [name for name in ("key", "value") if name in records.columns]
 
 

@@ -30,7 +30,7 @@ from onceonly.spark.conf import temporary_conf
 from onceonly.spark.row_files import folder_uri
 
 VARIABLE = "ONCEONLY_KAFKA_WRITER"
-FORMAT = "onceonly.kafka.RecordSink"
+DATA_SOURCE = "onceonly.kafka.RecordSink"
 SETTING = "onceonly.secret."  # and random digits: Spark hides what has such a name
 ERROR_IN_TEXT = re.compile(r"ONCEONLY-WRITER-ERROR (\{.*?\})(?=$|\n|\\n)", re.MULTILINE)
 FILE_SYSTEMS = ("", "file", "hdfs")  # which Spark reaches with what it has
@@ -51,7 +51,7 @@ def why_not(spool_uri: str, connection: KafkaConnection) -> str | None:
     except InvalidPipeline as error:
         return error.why.rstrip(".")
     if writer_jar.packaged_version() is None:
-        return f"this installation has no {writer_jar.FILE}"
+        return f"this installation has no {writer_jar.JAR_NAME}"
     return None
 
 
@@ -66,7 +66,7 @@ def find_settings(spark: Any, job: Job, writer: Writer) -> dict[str, str] | None
     connection, topics = job.connection, job.target.topics
     reason = why_not(job.folder, connection)
     if reason is None and not writer_jar.is_in_session(spark):
-        reason = f"Spark has no {writer_jar.FILE}"
+        reason = f"Spark has no {writer_jar.JAR_NAME}"
     if reason and writer == "jvm":
         raise InvalidPipeline(
             f"sink '{job.target.sink}': Spark's JVM cannot write its rows, and {VARIABLE} is 'jvm'.",
@@ -106,7 +106,7 @@ def run(job: Job, rows: Any, settings: Mapping[str, str]) -> list[Receipt]:
     name, setting = f"receipts-{uuid.uuid4().hex}.json", f"{SETTING}{uuid.uuid4().hex}"
     description = _describe_job(job, settings, f"{folder_uri(job.folder)}/{name}")
     with temporary_conf(spark, {setting: json.dumps(description)}):
-        rows.write.format(FORMAT).option("job", setting).mode("append").save()
+        rows.write.format(DATA_SOURCE).option("job", setting).mode("append").save()
     receipts = []
     for receipt in json.loads(spool.take_file(job.folder, name)):
         identity = tuple(receipt["producer"]) if receipt["producer"] and job.has_pooled_ids else None
@@ -175,7 +175,7 @@ def _describe_row(topics: Topics, facts: Mapping[str, Any]) -> Words:
     words: dict[str, Callable[[], Words]] = {
         "partition": lambda: refusals.partition(facts["partition"], name, topic.partitions),
         "key": lambda: refusals.key(name),
-        "header": lambda: refusals.HEADER,
+        "header": lambda: refusals.UNUSABLE_HEADER,
         "before_1970": lambda: refusals.before_1970(time_millis, name),
         "start_of_1970": lambda: refusals.start_of_1970(name),
         "too_old": lambda: refusals.too_old(time_millis, name, topic.behind, topic.earliest(now) or 0),

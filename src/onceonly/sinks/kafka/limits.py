@@ -218,7 +218,7 @@ def _check_headers(rows: CheckedRows) -> None:
         bad = pc.or_kleene(pc.is_null(keys), pc.match_substring(keys, "\0"))
     else:
         bad = pa.repeat(True, len(keys))
-    rows.refuse(pc.greater(_sums(column, pc.cast(bad, pa.int64())), 0), lambda _: refusals.HEADER)
+    rows.refuse(pc.greater(_sums(column, pc.cast(bad, pa.int64())), 0), lambda _: refusals.UNUSABLE_HEADER)
 
 
 def _check_sizes(rows: CheckedRows, topic: Topic) -> None:

@@ -96,7 +96,7 @@ def too_far_ahead(time: int, topic: str, setting: int | None, latest: int) -> Wo
     )
 
 
-HEADER = Words(
+UNUSABLE_HEADER = Words(
     "has a header whose key cannot be sent",
     "The key of a header has to be UTF-8 text without a zero byte, at which the client would cut it off.",
     "Fix the column 'headers'.",
