@@ -12,7 +12,7 @@ from unit.spark.test_jars import names, put
 
 from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
-from onceonly.spark import arrow, check, jars
+from onceonly.spark import arrow, check, jars, writer_jar
 
 ROOT = Path(__file__).parents[3]
 
