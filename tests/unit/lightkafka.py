@@ -13,7 +13,8 @@ from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import KafkaSink
-from onceonly.sinks.kafka import gate_view, stage
+from onceonly.sinks.kafka import gate_view, python_writer, stage
+from onceonly.sinks.kafka.job import Job
 from onceonly.sinks.kafka.sink import KafkaWriter
 from onceonly.sinks.staging.checked_sink import with_checked_handles
 from onceonly.testing.fakes import FakeParts
@@ -35,9 +36,9 @@ class LightKafka(KafkaWriter):
         ):
             return super().stage(txn, [int(row["value"]) for row in rows])
 
-    def _run(self, job: stage.Job, values: list[int], is_small_batch: bool = False) -> list[stage.Receipt]:
-        receipts = (stage._stage_part(job, part, self._batches(values[part::PARTS])) for part in range(PARTS))
-        return [receipt for receipt in receipts if receipt]
+    def _run(self, job: Job, values: list[int], *_: object) -> stage.Staged:
+        receipts = (python_writer._stage_part(job, part, self._batches(values[part::PARTS])) for part in range(PARTS))
+        return stage.Staged("python", [receipt for receipt in receipts if receipt], "0" * 16)
 
     def _batches(self, values: list[int]) -> list[pa.RecordBatch]:
         columns = {

@@ -24,6 +24,7 @@ from onceonly.dev.services.kafka import KafkaBroker
 from onceonly.errors import NotCommitted, SourceLost
 from onceonly.kafka import log_ends
 from onceonly.kafka.admin import BrokerClient
+from onceonly.kafka.topic import NoTopic
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.sources.kafka import KafkaReader
 
@@ -38,7 +39,13 @@ class Topic:
         self.reader = KafkaReader(KafkaSource(self.name), broker, Path("."))
         settings = {"retention.ms": "-1", **{key.replace("_", "."): value for key, value in config.items()}}
         self.admin.create_topics([NewTopic(self.name, partitions, 1, config=settings)])[self.name].result()
-        until(lambda: len(self.reader.log().partitions) == partitions, PATIENCE, "the topic")
+        until(lambda: self._count_partitions() == partitions, PATIENCE, "the topic")
+
+    def _count_partitions(self) -> int:
+        try:
+            return len(self.reader.log().partitions)
+        except NoTopic:  # the broker that was asked has not heard of it yet
+            return 0
 
     @cached_property
     def admin(self) -> AdminClient:

@@ -86,7 +86,9 @@ class World:
         (self.project.folder / "go-on").touch()
 
     def reports(self) -> list[Path]:
-        return list(Path(self.project.settings.state, JOBS_FOLDER).glob("*"))
+        """Files of jobs, without how far a stage was, which is deleted by its name with the next one."""
+        files = Path(self.project.settings.state, JOBS_FOLDER).glob("*")
+        return [file for file in files if file.suffix != ".progress"]
 
     def publish(self, submitted: Driver, state: str) -> None:
         """The transform goes on; what the driver stages, in whose end the cluster calls it so, is published."""

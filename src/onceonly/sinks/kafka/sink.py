@@ -124,10 +124,9 @@ class KafkaWriter(Sink, TargetHistory, InspectableRows, TransactionalIdPool):
             records = stage.records(self.config, rows, schema, self._schema_heads())
             place = self._place(transactions)
             job = self._job(txn, self._target(transactions))
-            jvm_settings = jvm_writer.find_settings(rows.sparkSession, job, self._writer)
             opened_at = datetime.now(UTC).isoformat()
             with self._explain_refusals(transactions):
-                staged = stage.run(job, records, jvm_settings, is_small_batch and self._writer != "jvm")
+                staged = stage.run(job, records, self._writer, is_small_batch)
             producers_by_id = {receipt.id: receipt.producer for receipt in staged.receipts if receipt.id}
             txs_by_id = confirm_open(self.config, transactions, producers_by_id)
             log_ends = open_transactions.read_log_ends(transactions, place["topics"], txs_by_id.values())

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.pipeline.sinks import KafkaSink
+from onceonly.settings import Writer
 from onceonly.sinks.kafka import digest, jvm_writer, python_writer, registered_schemas
 from onceonly.sinks.kafka.job import Job, Receipt
 from onceonly.sinks.kafka.registered_schemas import Heads, SchemaPart
@@ -67,21 +68,24 @@ class Staged:
     digest: str
 
 
-def run(job: Job, rows: Any, jvm_settings: Mapping[str, str] | None, is_small_batch: bool = False) -> Staged:
+def run(job: Job, rows: Any, writer: Writer, is_small_batch: bool = False) -> Staged:
     """Stage `rows` (the result of `records`) in one Spark job.
 
     Args:
-        jvm_settings: of Spark's JVM, for it to write the rows; None: Python workers write them.
-        is_small_batch: they are made of few records. If they are few themselves, this process writes them.
+        writer: who is to write the rows; "auto": Spark's JVM where it can.
+        is_small_batch: they are made of few records. If they are few themselves, this process writes them, but for the
+            JVM if that is asked for.
     Raises:
         InvalidPipeline: a row cannot be written, or is not allowed; the message names it.
         NotCommitted: the brokers did not accept the rows.
     """
     try:
-        table = collect_small_batch(digest.add_hash(rows)) if is_small_batch else None
+        few = is_small_batch and writer != "jvm"
+        table = collect_small_batch(digest.add_hash(rows)) if few else None
         if table is not None:
             total, table = digest.take_hashes(table)
             return Staged("python", python_writer.run_here(job, table), total)
+        jvm_settings = jvm_writer.find_settings(rows.sparkSession, job, writer)
         observed, read_digest = digest.observe(rows)
         if jvm_settings is not None:
             return Staged("jvm", jvm_writer.run(job, observed, jvm_settings), read_digest())
