@@ -200,13 +200,15 @@ def stage_kafka_without_spark() -> None:
 
     It holds for the rest of the process, so it is never called in that of the tests.
     """
-    from onceonly.sinks.kafka import gate_view, stage
+    from onceonly.sinks.kafka import digest, gate_view, stage
 
     field = {"name": "value", "type": "binary", "nullable": True, "metadata": {}}
     stage.records = lambda config, rows, *_: pa.table({"value": pa.array([str(n).encode() for n in rows], pa.binary())})
     run = stage.run
-    stage.run = lambda job, rows, _: run(job, rows, is_small_batch=True)
+    stage.run = lambda job, rows, writer, _: run(job, rows, "auto", is_small_batch=True)
     stage.collect_small_batch = lambda rows: rows
+    digest.add_hash = lambda rows: rows
+    digest.take_hashes = lambda table: ("0" * 16, table)
     gate_view.staged_schema = lambda *_: {"type": "struct", "fields": [field]}
 
 
