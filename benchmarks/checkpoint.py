@@ -24,7 +24,7 @@ def shape(batch):  # type: ignore[no-untyped-def]
     return batch.selectExpr("CAST(key AS STRING) AS key", "CAST(value AS STRING) AS value", "partition", "offset")
 
 
-def checkpoint(folder: Path, rows: int = ROWS, rounds: int = 3) -> Result:
+def checkpoint(folder: Path, rows: int = ROWS, rounds: int = 7) -> Result:
     """All sides in one warm session, from the same topic, into a table of their own."""
     with world(folder, rows) as parts:
         numbers = count(1)
@@ -34,7 +34,7 @@ def checkpoint(folder: Path, rows: int = ROWS, rounds: int = 3) -> Result:
             TUNED: lambda: _append(parts, peers.READ),
             STREAMING: lambda: _stream(parts, next(numbers)),
         }
-        measured = against(alternate(sides, rounds))
+        measured = against(alternate(sides, rounds, warm=2))
     return Result(
         "Kafka to Delta",
         f"A whole checkpoint (plan, stage, commit) of {rows:,} small records, beside a plain Spark append of the same "

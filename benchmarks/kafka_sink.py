@@ -28,7 +28,7 @@ def copy(batch):  # type: ignore[no-untyped-def]
     return batch.select("key", "value")
 
 
-def kafka_sink(folder: Path, rows: int = ROWS, rounds: int = 3) -> Result:
+def kafka_sink(folder: Path, rows: int = ROWS, rounds: int = 7) -> Result:
     """All sides in one warm session, to a topic of their own."""
     commits: list[tuple[float, float]] = []
     with world(folder, rows, ("ours", "theirs")) as parts:
@@ -38,7 +38,7 @@ def kafka_sink(folder: Path, rows: int = ROWS, rounds: int = 3) -> Result:
             DEFAULT: lambda: _spark(parts, {}, {}),
             TUNED: lambda: _spark(parts, peers.READ, peers.WRITE),
         }
-        measured = against(alternate(sides, rounds))
+        measured = against(alternate(sides, rounds, warm=2))
     whole, ends = ([1000 * each for each in times] for times in zip(*commits, strict=True))
     return Result(
         "Kafka to Kafka",

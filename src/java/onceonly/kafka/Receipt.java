@@ -11,16 +11,20 @@ final class Receipt implements WriterCommitMessage {
   @JsonProperty final long rows;
   @JsonProperty final long bytes;
 
+  /** The sum of the records' hashes. */
+  @JsonProperty final long hashes;
+
   /** The transactional id, or null. */
   @JsonProperty final String id;
 
   /** Id and epoch of the producer, or null. */
   @JsonProperty final long[] producer;
 
-  Receipt(String spool, long rows, long bytes, String id, long[] producer) {
+  Receipt(String spool, long rows, long bytes, long hashes, String id, long[] producer) {
     this.spool = spool;
     this.rows = rows;
     this.bytes = bytes;
+    this.hashes = hashes;
     this.id = id;
     this.producer = producer;
   }

@@ -3,10 +3,13 @@ package onceonly.kafka;
 import java.nio.ByteBuffer;
 import java.nio.charset.CharacterCodingException;
 import java.nio.charset.StandardCharsets;
+import org.apache.spark.sql.catalyst.expressions.XXH64;
+import org.apache.spark.unsafe.Platform;
 
 /** One record, as it goes to the spool and to Kafka. */
 final class Record {
   static final Header[] NO_HEADERS = {};
+  private static final long FIRST_SEED = 42;
   private static final int AROUND_HEADER = 10; // maximum bytes, as librdkafka counts
 
   final String topic;
@@ -32,6 +35,18 @@ final class Record {
       size += (long) length(header.key) + length(header.value) + AROUND_HEADER;
     }
     return size;
+  }
+
+  /** xxHash64 of the key and then, with that as the seed, of the value: as {@code digest.py} explains it. */
+  long hash() {
+    return hash(value, hash(key, FIRST_SEED));
+  }
+
+  private static long hash(byte[] bytes, long seed) {
+    if (bytes == null) {
+      return seed;
+    }
+    return XXH64.hashUnsafeBytes(bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length, seed);
   }
 
   private static int length(byte[] bytes) {

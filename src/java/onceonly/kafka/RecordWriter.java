@@ -24,6 +24,7 @@ final class RecordWriter implements DataWriter<InternalRow> {
   private Output output;
   private long rows;
   private long bytes;
+  private long hashes;
 
   RecordWriter(Job job, Columns columns, Configuration hadoop, int part, boolean isFirstAttempt) {
     this.job = job;
@@ -43,6 +44,7 @@ final class RecordWriter implements DataWriter<InternalRow> {
     }
     rows++;
     bytes += record.size();
+    hashes += record.hash();
     if (spool != null) {
       spool.write(record);
     }
@@ -77,10 +79,10 @@ final class RecordWriter implements DataWriter<InternalRow> {
       spool.finish();
     }
     if (output == null) {
-      return new Receipt(spool == null ? "" : spool.name, rows, bytes, null, null);
+      return new Receipt(spool == null ? "" : spool.name, rows, bytes, hashes, null, null);
     }
     output.flush();
-    return new Receipt(spool == null ? "" : spool.name, rows, bytes, output.transactionalId, output.producer());
+    return new Receipt(spool == null ? "" : spool.name, rows, bytes, hashes, output.transactionalId, output.producer());
   }
 
   /** Nothing is taken back: what no receipt names is fenced and deleted by its name. */

@@ -30,7 +30,7 @@ def add_hash(records: Any) -> Any:
 def take_hashes(table: pa.Table) -> tuple[str, pa.Table]:
     """Return the digest of records with their hashes, and the records without."""
     total = sum(table.column(HASH).to_pylist())
-    return _format(total), table.drop_columns([HASH])
+    return to_text(total), table.drop_columns([HASH])
 
 
 def observe(records: Any) -> tuple[Any, Callable[[], str]]:
@@ -48,7 +48,7 @@ def observe(records: Any) -> tuple[Any, Callable[[], str]]:
 
     def digest() -> str:
         halves = observation.get
-        return _format(((halves["high"] or 0) << LOW_BITS) + (halves["low"] or 0))
+        return to_text(((halves["high"] or 0) << LOW_BITS) + (halves["low"] or 0))
 
     return observed, digest
 
@@ -57,5 +57,6 @@ def _list_hashed_columns(records: Any) -> list[str]:
     return [name for name in ("key", "value") if name in records.columns]
 
 
-def _format(total: int) -> str:
+def to_text(total: int) -> str:
+    """Return the digest for a sum of hashes."""
     return f"{total % 2**64:016x}"

@@ -43,6 +43,7 @@ class Receipt:
 
     Args:
         producer: id and epoch, where another producer can use the same transactional id.
+        hashes: the sum of the records' hashes, modulo 2**64, where a task adds them up (`digest`).
     """
 
     spool: str
@@ -50,3 +51,4 @@ class Receipt:
     bytes: int
     id: str | None
     producer: tuple[int, int] | None = None
+    hashes: int = 0

@@ -86,9 +86,10 @@ def run(job: Job, rows: Any, writer: Writer, is_small_batch: bool = False) -> St
             total, table = digest.take_hashes(table)
             return Staged("python", python_writer.run_here(job, table), total)
         jvm_settings = jvm_writer.find_settings(rows.sparkSession, job, writer)
-        observed, read_digest = digest.observe(rows)
         if jvm_settings is not None:
-            return Staged("jvm", jvm_writer.run(job, observed, jvm_settings), read_digest())
+            receipts = jvm_writer.run(job, rows, jvm_settings)
+            return Staged("jvm", receipts, digest.to_text(sum(receipt.hashes for receipt in receipts)))
+        observed, read_digest = digest.observe(rows)
         return Staged("python", python_writer.run(job, observed), read_digest())
     except Exception as error:
         text = str(error)
