@@ -1,6 +1,6 @@
 """Settings from the environment. None of them is secret.
 
-`VARIABLES` lists them: `onceonly --help` shows it, and docs/settings.md.
+`VARIABLES` lists them: `onceonly help settings` shows it, and docs/settings.md.
 
 Secrets are in Airflow connections, or in AIRFLOW_CONN_<ID> (`kafka.airflow_connections`). Pipelines name connections.
 """

@@ -111,7 +111,9 @@ def test_the_wheel_has_what_is_needed_and_nothing_else(wheel: Path) -> None:
     needed = {"py.typed", "runtime/jobs/stage.py", "runtime/jobs/gate.py", "spark/jars/ivy.xml"}
     needed |= {"spark/jars/ivysettings.xml", "airflow/ui/templates/page.html", "airflow/ui/static/onceonly.css"}
     needed |= {"cli/project/dags/NAME.py.template", "cli/project/.gitignore.template"}
+    needed |= {str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")} | {"docs/alerts.rules.yml"}
     assert {f"onceonly/{name}" for name in needed} <= names
+    assert not [name for name in names if name.endswith((".svg", ".png"))]
     assert {name.split("/")[0].split("-")[0] for name in names} == {"onceonly"}
     for group in ("airflow.plugins", "apache_airflow_provider", "console_scripts", "onceonly.connections"):
         assert f"[{group}]" in entry_points
@@ -141,6 +143,13 @@ def test_the_package_comes_from_the_wheel(python: Path, tmp_path: Path) -> None:
         [str(python), "-I", "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE
     )
     assert [line.startswith(str(python.parents[1])) for line in said.stdout.split()] == [True, True]
+
+
+def test_the_wheel_shows_its_pages(python: Path, tmp_path: Path) -> None:
+    for words, heading in ((("erase",), "# Erase a person"), (("kafka", "open-transactions"), "## Open transactions")):
+        command = [str(python.with_name("onceonly")), "help", *words]
+        shown = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE)
+        assert shown.stdout.startswith(heading)
 
 
 def test_a_new_project_runs_by_the_command_line(installed: Installed) -> None:

@@ -14,6 +14,7 @@ SOURCE = Path(waits.__file__).parent
 BLOCKING = {"sleep", "flock", "run", "poll", "flush", "wait", "DeltaTable"}
 MODULES_OF_RUN = {"subprocess"}
 BRIEF = {
+    "cli/console.py:_run_pager": "a person reads, who sees what it waits for",
     "airflow": "tasks, a trigger and the page; a task's log says what it does, and it has no terminal",
     "cli/wait_line.py": "the line that shows waits",
     "dev/demo/__init__.py": "holds the victims of the demo, which are killed",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onceonly.documentation import name_page
 from onceonly.errors import InvalidPipeline
 from onceonly.runtime.code_version import VARIABLE as VERSION
 from onceonly.settings import BUNDLE_VERSION, Settings
@@ -121,7 +122,7 @@ def _home_in_bundle_error(checkout: Checkout, variable: str, why: str) -> Invali
         f"{variable} would be in a checkout of Airflow's {checkout}.",
         f"{why} Each version of a bundle has a folder of its own, which Airflow cleans and removes.",
         f"Set {variable} to a folder outside of {checkout.storage}, the same for every process, and move there what is "
-        "in the old one (docs/how-to/bundles.md). Nothing was written.",
+        f"in the old one ({name_page('bundles')}). Nothing was written.",
         code="home-in-bundle",
     )
 
@@ -133,7 +134,7 @@ def describe_project_elsewhere(context: Any) -> str:
         return ""
     return (
         f"the project {project} is not in Airflow's {checkout}, so its code is what is there now, whatever version the "
-        f"run has. To follow the run, leave {PROJECT} empty, or relative to the bundle (docs/how-to/bundles.md)."
+        f"run has. To follow the run, leave {PROJECT} empty, or relative to the bundle ({name_page('bundles')})."
     )
 
 

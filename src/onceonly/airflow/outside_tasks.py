@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from onceonly.documentation import name_page
 from onceonly.errors import InvalidPipeline, NotCommitted, first_sentence
 from onceonly.kafka.airflow_connections import variable_name
 from onceonly.redaction import hide_credentials
@@ -33,7 +34,7 @@ def find_connection(conn_id: str) -> tuple[str | None, str]:
         raise InvalidPipeline(
             f"whether the Airflow connection '{conn_id}' exists is not known.",
             f"Airflow was not asked: {obstacle}.",
-            f"Set {variable_name(conn_id)} to the connection as JSON (docs/connections.md), or try again where "
+            f"Set {variable_name(conn_id)} to the connection as JSON ({name_page('connections')}), or try again where "
             f"`airflow connections get {conn_id}` answers. Nothing was written.",
             code="connection-unanswered",
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from onceonly.documentation import name_page
 from onceonly.errors import Fenced, StateBehind
 
 
@@ -42,6 +43,6 @@ class LastDecision:
             f"{txn} is to be published by decision {decision}, and the target shows decision {self.decision} of "
             f"{self.txn or 'what was given up'}. The state table was restored from an older copy, or two are in use.",
             "Restore a newer copy, or continue after what is published: onceonly state forward FILE.py:NAME --decision "
-            f"{self.decision} --reason … (docs/operations.md, Backup and restore). Nothing was changed.",
+            f"{self.decision} --reason … ({name_page('operations', 'backup-and-restore')}). Nothing was changed.",
             code="state-behind",
         )

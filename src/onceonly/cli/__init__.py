@@ -14,6 +14,7 @@ from onceonly.settings import Settings  # noqa: E402
 MAIN_HELP = "Exactly-once output for Spark batch jobs: stage, gate, commit, recover."
 EPILOG = """\b
 Settings are environment variables: onceonly help settings
+The documentation: onceonly help PAGE; onceonly help lists the pages
 Completions for your shell: onceonly completions
 
 \b

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
+from onceonly.documentation import name_page
 from onceonly.errors import InvalidPipeline, OnceonlyError
 from onceonly.kafka import airflow_connections
 from onceonly.waits import wait_for
@@ -44,7 +45,7 @@ def read_store_connection(conn_id: str, setting: str, kind: str) -> tuple[Mappin
     try:
         reason = add_variable(conn_id)
     except OnceonlyError as error:
-        todo = f"{setting} names it, of type '{kind}' (docs/object-stores.md). Unset that, or: {error.todo}"
+        todo = f"{setting} names it, of type '{kind}' ({name_page('object-stores')}). Unset that, or: {error.todo}"
         raise type(error)(error.what, error.why, todo, error.code) from error
     try:
         return airflow_connections.read_store_connection(conn_id, setting, kind)

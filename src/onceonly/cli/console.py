@@ -8,6 +8,9 @@ from __future__ import annotations
 import errno
 import io
 import os
+import shlex
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,6 +61,44 @@ def open_error_console() -> Console:
 def print_done(words: str) -> None:
     """Print what is done, with a tick."""
     open_console().print(Text.assemble(("✓ ", "green"), words))
+
+
+def show_markdown(text: str) -> None:
+    """Show a page: formatted and page by page on a terminal, as it is anywhere else."""
+    from rich.markdown import Markdown
+
+    out = open_console()
+    if not out.is_terminal:
+        return out.out(text, highlight=False)
+    with out.capture() as capture:
+        out.print(Markdown(text, hyperlinks=False), soft_wrap=False)
+    if not _run_pager(_find_pager(), capture.get()):
+        out.file.write(capture.get())
+
+
+def _find_pager() -> list[str]:
+    """Return the command of PAGER, else that of a pager that is installed; empty: there is none."""
+    pager = shlex.split(os.environ.get("PAGER", ""))
+    return pager or [path for path in map(shutil.which, ("less", "more")) if path][:1]
+
+
+def _run_pager(pager: Sequence[str], text: str) -> bool:
+    """Run a pager on the terminal that stdout is; returns whether there is one.
+
+    The line that shows what a command waits for is away meanwhile.
+    """
+    if not pager or not shutil.which(pager[0]):
+        return False
+    environment = {"LESS": "-FRX", **os.environ}  # colours as they are; a short page stays on the terminal
+    with ExitStack() as stack:
+        if _wait_lines:
+            stack.enter_context(_wait_lines[-1].put_aside(b""))
+        process = subprocess.Popen(pager, stdin=subprocess.PIPE, stdout=sys.stdout.fileno(), env=environment)
+        try:
+            process.communicate(text.encode())
+        except KeyboardInterrupt:  # the pager has it, too, and decides whether it ends
+            process.wait()
+    return True
 
 
 def error_text(what: str, why: str, todo: str) -> Text:

@@ -291,7 +291,7 @@ def _describe_detail(detail: Mapping[str, Any]) -> str:
 @json_option
 def lineage(pipeline: str, epoch: int | None, as_json: bool) -> None:
     """Which offsets the rows of a checkpoint of PIPELINE come from, down to the topics, through the pipelines that
-    it comes after (docs/how-to/chain.md).
+    it comes after (onceonly help chain).
 
     \b
     --json prints one object: "pipeline", "epoch", "state", "interval",

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from pathlib import Path
 
 import click
 from click.shell_completion import get_completion_class
 
+from onceonly import documentation
+from onceonly.cli import console
+from onceonly.documentation import HelpPage
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.settings import VARIABLES
 
 SETTINGS = "settings"
 PROGRAM = "onceonly"
+MAX_SUGGESTIONS = 3
+MIN_SIMILARITY = 0.5  # of a name that is suggested, as `difflib` measures it
 SHELLS = ("bash", "zsh", "fish")
 # The file in the user's folder that each shell reads when it starts, and what loads the completions there. A fish shell
 # finds them by the name of their file.
@@ -22,28 +28,76 @@ START_FILES = {
 }
 
 
-@click.command(short_help="Show the commands, one of them, or all settings.")
+@click.command(short_help="Show commands, settings, or a page of the documentation.")
 @click.argument("topic", nargs=-1)
 @click.pass_context
 def help(ctx: click.Context, topic: tuple[str, ...]) -> None:
-    """Show all commands; `onceonly help settings` the environment variables; `onceonly help COMMAND …` that command."""
+    """Show all commands and pages; `onceonly help settings` the environment variables; `onceonly help COMMAND …` that
+    command; `onceonly help PAGE [SECTION]` that page of the documentation.
+    """
+    assert ctx.parent is not None
     if topic == (SETTINGS,):
         for variable in VARIABLES:
             click.echo(f"{variable.name}\n    {variable.meaning}\n    ({variable.default})")
         return
-    assert ctx.parent is not None
-    context, command = ctx.parent, ctx.parent.command
+    if not topic:
+        click.echo(ctx.parent.command.get_help(ctx.parent))
+        click.echo("\nPages, each shown by: onceonly help PAGE")
+        return _list_pages()
+    page = documentation.find_page(topic[0]) if topic[0] not in _list_commands(ctx.parent) else None
+    if page and len(topic) <= 2:
+        console.show_markdown(documentation.with_commands(_take_section(page, topic[1:])))
+    else:
+        click.echo(_describe_command(ctx.parent, topic))
+
+
+def _list_pages() -> None:
+    pages = documentation.list_pages().values()
+    width = max((len(page.name) for page in pages), default=0)
+    for page in pages:
+        click.echo(f"  {page.name:<{width}}  {page.title}")
+
+
+def _take_section(page: HelpPage, section: tuple[str, ...]) -> str:
+    """Return the page, or the section that is named. Raises InvalidPipeline: the page does not have it."""
+    text = documentation.cut_section(page.text, section[0]) if section else page.text
+    if text is not None:
+        return text
+    raise InvalidPipeline(
+        f"the page '{page.name}' has no section '{section[0]}'.",
+        _describe_similar(section[0], page.sections),
+        f"The whole page: {documentation.name_page(page.name)}",
+        code="command-unknown",
+    )
+
+
+def _describe_command(context: click.Context, topic: tuple[str, ...]) -> str:
+    """Return the help of a command. Raises InvalidPipeline: there is neither a command nor a page of that name."""
+    command, known_names = context.command, [*_list_commands(context), *documentation.list_pages()]
     for name in topic:
         subcommand = command.get_command(context, name) if isinstance(command, click.Group) else None
         if subcommand is None:
             raise InvalidPipeline(
-                f"there is no command '{' '.join((PROGRAM, *topic))}'.",
-                f"'{name}' is not known.",
-                f"All commands: {PROGRAM} help. All settings: {PROGRAM} help {SETTINGS}.",
+                f"there is no command or page '{' '.join(topic)}'.",
+                _describe_similar(name, known_names),
+                f"All commands and pages: {PROGRAM} help. All settings: {PROGRAM} help {SETTINGS}.",
                 code="command-unknown",
             )
         context, command = click.Context(subcommand, info_name=name, parent=context), subcommand
-    click.echo(command.get_help(context))
+        known_names = _list_commands(context)
+    return command.get_help(context)
+
+
+def _list_commands(context: click.Context) -> list[str]:
+    return context.command.list_commands(context) if isinstance(context.command, click.Group) else []
+
+
+def _describe_similar(name: str, known_names: list[str]) -> str:
+    """Return a sentence with the names that resemble this one, or contain it."""
+    names = difflib.get_close_matches(name, known_names, MAX_SUGGESTIONS, MIN_SIMILARITY)
+    names += [known_name for known_name in known_names if name in known_name]
+    similar = ", ".join(list(dict.fromkeys(names))[:MAX_SUGGESTIONS])
+    return f"'{name}' is not known. Similar names: {similar}." if similar else f"'{name}' is not known."
 
 
 @click.command(short_help="Let a shell complete commands and options.")

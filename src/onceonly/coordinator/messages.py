@@ -9,6 +9,7 @@ from onceonly.checkpoint.interfaces import OpenTransaction
 from onceonly.checkpoint.model import Checkpoint, Event, Row
 from onceonly.checkpoint.offsets import TopicLog
 from onceonly.counts import count
+from onceonly.documentation import name_page
 from onceonly.errors import Busy, Fenced, OnceonlyError, OutcomeUnknown, first_sentence
 
 MAX_CHECKPOINTS_NAMED = 8  # in a message, one by one
@@ -132,9 +133,8 @@ def hidden_records_error(name: str, log: TopicLog, transaction: OpenTransaction)
         f"{transaction.offset} on{since}{overdue}. Nobody can read the {transaction.hidden_offsets} offsets behind it "
         "before it ends.",
         f"To go on, {PLAN_AGAIN}. The brokers end it after its time-out (15 minutes at most by default). Look at its "
-        "producer: "
-        f"kafka-transactions --bootstrap-server … describe-producers {where} (docs/kafka.md, Open transactions). "
-        "Nothing was written.",
+        f"producer: kafka-transactions --bootstrap-server … describe-producers {where} "
+        f"({name_page('kafka', 'open-transactions')}). Nothing was written.",
         code="open-transaction",
     )
 

@@ -10,6 +10,7 @@ from onceonly.checkpoint.model import Checkpoint, Event, Outcome, Row, State
 from onceonly.coordinator.manual import Action, RowTest
 from onceonly.coordinator.publish import Publisher, sink_row
 from onceonly.coordinator.sweep import discard_idle
+from onceonly.documentation import name_page
 from onceonly.errors import InvalidPipeline, OnceonlyError, OutcomeUnknown, first_sentence
 from onceonly.statetable.table import Transitions
 from onceonly.statetable.view import View
@@ -238,8 +239,9 @@ def _not_fenced_error(checkpoint: Checkpoint, sink: str, error: Exception) -> Ou
         return OutcomeUnknown(
             f"{checkpoint.pipeline} epoch {checkpoint.epoch}: sink '{sink}' cannot be given up yet.",
             f"Its handle cannot be read, so nothing can be fenced by it. {error.what} {error.why}",
-            "Restore an earlier copy of the state table (docs/operations.md), then: onceonly recover. Without a copy, "
-            f"stop every process that may be publishing this checkpoint, then: {give_up}",
+            f"Restore an earlier copy of the state table ({name_page('operations', 'backup-and-restore')}), "
+            f"then: onceonly recover. Without a copy, stop every process that may be publishing this checkpoint, "
+            f"then: {give_up}",
             code="handle-damaged",
         )
     return OutcomeUnknown(

@@ -16,6 +16,7 @@ from typing import Any
 from onceonly.checkpoint.interfaces import Parts, Source
 from onceonly.checkpoint.offsets import Ranges
 from onceonly.checkpoint.sink import DecisionTraces, Sink, Trace
+from onceonly.documentation import name_page
 from onceonly.errors import InvalidPipeline, OutcomeUnknown
 from onceonly.json_values.text import canonical
 from onceonly.pipeline.definition import Pipeline, find_source
@@ -130,7 +131,7 @@ def _state_behind_error(
         f"{pipeline.name}: the state table at {state_table.uri} is behind its targets.",
         f"It ends at decision {head.decision}; {_describe_traces(own)}. Was it restored from an older copy?",
         "Nothing was published. Restore the newest state table. If there is none, continue from what the targets "
-        f"have: {_command_to_continue(pipeline, own)} (docs/operations.md, Backup and restore).",
+        f"have: {_command_to_continue(pipeline, own)} ({name_page('operations', 'backup-and-restore')}).",
         code="state-behind",
     )
 
@@ -142,8 +143,9 @@ def _not_first_error(where: str, pipeline: Pipeline, traces: Sequence[Trace]) ->
         "second environment? It would publish everything again.",
         "Point ONCEONLY_STATE or ONCEONLY_HOME to that state table: where that run had it, without a setting in "
         ".onceonly/state of its folder (targets show only the id). To publish again, give the pipeline a new name and "
-        f"targets. If that table is lost: {_command_to_continue(pipeline, traces)} (docs/operations.md, Backup and "
-        "restore). Nothing was published.",
+        f"targets. If that table is lost: {_command_to_continue(pipeline, traces)} "
+        f"({name_page('operations', 'backup-and-restore')}). "
+        "Nothing was published.",
         code="published-before",
     )
 

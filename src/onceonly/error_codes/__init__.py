@@ -15,9 +15,9 @@ from functools import cache
 from importlib.resources import files
 from typing import TypeVar
 
+from onceonly import documentation
 from onceonly.errors import OnceonlyError
 
-LINK = re.compile(r"\[([^]]+)\]\(([^)\s]+)\)")
 MAX_SUGGESTIONS = 3
 UNCLASSIFIED = "staging-failed"
 # What Java raises in the middle of a row has such a name. Python's own errors, which a transform raises, end in Error.
@@ -99,8 +99,8 @@ def list_similar_codes(word: str) -> list[str]:
 
 
 def without_links(text: str) -> str:
-    """Return Markdown as a terminal shows it: a link becomes its text, and the page in parentheses."""
-    return LINK.sub(lambda link: f"{link[1]} (docs/{link[2]})", text)
+    """Return Markdown as a terminal shows it: a link becomes its text, and the command that shows the page."""
+    return documentation.LINK.sub(lambda link: f"{link[2]} ({documentation.name_target(link[3])})", text)
 
 
 def format_page() -> str:

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from onceonly.documentation import name_page
 from onceonly.errors import InvalidPipeline
 from onceonly.gate import column_rules, row_rules, table_rules
 from onceonly.gate.arguments import Arguments
@@ -60,7 +61,7 @@ class Suite:
             raise InvalidPipeline(
                 f"gate: {self.path}: expectation {number + 1} cannot be judged.",
                 f"{expectation['type']}: {error}.",
-                "Change it or leave it out. docs/gate.md lists what is judged. Nothing was published.",
+                f"Change it or leave it out. What is judged: {name_page('gate')}. Nothing was published.",
                 code="expectation-not-judged",
             ) from error
 
@@ -112,7 +113,7 @@ def _read_json(path: str, file: Path) -> Any:
         raise InvalidPipeline(
             f"gate: there is no suite {path}.",
             f"Searched: {file.parent}.",
-            "Write it (docs/gate.md), or remove it from the gate. Nothing was written.",
+            f"Write it ({name_page('gate')}), or remove it from the gate. Nothing was written.",
             code="suite-missing",
         ) from None
     except (OSError, ValueError) as error:
@@ -153,7 +154,7 @@ def _suite_error(path: str, why: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"gate: {path} is not an expectation suite.",
         why,
-        "See docs/gate.md for an example. Nothing was written.",
+        f"An example: {name_page('gate')}. Nothing was written.",
         code="suite-invalid",
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from onceonly.counts import count
+from onceonly.documentation import name_page
 from onceonly.gate.arguments import Arguments
 from onceonly.gate.columns import DECIMAL, KINDS, Column, Kind, Unjudgeable, show_literal
 from onceonly.gate.reductions import ExpectationResult, Judgement, Reduction, figure_result
@@ -91,7 +92,9 @@ def _spark_type(name: Any) -> str:
         return f"{base}({parameters}"
     if base in KINDS or base in NESTED:
         return base
-    raise Unjudgeable(f"it names the type {show_literal(name)}, and Spark has none of that name (docs/gate.md, Types)")
+    raise Unjudgeable(
+        f"it names the type {show_literal(name)}, and Spark has none of that name ({name_page('gate', 'suites')})"
+    )
 
 
 def _has_type(column: Column, name: str) -> bool:

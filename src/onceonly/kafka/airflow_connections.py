@@ -9,6 +9,7 @@ from shlex import quote
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from onceonly.documentation import name_page
 from onceonly.errors import InvalidPipeline
 
 Lookup = Callable[[str], Mapping[str, Any]]  # connection id -> its extra: settings of librdkafka
@@ -66,8 +67,9 @@ def read_store_connection(
         extra = read_variable(conn_id, env)
     except InvalidPipeline as error:
         todo = (
-            f"{setting} names it. Unset that, or write it as a connection of type '{kind}' (docs/object-stores.md): "
-            f"airflow connections add {quote(conn_id)} {EXAMPLES[kind]}, or {variable_name(conn_id)}. {NOTHING_WRITTEN}"
+            f"{setting} names it. Unset that, or write it as a connection of type '{kind}' "
+            f"({name_page('object-stores')}): airflow connections add {quote(conn_id)} {EXAMPLES[kind]}, or "
+            f"{variable_name(conn_id)}. {NOTHING_WRITTEN}"
         )
         raise InvalidPipeline(error.what, error.why, todo, code=error.code) from None
     text = env[variable_name(conn_id)].strip()

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from onceonly.documentation import name_page
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.checks import option_error
 
@@ -68,7 +69,7 @@ def managed_table_error(whose: str, uri: str, what: str) -> InvalidPipeline:
         f"{whose}: the table at {uri} is managed by its catalog ({what}).",
         "The catalog decides which commits to it count. So its folder does not show what was published, and "
         "after a crash it would not be known whether a commit has happened.",
-        "Use an external table without that feature (docs/catalogs.md). Nothing was written.",
+        f"Use an external table without that feature ({name_page('catalogs')}). Nothing was written.",
         code="table-managed",
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
+from onceonly.documentation import name_page
 from onceonly.errors import InvalidPipeline
 
 T = TypeVar("T")
@@ -159,4 +160,4 @@ def _by_sink(option: str, check: Any, sinks: Collection[str], apart: object) -> 
 
 
 def _gate_error(what: str, why: str, *, code: str) -> InvalidPipeline:
-    return InvalidPipeline(f"gate: {what} {why}.", todo="See docs/gate.md. Nothing was written.", code=code)
+    return InvalidPipeline(f"gate: {what} {why}.", todo=f"See: {name_page('gate')}. Nothing was written.", code=code)

@@ -12,6 +12,7 @@ from dataclasses import asdict, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from onceonly.documentation import name_page
 from onceonly.errors import InvalidPipeline
 from onceonly.names import check_name
 from onceonly.pipeline.checks import omit_defaults
@@ -168,7 +169,7 @@ def _unusable(offer: EntryPoint, why: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"the sink of the kind '{offer.name}' cannot be used.",
         f"The package {_package_name(offer)} provides {offer.value} for it. {why}.",
-        "Fix the package, or install another version of it (docs/add-a-sink.md). Nothing was written.",
+        f"Fix the package, or install another version of it ({name_page('add-a-sink')}). Nothing was written.",
         code="sink-package-broken",
     )
 

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from onceonly import redaction
+from onceonly.documentation import name_page
 from onceonly.errors import InvalidPipeline
 from onceonly.runtime.child_process import hidden_file
 
@@ -319,7 +320,7 @@ def refuse_login(conn_id: str, *addresses: str | None) -> None:
         raise InvalidPipeline(
             f"the Airflow connection '{conn_id}' has a login in an address of a cluster.",
             "Process arguments and logs would show it, and nothing would use it.",
-            "Remove what is before the '@' (docs/connections.md). Nothing was written.",
+            f"Remove what is before the '@' ({name_page('connections')}). Nothing was written.",
             code="secret-visible",
         )
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onceonly.documentation import name_page
 from onceonly.errors import first_cause
 from onceonly.runtime.transforms import INSTALLED
 
@@ -165,8 +166,8 @@ FAULTS = (  # the most telling first: an error may have the words of several
     _fault(
         "package-missing-on-workers",
         r"ModuleNotFoundError|ImportError: |PACKAGE_NOT_INSTALLED",
-        "Install it in the Python of Spark's workers, or ship it with the job (docs/connections.md). It may be there "
-        "where this command runs.",
+        f"Install it in the Python of Spark's workers, or ship it with the job ({name_page('connections')}). It may be "
+        "there where this command runs.",
     ),
     _fault(
         "python-differs",
@@ -177,7 +178,7 @@ FAULTS = (  # the most telling first: an error may have the words of several
         "jar-missing",
         r"ClassNotFoundException|NoClassDefFoundError|NoSuchMethodError|DATA_SOURCE_NOT_FOUND|"
         r"Failed to find data source",
-        "Put the jar of this Spark's version where Spark finds it: onceonly jars fetch (docs/connections.md).",
+        f"Put the jar of this Spark's version where Spark finds it: onceonly jars fetch ({name_page('connections')}).",
     ),
     _fault(
         "text-too-long",

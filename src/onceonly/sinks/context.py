@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 from onceonly.checkpoint.sink import Sink
+from onceonly.documentation import name_page
 from onceonly.errors import InvalidPipeline
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.registry.client import Registry
@@ -64,7 +65,7 @@ def open_sink(config: SinkConfig, context: Context) -> Sink:
         raise InvalidPipeline(
             f"sink '{config.name}': {config.writer} created a {type(writer).__name__}.",
             "A writer must be a Sink (onceonly.sinks.Sink).",
-            "Fix the package that provides it (docs/add-a-sink.md). Nothing was written.",
+            f"Fix the package that provides it ({name_page('add-a-sink')}). Nothing was written.",
             code="writer-unsuitable",
         )
     return writer

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from onceonly.checkpoint.offsets import LOG_REPLACED, TopicRange
+from onceonly.documentation import name_page
 from onceonly.errors import InvalidPipeline, SourceLost
 from onceonly.kafka import client_settings, log_ends
 from onceonly.kafka.admin import BrokerClient
@@ -160,7 +161,8 @@ def _replaced_log_error(range_: TopicRange, partition: int, mark: Batch, replace
         "their place.",
         f"A checkpoint was pinned up to offset {end}, where a record batch ended that began at {mark.base_offset}, of "
         f"leader epoch {mark.epoch}.{evidence}",
-        "Restore the topic, or decide how to continue (docs/kafka.md, A log that lost its end). Nothing was written.",
+        f"Restore the topic, or decide how to continue ({name_page('kafka', 'a-log-that-lost-its-end')}). "
+        "Nothing was written.",
         LOG_REPLACED,
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from onceonly.documentation import name_page
 from onceonly.errors import InvalidPipeline, NotCommitted, first_sentence
 from onceonly.pipeline.catalogs import CatalogTable, check_not_managed
 from onceonly.waits import wait_for
@@ -49,7 +50,7 @@ def _explain_error(name: str, quoted: str, error: Exception) -> InvalidPipeline 
             f"no Spark catalog has a table '{name}'.",
             why,
             f"Create it, as in {CREATE.format(quoted)}, or correct its name: the catalogs are those of Spark's own "
-            "configuration (docs/catalogs.md). Nothing was written.",
+            f"configuration ({name_page('catalogs')}). Nothing was written.",
             code="table-not-in-catalog",
         )
     if "VIEW" in why:

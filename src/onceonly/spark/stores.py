@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from onceonly.documentation import name_page
 from onceonly.errors import InvalidPipeline
 from onceonly.spark import jvm
 from onceonly.storage.logins import AZURE_KEY, find_google_key_file
@@ -242,6 +243,6 @@ def _missing_jars_error(what: str, store: str, folder: str) -> InvalidPipeline:
         what,
         f"A table or folder of it is on {store}, and Spark lacks jars for it. Without them, only a few Kafka "
         "records can be staged, and only into Delta tables.",
-        f"onceonly jars fetch {folder}; for your own Spark, see docs/object-stores.md. Nothing was published.",
+        f"onceonly jars fetch {folder}; for your own Spark, see: {name_page('object-stores')}. Nothing was published.",
         code="store-jars-missing",
     )

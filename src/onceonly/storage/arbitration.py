@@ -18,6 +18,7 @@ from threading import Barrier
 from typing import TypeVar
 from urllib.parse import urlsplit
 
+from onceonly.documentation import name_page
 from onceonly.errors import InvalidPipeline
 from onceonly.storage.interface import UnsuitableTarget
 from onceonly.storage.object_files import Store, StoredObject
@@ -62,7 +63,8 @@ def require_put_if_absent(uri: str, what: str = "the state table") -> None:
             f"{uri} cannot hold {what}.",
             f"{WRITERS} writers created one file there at the same time, and {winners} of them were told that they "
             "succeeded. So what one process has recorded there, another could replace.",
-            "Use a store with put-if-absent (docs/object-stores.md), or a local or network disk. Nothing was written.",
+            f"Use a store with put-if-absent ({name_page('object-stores')}), or a local or network disk. "
+            "Nothing was written.",
             code="store-not-arbitrating",
         )
     _stores_that_passed.add(store)
@@ -193,7 +195,7 @@ def _check_ended(store: Store, finish_late: Callable[[], bool], new: str) -> Non
         raise UnsuitableTarget(
             "A pending write was aborted there, and still succeeded afterwards. Perhaps the store does not list "
             "uploads by prefix. So a process that hangs could publish files that were given up or replaced.",
-            "Use a store that lists open uploads by a prefix (docs/files.md), a disk, or HDFS.",
+            f"Use a store that lists open uploads by a prefix ({name_page('files')}), a disk, or HDFS.",
             code="store-not-arbitrating",
         )
 
@@ -219,7 +221,7 @@ def _race_publishers(store: Store, source: str, new: str, begin: BeginPublishing
         f"{WRITERS} writers tried to create one name there at the same time, each on the condition that the name "
         f"was free, and {len(winners)} of them were told that they succeeded. So two processes could publish different "
         "files under one name.",
-        "Use a store with conditional writes (docs/object-stores.md), a disk, or HDFS.",
+        f"Use a store with conditional writes ({name_page('object-stores')}), a disk, or HDFS.",
         code="store-not-arbitrating",
     )
 

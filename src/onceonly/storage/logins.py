@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from onceonly.documentation import name_page
 from onceonly.errors import InvalidPipeline
 from onceonly.storage.paths import AZURE_ACCOUNT, AZURE_SCHEMES, GOOGLE_SCHEMES, S3_SCHEMES
 
@@ -106,8 +107,8 @@ class AwsLogin(StoreLogin):
             raise InvalidPipeline(
                 f"the Airflow connection '{conn_id}' cannot be used for S3.",
                 obstacle,
-                "Give it both keys (login and password), or a profile, or neither (docs/object-stores.md). Nothing was "
-                "written.",
+                f"Give it both keys (login and password), or a profile, or neither ({name_page('object-stores')}). "
+                "Nothing was written.",
                 code="connection-unusable",
             )
         variables: dict[str, str] = {}
@@ -157,7 +158,7 @@ class AzureLogin(StoreLogin):
                 f"the Airflow connection '{conn_id}' cannot be used for Azure.",
                 obstacle,
                 "Give it the account as login, and its key as password, or a sas_token, or neither "
-                "(docs/object-stores.md). Nothing was written.",
+                f"({name_page('object-stores')}). Nothing was written.",
                 code="connection-unusable",
             )
         values = {
@@ -199,7 +200,7 @@ class GoogleLogin(StoreLogin):
             raise InvalidPipeline(
                 f"the Airflow connection '{conn_id}' cannot be used for Google Cloud Storage.",
                 f"It has {', '.join(unsupported)}, which only Airflow's own client can use.",
-                f"Set its {self.PATH} to a key file, or use the machine's identity (docs/object-stores.md). "
+                f"Set its {self.PATH} to a key file, or use the machine's identity ({name_page('object-stores')}). "
                 "Nothing was written.",
                 code="connection-unusable",
             )

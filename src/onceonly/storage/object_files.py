@@ -12,6 +12,7 @@ from contextlib import suppress
 from io import UnsupportedOperation
 from typing import NamedTuple, Protocol
 
+from onceonly.documentation import name_page
 from onceonly.errors import NotCommitted
 from onceonly.storage.interface import (
     FileSystem,
@@ -111,14 +112,14 @@ class ObjectFiles(FileSystem):
                 raise UnsuitableTarget(f"{target} is not a folder.", "Choose another path.")
             self.try_out(target)
         except PermissionError as error:
-            todo = "Allow this login to list, read, write and delete there (docs/object-stores.md)."
+            todo = f"Allow this login to list, read, write and delete there ({name_page('object-stores')})."
             raise UnsuitableTarget(f"{error}.", todo, code="target-not-writable") from error
         except FileNotFoundError as error:
             raise UnsuitableTarget(
                 f"{error}.", "Create the bucket, or correct the path.", code="bucket-missing"
             ) from error
         except UnsupportedOperation as error:
-            todo = "Use a store with conditional writes (docs/object-stores.md), a disk, or HDFS."
+            todo = f"Use a store with conditional writes ({name_page('object-stores')}), a disk, or HDFS."
             raise UnsuitableTarget(
                 f"The store does not know a request: {error}.", todo, code="store-not-arbitrating"
             ) from error
@@ -174,7 +175,7 @@ class ObjectFiles(FileSystem):
     def find_refusal(self, error: OSError) -> UnsuitableTarget | None:
         if not isinstance(error, PermissionError):
             return None
-        todo = "Allow this login to list, read, write and delete there (docs/object-stores.md)."
+        todo = f"Allow this login to list, read, write and delete there ({name_page('object-stores')})."
         return UnsuitableTarget(f"{error}.", todo, code="target-not-writable")
 
     def rename_folder(self, old: OwnPath, new: OwnPath) -> None:

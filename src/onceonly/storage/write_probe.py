@@ -12,6 +12,7 @@ import os
 import uuid
 from pathlib import Path
 
+from onceonly.documentation import name_page
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.storage.durability import require_writable as require_permission
 from onceonly.storage.paths import HDFS_PREFIX, local_path
@@ -104,7 +105,7 @@ def _probe_store(uri: str) -> None:
         raise NotCommitted(
             f"{uri} cannot be written to.",
             f"The store refuses this login: an object cannot be {doing}. {error}",
-            f"Allow it to list, read, write and delete below that path (docs/object-stores.md).{left}",
+            f"Allow it to list, read, write and delete below that path ({name_page('object-stores')}).{left}",
             code="folder-not-writable",
         ) from error
     except FileNotFoundError as error:

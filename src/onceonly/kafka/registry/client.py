@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 from weakref import finalize
 
+from onceonly.documentation import name_page
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.waits import wait_for
 
@@ -105,7 +106,9 @@ class RegistryConnection:
                     "'url' is missing, or is not an address.", "Set it in the extra: https://host:port."
                 )
         if unknown := sorted(set(self.settings) - set(SETTINGS)):
-            raise self.setting_error(f"'{unknown[0]}' is not known.", "Correct its name (docs/schema-registry.md).")
+            raise self.setting_error(
+                f"'{unknown[0]}' is not known.", f"Correct its name ({name_page('schema-registry')})."
+            )
         if ":" not in self.settings.get(LOGIN, ":"):
             raise self.setting_error(f"'{LOGIN}' has no ':'.", "Write name:password.")
 

@@ -14,6 +14,7 @@ from typing import Any
 from onceonly.checkpoint.model import Outcome
 from onceonly.checkpoint.sink import Answer, History, Publication
 from onceonly.delta import log_summary, txn_identifiers
+from onceonly.documentation import name_page
 from onceonly.errors import Fenced, StateBehind, TargetWentBack
 from onceonly.sinks.delta import errors
 from onceonly.sinks.delta.handle import DeltaHandle
@@ -66,8 +67,8 @@ def _old_state_error(
         f"The next decision is {decision} ({wanted:x}), and the table shows {what.value} ({version:x}). The "
         "state table was restored from an older copy, or two copies of it are in use.",
         "Restore a newer copy, or continue after what is published: onceonly state forward FILE.py:NAME --decision "
-        f"{max(txn_identifiers.decision_of(version), 1)} --reason … (docs/operations.md, Backup and restore). Nothing "
-        "was changed.",
+        f"{max(txn_identifiers.decision_of(version), 1)} --reason … ({name_page('operations', 'backup-and-restore')}). "
+        "Nothing was changed.",
         code="state-behind",
     )
 

@@ -15,6 +15,7 @@ from onceonly.counts import count
 from onceonly.delta import log_summary, table_features, table_files, table_snapshot, txn_identifiers
 from onceonly.delta.log_files import LOG_FOLDER
 from onceonly.delta.table_snapshot import Table, TableSnapshot
+from onceonly.documentation import name_page
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.pipeline import catalogs
 from onceonly.pipeline.sinks import DeltaSink
@@ -234,7 +235,8 @@ def require_exclusive_commits(sink: str, uri: str, table: Table | None) -> None:
         raise NotCommitted(
             f"sink '{sink}': {uri} cannot be written to.",
             f"The store refuses this login. {error}",
-            "Allow it to list, read, write and delete below that path (docs/object-stores.md). Nothing was written.",
+            f"Allow it to list, read, write and delete below that path ({name_page('object-stores')}). Nothing was "
+            "written.",
             code="folder-not-writable",
         ) from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from onceonly.checkpoint.model import Transaction
+from onceonly.documentation import name_page
 from onceonly.errors import (
     ActionNeeded,
     CannotPublish,
@@ -128,7 +129,7 @@ def older_state_error(handle: FileHandle, other: Transaction, manifest: str) -> 
         f"{manifest} names {other.name}, and the state table names {txn.name}. The state table was restored from an "
         "older copy and assigns the same numbers again.",
         "Nothing was published. Continue after what is published: onceonly state forward FILE.py:NAME "
-        "--decision N --reason … (docs/operations.md, Backup and restore)",
+        f"--decision N --reason … ({name_page('operations', 'backup-and-restore')})",
         code="state-behind",
     )
 

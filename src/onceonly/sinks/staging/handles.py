@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
+from onceonly.documentation import name_page
 from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.pipeline.shapes import Below, Count, Like, problem
 from onceonly.storage.own_paths import has_transaction_name, is_plain
@@ -186,7 +187,8 @@ def check_new_handle(sink: str, shape: Any, handle: Any) -> None:
         raise InvalidPipeline(
             f"sink '{sink}': what it staged cannot be recorded.",
             f"In the handle that it returned, {why}.",
-            "Return plain JSON that matches the sink's handle_shape (docs/add-a-sink.md). Nothing was published.",
+            f"Return plain JSON that matches the sink's handle_shape ({name_page('add-a-sink')}). Nothing was "
+            "published.",
             code="handle-unsuitable",
         )
 
@@ -213,7 +215,7 @@ def damaged_handle(sink: str, why: str) -> CannotPublish:
         f"sink '{sink}': the handle in the state table is damaged or forged.",
         f"{why} This sink does not write such a value.",
         "Nothing was touched. Find out who can write to the state table, restore an earlier copy of it "
-        "(docs/operations.md), then: onceonly recover",
+        f"({name_page('operations')}), then: onceonly recover",
         code="handle-damaged",
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from onceonly.checkpoint.model import Transaction
+from onceonly.documentation import name_page
 from onceonly.errors import ActionNeeded, NotCommitted, StageAgain
 from onceonly.sinks.state.handle import StateHandle
 from onceonly.sinks.state.runs import find_changed_runs
@@ -80,7 +81,7 @@ def explain_errors(folders: Folders, sink: str, pipeline: str) -> Iterator[None]
         if unfit:
             raise _action(sink, pipeline, unfit.why, unfit.todo, unfit.code) from error
         if isinstance(error, PermissionError):
-            todo = "Allow this login to list, read, write and delete there (docs/object-stores.md)."
+            todo = f"Allow this login to list, read, write and delete there ({name_page('object-stores')})."
             raise _action(sink, pipeline, f"{error}.", todo, "target-not-writable") from error
         raise NotCommitted(
             f"sink '{sink}': whether its state can be published in {folders.uri} is not known.",

@@ -30,6 +30,7 @@ from onceonly.checkpoint.sink import (
     no_retraction_error,
 )
 from onceonly.checkpoint.transaction_names import list_transactions, parse_transaction
+from onceonly.documentation import name_page
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, OutcomeUnknown, StateBehind
 from onceonly.pipeline.sinks import StateSink
 from onceonly.sinks.context import Context
@@ -284,7 +285,7 @@ class StateWriter(Sink, StateBackend, DecisionTraces, TargetHistory, Replaceable
                     f"{self._folders.path(other.name)} exists, and the state table names {txn.name}. The state table "
                     "was restored from an older copy and assigns the same numbers again.",
                     "Nothing was published. Continue after what is published: onceonly state forward FILE.py:NAME "
-                    "--decision N --reason … (docs/operations.md, Backup and restore)",
+                    f"--decision N --reason … ({name_page('operations', 'backup-and-restore')})",
                     code="state-behind",
                 )
 
