@@ -13,6 +13,7 @@ what it is: `relocate` (the original no longer exists) or `fork` (a second table
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -36,6 +37,7 @@ ID, PLACE, FORMAT_KEY = "onceonly.id", "onceonly.place", "onceonly.format"
 TRIED = "onceonly.arbitrates"  # of a table on an object store: writers have raced there, and one has won each time
 FORMAT = 3  # of the folder: a table for each pipeline
 PIPELINES = "_pipelines"  # hidden: a VACUUM of the empty table at the root would take its files for left over
+BACKTRACE = re.compile(r"\n\s*0: .*", re.DOTALL)  # of Rust, in a message of delta-rs
 CONFIGURATION = {"delta.appendOnly": "true", FORMAT_KEY: str(FORMAT)}
 
 
@@ -301,11 +303,11 @@ def _open_delta_table(uri: str) -> DeltaTable | None:
 
 
 def _unopened_error(uri: str, error: Exception) -> NotCommitted:
-    why = f"{type(error).__name__}: {error}"
+    why = BACKTRACE.sub("", f"{type(error).__name__}: {error}")
     return NotCommitted(
         f"the state table at {uri} cannot be opened.",
         why,
-        "Check the storage and its credentials.",
+        "Check the storage and its credentials. If its files are damaged, restore an earlier copy: docs/operations.md.",
         code="store-unreachable",
     )
 

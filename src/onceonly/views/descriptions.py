@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from onceonly import redaction
-from onceonly.checkpoint.commands import how_to_run
+from onceonly.checkpoint.commands import PIPELINE_FILE, how_to_run
 from onceonly.checkpoint.model import MAX_UNFIT_ATTEMPTS, Checkpoint, Claim, Event, Row, State
 from onceonly.checkpoint.offsets import KAFKA, SOURCE_WORDS, TopicRange, has_data
 from onceonly.counts import count, format_bytes
@@ -163,7 +163,8 @@ def describe_losses(pipeline: str, counts_by_sink: Mapping[str, int]) -> list[st
     lines = []
     for sink, lost in sorted(counts_by_sink.items()):
         lines.append(
-            f"{pipeline}: the target of sink '{sink}' lacks {count(lost, 'checkpoint')}, as a person has accepted"
+            f"{pipeline}: the target of sink '{sink}' lacks {count(lost, 'checkpoint')}, as a person has accepted. To "
+            f"write again what it lacks: onceonly repair {PIPELINE_FILE} {sink} --reason …"
         )
     return lines
 

@@ -8,6 +8,7 @@ The pictures are left in the folder that PICTURES names, for people to look at:
 from __future__ import annotations
 
 import html
+import json
 import os
 import re
 import sqlite3
@@ -164,6 +165,55 @@ WIDE = """
 """
 
 
+def test_every_column_of_the_overview_is_in_sight(server: Server, tab: chromium.Chromium) -> None:
+    tab.resize(1280, 900)
+    tab.open(f"{server.url}/onceonly/")
+    tab.wait("document.querySelectorAll('[data-lag]').length === 4")
+    assert tab.value(WIDE) == []
+
+
+@pytest.mark.parametrize("page", ["pipeline", "rewound", "held"])
+def test_no_line_ends_between_a_number_and_its_unit(server: Server, tab: chromium.Chromium, page: str) -> None:
+    tab.resize(800, 900)
+    tab.open(f"{server.url}/onceonly/{PAGES[page]}")
+    assert tab.value("document.querySelectorAll('td.number').length")
+    assert tab.value(BROKEN) == []
+
+
+def test_no_line_ends_within_an_option_of_a_command(server: Server, tab: chromium.Chromium) -> None:
+    for width in (1280, 800, 420):
+        tab.resize(width, 900)
+        tab.open(f"{server.url}/onceonly/pipelines/invoices")
+        tab.wait("document.querySelector('#gaps .nowrap')")
+        assert tab.value(BROKEN_OPTIONS) == []
+        assert "--reprocess-behavior completed" in tab.text()
+
+
+def test_the_definition_is_json(server: Server, tab: chromium.Chromium) -> None:
+    tab.open(f"{server.url}/onceonly/pipelines/flights_daily/{HELD}")
+    shown = json.loads(tab.value("document.querySelector('main > details pre').textContent"))
+    assert shown["name"] == "flights_daily"
+
+
+ROWS_OF_TEXT = """
+var rowsOf = (node) => {
+  const range = document.createRange();
+  range.selectNodeContents(node);
+  return new Set([...range.getClientRects()].map((each) => Math.round(each.top))).size;
+};
+"""
+BROKEN = f"""
+{ROWS_OF_TEXT}
+[...document.querySelectorAll("td.number, td.observed")].filter((each) => rowsOf(each) > 1)
+  .map((each) => each.textContent)
+"""
+BROKEN_OPTIONS = f"""
+{ROWS_OF_TEXT}
+[...document.querySelectorAll(".notice")].flatMap((each) => [...each.querySelectorAll(".nowrap")])
+  .filter((each) => rowsOf(each) > 1).map((each) => each.textContent)
+"""
+
+
 def test_a_table_stays_where_it_was_scrolled_to(server: Server, tab: chromium.Chromium) -> None:
     """The page is kept fresh, and does not take a reader back to the left for it."""
     tab.resize(420, 900)
@@ -214,6 +264,24 @@ def test_a_first_publication_replaces_nothing(server: Server) -> None:
         page = vera.get(f"/pipelines/flights_daily/{PASSED}").text
     assert "new transaction late</span>" in page
     assert "replaced" not in page.partition("<main")[2].partition("<details")[0].lower()
+
+
+def test_an_empty_project_says_what_to_do(tmp_path: Path) -> None:
+    """Also where the tasks' state table is another one."""
+    server = Server(tmp_path / "airflow", {"ONCEONLY_HOME": str(tmp_path / "home")})
+    try:
+        server.start()
+        with server.login("adam") as adam:
+            page = adam.get("/").text
+            assert f"{tmp_path / 'home'}/state" in page and "unpause its DAG" in page and "ONCEONLY_*" in page
+            log = tmp_path / "home" / "state" / "_delta_log"
+            log.mkdir(parents=True)
+            (log / f"{0:020}.json").write_text("{damaged")
+            damaged = adam.get("/", headers={"Accept": "text/html"})
+    finally:
+        server.stop()
+    assert damaged.status_code == 503
+    assert "store-unreachable" in damaged.text and '<a href="">Try again</a>' in damaged.text
 
 
 def test_what_waits_for_a_person_has_its_reason_and_way_out(server: Server) -> None:

@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -190,7 +191,8 @@ def test_a_correction_is_a_run_whose_conf_says_what_was_chosen(server: Site) -> 
     assert answer.status_code == 200, answer.text
     assert answer.json()["done"].startswith(f"Run '{run['dag_run_id']}' is queued. It writes lake.")
     assert answer.json()["run"].startswith("/dags/delays/runs/repair__delays-3-")
-    assert run["conf"] == {"keep": ["late", "new"], "reprocess": True, "reason": "late rates"}
+    interval = ["2026-11-24T00:00:00+00:00", "2026-11-25T00:00:00+00:00"]
+    assert run["conf"] == {"keep": ["late", "new"], "reprocess": True, "interval": interval, "reason": "late rates"}
     assert (run["data_interval_start"], run["data_interval_end"]) == ("2026-11-24T00:00:00Z", "2026-11-25T00:00:00Z")
     assert run["triggering_user_name"] == "adam"
     assert (again.status_code, again.json()["code"]) == (409, "asked-before")
@@ -214,6 +216,20 @@ def test_a_run_of_a_dag_that_has_ended_is_before_its_end(server: Site) -> None:
     dates = {datetime.fromisoformat(run["logical_date"]) for run in runs_of(server, "ended")}
     assert len(dates) == 2
     assert all(ENDED - timedelta(seconds=1) < date <= ENDED for date in dates)
+    assert [covered(run) for run in runs_of(server, "ended")] == [Interval(MONDAY, MONDAY + DAY)] * 2
+
+
+def covered(run: dict[str, Any]) -> Interval:
+    """What the plan task of that run makes of it, long after the run was asked for."""
+    from airflow.sdk import CronDataIntervalTimetable
+
+    from onceonly.airflow import intervals
+
+    names = ("logical_date", "data_interval_start", "data_interval_end", "run_after", "start_date")
+    times: dict[str, Any] = {name: run[name] and datetime.fromisoformat(run[name]) for name in names}
+    dag_run = SimpleNamespace(dag_id=run["dag_id"], run_type=run["run_type"], conf=run["conf"], **times)
+    dag = SimpleNamespace(timetable=CronDataIntervalTimetable("@daily", timezone="UTC"))
+    return intervals.find_covered("ended", {**times, "dag": dag, "dag_run": dag_run}, lambda span: False).interval
 
 
 def test_a_chain_is_completed_by_the_number_of_its_checkpoint(server: Site) -> None:
@@ -346,5 +362,6 @@ def test_a_person_says_whether_a_sink_that_lacks_the_rows_gets_them_with_a_corre
     tab.value("document.getElementById('ask-yes').click()")
     tab.wait(f"document.getElementById('ask-answer').textContent.includes('It writes {written}.')")
     (run,) = [run for run in runs_of(server, "delays") if run["conf"]["reason"] == reason]
-    assert run["conf"] == {"keep": kept, "reprocess": True, "reason": reason}
+    interval = ["2026-11-23T00:00:00+00:00", "2026-11-24T00:00:00+00:00"]
+    assert run["conf"] == {"keep": kept, "reprocess": True, "interval": interval, "reason": reason}
     assert tab.errors == []

@@ -116,11 +116,12 @@ def test_rows_that_a_topic_has_lost_come_once_more(tmp_path: Path) -> None:
     assert offer(chain, 2).lacking == (("events", True),)
 
 
-def test_the_conf_of_a_correction_names_what_is_kept(shop: Shop) -> None:
+def test_the_conf_of_a_correction_names_its_interval_and_what_is_kept(shop: Shop) -> None:
     from onceonly.airflow.ui import repairs
 
     conf = repairs.make_conf(shop.now(1), "rates", {"keep": ["late"], "again": [], "only": []})
-    assert conf == {"keep": ["late"], "reprocess": True, "reason": "rates"}
+    interval = [TEN.start.isoformat(), TEN.end.isoformat()]
+    assert conf == {"keep": ["late"], "reprocess": True, "interval": interval, "reason": "rates"}
     plain = repairs.make_conf(shop.now(1), "rates", {"keep": [], "again": [], "only": []})
-    assert plain == {"reprocess": True, "reason": "rates"}
+    assert plain == {"reprocess": True, "interval": interval, "reason": "rates"}
     assert not repairs.make_request(plain, "ann").is_for_some_sinks

@@ -111,6 +111,16 @@ def test_bars_run_from_old_to_new_and_leave_out_what_is_not_known() -> None:
     assert [tick.label for tick in drawn.ticks] == ["0", "100", "200"]
 
 
+def test_equal_values_are_told_once_and_no_tick_is_rounded() -> None:
+    from onceonly.airflow.ui import charts
+
+    seven = {"handles": {"out": {"rows": 7}}}
+    both = [checkpoint(epoch, NOON, NOON + MINUTE / 12, **seven) for epoch in (2, 1)]
+    assert charts.rows(both).summary == "2 checkpoints, each 7 rows"
+    assert charts.rows(both[:1]).summary == "1 checkpoint, 7 rows"
+    assert [tick.label for tick in charts.durations(both).ticks] == ["0 s", "5 s"]
+
+
 def test_the_last_label_is_below_the_last_bar_where_bars_are_few() -> None:
     from onceonly.airflow.ui import charts
 
@@ -124,6 +134,8 @@ def test_who_did_it_comes_last_and_a_number_stays_with_its_sink() -> None:
     from onceonly.airflow.ui import pages
 
     assert pages.words({"by": "recovery", "outcome": "failed", "docs": "x"}) == "outcome failed, by recovery"
+    lost = {"who": "ann", "reason": "an old copy", "rows": 4_211}
+    assert pages.words(lost) == "an old copy, 4,211 rows, by ann"
     both = checkpoint(1, NOON, NOON, handles={"delays": {"rows": 4_288}, "late": {"rows": 26}})
     assert pages.rows(both) == "delays\N{NO-BREAK SPACE}4,288, late\N{NO-BREAK SPACE}26"
 
@@ -133,7 +145,7 @@ def test_a_pipeline_without_a_staged_checkpoint_has_empty_charts() -> None:
 
     planned = [checkpoint(1, NOON, NOON, state=State.PLANNED, handles={})]
     for drawn in (charts.rows(planned), charts.durations(planned), charts.rows([])):
-        assert drawn.bars == []
+        assert drawn.bars == drawn.ticks == []
         assert drawn.summary.startswith("none")
     assert charts.freshness(planned, NOON) is None
 

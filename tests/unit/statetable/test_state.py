@@ -584,6 +584,14 @@ def test_storage_that_does_not_answer_is_reported_as_such(uri):
     assert uri in silent.value.what
 
 
+def test_a_damaged_log_is_reported_without_a_backtrace(table, uri):
+    first = min((Path(uri) / "_delta_log").glob("*.json"))
+    first.write_text("{damaged")
+    with raises(NotCommitted, "store-unreachable") as damaged:
+        StateTable(uri)
+    assert "Json error" in damaged.value.why and "\n" not in damaged.value.why
+
+
 @pytest.mark.parametrize(
     ("uri", "variable", "value", "why"),
     [

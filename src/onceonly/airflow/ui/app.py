@@ -21,6 +21,7 @@ from onceonly.airflow.ui.work import describe_work
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.counts import count
 from onceonly.errors import OnceonlyError, OutcomeUnknown, headline
+from onceonly.settings import Settings
 from onceonly.views import formatting, manual_actions, metrics, provenance, summary
 from onceonly.views import queries as reading
 from onceonly.views.story import read_story
@@ -34,6 +35,7 @@ SECURITY_HEADERS = {
     "Cache-Control": "no-store",
 }
 MAX_AT_WORK = 8  # unsettled checkpoints of which a pipeline's page says what is being done
+NO_PAGE = "There is no page at this address."
 ASSETS = {"onceonly.css": "text/css", "onceonly.js": "text/javascript", "frame.js": "text/javascript"}
 
 app = FastAPI(title="Onceonly", dependencies=[Depends(get_user)], openapi_url=None, docs_url=None, redoc_url=None)
@@ -56,7 +58,7 @@ def render_onceonly_error(request: Request, error: OnceonlyError) -> Response:
     status = 409 if request.method == "POST" else 503
     if _wants_page(request):
         what = headline(error.what, error.code)
-        return pages.render(request, "error.html", status, what=what, why=error.why, todo=error.todo)
+        return pages.render(request, "error.html", status, what=what, why=error.why, todo=error.todo, may_pass=True)
     body = {"what": error.what, "why": error.why, "todo": error.todo}
     if error.code:
         body["code"] = error.code
@@ -72,7 +74,7 @@ async def render_http_error(request: Request, error: StarletteHTTPException) -> 
         what, todo = "You are not logged in.", "Log in to Airflow, then open this page again."
     else:
         what, todo = str(error.detail), ""
-    return pages.render(request, "error.html", error.status_code, what=what, why="", todo=todo)
+    return pages.render(request, "error.html", error.status_code, what=what, why="", todo=todo, may_pass=False)
 
 
 @app.exception_handler(RequestValidationError)
@@ -80,7 +82,7 @@ async def render_invalid_request(request: Request, error: RequestValidationError
     """Answer a browser that no page has this address, as where an epoch is no number; a program what is wrong."""
     if not _wants_page(request):
         return await request_validation_exception_handler(request, error)
-    return pages.render(request, "error.html", 422, what="There is no page at this address.", why="", todo="")
+    return pages.render(request, "error.html", 422, what=NO_PAGE, why="", todo="", may_pass=False)
 
 
 def _wants_page(request: Request) -> bool:
@@ -113,6 +115,7 @@ def pipelines(request: Request, viewer: ViewerDep) -> HTMLResponse:
         plans=viewer.list_failed_plans(),
         recovery=left.recovery,
         left=left.texts,
+        state_uri=Settings.from_env().state,
     )
 
 

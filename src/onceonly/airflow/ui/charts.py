@@ -154,7 +154,10 @@ def _bars(
         bars.append(Bar(checkpoint.epoch, state, LEFT + index * step + 1, y, max(step - 2, 1), FLOOR - y, label))
     summary = "none"
     if values:
-        span = f"from {words(int(min(values)))} to {words(int(max(values)))} {unit}"
+        least, most = words(int(min(values))), words(int(max(values)))
+        span = f"from {least} to {most} {unit}"
+        if least == most:
+            span = f"{'each ' if len(values) > 1 else ''}{most} {unit}"
         summary = f"{count(len(values), 'checkpoint')}, {span.strip()}"
     first = last = ""
     if oldest_first:
@@ -162,7 +165,7 @@ def _bars(
     if first == last:
         last = ""
     end = LEFT + max(len(oldest_first), 4) * step  # room for both labels
-    return Chart(title, summary, _ticks(top, words), first, last, bars, end=end)
+    return Chart(title, summary, _ticks(top, words) if values else [], first, last, bars, end=end)
 
 
 def _y(value: float, top: float) -> float:
@@ -171,7 +174,8 @@ def _y(value: float, top: float) -> float:
 
 
 def _ticks(top: float, words: Callable[[int | None], str]) -> list[Tick]:
-    return [Tick(_y(value, top), words(int(value))) for value in (0, top / 2, top)]
+    """Return the ticks of an axis that ends at `top`: without its middle where that is no whole number."""
+    return [Tick(_y(value, top), words(int(value))) for value in (0, top / 2, top) if value == int(value)]
 
 
 def _round_number(value: float) -> float:

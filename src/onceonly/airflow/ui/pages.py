@@ -30,6 +30,7 @@ from onceonly.airflow import runs
 from onceonly.checkpoint.data_docs import INDEX, find_page
 from onceonly.checkpoint.model import Checkpoint, Event
 from onceonly.checkpoint.offsets import Interval
+from onceonly.counts import count
 from onceonly.errors import OutcomeUnknown
 from onceonly.kafka import connection
 from onceonly.runtime.owners import airflow_owner, installation_of, parse_airflow_run
@@ -42,6 +43,7 @@ from onceonly.views.story import describe_part, how_to_complete, list_lost
 from onceonly.views.summary import Summary
 
 CHECKPOINTS_PER_PAGE = 50
+ACTORS = ("by", "who")  # keys of what an event recorded: a process, a person
 MAX_DOCS_PAGE_BYTES = 20_000_000  # such a page has about 25,000
 DOCS_POLICY = (  # values of bad rows are in the page: nothing in it may run, and it brings its own styles
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'; "
@@ -243,15 +245,21 @@ def words(detail: Mapping[str, Any]) -> str:
 
     A reason is a sentence of its own. Data Docs are left out: they are linked.
     """
-    keys = [key for key in detail if key not in ("docs", "by")]
-    if "by" in detail:
-        keys.append("by")
+    keys = [key for key in detail if key not in ("docs", *ACTORS)]
+    keys += [key for key in ACTORS if key in detail]
     texts = []
     for key in keys:
         value = detail[key]
         if isinstance(value, (Mapping, list)) or value in (None, False, ""):
             continue
-        texts.append(f"{value}" if key in ("why", "reason") else f"{key} {value}")
+        if key in ("why", "reason"):
+            texts.append(str(value))
+        elif key in ACTORS:
+            texts.append(f"by {value}")
+        elif key == "rows" and isinstance(value, int):
+            texts.append(count(value, "row"))
+        else:
+            texts.append(f"{key} {value}")
     return ", ".join(texts)
 
 
@@ -276,8 +284,8 @@ def rows_in_force(pipeline_summary: Summary) -> str:
 
 
 def _keep_together(text: str) -> str:
-    """Return a text in which no line ends between a sink and its number."""
-    return re.sub(r" (?=[\d-])", "\N{NO-BREAK SPACE}", text)
+    """Return a text in which no line ends between a sink and its number, or in what follows in brackets."""
+    return re.sub(r" (?=[\d(-])| (?=[^(]*\))", "\N{NO-BREAK SPACE}", text)
 
 
 def covers(checkpoint: Checkpoint) -> str:

@@ -27,6 +27,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from onceonly.airflow import runs
+from onceonly.airflow.intervals import CONF_KEY as INTERVAL_KEY
 from onceonly.airflow.ui.access import Viewer
 from onceonly.checkpoint.commands import PIPELINE_FILE, interval_times
 from onceonly.checkpoint.model import Checkpoint
@@ -127,6 +128,8 @@ def make_conf(checkpoint: Checkpoint, reason: str, wish: Mapping[str, list[str]]
         conf["reprocess"] = True
     if checkpoint.interval is None:
         conf["epoch"] = checkpoint.origin
+    else:  # its logical date lies elsewhere, so the conf says which interval is meant
+        conf[INTERVAL_KEY] = [checkpoint.interval.start.isoformat(), checkpoint.interval.end.isoformat()]
     return {**conf, "reason": reason}
 
 

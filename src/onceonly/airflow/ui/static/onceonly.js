@@ -18,6 +18,7 @@ async function refresh() {
   } else {
     document.getElementById("main").replaceWith(document.adoptNode(page.getElementById("main")));
   }
+  keepWordsWhole(document.getElementById("main"));
   fillLags();
 }
 
@@ -39,6 +40,22 @@ const served = new Map([...document.querySelectorAll("[data-live]")].map((part) 
 function stale(status) {
   const fresh = document.getElementById("fresh");
   if (fresh) fresh.textContent = status === 401 ? "Your login has ended: reload Airflow." : `No fresh data (HTTP ${status}).`;
+}
+
+// ---- commands: no line ends within an option or a time
+
+const WORDS_OF_COMMANDS = /(--[a-z][a-z-]*|\d{4}-\d\d-\d\dT[\d:]+Z?)/;
+
+function keepWordsWhole(element) {
+  const texts = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+  const nodes = [];
+  while (texts.nextNode()) nodes.push(texts.currentNode);
+  for (const node of nodes.filter((each) => WORDS_OF_COMMANDS.test(each.data) && !each.parentElement.closest(".nowrap, pre, title"))) {
+    const parts = node.data.split(WORDS_OF_COMMANDS).map((part, number) => {
+      return number % 2 ? Object.assign(document.createElement("span"), { className: "nowrap", textContent: part }) : part;
+    });
+    node.replaceWith(...parts);
+  }
 }
 
 // ---- lag: asked for apart from the page, which must not wait for a broker
@@ -75,6 +92,7 @@ async function askTargets() {
     const { lines } = await answer.json();
     if (lines) told.textContent = lines.join("\n");
     told.hidden = !told.textContent;
+    keepWordsWhole(told);
   }
 }
 
@@ -91,6 +109,7 @@ function ask(button) {
   asked = { ...button.dataset };
   document.getElementById("ask-title").textContent = asked.title;
   document.getElementById("ask-what").textContent = asked.what;
+  keepWordsWhole(document.getElementById("ask-what"));
   const choices = JSON.parse(asked.choices ?? "[]");
   document.getElementById("ask-choices").replaceChildren(...choices.map(choose));
   document.getElementById("ask-choices").hidden = !choices.length;
@@ -140,6 +159,7 @@ async function act(event) {
 
 function tell(text, run) {
   told.textContent = text;
+  keepWordsWhole(told);
   if (run) told.append("\n", linkToRun(run));
 }
 
@@ -193,5 +213,6 @@ dialog.addEventListener("close", () => refresh());
 setInterval(() => refresh().catch(() => stale("none")), EVERY);
 setInterval(() => askLags().catch(() => {}), 2 * EVERY);
 setInterval(() => askTargets().catch(() => {}), 6 * EVERY);
+keepWordsWhole(document.getElementById("main"));
 askLags().catch(() => {});
 askTargets().catch(() => {});
