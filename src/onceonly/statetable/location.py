@@ -307,7 +307,7 @@ def _unopened_error(uri: str, error: Exception) -> NotCommitted:
     return NotCommitted(
         f"the state table at {uri} cannot be opened.",
         why,
-        "Check the storage and its credentials. If its files are damaged, restore an earlier copy: docs/operations.md.",
+        "Check the storage and its credentials. If its files are damaged, restore an earlier copy (onceonly help operations).",
         code="store-unreachable",
     )
 
