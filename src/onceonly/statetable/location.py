@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from onceonly.delta.log_files import LOG_FOLDER, entry_name
+from onceonly.documentation import name_page
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.names import NAME
 from onceonly.statetable.local_log import LocalLog
@@ -307,7 +308,8 @@ def _unopened_error(uri: str, error: Exception) -> NotCommitted:
     return NotCommitted(
         f"the state table at {uri} cannot be opened.",
         why,
-        "Check the storage and its credentials. If its files are damaged, restore an earlier copy (onceonly help operations).",
+        "Check the storage and its credentials. If its files are damaged, restore an earlier copy "
+        f"({name_page('operations', 'backup-and-restore')}).",
         code="store-unreachable",
     )
 
