@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -63,7 +64,7 @@ def check(file: str, as_json: bool) -> None:
         return print_json({"pipeline": pipeline.name, "notes": notes, **queries.gaps_json(gaps), "dated_ahead": ahead})
     for note in notes:
         console.print_done(note)
-    for line in [*ahead, *gap_advice.describe_gaps(pipeline.name, gaps)]:
+    for line in [*ahead, *gap_advice.describe_gaps(pipeline.name, gaps, quote(file))]:
         console.open_console().print(Text.assemble(("! ", "yellow"), line))
 
 
@@ -81,7 +82,7 @@ def _list_spark_connections(file: str, settings: Settings) -> list[str]:
 
 def _notes(pipeline: Pipeline, settings: Settings, spark_connections: Sequence[str]) -> list[str]:
     """Check the pipeline, and return what was found, line by line; raises what is wrong."""
-    from onceonly.coordinator import restore_check
+    from onceonly.coordinator import ranges, restore_check
     from onceonly.runtime import live_services
 
     notes = [f"pipeline '{pipeline.name}' is sound, in {pipeline.mode} mode"]
@@ -107,7 +108,11 @@ def _notes(pipeline: Pipeline, settings: Settings, spark_connections: Sequence[s
     notes += _check_upstream(pipeline, services, settings)
     notes.append(_describe_state(settings))
     notes += live_services.check_written_folders(pipeline, services)
-    restore_check.check_first_plan(queries.find_state_table(settings), pipeline, services)
+    state_table = queries.find_state_table(settings)
+    restore_check.check_first_plan(state_table, pipeline, services)
+    latest = state_table.view(pipeline.name).latest if state_table else None
+    if latest:
+        ranges.refuse_other_pipeline(pipeline, latest)
     notes += _check_targets(pipeline, services, settings)
     return notes
 

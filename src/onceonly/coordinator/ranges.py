@@ -217,22 +217,9 @@ class RangePlanner:
         """Refuse to continue from a checkpoint of other topics, or of the other mode."""
         if latest is None:
             return
-        name, read = self._pipeline.name, sorted(range_.topic for range_ in latest.ranges)
-        if not self._names_topics(read):
-            names = sorted(source.input_name for source in self._pipeline.sources)
-            raise _other_pipeline_error(name, f"read topic {_names(read)} so far and now names {_names(names)}")
-        if (latest.interval is None) != (self.interval is None):
-            mode = "chained" if latest.interval is None else "interval"
-            raise _other_pipeline_error(name, f"ran in {mode} mode so far")
+        refuse_other_pipeline(self._pipeline, latest)
         if self.interval:
             self._check_after(latest)
-
-    def _names_topics(self, read: list[str]) -> bool:
-        """Whether its sources cover every topic that was read so far, and each topic that they name was read."""
-        for source in self._pipeline.sources:
-            if source.topic_pattern is None and source.topic not in read:
-                return False
-        return all(find_source(self._pipeline, topic) is not None for topic in read)
 
     def _check_after(self, latest: Checkpoint) -> None:
         """Refuse a change between intervals of `after=` and intervals of commit times.
@@ -250,6 +237,25 @@ class RangePlanner:
             if was_read and follows_pipeline != bool(range_.folders):
                 by = "the times of its commits" if follows_pipeline else f"the intervals of {so_far}"
                 raise _other_pipeline_error(latest.pipeline, f"read {range_.label} by {by} so far")
+
+
+def refuse_other_pipeline(pipeline: Pipeline, latest: Checkpoint) -> None:
+    """Refuse a pipeline of other topics than its latest checkpoint, or of the other mode."""
+    read = sorted(range_.topic for range_ in latest.ranges)
+    if not _names_topics(pipeline, read):
+        names = sorted(source.input_name for source in pipeline.sources)
+        raise _other_pipeline_error(pipeline.name, f"read topic {_names(read)} so far and now names {_names(names)}")
+    mode = "chained" if latest.interval is None else "interval"
+    if mode != pipeline.mode:
+        raise _other_pipeline_error(pipeline.name, f"ran in {mode} mode so far")
+
+
+def _names_topics(pipeline: Pipeline, read: list[str]) -> bool:
+    """Whether its sources cover every topic that was read so far, and each topic that they name was read."""
+    for source in pipeline.sources:
+        if source.topic_pattern is None and source.topic not in read:
+            return False
+    return all(find_source(pipeline, topic) is not None for topic in read)
 
 
 def _cap_source(ranges: Ranges, source: SourceConfig) -> Ranges:
@@ -278,12 +284,17 @@ def _other_pipeline_error(name: str, why: str) -> InvalidPipeline:
 
 
 def _check_mode(pipeline: Pipeline, interval: Interval | None, now: datetime) -> None:
-    if (pipeline.mode == "interval") != (interval is not None):
-        needs = "needs an interval" if pipeline.mode == "interval" else "takes no interval"
+    if pipeline.mode == "interval" and interval is None:
         raise InvalidPipeline(
-            f"{pipeline.name}: a pipeline in {pipeline.mode} mode {needs}.",
-            todo="Pass --interval START END for interval pipelines only; in Airflow use a timetable with a data "
-            "interval. Nothing was written.",
+            f"{pipeline.name}: a pipeline in interval mode needs an interval.",
+            todo="Pass --interval START END, such as --interval 2026-03-01 2026-03-02; in Airflow use a timetable with "
+            "a data interval. Nothing was written.",
+            code="mode-mismatch",
+        )
+    if pipeline.mode != "interval" and interval is not None:
+        raise InvalidPipeline(
+            f"{pipeline.name}: a pipeline in {pipeline.mode} mode takes no interval.",
+            todo="Leave --interval out: it reads what is new. Intervals need mode='interval'. Nothing was written.",
             code="mode-mismatch",
         )
     if interval and interval.end <= interval.start:

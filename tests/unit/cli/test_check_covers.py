@@ -26,7 +26,7 @@ FOUND = frozenset(
     log-store-unsafe mode-mismatch name-invalid named-table-replaced names-not-distinct no-such-column
     no-such-partition no-such-pipeline no-such-sink no-such-topic no-topic-matches not-a-delta-table not-append-only
     option-invalid option-missing options-conflict own-output-read package-missing partitioning-differs
-    pipeline-file-broken pipeline-file-not-found pipeline-keeps-state published-before pyspark-missing
+    pipeline-changed pipeline-file-broken pipeline-file-not-found pipeline-keeps-state published-before pyspark-missing
     pyspark-unsupported registry-access-denied registry-connection-invalid registry-request-refused
     registry-unreachable rows-not-replaceable schema-not-registered schema-unusable secret-visible sink-invalid
     sink-kind-ambiguous sink-kind-of-another sink-kind-unknown sink-not-inspectable sink-not-storable
@@ -66,7 +66,7 @@ OF_THE_MOMENT = frozenset(
     file-not-found files-of-another-user grace-not-over interval-before-state interval-empty interval-in-future
     interval-missing interval-not-in-table interval-not-over interval-overlaps interval-split job-failed job-killed
     log-damaged log-locked no-answer not-reachable offset-outside-log open-transaction out-of-memory outcome-unknown
-    ownership-lost partition-missing permission-denied pipeline-changed pipeline-renamed pool-exhausted
+    ownership-lost partition-missing permission-denied pipeline-renamed pool-exhausted
     records-expired registry-changed replaced-files-missing report-not-writable row-not-durable row-unknown
     rows-differ rows-in-force-changed source-files-missing source-log-expired source-log-replaced source-recreated
     source-replaced source-retracted source-shrank source-time-expired spark-skips-files staging-failed
@@ -123,5 +123,6 @@ def test_check_reaches_each_part_that_raises_them() -> None:
     calls = {ast.unparse(node.func).rpartition(".")[2] for node in ast.walk(tree) if isinstance(node, ast.Call)}
     assert calls >= {
         "_check_spark", "_check_connection", "check_written_folders", "check_pipeline", "check_suites",
-        "check_upstreams", "check_first_plan", "_check_targets", "_check_stores", "locate_tables",
+        "check_upstreams", "check_first_plan", "refuse_other_pipeline", "_check_targets",
+        "_check_stores", "locate_tables",
     }  # fmt: skip
