@@ -301,3 +301,26 @@ def test_scripts_of_a_page_share_no_name() -> None:
             for name in names:
                 assert declared.setdefault(name, script.name) == script.name, name
     assert "ask" in declared
+
+
+# ---- what a run does now
+
+
+def test_progress_of_a_killed_try_is_not_that_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    from onceonly.airflow.ui import work
+    from onceonly.airflow.ui.owner_runs import ActiveTask, OwnerRun
+    from onceonly.runtime.stage_progress import StageProgress
+    from onceonly.spark.progress import Work
+
+    written = StageProgress(NOON, NOON + MINUTE, "", Work(records=3), total=9)
+    planned = checkpoint(1, NOON, NOON, state=State.PLANNED)
+    monkeypatch.setattr(work, "read_progress", lambda *_: written)
+
+    def describe(state: str, since: datetime) -> str:
+        monkeypatch.setattr(work, "read_active_tasks", lambda _: [ActiveTask("stage", state, since)])
+        return work.describe_work("state", planned, OwnerRun("p", "run", "running"))
+
+    assert "3 of up to 9 records read" in describe("running", NOON)
+    assert "records read" not in describe("running", NOON + 2 * MINUTE)
+    failed = describe("up_for_retry", NOON + 2 * MINUTE)
+    assert failed.startswith("stage has failed and will be tried again: it failed at 12:02:00 UTC (")

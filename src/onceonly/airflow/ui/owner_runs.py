@@ -19,9 +19,11 @@ from onceonly.airflow.ui.recovery_dag import RecoveryDag, describe_recovery, fin
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.runtime import owners
 from onceonly.views import descriptions, formatting
+from onceonly.waits import CLOCK
 
 FAILED, SUCCESS = "failed", "success"
 GATE_TASK = "gate"
+UP_FOR_RETRY = "up_for_retry"
 ACTIVE_STATES = ("queued", "running")  # of a run
 TASK_STATES = {  # of tasks at which a run is, in words
     "running": "is running",
@@ -29,7 +31,7 @@ TASK_STATES = {  # of tasks at which a run is, in words
     "restarting": "is being restarted",
     "queued": "is queued",
     "scheduled": "is about to be queued",
-    "up_for_retry": "has failed and will be tried again",
+    UP_FOR_RETRY: "has failed and will be tried again",
     "up_for_reschedule": "waits for its next look",
 }
 
@@ -61,8 +63,14 @@ class ActiveTask:
     since: datetime | None
 
     def __str__(self) -> str:
-        """Return 'stage is running'."""
-        return f"{self.task_id} {TASK_STATES[self.state]}"
+        """Return 'stage is running since 21:21:07 UTC (45 s)'."""
+        text = f"{self.task_id} {TASK_STATES[self.state]}"
+        if self.since is None:
+            return text
+        time, age = self.since.strftime(CLOCK), formatting.age(self.since)
+        if self.state == UP_FOR_RETRY:
+            return f"{text}: it failed at {time} ({age} ago)"
+        return f"{text} since {time} ({age})"
 
 
 def read_owner_runs(checkpoints: Iterable[Checkpoint]) -> dict[str, OwnerRun]:
@@ -101,7 +109,7 @@ def read_active_tasks(run: OwnerRun) -> list[ActiveTask]:
     with create_session() as session:
         for row in session.execute(query):
             state = _plain(row.state)
-            since = row.end_date if state == "up_for_retry" else row.start_date
+            since = row.end_date if state == UP_FOR_RETRY else row.start_date
             tasks.append(ActiveTask(row.task_id, state, since))
     order = list(TASK_STATES)
     return sorted(tasks, key=lambda task: (order.index(task.state), task.task_id))

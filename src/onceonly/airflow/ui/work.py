@@ -5,7 +5,6 @@ from __future__ import annotations
 from onceonly.airflow.ui.owner_runs import OwnerRun, read_active_tasks
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.runtime.stage_progress import describe_progress, read_progress
-from onceonly.views import formatting
 from onceonly.waits import CLOCK
 
 
@@ -18,11 +17,11 @@ def describe_work(state: str, checkpoint: Checkpoint, run: OwnerRun | None) -> s
     """
     if checkpoint.state.is_settled:
         return ""
-    texts = []
-    for task in read_active_tasks(run) if run and run.is_active else ():
-        since = f" since {task.since.strftime(CLOCK)} ({formatting.age(task.since)})" if task.since else ""
-        texts.append(f"{task}{since}")
+    tasks = read_active_tasks(run) if run and run.is_active else []
+    texts = list(map(str, tasks))
     progress = read_progress(state, checkpoint)
+    if progress and any(task.since and task.since > progress.at for task in tasks):
+        progress = None  # of a try that was killed before, which could not delete it
     stage_text = describe_progress(progress) if progress else ""
     if progress and not texts:
         texts.append(f"attempt {checkpoint.attempt} is being staged since {progress.since.strftime(CLOCK)}")
