@@ -13,10 +13,11 @@ from rich.text import Text
 
 from onceonly.checkpoint.interval_text import parse_interval
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
-from onceonly.checkpoint.offsets import Interval
+from onceonly.checkpoint.offsets import KAFKA, Interval, has_data
 from onceonly.cli import console, environment
 from onceonly.cli.app import HINT, error_json, json_option, print_json
 from onceonly.cli.manual import is_interactive, person
+from onceonly.documentation import name_page
 from onceonly.error_codes import without_rows
 from onceonly.errors import NotCommitted, StageAgain
 from onceonly.pipeline.definition import Pipeline
@@ -36,6 +37,11 @@ RECOVERY = {
     State.STAGED: "runs its gate, if it has one, and publishes or aborts it",
     State.COMMITTING: "finishes publishing it",
 }
+
+EMPTY_INTERVAL = (
+    "A record counts for its place in its partition: one behind a record of a later time belongs to a later interval "
+    f"({name_page('kafka', 'intervals-of-a-topic')})."
+)
 
 
 @click.command(short_help="Run one checkpoint: plan, stage, gate, commit.")
@@ -170,6 +176,8 @@ class _Run:
             words.append(description)
         for note in planned.notes:
             self.steps.say(f"{self.pipeline.name}: {note}", "yellow")
+        if planned.checkpoint and planned.fresh and _is_empty_interval_of_topics(planned.checkpoint):
+            self.steps.say(EMPTY_INTERVAL, "dim")
         if self.gaps:
             name = self.pipeline.name
             width = queries.read_usual_width(self.coordinator.state_table, name)
@@ -280,6 +288,13 @@ class _Run:
         except Exception as abort_error:
             why = error_json(abort_error)["what"]
             error.todo += f"\nIt could not be aborted either ({why}): onceonly recover {checkpoint.pipeline}"
+
+
+def _is_empty_interval_of_topics(checkpoint: Checkpoint) -> bool:
+    """Whether an interval has no records, and all that was looked at are topics."""
+    if checkpoint.interval is None or checkpoint.skipped is not None or has_data(checkpoint.ranges):
+        return False
+    return all(range_.kind == KAFKA for range_ in checkpoint.ranges)
 
 
 def start_run(pipeline: Pipeline, services: LiveServices, steps: console.Steps, file: str) -> _Run:

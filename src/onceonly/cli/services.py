@@ -24,7 +24,7 @@ def services() -> None:
     """A Kafka broker and a Spark Connect server on this machine, below ONCEONLY_HOME."""
 
 
-@services.command("up")
+@services.command("up", short_help="Start what is not running, and wait until it is ready.")
 @click.option("--spark", is_flag=True, help="Also a Spark Connect server: a stage then starts in about a second.")
 @click.option("--port", type=click.IntRange(0, 65_535), help="The broker's port; 0: any free one.")
 @json_option
@@ -40,7 +40,7 @@ def start(spark: bool, port: int | None, as_json: bool) -> None:
         if settings.embedded and location.make(settings.state):
             words.append(f"a new state table at {settings.state}")
         endpoints = _services(port).up(spark)
-        words.append(f"Kafka at {endpoints.bootstrap}")
+        words.append(f"Kafka at {endpoints.bootstrap}{_describe_taken_port(endpoints.bootstrap)}")
         if endpoints.spark_remote:
             words.append(f"Spark at {endpoints.spark_remote}")
     if as_json:
@@ -83,6 +83,17 @@ def stop(as_json: bool) -> None:
         words.append(", ".join(running) or "nothing was running")
     if as_json:
         print_json({"stopped": running})
+
+
+def _describe_taken_port(address: str) -> str:
+    """Say that another process has the usual port, as the broker of another folder would; empty if none has."""
+    from onceonly.dev.services import machine
+    from onceonly.dev.services.kafka import KafkaBroker
+
+    usual = KafkaBroker.default_port
+    if address.endswith(f":{usual}") or machine.is_free(usual):
+        return ""
+    return f" (another process, such as the broker of another folder, listens on {usual})"
 
 
 def _services(port: int | None = None) -> Services:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from onceonly.statetable.table import StateTable
 
 
-@click.group()
+@click.group(short_help="Create, move, fork or forward the state table.")
 def state() -> None:
     """Create, move, fork or forward the state table (of ONCEONLY_STATE)."""
 

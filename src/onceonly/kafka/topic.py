@@ -11,6 +11,7 @@ from functools import cached_property
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
+from onceonly.documentation import name_page
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.kafka.connection import DENIED, KafkaConnection
 from onceonly.waits import wait_for
@@ -283,7 +284,8 @@ class TopicClient:
         return NoTopic(
             f"topic '{self.topic}' does not exist on {self._kafka.bootstrap}.",
             f"{names}. Onceonly never creates a topic.",
-            "Create the topic, or correct its name in the pipeline. Nothing was written.",
+            f"Create the topic ({name_page('kafka', 'create-a-topic')}), or correct its name in the pipeline. "
+            "Nothing was written.",
             code="topic-missing",
         )
 

@@ -216,7 +216,6 @@ class KafkaSink(SinkConfig):
         register: whether staging registers the schema; otherwise it has to be registered before.
     """
 
-    name: str  # repeated, so that it is passed by keyword
     topic: str | None = None
     topics: Sequence[str] = ()
     format: Literal["raw", "json", "avro", "protobuf"] = "raw"

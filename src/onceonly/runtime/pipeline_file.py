@@ -102,9 +102,10 @@ def _require_file(file: str, project: Path) -> Path:
         if (folder / file).is_file():
             return folder / file
     searched = " and ".join(map(str, folders))
-    raise InvalidPipeline(
-        f"there is no file '{file}'.", f"Searched: {searched}.", _what_to_pass(project), code=NOT_FOUND
-    )
+    todo = "Go to the project's folder, or set ONCEONLY_PROJECT to it. Nothing was written."
+    if next(_list_definitions(project), None):
+        todo = _what_to_pass(project)
+    raise InvalidPipeline(f"there is no file '{file}'.", f"Searched: {searched}.", todo, code=NOT_FOUND)
 
 
 def _import_module(path: Path, project: Path) -> ModuleType:

@@ -23,6 +23,7 @@ from onceonly.checkpoint.offsets import (
     require_in_log,
 )
 from onceonly.checkpoint.sink import Trace
+from onceonly.documentation import name_page
 from onceonly.errors import BadRecord, InvalidPipeline, NotCommitted, SourceLost
 from onceonly.json_values.columns import BadColumns, parse_columns
 from onceonly.kafka import client_settings
@@ -43,6 +44,10 @@ if TYPE_CHECKING:
     from onceonly.spark.decode_results import Malformed
 
 WHY = "_onceonly_why_value"
+LEAVE_BAD_RECORDS_OUT = (
+    "Records that can be left out: KafkaSource(on_bad_record='dead_letter') publishes them beside the others, 'drop' "
+    f"only counts them ({name_page('bad-records')})."
+)
 
 
 class KafkaReader:
@@ -332,7 +337,7 @@ class KafkaReader:
             f"be decoded as {self._config.format} with '{self._config.schema}'.",
             malformed.why,
             "Correct the schema file, or read the topic with format='raw' and decode it in the transform. "
-            "Nothing was published.",
+            f"{LEAVE_BAD_RECORDS_OUT} Nothing was published.",
             code="record-undecodable",
         )
 
@@ -371,7 +376,8 @@ class KafkaReader:
             f"topic '{topic}' partition {partition} offset {offset}: the {part.part} cannot be decoded as "
             f"{part.format} with the schema registry {part.registry.connection.describe()}.",
             " ".join(filter(None, [malformed.why, detail])),
-            "Give another reader's schema, or read it raw and decode it in the transform. Nothing was published.",
+            "Give another reader's schema, or read it raw and decode it in the transform. "
+            f"{LEAVE_BAD_RECORDS_OUT} Nothing was published.",
             code="record-undecodable",
         )
 

@@ -10,6 +10,10 @@ from onceonly.checkpoint.offsets import Interval
 from onceonly.counts import count
 from onceonly.views import formatting
 
+GAP_REASONS = (
+    "Its run is still to come, has failed (and may have been deleted, or marked success), or there was none: the "
+    "scheduler was down, or the DAG was paused and has catchup=False."
+)
 MAX_COMMANDS_SHOWN = 7  # of those that fill one gap
 NARROWEST_USUAL, WIDEST_USUAL = 0.85, 1.2  # times the usual width of an interval
 MAX_GAPS_SHOWN = 5  # the newest; of those before them only their number is shown
@@ -32,8 +36,7 @@ def describe_gap(
     start, end = interval_times(interval)
     lines = [
         f"{pipeline}: no checkpoint covers {interval}.",
-        "Its run is still to come, has failed (and may have been deleted, or marked success), or there was none: the "
-        "scheduler was down, or the DAG was paused and has catchup=False.",
+        GAP_REASONS,
         *_how_to_run_gap(interval, file, dag_id, width),
     ]
     lines[-1] += f" If it is left out on purpose: onceonly skip {pipeline} --interval {start} {end} --reason …"
@@ -97,8 +100,13 @@ def describe_gaps(
     dag_id: str | None = None,
     width: timedelta | None = None,
 ) -> list[str]:
-    """Return `describe_gap` of each of the newest, oldest first, after a line that says how many more there are."""
+    """Return `describe_gap` of each of the newest, oldest first, after a line that says how many more there are.
+
+    Only the first text says why there may be a gap.
+    """
     texts = [describe_gap(pipeline, interval, file, dag_id, width) for interval in intervals[-MAX_GAPS_SHOWN:]]
+    for index in range(1, len(texts)):
+        texts[index] = texts[index].replace(f"{GAP_REASONS}\n", "")  # said of the first one
     more = len(intervals) - len(texts)
     if more:
         texts.insert(0, f"{pipeline}: {formatting.number(more)} more before these (onceonly status {pipeline} --json)")

@@ -505,6 +505,16 @@ def test_a_definition_that_is_refused_says_why_itself(tmp_path: Path) -> None:
     assert refused.value.code != "pipeline-file-broken"
 
 
+def test_project_is_named_where_a_folder_has_none(tmp_path: Path) -> None:
+    with raises(InvalidPipeline, "pipeline-file-not-found") as refused:
+        pipeline_file.load("dags/flights.py", tmp_path)
+    assert "ONCEONLY_PROJECT" in refused.value.todo
+    (tmp_path / "dag.py").write_text(DEFINITION.format("flights"))
+    with raises(InvalidPipeline, "pipeline-file-not-found") as refused:
+        pipeline_file.load("dags/flights.py", tmp_path)
+    assert "dag.py:flights" in refused.value.todo
+
+
 def test_no_such_file(onceonly: Invoke) -> None:
     assert "there is no file 'nowhere.py'" in onceonly("run", "nowhere.py:flights").stderr
 

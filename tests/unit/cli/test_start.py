@@ -95,3 +95,14 @@ def test_a_file_that_imports_airflow_has_its_dag_at_once(tmp_path: Path, airflow
         env={**os.environ, "PYTHONPATH": str(Path(onceonly.__file__).parents[1])},
     ).stdout.splitlines()  # fmt: skip
     assert told[1] == "DAG flights"
+
+
+def test_start_says_who_has_the_usual_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    from onceonly.cli import services
+    from onceonly.dev.services import machine
+
+    monkeypatch.setattr(machine, "is_free", lambda port: port != 19092)
+    assert services._describe_taken_port("127.0.0.1:19092") == ""
+    assert "19092" in services._describe_taken_port("127.0.0.1:41569")
+    monkeypatch.setattr(machine, "is_free", lambda port: True)
+    assert services._describe_taken_port("127.0.0.1:41569") == ""

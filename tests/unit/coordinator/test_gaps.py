@@ -226,6 +226,13 @@ def test_the_words_name_the_gap_and_what_can_be_done():
     assert "onceonly skip flights --interval 2013-01-03T00:00:00Z 2013-01-04T00:00:00Z --reason" in todo
 
 
+def test_reasons_are_given_for_the_first_gap_alone():
+    first, second = gap_advice.describe_gaps("flights", [minutes(0, 10), minutes(20, 30)])
+    assert gap_advice.GAP_REASONS in first
+    assert gap_advice.GAP_REASONS not in second
+    assert second.startswith(f"flights: no checkpoint covers {minutes(20, 30)}.\nRun what is missing: ")
+
+
 def test_of_very_many_gaps_the_newest_are_told_one_by_one():
     told = gap_advice.describe_gaps("flights", [minutes(10 * n, 10 * n + 5) for n in range(20)])
     assert len(told) == 1 + gap_advice.MAX_GAPS_SHOWN

@@ -234,3 +234,7 @@ def test_what_a_delta_sink_replaces_comes_back_from_json(replace: Any) -> None:
 def test_a_replacement_that_cannot_be_is_refused(partition_by: list[str], replace: Any, code: str) -> None:
     with raises(InvalidPipeline, code):
         DeltaSink("lake", "lake", partition_by=partition_by, replace=replace)
+
+
+def test_name_of_a_sink_comes_first_in_each_kind():
+    assert KafkaSink("late", topic="late-flights") == KafkaSink(name="late", topic="late-flights")
