@@ -211,9 +211,13 @@ def test_a_paused_recovery_is_told_before(site: Site) -> None:
         body = {"reason": REASON, "seen": seen}
         recorded = uma.post("/pipelines/seen/1/approve", headers=ACT, json=body).json()
         assert "approved, and not published yet" in recorded["done"] and "follow" not in recorded
+        for address in ("/pipelines/seen/1", "/pipelines/seen"):
+            assert recorded["done"] in html.unescape(uma.get(address).text)
         site.set_recovery(is_stale=0)
         started = uma.post("/pipelines/seen/1/approve", headers=ACT, json=body).json()
         assert "is paused" in started["done"]
+        for address in ("/pipelines/seen/1", "/pipelines/seen"):
+            assert started["done"] in html.unescape(uma.get(address).text)
         command = re.search(r"airflow dags unpause \S+", started["done"])
         assert command
         site.server.command(*shlex.split(command[0])[1:])

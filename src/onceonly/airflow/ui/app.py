@@ -184,6 +184,7 @@ def one_pipeline(request: Request, pipeline: str, viewer: ReaderDep, page: int =
         runs=runs,
         left=owner_runs.find_left_behind(pipeline_summary.open, runs).texts,
         work=_describe_work(viewer, pipeline_summary.open, runs),
+        approved=publication.describe_approved(pipeline_summary.open),
         may_act=viewer.may("PUT", pipeline),
         asked=manual_actions,
     )
@@ -220,6 +221,7 @@ def one_checkpoint(request: Request, pipeline: str, epoch: int, viewer: ReaderDe
         runs=runs,
         left=owner_runs.find_left_behind([checkpoint], runs).texts,
         work=_describe_work(viewer, [checkpoint], runs),
+        approved=publication.describe_approved([checkpoint]),
         red_run=owner_runs.describe_failed_run(checkpoint, runs.get(checkpoint.owner)),
         asked=manual_actions,
     )

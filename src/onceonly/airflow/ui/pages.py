@@ -243,9 +243,10 @@ def pretty(data: Any) -> str:
 def words(detail: Mapping[str, Any]) -> str:
     """Return the plain values of what an event recorded, and who did it last.
 
-    A reason is a sentence of its own. Data Docs are left out: they are linked.
+    A reason is a sentence of its own. Data Docs are left out: they are linked. The number of what was
+    seen is for programs.
     """
-    keys = [key for key in detail if key not in ("docs", *ACTORS)]
+    keys = [key for key in detail if key not in ("docs", "seen", *ACTORS)]
     keys += [key for key in ACTORS if key in detail]
     texts = []
     for key in keys:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from shlex import quote
 from typing import Any
 
@@ -59,6 +60,16 @@ def start_run(request: Request, user: GetUserDep, recovery: RecoveryDag, checkpo
     return run_id
 
 
+def describe_approved(checkpoints: Iterable[Checkpoint]) -> dict[tuple[str, int], str]:
+    """Return by pipeline and epoch how far those are that a person has approved, and that are not decided yet."""
+    texts = {}
+    for checkpoint in checkpoints:
+        if checkpoint.approved and checkpoint.state is State.STAGED and not checkpoint.refused:
+            text = describe_progress(checkpoint, checkpoint.attempt)["text"]
+            texts[checkpoint.pipeline, checkpoint.epoch] = text
+    return texts
+
+
 def describe_progress(checkpoint: Checkpoint, attempt: int) -> dict[str, Any]:
     """Return {"text", "done"}: how far the publication of an approved attempt is, and whether nothing more comes."""
     name = f"{checkpoint.pipeline} epoch {checkpoint.epoch}"
@@ -75,7 +86,10 @@ def describe_progress(checkpoint: Checkpoint, attempt: int) -> dict[str, Any]:
         with create_session() as session:
             state = _read_run_state(session, recovery.dag_id, _run_id(checkpoint))
     if recovery is None or state is None:
-        return {"text": f"{name}: approved, and not published yet. {_how_to_publish(checkpoint)}", "done": True}
+        return {
+            "text": f"{name}: approved, and not published yet. {_how_to_publish(checkpoint, recovery)}",
+            "done": True,
+        }
     if state not in (QUEUED, RUNNING):
         text = f"{name}: approved, and not published yet: the run has {state}. The approval stands, and "
         how = f"recovery continues (at once: airflow dags trigger {quote(recovery.dag_id)})."
@@ -94,11 +108,10 @@ def _describe_step(checkpoint: Checkpoint, recovery: RecoveryDag, state: str) ->
     return f"the run of '{recovery.dag_id}' that publishes it is queued …"
 
 
-def _how_to_publish(checkpoint: Checkpoint) -> str:
-    return (
-        f"Add the recovery DAG ({NEW_RECOVERY_DAG}), or use the command line: "
-        f"onceonly approve {checkpoint.pipeline} {checkpoint.epoch} --reason … --seen {checkpoint.changed_seq}"
-    )
+def _how_to_publish(checkpoint: Checkpoint, recovery: RecoveryDag | None) -> str:
+    how = f"Add the recovery DAG ({NEW_RECOVERY_DAG}), or use" if recovery is None else "Use"
+    command = f"onceonly approve {checkpoint.pipeline} {checkpoint.epoch} --reason … --seen {checkpoint.changed_seq}"
+    return f"{how} the command line: {command}"
 
 
 def _run_id(checkpoint: Checkpoint) -> str:
