@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -23,7 +23,8 @@ from onceonly.kafka import airflow_connections
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.requirements import list_connection_ids, list_registry_ids
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.runtime import pipeline_file
+from onceonly.runtime import dag_files, pipeline_file
+from onceonly.runtime.dag_files import NamedConnections
 from onceonly.settings import Settings
 from onceonly.views import descriptions, gap_advice, queries
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from onceonly.statetable.table import StateTable
 
 PROBLEM_EXIT_CODE = 5
+NONE_NAMED = NamedConnections()
 SPARK_CONNECTION = "spark"  # the default of `spark_conn_id`
 AIRFLOW_LIMITS = (  # before this release of Airflow; docs/versions.md
     ((3, 2), "a second DAG with this pipeline's name is refused only while the first one has runs"),
@@ -49,38 +51,39 @@ def check(file: str, as_json: bool) -> None:
     No row is read or written. Into each folder that a run writes to it writes a small hidden file, and removes it.
 
     It ends with 5 if one of them cannot be used. Intervals that no run has covered are shown, and how many unread
-    records are dated in the future. --json prints {"pipeline", "notes": […], "gaps": [{"start", "end"}],
-    "dated_ahead": […]}.
+    records are dated in the future. --json prints {"state_table", "state_table_from", "pipeline",
+    "notes": […], "gaps": [{"start", "end"}], "dated_ahead": […]}.
     """
     settings = Settings.from_env()
     pipeline = pipeline_file.load(file, settings.project)
     try:
-        notes, gaps = _notes(pipeline, settings, _list_spark_connections(file, settings)), _gaps(pipeline, settings)
+        named = _find_named_connections(file, pipeline, settings)
+        notes, gaps = _notes(pipeline, settings, named), _gaps(pipeline, settings)
         ahead = _dated_ahead(pipeline, settings)
     except OnceonlyError as error:
         error.exit_code = PROBLEM_EXIT_CODE
         raise
     if as_json:
-        return print_json({"pipeline": pipeline.name, "notes": notes, **queries.gaps_json(gaps), "dated_ahead": ahead})
+        answer = {"pipeline": pipeline.name, "notes": notes, **queries.gaps_json(gaps), "dated_ahead": ahead}
+        return print_json({**queries.state_table_json(settings), **answer})
     for note in notes:
         console.print_done(note)
     for line in [*ahead, *gap_advice.describe_gaps(pipeline.name, gaps, quote(file))]:
         console.open_console().print(Text.assemble(("! ", "yellow"), line))
 
 
-def _list_spark_connections(file: str, settings: Settings) -> list[str]:
-    """Return the connections of the Spark of tasks: those that the DAG files around the pipeline name, or `spark`."""
-    from onceonly.runtime import dag_files
+def _find_named_connections(file: str, pipeline: Pipeline, settings: Settings) -> NamedConnections:
+    """Return the connections that the DAG files around the pipeline name for its tasks."""
 
     path, _, name = file.rpartition(":") if ":" in file else (file, "", Path(file).stem)
     folders = [settings.project / "dags"]
     for root in (Path.cwd(), settings.project):
         folder = (root / path).parent
         folders += [folder, folder.parent]
-    return dag_files.list_spark_connections(name, dict.fromkeys(folders)) or [SPARK_CONNECTION]
+    return dag_files.find_connections(name, pipeline.name, dict.fromkeys(folders))
 
 
-def _notes(pipeline: Pipeline, settings: Settings, spark_connections: Sequence[str]) -> list[str]:
+def _notes(pipeline: Pipeline, settings: Settings, named: NamedConnections) -> list[str]:
     """Check the pipeline, and return what was found, line by line; raises what is wrong."""
     from onceonly.coordinator import ranges, restore_check
     from onceonly.runtime import live_services
@@ -88,9 +91,7 @@ def _notes(pipeline: Pipeline, settings: Settings, spark_connections: Sequence[s
     notes = [f"pipeline '{pipeline.name}' is sound, in {pipeline.mode} mode"]
     services = environment.open_services(settings)
     notes += (
-        _check_spark(services.settings, spark_connections)
-        + _list_airflow_limits()
-        + _check_stores(pipeline, services.settings)
+        _check_spark(services.settings, named) + _list_airflow_limits() + _check_stores(pipeline, services.settings)
     )
     for conn_id in sorted(list_connection_ids(pipeline)):
         notes.append(_check_connection(services, pipeline, conn_id))
@@ -117,24 +118,50 @@ def _notes(pipeline: Pipeline, settings: Settings, spark_connections: Sequence[s
     return notes
 
 
-def _check_spark(settings: Settings, conn_ids: Sequence[str] = (SPARK_CONNECTION,)) -> list[str]:
-    """Check the Spark that commands use, and that of tasks: these connections, where Airflow has them."""
+def _check_spark(settings: Settings, named: NamedConnections = NONE_NAMED) -> list[str]:
+    """Check the Spark that commands use, and that of tasks: the connections that DAG files name, else `spark`.
+
+    Raises:
+        InvalidPipeline: Airflow has no connection that a DAG file names, or one of them cannot be used.
+    """
     from onceonly.spark import check as spark
 
     notes = spark.notes(settings)
     if settings.spark_remote:
         notes.append(_check_session(settings.spark_remote, settings, "this process"))
-    for conn_id in conn_ids:
+    for place in named.unknown:
+        notes.append(f"{place} names a connection by an expression, which only Airflow can tell: it was not looked for")
+    for conn_id in [*(named.of_spark or (SPARK_CONNECTION,)), *named.others]:
         try:
-            connections.add_variable(conn_id)
-        except InvalidPipeline:
-            return notes  # without an Airflow here, there are no tasks
+            reason = connections.add_variable(conn_id)
+        except InvalidPipeline as error:
+            if conn_id in named.all:
+                notes.append(f"whether the Airflow connection '{conn_id}' exists is not known here: {error.why}")
+            continue  # without an Airflow here, there are no tasks
         except NotCommitted as error:
-            return [*notes, f"the Spark of tasks was not checked: {error.why}"]
+            return [*notes, f"the connections of tasks were not checked: {error.why}"]
         connection = os.environ.get(airflow_connections.variable_name(conn_id), "").strip()
-        if connection:
+        if not connection and conn_id in named.all:
+            raise _no_named_connection_error(conn_id, named, reason)
+        if not connection and reason:
+            notes.append(f"Airflow has no connection '{conn_id}', which tasks use unless a DAG file names another one")
+        if connection and conn_id not in named.others:
             notes += _check_spark_connection(conn_id, connection, settings)
     return notes
+
+
+def _no_named_connection_error(conn_id: str, named: NamedConnections, reason: str) -> InvalidPipeline:
+    place, variable = named.all[conn_id], airflow_connections.variable_name(conn_id)
+    if conn_id in named.others:
+        example = "--conn-type http --conn-host https://…"
+    else:
+        example = "--conn-type generic --conn-host 'local[*]'"
+    return InvalidPipeline(
+        f"the Airflow connection '{conn_id}' does not exist.",
+        f"{place} names it, and its tasks would fail. The environment variable {variable} is not set. {reason}".strip(),
+        f"Correct its name there, or add it: airflow connections add {quote(conn_id)} {example}. Nothing was written.",
+        code="connection-missing",
+    )
 
 
 def _check_spark_connection(conn_id: str, connection: str, settings: Settings) -> list[str]:
@@ -288,7 +315,7 @@ def _describe_topics(source: KafkaSource, brokers: str) -> str:
 
 
 def _describe_state(settings: Settings) -> str:
-    state = queries.find_state_table(settings)
+    state, place = queries.find_state_table(settings), queries.describe_state_table(settings)
     if state is None:
-        return f"state table: {settings.state} will be created by the first run"
-    return f"state table: {settings.state} (id {state.id}), compare-and-set works there"
+        return f"{place}; it will be created by the first run"
+    return f"{place}, id {state.id}; compare-and-set works there"

@@ -3,42 +3,92 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
-WITH_SPARK = ("checkpoint_dag", "PlanOperator")  # what takes a pipeline and the connection of its Spark
+# What takes the connection of a Spark, and of which pipeline: the variable, its name, or all of them.
+BY_VARIABLE = ("checkpoint_dag", "PlanOperator")
+BY_NAME = ("StageOperator", "GateOperator", "CommitOperator")
+OF_ALL = ("recovery_dag", "RecoverOperator")
+SPARK_ARGUMENT, NOTIFIER, NOTIFIER_ARGUMENT = "spark_conn_id", "WebhookNotifier", "conn_id"
 
 
-def list_spark_connections(pipeline: str, folders: Iterable[Path]) -> list[str]:
-    """Return the ids of the connections that DAG files in these folders pass as `spark_conn_id` for a pipeline.
-
-    Only those that are written there as text are found.
+@dataclass(frozen=True)
+class NamedConnections:
+    """The connections that DAG files name for the tasks of a pipeline.
 
     Args:
-        pipeline: the name of its variable.
+        of_spark: connection id -> where it is named, as "orders.py:12".
+        others: likewise, those of notifiers.
+        unknown: where one is named by what is no text.
     """
-    conn_ids: list[str] = []
+
+    of_spark: Mapping[str, str] = field(default_factory=dict)
+    others: Mapping[str, str] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def all(self) -> Mapping[str, str]:
+        return {**self.of_spark, **self.others}
+
+
+def find_connections(variable: str, name: str, folders: Iterable[Path]) -> NamedConnections:
+    """Return the connections that DAG files in these folders name for the tasks of a pipeline, and of its recovery.
+
+    Args:
+        variable: that of the pipeline.
+        name: its own.
+    """
+    of_spark: dict[str, str] = {}
+    others: dict[str, str] = {}
+    unknown: list[str] = []
     for folder in folders:
         for path in sorted(folder.glob("*.py")):
-            conn_ids += _read_connections(path, pipeline)
-    return sorted(set(conn_ids))
+            for line, parameter, argument in _list_arguments(path, variable, name):
+                place = f"{path.name}:{line}"
+                if not _is_plain_text(argument):
+                    unknown.append(place)
+                elif parameter == NOTIFIER_ARGUMENT:
+                    others.setdefault(ast.literal_eval(argument), place)
+                else:
+                    of_spark.setdefault(ast.literal_eval(argument), place)
+    return NamedConnections(of_spark, others, tuple(dict.fromkeys(unknown)))
 
 
-def _read_connections(path: Path, pipeline: str) -> Iterator[str]:
+def _list_arguments(path: Path, variable: str, name: str) -> Iterator[tuple[int, str, ast.expr]]:
+    """Yield line, parameter and argument of each connection that a file names for a pipeline, or for all of them."""
     text = path.read_text(errors="replace")
-    if "spark_conn_id" not in text:
+    if SPARK_ARGUMENT not in text and NOTIFIER not in text:
         return
     try:
         tree = ast.parse(text)
     except SyntaxError:
         return  # Airflow says so
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and _last_name(node.func) in WITH_SPARK:
-            keywords = {keyword.arg: keyword.value for keyword in node.keywords}
-            conn_id = keywords.get("spark_conn_id")
-            subject = node.args[0] if node.args else keywords.get("pipeline")
-            if _last_name(subject) == pipeline and isinstance(conn_id, ast.Constant) and isinstance(conn_id.value, str):
-                yield conn_id.value
+        if not isinstance(node, ast.Call):
+            continue
+        function, keywords = _last_name(node.func), {keyword.arg: keyword.value for keyword in node.keywords}
+        if SPARK_ARGUMENT in keywords and _is_of_pipeline(function, node, variable, name):
+            yield node.lineno, SPARK_ARGUMENT, keywords[SPARK_ARGUMENT]
+        if function == NOTIFIER and (node.args or NOTIFIER_ARGUMENT in keywords):
+            yield node.lineno, NOTIFIER_ARGUMENT, keywords.get(NOTIFIER_ARGUMENT) or node.args[0]
+
+
+def _is_of_pipeline(function: str, call: ast.Call, variable: str, name: str) -> bool:
+    keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+    if function in BY_VARIABLE:
+        return _last_name(call.args[0] if call.args else keywords.get("pipeline")) == variable
+    if function in BY_NAME:
+        pipeline = keywords.get("pipeline")
+        is_other = isinstance(pipeline, ast.Constant) and pipeline.value != name
+        return not is_other and (not isinstance(pipeline, ast.Attribute) or _last_name(pipeline.value) == variable)
+    return function in OF_ALL
+
+
+def _is_plain_text(node: ast.expr) -> bool:
+    """Return whether it is a text that is no template."""
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and "{{" not in node.value
 
 
 def _last_name(node: ast.expr | None) -> str:

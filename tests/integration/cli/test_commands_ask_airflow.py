@@ -102,6 +102,15 @@ def test_advice_is_enough(topic_shell: Shell, broker: str) -> None:
     assert any("kafka_ev" in note for note in answer["notes"])  # type: ignore[attr-defined]
 
 
+def test_connection_of_spark_that_a_dag_file_names_is_looked_for(shell: Shell) -> None:
+    """Airflow lacks it, then has it by the command that the refusal advises."""
+    copy_database(shell.folder / "airflow")
+    (shell.folder / "dag.py").write_text("dag = checkpoint_dag(events, spark_conn_id='big_spark')\n")
+    follow_advice(shell, "onceonly check pipelines.py:events --json")
+    code, answer = shell.check()
+    assert (code, answer["code"]) == (5, "connection-missing") and "kafka_ev" in str(answer["what"])
+
+
 def test_secrets_backend_is_asked(topic_shell: Shell, broker: str) -> None:
     """One that fails is no connection that is missing."""
     connections = {"kafka_ev": {"conn_type": "generic", "extra": {"bootstrap.servers": broker}}}
@@ -162,7 +171,7 @@ def follow_advice(shell: Shell, command: str, **env: str) -> None:
     """Run a command that lacks a connection, then the command that its error names."""
     answer = json.loads(shell.run(command, **env).stdout)
     assert answer["code"] == "connection-missing", answer
-    advice = re.search(r"airflow connections add .*?\}+'", answer["todo"])
+    advice = re.search(r"airflow connections add .*?(?:\}+|\])'", answer["todo"])
     assert advice, answer["todo"]
     added = shell.run(advice[0])
     assert added.returncode == 0, added.stderr
