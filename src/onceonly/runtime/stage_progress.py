@@ -21,6 +21,7 @@ from onceonly.spark.progress import Work, WorkCounter
 from onceonly.views import formatting
 
 WRITE_SECONDS = 3.0  # between two writes
+COUNTS_OF_CONNECT = "through Spark Connect, counts come when the stage ends"
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,8 @@ def describe_progress(progress: StageProgress) -> str:
     if work.tasks:
         parts.append(f"{work.tasks_done:,} of {count(work.tasks, 'task')} of Spark done")
     text = ", ".join(parts)
+    if not work.is_counted:
+        text = "; ".join(filter(None, (text, COUNTS_OF_CONNECT)))
     if progress.waits_for:
         text = f"{text}; {progress.waits_for}" if text else progress.waits_for
     return f"{text} (as of {formatting.age(progress.at)} ago)" if text else ""

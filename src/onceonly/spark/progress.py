@@ -23,12 +23,14 @@ class Work:
     Args:
         records: that its stages have read; those that are read again, as of a batch that was kept, count again.
         rows: that it has written to files.
+        is_counted: False: it is known only when the stage ends, as through Spark Connect.
     """
 
     records: int | None = None
     rows: int | None = None
     tasks: int = 0
     tasks_done: int = 0
+    is_counted: bool = True
 
 
 class WorkCounter:
@@ -47,7 +49,7 @@ class WorkCounter:
     def count(self) -> Work:
         """Return the work of all stages so far."""
         if self._store is None:
-            return Work()
+            return Work(is_counted=False)
         try:
             self._look()
         except Exception:  # of whatever version Spark is: this is for people

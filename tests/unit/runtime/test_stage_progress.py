@@ -17,7 +17,13 @@ from unit.world import World
 from onceonly import waits
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.runtime import job_report, stage_progress
-from onceonly.runtime.stage_progress import StageProgress, describe_progress, keep_progress, read_progress
+from onceonly.runtime.stage_progress import (
+    COUNTS_OF_CONNECT,
+    StageProgress,
+    describe_progress,
+    keep_progress,
+    read_progress,
+)
 from onceonly.spark.progress import Work, WorkCounter
 
 NOW = datetime.now(UTC)
@@ -95,6 +101,8 @@ def test_what_a_killed_stage_has_left_is_neither_shown_nor_kept(world: World) ->
         (Work(9, 9), None, "", "9 records read, 9 rows written"),
         (Work(), 4_000, "waiting for Spark", "up to 4,000 records to read; waiting for Spark"),
         (Work(), None, "waiting for Spark", "waiting for Spark"),
+        (Work(is_counted=False), 4_000, "", f"up to 4,000 records to read; {COUNTS_OF_CONNECT}"),
+        (Work(is_counted=False), None, "waiting for rows", f"{COUNTS_OF_CONNECT}; waiting for rows"),
     ],
 )
 def test_people_read_how_far_it_is(work: Work, total: int | None, waits_for: str, expected: str) -> None:
@@ -145,6 +153,11 @@ def test_work_is_counted_over_all_stages_also_those_that_are_over() -> None:
     assert counter.count() == Work(400, 90, 8, 8)
     del store.stages[5]  # Spark forgets old ones
     assert counter.count() == Work(400, 90, 8, 8)
+
+
+def test_session_of_a_connect_server_is_not_counted() -> None:
+    session = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    assert WorkCounter(session).count() == Work(is_counted=False)
 
 
 def test_a_spark_of_another_make_is_not_counted() -> None:
