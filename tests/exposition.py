@@ -27,7 +27,7 @@ def parsed(text: str) -> dict[str, float]:
                 and (kind == "counter") == name.endswith("_total")
             )
             known[name] = kind
-        else:
+        elif not line.startswith("#"):  # a comment
             match = LINE.fullmatch(line)
             assert match, line
             assert list(known)[-1] == match[1], f"{line} does not stand with its like"

@@ -294,24 +294,27 @@ def lineage(pipeline: str, epoch: int | None, as_json: bool) -> None:
     it comes after (onceonly help chain).
 
     \b
-    --json prints one object: "pipeline", "epoch", "state", "interval",
+    --json prints one object: "state_table", "state_table_from" (the variable that
+    says so, or null), "pipeline", "epoch", "state", "interval",
     "rows_by_sink", "replaced_by", "rewound_by" (epochs or null),
     "reads": [{"topic", "topic_id", "partitions": {number: [start, end]}}], and
     of a table or folder that another pipeline has written "published_by", "sink" and
     "checkpoints": such objects of that pipeline. Of PIPELINE also
     "read_by": [{"pipeline", "epoch"}], the checkpoints that depend on this one.
     """
-    state = queries.require_state_table(Settings.from_env())
+    settings = Settings.from_env()
+    state = queries.require_state_table(settings)
     queries.check_pipeline_exists(state, pipeline)
     checkpoint = state.view(pipeline).require(epoch) if epoch else _require_last_committed(state, pipeline)
     node = provenance.trace_checkpoint(state, checkpoint)
     if as_json:
-        return print_json(node)
+        return print_json({**queries.state_table_json(settings), **node})
     out = console.open_console()
     out.print(_tree(node), soft_wrap=False, overflow="fold")
     readers = [_name_node(reader) for reader in node["read_by"]]
     if readers:
         out.print(Text(f"read by {', '.join(readers)}", "dim"))
+    out.print(queries.describe_state_table(settings), style="dim", markup=False)
 
 
 def _require_last_committed(state_table: StateTable, pipeline: str) -> Checkpoint:

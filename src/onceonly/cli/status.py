@@ -259,13 +259,15 @@ def metrics(lag: bool) -> None:
     """Where every pipeline is, in Prometheus' text format.
 
     \b
-    For example for node_exporter's textfile collector. In Airflow, the page serves
-    the same below /onceonly/metrics.
+    For example for node_exporter's textfile collector. The first line, a comment,
+    names the state table. In Airflow, the page serves the same metrics below
+    /onceonly/metrics.
     """
     from onceonly.views.metrics import format_for_prometheus, list_samples
 
     settings = Settings.from_env()
     state = queries.find_state_table(settings)
+    click.echo(f"# {queries.describe_state_table(settings)}")  # Prometheus passes over it
     if state is None:
         return
     summaries, damaged = read_summaries(state, state.pipelines())

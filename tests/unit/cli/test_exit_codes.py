@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -524,6 +525,17 @@ CODES: dict[str, dict[int, Provoke]] = {
 }
 
 
+LOOKING = ("check", "describe", "lineage", "metrics", "status")  # at a state table, and change nothing in it
+CHANGING = (
+    *("abort", "accept-loss", "approve", "forget", "recover", "repair", "resolve", "rewind", "run", "skip", "sweep"),
+    *("state fork", "state forward", "state init", "state relocate"),
+)
+WITHOUT_STATE = (
+    *("completions", "demo load", "demo run", "explain", "help", "infer", "init", "jars fetch", "jars packages"),
+    *("jars prepare", "services down", "services status", "services up"),
+)
+
+
 def invoke(command: str, *args: Any) -> Any:
     return CliRunner().invoke(main, [*command.split(), *map(str, args)])
 
@@ -552,6 +564,22 @@ def test_each_exit_code_of_each_command(name: str, code: int, here: Here) -> Non
     assert result.exit_code == code, result.output
     if code in (1, 3, 4, 5):
         assert "✗ " in result.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LOOKING)
+def test_a_command_that_looks_names_the_state_table(name: str, here: Here) -> None:
+    args = [] if name == "metrics" else CODES[name][0](here)
+    table = str(here.home / "state")
+    shown = invoke(name, *args).stdout
+    assert f"State table: {table} (ONCEONLY_HOME says so)" in shown.replace("\n", "")
+    if any("--json" in option.opts for option in COMMANDS[name].params):
+        answer = json.loads(invoke(name, *args, "--json").stdout)
+        assert (answer["state_table"], answer["state_table_from"]) == (table, "ONCEONLY_HOME")
+
+
+def test_every_command_looks_or_changes_or_needs_no_state_table() -> None:
+    assert sorted([*LOOKING, *CHANGING, *WITHOUT_STATE]) == sorted(COMMANDS)
 
 
 def _seen(name: str, here: Here) -> tuple[str, ...]:
