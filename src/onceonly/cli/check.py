@@ -57,8 +57,8 @@ def check(file: str, as_json: bool) -> None:
     settings = Settings.from_env()
     pipeline = pipeline_file.load(file, settings.project)
     try:
-        named = _find_named_connections(file, pipeline, settings)
-        notes, gaps = _notes(pipeline, settings, named), _gaps(pipeline, settings)
+        dag_connections = _find_named_connections(file, pipeline, settings)
+        notes, gaps = _notes(pipeline, settings, dag_connections), _gaps(pipeline, settings)
         ahead = _dated_ahead(pipeline, settings)
     except OnceonlyError as error:
         error.exit_code = PROBLEM_EXIT_CODE
@@ -83,7 +83,7 @@ def _find_named_connections(file: str, pipeline: Pipeline, settings: Settings) -
     return dag_files.find_connections(name, pipeline.name, dict.fromkeys(folders))
 
 
-def _notes(pipeline: Pipeline, settings: Settings, named: NamedConnections) -> list[str]:
+def _notes(pipeline: Pipeline, settings: Settings, dag_connections: NamedConnections) -> list[str]:
     """Check the pipeline, and return what was found, line by line; raises what is wrong."""
     from onceonly.coordinator import ranges, restore_check
     from onceonly.runtime import live_services
@@ -91,7 +91,9 @@ def _notes(pipeline: Pipeline, settings: Settings, named: NamedConnections) -> l
     notes = [f"pipeline '{pipeline.name}' is sound, in {pipeline.mode} mode"]
     services = environment.open_services(settings)
     notes += (
-        _check_spark(services.settings, named) + _list_airflow_limits() + _check_stores(pipeline, services.settings)
+        _check_spark(services.settings, dag_connections)
+        + _list_airflow_limits()
+        + _check_stores(pipeline, services.settings)
     )
     for conn_id in sorted(list_connection_ids(pipeline)):
         notes.append(_check_connection(services, pipeline, conn_id))
@@ -118,7 +120,7 @@ def _notes(pipeline: Pipeline, settings: Settings, named: NamedConnections) -> l
     return notes
 
 
-def _check_spark(settings: Settings, named: NamedConnections = NONE_NAMED) -> list[str]:
+def _check_spark(settings: Settings, dag_connections: NamedConnections = NONE_NAMED) -> list[str]:
     """Check the Spark that commands use, and that of tasks: the connections that DAG files name, else `spark`.
 
     Raises:
@@ -129,37 +131,36 @@ def _check_spark(settings: Settings, named: NamedConnections = NONE_NAMED) -> li
     notes = spark.notes(settings)
     if settings.spark_remote:
         notes.append(_check_session(settings.spark_remote, settings, "this process"))
-    for place in named.unknown:
+    for place in dag_connections.unknown:
         notes.append(f"{place} names a connection by an expression, which only Airflow can tell: it was not looked for")
-    for conn_id in [*(named.of_spark or (SPARK_CONNECTION,)), *named.others]:
+    for conn_id in [*(dag_connections.of_spark or (SPARK_CONNECTION,)), *dag_connections.of_notifiers]:
         try:
             reason = connections.add_variable(conn_id)
         except InvalidPipeline as error:
-            if conn_id in named.all:
+            if conn_id in dag_connections.all:
                 notes.append(f"whether the Airflow connection '{conn_id}' exists is not known here: {error.why}")
             continue  # without an Airflow here, there are no tasks
         except NotCommitted as error:
             return [*notes, f"the connections of tasks were not checked: {error.why}"]
         connection = os.environ.get(airflow_connections.variable_name(conn_id), "").strip()
-        if not connection and conn_id in named.all:
-            raise _no_named_connection_error(conn_id, named, reason)
+        if not connection and conn_id in dag_connections.all:
+            raise _no_named_connection_error(conn_id, dag_connections, reason)
         if not connection and reason:
             notes.append(f"Airflow has no connection '{conn_id}', which tasks use unless a DAG file names another one")
-        if connection and conn_id not in named.others:
+        if connection and conn_id not in dag_connections.of_notifiers:
             notes += _check_spark_connection(conn_id, connection, settings)
     return notes
 
 
-def _no_named_connection_error(conn_id: str, named: NamedConnections, reason: str) -> InvalidPipeline:
-    place, variable = named.all[conn_id], airflow_connections.variable_name(conn_id)
-    if conn_id in named.others:
-        example = "--conn-type http --conn-host https://…"
-    else:
-        example = "--conn-type generic --conn-host 'local[*]'"
+def _no_named_connection_error(conn_id: str, dag_connections: NamedConnections, reason: str) -> InvalidPipeline:
+    place, variable = dag_connections.all[conn_id], airflow_connections.variable_name(conn_id)
+    command = f"airflow connections add {quote(conn_id)} --conn-type generic --conn-host 'local[*]'"
+    if conn_id in dag_connections.of_notifiers:
+        command = f"airflow connections add {quote(conn_id)} --conn-type http --conn-host https://HOST"
     return InvalidPipeline(
         f"the Airflow connection '{conn_id}' does not exist.",
         f"{place} names it, and its tasks would fail. The environment variable {variable} is not set. {reason}".strip(),
-        f"Correct its name there, or add it: airflow connections add {quote(conn_id)} {example}. Nothing was written.",
+        f"Correct its name there, or add it: {command}. Nothing was written.",
         code="connection-missing",
     )
 

@@ -20,17 +20,17 @@ class NamedConnections:
 
     Args:
         of_spark: connection id -> where it is named, as "orders.py:12".
-        others: likewise, those of notifiers.
+        of_notifiers: likewise, those of notifiers.
         unknown: where one is named by what is no text.
     """
 
     of_spark: Mapping[str, str] = field(default_factory=dict)
-    others: Mapping[str, str] = field(default_factory=dict)
+    of_notifiers: Mapping[str, str] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
 
     @property
     def all(self) -> Mapping[str, str]:
-        return {**self.of_spark, **self.others}
+        return {**self.of_spark, **self.of_notifiers}
 
 
 def find_connections(variable: str, name: str, folders: Iterable[Path]) -> NamedConnections:
@@ -41,7 +41,7 @@ def find_connections(variable: str, name: str, folders: Iterable[Path]) -> Named
         name: its own.
     """
     of_spark: dict[str, str] = {}
-    others: dict[str, str] = {}
+    of_notifiers: dict[str, str] = {}
     unknown: list[str] = []
     for folder in folders:
         for path in sorted(folder.glob("*.py")):
@@ -50,10 +50,10 @@ def find_connections(variable: str, name: str, folders: Iterable[Path]) -> Named
                 if not _is_plain_text(argument):
                     unknown.append(place)
                 elif parameter == NOTIFIER_ARGUMENT:
-                    others.setdefault(ast.literal_eval(argument), place)
+                    of_notifiers.setdefault(ast.literal_eval(argument), place)
                 else:
                     of_spark.setdefault(ast.literal_eval(argument), place)
-    return NamedConnections(of_spark, others, tuple(dict.fromkeys(unknown)))
+    return NamedConnections(of_spark, of_notifiers, tuple(dict.fromkeys(unknown)))
 
 
 def _list_arguments(path: Path, variable: str, name: str) -> Iterator[tuple[int, str, ast.expr]]:
