@@ -38,6 +38,13 @@ class Table:
         given: dict[str, Any] = {"mode": "append", "schema_mode": "merge", "partition_by": ["day"], **options}
         write_deltalake(self.uri, rows, **given)
 
+    def add_by(self, spark: Any, writer: str, *numbers: int, day: str = "mon") -> None:
+        """Append by delta-rs, or by Spark, as its tables with deletion vectors need it."""
+        if writer == "delta-rs":
+            return self.write(*numbers, day=day)
+        frame = spark.createDataFrame([(number, day) for number in numbers], "n LONG, day STRING").coalesce(1)
+        frame.write.format("delta").mode("append").save(self.uri)
+
     @property
     def now(self) -> DeltaTable:
         return DeltaTable(self.uri)

@@ -346,6 +346,8 @@ class DeltaSource(Stored):
         name: what it is called in the transform's input and in messages; by default the last part of the path.
         changes: read the table's Change Data Feed, with inserted, updated and deleted rows, and the columns
             _change_type, _commit_version and _commit_timestamp. Without it, the table may only be appended to.
+        ignore_deletes: pass over versions whose operation is DELETE: rows that others take out are no news, and what
+            was read before stays as it is downstream. All else that removes rows is refused, as without it.
         start: chained mode only: where the first checkpoint begins: 'earliest', with all rows that the table has;
             'latest'; a version, which is the first one to be read; or a time (a datetime with a zone, or its ISO
             text), whose first commit is the first one. Later checkpoints begin where the last one ended.
@@ -364,9 +366,10 @@ class DeltaSource(Stored):
     grace: float = 0.0
     table: str | None = None
     table_id: str | None = None
+    ignore_deletes: bool = False
 
     kind: ClassVar[str] = "delta"
-    unstored_defaults: ClassVar[Mapping[str, Any]] = catalogs.UNSTORED_DEFAULTS
+    unstored_defaults: ClassVar[Mapping[str, Any]] = {**catalogs.UNSTORED_DEFAULTS, "ignore_deletes": False}
     word: ClassVar[str] = "table"
     counts: ClassVar[str] = "max_versions"
 
@@ -378,6 +381,9 @@ class DeltaSource(Stored):
             check_source_name(self.path, self.name or None)
         check_grace(self.grace)
         check_limit(self.counts, self.most)
+        if self.changes and self.ignore_deletes:
+            why = "has the deletes as changes"
+            raise option_error("changes", why, "Remove one of changes and ignore_deletes.", code="options-conflict")
         object.__setattr__(self, "start", check_stored_start(self.start, self.word, "version"))
 
     @property

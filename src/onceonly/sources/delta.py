@@ -50,6 +50,8 @@ class DeltaReader(StoredSource):
             table = self._log.table(newest)
         delta_rules.check_table(self._config, table)
         how = "by its Change Data Feed" if self._config.changes else "by the files that are added to it"
+        if self._config.ignore_deletes:
+            how += ", and deletions are passed over"
         return [f"{log.label} is there, at version {newest}: {self._uri}, read {how}"]
 
     def log(self) -> TopicLog:

@@ -15,6 +15,8 @@ from onceonly.delta.versions import File, Version
 from onceonly.errors import InvalidPipeline, SourceLost
 from onceonly.pipeline.sources import DeltaSource
 
+DELETE = "DELETE"  # as delta-rs, Spark and Databricks call the operation that only takes rows out
+IGNORE = "To pass over deletions from now on: DeltaSource(ignore_deletes=True). Or only this one: "
 RESTORE = f"Restore the table, or {START_OVER}. Nothing was written."
 FEED = "delta.enableChangeDataFeed"
 MAPPING = "delta.columnMapping.mode"
@@ -92,7 +94,8 @@ def list_added(config: DeltaSource, range_: TopicRange, versions: Sequence[Versi
     """Return the files that these versions of a range add.
 
     Where a repair has replaced rows, they are no news; unless those that it replaces are in the same range, in whose
-    place its own are then read.
+    place its own are then read. Nor is a deletion, where the definition says so: the files that it writes again hold
+    rows that the table had before.
 
     Raises:
         InvalidPipeline: another version removes or restores rows as well, or one hides rows of the files.
@@ -100,7 +103,7 @@ def list_added(config: DeltaSource, range_: TopicRange, versions: Sequence[Versi
     replaced_versions, passed_over = dict(range_.rewrites), range_.passed_over
     files_by_version: dict[int, tuple[File, ...]] = {}
     for version in versions:
-        if version.number in passed_over:
+        if version.number in passed_over or (config.ignore_deletes and _is_deletion(version)):
             continue
         unread_count = version.number - versions[0].number
         added = version.added
@@ -113,6 +116,11 @@ def list_added(config: DeltaSource, range_: TopicRange, versions: Sequence[Versi
             raise _added_files_error(config, version, unread_count)
         files_by_version[version.number] = added
     return list(chain.from_iterable(files_by_version.values()))
+
+
+def _is_deletion(version: Version) -> bool:
+    """Return whether a version only takes rows out, by what its writer says. One that adds files alone is none."""
+    return version.operation.upper() == DELETE and (bool(version.removed) or not version.added)
 
 
 def _list_own_files(version: Version) -> tuple[File, ...]:
@@ -128,7 +136,7 @@ def _removed_rows_error(config: DeltaSource, version: Version, unread_count: int
     return InvalidPipeline(
         f"table '{config.topic}': version {version.number} does not only add rows.",
         f"Its operation is {version.operation}, which removes {count(len(version.removed), 'file')} with rows.",
-        _describe_skip(config, version, unread_count),
+        f"{IGNORE if _is_deletion(version) else ''}{_describe_skip(config, version, unread_count)}",
         code="not-append-only",
     )
 

@@ -6,6 +6,7 @@ import os
 import time
 from datetime import date, datetime
 from decimal import Decimal
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,44 @@ def test_changes_are_read_by_the_change_data_feed(table: Table, spark: Any) -> N
         (3, "update_preimage", 2),
         (30, "update_postimage", 2),
     ]
+
+
+@pytest.mark.parametrize("writer", ["delta-rs", "spark", "spark with deletion vectors"])
+def test_each_row_comes_once_however_deletions_lie_in_the_ranges(table: Table, spark: Any, writer: str) -> None:
+    """Whatever the ranges are: a deletion is before, between or after what they add, and of rows or of whole files."""
+    vectors = str(writer == "spark with deletion vectors").lower()
+    if writer == "delta-rs":
+        table.write(0)
+    else:
+        properties = f"'delta.enableDeletionVectors' = '{vectors}'"
+        columns = "(n LONG, day STRING) USING delta PARTITIONED BY (day)"
+        spark.sql(f"CREATE TABLE delta.`{table.uri}` {columns} TBLPROPERTIES ({properties})").collect()
+
+    def delete(condition: str) -> None:
+        if writer == "delta-rs":
+            table.now.delete(condition)
+        else:
+            spark.sql(f"DELETE FROM delta.`{table.uri}` WHERE {condition}").collect()
+
+    table.add_by(spark, writer, 1, 2, 3)
+    delete("n = 2")
+    table.add_by(spark, writer, 4, 5, 6)
+    delete("n IN (1, 5)")
+    table.add_by(spark, writer, 7, day="tue")
+    delete("day = 'tue'")
+    table.add_by(spark, writer, 8)
+    assert table.end == 8
+    numbers_by_range: dict[tuple[int, int], list[int]] = {}
+    for start, end in combinations(range(2, table.end + 1), 2):
+        pinned = table.range(start, end, ignore_deletes=True)
+        numbers_by_range[start, end] = [row["n"] for row in rows(table, spark, pinned, ignore_deletes=True)]
+    for count in range(table.end - 2):
+        for cuts in combinations(range(3, table.end), count):
+            ends = [2, *cuts, table.end]
+            found = [n for pair in pairwise(ends) for n in numbers_by_range[pair]]
+            assert found == [4, 5, 6, 7, 8], cuts
+    has_vectors = any("deletionVector" in action.get("add", {}) for action in table.actions(4))
+    assert has_vectors == (vectors == "true")
 
 
 def test_files_that_vanish_while_they_are_read_are_lost_and_not_left_out(table: Table, spark: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,8 @@ class Parts(FakeParts):
         self._table = table
 
     def sources(self, pipeline: Pipeline) -> Mapping[str, Source]:
-        return {"orders": self._table.reader()}
+        (source,) = pipeline.sources
+        return {"orders": self._table.reader(ignore_deletes=getattr(source, "ignore_deletes", False))}
 
     def produce(self, checkpoint: Checkpoint) -> dict[str, list[dict[str, Any]]]:
         return {"lake": []}
@@ -85,6 +87,19 @@ def test_it_goes_on_behind_a_version_that_deletes(reader: Reader) -> None:
     )
     reader.table.write(4)
     assert reader.run("run-3") == {0: (4, 5)}
+
+
+def test_pipeline_that_stopped_at_a_deletion_passes_over_it_from_then_on(reader: Reader) -> None:
+    with raises(InvalidPipeline, "not-append-only"):
+        reader.plan("run-2")
+    reader.pipeline = replace(reader.pipeline, source=DeltaSource(reader.table.uri, ignore_deletes=True))
+    assert reader.run("run-3") == {0: (3, 4)}
+    reader.table.write(4)
+    reader.table.now.delete("n = 4")
+    reader.through.abort("reads", reader.plan("run-4"), "it died")
+    reader.table.write(5)
+    assert reader.run("run-5") == {0: (4, 6)}
+    assert reader.run("run-6") == {0: (6, 7)}
 
 
 def test_a_refusal_is_in_the_words_of_a_table(reader: Reader) -> None:

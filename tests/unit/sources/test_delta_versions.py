@@ -16,6 +16,7 @@ from unit.versions import FEED, NOON, Table, minutes
 
 from onceonly.delta import versions
 from onceonly.errors import InvalidPipeline, SourceLost
+from onceonly.pipeline.sources import DeltaSource, source_json
 
 
 @pytest.fixture
@@ -171,6 +172,74 @@ def test_a_version_that_does_more_than_append_is_refused_by_number(
     assert ("max_versions=1" in refused.value.todo, "--to 4" in refused.value.todo) == (True, True)
     table.write(5)
     assert table.pin(start=4).partitions == {0: (4, 5)}
+
+
+def list_added(table: Table, start: int, end: int) -> list[str]:
+    """The files of a range of versions, as a reader that passes over deletions finds them."""
+    pinned = table.range(start, end, ignore_deletes=True)
+    reader = table.reader(ignore_deletes=True)
+    reader.verify((pinned,))
+    return [file.path for file in reader._list_files(pinned)]
+
+
+def test_deletions_are_passed_over_where_that_is_said(table: Table) -> None:
+    """One before, one between and one after the versions that add: of files as a whole, and of a part."""
+    table.write(4, 5)
+    table.now.delete("n = 5")
+    table.write(6)
+    table.now.delete("n = 6")
+    table.write(7)
+    added = {number: list_added(table, number, number + 1) for number in range(1, table.end)}
+    assert {number: len(files) for number, files in added.items()} == {1: 1, 2: 1, 3: 1, 4: 0, 5: 1, 6: 0, 7: 1}
+    assert "remove" in {kind for action in table.actions(4) for kind in action}
+    for start in range(1, table.end):
+        for end in range(start + 1, table.end + 1):
+            assert list_added(table, start, end) == [path for number in range(start, end) for path in added[number]]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda table: table.now.update({"n": "n + 10"}, predicate="n = 2"),
+        lambda table: table.write(9, mode="overwrite"),
+        lambda table: table.now.restore(0),
+        lambda table: add_as_deletion(table),
+    ],
+)
+def test_all_else_is_refused_where_deletions_are_passed_over(table: Table, change: Callable[[Table], Any]) -> None:
+    change(table)
+    with raises(InvalidPipeline, "not-append-only"):
+        table.range(2, 4, ignore_deletes=True)
+
+
+def add_as_deletion(table: Table) -> None:
+    """Another program adds rows, and removes none, under the name of a deletion; then it takes some out."""
+    table.write(9)
+    actions = [action for action in table.actions(3) if "commitInfo" not in action]
+    (old,) = [action["add"]["path"] for action in table.actions(2) if "add" in action]
+    removal = {"remove": {"path": old, "deletionTimestamp": 1, "dataChange": True}}
+    table.rewrite(3, [{"commitInfo": {"operation": "MERGE"}}, *actions, removal])
+
+
+def test_deletion_that_only_adds_is_refused(table: Table) -> None:
+    table.write(9)
+    actions = [action for action in table.actions(3) if "commitInfo" not in action]
+    table.rewrite(3, [{"commitInfo": {"operation": "DELETE"}}, *actions])
+    assert len(list_added(table, 3, 4)) == 1, "it is read as what it does"
+
+
+def test_refusal_of_a_deletion_names_the_way_to_pass_over_it(table: Table) -> None:
+    table.now.delete("n = 2")
+    with raises(InvalidPipeline, "not-append-only") as refused:
+        table.range(3, 4)
+    assert "ignore_deletes=True" in refused.value.todo
+
+
+def test_deletions_are_changes_or_passed_over_and_not_both() -> None:
+    with raises(InvalidPipeline, "options-conflict"):
+        DeltaSource("orders", changes=True, ignore_deletes=True)
+    stored = source_json(DeltaSource("orders"))
+    assert "ignore_deletes" not in stored and source_json(DeltaSource("orders", ignore_deletes=True))["ignore_deletes"]
 
 
 def test_rows_that_come_back_are_no_new_rows(table: Table) -> None:
