@@ -412,8 +412,15 @@ def describe_other_code(checkpoint: Checkpoint) -> str:
     return f"Its attempts were made by different code: {', then '.join(groups)}. The rows are those of the last one."
 
 
+def _name_event(row: Row) -> str:
+    """Return what the log calls the event of a row. REPLACED is said of a handle, and not of rows."""
+    if row.event is not Event.REPLACED:
+        return str(row.event.value)
+    return "resolved" if "verdict" in row.body else "new transaction for"
+
+
 def _describe_event(checkpoint: Checkpoint, row: Row) -> str:
-    event = row.event.value
+    event = _name_event(row)
     match row.event:
         case Event.EMPTY if checkpoint.skipped is not None:
             return f"skipped, {checkpoint.skipped}"

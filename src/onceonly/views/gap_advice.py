@@ -45,23 +45,27 @@ def describe_gap(
 
 def _how_to_run_gap(interval: Interval, file: str, dag_id: str | None, width: timedelta | None) -> list[str]:
     """Return lines that say how each interval of the schedule in a gap gets a checkpoint of its own."""
-    in_airflow = (
-        "Run what is missing: clear its run in Airflow, or "
-        f"{how_to_backfill(interval, dag_id)} (a run for each interval of the schedule)"
-    )
     is_one_interval = interval.end - interval.start == width
-    if dag_id is not None and not is_one_interval:
-        return [f"{in_airflow}."]
     by_hand = how_to_run_interval(interval, file=file)
-    if is_one_interval:
-        return [f"{in_airflow}; or {by_hand}."]
+    if dag_id is not None:
+        text = (
+            "Run what is missing: clear its run in Airflow, or "
+            f"{how_to_backfill(interval, dag_id)} (a run for each interval of the schedule)"
+        )
+        return [f"{text}; or {by_hand}." if is_one_interval else f"{text}."]
+    # no run of an Airflow is known, and there may be none: what works anyway comes first
     parts = interval.split(width)
-    if len(parts) == 1:
-        return [f"{in_airflow}; or {by_hand} (one checkpoint for all of it)."]
+    if is_one_interval or len(parts) == 1:
+        note = "" if is_one_interval else " (one checkpoint for all of it)"
+        return [
+            f"Run what is missing: {how_to_run_interval(interval, file=file)}{note}. In Airflow, clear its run, or "
+            f"{how_to_backfill(interval, dag_id)} (a run for each interval of the schedule)."
+        ]
     return [
-        f"{in_airflow}; or one by one:",
+        "Run what is missing, one by one:",
         *_list_commands(parts, file),
-        f"That makes {count(len(parts), 'checkpoint')}.",
+        f"That makes {count(len(parts), 'checkpoint')}. In Airflow, clear their runs, or "
+        f"{how_to_backfill(interval, dag_id)} (a run for each interval of the schedule).",
     ]
 
 

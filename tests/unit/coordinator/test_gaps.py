@@ -385,6 +385,14 @@ def test_gap_of_several_intervals_has_a_command_for_each():
     )
 
 
+def test_command_comes_first_where_no_airflow_is_known():
+    for width in (None, timedelta(minutes=10), timedelta(minutes=2)):
+        text = gap_advice.describe_gap("flights", MISSING, "flights.py:flights", width=width)
+        assert text.index("onceonly run flights.py:flights") < text.index("airflow backfill create")
+    text = gap_advice.describe_gap("flights", MISSING, "flights.py:flights", "daily", MISSING.end - MISSING.start)
+    assert text.index("onceonly run flights.py:flights") > text.index("airflow backfill create --dag-id daily")
+
+
 def test_gap_that_no_width_fills_is_told_as_one():
     for width in (None, timedelta(minutes=7), timedelta(hours=1)):
         assert gap_advice.describe_gap("flights", MISSING, width=width).count("onceonly run") == 1

@@ -1,11 +1,13 @@
 """What a task's log says of each step."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 from person import Person
 from unit.world import World
 
+from onceonly.checkpoint.model import Event, Row
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.pipeline.gate import Gate
 from onceonly.views import descriptions
@@ -72,3 +74,11 @@ def test_a_person_who_aborts_is_heard(world):
         "flights", 1, f"bad rows, {datetime(2013, 1, 1, tzinfo=UTC):%d.%m.}"
     )
     assert told == ["flights epoch 1: aborting, bad rows, 01.01.", "flights epoch 1: aborted"]
+
+
+def test_handle_that_is_replaced_is_no_row_that_is_replaced(world):
+    checkpoint = world.plan("run-1")
+    row = Row("flights", 4, checkpoint.epoch, Event.REPLACED, 1, sink="late")
+    resolved = replace(row, body={"verdict": "published"})
+    assert list(descriptions.describe_transition(checkpoint, row)) == ["flights epoch 1: new transaction for late"]
+    assert list(descriptions.describe_transition(checkpoint, resolved)) == ["flights epoch 1: resolved late"]
