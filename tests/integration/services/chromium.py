@@ -35,7 +35,10 @@ def opened() -> Iterator[Chromium]:
         quiet = subprocess.DEVNULL
         with subprocess.Popen(command, stdout=quiet, stderr=quiet, start_new_session=True) as process:
             try:
-                with connect(_address(Path(profile)), max_size=None, open_timeout=PATIENCE) as socket:
+                # Events come while a test waits for something else and reads none: no end of the queue, and no pings,
+                # whose answers would be behind the events.
+                unlimited: Any = {"max_size": None, "max_queue": None, "ping_interval": None}
+                with connect(_address(Path(profile)), open_timeout=PATIENCE, **unlimited) as socket:
                     yield Chromium(socket)
             finally:
                 os.killpg(process.pid, signal.SIGKILL)
