@@ -9,7 +9,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from codes import raises
 from integration.readers.kafka_reader import committed, new_topic
@@ -118,6 +120,50 @@ def test_records_and_spools_are_the_same(tmp_path: Path, broker: str, spark: Any
     (by_jvm, spooled_by_jvm), (by_python, spooled_by_python) = staged_by_each(tmp_path, broker, spark, ids=ids)
     assert by_jvm == by_python
     assert spooled_by_jvm == spooled_by_python
+
+
+MANY = """SELECT IF(id % 1000 < 500, '{one}', IF(id % 2 = 0, '{one}', '{two}')) AS topic,
+    CAST(IF(id % 9 = 0, 0, NULL) AS INT) AS partition,
+    IF(id % 7 = 0, NULL, CAST(CAST(id AS STRING) AS BINARY)) AS key,
+    IF(id % 11 = 0, NULL, CAST(repeat(sha2(CAST(id AS STRING), 256), CAST(id % 20 AS INT)) AS BINARY)) AS value,
+    IF(id % 4 = 0, NULL, TIMESTAMP '{now}' - make_interval(0, 0, 0, 0, 0, 0, id % 3600)) AS timestamp,
+    CASE id % 5 WHEN 0 THEN NULL WHEN 1 THEN array()
+        WHEN 2 THEN array(named_struct('key', 'h', 'value', CAST(NULL AS BINARY)))
+        ELSE array(named_struct('key', 'h', 'value', X'00FF'), named_struct('key', '', 'value', X'')) END AS headers
+    FROM range(0, 30000, 1, 2)"""
+
+
+@pytest.mark.parametrize(
+    "parts", [["topic", "key", "value"], ["topic", "partition", "key", "value", "timestamp", "headers"]]
+)
+def test_every_reader_finds_the_same_in_spools_of_the_jvm(
+    tmp_path: Path, broker: str, spark: Any, parts: list[str]
+) -> None:
+    """Of several row groups, with parts absent and present in turns; `headers` of no element are null there."""
+    topics = [new_topic(broker, 2), new_topic(broker, 2)]
+    query = MANY.format(one=topics[0], two=topics[1], now=NOW.strftime("%Y-%m-%d %H:%M:%S"))
+    rows = spark.sql(query).select(*parts)
+    staged = Staged(tmp_path, broker, topics, "jvm")
+    handle = staged.stage(rows)
+    files = [str(Path(handle["folder"]) / part["spool"]) for part in handle["parts"]]
+    assert min(pq.ParquetFile(file).num_row_groups for file in files) > 1
+    expected = sorted((spooled_form(record) for record in rows.toArrow().to_pylist()), key=repr)
+    with duckdb.connect() as connection:
+        by_duckdb = connection.read_parquet(files).to_arrow_table()
+    found = {
+        "pyarrow": pa.concat_tables(pq.read_table(file) for file in files),
+        "DuckDB": by_duckdb,
+        "Spark": spark.read.parquet(*files).toArrow(),
+    }
+    for reader, table in found.items():
+        read = sorted((tuple(record[name] for name in parts) for record in table.to_pylist()), key=repr)
+        assert read == expected, reader
+
+
+def spooled_form(record: dict[str, Any]) -> tuple[Any, ...]:
+    if record.get("timestamp") is not None:
+        record["timestamp"] = round(record["timestamp"].timestamp() * 1000)
+    return tuple(value if value != [] else None for value in record.values())
 
 
 def row(**parts: Any) -> Callable[[list[str]], tuple[Any, ...]]:

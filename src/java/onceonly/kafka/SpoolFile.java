@@ -8,13 +8,10 @@ import java.util.UUID;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.Path;
 import org.apache.parquet.hadoop.ParquetFileWriter;
-import org.apache.parquet.hadoop.ParquetWriter;
-import org.apache.parquet.hadoop.api.WriteSupport;
-import org.apache.parquet.hadoop.metadata.CompressionCodecName;
 import org.apache.parquet.hadoop.util.HadoopOutputFile;
 import org.apache.parquet.io.OutputFile;
-import org.apache.parquet.io.api.Binary;
-import org.apache.parquet.io.api.RecordConsumer;
+import org.apache.parquet.io.PositionOutputStream;
+import org.apache.parquet.schema.MessageType;
 import org.apache.parquet.schema.MessageTypeParser;
 
 /** A file of records as Parquet, in the columns of {@code spool.py}; valid after {@code finish} has made it durable. */
@@ -29,168 +26,170 @@ final class SpoolFile implements Closeable {
           "headers",
               "optional group headers (LIST) { repeated group list { optional group element {"
                   + " optional binary key (STRING); optional binary value; } } }");
-  private static final long ROW_GROUP = 16 << 20; // bytes of rows that are collected before they are written
+  private static final int ROW_GROUP = 4 << 20; // bytes of values that are collected before they are written
 
   final String name;
-  private final ParquetWriter<Record> writer;
+  private final Destination destination;
+  private final ParquetFileWriter file;
   private boolean isOpen = true;
+  private long rows; // that are collected
 
-  SpoolFile(String folder, int part, List<String> columns, Configuration hadoop) throws IOException {
+  private final SpoolColumn[] columns;
+  private final SpoolColumn topic;
+  private final SpoolColumn partition;
+  private final SpoolColumn key;
+  private final SpoolColumn value;
+  private final SpoolColumn timestamp;
+  private final SpoolColumn headerKey;
+  private final SpoolColumn headerValue;
+
+  SpoolFile(String folder, int part, List<String> names, Configuration hadoop) throws IOException {
     name = part + "-" + UUID.randomUUID().toString().replace("-", "").substring(0, 12) + ".parquet";
-    Path path = new Path(new Path(folder), name);
-    boolean isLocal = path.getFileSystem(hadoop).getScheme().equals("file");
-    OutputFile file =
-        isLocal ? new DurableFile(java.nio.file.Path.of(path.toUri().getPath())) : HadoopOutputFile.fromPath(path, hadoop);
-    Builder builder =
-        new Builder(file, columns)
-            .withConf(hadoop)
-            .withWriteMode(ParquetFileWriter.Mode.CREATE)
-            .withCompressionCodec(CompressionCodecName.SNAPPY)
-            .withRowGroupSize(ROW_GROUP)
-            .withDictionaryEncoding(false)
-            .withDictionaryEncoding("topic", true);
-    dropStatistics(builder);
-    writer = builder.build();
+    MessageType schema = schema(names);
+    columns = schema.getColumns().stream().map(SpoolColumn::new).toArray(SpoolColumn[]::new);
+    topic = column(schema, "topic");
+    partition = column(schema, "partition");
+    key = column(schema, "key");
+    value = column(schema, "value");
+    timestamp = column(schema, "timestamp");
+    headerKey = column(schema, "headers", "list", "element", "key");
+    headerValue = column(schema, "headers", "list", "element", "value");
+    destination = new Destination(place(new Path(new Path(folder), name), hadoop));
+    file = new ParquetFileWriter(destination, schema, ParquetFileWriter.Mode.CREATE, ROW_GROUP, 0);
+    file.start();
   }
 
-  /** Nobody searches a spool. Only newer Parquets can leave them out, which takes a third of the time. */
-  private static void dropStatistics(Builder builder) {
-    try {
-      builder.getClass().getMethod("withStatisticsEnabled", boolean.class).invoke(builder, false);
-    } catch (ReflectiveOperationException error) {
-      // an older Parquet, which keeps them
+  private static OutputFile place(Path path, Configuration hadoop) throws IOException {
+    boolean isLocal = path.getFileSystem(hadoop).getScheme().equals("file");
+    return isLocal
+        ? new DurableFile(java.nio.file.Path.of(path.toUri().getPath()))
+        : HadoopOutputFile.fromPath(path, hadoop);
+  }
+
+  private static MessageType schema(List<String> names) {
+    StringBuilder schema = new StringBuilder("message record {");
+    for (String name : names) {
+      schema.append(TYPES.get(name));
     }
+    return MessageTypeParser.parseMessageType(schema + "}");
+  }
+
+  /** Return the column, or null if the spool has none of that name. */
+  private SpoolColumn column(MessageType schema, String... path) {
+    if (!schema.containsField(path[0])) {
+      return null;
+    }
+    return columns[schema.getColumns().indexOf(schema.getColumnDescription(path))];
   }
 
   void write(Record record) throws IOException {
-    writer.write(record);
+    rows++;
+    topic.addName(record.topic);
+    if (partition != null) {
+      partition.addInt(record.partition);
+    }
+    if (key != null) {
+      key.addBytes(record.key);
+    }
+    if (value != null) {
+      value.addBytes(record.value);
+    }
+    if (timestamp != null) {
+      timestamp.addLong(record.timestamp);
+    }
+    if (headerKey != null) {
+      write(record.headers);
+    }
+    if (size() >= ROW_GROUP) {
+      writeRowGroup();
+    }
+  }
+
+  private void write(Record.Header[] headers) {
+    if (headers.length == 0) {
+      headerKey.addNoList();
+      headerValue.addNoList();
+    }
+    for (int index = 0; index < headers.length; index++) {
+      headerKey.addBytes(headers[index].key, index == 0 ? 0 : 1);
+      headerValue.addBytes(headers[index].value, index == 0 ? 0 : 1);
+    }
+  }
+
+  private int size() {
+    int size = 0;
+    for (SpoolColumn column : columns) {
+      size += column.size();
+    }
+    return size;
+  }
+
+  private void writeRowGroup() throws IOException {
+    file.startBlock(rows);
+    for (SpoolColumn column : columns) {
+      column.write(file);
+    }
+    file.endBlock();
+    rows = 0;
   }
 
   void finish() throws IOException {
     isOpen = false;
-    writer.close();
+    try (Destination opened = destination) {
+      if (rows > 0) {
+        writeRowGroup();
+      }
+      file.end(Map.of());
+    }
   }
 
-  /** Give up what was not finished. */
+  /** Give up what was not finished: no receipt names it, and it is deleted with its folder. */
   @Override
   public void close() {
     if (isOpen) {
       isOpen = false;
       try {
-        writer.close();
+        destination.close();
       } catch (IOException | RuntimeException error) {
-        // it is not named by a receipt, and deleted with its folder
+        // nothing of it counts
       }
     }
   }
 
-  private static final class Builder extends ParquetWriter.Builder<Record, Builder> {
-    private final List<String> columns;
+  /** A place whose stream can be closed without an end of the file, which not every Parquet's writer offers. */
+  private static final class Destination implements OutputFile, Closeable {
+    private final OutputFile file;
+    private PositionOutputStream stream;
 
-    Builder(OutputFile file, List<String> columns) {
-      super(file);
-      this.columns = columns;
+    Destination(OutputFile file) {
+      this.file = file;
     }
 
     @Override
-    protected Builder self() {
-      return this;
+    public PositionOutputStream create(long blockSize) throws IOException {
+      stream = file.create(blockSize);
+      return stream;
     }
 
     @Override
-    protected WriteSupport<Record> getWriteSupport(Configuration hadoop) {
-      return new Rows(columns);
-    }
-  }
-
-  private static final class Rows extends WriteSupport<Record> {
-    private final List<String> columns;
-    private final int topic;
-    private final int partition;
-    private final int key;
-    private final int value;
-    private final int timestamp;
-    private final int headers;
-    private RecordConsumer out;
-    private String lastTopic;
-    private Binary lastTopicBytes;
-
-    Rows(List<String> columns) {
-      this.columns = columns;
-      topic = columns.indexOf("topic");
-      partition = columns.indexOf("partition");
-      key = columns.indexOf("key");
-      value = columns.indexOf("value");
-      timestamp = columns.indexOf("timestamp");
-      headers = columns.indexOf("headers");
+    public PositionOutputStream createOrOverwrite(long blockSize) throws IOException {
+      return create(blockSize);
     }
 
     @Override
-    public WriteContext init(Configuration hadoop) {
-      StringBuilder schema = new StringBuilder("message record {");
-      for (String column : columns) {
-        schema.append(TYPES.get(column));
-      }
-      return new WriteContext(MessageTypeParser.parseMessageType(schema + "}"), Map.of());
+    public boolean supportsBlockSize() {
+      return file.supportsBlockSize();
     }
 
     @Override
-    public void prepareForWrite(RecordConsumer consumer) {
-      out = consumer;
+    public long defaultBlockSize() {
+      return file.defaultBlockSize();
     }
 
     @Override
-    public void write(Record record) {
-      out.startMessage();
-      if (!record.topic.equals(lastTopic)) {
-        lastTopic = record.topic;
-        lastTopicBytes = Binary.fromString(lastTopic);
-      }
-      out.startField("topic", topic);
-      out.addBinary(lastTopicBytes);
-      out.endField("topic", topic);
-      if (record.partition != null) {
-        out.startField("partition", partition);
-        out.addInteger(record.partition);
-        out.endField("partition", partition);
-      }
-      write("key", key, record.key);
-      write("value", value, record.value);
-      if (record.timestamp != null) {
-        out.startField("timestamp", timestamp);
-        out.addLong(record.timestamp);
-        out.endField("timestamp", timestamp);
-      }
-      if (record.headers.length > 0) {
-        write(record.headers);
-      }
-      out.endMessage();
-    }
-
-    private void write(Record.Header[] list) {
-      out.startField("headers", headers);
-      out.startGroup();
-      out.startField("list", 0);
-      for (Record.Header header : list) {
-        out.startGroup();
-        out.startField("element", 0);
-        out.startGroup();
-        write("key", 0, header.key);
-        write("value", 1, header.value);
-        out.endGroup();
-        out.endField("element", 0);
-        out.endGroup();
-      }
-      out.endField("list", 0);
-      out.endGroup();
-      out.endField("headers", headers);
-    }
-
-    private void write(String name, int index, byte[] bytes) {
-      if (bytes != null) {
-        out.startField(name, index);
-        out.addBinary(Binary.fromConstantByteArray(bytes));
-        out.endField(name, index);
+    public void close() throws IOException {
+      if (stream != null) {
+        stream.close();
       }
     }
   }
