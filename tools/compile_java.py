@@ -7,13 +7,14 @@ One compiler, Eclipse's, which needs no JDK, and a jar without times and owners:
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from build_hook import source_version
 
 from onceonly.settings import Settings
 from onceonly.spark import jvm, writer_jar
@@ -24,7 +25,7 @@ FIRST_DAY = (1980, 1, 1, 0, 0, 0)  # of a zip file
 
 
 def main() -> None:
-    version = source_version()
+    version = source_version(SOURCES)
     if writer_jar.packaged_version() == version:
         return
     with TemporaryDirectory() as folder:
@@ -32,15 +33,6 @@ def main() -> None:
         (Path(folder) / writer_jar.VERSION).write_text(version, encoding="ascii")
         write_jar(Path(folder), writer_jar.PACKAGED)
     print(f"{writer_jar.PACKAGED.name}: compiled from sources {version}")
-
-
-def source_version() -> str:
-    """Return what tells these sources from others."""
-    digest = hashlib.sha256()
-    for file in sorted(SOURCES.rglob("*.java")):
-        digest.update(f"{file.relative_to(SOURCES)}\n".encode())
-        digest.update(file.read_bytes())
-    return digest.hexdigest()[:12]
 
 
 def compile_classes(folder: Path) -> None:

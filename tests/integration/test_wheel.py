@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
+import sys
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -110,13 +112,34 @@ def test_the_wheel_has_what_is_needed_and_nothing_else(wheel: Path) -> None:
         entry_points = file.read(next(name for name in names if name.endswith("entry_points.txt"))).decode()
     needed = {"py.typed", "runtime/jobs/stage.py", "runtime/jobs/gate.py", "spark/jars/ivy.xml"}
     needed |= {"spark/jars/ivysettings.xml", "airflow/ui/templates/page.html", "airflow/ui/static/onceonly.css"}
-    needed |= {"cli/project/dags/NAME.py.template", "cli/project/.gitignore.template"}
+    needed |= {"spark/jars/onceonly-writer.jar", "cli/project/dags/NAME.py.template", "cli/project/.gitignore.template"}
     needed |= {str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")} | {"docs/alerts.rules.yml"}
     assert {f"onceonly/{name}" for name in needed} <= names
     assert not [name for name in names if name.endswith((".svg", ".png"))]
     assert {name.split("/")[0].split("-")[0] for name in names} == {"onceonly"}
     for group in ("airflow.plugins", "apache_airflow_provider", "console_scripts", "onceonly.connections"):
         assert f"[{group}]" in entry_points
+
+
+@pytest.mark.parametrize("target", ["wheel", "sdist"])
+@pytest.mark.parametrize("damage", ["no jar", "another source"])
+def test_without_the_jar_of_its_sources_nothing_is_built(tmp_path: Path, target: str, damage: str) -> None:
+    """Who builds from a checkout that was not set up is told: the package would be slow, for no reason that shows."""
+    checkout = tmp_path / "checkout"
+    shutil.copytree(ROOT / "src", checkout / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in ("docs", "tools"):
+        shutil.copytree(ROOT / folder, checkout / folder)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, checkout)
+    build = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(tmp_path / "dist")]
+    subprocess.run(build, cwd=checkout, check=True, capture_output=True, timeout=PATIENCE)
+    if damage == "no jar":
+        next(checkout.rglob("onceonly-writer.jar")).unlink()
+    else:
+        (checkout / "src" / "java" / "onceonly" / "kafka" / "More.java").write_text("package onceonly.kafka;")
+    refused = subprocess.run(build, cwd=checkout, capture_output=True, text=True, timeout=PATIENCE)
+    assert refused.returncode != 0
+    assert "Run: make setup" in refused.stderr
 
 
 def test_the_extras_are_what_is_locked(python: Path) -> None:

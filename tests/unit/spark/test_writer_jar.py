@@ -29,8 +29,8 @@ def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_packaged_jar_is_of_these_sources() -> None:
-    compiler = runpy.run_path(str(ROOT / "tools" / "compile_java.py"))
-    assert writer_jar.packaged_version() == compiler["source_version"]()
+    hook = runpy.run_path(str(ROOT / "tools" / "build_hook.py"))
+    assert writer_jar.packaged_version() == hook["source_version"](ROOT / "src" / "java")
 
 
 def test_it_is_installed_once_and_whole(packaged: Path, tmp_path: Path) -> None:
