@@ -35,6 +35,8 @@ MODULES = {
     "first_row": "first_row",
     "demo": "demo",
     "flink": "flink",
+    "flink_large": "flink",
+    "memory": "memory",
     "airflow_overhead": "airflow_overhead",
 }
 

@@ -18,7 +18,7 @@ from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime.live_services import LiveServices
 
 
-def files(folder: Path, rows: int = ROWS, rounds: int = 5) -> Result:
+def files(folder: Path, rows: int = ROWS, rounds: int = 7) -> Result:
     """All sides in one warm session, from the same topic, into a folder of their own."""
     with world(folder, rows) as parts:
         numbers = count(1)
@@ -27,12 +27,12 @@ def files(folder: Path, rows: int = ROWS, rounds: int = 5) -> Result:
             DEFAULT: lambda: _plain(parts, {}),
             TUNED: lambda: _plain(parts, peers.READ),
         }
-        measured = against(alternate(sides, rounds))
+        measured = against(alternate(sides, rounds, warm=2))
     how = f"A whole checkpoint of {rows:,} small records, beside a plain Spark append of the same rows."
     return Result("Kafka to Parquet files", how, measured, settings=peers.READING)
 
 
-def second_sink(folder: Path, rows: int = ROWS, rounds: int = 3) -> Result:
+def second_sink(folder: Path, rows: int = ROWS, rounds: int = 7) -> Result:
     """One pipeline with two sinks against two pipelines, each of which reads the topic."""
     with world(folder, rows) as parts:
         numbers = count(1)
@@ -44,7 +44,7 @@ def second_sink(folder: Path, rows: int = ROWS, rounds: int = 3) -> Result:
             for sink in ("one", "two"):
                 _ours(parts, next(numbers), sink)
 
-        measured = against(alternate({"one checkpoint": both, "two pipelines": apart}, rounds))
+        measured = against(alternate({"one checkpoint": both, "two pipelines": apart}, rounds, warm=2))
     how = (
         f"One checkpoint of {rows:,} small records with two file sinks, beside two pipelines that each read the topic."
     )

@@ -21,13 +21,30 @@ from onceonly.runtime.live_services import LiveServices
 ROWS = 3_000_000
 PARALLELISM = 2  # of what the goal is about: as many as cores
 OTHERS = (1, 4)  # tuned, a round each
+LARGE = 10_000_000  # rows
+WARM_ROUNDS = 2
 WARM, STEADY = "Onceonly, warm", "Flink, steady"
 FLINK_WARM = "Flink, tuned, warm"
 SIDES = {"Flink, default settings, warm": flink_process.DEFAULT, FLINK_WARM: flink_process.TUNED}
 Found = dict[str, list[float]]
 
 
-def flink(folder: Path, rows: int = ROWS, rounds: int = 2) -> Result:
+def flink_large(folder: Path, rows: int = LARGE, rounds: int = 3) -> Result:
+    """The two sides of the goal alone, with more rows."""
+    flink_process.prepare()
+    times, rates = Found(), Found()
+    with world(folder, rows, ("ours",)) as parts:
+        _warm(parts, rounds, PARALLELISM, {FLINK_WARM: flink_process.TUNED}, count(1), times, rates)
+    return Result(
+        "Kafka to Kafka, against Flink: more records",
+        f"As above, with {rows:,} records.",
+        _rows(rows, times, rates),
+        settings={"Onceonly": OURS, FLINK_WARM: _settings(flink_process.TUNED)},
+        notes=[f"Flink is {flink_process.NAMED}."],
+    )
+
+
+def flink(folder: Path, rows: int = ROWS, rounds: int = 5) -> Result:
     """In turns on one broker; every run of Flink writes into a topic of its own."""
     flink_process.prepare()
     times, rates = Found(), Found()
@@ -55,8 +72,8 @@ def _rows(rows: int, times: Found, rates: Found) -> list[Row]:
     measured = {name: Row(name, "s", runs) for name, runs in times.items()}
     pairs = [(name, WARM) for name in measured if name.startswith("Flink") and "warm" in name]
     pairs += [("Flink, tuned, cold", "Onceonly, cold"), ("Flink, tuned, process", "Onceonly, process")]
-    ratios = [_by_medians(measured[one], measured[other]) for one, other in pairs]
-    ratios += [_by_medians(measured[WARM], measured[name]) for name in SIDES]
+    pairs += [(WARM, name) for name in SIDES]
+    ratios = [_by_medians(measured[one], measured[other]) for one, other in pairs if {one, other} <= measured.keys()]
     if steady_rates := rates.get(FLINK_WARM):
         measured[STEADY] = Row(STEADY, "s", [rows / rate for rate in steady_rates])
         ratios.insert(0, _by_medians(measured[STEADY], measured[WARM]))
@@ -81,20 +98,20 @@ def _warm(
     times: Found,
     rates: Found,
 ) -> None:
-    """The first round warms up."""
+    """The first rounds warm up."""
     bootstrap = parts.settings.brokers(None)
     started = {name: flink_process.Flink(bootstrap, TOPIC, parallelism, chosen) for name, chosen in sides.items()}
     try:
-        for number in range(rounds + 1):
+        for number in range(WARM_ROUNDS + rounds):
             found = {WARM: seconds(lambda: ours(parts, next(numbers)))}
             for side, process in started.items():
                 target = f"to-{next(numbers)}"
                 create(bootstrap, target)
                 with steady.watched(bootstrap, target, PARTITIONS) as growth:
                     found[side] = process.seconds(target)
-                if number and (rate := growth.rate()):
+                if number >= WARM_ROUNDS and (rate := growth.rate()):
                     rates.setdefault(side, []).append(rate)
-            if number:
+            if number >= WARM_ROUNDS:
                 _add(times, found)
     finally:
         for process in started.values():

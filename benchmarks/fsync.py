@@ -31,12 +31,12 @@ def _state_table(folder: Path, rounds: int = 30) -> list[Row]:
     return against(alternate(sides, rounds, warm=3, unit="ms"))
 
 
-def _whole_checkpoint(folder: Path, rows: int = ROWS, rounds: int = 5) -> list[Row]:
+def _whole_checkpoint(folder: Path, rows: int = ROWS, rounds: int = 7) -> list[Row]:
     with world(folder, rows) as parts:
         numbers = count(1)
         work = lambda: ours(parts, next(numbers))  # noqa: E731
         sides = {"whole checkpoint, fsync": work, "whole checkpoint, no fsync": _without(work)}
-        return against(alternate(sides, rounds))
+        return against(alternate(sides, rounds, warm=2))
 
 
 def _without(work: Callable[[], object]) -> Callable[[], object]:

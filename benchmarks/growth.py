@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -14,7 +14,7 @@ from benchmarks.checkpoint import shape
 from benchmarks.goals import TUNED
 from benchmarks.kafka_sink import copy
 from benchmarks.ratio import Work, seconds
-from benchmarks.results import Result, Row
+from benchmarks.results import RATIO, Result, Row
 from benchmarks.world import PARTITIONS as TOPIC_PARTITIONS
 from benchmarks.world import TOPIC, anew, create, fill, world
 from onceonly.pipeline.definition import Pipeline
@@ -24,7 +24,8 @@ from onceonly.runtime import live_services, spark_stage
 from onceonly.runtime.live_services import LiveServices
 from onceonly.runtime.owners import process_owner
 
-ROUNDS = {1_000_000: 3, 3_000_000: 2, 10_000_000: 1, 30_000_000: 1}  # by the number of rows
+ROUNDS = {1_000_000: 7, 3_000_000: 5, 10_000_000: 3, 30_000_000: 1}  # by the number of rows
+WARM_ROUNDS = 2  # of the fewest rows
 PARTITION_ROUNDS = {1: 3, 10: 2, 100: 1, 300: 1, 1000: 1}
 SMALL = 40_000  # rows of each of those topics
 STEPS = ("plan", "stage", "commit")
@@ -36,18 +37,25 @@ def growth(folder: Path) -> Result:
     took: dict[tuple[str, int], list[float]] = {}
     with world(folder, max(ROUNDS), ("out", "theirs")) as parts:
         numbers = count(1)
-        for round_ in range(max(ROUNDS.values()) + 1):
-            for rows in [each for each, rounds in ROUNDS.items() if rounds >= round_] if round_ else [min(ROUNDS)]:
+        for _ in range(WARM_ROUNDS):
+            for work in _sides(parts, numbers, min(ROUNDS)).values():
+                work()
+        for round_ in range(max(ROUNDS.values())):
+            for rows in [each for each, rounds in ROUNDS.items() if rounds > round_]:
                 for side, work in _sides(parts, numbers, rows).items():
                     took.setdefault((side, rows), []).append(seconds(work))
-    for side, _ in [key for key in took if key[1] == min(ROUNDS)]:
-        del took[side, min(ROUNDS)][0]  # the first round warms up
     points = [Row("one checkpoint", "s", runs, side, x=rows) for (side, rows), runs in sorted(took.items())]
     how = (
         "A whole checkpoint (plan, stage, commit) in a warm session, by the number of its small records; beside it "
         "what Spark, tuned, takes for the same rows without any guarantee."
     )
-    return Result("Growth: rows", how, points, x="records", settings=peers.WRITING)
+    ratios = [_ratio(took, kind, rows) for kind in KINDS for rows in ROUNDS]
+    return Result("Growth: rows", how, [*points, *ratios], x="records", settings=peers.WRITING)
+
+
+def _ratio(took: Mapping[tuple[str, int], list[float]], kind: str, rows: int) -> Row:
+    runs = zip(took[kind, rows], took[f"{kind}, {TUNED}", rows], strict=True)
+    return Row(f"{kind} ÷ {TUNED}, {rows:,}", RATIO, [ours / theirs for ours, theirs in runs])
 
 
 def _sides(parts: LiveServices, numbers: Iterator[int], rows: int) -> dict[str, Work]:

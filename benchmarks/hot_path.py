@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import peers
+from benchmarks.goals import CPU
 from benchmarks.kafka_sink import copy, ours
-from benchmarks.ratio import CPU, alternate
+from benchmarks.ratio import alternate
 from benchmarks.results import Result, ratio
 from benchmarks.world import ROWS, world
 from onceonly.checkpoint.model import Transaction

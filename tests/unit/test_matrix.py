@@ -37,13 +37,20 @@ def test_a_result_names_neither_this_machine_nor_its_folders() -> None:
     for file in [*results.FOLDER.glob("*.json"), *CONSTRAINTS.glob("*.txt")]:
         text = file.read_text()
         assert not re.search(r"/tmp/|/home/|/root/|/work/|https?://", text), file.name
-        assert socket.gethostname() not in text
+        assert not re.search(rf"\b{re.escape(socket.gethostname())}\b", text)
 
 
 def test_a_result_has_the_rows_of_every_sink() -> None:
     for name, found in results.read().items():
         if found["outcome"] == results.WORKS:
             assert min(found["rows"].values()) > 0, name
+
+
+def test_each_spark_has_written_to_kafka_in_its_own_jvm() -> None:
+    tried = [found for name, found in results.read().items() if name.startswith("spark")]
+    worked = [found["Kafka writers"] for found in tried if found["outcome"] == results.WORKS]
+    assert len(worked) > 3
+    assert {name for names in worked for name in names} == {"jvm"}
 
 
 def test_cells_are_selected_by_how_their_names_begin() -> None:
