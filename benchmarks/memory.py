@@ -20,7 +20,10 @@ from onceonly.runtime.live_services import LiveServices
 SIZES = (3_000_000, 30_000_000)  # rows
 HEAP = 1024  # MiB, of the driver and of the executor
 CORES = 2
-EXECUTOR = "CoarseGrainedExecutorBackend"  # the class that its JVM runs
+JVMS = {  # by what their process is: the class that it runs
+    "driver": "org.apache.spark.deploy.SparkSubmit",
+    "executor": "org.apache.spark.executor.CoarseGrainedExecutorBackend",
+}
 DEFAULTS = f"""\
 spark.master local-cluster[1,{CORES},{HEAP}]
 spark.driver.memory {HEAP}m
@@ -84,19 +87,30 @@ def _environment(conf: Path) -> Mapping[str, str]:
 
 def _look(pid: int) -> Iterator[tuple[str, float]]:
     """Each process that counts, with the MiB of its peak until now."""
+    for process in _list_processes(pid):
+        try:
+            who = _name(process, pid)
+            if who:
+                yield who, _peak(process.pid)
+        except (psutil.Error, OSError):
+            continue  # it has just ended
+
+
+def _list_processes(pid: int) -> list[psutil.Process]:
     try:
         process = psutil.Process(pid)
-        yield "Python", _peak(pid)
-        for child in process.children(recursive=True):
-            words = " ".join(child.cmdline())
-            if EXECUTOR in words and "java" in child.name():
-                yield "executor", _peak(child.pid)
-            elif "SparkSubmit" in words and "java" in child.name():
-                yield "driver", _peak(child.pid)
-    except (psutil.Error, OSError):
-        return  # it has just ended
+        return [process, *process.children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+def _name(process: psutil.Process, pid: int) -> str | None:
+    if process.pid == pid:
+        return "Python"
+    words = process.cmdline() if process.name() == "java" else []
+    return next((who for who, class_name in JVMS.items() if class_name in words), None)
 
 
 def _peak(pid: int) -> float:
-    text = Path(f"/proc/{pid}/status").read_text()
+    text = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     return int(text.split("VmHWM:")[1].split()[0]) / 1024
