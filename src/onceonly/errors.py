@@ -40,6 +40,7 @@ class OnceonlyError(Exception):
     """
 
     exit_code = 3
+    pipeline = ""  # that it is about, once that is known
 
     def __init__(self, what: str, why: str = "", todo: str = "", code: str = "") -> None:
         if "\x1b" in why:  # object stores' clients tell a chain of causes in colours, over many lines
@@ -49,11 +50,17 @@ class OnceonlyError(Exception):
 
     def naming(self, pipeline: str, epoch: int | None = None) -> OnceonlyError:
         """Return this error, with the names in its commands that whoever raised it had to leave blank."""
+        self.pipeline = pipeline
         if epoch is not None:
             self.todo = self.todo.replace("PIPELINE EPOCH", f"{pipeline} {epoch}")
         self.todo = BLANK_PIPELINE.sub(rf"\g<command> {pipeline}", self.todo)
         self.args = (self._message(),)
         return self
+
+    def advise(self, todo: str) -> None:
+        """Replace what to do."""
+        self.todo = todo
+        self.args = (self._message(),)
 
     def _message(self) -> str:
         return "\n".join(part for part in (headline(self.what, self.code), self.why, self.todo) if part)

@@ -21,7 +21,7 @@ from onceonly.checkpoint.data_docs import find_address
 from onceonly.checkpoint.model import Checkpoint, Event, Row
 from onceonly.error_codes import without_rows
 from onceonly.errors import InvalidPipeline, OnceonlyError
-from onceonly.runtime import spark_errors
+from onceonly.runtime import pipeline_file, spark_errors
 from onceonly.views import queries
 
 if TYPE_CHECKING:
@@ -261,21 +261,31 @@ def make_owner(context: Any) -> str:
 
 
 @contextmanager
-def task_outcome(context: Any = None, final: tuple[type[Exception], ...] = (InvalidPipeline,)) -> Iterator[None]:
+def task_outcome(
+    context: Any = None, final: tuple[type[Exception], ...] = (InvalidPipeline,), pipeline: str = ""
+) -> Iterator[None]:
     """Fail without a retry where that cannot help: nothing changes invalid input but an edit.
 
     Args:
         context: where the abort task finds the error.
         final: errors after which the task is not tried again.
+        pipeline: that the error is about, where it does not know it itself.
     """
     try:
         yield
     except Exception as error:
+        _name_file(error, pipeline)
         if context is not None:
             leave_error(context, error)
         if isinstance(error, final) or getattr(error, "code", None) in spark_errors.MENDED_BY_EDIT:
             raise AirflowFailException(str(error)) from error
         raise
+
+
+def _name_file(error: Exception, pipeline: str) -> None:
+    """Let the commands of an error name the pipeline's own file."""
+    if isinstance(error, OnceonlyError) and (error.pipeline or pipeline):
+        error.advise(pipeline_file.name_in_project(error.todo, error.pipeline or pipeline))
 
 
 def leave_error(context: Any, error: BaseException) -> None:

@@ -28,6 +28,7 @@ from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import Fenced, InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.requirements import list_connection_ids, list_named_tables, place_tables
+from onceonly.runtime import pipeline_file
 from onceonly.views import descriptions, gap_advice, queries
 from onceonly.views.story import describe_done
 
@@ -67,7 +68,7 @@ class PlanOperator(OnceonlyOperator):
         self.pipeline, self.reprocess, self.spark_conn_id = pipeline, reprocess, spark_conn_id
 
     def execute(self, context: Any) -> int:
-        with task_outcome():
+        with task_outcome(pipeline=self.pipeline.name):
             interval = self._find_interval(context)
             coordinator, owner, instance = self.planner(), make_owner(context), find_instance(context)
             context["ti"].xcom_push(key=OWNER, value=owner)  # before anything is planned for it
@@ -79,7 +80,7 @@ class PlanOperator(OnceonlyOperator):
         for note in planned.notes:
             self.log.warning("%s: %s", self.pipeline.name, note)
         for text in gap_advice.describe_gaps(self.pipeline.name, planned.gaps, dag_id=context["ti"].dag_id):
-            self.log.warning("%s", text)
+            self.log.warning("%s", pipeline_file.name_in_project(text, self.pipeline.name))
         if checkpoint is None:
             why = "nothing to do"
             if planned.hidden_offsets:

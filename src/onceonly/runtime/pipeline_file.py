@@ -10,7 +10,7 @@ import importlib.util
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
 from pathlib import Path
@@ -20,6 +20,7 @@ from types import ModuleType
 from onceonly.checkpoint.commands import PIPELINE_FILE
 from onceonly.errors import InvalidPipeline, OnceonlyError
 from onceonly.pipeline.definition import Pipeline
+from onceonly.settings import Settings
 from onceonly.views import formatting
 from onceonly.waits import wait_for
 
@@ -32,25 +33,41 @@ DEFINITION = re.compile(
 
 def find_example(project: Path) -> str:
     """Return a pipeline of this project as one would name it here, without running any file; else FILE.py:NAME."""
-    for target, _ in _list_definitions(project):
-        return target
+    for path, variable, _ in _list_definitions(project):
+        return f"{formatting.place(str(path))}:{variable}"
     return PIPELINE_FILE
 
 
 def name_pipeline(text: str, project: Path, pipeline: str) -> str:
     """Return a text with the pipeline's own file in its commands, in place of FILE.py:NAME, where that can be found."""
+    return _fill_in(text, project, pipeline, lambda path: formatting.place(str(path)))
+
+
+def name_in_project(text: str, pipeline: str) -> str:
+    """Return a text as `name_pipeline` does, with the file as one names it in the project's folder.
+
+    Whoever reads the page or the log of a task is not where the process runs that shows it.
+    """
+    project = Settings.from_env().project
+    return _fill_in(text, project, pipeline, lambda path: str(path.relative_to(project)))
+
+
+def _fill_in(text: str, project: Path, pipeline: str, place: Callable[[Path], str]) -> str:
     if PIPELINE_FILE in text:
-        for target, name in _list_definitions(project):
+        for path, variable, name in _list_definitions(project):
             if name == pipeline:
-                return text.replace(PIPELINE_FILE, quote(target))
+                return text.replace(PIPELINE_FILE, quote(f"{place(path)}:{variable}"))
     return text
 
 
-def _list_definitions(project: Path) -> Iterator[tuple[str, str | None]]:
-    """Yield what names each pipeline of a project here, and its own name where that stands first; no file is run."""
+def _list_definitions(project: Path) -> Iterator[tuple[Path, str, str | None]]:
+    """Yield file and variable of each pipeline of a project, and its own name where that stands first.
+
+    No file is run.
+    """
     for path in sorted(project.glob("dags/**/*.py")) + sorted(project.glob("*.py")):
         for definition in DEFINITION.finditer(path.read_text(errors="replace")):
-            yield f"{formatting.place(str(path))}:{definition[1]}", definition["name"]
+            yield path, definition[1], definition["name"]
 
 
 def _what_to_pass(project: Path, file: str = "", name: str = "NAME") -> str:

@@ -1,5 +1,6 @@
 """What a DAG's tasks tell people: why a checkpoint was aborted, and that one is held."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -7,6 +8,7 @@ from codes import raises
 from person import Person
 from unit.world import World
 
+from onceonly.airflow import base
 from onceonly.checkpoint.model import State
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.pipeline.gate import Gate
@@ -282,3 +284,20 @@ def test_an_error_that_only_an_edit_can_mend_is_not_tried_again(code):
     expected = NotCommitted if code == "executor-lost" else AirflowFailException
     with pytest.raises(expected), base.task_outcome(context({})):
         raise NotCommitted("the stage failed.", code=code)
+
+
+def test_commands_in_a_task_log_name_the_file_as_the_project_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reads the log is in the project's folder, and not where the task has run."""
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "shop.py").write_text('orders = Pipeline(name="sales", source=x)')
+    monkeypatch.setenv("ONCEONLY_PROJECT", str(tmp_path))
+    for pipeline, file in (("sales", "dags/shop.py:orders"), ("others", "FILE.py:NAME")):
+        error = NotCommitted("failed.", "", "Retry: onceonly run FILE.py:NAME", code="executor-lost")
+        with pytest.raises(NotCommitted) as caught, base.task_outcome():
+            raise error.naming(pipeline)
+        assert str(caught.value).endswith(f"Retry: onceonly run {file}")
+        with pytest.raises(NotCommitted) as caught, base.task_outcome(pipeline=pipeline):
+            raise NotCommitted("failed.", "", "Retry: onceonly run FILE.py:NAME", code="executor-lost")
+        assert str(caught.value).endswith(f"Retry: onceonly run {file}")

@@ -21,6 +21,7 @@ from onceonly.airflow.ui.work import describe_work
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.counts import count
 from onceonly.errors import OnceonlyError, OutcomeUnknown, headline
+from onceonly.runtime import pipeline_file
 from onceonly.settings import Settings
 from onceonly.views import formatting, manual_actions, metrics, provenance, summary
 from onceonly.views import queries as reading
@@ -56,10 +57,11 @@ async def add_headers(request: Request, call_next: Callable[[Request], Awaitable
 def render_onceonly_error(request: Request, error: OnceonlyError) -> Response:
     """Answer with an error of Onceonly's own, which says what, why, and what to do."""
     status = 409 if request.method == "POST" else 503
+    todo = pipeline_file.name_in_project(error.todo, error.pipeline)
     if _wants_page(request):
         what = headline(error.what, error.code)
-        return pages.render(request, "error.html", status, what=what, why=error.why, todo=error.todo, may_pass=True)
-    body = {"what": error.what, "why": error.why, "todo": error.todo}
+        return pages.render(request, "error.html", status, what=what, why=error.why, todo=todo, may_pass=True)
+    body = {"what": error.what, "why": error.why, "todo": todo}
     if error.code:
         body["code"] = error.code
     return JSONResponse(pages.mask(body), status)

@@ -33,13 +33,14 @@ from onceonly.checkpoint.offsets import Interval
 from onceonly.counts import count
 from onceonly.errors import OutcomeUnknown
 from onceonly.kafka import connection
+from onceonly.runtime import pipeline_file
 from onceonly.runtime.owners import airflow_owner, installation_of, parse_airflow_run
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
 from onceonly.storage.folders import arrow_file_system
 from onceonly.storage.paths import local_path
 from onceonly.views import descriptions, formatting, gap_advice, queries, summary
-from onceonly.views.story import describe_part, how_to_complete, list_lost
+from onceonly.views.story import Story, describe_part, how_to_complete, list_lost
 from onceonly.views.summary import Summary
 
 CHECKPOINTS_PER_PAGE = 50
@@ -304,7 +305,13 @@ def covers(checkpoint: Checkpoint) -> str:
 def _describe_gaps(pipeline_summary: Summary) -> list[str]:
     """Return the gaps of a pipeline, with the commands for its DAG, which its last run tells."""
     run = parse_airflow_run(pipeline_summary.latest.owner)
-    return gap_advice.describe_gaps(pipeline_summary.name, pipeline_summary.gaps, dag_id=run[0] if run else None)
+    name, dag_id = pipeline_summary.name, run[0] if run else None
+    gaps = gap_advice.describe_gaps(name, pipeline_summary.gaps, dag_id=dag_id)
+    return [pipeline_file.name_in_project(text, name) for text in gaps]
+
+
+def _how_to_complete(story: Story) -> str:
+    return pipeline_file.name_in_project(how_to_complete(story), story.checkpoints[0].pipeline)
 
 
 def short(interval: Interval) -> str:
@@ -327,7 +334,7 @@ _templates.filters |= {
     "docs_page": find_page,
     "event": formatting.event,
     "gaps": _describe_gaps,
-    "how_to_complete": how_to_complete,
+    "how_to_complete": _how_to_complete,
     "iso": queries.iso,
     "json": json.dumps,
     "missing": descriptions.describe_losses,

@@ -34,6 +34,7 @@ from onceonly.checkpoint.model import Checkpoint
 from onceonly.coordinator import reprocess
 from onceonly.coordinator.reprocess import Reprocess
 from onceonly.errors import Busy, InvalidPipeline
+from onceonly.runtime import pipeline_file
 from onceonly.runtime.owners import installation_of, parse_airflow_run
 from onceonly.views.story import STATE_KIND, Deed, Story
 
@@ -234,7 +235,7 @@ def make_command(checkpoint: Checkpoint, conf: Mapping[str, Any]) -> str:
     for option in ("keep", "again", "only"):
         for sink in conf.get(option, ()):
             words += [f"--{option}", sink]
-    return shlex.join([*words, "--reason", conf["reason"]])
+    return pipeline_file.name_in_project(shlex.join([*words, "--reason", conf["reason"]]), checkpoint.pipeline)
 
 
 def require_dag(viewer: Viewer, pipeline: str, command: str) -> str:
