@@ -203,7 +203,7 @@ def test_deletions_are_passed_over_where_that_is_said(table: Table) -> None:
         lambda table: table.now.update({"n": "n + 10"}, predicate="n = 2"),
         lambda table: table.write(9, mode="overwrite"),
         lambda table: table.now.restore(0),
-        lambda table: add_as_deletion(table),
+        lambda table: merge_rows(table),
     ],
 )
 def test_all_else_is_refused_where_deletions_are_passed_over(table: Table, change: Callable[[Table], Any]) -> None:
@@ -212,8 +212,8 @@ def test_all_else_is_refused_where_deletions_are_passed_over(table: Table, chang
         table.range(2, 4, ignore_deletes=True)
 
 
-def add_as_deletion(table: Table) -> None:
-    """Another program adds rows, and removes none, under the name of a deletion; then it takes some out."""
+def merge_rows(table: Table) -> None:
+    """Another program adds rows and takes others out, in one version."""
     table.write(9)
     actions = [action for action in table.actions(3) if "commitInfo" not in action]
     (old,) = [action["add"]["path"] for action in table.actions(2) if "add" in action]
@@ -221,7 +221,7 @@ def add_as_deletion(table: Table) -> None:
     table.rewrite(3, [{"commitInfo": {"operation": "MERGE"}}, *actions, removal])
 
 
-def test_deletion_that_only_adds_is_refused(table: Table) -> None:
+def test_deletion_that_only_adds_is_read(table: Table) -> None:
     table.write(9)
     actions = [action for action in table.actions(3) if "commitInfo" not in action]
     table.rewrite(3, [{"commitInfo": {"operation": "DELETE"}}, *actions])
