@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onceonly.checkpoint.interfaces import Source
 from onceonly.checkpoint.model import Checkpoint, Row
@@ -19,7 +19,6 @@ from onceonly.checkpoint.sources import Sources
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline
-from onceonly.gate.inspector import LiveInspector
 from onceonly.kafka import airflow_connections
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.registry.client import Registry, RegistryConnection
@@ -38,6 +37,9 @@ from onceonly.statetable.table import Notify, StateTable
 from onceonly.storage import write_probe
 from onceonly.views.summary import Lag, Summary
 from onceonly.waits import wait_for
+
+if TYPE_CHECKING:
+    from onceonly.gate.inspector import LiveInspector
 
 MAX_TOPICS_IN_NOTE = 10  # of a pattern
 MAX_CONCURRENT_SOURCES = 4  # that are asked for their lag
@@ -80,6 +82,8 @@ class LiveServices:
         return [config.topic]
 
     def inspector(self, pipeline: Pipeline) -> LiveInspector:
+        from onceonly.gate.inspector import LiveInspector  # not every pipeline has a gate
+
         settings = self.settings
         return LiveInspector(
             pipeline, lambda name: self.sink(pipeline, name), settings.project, settings.docs, self.spark

@@ -66,12 +66,21 @@ def session(
 def _local_conf(settings: Settings, more: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of a session in this process, and let its workers use this Python."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    return {"spark.ui.enabled": "false"} | conf(settings) | jvm.class_path(settings) | dict(more)
+    own_conf = {"spark.ui.enabled": "false"} | conf(settings) | dict(more)
+    return own_conf if _is_started() else jvm.class_path(settings) | own_conf
+
+
+def _is_started() -> bool:
+    """Return whether this process has its JVM: what that starts with is found by a look at every jar."""
+    return SparkContext._active_spark_context is not None
 
 
 @contextmanager
 def _jvm_environment(settings: Settings, records: int | None) -> Iterator[None]:
     """Set the variables that a JVM which starts in the block is to find, and what is started later is not."""
+    if _is_started():
+        yield
+        return
     previous_values = {name: os.environ.get(name) for name in jvm.VARIABLES}
     os.environ.update(jvm.environment(settings.jars, records))
     try:

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 
 from onceonly.storage import arbitration
 from onceonly.storage.folders import arrow_file_system
 from onceonly.storage.interface import Fingerprint, PreparedFile, Upload
 from onceonly.storage.object_files import FOLDER_MARKER, NONCE, CopyingStore, ObjectFiles, StoredObject, UnmetCondition
 from onceonly.storage.own_paths import OwnPath
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds  # with pandas, which takes a second
 
 
 class CopiedFiles(ObjectFiles):
@@ -101,6 +104,8 @@ class CopiedFiles(ObjectFiles):
     def read_rows(
         self, folder: str, format: ds.FileFormat, schema: pa.Schema | None = None, by: pa.Schema | None = None
     ) -> pa.RecordBatchReader:
+        import pyarrow.dataset as ds
+
         hive = ds.partitioning(by, flavor="hive")
         files, path = arrow_file_system(folder)
         # To pyarrow's own list, what marks a folder is a file.

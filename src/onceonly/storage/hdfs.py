@@ -9,10 +9,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 
 from onceonly.errors import NotCommitted
@@ -29,6 +28,9 @@ from onceonly.storage.interface import (
 )
 from onceonly.storage.own_paths import MANIFESTS, OwnPath
 from onceonly.storage.webhdfs import CONNECT_TIMEOUT_SECONDS, Unreachable, WebHdfsCluster
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds  # with pandas, which takes a second
 
 LASTING = ("QuotaExceededException", "PathComponentTooLongException", "MaxDirectoryItemsExceededException")
 

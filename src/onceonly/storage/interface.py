@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Iterable, Iterator
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 
 from onceonly.storage.own_paths import HIDDEN, OwnPath
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds  # with pandas, which takes a second
 
 MAX_PARALLEL_REQUESTS = 8  # requests, or syncs of files, in parallel
 

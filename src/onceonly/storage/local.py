@@ -12,9 +12,9 @@ import uuid
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 
 from onceonly.storage import folders
 from onceonly.storage.durability import sync, sync_tree
@@ -30,6 +30,9 @@ from onceonly.storage.interface import (
     probe_in,
 )
 from onceonly.storage.own_paths import MANIFESTS, OwnPath
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds  # with pandas, which takes a second
 
 MOUNTS = Path("/proc/self/mountinfo")
 TRIES = 20  # attempts to create a folder or a name that another process removes or creates
@@ -266,6 +269,8 @@ class LocalFiles(FileSystem):
     def read_rows(
         self, folder: str, format: ds.FileFormat, schema: pa.Schema | None = None, by: pa.Schema | None = None
     ) -> pa.RecordBatchReader:
+        import pyarrow.dataset as ds
+
         hive = ds.partitioning(by, flavor="hive")
         return ds.dataset(folder, schema, format, partitioning=hive).scanner().to_reader()
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
-import pyarrow.dataset as ds
 
 from onceonly.sinks.files.handle import FileHandle
 from onceonly.sinks.staging import row_text, row_types
 from onceonly.spark import row_files
 from onceonly.spark.row_files import strict_reader
 from onceonly.storage.interface import FileSystem
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds  # with pandas, which takes a second
 
 GUESS = {  # if the handle does not contain the types
     "csv": {"inferSchema": "true", "multiLine": "true", "mode": "FAILFAST"},
@@ -97,6 +99,8 @@ def _format(format: str, largest: int | None = None) -> ds.FileFormat:
     Args:
         largest: bytes of the largest file; None if the handle does not contain the types.
     """
+    import pyarrow.dataset as ds
+
     has_types = largest is not None
     if format == "parquet":
         return ds.ParquetFileFormat(read_options=row_types.MICROS if has_types else None)
@@ -115,6 +119,8 @@ def _line_format(largest: int) -> ds.FileFormat:
 
     pyarrow's JSON reader has no maps, bytes or time zones, and reads no numbers as decimals.
     """
+    import pyarrow.dataset as ds
+
     parse_options = pacsv.ParseOptions(delimiter="\x01", quote_char=False, escape_char=False)
     read_options = pacsv.ReadOptions(column_names=[LINE], block_size=_block_bytes(largest))
     return ds.CsvFileFormat(parse_options, read_options=read_options)
