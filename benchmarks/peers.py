@@ -23,7 +23,7 @@ READ = {f"kafka.{key}": value for key, value in topics.CONSUMER_OPTIONS.items()}
 WRITE = {f"kafka.{key}": value for key, value in PRODUCE.items()}
 OURS = {
     **{f"{key} (JVM consumer)": value for key, value in topics.CONSUMER_OPTIONS.items()},
-    "linger.ms, batch.size (JVM producer)": "50, 200000",
+    "linger.ms, batch.size, buffer.memory (JVM producer)": "50, 100000, 4194304",
     "enable.idempotence, acks": "true, all",
     "fsync of what is staged and decided": "yes",
 }

@@ -34,8 +34,9 @@ DATA_SOURCE = "onceonly.kafka.RecordSink"
 SETTING = "onceonly.secret."  # and random digits: Spark hides what has such a name
 ERROR_IN_TEXT = re.compile(r"ONCEONLY-WRITER-ERROR (\{.*?\})(?=$|\n|\\n)", re.MULTILINE)
 FILE_SYSTEMS = ("", "file", "hdfs")  # which Spark reaches with what it has
-BATCH_BYTES = 200_000  # of one partition's rows in a request; fewer take more CPU
-BUFFER_BYTES = 32 << 20  # of rows that wait to be sent, in each task
+BATCH_BYTES = 100_000  # of one partition's rows in a request; fewer take more CPU, and more leave the processor's cache
+BUFFER_BYTES = 4 << 20  # of rows that wait to be sent, in each task: more leave the cache, too
+MAX_BUFFER_BYTES = 32 << 20
 AROUND_RECORDS = 1024  # bytes by which the client's estimate of a record is too large, at most
 TUNING = ("compression.type", "linger.ms", "batch.size")  # which mean the same to librdkafka
 COMPRESSION_ALIAS = "compression.codec"
@@ -86,7 +87,7 @@ def find_settings(spark: Any, job: Job, writer: Writer) -> dict[str, str] | None
         "enable.idempotence": "true",
         "batch.size": str(min(room, BATCH_BYTES)),
         "linger.ms": "50",
-        "buffer.memory": str(max(BUFFER_BYTES, min(room, QUEUE) + AROUND_RECORDS)),
+        "buffer.memory": str(max(_buffer_bytes(topics), min(room, QUEUE) + AROUND_RECORDS)),
         "max.request.size": str(room + AROUND_RECORDS),
         "max.block.ms": str(int(producer.PATIENCE * 1000)),
         "reconnect.backoff.ms": "10",
@@ -94,6 +95,12 @@ def find_settings(spark: Any, job: Job, writer: Writer) -> dict[str, str] | None
         **tuning,
         **client_settings.java_options(connection),
     }
+
+
+def _buffer_bytes(topics: Topics) -> int:
+    """Return room for two batches of each partition: with less, batches are sent before they are full."""
+    partitions = sum(topic.partitions for topic in topics.limits.values())
+    return min(max(BUFFER_BYTES, 2 * BATCH_BYTES * partitions), MAX_BUFFER_BYTES)
 
 
 def run(job: Job, rows: Any, settings: Mapping[str, str]) -> list[Receipt]:
