@@ -500,7 +500,7 @@ def test_what_a_user_gave_is_text(site: Site) -> None:
 def test_a_transaction_that_is_about_to_time_out_stands_out(site: Site) -> None:
     with site.server.login("vera") as vera:
         for page in ("/", "/pipelines/flights", "/pipelines/flights/120"):
-            assert "9 h of 10 h: about to time out" in vera.get(page).text, page
+            assert "9 h of 10 h</span>: about to time out" in vera.get(page).text, page
 
 
 def test_the_tab_of_a_run_leads_to_its_checkpoint(site: Site) -> None:

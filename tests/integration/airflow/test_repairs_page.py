@@ -167,7 +167,7 @@ def test_a_page_shows_what_is_in_force_in_each_sink_and_who_asked_for_it(server:
     assert "kept epoch 1" in page
     assert "ann: the rates of Monday were wrong" in page
     assert "No rows of these records are in force in sink new." in page
-    assert "onceonly run FILE.py:NAME --interval 2026-11-23T00:00:00Z 2026-11-24T00:00:00Z --only new" in page
+    assert "onceonly run dags/delays.py:delays --interval 2026-11-23T00:00:00Z 2026-11-24T00:00:00Z --only new" in page
     assert "data-action" not in page
     assert "Sink by sink <span" not in plain
     assert "2026-11-23 00:00 to 2026-11-24 00:00, lake only" in listed

@@ -505,7 +505,8 @@ def test_a_definition_that_is_refused_says_why_itself(tmp_path: Path) -> None:
     assert refused.value.code != "pipeline-file-broken"
 
 
-def test_project_is_named_where_a_folder_has_none(tmp_path: Path) -> None:
+def test_project_is_named_where_a_folder_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     with raises(InvalidPipeline, "pipeline-file-not-found") as refused:
         pipeline_file.load("dags/flights.py", tmp_path)
     assert "ONCEONLY_PROJECT" in refused.value.todo
