@@ -24,7 +24,9 @@ from onceonly.kafka import admin
 from onceonly.kafka.admin import BrokerClient
 from onceonly.sinks.kafka import outcome
 
-pytestmark = [pytest.mark.integration]
+# Where a connection is reset while it is made, kafka-python leaves its socket to the garbage collector.
+LEFT_SOCKET = pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning")
+pytestmark = [pytest.mark.integration, LEFT_SOCKET]
 Make = Callable[..., Copy]
 FOR_EVER = 10**6
 
