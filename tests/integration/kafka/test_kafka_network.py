@@ -24,9 +24,7 @@ from onceonly.kafka import admin
 from onceonly.kafka.admin import BrokerClient
 from onceonly.sinks.kafka import outcome
 
-# Where a connection is reset while it is made, kafka-python leaves its socket to the garbage collector.
-LEFT_SOCKET = pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning")
-pytestmark = [pytest.mark.integration, LEFT_SOCKET]
+pytestmark = [pytest.mark.integration]
 Make = Callable[..., Copy]
 FOR_EVER = 10**6
 
