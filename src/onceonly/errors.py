@@ -53,8 +53,7 @@ class OnceonlyError(Exception):
         self.pipeline = pipeline
         if epoch is not None:
             self.todo = self.todo.replace("PIPELINE EPOCH", f"{pipeline} {epoch}")
-        self.todo = BLANK_PIPELINE.sub(rf"\g<command> {pipeline}", self.todo)
-        self.args = (self._message(),)
+        self.advise(BLANK_PIPELINE.sub(rf"\g<command> {pipeline}", self.todo))
         return self
 
     def advise(self, todo: str) -> None:

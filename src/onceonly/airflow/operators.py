@@ -79,8 +79,10 @@ class PlanOperator(OnceonlyOperator):
         checkpoint = planned.checkpoint
         for note in planned.notes:
             self.log.warning("%s: %s", self.pipeline.name, note)
-        for text in gap_advice.describe_gaps(self.pipeline.name, planned.gaps, dag_id=context["ti"].dag_id):
-            self.log.warning("%s", pipeline_file.name_in_project(text, self.pipeline.name))
+        if planned.gaps:
+            file = quote(pipeline_file.find_in_project(self.pipeline.name))
+            for text in gap_advice.describe_gaps(self.pipeline.name, planned.gaps, file, context["ti"].dag_id):
+                self.log.warning("%s", text)
         if checkpoint is None:
             why = "nothing to do"
             if planned.hidden_offsets:

@@ -10,7 +10,7 @@ import importlib.util
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
 from pathlib import Path
@@ -40,24 +40,28 @@ def find_example(project: Path) -> str:
 
 def name_pipeline(text: str, project: Path, pipeline: str) -> str:
     """Return a text with the pipeline's own file in its commands, in place of FILE.py:NAME, where that can be found."""
-    return _fill_in(text, project, pipeline, lambda path: formatting.place(str(path)))
+    if PIPELINE_FILE in text:
+        for path, variable, name in _list_definitions(project):
+            if name == pipeline:
+                return text.replace(PIPELINE_FILE, quote(f"{formatting.place(str(path))}:{variable}"))
+    return text
 
 
-def name_in_project(text: str, pipeline: str) -> str:
-    """Return a text as `name_pipeline` does, with the file as one names it in the project's folder.
+def find_in_project(pipeline: str) -> str:
+    """Return what names a pipeline on the command line in the folder of this process's project; else FILE.py:NAME.
 
     Whoever reads the page or the log of a task is not where the process runs that shows it.
     """
     project = Settings.from_env().project
-    return _fill_in(text, project, pipeline, lambda path: str(path.relative_to(project)))
+    for path, variable, name in _list_definitions(project):
+        if name == pipeline:
+            return f"{path.relative_to(project)}:{variable}"
+    return PIPELINE_FILE
 
 
-def _fill_in(text: str, project: Path, pipeline: str, place: Callable[[Path], str]) -> str:
-    if PIPELINE_FILE in text:
-        for path, variable, name in _list_definitions(project):
-            if name == pipeline:
-                return text.replace(PIPELINE_FILE, quote(f"{place(path)}:{variable}"))
-    return text
+def name_in_project(text: str, pipeline: str) -> str:
+    """Return a text with what `find_in_project` finds in its commands, in place of FILE.py:NAME."""
+    return text.replace(PIPELINE_FILE, quote(find_in_project(pipeline))) if PIPELINE_FILE in text else text
 
 
 def _list_definitions(project: Path) -> Iterator[tuple[Path, str, str | None]]:

@@ -25,6 +25,7 @@ def describe_gap(
     file: str = PIPELINE_FILE,
     dag_id: str | None = None,
     width: timedelta | None = None,
+    with_reasons: bool = True,
 ) -> str:
     """Say what no checkpoint covers, why that may be, and what to do.
 
@@ -32,13 +33,13 @@ def describe_gap(
         file: what names the pipeline on the command line.
         dag_id: the DAG that runs it, where that is known.
         width: of its intervals, where they have one.
+        with_reasons: False: why that may be was said before.
     """
     start, end = interval_times(interval)
-    lines = [
-        f"{pipeline}: no checkpoint covers {interval}.",
-        GAP_REASONS,
-        *_how_to_run_gap(interval, file, dag_id, width),
-    ]
+    lines = [f"{pipeline}: no checkpoint covers {interval}."]
+    if with_reasons:
+        lines.append(GAP_REASONS)
+    lines += _how_to_run_gap(interval, file, dag_id, width)
     lines[-1] += f" If it is left out on purpose: onceonly skip {pipeline} --interval {start} {end} --reason …"
     return "\n".join(lines)
 
@@ -58,7 +59,7 @@ def _how_to_run_gap(interval: Interval, file: str, dag_id: str | None, width: ti
     if is_one_interval or len(parts) == 1:
         note = "" if is_one_interval else " (one checkpoint for all of it)"
         return [
-            f"Run what is missing: {how_to_run_interval(interval, file=file)}{note}. In Airflow, clear its run, or "
+            f"Run what is missing: {by_hand}{note}. In Airflow, clear its run, or "
             f"{how_to_backfill(interval, dag_id)} (a run for each interval of the schedule)."
         ]
     return [
@@ -108,9 +109,9 @@ def describe_gaps(
 
     Only the first text says why there may be a gap.
     """
-    texts = [describe_gap(pipeline, interval, file, dag_id, width) for interval in intervals[-MAX_GAPS_SHOWN:]]
-    for index in range(1, len(texts)):
-        texts[index] = texts[index].replace(f"{GAP_REASONS}\n", "")  # said of the first one
+    texts: list[str] = []
+    for interval in intervals[-MAX_GAPS_SHOWN:]:
+        texts.append(describe_gap(pipeline, interval, file, dag_id, width, with_reasons=not texts))
     more = len(intervals) - len(texts)
     if more:
         texts.insert(0, f"{pipeline}: {formatting.number(more)} more before these (onceonly status {pipeline} --json)")

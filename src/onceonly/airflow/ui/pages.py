@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from airflow._shared.secrets_masker import mask_secret, redact
@@ -306,8 +307,9 @@ def _describe_gaps(pipeline_summary: Summary) -> list[str]:
     """Return the gaps of a pipeline, with the commands for its DAG, which its last run tells."""
     run = parse_airflow_run(pipeline_summary.latest.owner)
     name, dag_id = pipeline_summary.name, run[0] if run else None
-    gaps = gap_advice.describe_gaps(name, pipeline_summary.gaps, dag_id=dag_id)
-    return [pipeline_file.name_in_project(text, name) for text in gaps]
+    if not pipeline_summary.gaps:
+        return []
+    return gap_advice.describe_gaps(name, pipeline_summary.gaps, quote(pipeline_file.find_in_project(name)), dag_id)
 
 
 def _how_to_complete(story: Story) -> str:

@@ -29,7 +29,7 @@ from sqlalchemy.orm import Session
 from onceonly.airflow import runs
 from onceonly.airflow.intervals import CONF_KEY as INTERVAL_KEY
 from onceonly.airflow.ui.access import Viewer
-from onceonly.checkpoint.commands import PIPELINE_FILE, interval_times
+from onceonly.checkpoint.commands import interval_times
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.coordinator import reprocess
 from onceonly.coordinator.reprocess import Reprocess
@@ -227,7 +227,7 @@ def run_path(dag_id: str, run_id: str) -> str:
 
 def make_command(checkpoint: Checkpoint, conf: Mapping[str, Any]) -> str:
     """Return the command that does by hand what a run with that conf does."""
-    words = ["onceonly", "run", PIPELINE_FILE]
+    words = ["onceonly", "run", pipeline_file.find_in_project(checkpoint.pipeline)]
     if conf.get("reprocess") and checkpoint.interval:
         words += ["--reprocess", "--interval", *interval_times(checkpoint.interval)]
     else:
@@ -235,7 +235,7 @@ def make_command(checkpoint: Checkpoint, conf: Mapping[str, Any]) -> str:
     for option in ("keep", "again", "only"):
         for sink in conf.get(option, ()):
             words += [f"--{option}", sink]
-    return pipeline_file.name_in_project(shlex.join([*words, "--reason", conf["reason"]]), checkpoint.pipeline)
+    return shlex.join([*words, "--reason", conf["reason"]])
 
 
 def require_dag(viewer: Viewer, pipeline: str, command: str) -> str:
