@@ -12,6 +12,7 @@ when the sink is created. Every method has to be idempotent, and safe if several
     IncrementalSweep     looking for all leftovers takes long; a recovery asks for single ones
     StateBackend         what it publishes is read by the next checkpoint
     TransactionalIdPool  writes under a few transactional ids, which attempts lease
+    VerifiableTarget     its target can be compared with all that was published to it (verification.py)
 """
 
 from __future__ import annotations
