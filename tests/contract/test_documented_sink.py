@@ -16,6 +16,7 @@ from patience import PATIENCE
 
 from onceonly import sinks
 from onceonly.checkpoint import sink as interface
+from onceonly.checkpoint import verification
 from onceonly.checkpoint.sink import Sink
 
 ROOT = Path(__file__).parents[2]
@@ -78,7 +79,8 @@ def test_every_capability_is_in_the_table() -> None:
             methods.add(name)
         else:
             classes.add(name)
-    assert classes == {name for name, member in vars(interface).items() if is_capability(member)}
+    members = {**vars(interface), **vars(verification)}
+    assert classes == {name for name, member in members.items() if is_capability(member)}
     functions = {name for name, member in vars(Sink).items() if isinstance(member, FunctionType)}
     assert methods == functions - Sink.__abstractmethods__
 
@@ -89,4 +91,5 @@ def test_capability_is_exported(name: str) -> None:
 
 
 def is_capability(member: object) -> bool:
-    return type(member) is ABCMeta and member.__module__ == interface.__name__ and member is not Sink
+    modules = (interface.__name__, verification.__name__)
+    return type(member) is ABCMeta and member.__module__ in modules and member is not Sink

@@ -1,5 +1,6 @@
 """One folder per sink, and `staging`, which they share. Exports what other packages need (docs/add-a-sink.md)."""
 
+from onceonly.checkpoint.finding_codes import FindingCode
 from onceonly.checkpoint.last_decision import LastDecision
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.sink import (
@@ -22,6 +23,7 @@ from onceonly.checkpoint.sink import (
     TransactionalIdPool,
     VersionedTarget,
 )
+from onceonly.checkpoint.verification import Depth, Finding, Judgement, Published, VerifiableTarget
 from onceonly.pipeline.sink_config import SinkConfig
 from onceonly.sinks.context import Context
 
@@ -30,15 +32,20 @@ __all__ = [
     "Changes",
     "Context",
     "DecisionTraces",
+    "Depth",
+    "Finding",
+    "FindingCode",
     "Handle",
     "History",
     "IncrementalSweep",
     "InspectableRows",
+    "Judgement",
     "LastDecision",
     "Outcome",
     "OverwritingRows",
     "PooledTransaction",
     "Publication",
+    "Published",
     "Receipts",
     "ReplaceableRows",
     "RowLocation",
@@ -49,5 +56,6 @@ __all__ = [
     "Trace",
     "Transaction",
     "TransactionalIdPool",
+    "VerifiableTarget",
     "VersionedTarget",
 ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -35,6 +35,7 @@ from onceonly.checkpoint.sink import (
     Trace,
     VersionedTarget,
 )
+from onceonly.checkpoint.verification import Depth, Finding, Published, VerifiableTarget
 from onceonly.delta import commits, log_summary, table_features, table_files, table_snapshot, txn_identifiers
 from onceonly.delta.log_files import LOG_FOLDER
 from onceonly.errors import CannotPublish, OutcomeUnknown, StageAgain, TargetWentBack
@@ -52,6 +53,7 @@ from onceonly.sinks.delta import (
     staged_folders,
     staged_table,
     target_table,
+    verification,
 )
 from onceonly.sinks.delta.handle import DeltaHandle, make_handle
 from onceonly.sinks.delta.row_cache import RowCache
@@ -76,6 +78,7 @@ class DeltaWriter(
     OverwritingRows,
     VersionedTarget,
     InspectableRows,
+    VerifiableTarget,
 ):
     """Writes to the table of a `DeltaSink`.
 
@@ -359,6 +362,9 @@ class DeltaWriter(
 
     def find_current_publication(self, last: Publication) -> Publication | None:
         return evidence.read_current_proof(self.uri, last)
+
+    def verify(self, published: Sequence[Published], depth: Depth) -> Iterator[Finding]:
+        return verification.verify(self.name, self.uri, published, depth)
 
     def locate_rows(self, handle: Handle, decision: int) -> RowLocation:
         rows = DeltaHandle.parse(self.name, handle)

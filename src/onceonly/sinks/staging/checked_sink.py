@@ -6,7 +6,7 @@ each there is a class here that delegates its methods, and `with_checked_handles
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -29,7 +29,10 @@ from onceonly.checkpoint.sink import (
     TransactionalIdPool,
     VersionedTarget,
 )
+from onceonly.checkpoint.verification import Depth, Finding, Published, VerifiableTarget
+from onceonly.errors import CannotPublish
 from onceonly.sinks.staging.handles import check_handle, check_new_handle
+from onceonly.sinks.staging.verification import as_damaged
 
 
 def with_checked_handles(sink: Sink, kind: str) -> Sink:
@@ -228,6 +231,22 @@ class CheckedState(HandleCheck, StateBackend):
         self._sink.forget(after)
 
 
+class CheckedVerifiable(HandleCheck, VerifiableTarget):
+    _sink: VerifiableTarget
+
+    def verify(self, published: Sequence[Published], depth: Depth) -> Iterator[Finding]:
+        """Find damaged handles, and let the sink compare its target with the others."""
+        valid = []
+        for publication in published:
+            try:
+                self._check(publication.handle)
+            except CannotPublish as error:
+                yield as_damaged(publication, error)
+            else:
+                valid.append(publication)
+        yield from self._sink.verify(valid, depth)
+
+
 CHECKED_CAPABILITIES: Mapping[type, type[HandleCheck]] = {
     IncrementalSweep: CheckedSweep,
     DecisionTraces: CheckedTraces,
@@ -238,4 +257,5 @@ CHECKED_CAPABILITIES: Mapping[type, type[HandleCheck]] = {
     InspectableRows: CheckedInspectable,
     TransactionalIdPool: CheckedPool,
     StateBackend: CheckedState,
+    VerifiableTarget: CheckedVerifiable,
 }
