@@ -3,22 +3,26 @@
 import inspect
 import json
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from contract.damages import FAKE_DAMAGES
 from contract.parts import BROKEN_ON_SPARK
 from contract.stored import digest
 from unit.coordinator.test_capabilities import Bare
 
+from onceonly.checkpoint.finding_codes import FindingCode
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.sink import Sink
+from onceonly.checkpoint.verification import Depth, Finding, Judgement, Published
 from onceonly.errors import OnceonlyError
 from onceonly.testing.contract import SINK, Committer, SinkContract, Target
 from onceonly.testing.fake_sink import write_json
 from onceonly.testing.fakes import FakeSink
+from onceonly.testing.ledger import Ledger
 from onceonly.testing.repair_contract import Shop
 
 
@@ -148,6 +152,23 @@ class KeepsRowsUnique(Topic):
         return outcome
 
 
+class AccusesNobody(FakeSink):
+    def verify(self, published: Sequence[Published], depth: Depth) -> Iterator[Finding]:
+        for publication in published:
+            yield Finding(Judgement.RIGHT, FindingCode.RIGHT, "it always is", publication.epoch)
+
+
+class AccusesEverybody(FakeSink):
+    def verify(self, published: Sequence[Published], depth: Depth) -> Iterator[Finding]:
+        for publication in published:
+            yield Finding(Judgement.WRONG, FindingCode.COMMIT_MISSING, "it always is", publication.epoch)
+
+
+class ForgetsAnEpoch(FakeSink):
+    def verify(self, published: Sequence[Published], depth: Depth) -> Iterator[Finding]:
+        yield from list(super().verify(published, depth))[1:]
+
+
 BROKEN: list[tuple[type[FakeSink | Topic], str]] = [
     (LooksForNothing, "test_a_commit_repeated_ten_times_publishes_once"),
     (LooksForNothing, "test_what_was_published_is_known_from_the_target_alone"),
@@ -168,6 +189,11 @@ BROKEN: list[tuple[type[FakeSink | Topic], str]] = [
     (ReplacesTheFirst, "test_repair_adds_rows_where_none_are_in_force"),
     (RewritesWhatIsThere, "test_repair_adds_rows_where_none_are_in_force"),
     (KeepsRowsUnique, "test_rows_come_once_more_where_they_cannot_be_taken_back"),
+    (AccusesNobody, "test_damage_is_found"),
+    (AccusesEverybody, "test_healthy_target_is_not_accused"),
+    (AccusesEverybody, "test_replaced_rows_are_not_accused"),
+    (AccusesEverybody, "test_retracted_rows_are_not_accused"),
+    (ForgetsAnEpoch, "test_healthy_target_is_not_accused"),
     (RemembersDecisionsOfOthers, "test_the_target_shows_the_last_decision_to_whoever_has_no_other_memory"),
 ]
 
@@ -204,6 +230,7 @@ def run(test: str, target: Target, folder: Path) -> None:
     shop = Shop.open(folder / uuid.uuid4().hex, target, lambda *numbers: [{"n": number} for number in numbers])
     committer = Committer(target, str(folder))
     known = {"target": target, "committer": committer, "stage": stage, "shop": shop, "with_handle": False}
+    known |= {"ledger": Ledger(target.sink, committer), "damage": FAKE_DAMAGES[0], "deep": True}
     method(**{name: known[name] for name in inspect.signature(method).parameters})
 
 

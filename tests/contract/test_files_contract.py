@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas
 import pytest
+from contract.damages import FAKE_DAMAGES, STATE_DAMAGES
 from contract.fake_breaks import FAKE_BREAKS
 from contract.file_breaks import FILE_BREAKS
 from contract.parts import BROKEN_ON_SPARK, WRITTEN_BY_SPARK
@@ -95,6 +96,7 @@ class State(Folder):
 
 class TestFake(SinkContract):
     breaks = FAKE_BREAKS
+    damages = FAKE_DAMAGES
 
     @pytest.fixture
     def target(self, tmp_path: Path) -> contract.Target:
@@ -124,6 +126,7 @@ class TestFilesOnHdfs(OnSpark):
 @pytest.mark.integration
 class TestState(OnSpark):
     breaks = STATE_BREAKS
+    damages = STATE_DAMAGES
 
     @pytest.fixture
     def target(self, tmp_path: Path) -> contract.Target:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contract.damages import DELTA_DAMAGES, FILE_DAMAGES, MERGE_DAMAGES
 from contract.delta_breaks import DELTA_BREAKS
 from contract.file_breaks import FILE_BREAKS
 from contract.rewritten import COLUMN, ByColumn
@@ -65,6 +66,7 @@ class Files(Delta):
 
 class TestDelta(SinkContract):
     breaks = DELTA_BREAKS
+    damages = DELTA_DAMAGES
 
     @pytest.fixture
     def target(self, tmp_path: Path) -> Target:
@@ -77,6 +79,8 @@ class TestDelta(SinkContract):
 
 class TestMerging(TestDelta):
     """Each number is the key of a change that is newer than those of earlier epochs."""
+
+    damages = MERGE_DAMAGES
 
     @pytest.fixture
     def target(self, tmp_path: Path) -> Target:
@@ -99,6 +103,7 @@ class TestNamed(ByColumn, TestDelta):
 
 class TestFiles(SinkContract):
     breaks = FILE_BREAKS
+    damages = FILE_DAMAGES
 
     @pytest.fixture
     def target(self, tmp_path: Path) -> Target:

@@ -12,6 +12,7 @@
 
     class TestLines(SinkContract):
         breaks = (Break("staged file removed", remove_file, "again"),)  # see rehearsal_contract
+        damages = (Damage("file removed", remove_published, ("file-missing",)),)  # see verification_contract
 
         @pytest.fixture
         def target(self, tmp_path):
@@ -35,8 +36,9 @@ from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, StateBehind
 from onceonly.testing.rehearsal_contract import RehearsalContract
 from onceonly.testing.repair_contract import RepairContract
 from onceonly.testing.targets import SINK, Break, Committer, Rows, Stage, Target
+from onceonly.testing.verification_contract import Damage, VerificationContract
 
-__all__ = ["SINK", "Break", "Committer", "Rows", "SinkContract", "Stage", "Target"]
+__all__ = ["SINK", "Break", "Committer", "Damage", "Rows", "SinkContract", "Stage", "Target"]
 
 
 def commit_twice_at_once(committer: Committer, handle: Handle) -> list[Outcome]:
@@ -64,7 +66,7 @@ def list_leftovers(sink: Sink, *txns: Transaction) -> list[Transaction] | None:
     return leftovers
 
 
-class SinkContract(RehearsalContract, RepairContract):
+class SinkContract(RehearsalContract, RepairContract, VerificationContract):
     """Subclass it as `Test…`, with a fixture `target`."""
 
     def test_nothing_is_visible_before_the_commit(self, target: Target, stage: Stage) -> None:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from onceonly.checkpoint.finding_codes import FindingCode
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.sink import (
     Answer,
@@ -29,6 +30,7 @@ from onceonly.checkpoint.sink import (
     replaced_handles,
 )
 from onceonly.checkpoint.transaction_names import list_transactions
+from onceonly.checkpoint.verification import Depth, Finding, Judgement, Published, VerifiableTarget
 from onceonly.errors import (
     ActionNeeded,
     CannotPublish,
@@ -53,7 +55,10 @@ Failure = Literal[
 ]
 
 
-class FakeSink(Sink, DecisionTraces, TargetHistory, ReplaceableRows, InspectableRows):
+RIGHT_CODES = (FindingCode.RIGHT, FindingCode.TAKEN_OUT, FindingCode.LOSS_ACCEPTED)
+
+
+class FakeSink(Sink, DecisionTraces, TargetHistory, ReplaceableRows, InspectableRows, VerifiableTarget):
     """An output of JSON rows: one file per staged transaction, and one for all published rows."""
 
     def __init__(self, name: str, folder: Path) -> None:
@@ -224,6 +229,56 @@ class FakeSink(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Inspectable
         entry = {"app_id": handle["app_id"], "decision": decision, "txn": handle["txn"], "rows": rows}
         self._write_last(handle, decision, handle["txn"], [*entries, entry])
         return self._outcome(handle)
+
+    def verify(self, published: Sequence[Published], depth: Depth) -> Iterator[Finding]:
+        content = self._read_published()
+        entries: dict[str, list[dict[str, Any]]] = {}
+        for entry in content["entries"]:
+            entries.setdefault(entry["txn"], []).append(entry)
+        for done, publication in enumerate(published, 1):
+            code, why = self._compare_entries(publication, entries.get(publication.handle["txn"], []))
+            judgement = Judgement.RIGHT if code in RIGHT_CODES else Judgement.WRONG
+            if code is FindingCode.NO_EVIDENCE:
+                judgement = Judgement.UNKNOWN
+            yield Finding(judgement, code, why, publication.epoch)
+            depth.show_progress(done, len(published))
+        recorded, app_ids, last = set[str](), set[str](), 0
+        for publication in published:
+            recorded.add(publication.handle["txn"])
+            app_ids.add(publication.handle["app_id"])
+            last = max(last, publication.decision)
+        for name, copies in entries.items():
+            if name in recorded or copies[0]["app_id"] not in app_ids:
+                continue
+            why = f"{self.folder} shows {name}, and no such publication is recorded"
+            if copies[0]["decision"] > last:
+                yield Finding(Judgement.UNKNOWN, FindingCode.NOT_RECORDED_YET, why)
+            else:
+                yield Finding(Judgement.WRONG, FindingCode.COMMIT_UNRECORDED, why)
+
+    def _compare_entries(self, publication: Published, entries: Sequence[dict[str, Any]]) -> tuple[FindingCode, str]:
+        """Compare what the target shows of one transaction with what is recorded."""
+        name, decision = publication.handle["txn"], publication.decision
+        if publication.taken_out_by is not None:
+            if entries:
+                return FindingCode.NOT_TAKEN_OUT, f"epoch {publication.taken_out_by} has taken out {name}"
+            return FindingCode.TAKEN_OUT, f"epoch {publication.taken_out_by} has taken it out"
+        if publication.missing:
+            if entries:
+                return FindingCode.LOSS_IS_BACK, f"{name} is recorded as lost"
+            return FindingCode.LOSS_ACCEPTED, "a person has accepted that it is lost"
+        if not entries and not publication.publication.proof:
+            return FindingCode.NO_EVIDENCE, "a person says that it was published"
+        if not entries:
+            return FindingCode.COMMIT_MISSING, f"{self.folder} does not show {name}"
+        if len(entries) > 1:
+            return FindingCode.ROWS_TWICE, f"{self.folder} shows {name} {len(entries)} times"
+        if entries[0]["decision"] != decision:
+            return FindingCode.RECORD_DIFFERS, f"{name} is of decision {entries[0]['decision']}, and not {decision}"
+        rows, recorded = len(entries[0]["rows"]), publication.handle["rows"]
+        if rows != recorded:
+            return FindingCode.ROW_COUNT, f"{name} has {rows} rows, and {recorded} are recorded"
+        return FindingCode.RIGHT, f"{rows} rows"
 
     def _is_published(self, handle: Handle, decision: int) -> bool:
         return self._last(handle) == (decision, handle["txn"]) or bool(handle.get("judged"))

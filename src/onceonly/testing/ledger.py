@@ -29,10 +29,6 @@ class Ledger:
     published: list[Published] = field(default_factory=list)
 
     @property
-    def next_decision(self) -> int:
-        return len(self.published) + 1
-
-    @property
     def last(self) -> Publication | None:
         """The last recorded publication that is not recorded as missing."""
         for publication in reversed(self.published):
@@ -40,9 +36,9 @@ class Ledger:
                 return publication.publication
         return None
 
-    def publish(self, epoch: int, handle: Handle, decision: int | None = None, release: bool = True) -> Published:
-        """Rehearse, commit, record and release one handle."""
-        number = decision or max([0, *(one.decision for one in self.published)]) + 1
+    def publish(self, epoch: int, handle: Handle, decision: int | None = None) -> Published:
+        """Rehearse, commit and record one handle."""
+        number = decision or (self.published[-1].decision if self.published else 0) + 1
         decided = self.committer.rehearse(handle, number, self.last)
         outcome = self.committer.commit(decided, number, self.last)
         proof = json.loads(json.dumps(dict(outcome.proof)))
@@ -53,24 +49,27 @@ class Ledger:
 
     def change(self, epoch: int, **changes: Any) -> None:
         """Change what is recorded of an epoch, such as `taken_out_by` or `missing`."""
-        self.published = [
-            replace(one, **changes) if one.epoch == epoch else one  # as a later row of the state table does
-            for one in self.published
-        ]
+        for number, publication in enumerate(self.published):
+            if publication.epoch == epoch:
+                self.published[number] = replace(publication, **changes)
 
     def verify(self, reads_rows: bool = False) -> list[Finding]:
         sink = self.make_sink()
         assert isinstance(sink, VerifiableTarget)
         findings = list(sink.verify(self.published, Depth(reads_rows)))
-        epochs = {finding.epoch for finding in findings}
-        unjudged = [one.epoch for one in self.published if one.epoch not in epochs]
-        assert unjudged == [], "every epoch gets at least one finding"
+        unjudged = set()
+        for publication in self.published:
+            unjudged.add(publication.epoch)
+        for finding in findings:
+            unjudged.discard(finding.epoch or 0)
+        assert unjudged == set(), "every epoch gets at least one finding"
         return findings
 
 
 def list_codes(findings: Sequence[Finding], judgement: Judgement = Judgement.WRONG) -> list[tuple[int | None, str]]:
     """List (epoch, code) of the findings with that judgement."""
-    return sorted(
-        ((finding.epoch, str(finding.code)) for finding in findings if finding.judgement is judgement),
-        key=lambda pair: (pair[0] or 0, pair[1]),
-    )
+    pairs = []
+    for finding in findings:
+        if finding.judgement is judgement:
+            pairs.append((finding.epoch, str(finding.code)))
+    return sorted(pairs, key=lambda pair: (pair[0] or 0, pair[1]))

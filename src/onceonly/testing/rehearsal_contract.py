@@ -41,7 +41,13 @@ class RehearsalContract(ContractFixtures):
     """Part of `SinkContract`."""
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Make tests of each break, after an earlier publication and, if it says so, for the first checkpoint."""
+        """Make tests of each break, after an earlier publication and, if it says so, for the first checkpoint.
+
+        And one of each damage, see `verification_contract`.
+        """
+        if "damage" in metafunc.fixturenames:
+            damages = getattr(self, "damages", ())
+            metafunc.parametrize("damage", damages, ids=[damage.name for damage in damages])
         if "broken" not in metafunc.fixturenames:
             return
         cases: list[tuple[Break, bool]] = []

@@ -73,11 +73,11 @@ class Lot:
     file: TableFile
     states: list[LotState] = field(default_factory=list)
 
-    def find_present(self, files: Collection[str]) -> list[LotState]:
+    def find_present(self, files: Set[str]) -> list[LotState]:
         """Return the states of which every file is in the table, newest first, without a common file."""
         present: list[LotState] = []
         for state in reversed(self.states):
-            if not state.files or not all(identity in files for identity in state.files):
+            if not state.files or not state.files <= files:
                 continue
             if all(state.files.isdisjoint(other.files) for other in present):
                 present.append(state)
@@ -121,9 +121,9 @@ class LotTracker:
             publication = None
             for txn in entry.txns.items():
                 publication = numbers.get(txn, publication)
-            added_again = [identity for identity in entry.adds if identity in self._lots_ever]
+            added_again = entry.adds.keys() & self._lots_ever.keys()
             self._follow(entry, publication)
-            for identity in added_again:
+            for identity in sorted(added_again):
                 self._go_back(identity)
             if publication is not None:
                 self.entries[publication] = entry
@@ -133,7 +133,10 @@ class LotTracker:
 
     def list_publications_in(self, identity: str) -> set[int]:
         """Return the publications of which a file holds rows, or may hold some."""
-        return {self._lots_by_id[number].publication for number in self._holders.get(identity, ())}
+        publications = set()
+        for number in self._holders.get(identity, ()):
+            publications.add(self._lots_by_id[number].publication)
+        return publications
 
     def has_held(self, identity: str) -> bool:
         """Return whether a file holds rows of a publication, or has at any time."""
@@ -240,9 +243,9 @@ class LotTracker:
     def _step_of_publication(self, entry: LogEntry, publication: int, lot: Lot) -> tuple[Step, frozenset[str]]:
         """Return what a publication of this sink does to a lot of which it takes out a file."""
         handle = self.handles[publication]
-        replaced_folders = {rows.folder for rows in handle.replaced}
-        if self.handles[lot.publication].folder in replaced_folders:
-            return Step(StepKind.TAKEN_OUT, entry, publication), frozenset()
+        for rows in handle.replaced:
+            if rows.folder == self.handles[lot.publication].folder:
+                return Step(StepKind.TAKEN_OUT, entry, publication), frozenset()
         if handle.where is not None:
             return Step(StepKind.OVERWRITTEN, entry, publication), frozenset()
         if handle.merge:
@@ -260,7 +263,7 @@ class LotTracker:
         if not entry.operation.upper().startswith(ROW_OPERATIONS):
             return Step(StepKind.CHANGED, entry), frozenset()
         is_certain = any(self.list_publications_in(identity) == {lot.publication} for identity in removed)
-        is_unmixed = not any(identity in self._mixed for identity in removed)
+        is_unmixed = self._mixed.isdisjoint(removed)
         step = Step(StepKind.CHANGED, entry, is_certain=is_certain and is_unmixed, is_among_own=is_unmixed)
         return step, frozenset(entry.adds)
 

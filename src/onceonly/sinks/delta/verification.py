@@ -170,7 +170,7 @@ class DeltaVerification:
         findings: dict[str, Finding] = {}
         moves: list[Step] = []
         for lot in self.tracker.lots.get(index, ()):
-            present = lot.find_present(self.history.files)
+            present = lot.find_present(self.history.files.keys())
             if len(present) > 1:
                 names = _name_files([*present[0].files, *present[1].files])
                 why = f"rows of {lot.file.path} are in the table twice: {names}"
@@ -186,14 +186,17 @@ class DeltaVerification:
                 findings.setdefault(gone.code, gone)
         by_name = self._judge_named_rows(index)
         if by_name:
-            findings = {code: one for code, one in findings.items() if code != FindingCode.ROWS_IN_DOUBT}
+            findings.pop(FindingCode.ROWS_IN_DOUBT, None)
             if by_name.judgement is not Judgement.RIGHT or not findings:
                 findings.setdefault(by_name.code, by_name)
         return list(findings.values()) or [self._confirm(index, moves)]
 
     def _confirm(self, index: int, moves: Sequence[Step]) -> Finding:
         publication, handle = self.published[index], self.handles[index]
-        overwriting = [step for step in moves if step.kind is StepKind.OVERWRITTEN]
+        overwriting = list[Step]()
+        for step in moves:
+            if step.kind is StepKind.OVERWRITTEN:
+                overwriting.append(step)
         entry = self.tracker.entries.get(index)
         why = f"{count(handle.rows, 'row')} in {count(len(self.tracker.lots.get(index, ())), 'file')}"
         why += f", published by {entry}" if entry else ", published before the log begins"
@@ -288,7 +291,7 @@ class DeltaVerification:
         """Return the files in which rows of the publication are as they were published, or where they were moved."""
         present = set[str]()
         for lot in self.tracker.lots.get(index, ()):
-            for state in lot.find_present(self.history.files):
+            for state in lot.find_present(self.history.files.keys()):
                 if not any(step.kind in (StepKind.CHANGED, StepKind.OVERWRITTEN) for step in state.steps):
                     present |= state.files
         return present

@@ -8,7 +8,7 @@ pipeline, sink and epoch only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -27,10 +27,11 @@ from onceonly.checkpoint.sink import (
     VersionedTarget,
 )
 from onceonly.checkpoint.transaction_names import file_stem, list_transactions, manifest_path
+from onceonly.checkpoint.verification import Depth, Finding, Published, VerifiableTarget
 from onceonly.counts import count
 from onceonly.pipeline.sinks import FileSink
 from onceonly.sinks.context import Context
-from onceonly.sinks.files import errors, gate_view, manifest, moves, stage
+from onceonly.sinks.files import errors, gate_view, manifest, moves, stage, verification
 from onceonly.sinks.files.errors import FileMissing, NameTaken
 from onceonly.sinks.files.handle import FileHandle, PublishedFiles, StagedFile, staging_of
 from onceonly.sinks.files.manifest import Manifest
@@ -42,7 +43,9 @@ from onceonly.storage.own_paths import OwnPath
 GIVEN_UP = "given-up"  # the new name of `data` in a staged folder that must not be published any more
 
 
-class FileWriter(Sink, DecisionTraces, TargetHistory, ReplaceableRows, VersionedTarget, InspectableRows):
+class FileWriter(
+    Sink, DecisionTraces, TargetHistory, ReplaceableRows, VersionedTarget, InspectableRows, VerifiableTarget
+):
     """Writes to the target of a `FileSink`.
 
     Args:
@@ -172,6 +175,9 @@ class FileWriter(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Versioned
     def find_current_publication(self, last: Publication) -> Publication | None:
         with history.require_answer(self.name, self._target):
             return manifest.find_current_publication(self._file_system, self._target, last)
+
+    def verify(self, published: Sequence[Published], depth: Depth) -> Iterator[Finding]:
+        return verification.verify(self.name, self._file_system, self._target, published, depth)
 
     def fence(self, handle: Handle, decision: int) -> Outcome | None:
         """Write a manifest without files under the manifest's name, then rename the folder from which files are moved.

@@ -17,6 +17,14 @@ DAMAGED_ADVICE = "Was the state table edited by hand? Restore an earlier copy of
 T = TypeVar("T")
 
 
+def find_last_decision(published: Sequence[Published]) -> int:
+    """Return the highest decision that is recorded as published; 0: none."""
+    last = 0
+    for publication in published:
+        last = max(last, publication.decision)
+    return last
+
+
 def as_right(publication: Published, code: FindingCode, why: str) -> Finding:
     return Finding(Judgement.RIGHT, code, why, publication.epoch)
 

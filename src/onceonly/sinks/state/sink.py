@@ -11,7 +11,7 @@ runs merged into one. Source: O'Neil et al., The Log-Structured Merge-Tree (1996
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -30,6 +30,7 @@ from onceonly.checkpoint.sink import (
     no_retraction_error,
 )
 from onceonly.checkpoint.transaction_names import list_transactions, parse_transaction
+from onceonly.checkpoint.verification import Depth, Finding, Published, VerifiableTarget
 from onceonly.documentation import name_page
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, OutcomeUnknown, StateBehind
 from onceonly.pipeline.sinks import StateSink
@@ -37,7 +38,7 @@ from onceonly.sinks.context import Context
 from onceonly.sinks.staging import handles, history
 from onceonly.sinks.staging.handles import refuse_before_decision
 from onceonly.sinks.state import handle as staterun
-from onceonly.sinks.state import rehearsal
+from onceonly.sinks.state import rehearsal, verification
 from onceonly.sinks.state.handle import StateHandle
 from onceonly.sinks.state.runs import (
     DONE,
@@ -62,7 +63,7 @@ _HANDLE_CONSTANTS = {"kind": "state", "unit": "changed key", "target": "the pipe
 MAX_TRANSACTIONS_READ = 8  # published ones that are read for a trace
 
 
-class StateWriter(Sink, StateBackend, DecisionTraces, TargetHistory, ReplaceableRows):
+class StateWriter(Sink, StateBackend, DecisionTraces, TargetHistory, ReplaceableRows, VerifiableTarget):
     """Writes the state of a `StateSink`.
 
     Args:
@@ -236,6 +237,9 @@ class StateWriter(Sink, StateBackend, DecisionTraces, TargetHistory, Replaceable
     def _run_missing(self, path: str, todo: str) -> CannotPublish:
         what = f"sink '{self.name}': a part of the state no longer exists."
         return CannotPublish(what, f"{path} is missing, or was changed.", todo, "state-run-missing")
+
+    def verify(self, published: Sequence[Published], depth: Depth) -> Iterator[Finding]:
+        return verification.verify(self.name, self._folders, published, depth)
 
     def compare(self, last: Publication) -> History:
         with history.require_answer(self.name, self._folders.uri):

@@ -1,0 +1,222 @@
+"""What a verification of a folder of files finds: every damage by its code, and nothing where there is none."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from unit.lightdelta import transaction
+from unit.lightfiles import LightFiles
+
+from onceonly.checkpoint.sink import Sink
+from onceonly.checkpoint.verification import Judgement
+from onceonly.testing.ledger import Ledger, list_codes
+from onceonly.testing.targets import Committer, Target
+
+ALL_RIGHT = [(1, "right"), (2, "right"), (3, "right")]
+
+
+class Shelf(Target):
+    """A folder, and what is recorded of it."""
+
+    def __init__(self, folder: Path, receipts: Path) -> None:
+        self.folder = folder
+        self.ledger = Ledger(self.sink, Committer(self, str(receipts)))
+
+    def sink(self) -> Sink:
+        return LightFiles(self.folder)
+
+    def published(self) -> list[int]:
+        return LightFiles(self.folder).values()
+
+    def traces(self, txn: Any) -> list[Any]:
+        return []
+
+    def stage(self, epoch: int, *values: int) -> dict[str, Any]:
+        rows = [{"value": value} for value in values]
+        return dict(json.loads(json.dumps(LightFiles(self.folder).stage(transaction(epoch), rows))))
+
+    def publish(self, epoch: int, *values: int, **more: Any) -> None:
+        self.ledger.publish(epoch, {**self.stage(epoch, *values), **more})
+        self.sink().release(transaction(epoch))
+
+    def wrong(self, deep: bool = False) -> list[tuple[int | None, str]]:
+        return list_codes(self.ledger.verify(deep))
+
+    def judged(self, judgement: Judgement, deep: bool = False) -> list[tuple[int | None, str]]:
+        return list_codes(self.ledger.verify(deep), judgement)
+
+    def file_of(self, epoch: int) -> Path:
+        (file,) = self.folder.glob(f"flights-lake-{epoch:06}-*.jsonl")
+        return file
+
+    def manifest_of(self, epoch: int) -> Path:
+        (file,) = self.folder.glob(f"_onceonly/flights-lake-{epoch:06}-*.manifest")
+        return file
+
+    def handle_of(self, epoch: int) -> Any:
+        (handle,) = [one.handle for one in self.ledger.published if one.epoch == epoch]
+        return handle
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    shelf = Shelf(tmp_path / "lake", tmp_path / "receipts")
+    shelf.publish(1, 1, 2)
+    shelf.publish(2, 3, 4)
+    shelf.publish(3, 5, 6)
+    return shelf
+
+
+@pytest.mark.parametrize("deep", [False, True])
+class TestHealthy:
+    """Nothing is accused."""
+
+    def test_published_files_are_right(self, shelf: Shelf, deep: bool) -> None:
+        assert shelf.judged(Judgement.RIGHT, deep) == ALL_RIGHT
+        assert shelf.wrong(deep) == []
+
+    def test_replaced_files_are_taken_out(self, shelf: Shelf, deep: bool) -> None:
+        shelf.publish(4, 30, replaces=shelf.handle_of(2))
+        shelf.ledger.change(2, taken_out_by=4)
+        expected = [(1, "right"), (2, "taken-out"), (3, "right"), (4, "right")]
+        assert (shelf.judged(Judgement.RIGHT, deep), shelf.wrong(deep)) == (expected, [])
+
+    def test_rewound_files_are_taken_out(self, shelf: Shelf, deep: bool) -> None:
+        olds = [shelf.handle_of(epoch) for epoch in (3, 2)]
+        sink: Any = shelf.sink()
+        back = sink.retraction(transaction(4, attempt=0), olds, shelf.handle_of(1))
+        shelf.ledger.publish(4, json.loads(json.dumps(back)))
+        for epoch in (2, 3):
+            shelf.ledger.change(epoch, taken_out_by=4)
+        assert shelf.judged(Judgement.RIGHT, deep) == [
+            (1, "right"),
+            (2, "taken-out"),
+            (3, "taken-out"),
+            (4, "right"),
+        ]
+
+    def test_given_up_decision_is_not_accused(self, shelf: Shelf, deep: bool) -> None:
+        shelf.sink().fence(shelf.stage(4, 7), 4)
+        assert (shelf.wrong(deep), shelf.judged(Judgement.UNKNOWN, deep)) == ([], [])
+
+    def test_files_of_others_are_not_accused(self, shelf: Shelf, deep: bool) -> None:
+        (shelf.folder / "notes.jsonl").write_text('{"value": 99}\n')
+        other = LightFiles(shelf.folder)
+        other.name = "lake"
+        assert (shelf.wrong(deep), shelf.judged(Judgement.UNKNOWN, deep)) == ([], [])
+
+    def test_accepted_loss_is_right(self, shelf: Shelf, deep: bool) -> None:
+        shelf.manifest_of(3).unlink()
+        shelf.file_of(3).unlink()
+        shelf.ledger.change(3, missing=True)
+        assert shelf.judged(Judgement.RIGHT, deep)[-1] == (3, "loss-accepted")
+        assert shelf.wrong(deep) == []
+
+    def test_publication_that_is_not_recorded_yet_is_unknown(self, shelf: Shelf, deep: bool) -> None:
+        shelf.publish(4, 7)
+        shelf.ledger.published.pop()
+        assert {code for _, code in shelf.judged(Judgement.UNKNOWN, deep)} == {"not-recorded-yet"}
+        assert shelf.wrong(deep) == []
+
+
+def delete_file(shelf: Shelf) -> None:
+    shelf.file_of(2).unlink()
+
+
+def truncate_file(shelf: Shelf) -> None:
+    shelf.file_of(2).write_text('{"value": 3}\n')
+
+
+def delete_folder(shelf: Shelf) -> None:
+    shutil.rmtree(shelf.folder)
+
+
+def delete_manifest(shelf: Shelf) -> None:
+    shelf.manifest_of(2).unlink()
+
+
+def edit_manifest(shelf: Shelf) -> None:
+    content = json.loads(shelf.manifest_of(2).read_text())
+    shelf.manifest_of(2).write_text(json.dumps({**content, "rows": 5}))
+
+
+def empty_manifest(shelf: Shelf) -> None:
+    shelf.manifest_of(2).write_text("")
+
+
+def exchange_manifests(shelf: Shelf) -> None:
+    shelf.manifest_of(2).write_bytes(shelf.manifest_of(1).read_bytes())
+
+
+def copy_file(shelf: Shelf) -> None:
+    shutil.copy(shelf.file_of(2), shelf.folder / "copy.jsonl")
+
+
+def add_file_with_own_name(shelf: Shelf) -> None:
+    name = shelf.file_of(2).name.replace("-00000.", "-00009.")
+    shutil.copy(shelf.file_of(2), shelf.folder / name)
+
+
+def remove_from_state(shelf: Shelf) -> None:
+    shelf.ledger.published = [one for one in shelf.ledger.published if one.epoch != 2]
+
+
+def edit_rows_in_state(shelf: Shelf) -> None:
+    shelf.ledger.change(2, handle={**shelf.handle_of(2), "rows": 9})
+
+
+def edit_file_in_state(shelf: Shelf) -> None:
+    handle = shelf.handle_of(2)
+    shelf.ledger.change(2, handle={**handle, "files": []})
+
+
+def damage_handle(shelf: Shelf) -> None:
+    shelf.ledger.change(2, handle={**shelf.handle_of(2), "manifest": "../x"})
+
+
+def record_as_taken_out(shelf: Shelf) -> None:
+    shelf.ledger.change(2, taken_out_by=3)
+
+
+def record_as_lost(shelf: Shelf) -> None:
+    shelf.ledger.change(2, missing=True)
+
+
+DAMAGES: list[tuple[Callable[[Shelf], None], list[tuple[int | None, str]]]] = [
+    (delete_file, [(2, "file-missing")]),
+    (truncate_file, [(2, "file-size")]),
+    (delete_folder, [(1, "target-missing"), (2, "target-missing"), (3, "target-missing")]),
+    (delete_manifest, [(2, "commit-missing")]),
+    (edit_manifest, [(2, "commit-changed")]),
+    (empty_manifest, [(2, "commit-changed")]),
+    (exchange_manifests, [(2, "commit-changed")]),
+    (copy_file, [(None, "rows-twice")]),
+    (add_file_with_own_name, [(None, "file-unpublished")]),
+    (remove_from_state, [(None, "commit-unrecorded")]),
+    (edit_rows_in_state, [(2, "row-count")]),
+    (edit_file_in_state, [(None, "file-unpublished"), (2, "record-differs")]),
+    (damage_handle, [(None, "commit-unrecorded"), (2, "record-damaged")]),
+    (record_as_taken_out, [(2, "not-taken-out")]),
+    (record_as_lost, [(2, "loss-is-back")]),
+]
+
+
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize(("damage", "expected"), DAMAGES, ids=[damage.__name__ for damage, _ in DAMAGES])
+def test_damage_is_named(
+    shelf: Shelf, damage: Callable[[Shelf], None], expected: list[tuple[int | None, str]], deep: bool
+) -> None:
+    damage(shelf)
+    assert shelf.wrong(deep) == expected
+
+
+def test_other_bytes_are_found_by_reading_them(shelf: Shelf) -> None:
+    content = shelf.file_of(2).read_text()
+    shelf.file_of(2).write_text(content.replace("3", "8"))
+    assert shelf.wrong() == []
+    assert shelf.wrong(deep=True) == [(2, "file-changed")]
