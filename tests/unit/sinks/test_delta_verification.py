@@ -157,6 +157,14 @@ class TestHealthy:
         expected = [(1, "right"), (2, "taken-out"), (3, "right"), (4, "right")]
         assert (named.right(deep), named.wrong(deep), named.unknown(deep)) == (expected, [], [])
 
+    def test_rows_of_others_that_a_replacement_has_copied_are_not_accused(self, named: Shelf) -> None:
+        rows = pa.table({"n": pa.array([90], pa.int64()), COLUMN: pa.array([None], pa.string())})
+        write_deltalake(named.folder, rows, mode="append")
+        named.table.optimize.compact()
+        for old in (1, 2, 3):
+            named.replace(old + 3, old, 10 * old)
+        assert (named.wrong(deep=True), named.unknown(deep=True)) == ([], [])
+
     def test_rewound_rows_are_taken_out(self, shelf: Shelf) -> None:
         olds = [one.handle for one in shelf.ledger.published]
         back = shelf.sink().retraction(transaction(4, attempt=0), olds[:0:-1], olds[0])  # type: ignore[attr-defined]

@@ -7,7 +7,7 @@ files that it added (`lots.py`). Files that the table has and nobody published a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onceonly.checkpoint.finding_codes import FindingCode
@@ -357,14 +357,16 @@ class DeltaVerification:
         for lots in self.tracker.lots.values():
             for lot in lots:
                 lots_by_size[lot.file.size, lot.file.rows].append(lot.file.path)
-        paths_by_name: dict[str, str] = {}
+        folders, paths_by_name = set[str](), dict[str, str]()
+        for handle in self.handles:
+            folders.add(handle.folder)
         for identity, file in self.history.files.items():
             name = self.files.normalize(file.path)
             if paths_by_name.setdefault(name, identity) != identity:
                 why = f"{name} is in the table twice: as {paths_by_name[name]}, and as {identity}"
                 yield Finding(Judgement.WRONG, FindingCode.ROWS_TWICE, why)
                 continue
-            if self.tracker.has_held(identity):
+            if self.tracker.has_held(identity) or self._is_copy_of_others(name, folders):
                 continue
             app_id = _find_owner(name)
             entry = self._find_adding_entry(identity)
@@ -378,6 +380,11 @@ class DeltaVerification:
                     why = f"{name} is a copy of {path}" + (f", added by {entry}" if entry else "")
                     yield Finding(Judgement.WRONG, FindingCode.ROWS_TWICE, why)
                     break
+
+    @staticmethod
+    def _is_copy_of_others(path: str, folders: Collection[str]) -> bool:
+        """Return whether a recorded publication has copied rows of others, which it has left in the table."""
+        return txn_identifiers.is_kept_copy(path) and path.partition("/")[0] in folders
 
     def _find_adding_entry(self, identity: str) -> LogEntry | None:
         return self.tracker.entries_by_file.get(identity)
