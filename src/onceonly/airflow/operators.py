@@ -84,9 +84,7 @@ class PlanOperator(OnceonlyOperator):
             for text in gap_advice.describe_gaps(self.pipeline.name, planned.gaps, file, context["ti"].dag_id):
                 self.log.warning("%s", text)
         if checkpoint is None:
-            why = "nothing to do"
-            if planned.hidden_offsets:
-                why = descriptions.describe_hidden_offsets(planned.hidden_offsets)
+            why = descriptions.describe_no_data(planned.hidden_offsets, planned.is_at_end, "nothing to do")
             raise AirflowSkipException(f"{self.pipeline.name}: no new data, {why}")
         self.linked_epoch = checkpoint.epoch
         if checkpoint.state is State.COMMITTED:
@@ -325,7 +323,7 @@ def _why_committed(checkpoint: Checkpoint) -> str:
         skip = f"the interval {checkpoint.interval} was skipped by {checkpoint.owner} ({checkpoint.skipped})"
         return f"{skip}. {HOW_TO_REPROCESS}"
     if not checkpoint.decision and checkpoint.interval is None:
-        return "it records where the pipeline begins; there are no records yet"
+        return f"it {descriptions.describe_position(checkpoint)}"
     if not checkpoint.decision:
         return f"the interval {checkpoint.interval} holds no records"
     return f"already committed (by {checkpoint.owner}), nothing to do. {HOW_TO_REPROCESS}"

@@ -38,6 +38,8 @@ class TopicRange:
         rewrites: of a table or folder that a pipeline before this one writes: which offsets a repair has published in
             place of an earlier one, each with that one. One of the two is in the range. The earlier one is 0 if it is
             not known any more.
+        limits: where the source's `end` is a time: its offset in each partition in which it was found. It stays there,
+            also when the record that has shown it expires.
     """
 
     topic: str
@@ -48,6 +50,7 @@ class TopicRange:
     folders: tuple[tuple[str, int], ...] = ()
     ahead: int = field(default=0, compare=False)
     rewrites: tuple[tuple[int, int], ...] = ()
+    limits: Offsets = field(default_factory=dict)
 
     @property
     def passed_over(self) -> frozenset[int]:
@@ -117,6 +120,8 @@ class TopicRange:
             data["ahead"] = self.ahead
         if self.rewrites:
             data["rewrites"] = list(map(list, self.rewrites))
+        if self.limits:
+            data["limits"] = {str(partition): offset for partition, offset in sorted(self.limits.items())}
         return data
 
     @classmethod
@@ -127,7 +132,8 @@ class TopicRange:
         rewrites = []
         for offset, replaced in data.get("rewrites", ()):
             rewrites.append((offset, replaced))
-        return cls(data["topic"], data["topic_id"], partitions, kind, mark, folders, ahead, tuple(rewrites))
+        limits = {int(partition): offset for partition, offset in data.get("limits", {}).items()}
+        return cls(data["topic"], data["topic_id"], partitions, kind, mark, folders, ahead, tuple(rewrites), limits)
 
 
 Ranges = tuple[TopicRange, ...]
@@ -251,20 +257,20 @@ def require_in_log(range_: TopicRange, log: TopicLog) -> None:
             )
 
 
-def first_range(log: TopicLog, starts: Offsets) -> TopicRange:
-    """Return the first range of a pipeline: from these offsets to the last stable offset.
+def first_range(log: TopicLog, starts: Offsets, limits: Offsets = NO_OFFSETS) -> TopicRange:
+    """Return the first range of a pipeline: from these offsets to the last stable offset, or the limit before it.
 
-    A partition without one begins at the log's start.
+    A partition without a start begins at the log's start.
     """
     partitions = {}
     for partition, (log_start, end) in log.partitions.items():
         start = max(log_start, starts.get(partition, log_start))
-        partitions[partition] = (start, max(end, start))
+        partitions[partition] = (start, max(start, min(end, limits.get(partition, end))))
     return TopicRange(log.topic, log.topic_id, partitions, log.kind)
 
 
-def next_range(previous: TopicRange, log: TopicLog) -> TopicRange:
-    """Return the range from the end of the last checkpoint to the last stable offset.
+def next_range(previous: TopicRange, log: TopicLog, limits: Offsets = NO_OFFSETS) -> TopicRange:
+    """Return the range from the end of the last checkpoint to the last stable offset, or the limit before it.
 
     A partition that was added since then starts at 0.
     """
@@ -275,7 +281,7 @@ def next_range(previous: TopicRange, log: TopicLog) -> TopicRange:
     partitions = {}
     for partition, (_, end) in log.partitions.items():
         start = previous.ends.get(partition, 0)
-        partitions[partition] = (start, max(end, start))
+        partitions[partition] = (start, max(start, min(end, limits.get(partition, end))))
     range_ = TopicRange(log.topic, log.topic_id, partitions, log.kind)
     _refuse_shrunk(previous, log)
     require_in_log(range_, log)

@@ -28,6 +28,7 @@ from onceonly.views.story import describe_done
 
 if TYPE_CHECKING:
     from onceonly.coordinator.coordinator import Coordinator
+    from onceonly.coordinator.plan import Planned
     from onceonly.coordinator.reprocess import Reprocess
     from onceonly.runtime.live_services import LiveServices
 
@@ -170,7 +171,7 @@ class _Run:
             self.checkpoint, self.gap, self.gaps = planned.checkpoint, planned.gap, planned.gaps
             for settled in self.settled:
                 words.append(f"epoch {settled.epoch}, left by an earlier run, is {settled.state.value}")
-            result, description = _nothing_to_do(planned.checkpoint, planned.fresh, planned.hidden_offsets)
+            result, description = _nothing_to_do(planned)
             if result == "already_committed" and planned.checkpoint:
                 description = self._why_done(planned.checkpoint) or description
             words.append(description)
@@ -327,25 +328,17 @@ def _check(
     return pipeline, services
 
 
-def _nothing_to_do(checkpoint: Checkpoint | None, fresh: bool, hidden_offsets: int = 0) -> tuple[str, str]:
-    """Return (result, words) of what was planned; the result is empty when there is something to stage.
-
-    Args:
-        hidden_offsets: with no new data: how many offsets lie behind open transactions of producers.
-    """
+def _nothing_to_do(planned: Planned) -> tuple[str, str]:
+    """Return (result, words) of what was planned; the result is empty when there is something to stage."""
+    checkpoint, fresh = planned.checkpoint, planned.fresh
     if checkpoint is None:
-        if hidden_offsets:
-            return (
-                "no_new_data",
-                f"no new data: {descriptions.describe_hidden_offsets(hidden_offsets)}, nothing to do yet",
-            )
-        return "no_new_data", "no new data: every record is in a committed checkpoint, nothing to do"
+        done = "every record is in a committed checkpoint, nothing to do"
+        why = descriptions.describe_no_data(planned.hidden_offsets, planned.is_at_end, done)
+        return "no_new_data", f"no new data: {why}"
     if checkpoint.state is not State.COMMITTED:
         return "", _describe_plan(checkpoint, fresh)
     if checkpoint.interval is None and not checkpoint.decision:
-        starts = ", ".join(f"{range_.topic} {range_.starts}" for range_ in checkpoint.ranges)
-        words = f"epoch {checkpoint.epoch} records where the pipeline begins ({starts}): no records there yet"
-        return "no_new_data", words
+        return "no_new_data", f"epoch {checkpoint.epoch} {descriptions.describe_position(checkpoint)}"
     if fresh:
         return "empty_interval", f"epoch {checkpoint.epoch}, empty interval: no records in {checkpoint.interval}"
     if checkpoint.skipped is not None:

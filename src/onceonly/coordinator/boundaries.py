@@ -18,7 +18,7 @@ from onceonly.checkpoint.interfaces import (
 from onceonly.checkpoint.offsets import Boundary, Interval, Offsets, TopicLog, TopicRange
 from onceonly.checkpoint.sink import RowLocation
 from onceonly.errors import Busy, InvalidPipeline, SourceLost
-from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.definition import Pipeline, find_source
 from onceonly.pipeline.sources import EARLIEST, LATEST, SourceConfig
 from onceonly.statetable.view import View
 
@@ -42,6 +42,7 @@ class TopicPlanner:
     _answers: dict[Question, Mapping[int, FirstRecord]] = field(default_factory=dict)
     _searched_partitions: Mapping[int, tuple[int, int]] | None = None  # where `has_records` has looked last
     _has_records: bool = False  # its answer
+    _ends: Mapping[int, FirstRecord] | None = None  # the first records at or after the source's end
     _neighbours: list[TopicRange] = field(default_factory=list)  # of intervals: those at whose boundaries it lies
 
     @property
@@ -55,8 +56,16 @@ class TopicPlanner:
         """Wait for a moment for open transactions that hide records, and return those that still do."""
         if not isinstance(self.source, TransactionalLog) or not self.log.hidden_offsets:
             return []
-        self._log, transactions = self.source.await_transactions(self.log)
+        log, transactions = self.source.await_transactions(self.log)
+        self._look_again(log)
         return transactions
+
+    def _look_again(self, log: TopicLog | None = None) -> None:
+        """Take a newer extent of the log, or have it read again. Where its end lies is then looked up again, too.
+
+        An end that was found before may be too late for a newer extent: a record that is dated later has arrived since.
+        """
+        self._log, self._ends = log, None
 
     def has_records(self, range_: TopicRange) -> bool:
         """Whether there is something to read in the range."""
@@ -163,13 +172,63 @@ class TopicPlanner:
     def _range_of_chain(self, view: View) -> TopicRange:
         previous = self._find_previous(view)
         if previous is None:
-            if view.latest:
-                # A topic that appears later is read from its earliest record on, wherever the pipeline began.
-                return offsets.first_range(self.log, {})
-            return offsets.first_range(self.log, self._starts())
-        if self._log_ends_before(previous.ends):
-            self._log = None  # the checkpoint may be younger than our look at the log
-        return offsets.next_range(previous, self.log)
+            starts: Offsets = {}
+            if view.latest is None:  # else the topic appeared later: it is read from its earliest record on
+                starts = self._starts()
+            limits = self.limits(view)
+            range_ = offsets.first_range(self.log, starts, limits)
+        else:
+            if self._log_ends_before(previous.ends):
+                self._look_again()  # the checkpoint may be younger than our look at the log
+            limits = self.limits(view)
+            range_ = offsets.next_range(previous, self.log, limits)
+        if isinstance(self.config.ends, str):
+            return replace(range_, limits=limits)  # what has shown it may expire; offsets are in the definition
+        return range_
+
+    def limits(self, view: View) -> Offsets:
+        """Return the offsets at which reading ends for good, by partition, as far as they are known.
+
+        Raises:
+            InvalidPipeline: the source's `end` gives offsets, and not one for each partition.
+        """
+        end = self.config.ends
+        if end is None:
+            return {}
+        if isinstance(end, Mapping):
+            return require_end_of_each(end, self.log, self.pipeline.name)
+        pinned = self._pinned_limits(view)
+        if set(self.log.partitions) <= set(pinned):  # the log is asked first: what arrives later lies behind its extent
+            return pinned
+        if self._ends is None:
+            time = datetime.fromisoformat(end).astimezone(UTC)
+            self._ends = self.source.offsets_at(time, self.now + MAX_CLOCK_SKEW)
+        limits = {}
+        for partition, record in self._ends.items():
+            if record.at is not None:
+                limits[partition] = record.offset
+        return {**limits, **pinned}
+
+    def _pinned_limits(self, view: View) -> Offsets:
+        """Return the limits that the last checkpoint has pinned, if its source had the same end."""
+        previous = self._find_latest(view)
+        if view.latest is None or previous is None:
+            return {}
+        source = find_source(view.latest.definition.pipeline, self.config.topic)
+        if source is None or source.ends != self.config.ends:
+            return {}
+        return previous.limits
+
+    def finds_end(self, view: View) -> bool:
+        """Whether the source's end lies at an offset that no checkpoint has pinned yet."""
+        return isinstance(self.config.ends, str) and dict(self.limits(view)) != dict(self._pinned_limits(view))
+
+    def is_at_end(self, range_: TopicRange, view: View) -> bool:
+        """Whether nothing is to be read behind the range, in any partition, whatever the log gets."""
+        if self.config.ends is None:
+            return False
+        limits = self.limits(view)
+        return all(partition in limits and end >= limits[partition] for partition, end in range_.ends.items())
 
     def _log_ends_before(self, ends: Offsets) -> bool:
         """Whether the log ends before one of these offsets, as of the last look at it."""
@@ -354,6 +413,26 @@ def count_ahead(source: Source, floor: Offsets, now: datetime) -> int | None:
         if error.code == TOO_FAR:
             return None
         raise
+
+
+def require_end_of_each(ends: Mapping[str, int], log: TopicLog, name: str) -> Offsets:
+    """Return the offsets at which a source ends, if they are of the topic's partitions.
+
+    Args:
+        ends: the source's `end`.
+        name: of the pipeline, for messages.
+    Raises:
+        InvalidPipeline: a partition has none, or there is no such partition.
+    """
+    offsets_by_partition = {int(partition): offset for partition, offset in ends.items()}
+    if set(offsets_by_partition) == set(log.partitions):
+        return offsets_by_partition
+    raise InvalidPipeline(
+        f"{name}: it is not known where each partition of {log.label} ends.",
+        f"Its end=… names the partitions {sorted(offsets_by_partition)}, and the topic has {sorted(log.partitions)}.",
+        "Give an offset for each of them, 0 for one that is not read; or a time. Nothing was written.",
+        code="end-partitions-differ",
+    )
 
 
 def _is_of_new_topic(boundary: Boundary) -> bool:

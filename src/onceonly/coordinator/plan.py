@@ -31,6 +31,7 @@ class Planned:
         gaps: the intervals before this one that are missing, oldest first.
         notes: for people, of the targets.
         hidden_offsets: with no new data: how many offsets lie behind open transactions of producers.
+        is_at_end: with no new data: the sources have ended, and nothing more is to be read.
     """
 
     checkpoint: Checkpoint | None
@@ -38,6 +39,7 @@ class Planned:
     gaps: tuple[Interval, ...] = ()
     notes: tuple[str, ...] = ()
     hidden_offsets: int = 0
+    is_at_end: bool = False
 
     @property
     def gap(self) -> Interval | None:
@@ -69,6 +71,7 @@ class Planning:
     existing: Checkpoint | None = None
     row: Row | None = None
     hidden_offsets: int = 0
+    is_at_end: bool = False
 
     def decide(self, view: View) -> Row | None:
         """Return the row that the plan writes after `view`; None: nothing has to change."""
@@ -87,7 +90,7 @@ class Planning:
             gaps = tuple(view.gaps_before(self.planner.interval))
         row_or_checkpoint = self.row or self.existing
         if row_or_checkpoint is None:
-            return Planned(None, fresh, gaps, hidden_offsets=self.hidden_offsets)
+            return Planned(None, fresh, gaps, hidden_offsets=self.hidden_offsets, is_at_end=self.is_at_end)
         return Planned(view.require(row_or_checkpoint.epoch), fresh, gaps)
 
     # ---- the checkpoint that is there already
@@ -181,10 +184,12 @@ class Planning:
             raise _unprocessed_error(self.pipeline, self.planner.interval)
         ranges, interval = self.planner.ranges(view), self.planner.interval
         if interval is None and not self.planner.chooses_start(view) and not self.planner.has_records(ranges):
-            if self.planner.hides_records:
+            self.is_at_end = self.planner.is_at_end(ranges, view)
+            if self.planner.hides_records and not self.is_at_end:
                 self.hidden_offsets = self.planner.await_transactions()
                 ranges = self.planner.ranges(view)
-            if not self.planner.has_records(ranges):
+            has_records = self.planner.has_records(ranges)
+            if not has_records and (has_data(ranges) or not self.planner.finds_end(view)):
                 return None
         body = {**self._origin, **self.planner.to_json(ranges)}
         gated = interval is not None and _gates_empty_intervals(self.pipeline)

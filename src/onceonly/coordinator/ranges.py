@@ -213,6 +213,21 @@ class RangePlanner:
         """Whether the ranges say where the pipeline begins: this has to be pinned, even with nothing to read."""
         return view.latest is None and any(source.begins != EARLIEST for source in self._pipeline.sources)
 
+    def finds_end(self, view: View) -> bool:
+        """Whether the time at which a source ends was found: its offsets have to be pinned, with nothing to read, too.
+
+        The record that has shown it may expire, and a later one would show a later end.
+        """
+        if self.interval:
+            return False
+        return any(self._planner_of(topic).finds_end(view) for topic in self._topics(view.latest))
+
+    def is_at_end(self, ranges: Ranges, view: View) -> bool:
+        """Whether nothing is to be read behind these ranges, whatever the sources get."""
+        if self.interval or not ranges:
+            return False
+        return all(self._planner_of(range_.topic).is_at_end(range_, view) for range_ in ranges)
+
     def check_same_pipeline(self, latest: Checkpoint | None) -> None:
         """Refuse to continue from a checkpoint of other topics, or of the other mode."""
         if latest is None:

@@ -138,6 +138,10 @@ class Pipeline:
             raise option_error(
                 "start", "is for chained mode; an interval is found by its times", "Remove it.", code="options-conflict"
             )
+        if self.mode == "interval" and any(source.ends is not None for source in self.sources):
+            raise option_error(
+                "end", "is for chained mode; an interval ends at its own time", "Remove it.", code="options-conflict"
+            )
         if self.mode == "chained" and any(source.grace for source in self.sources):
             raise option_error(
                 "grace", "is for intervals; in chained mode no record is late", "Remove it.", code="options-conflict"

@@ -5,19 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
 from typing import Any, ClassVar, Literal, Protocol, Self
 from urllib.parse import urlsplit
 
 from onceonly.pipeline import catalogs
 from onceonly.pipeline.checks import TOPIC, check_connection, omit_defaults, option_error
+from onceonly.pipeline.places import EARLIEST as EARLIEST
+from onceonly.pipeline.places import LATEST as LATEST
+from onceonly.pipeline.places import check_end, check_stored_start, check_topic_start
 
-EARLIEST, LATEST = "earliest", "latest"
 FORMATS = ("raw", "json", "avro", "protobuf")
 FAIL, DEAD_LETTER, DROP = "fail", "dead_letter", "drop"
 # Fields that are stored only if they differ from these.
 KAFKA_UNSTORED_DEFAULTS: Mapping[str, Any] = {
     **{"grace": 0.0, "registry": None, "subject": None, "key_format": "raw", "message": None, "start": EARLIEST},
+    "end": None,
     **{"topic": "", "topic_pattern": None, "on_bad_record": FAIL},
 }
 OWN = "__"  # begins the names of Kafka's own topics
@@ -51,6 +53,10 @@ class SourceConfig(Protocol):
         """Where the first checkpoint begins: 'earliest', 'latest', the ISO text of a time, or offsets by partition."""
 
     @property
+    def ends(self) -> str | Mapping[str, int] | None:
+        """Where reading ends for good: the ISO text of a time, or offsets by partition; None: it does not."""
+
+    @property
     def most(self) -> int | None:
         """The maximum number of offsets in one checkpoint."""
 
@@ -63,21 +69,6 @@ def check_grace(grace: float) -> None:
     """Raise InvalidPipeline unless it is a time to wait, of at most a leap year."""
     if not 0 <= grace <= 3600 * 24 * 366:
         raise option_error("grace", f"is {grace}", "Give seconds, from 0 to a year.", code="option-invalid")
-
-
-def parse_start(start: Any) -> str | None:
-    """Return where a source starts: a word, or the ISO text of a time with its zone; None: it is neither."""
-    if start in (EARLIEST, LATEST):
-        return str(start)
-    try:
-        time = start if isinstance(start, datetime) else datetime.fromisoformat(start)
-    except (TypeError, ValueError):
-        return None
-    return time.isoformat() if time.tzinfo is not None else None
-
-
-def is_offset(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 @dataclass(frozen=True)
@@ -99,6 +90,8 @@ class KafkaSource:
         start: chained mode only: where the first checkpoint begins: 'earliest', 'latest', a time (a datetime with a
             zone, or its ISO text), or an offset for each partition; partitions that are not named begin at 'earliest'.
             Later ones begin where the last one ended, whatever `start` says then.
+        end: chained mode only: where reading ends for good: a time, before each partition's first record of that time
+            or later; or the first offset that is not read, for every partition. Nothing is planned once it is reached.
         grace: interval mode only: seconds after its end for which an interval waits for late records before it is
             pinned. Records that come later are read by the next interval.
         on_bad_record: what happens to a record whose key or value cannot be decoded: 'fail' publishes nothing,
@@ -122,13 +115,15 @@ class KafkaSource:
     message: str | None = None
     topic_pattern: str | None = None
     on_bad_record: Literal["fail", "dead_letter", "drop"] = "fail"
+    end: str | Mapping[str, int] | None = None
 
     kind: ClassVar[str] = "kafka"
     unstored_defaults: ClassVar[Mapping[str, Any]] = KAFKA_UNSTORED_DEFAULTS
 
     def __post_init__(self) -> None:
         check_connection(self.connection, self.bootstrap)
-        object.__setattr__(self, "start", _check_topic_start(self.start))
+        object.__setattr__(self, "start", check_topic_start(self.start))
+        object.__setattr__(self, "end", check_end(self.end, self.start))
         check_grace(self.grace)
         if self.topic_pattern is not None:
             self._check_pattern(self.topic_pattern)
@@ -166,6 +161,10 @@ class KafkaSource:
         return self.start
 
     @property
+    def ends(self) -> str | Mapping[str, int] | None:
+        return self.end
+
+    @property
     def most(self) -> int | None:
         return self.max_records
 
@@ -198,13 +197,10 @@ class KafkaSource:
             raise option_error(
                 what, "is the name of one topic", "Set topic, or a pattern as in 'orders-.*'.", code="option-invalid"
             )
-        if isinstance(self.start, Mapping):
-            raise option_error(
-                what,
-                "has many topics, and start gives offsets of one",
-                "Use a word or a time.",
-                code="options-conflict",
-            )
+        for option in ("start", "end"):
+            if isinstance(getattr(self, option), Mapping):
+                why = f"has many topics, and {option} gives offsets of one"
+                raise option_error(what, why, "Use a time.", code="options-conflict")
         if self.registry and (self.key_format != "raw" or not (self.subject or self.schema)):
             why = "has many topics, whose records have no single subject"
             raise option_error(
@@ -273,33 +269,6 @@ def source_json(source: KafkaSource | DeltaSource | FileSource) -> dict[str, Any
     return omit_defaults({"kind": source.kind, **asdict(source)}, source.unstored_defaults)
 
 
-def _check_topic_start(start: Any) -> str | dict[str, int]:
-    """Return the start as plain data: a word, the ISO text of a time, or offsets by partition.
-
-    Raises:
-        InvalidPipeline: it is none of these.
-    """
-    if isinstance(start, Mapping):
-        return _check_offsets(start)
-    start_place = parse_start(start)
-    if start_place is None:
-        todo = "Use 'earliest', 'latest', a time with its zone, or {partition: offset}."
-        raise option_error(f"start {start!r}", "is not a place in a topic", todo, code="option-invalid")
-    return start_place
-
-
-def _check_offsets(start: Mapping[Any, Any]) -> dict[str, int]:
-    offsets = {str(partition): offset for partition, offset in start.items()}
-    if not offsets or not all(partition.isdecimal() and is_offset(offset) for partition, offset in offsets.items()):
-        raise option_error(
-            f"start {dict(start)!r}",
-            "does not give an offset for each partition",
-            "Write {0: 1200, 1: 800}.",
-            code="option-invalid",
-        )
-    return offsets
-
-
 @dataclass(frozen=True)
 class Stored:
     """What tables and folders have in common. The place is a path; the name need not be one."""
@@ -308,6 +277,7 @@ class Stored:
     name: str | None = None
 
     topic_pattern: ClassVar[None] = None
+    ends: ClassVar[None] = None
     unstored_defaults: ClassVar[Mapping[str, Any]] = {}  # fields that are stored only if they differ from these
 
     def __post_init__(self) -> None:
@@ -480,19 +450,6 @@ def check_source_name(path: str, name: str | None) -> None:
         raise option_error(
             what, "cannot be a source's name", "Set name=… to letters, digits, '.', '_' and '-'.", code="option-invalid"
         )
-
-
-def check_stored_start(start: Any, word: str, unit: str) -> str | int:
-    """Return the start as plain data: a word, the ISO text of a time, or a number of that unit.
-
-    Raises:
-        InvalidPipeline: it is none of these.
-    """
-    checked: str | int | None = start if is_offset(start) else parse_start(start)
-    if checked is None:
-        todo = f"Use 'earliest', 'latest', a time with its zone, or a {unit}."
-        raise option_error(f"start {start!r}", f"is not a place in a {word}", todo, code="option-invalid")
-    return checked
 
 
 def check_limit(name: str, most: int | None) -> None:

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from onceonly.checkpoint.interfaces import Source
 from onceonly.checkpoint.model import Checkpoint, Row
-from onceonly.checkpoint.offsets import KAFKA, TopicLog, find_range, require_same_topic
+from onceonly.checkpoint.offsets import KAFKA, NO_OFFSETS, Offsets, TopicLog, TopicRange, find_range, require_same_topic
 from onceonly.checkpoint.sink import Sink
 from onceonly.checkpoint.sources import Sources
+from onceonly.coordinator.boundaries import require_end_of_each
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline
 from onceonly.kafka import airflow_connections
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.registry.client import Registry, RegistryConnection
-from onceonly.pipeline.definition import AnySource, Pipeline
+from onceonly.pipeline.definition import AnySource, Pipeline, find_source
 from onceonly.pipeline.requirements import list_named_tables, place_tables
 from onceonly.pipeline.sources import DeltaSource, FileSource, KafkaSource, SourceConfig
 from onceonly.runtime import transforms
@@ -179,6 +180,8 @@ def check_pipeline(pipeline: Pipeline, services: LiveServices) -> list[str]:
             notes.append(f"'{source.input_name}' matches {_describe_matches(source, list(sources))}")
     for source in pipeline.sources:
         notes += sources[source.input_name].check()
+        if isinstance(source.ends, Mapping):
+            require_end_of_each(source.ends, sources[source.input_name].log(), pipeline.name)
     for sink in pipeline.sinks:
         notes += services.sink(pipeline, sink.name).check()
     if pipeline.gate:
@@ -255,8 +258,21 @@ def _count_uncovered(logs: Iterable[TopicLog], summary: Summary) -> tuple[int, i
         if covered:
             require_same_topic(covered.topic_id, log, "the last committed checkpoint")
             ends = covered.ends
+        limits = _find_limits(summary, log.topic, covered)
         for partition, (start, stable) in log.partitions.items():
-            next_offset = max(start, ends.get(partition, 0))
-            readable += max(0, stable - next_offset)
-        hidden += sum(log.hidden_offsets.values())
+            next_offset, limit = max(start, ends.get(partition, 0)), limits.get(partition)
+            if limit is None or limit > stable:
+                hidden += log.hidden_offsets.get(partition, 0)
+                limit = stable
+            readable += max(0, limit - next_offset)
     return readable, hidden
+
+
+def _find_limits(summary: Summary, topic: str, covered: TopicRange | None) -> Offsets:
+    """Return the offsets at which reading of the topic ends for good, by partition, as far as they are known."""
+    source = find_source(summary.latest.definition.pipeline, topic)
+    if source is None or source.ends is None:
+        return NO_OFFSETS
+    if isinstance(source.ends, Mapping):
+        return {int(partition): offset for partition, offset in source.ends.items()}
+    return covered.limits if covered else NO_OFFSETS

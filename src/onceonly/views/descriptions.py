@@ -23,6 +23,30 @@ def describe_hidden_offsets(records: int) -> str:
     return f"{count(records, 'record')} of open transactions cannot be read before these have ended"
 
 
+def describe_no_data(hidden_offsets: int, is_at_end: bool, done: str) -> str:
+    """Say why a plan has found no new data, and whether there will be some.
+
+    Args:
+        hidden_offsets: how many offsets lie behind open transactions of producers.
+        is_at_end: the sources have ended.
+        done: what is said where neither is so.
+    """
+    if is_at_end:
+        return "the end of the source is reached, and nothing more is to be read"
+    if hidden_offsets:
+        return f"{describe_hidden_offsets(hidden_offsets)}, nothing to do yet"
+    return done
+
+
+def describe_position(checkpoint: Checkpoint) -> str:
+    """Say what a checkpoint of a chain records that reads nothing: where the pipeline begins, or where it ends."""
+    limits = ", ".join(f"{range_.topic} {dict(range_.limits)}" for range_ in checkpoint.ranges if range_.limits)
+    if limits:
+        return f"records where the source ends ({limits}): no records before that are left to read"
+    starts = ", ".join(f"{range_.topic} {range_.starts}" for range_ in checkpoint.ranges)
+    return f"records where the pipeline begins ({starts}): no records there yet"
+
+
 def describe_unfit_attempts(checkpoint: Checkpoint) -> str:
     """Return 'to be staged again, 1 of 3 times'; empty unless a rehearsal has ended its attempt."""
     if not checkpoint.has_to_be_staged_again:

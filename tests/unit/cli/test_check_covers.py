@@ -20,21 +20,21 @@ FOUND = frozenset(
     """
     action-needed another-cluster broker-not-configured bucket-missing catalog-unreachable change-feed-missing
     changes-invalid column-type columns-unknown connection-missing connection-unanswered connection-unreadable
-    connection-unusable dead-letter-sink-unsuitable definition-unreadable expectation-not-judged fields-ambiguous
-    folder-not-writable folder-with-several-writers group-inaccessible hdfs-user-unknown jar-missing java-missing
-    kafka-access-denied kafka-connection-invalid kafka-credentials-refused kafka-request-refused kafka-unreachable
-    log-store-unsafe mode-mismatch name-invalid named-table-replaced names-not-distinct no-such-column
-    no-such-partition no-such-pipeline no-such-sink no-such-topic no-topic-matches not-a-delta-table not-append-only
-    option-invalid option-missing options-conflict own-output-read package-missing partitioning-differs
-    pipeline-changed pipeline-file-broken pipeline-file-not-found pipeline-keeps-state published-before pyspark-missing
-    pyspark-unsupported registry-access-denied registry-connection-invalid registry-request-refused
-    registry-unreachable rows-not-replaceable schema-not-registered schema-unusable secret-visible sink-invalid
-    sink-kind-ambiguous sink-kind-of-another sink-kind-unknown sink-not-inspectable sink-not-storable
-    sink-package-broken source-missing source-unsupported spark-connection-invalid spark-token-refused
-    spark-unreachable start-not-in-log state-behind state-table-copied state-table-damaged state-table-foreign
-    state-table-format state-table-missing state-table-unreadable storage-unsupported store-jars-missing
-    store-not-arbitrating store-unreachable subject-missing suite-invalid suite-missing table-managed
-    table-not-in-catalog table-not-writable table-unreadable target-missing target-not-writable
+    connection-unusable dead-letter-sink-unsuitable definition-unreadable end-partitions-differ expectation-not-judged
+    fields-ambiguous folder-not-writable folder-with-several-writers group-inaccessible hdfs-user-unknown jar-missing
+    java-missing kafka-access-denied kafka-connection-invalid kafka-credentials-refused kafka-request-refused
+    kafka-unreachable log-store-unsafe mode-mismatch name-invalid named-table-replaced names-not-distinct
+    no-such-column no-such-partition no-such-pipeline no-such-sink no-such-topic no-topic-matches not-a-delta-table
+    not-append-only option-invalid option-missing options-conflict own-output-read package-missing
+    partitioning-differs pipeline-changed pipeline-file-broken pipeline-file-not-found pipeline-keeps-state
+    published-before pyspark-missing pyspark-unsupported registry-access-denied registry-connection-invalid
+    registry-request-refused registry-unreachable rows-not-replaceable schema-not-registered schema-unusable
+    secret-visible sink-invalid sink-kind-ambiguous sink-kind-of-another sink-kind-unknown sink-not-inspectable
+    sink-not-storable sink-package-broken source-missing source-unsupported spark-connection-invalid
+    spark-token-refused spark-unreachable start-not-in-log state-behind state-table-copied state-table-damaged
+    state-table-foreign state-table-format state-table-missing state-table-unreadable storage-unsupported
+    store-jars-missing store-not-arbitrating store-unreachable subject-missing suite-invalid suite-missing
+    table-managed table-not-in-catalog table-not-writable table-unreadable target-missing target-not-writable
     target-on-another-device target-read-only target-unsuitable target-went-back token-not-issued topic-missing
     topic-not-describable topic-not-json transaction-retention transaction-timeout-too-long
     transaction-timeout-too-short transaction-version-unsafe transform-foreign transform-not-function

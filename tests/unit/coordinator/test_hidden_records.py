@@ -55,8 +55,7 @@ def test_records_of_the_transaction_alone_are_not_new(world: World) -> None:
     world.source.hold(0, 5, own=3)
     planned = plan(world)
     assert (planned.checkpoint, planned.hidden_offsets) == (None, 3)
-    said = _nothing_to_do(planned.checkpoint, planned.fresh, planned.hidden_offsets)
-    assert said == (
+    assert _nothing_to_do(planned) == (
         "no_new_data",
         "no new data: 3 records of open transactions cannot be read before these have ended, nothing to do yet",
     )
