@@ -197,12 +197,13 @@ class TopicPlanner:
             return {}
         if isinstance(end, Mapping):
             return require_end_of_each(end, self.log, self.pipeline.name)
-        pinned = self._pinned_limits(view)
+        previous, pinned = self._find_latest(view), self._pinned_limits(view)
         if set(self.log.partitions) <= set(pinned):  # the log is asked first: what arrives later lies behind its extent
             return pinned
         if self._ends is None:
             time = datetime.fromisoformat(end).astimezone(UTC)
-            self._ends = self.source.offsets_at(time, self.now + MAX_CLOCK_SKEW)
+            floor = previous.ends if previous else {}  # a search behind what is dated ahead need not repeat what was read
+            self._ends = self.source.offsets_at(time, self.now + MAX_CLOCK_SKEW, floor)
         limits = {}
         for partition, record in self._ends.items():
             if record.at is not None:
