@@ -202,7 +202,9 @@ class TopicPlanner:
             return pinned
         if self._ends is None:
             time = datetime.fromisoformat(end).astimezone(UTC)
-            floor = previous.ends if previous else {}  # a search behind what is dated ahead need not repeat what was read
+            floor = (
+                previous.ends if previous else {}
+            )  # a search behind what is dated ahead need not repeat what was read
             self._ends = self.source.offsets_at(time, self.now + MAX_CLOCK_SKEW, floor)
         limits = {}
         for partition, record in self._ends.items():

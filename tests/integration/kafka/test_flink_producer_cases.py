@@ -145,9 +145,7 @@ def fence(writing: Writing) -> None:
 
 def write_on(writing: Writing, output: Output) -> None:
     """Write until it fails."""
-    deadline = monotonic() + PATIENCE
-    while monotonic() < deadline:
-        output.write(writing.batch("again"))
+    until(lambda: output.write(writing.batch("again")), what="an error")  # type: ignore[func-returns-value]
 
 
 def test_write_async_error_propagation(writing: Writing) -> None:

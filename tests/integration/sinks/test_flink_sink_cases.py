@@ -20,14 +20,14 @@ from onceonly.sinks.kafka.handle import slot_of
 
 pytestmark = pytest.mark.integration
 Make = Callable[..., Copy]
-ROWS = 16  # of a checkpoint
+ROWS = 40  # of a checkpoint
 NAMING: dict[str, dict[str, Any]] = {"unique": {}, "pool": {"ids": "pool", "pool_size": 3}}
 each_naming = pytest.mark.parametrize("naming", ["pool", pytest.param("unique", marks=pytest.mark.heavy)])
 
 
 @pytest.fixture
 def make(tmp_path: Path, broker: str, spark_server: str) -> Make:
-    """make(naming, way, checkpoints) -> a pipeline with 16 numbers for each."""
+    """make(naming, way, checkpoints) -> a pipeline with 40 numbers for each."""
 
     def make(naming: str, way: str = "staged", checkpoints: int = 1) -> Copy:
         topic = f"in_{uuid.uuid4().hex[:8]}"
@@ -94,7 +94,7 @@ def test_abort_transactions_of_pending_checkpoints_after_failure(make: Make, nam
     """The first checkpoint is pending when its process dies, and the second one has only begun."""
     copy = make(naming, checkpoints=2)
     set_parallelism(copy, 4)
-    die(copy, "before end")
+    die(copy, "before commit")
     assert (len(copy.open()), copy.now().state) == (4, State.COMMITTING)
     die(copy, "before staged row")
     assert (copy.now().state, copy.now(2).state) == (State.COMMITTED, State.PLANNED)
@@ -113,7 +113,7 @@ def test_rescale_listing(make: Make, old: int, new: int) -> None:
     set_parallelism(copy, old)
     die(copy, "before staged row")
     set_parallelism(copy, new)
-    die(copy, "before end")
+    die(copy, "before commit")
     assert len(copy.open()) == len(ids(copy, 1)) == new
     set_parallelism(copy, old)
     live(copy)
@@ -126,7 +126,7 @@ def test_check_migration(make: Make, old: str, new: str) -> None:
     """Ids change their kind while transactions are pending, and back, which Flink refuses."""
     copy = make(old, checkpoints=3)
     set_parallelism(copy, 5)
-    die(copy, "before end")
+    die(copy, "before commit")
     pending = copy.open()
     assert len(pending) == 5
     changed = replace(copy, sink=NAMING[new])
@@ -135,7 +135,7 @@ def test_check_migration(make: Make, old: str, new: str) -> None:
     assert {slot_of(id) is None for id in pending} == {old == "unique"}
     assert {slot_of(id) is None for id in copy.open()} == {new == "unique"}
     set_parallelism(copy, 3)
-    die(changed, "before end")
+    die(changed, "before commit")
     assert {slot_of(id) is None for id in ids(copy, 2)} == {new == "unique"}
     live(copy)
     assert {slot_of(id) is None for id in ids(copy, 3)} == {old == "unique"}
