@@ -80,7 +80,8 @@ class Reading:
 
     def delete_records(self, before: int) -> None:
         at = TopicPartition(self.topic, 0, before)
-        AdminClient({"bootstrap.servers": self.broker}).delete_records([at])[at].result(PATIENCE)
+        admin = AdminClient({"bootstrap.servers": self.broker})  # without it, its answer does not come
+        admin.delete_records([at])[at].result(PATIENCE)
 
     def pipeline(self, *sources: KafkaSource, transform: str = "copies", **source: Any) -> Pipeline:
         return Pipeline(
