@@ -132,11 +132,19 @@ class TopicRange:
         rewrites = []
         for offset, replaced in data.get("rewrites", ()):
             rewrites.append((offset, replaced))
-        limits = {int(partition): offset for partition, offset in data.get("limits", {}).items()}
+        limits = by_partition(data.get("limits", {}))
         return cls(data["topic"], data["topic_id"], partitions, kind, mark, folders, ahead, tuple(rewrites), limits)
 
 
 Ranges = tuple[TopicRange, ...]
+
+
+def by_partition(offsets: Mapping[str, int]) -> dict[int, int]:
+    """Return offsets by the numbers of their partitions, which are text in JSON and in definitions."""
+    numbered = {}
+    for partition, offset in offsets.items():
+        numbered[int(partition)] = offset
+    return numbered
 
 
 def empty_spans(positions: Offsets) -> dict[int, tuple[int, int]]:

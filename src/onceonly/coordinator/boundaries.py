@@ -245,7 +245,7 @@ class TopicPlanner:
         """Return where the first checkpoint begins, by partition; one that is not named begins at the log's start."""
         start = self.config.begins
         if isinstance(start, Mapping):
-            return self._require_starts_in_log({int(partition): offset for partition, offset in start.items()})
+            return self._require_starts_in_log(offsets.by_partition(start))
         if start == LATEST:
             return {partition: end for partition, (_, end) in self.log.partitions.items()}
         if start == EARLIEST:
@@ -427,7 +427,7 @@ def require_end_of_each(ends: Mapping[str, int], log: TopicLog, name: str) -> Of
     Raises:
         InvalidPipeline: a partition has none, or there is no such partition.
     """
-    offsets_by_partition = {int(partition): offset for partition, offset in ends.items()}
+    offsets_by_partition = offsets.by_partition(ends)
     if set(offsets_by_partition) == set(log.partitions):
         return offsets_by_partition
     raise InvalidPipeline(

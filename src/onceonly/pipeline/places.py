@@ -88,8 +88,12 @@ def _is_offset(value: Any) -> bool:
 
 
 def _check_offsets(option: str, given: Mapping[Any, Any]) -> dict[str, int]:
-    offsets = {str(partition): offset for partition, offset in given.items()}
-    if not offsets or not all(partition.isdecimal() and _is_offset(offset) for partition, offset in offsets.items()):
+    offsets = {}
+    is_valid = len(given) > 0
+    for partition, offset in given.items():
+        offsets[str(partition)] = offset
+        is_valid = is_valid and str(partition).isdecimal() and _is_offset(offset)
+    if not is_valid:
         raise option_error(
             f"{option} {dict(given)!r}",
             "does not give an offset for each partition",

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from onceonly.checkpoint.interfaces import Source
 from onceonly.checkpoint.model import Checkpoint, Row
-from onceonly.checkpoint.offsets import KAFKA, NO_OFFSETS, Offsets, TopicLog, TopicRange, find_range, require_same_topic
+from onceonly.checkpoint.offsets import (
+    KAFKA,
+    NO_OFFSETS,
+    Offsets,
+    TopicLog,
+    TopicRange,
+    by_partition,
+    find_range,
+    require_same_topic,
+)
 from onceonly.checkpoint.sink import Sink
 from onceonly.checkpoint.sources import Sources
 from onceonly.coordinator.boundaries import require_end_of_each
@@ -274,5 +283,5 @@ def _find_limits(summary: Summary, topic: str, covered: TopicRange | None) -> Of
     if source is None or source.ends is None:
         return NO_OFFSETS
     if isinstance(source.ends, Mapping):
-        return {int(partition): offset for partition, offset in source.ends.items()}
+        return by_partition(source.ends)
     return covered.limits if covered else NO_OFFSETS

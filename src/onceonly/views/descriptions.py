@@ -40,11 +40,14 @@ def describe_no_data(hidden_offsets: int, is_at_end: bool, done: str) -> str:
 
 def describe_position(checkpoint: Checkpoint) -> str:
     """Say what a checkpoint of a chain records that reads nothing: where the pipeline begins, or where it ends."""
-    limits = ", ".join(f"{range_.topic} {dict(range_.limits)}" for range_ in checkpoint.ranges if range_.limits)
+    starts, limits = [], []
+    for range_ in checkpoint.ranges:
+        starts.append(f"{range_.topic} {range_.starts}")
+        if range_.limits:
+            limits.append(f"{range_.topic} {dict(range_.limits)}")
     if limits:
-        return f"records where the source ends ({limits}): no records before that are left to read"
-    starts = ", ".join(f"{range_.topic} {range_.starts}" for range_ in checkpoint.ranges)
-    return f"records where the pipeline begins ({starts}): no records there yet"
+        return f"records where the source ends ({', '.join(limits)}): no records before that are left to read"
+    return f"records where the pipeline begins ({', '.join(starts)}): no records there yet"
 
 
 def describe_unfit_attempts(checkpoint: Checkpoint) -> str:
