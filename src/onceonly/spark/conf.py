@@ -30,8 +30,16 @@ READING = {
     # Spark's default without kafka: by the newer interface, records with headers take a fifth less CPU
     "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
 }
+# Each read has a consumer group of its own, so nobody uses a consumer again that Spark keeps after it, with the records
+# that it has fetched beyond the range: 8 MiB each (topics.CONSUMER_OPTIONS), for five minutes, by default.
+IDLE_CONSUMERS = {
+    f"spark.kafka.consumer.{kept}.{setting}": "1s"
+    for kept in ("cache", "fetchedData.cache")
+    for setting in ("timeout", "evictorThreadRunInterval")
+}
 CONF = {
     **REDACTION,
+    **IDLE_CONSUMERS,
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.databricks.delta.snapshotPartitions": "2",  # staged tables have small logs; the default is 50 tasks each
