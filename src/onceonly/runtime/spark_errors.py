@@ -22,7 +22,20 @@ MAX_ERROR_CHARACTERS = 500  # of the error itself
 PYTHON_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 CALL_SITE = re.compile(r"(.+?):(\d+)$")
 TRACEBACK_TITLE = "Traceback (most recent call last)"
+JVM_ENDED = "Spark's JVM has ended"
 Site = tuple[str, int]  # file and line
+
+
+def keep_text(error: Exception) -> Exception:
+    """Return the error, or another one where it has no text: Spark's JVM has it, and has ended."""
+    try:
+        str(error)
+    except Exception:
+        ended = RuntimeError(f"{JVM_ENDED}.")
+        for note in getattr(error, "__notes__", ()):
+            ended.add_note(note)
+        return ended.with_traceback(error.__traceback__)
+    return error
 
 
 def describe_error(error: BaseException, folders: Sequence[Path]) -> str:
@@ -139,6 +152,12 @@ def _fault(code: str, words: str, todo: str) -> Fault:
 
 
 FAULTS = (  # the most telling first: an error may have the words of several
+    _fault(
+        "jvm-ended",
+        rf"{JVM_ENDED}|Answer from Java side is empty|Error while sending or receiving",
+        "It was killed, or had too little memory: see what it printed. Give Spark's driver more (spark.driver.memory), "
+        "or stage fewer records at once (limit).",
+    ),
     _fault(
         "out-of-memory",
         r"OutOfMemoryError|Java heap space|GC overhead limit|exit(ed with| code|Code=| status)[ :]*137|"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import datetime
 from typing import Any
 
@@ -59,7 +59,8 @@ def stage(
             raise text_error from error
         raise
     except Exception as error:
-        cause = _find_text_error(error) or producer.diagnose(error, checkpoint.ranges)
+        told = spark_errors.keep_text(error)
+        cause = _find_text_error(told) or producer.diagnose(told, checkpoint.ranges)
         raise _classify_error(cause, checkpoint, services.settings) from error
     finally:
         producer.end()
@@ -243,8 +244,9 @@ class _OutputProducer:
     def end(self) -> None:
         """Stop the report of progress, then free the batches."""
         self._until_end.close()
-        for batch in self._persisted_batches:
-            batch.unpersist()
+        with suppress(Exception):  # then Spark has ended, with all that it kept; what ended it is the error to tell
+            for batch in self._persisted_batches:
+                batch.unpersist()
 
 
 def _find_time(view: View, checkpoint: Checkpoint) -> datetime:

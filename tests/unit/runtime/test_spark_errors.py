@@ -65,6 +65,7 @@ FAULTS = [
     ("executor-lost", JOB + "ExecutorLostFailure (executor 3 exited caused by one of the running tasks)"),
     ("executor-lost", "Python worker exited unexpectedly (crashed)"),
     ("task-failed", "[TASK_WRITE_FAILED] Task failed while writing rows to file:/lake. SQLSTATE: 58030"),
+    ("jvm-ended", "Answer from Java side is empty"),
     ("staging-failed", "Something that nobody has seen."),
 ]  # fmt: skip
 
@@ -75,6 +76,23 @@ def test_a_fault_has_its_code_and_advice(code: str, text: str) -> None:
     assert found == code
     assert "retry the stage: clear its task in Airflow, or onceonly run " in todo
     assert len(todo) < 300
+
+
+class OfEndedJvm(Exception):
+    """As Py4JJavaError: its text is asked of the JVM."""
+
+    def __str__(self) -> str:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+
+def test_an_error_whose_text_has_gone_with_the_jvm_says_so_and_where_it_was() -> None:
+    error = OfEndedJvm()
+    error.add_note("It happened while the rows of sink 'lake' were written.")
+    told = spark_errors.keep_text(error)
+    assert spark_errors.classify(str(told))[0] == "jvm-ended"
+    assert "sink 'lake'" in spark_errors.describe_error(told, [Path()])
+    other = ValueError("as it is")
+    assert spark_errors.keep_text(other) is other
 
 
 def test_classes_of_a_trace_are_no_cause() -> None:

@@ -76,6 +76,39 @@ def test_a_spark_that_does_not_start_has_surely_published_nothing(tmp_path, monk
     assert through.state_table.view("flights").checkpoint(1).state is State.PLANNED
 
 
+class EndedSpark:
+    """A session and a batch of a JVM that has ended: each call to it fails, also the one for an error's text."""
+
+    class Error(Exception):
+        def __str__(self) -> str:
+            raise ConnectionRefusedError(111, "Connection refused")
+
+    def persist(self):
+        return self
+
+    def unpersist(self):
+        raise ConnectionRefusedError(111, "Connection refused")
+
+
+def test_a_jvm_that_ends_while_it_stages_is_told_as_such(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "transforms_without_jvm.py").write_text(
+        "def same(batch):\n    batch.persist()\n    raise type(batch).Error\n"
+    )
+    parts = WithoutSpark(tmp_path / "fakes")
+    parts.settings = Settings.from_env({"ONCEONLY_PROJECT": str(tmp_path)})
+    parts.spark = lambda records=None: EndedSpark()
+    monkeypatch.setattr(FakeSource, "read", lambda source, spark, ranges: spark)
+    producer_class = spark_stage._OutputProducer
+    read = producer_class._read_batch
+    monkeypatch.setattr(
+        producer_class, "_read_batch", lambda producer, *given: producer._persist(read(producer, *given))
+    )
+    _, through = planned(parts, "transforms_without_jvm:same", tmp_path)
+    with raises(NotCommitted, "jvm-ended"):
+        spark_stage.stage(parts, through, "flights", 1, "run-1")
+
+
 def test_only_the_first_attempt_takes_few_records_into_its_own_memory(tmp_path, monkeypatch):
     """They may be too much for it, and a second attempt has to get further."""
     monkeypatch.setattr(sys, "path", list(sys.path))
