@@ -17,6 +17,7 @@ from onceonly.checkpoint.offsets import Interval
 from onceonly.checkpoint.sink import Publication
 from onceonly.errors import InvalidPipeline
 from onceonly.json_values.text import canonical
+from onceonly.unix_time import MICROSECOND, UNIX_EPOCH
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -220,8 +221,22 @@ def to_arrow(columns: Mapping[str, list[Any]]) -> pa.Table:
     schema = arrow_schema()
     arrays = []
     for field_ in schema:
-        arrays.append(pa.array(columns[field_.name], field_.type))
-    return pa.Table.from_arrays(arrays, schema=schema)  # from_pylist would import pandas
+        arrays.append(_to_array(columns[field_.name], field_.type))
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _to_array(values: list[Any], type_: pa.DataType) -> pa.Array:
+    """Return the values as an array, by deltalake's own Arrow: pyarrow imports pandas to make one of a list.
+
+    That takes longer than all else that a commit does here.
+    """
+    import arro3.core as arro3
+    import pyarrow as pa
+
+    if not pa.types.is_timestamp(type_):
+        return pa.array(arro3.Array(values, type_))
+    micros = [None if value is None else (value - UNIX_EPOCH) // MICROSECOND for value in values]
+    return pa.array(arro3.Array(micros, pa.int64())).view(type_)
 
 
 def columns(rows: Sequence[Row]) -> dict[str, list[Any]]:

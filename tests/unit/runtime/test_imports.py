@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from patience import PATIENCE
@@ -28,3 +29,16 @@ def test_what_a_commit_needs_imports_no_engine(module: str) -> None:
     program = f"import sys, {module}; print(*sorted({ENGINES!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout.split() == []
+
+
+def test_a_row_of_the_state_table_is_written_without_an_engine(tmp_path: Path) -> None:
+    program = f"""
+import sys
+from onceonly.checkpoint.model import Event, Row
+from onceonly.statetable import row_files
+row_files.put({str(tmp_path)!r}, [Row("flights", 1, 1, Event.PLANNED, 0)], "rows")
+print(*sorted({ENGINES!r} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.stdout.split() == []
+    assert (tmp_path / "rows.parquet").exists()
