@@ -77,7 +77,7 @@ def _peaks(parts: LiveServices, conf: Path, topic: str, number: int) -> dict[str
                 continue
         said = process.stderr.read() if process.stderr else ""
     if process.returncode:
-        raise RuntimeError(f"the checkpoint failed:\n{said[-4000:]}")
+        raise RuntimeError(f"the checkpoint failed:\n{said[said.rfind('Traceback') :][:4000]}")  # then Spark shuts down
     return peaks
 
 

@@ -35,6 +35,43 @@ EXTRAS = ("airflow", "gate", "kafka", "services", "spark")
 FOREIGN = ("ONCEONLY_", "AIRFLOW", "SPARK_", "PYTHON", "PYSPARK_", "VIRTUAL_ENV", "_AIRFLOW")
 FROM_INDEX = os.environ.get("ONCEONLY_WHEEL") == "index"
 ORDERS = 1_000
+FILL_TOPIC = f"""
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from onceonly.settings import Settings
+broker = {{"bootstrap.servers": Settings.from_env().brokers(None)}}
+admin = AdminClient(broker)
+for made in admin.create_topics([NewTopic("numbers", 2), NewTopic("copies", 2)]).values():
+    made.result(30)
+producer = Producer(broker)
+for number in range({ORDERS}):
+    producer.produce("numbers", str(number))
+assert not producer.flush(30)
+"""
+SHOW_HANDLE = """
+import json
+from onceonly.settings import Settings
+from onceonly.statetable.table import StateTable
+print(json.dumps(dict(StateTable(Settings.from_env().state).view("copies").checkpoint(1).handles["copies"])))
+"""
+RUNTIME_MODULES = (
+    "java.se,jdk.crypto.ec,jdk.incubator.vector,jdk.management,jdk.naming.dns,jdk.security.auth,jdk.security.jgss,"
+    "jdk.unsupported,jdk.zipfs"
+)
+COPIES = """
+from onceonly import KafkaSink, KafkaSource, Pipeline
+
+copies = Pipeline(
+    name="copies",
+    source=KafkaSource("numbers"),
+    transform="copies:same",
+    sinks=[KafkaSink("copies", topic="copies", format="raw")],
+)
+
+
+def same(batch):
+    return batch.select("key", "value")
+"""
 PIPELINE = "dags/pipelines/orders.py"
 
 
@@ -183,6 +220,28 @@ def test_a_new_project_runs_by_the_command_line(installed: Installed) -> None:
     done = json.loads(installed.run("onceonly", "run", PIPELINE, "--json", SPARK_REMOTE=""))
     assert (done["result"], installed.rows()) == ("committed", ORDERS)
     assert "orders" in installed.run("onceonly", "status")
+
+
+@pytest.fixture(scope="module")
+def java_runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Java without a compiler, as a server has it."""
+    jlink = shutil.which("jlink", path=f"{os.environ.get('JAVA_HOME', '')}/bin{os.pathsep}{os.environ['PATH']}")
+    if jlink is None:
+        pytest.skip("this Java has no jlink, which makes one without a compiler")
+    runtime = tmp_path_factory.mktemp("java") / "runtime"
+    subprocess.run([jlink, "--add-modules", RUNTIME_MODULES, "--output", str(runtime)], check=True, timeout=PATIENCE)
+    assert not (runtime / "bin" / "javac").exists()
+    return runtime
+
+
+def test_with_a_java_runtime_alone_spark_writes_to_kafka_itself(installed: Installed, java_runtime: Path) -> None:
+    (installed.project / "copies.py").write_text(COPIES)
+    installed.run("python", "-c", FILL_TOPIC)
+    java = {"JAVA_HOME": str(java_runtime), "SPARK_REMOTE": "", "ONCEONLY_KAFKA_WRITER": "jvm"}
+    done = json.loads(installed.run("onceonly", "run", "copies.py:copies", "--json", **java))
+    assert done["result"] == "committed"
+    handle = json.loads(installed.run("python", "-c", SHOW_HANDLE))
+    assert (handle["writer"], handle["rows"]) == ("jvm", ORDERS)
 
 
 @contextmanager
