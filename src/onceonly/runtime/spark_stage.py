@@ -59,8 +59,8 @@ def stage(
             raise text_error from error
         raise
     except Exception as error:
-        told = spark_errors.keep_text(error)
-        cause = _find_text_error(told) or producer.diagnose(told, checkpoint.ranges)
+        readable_error = spark_errors.keep_text(error)
+        cause = _find_text_error(readable_error) or producer.diagnose(readable_error, checkpoint.ranges)
         raise _classify_error(cause, checkpoint, services.settings) from error
     finally:
         producer.end()
