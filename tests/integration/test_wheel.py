@@ -42,11 +42,11 @@ from onceonly.settings import Settings
 broker = {{"bootstrap.servers": Settings.from_env().brokers(None)}}
 admin = AdminClient(broker)
 for made in admin.create_topics([NewTopic("numbers", 2), NewTopic("copies", 2)]).values():
-    made.result(30)
+    made.result({PATIENCE})
 producer = Producer(broker)
 for number in range({ORDERS}):
     producer.produce("numbers", str(number))
-assert not producer.flush(30)
+assert not producer.flush({PATIENCE})
 """
 SHOW_HANDLE = """
 import json

@@ -33,8 +33,8 @@ READING = {
 # Each read has a consumer group of its own, so nobody uses a consumer again that Spark keeps after it, with the records
 # that it has fetched beyond the range: 8 MiB each (topics.CONSUMER_OPTIONS), for five minutes, by default.
 IDLE_CONSUMERS = {
-    f"spark.kafka.consumer.{kept}.{setting}": "1s"
-    for kept in ("cache", "fetchedData.cache")
+    f"spark.kafka.consumer.{cache}.{setting}": "1s"
+    for cache in ("cache", "fetchedData.cache")
     for setting in ("timeout", "evictorThreadRunInterval")
 }
 CONF = {

@@ -65,8 +65,8 @@ OF_THE_MOMENT = frozenset(
     definition-changed disk-full doubt-before-decision driver-without-report earlier-decision-open executor-lost
     file-not-found files-of-another-user grace-not-over interval-before-state interval-empty interval-in-future
     interval-missing interval-not-in-table interval-not-over interval-overlaps interval-split job-failed job-killed
-    log-damaged log-locked no-answer not-reachable offset-outside-log open-transaction out-of-memory outcome-unknown
-    ownership-lost partition-missing permission-denied pipeline-renamed pool-exhausted
+    jvm-ended log-damaged log-locked no-answer not-reachable offset-outside-log open-transaction out-of-memory
+    outcome-unknown ownership-lost partition-missing permission-denied pipeline-renamed pool-exhausted
     records-expired registry-changed replaced-files-missing report-not-writable row-not-durable row-unknown
     rows-differ rows-in-force-changed source-files-missing source-log-expired source-log-replaced source-recreated
     source-replaced source-retracted source-shrank source-time-expired spark-skips-files staging-failed
