@@ -14,7 +14,11 @@ from functools import cache, cached_property
 from pathlib import Path
 from urllib.parse import urlsplit
 
-SHARED_NAMES = ("settings", "state")  # of which `onceonly help` shows something else: their pages have the suffix
+SHARED_NAMES = (
+    "settings",
+    "state",
+    "verify",
+)  # of which `onceonly help` shows something else: their pages have the suffix
 PAGE_SUFFIX = ".md"
 FIRST_PAGE = "index"  # which names all others, in the order of a reader
 LINK = re.compile(r"(!?)\[([^]]+)\]\(([^)\s]+)\)")

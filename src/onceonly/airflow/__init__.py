@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from onceonly.airflow.assets import assets_of, inlets, outlets
     from onceonly.airflow.commit import CommitOperator, GateOperator
-    from onceonly.airflow.dags import checkpoint_dag, recovery_dag
+    from onceonly.airflow.dags import checkpoint_dag, recovery_dag, verify_dag
     from onceonly.airflow.notices import WebhookNotifier
     from onceonly.airflow.operators import (
         AbortOperator,
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         StageOperator,
     )
     from onceonly.airflow.recovery import AnnounceOperator, RecoverOperator
+    from onceonly.airflow.verification import VerifyOperator
 
 _MODULES = {
     "AbortOperator": "operators",
@@ -31,12 +32,14 @@ _MODULES = {
     "PlanOperator": "operators",
     "RecoverOperator": "recovery",
     "StageOperator": "operators",
+    "VerifyOperator": "verification",
     "WebhookNotifier": "notices",
     "assets_of": "assets",
     "checkpoint_dag": "dags",
     "inlets": "assets",
     "outlets": "assets",
     "recovery_dag": "dags",
+    "verify_dag": "dags",
 }
 
 __all__ = [
@@ -47,16 +50,18 @@ __all__ = [
     "PlanOperator",
     "RecoverOperator",
     "StageOperator",
+    "VerifyOperator",
     "WebhookNotifier",
     "assets_of",
     "checkpoint_dag",
     "inlets",
     "outlets",
     "recovery_dag",
+    "verify_dag",
 ]
 
 
-_FACTORIES = {"checkpoint_dag", "recovery_dag"}
+_FACTORIES = {"checkpoint_dag", "recovery_dag", "verify_dag"}
 
 
 class UnbuiltDag:

@@ -45,6 +45,11 @@ def checkpoint_page(pipeline: str, epoch: int | None = None) -> str:
     return f"{page}/{epoch}" if epoch else page
 
 
+def verification_page(pipeline: str) -> str:
+    """Return the address of the page with the last verification of a pipeline."""
+    return f"{checkpoint_page(pipeline)}/verification"
+
+
 def docs_page(checkpoint: Checkpoint) -> str:
     """Return the address of the page that serves its Data Docs; empty if there are none.
 

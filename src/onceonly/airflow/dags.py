@@ -1,4 +1,4 @@
-"""The two DAG factories: `checkpoint_dag` for a pipeline, `recovery_dag` for all of them.
+"""The DAG factories: `checkpoint_dag` for a pipeline, `recovery_dag` and `verify_dag` for all of them.
 
     plan ──▶ stage ──▶ gate ──▶ commit          commit is retried, stages again what cannot be
                └────────┴─(failed)──▶ abort      published any more, and never leads to abort;
@@ -19,7 +19,7 @@ from airflow.sdk import DAG, TriggerRule
 
 from onceonly.airflow.assets import outlets
 from onceonly.airflow.commit import CommitOperator, GateOperator
-from onceonly.airflow.names import RECOVERY_DAG, RECOVERY_TAG
+from onceonly.airflow.names import RECOVERY_DAG, RECOVERY_TAG, VERIFY_DAG
 from onceonly.airflow.notices import Notifier
 from onceonly.airflow.operators import (
     AbortOperator,
@@ -27,6 +27,7 @@ from onceonly.airflow.operators import (
     StageOperator,
 )
 from onceonly.airflow.recovery import AnnounceOperator, RecoverOperator
+from onceonly.airflow.verification import VerifyOperator
 from onceonly.airflow.versions import (
     CronDataIntervalTimetable,
     DeltaDataIntervalTimetable,
@@ -144,6 +145,32 @@ def recovery_dag(
         announce = AnnounceOperator(task_id="announce", recovery=recover.task_id)
         # It runs either way, and the run fails with `recover`: on_failure_fail_dagrun would let this one decide alone.
         recover >> announce.as_teardown()
+    return dag
+
+
+def verify_dag(
+    dag_id: str = VERIFY_DAG,
+    *,
+    schedule: Any = "@weekly",
+    pipelines: Sequence[str] | None = None,
+    deep: bool = False,
+    since: timedelta | None = None,
+    on_wrong: Notifier | Sequence[Notifier] | None = None,
+    **dag_arguments: Any,
+) -> DAG:
+    """Return the DAG that compares sources and targets with what was published, and changes nothing in them.
+
+    Its run fails if something is wrong, not where something can no longer be known.
+
+    Args:
+        pipelines: their names; None: all of the state table.
+        deep: read data files and logs, and count their records.
+        since: how far back checkpoints are looked at; None: all are.
+        on_wrong: notifiers that are called for each pipeline that is wrong.
+    """
+    defaults: dict[str, Any] = {"catchup": False, "max_active_runs": 1, "tags": ["onceonly"]}
+    with DAG(dag_id, schedule=schedule, **(defaults | dag_arguments)) as dag:
+        VerifyOperator(task_id="verify", pipelines=pipelines, deep=deep, since=since, on_wrong=on_wrong)
     return dag
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
@@ -59,11 +59,14 @@ def make_notice(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def write_message(context: Any) -> str:
-    """Return a message for people, without secrets: what is held, or which task has failed, why, and where to look."""
+    """Return a message for people, without secrets: what is held, wrong or has failed, why, and where to look."""
     notice = context.get("held")
     if notice:
         checks = [f"  {check}" for check in notice["checks"]]
         return "\n".join([notice["text"], *checks, notice["page"]])
+    wrong = context.get("wrong")
+    if wrong:
+        return "\n".join([wrong["text"], *(f"  {finding}" for finding in wrong["findings"]), wrong["page"]])
     task, error = context.get("task"), context.get("exception") or context.get("reason") or NO_ERROR
     what = f"{context['ti'].dag_id}, run {context['ti'].run_id}: task '{context['ti'].task_id}' has failed."
     why = redaction.hide_credentials(redact(str(error)))[:MAX_ERROR_CHARACTERS]
@@ -86,6 +89,15 @@ def notify(notifiers: Sequence[Notifier], context: Any, checkpoint: Checkpoint) 
             yield f"{text}\nThe notifier failed, so perhaps nobody knows: {error!r}"
 
 
+def notify_wrong(notifiers: Sequence[Notifier], context: Any, notice: Mapping[str, Any]) -> Iterator[str]:
+    """Call each notifier with what a verification has found wrong, and yield for the log what failed."""
+    for notifier in notifiers:
+        try:
+            copy(notifier)({**context, "wrong": dict(notice)})
+        except Exception as error:
+            yield f"{notice['text']}\nThe notifier failed, so perhaps nobody knows: {error!r}"
+
+
 def notify_once(notifiers: Sequence[Notifier], context: Any, checkpoints: list[Checkpoint], log: Any) -> None:
     """Notify people of these checkpoints, which are taken off the list, and log what failed."""
     while checkpoints:
@@ -103,7 +115,8 @@ def as_list(notifiers: Notifier | Sequence[Notifier] | None) -> list[Notifier]:
 class WebhookNotifier(BaseNotifier):
     """Reports what a checkpoint waits for, or why a task failed, with what to do and the address of its page.
 
-    For `on_held`, and as a task's `on_failure_callback`: a stage that failed, a gate that refused, a sink in doubt.
+    For `on_held` and `on_wrong`, and as a task's `on_failure_callback`: a stage that failed, a gate that refused, a
+    sink in doubt.
 
     Args:
         conn_id: an Airflow connection. Its host is the webhook's address (https://…); a password is its last part.

@@ -1,4 +1,4 @@
-"""The plugin, by the entry point `airflow.plugins`: the page Checkpoints under Browse, and a tab on each run."""
+"""The plugin, by the entry point `airflow.plugins`: Checkpoints and Verify under Browse, and a tab on each run."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class OnceonlyPlugin(AirflowPlugin):
     # Addresses without a leading slash: below whatever address Airflow is served at.
     external_views: list[Any] = [  # noqa: RUF012
         {"name": "Checkpoints", "category": "browse", "href": "onceonly/", "url_route": "checkpoints"},
+        {"name": "Verify", "category": "browse", "href": "onceonly/verifications", "url_route": "verify"},
         {
             "name": "Checkpoints",
             "destination": "dag_run",

@@ -96,13 +96,15 @@ def measure_pipelines(state_table: StateTable, services: LiveServices) -> None:
     from onceonly.runtime import live_services
     from onceonly.views import metrics
     from onceonly.views.summary import read_summaries
+    from onceonly.views.verified import read_last_results
 
     if not is_enabled():
         return
     by_name, damaged = read_summaries(state_table, state_table.pipelines())
     lags = live_services.measure_lags(services, by_name.values(), LAG_TIMEOUT_SECONDS)
     now = datetime.now(UTC)
-    for sample in metrics.list_samples(by_name.values(), damaged, now, lags):
+    results = read_last_results(state_table.uri)
+    for sample in metrics.list_samples(by_name.values(), damaged, now, lags, results):
         if sample.metric.kind is not Kind.COUNTER:
             _send(stats().gauge, _gauge_name(sample.metric), _gauge_value(sample, now), sample.labels)
 

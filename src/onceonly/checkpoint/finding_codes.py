@@ -63,3 +63,46 @@ class FindingCode(StrEnum):
     TRANSACTION_ABORTED = "transaction-aborted", "the log shows that its transaction was aborted"
     TRANSACTION_OPEN = "transaction-open", "the log shows that its transaction has not ended"
     RECORDS_DIFFER = "records-differ", "the records are others than were published"
+
+    # ---- of sources, and of the state table: right
+    OFFSETS_ONCE = "offsets-once", "no other checkpoint has these offsets, and none before them is left out"
+    OFFSETS_SKIPPED = "offsets-skipped", "a person has left these offsets out"
+    OFFSETS_TAKEN_BACK = (
+        "offsets-taken-back",
+        "a rewind has taken them back, or they were processed again",
+    )
+    OFFSETS_REPEATED = "offsets-repeated", "a repair has read the offsets of the checkpoint that it repairs"
+    SOURCE_SAME = "source-same", "the source is the one that was read"
+    SOURCE_STILL_THERE = "source-still-there", "all files that were read are in the source"
+    RECORDS_COUNTED = "records-counted", "the log has as many records as were read, or their number was not recorded"
+    GIVEN_UP = "given-up", "a person has given up this sink, and nothing is claimed to be there"
+    RIGHT_BEFORE = "right-when-checked", "it can no longer be known, and was right when it was last checked"
+
+    # ---- can no longer be known
+    SOURCE_EXPIRED = "source-expired", "what was read is not in the source any more"
+    SOURCE_SILENT = "source-silent", "the source could not be asked"
+    SOURCE_NOT_COUNTED = "source-not-counted", "the source does not count its records"
+    RECORDS_EXPIRED = "records-expired", "retention, or a person, has removed records that were read"
+    RECORDS_COMPACTED = "records-compacted", "compaction has removed records that were read"
+    TRANSACTIONS_UNENDED = "transactions-unended", "the log does not show how the transactions of its records ended"
+    LOG_CUT_OFF = "log-cut-off", "the log ends before the records that were read"
+    TARGET_SILENT = "target-silent", "the target could not be asked"
+    NOT_VERIFIABLE = "not-verifiable", "sinks of this kind cannot compare their target with what was published"
+    TARGET_SAYS_NOTHING = "target-says-nothing", "the sink has found nothing about it"
+    PIPELINE_RUNNING = (
+        "pipeline-running",
+        "the pipeline has gone on at each look: it may be its own",
+    )
+
+    # ---- wrong
+    STATE_ROWS_DAMAGED = "state-rows-damaged", "rows of the state table contradict each other"
+    NOT_RECORDED = "publication-not-recorded", "it is committed, and of a sink no publication is recorded"
+    OFFSETS_TWICE = "offsets-twice", "another checkpoint has some of these offsets as well"
+    OFFSETS_PASSED_OVER = (
+        "offsets-passed-over",
+        "offsets before these are in none, and nobody has left them out",
+    )
+    SOURCE_DIFFERS = "source-differs", "the checkpoint before it has read another topic, table or folder of this name"
+    REPAIR_DIFFERS = "repair-differs", "a repair has not read the offsets of the checkpoint that it repairs"
+    SOURCE_REPLACED = "source-replaced", "the source is not the one that was read"
+    SOURCE_LOG_REPLACED = "source-log-replaced", "a broker has lost the end of the log, and others took its place"

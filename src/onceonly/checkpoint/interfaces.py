@@ -149,6 +149,17 @@ class EncodedRecords(Protocol):
         """
 
 
+@runtime_checkable
+class CountedRecords(Protocol):
+    """A source that may have read its records in this process, and then knows how many they are: a topic."""
+
+    def count_read(self, ranges: tuple[TopicRange, ...]) -> Mapping[tuple[str, int], int] | None:
+        """Return how many records of the ranges were read here, by topic and partition; None: they were not.
+
+        A partition without a record is left out.
+        """
+
+
 @dataclass(frozen=True)
 class Findings:
     """The findings of a gate, for the state table: counts, and never a value of a row.

@@ -200,6 +200,7 @@ class Checkpoint:
     schemas: Mapping[str, Any] = field(default_factory=dict)  # by topic: the registered schemas it is decoded by
     handles: Mapping[str, Handle] = field(default_factory=dict)
     bad: Mapping[str, Any] = field(default_factory=dict)  # records, and the bad ones among them: see `bad_records`
+    read: Mapping[str, Any] = field(default_factory=dict)  # what was read, by topic and partition: see `read_counts`
     verdict: Mapping[str, Any] | None = None  # on the current attempt
     approved: Mapping[str, Any] | None = None  # the manual approval of the current attempt
     failed_attempts: frozenset[int] = frozenset()  # those that the gate failed
@@ -260,6 +261,11 @@ class Checkpoint:
     def named_again(self) -> tuple[str, ...]:
         """The sinks that a person has named to get the rows once more."""
         return (*self.again, *self.absent)
+
+    @property
+    def data_end(self) -> datetime:
+        """Up to when its rows are complete: the end of its interval, or when its offsets were pinned."""
+        return self.interval.end if self.interval else self.planned_at
 
     @property
     def asked_last_by(self) -> Mapping[str, Any]:
@@ -402,7 +408,9 @@ def fold(rows: Iterable[Row]) -> dict[int, Checkpoint]:
 
 TARGET_EVENTS = frozenset({Event.MISSING, Event.FOUND, Event.ACCEPTED})  # what a target has lost, or shows again
 SINK_EVENTS = TARGET_EVENTS | {Event.REPLACED, Event.IN_DOUBT, Event.PUBLISHED, Event.GIVEN_UP}
-NOTHING_STAGED: Mapping[str, Any] = dict(handles={}, bad={}, verdict=None, approved=None, refused=None, live_nonce=None)
+NOTHING_STAGED: Mapping[str, Any] = dict(
+    handles={}, bad={}, read={}, verdict=None, approved=None, refused=None, live_nonce=None
+)
 
 
 def _changes(checkpoint: Checkpoint, row: Row) -> dict[str, Any]:
@@ -415,7 +423,8 @@ def _changes(checkpoint: Checkpoint, row: Row) -> dict[str, Any]:
         case Event.PINNED:
             return {"schemas": row.body["schemas"]}
         case Event.STAGED:
-            return {"handles": row.body["handles"], "bad": row.body.get("bad", {}), "live_nonce": None}
+            staged = {"handles": row.body["handles"], "bad": row.body.get("bad", {}), "read": row.body.get("read", {})}
+            return {**staged, "live_nonce": None}
         case Event.VERDICT | Event.APPROVED:
             return _apply_verdict(checkpoint, row)
         case Event.REFUSED:

@@ -1,4 +1,6 @@
-"""What a verification finds, and the capability of a sink to compare its target with all that was published to it.
+"""What a verification finds, and the capabilities that it asks for.
+
+A sink can compare its target with all that was published to it, and a source what was read with its log.
 
 A verification changes nothing, and believes nothing that it can read for itself.
 """
@@ -6,12 +8,14 @@ A verification changes nothing, and believes nothing that it can read for itself
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from typing import Protocol, runtime_checkable
 
 from onceonly.checkpoint.model import Handle
+from onceonly.checkpoint.offsets import TopicRange
 from onceonly.checkpoint.sink import Publication
 
 
@@ -76,10 +80,13 @@ class Depth:
     Args:
         reads_rows: read data files and logs, rather than names, sizes, statistics and offsets alone (`--deep`).
         show_progress: is told how far it is, as (done, of how many), for a progress bar.
+        since: what is said of publications before that time is not used. They are given all the same, so that
+            nothing of theirs is taken for what nobody has published; None: all are looked at.
     """
 
     reads_rows: bool = False
     show_progress: Callable[[int, int], None] = _say_nothing
+    since: datetime | None = None
 
 
 class VerifiableTarget(ABC):
@@ -94,4 +101,32 @@ class VerifiableTarget(ABC):
 
         Raises:
             OutcomeUnknown: the target does not answer.
+        """
+
+
+@dataclass(frozen=True)
+class ReadRange:
+    """What the state table records of one source of one checkpoint.
+
+    Args:
+        records: by partition, how many records the stage has read; a partition is left out where that was not
+            recorded.
+    """
+
+    epoch: int
+    range_: TopicRange
+    records: Mapping[int, int]
+
+
+@runtime_checkable
+class CountableLog(Protocol):
+    """A source whose records can be counted in its log as they were read once: a topic."""
+
+    def count_ranges(self, ranges: Sequence[ReadRange], depth: Depth) -> Iterator[Finding]:
+        """Count the committed records in each range, and compare them with what was recorded. Reads the log once.
+
+        What retention or compaction has taken is UNKNOWN. Every epoch that is given gets at least one finding.
+
+        Raises:
+            NotCommitted: the log does not answer.
         """

@@ -19,10 +19,9 @@ Completions for your shell: onceonly completions
 
 \b
 Exit codes: 0 done or nothing to do, 1 nothing was published, 2 invalid input,
-3 unknown outcome (run `onceonly recover`), 4 a person has to act: its gate
-holds it, or a target has to be repaired, 5 `onceonly check` found a problem,
-130 Ctrl-C. With --json, an error is {"error": class, "code": …, "what": …,
-"why": …, "todo": …} on stdout. `onceonly explain CODE` says what a code means.
+3 unknown outcome (`onceonly recover`), 4 a person has to act, 5 a check found
+a problem, 6 a verification is wrong, 7 it cannot be known, 130 Ctrl-C. With
+--json, an error is {"error", "code", "what", "why", "todo"}: `explain CODE`.
 """
 COMMANDS = Commands(  # where each is; the everyday ones first
     {
@@ -35,6 +34,7 @@ COMMANDS = Commands(  # where each is; the everyday ones first
         "metrics": "status",
         "recover": "recover",
         "check": "check",
+        "verify": "verify",
         "infer": "project_files",
         "approve": "manual",
         "abort": "manual",

@@ -218,7 +218,7 @@ class _Run:
         try:
             with self.steps.step("gate") as words:
                 examined = self.checkpoint = self.coordinator.gate(checkpoint.pipeline, checkpoint.epoch, self.owner)
-                words += descriptions.describe_verdict(examined.verdict)
+                words += descriptions.describe_judgement(examined.verdict)
                 gate.require_passed(examined)
         except NotCommitted as error:
             self._abort(checkpoint, error)

@@ -19,7 +19,7 @@ from onceonly.cli.app import error_json, json_option, print_error, print_json
 from onceonly.errors import OutcomeUnknown, exit_code
 from onceonly.runtime import owners, pipeline_file
 from onceonly.settings import Settings
-from onceonly.views import descriptions, formatting, gap_advice, provenance, queries
+from onceonly.views import descriptions, formatting, gap_advice, provenance, queries, verified
 from onceonly.views.provenance import Superseded
 from onceonly.views.summary import Summary, list_timeout_warnings, read_summaries
 
@@ -35,7 +35,8 @@ STATUS_HELP = f"""What every pipeline has done last; of one PIPELINE, its recent
 "complete_until", "unsettled", "held", "refused", "stage_again", "missing",
 "gaps"}}]}}, with "errors" where the rows of others are damaged, and for one
 pipeline {{"state_table", "state_table_from", "pipeline", "seen", "missing",
-"gaps", "checkpoints": […]}}; "state_table_from" is the variable that says where
+"gaps", "verified", "checkpoints": […]}}; "verified" is the last verification
+{{"at", "judgement", "right_until"}}, or null; "state_table_from" is the variable that says where
 the state table is, or null; "epoch" and "state" are of the last checkpoint,
 "committed_at" to "bad" of the last one that is committed, repairs included, the rows
 of its records as they are in force now; "complete_until": up to when the published rows are
@@ -174,6 +175,7 @@ def _show_one(
     number = state_table.view(pipeline).head.changed
     gaps = queries.list_gaps(state_table, checkpoints[:1]).get(pipeline, [])
     later = provenance.find_superseded(state_table, checkpoints)
+    last_result = verified.read_last_results(state_table.uri).get(pipeline)
     if as_json:
         return print_json(
             {
@@ -182,6 +184,7 @@ def _show_one(
                 "seen": number,
                 "missing": dict(queries.missing_by_sink(state_table, pipeline)),
                 **queries.gaps_json(gaps),
+                "verified": verified.to_json(last_result),
                 "checkpoints": [
                     queries.to_json(cp) | provenance.superseded_json(later, cp.epoch) for cp in checkpoints
                 ],
@@ -200,6 +203,9 @@ def _show_one(
             out.print(Text(warning, "yellow"))
     _print_missing(out, pipeline, queries.missing_by_sink(state_table, pipeline))
     _print_gaps(out, settings, state_table, checkpoints[0], gaps)
+    if last_result:
+        text = verified.describe(last_result)
+        out.print(Text(f"{pipeline}: {text}", "red" if last_result.judgement == "wrong" else ""))
     out.print(queries.describe_state_table(settings), style="dim", markup=False)
     out.print(f"As of row {number}: skip, rewind, state forward and accept-loss take --seen {number}.", style="dim")
 
@@ -278,5 +284,6 @@ def metrics(lag: bool) -> None:
 
         services = live_services.LiveServices(settings, connections.read_extra)
         lags = live_services.measure_lags(services, summaries.values())
-    samples = list_samples(summaries.values(), damaged, datetime.now(UTC), lags)
+    results = verified.read_last_results(settings.state)
+    samples = list_samples(summaries.values(), damaged, datetime.now(UTC), lags, results)
     click.echo(format_for_prometheus(samples), nl=False)

@@ -43,11 +43,13 @@ class Produced:
 
     Args:
         is_small_batch: the rows are made of so few records that one process may take them.
+        read: how many records were read, as far as that was counted anyway (Checkpoint.read).
     """
 
     rows: Mapping[str, Any]
     bad: Mapping[str, Any] = field(default_factory=dict)
     is_small_batch: bool = False
+    read: Mapping[str, Any] = field(default_factory=dict)
 
 
 # Begins to read a claimed checkpoint; returns the schemas by which a first attempt decodes it. Empty: by none.
@@ -218,9 +220,15 @@ class Stager:
             for name, old in now.handles_to_replace(mine).items():
                 handles[name]["replaces"] = old
         _verify_ranges(sources, mine)  # a topic deleted, or records removed, while they were read
-        return {"handles": handles, "bad": produced.bad}
+        return {"handles": handles, "bad": produced.bad, "read": produced.read}
 
-    def record(self, mine: Checkpoint, handles: Mapping[str, Any], bad: Mapping[str, Any] = NO_DETAILS) -> Checkpoint:
+    def record(
+        self,
+        mine: Checkpoint,
+        handles: Mapping[str, Any],
+        bad: Mapping[str, Any] = NO_DETAILS,
+        read: Mapping[str, Any] = NO_DETAILS,
+    ) -> Checkpoint:
         """Record STAGED for the claim `mine`, unless something has ended it since: then what it staged is removed."""
 
         def decide(view: View, now: Checkpoint) -> Row | None:
@@ -228,6 +236,8 @@ class Stager:
             body: dict[str, Any] = {"handles": handles}
             if bad:
                 body["bad"] = bad
+            if read:
+                body["read"] = read
             return view.row(mine.epoch, Event.STAGED, mine.attempt, body=body)
 
         try:

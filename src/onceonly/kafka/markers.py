@@ -148,7 +148,7 @@ class MarkerScan:
             return  # a fetch starts with the whole batch that contains the offset
         has_gap = self.has_gap or batch.base_offset > self.position
         if batch.is_control_batch and batch.producer_id in self._markers:
-            state = _read_marker(batch)
+            state = read_marker(batch)
             if state:
                 self._markers[batch.producer_id].append(Marker(batch.producer_epoch, has_gap, state))
         self.has_gap, self.position = has_gap, batch.next_offset  # last: a damaged marker is never passed
@@ -224,7 +224,7 @@ def fetch_page(client: BrokerClient, log: PartitionLog, offset: int) -> Page | N
             sleep(RETRY_SECONDS)
 
 
-def _read_marker(batch: Any) -> MarkerState | None:
+def read_marker(batch: Any) -> MarkerState | None:
     """Return how the control batch ends its transaction; None if it is of another kind.
 
     Raises:

@@ -12,9 +12,10 @@ from onceonly.counts import count
 from onceonly.errors import BadRecord, InvalidPipeline
 from onceonly.pipeline.dead_letters import LETTER_COLUMNS, REJECTION_COLUMNS, MaxBad, can_lack_records, is_beyond
 from onceonly.pipeline.definition import Pipeline
-from onceonly.pipeline.sources import DEAD_LETTER, FAIL, bad_records
+from onceonly.pipeline.sources import DEAD_LETTER, DROP, FAIL, bad_records
 
 Read = Callable[[str], Any]  # topic -> its records, not decoded; None: the rows of that source are no records
+TopicPartition = tuple[str, int]
 Once = Callable[[Any], Any]  # a DataFrame -> the same, computed once
 
 
@@ -30,6 +31,9 @@ class BadRecords:
         self._rows_by_topic: dict[str, Any] = {}  # by topic: a DataFrame of all records, persisted
         self._record_counts: dict[str, int] = {}  # by topic
         self._undecoded_counts: dict[str, int] = {}  # by topic
+        self._partition_counts: dict[TopicPartition, tuple[int, int]] = {}  # all records, and those not decoded
+        self._dropping_topics: set[str] = set()
+        self._counted_sources: set[str] = set()  # by partition
         self._rejected_count = 0  # by the transform
 
     def sets_apart(self, topic: str) -> bool:
@@ -45,12 +49,40 @@ class BadRecords:
         from onceonly.spark import decode_results
 
         self._rows_by_topic[topic] = rows_with_errors
-        self._record_counts[topic], self._undecoded_counts[topic] = decode_results.count_failures(rows_with_errors)
+        counts = decode_results.count_failures(rows_with_errors)
+        self._record_counts[topic] = sum(records for records, _ in counts.values())
+        self._undecoded_counts[topic] = sum(bad for _, bad in counts.values())
+        self._partition_counts |= counts
+        self._counted_sources.add(topic)
+        if self._policy[topic] == DROP:
+            self._dropping_topics.update(name for name, _ in counts)
         return decode_results.select_decoded(rows_with_errors)
 
-    def count_records(self, topic: str, rows: Any) -> None:
-        """Count the records of a topic whose bad ones fail the stage."""
-        self._record_counts[topic] = rows.count()
+    def count_records(self, topic: str, rows: Any, has_partitions: bool = False) -> None:
+        """Count the records of a source whose bad ones fail the stage.
+
+        Args:
+            has_partitions: they are records of topics.
+        """
+        from onceonly.spark import decode_results
+
+        if not has_partitions:
+            self._record_counts[topic] = rows.count()
+            return
+        counts = decode_results.count_decoded(rows)
+        self._record_counts[topic] = sum(records for records, _ in counts.values())
+        self._partition_counts |= counts
+        self._counted_sources.add(topic)
+
+    def count_partition(self, topic: str, partition: int) -> list[int]:
+        """Return how many records of a partition were read, decoded, not decoded, and of those dropped."""
+        records, bad = self._partition_counts.get((topic, partition), (0, 0))
+        dropped = bad if topic in self._dropping_topics else 0
+        return [records, records - bad, bad, dropped]
+
+    def has_counted(self, source: str) -> bool:
+        """Return whether the records of a source were counted by partition."""
+        return source in self._counted_sources
 
     def check(self, checkpoint: Checkpoint) -> None:
         """Raise BadRecord if there are more than the pipeline allows. Called before a sink has written a row."""

@@ -9,9 +9,9 @@ from typing import Any
 
 from onceonly.checkpoint.commands import how_to_run
 from onceonly.checkpoint.definition import Definition
-from onceonly.checkpoint.interfaces import EncodedRecords, Source
+from onceonly.checkpoint.interfaces import CountedRecords, EncodedRecords, Source
 from onceonly.checkpoint.model import Checkpoint, Handle
-from onceonly.checkpoint.offsets import KAFKA, Ranges, has_data
+from onceonly.checkpoint.offsets import KAFKA, Ranges, TopicRange, has_data
 from onceonly.checkpoint.sink import Changes, StateBackend
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.stage import Produced, find_state_before
@@ -130,12 +130,33 @@ class _OutputProducer:
         self._bad.check(checkpoint)
         rows = self._transform_batches(checkpoint, batches)
         self._bad.check(checkpoint)  # again, with those that the transform has named
-        return Produced(rows, self._bad.tally(), self._is_small_batch)
+        return Produced(rows, self._bad.tally(), self._is_small_batch, self._count_read(checkpoint))
 
     def _read_small_batch(self, checkpoint: Checkpoint) -> None:
         """Let each source that can do so read its records in this process, before anything asks for them."""
         for name, ranges in self._ranges_by_source(checkpoint.ranges).items():
             self._sources[name].read_small_batch(ranges)
+
+    def _count_read(self, checkpoint: Checkpoint) -> dict[str, dict[str, list[int]]]:
+        """Return how many records were read, by topic and partition: where they were counted anyway, and nowhere else.
+
+        Spark counts what it reads only where records may be bad. What it would observe beside a query is no evidence:
+        a task that is repeated counts twice, and a transform may not look at all rows.
+        """
+        read: dict[str, dict[str, list[int]]] = {}
+        for name, ranges in self._ranges_by_source(checkpoint.ranges).items():
+            source = self._select_source(name)
+            here = source.count_read(ranges) if isinstance(source, CountedRecords) else None
+            if here is None and not self._bad.has_counted(name):
+                continue
+            for range_ in ranges:
+                counts = read.setdefault(range_.topic, {})
+                for partition in _list_read_partitions(range_):
+                    counts[str(partition)] = self._bad.count_partition(range_.topic, partition)
+                    if not self._bad.has_counted(name) and here is not None:
+                        number = here.get((range_.topic, partition), 0)
+                        counts[str(partition)] = [number, number, 0, 0]
+        return {topic: counts for topic, counts in read.items() if counts}
 
     def _transform_batches(self, checkpoint: Checkpoint, batches: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the outputs by sink; of the sink that keeps state, its changes with the handle that they follow."""
@@ -216,7 +237,7 @@ class _OutputProducer:
         if can_lack or len(self._pipeline.sinks) > 1:
             batch = self._persist(batch)  # each sink runs a job of its own: the source is read once for all
         if can_lack:
-            self._bad.count_records(name, batch)
+            self._bad.count_records(name, batch, isinstance(source, EncodedRecords))
         return batch
 
     def _persist(self, batch: Any) -> Any:
@@ -247,6 +268,11 @@ class _OutputProducer:
         with suppress(Exception):  # then Spark has ended, with all that it kept; what ended it is the error to tell
             for batch in self._persisted_batches:
                 batch.unpersist()
+
+
+def _list_read_partitions(range_: TopicRange) -> list[int]:
+    """Return the partitions of a range in which there is something to read."""
+    return [partition for partition, (start, end) in sorted(range_.partitions.items()) if start < end]
 
 
 def _find_time(view: View, checkpoint: Checkpoint) -> datetime:

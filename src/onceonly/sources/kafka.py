@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import cached_property, partial
@@ -23,6 +24,7 @@ from onceonly.checkpoint.offsets import (
     require_in_log,
 )
 from onceonly.checkpoint.sink import Trace
+from onceonly.checkpoint.verification import Depth, Finding, ReadRange
 from onceonly.documentation import name_page
 from onceonly.errors import BadRecord, InvalidPipeline, NotCommitted, SourceLost
 from onceonly.json_values.columns import BadColumns, parse_columns
@@ -32,7 +34,7 @@ from onceonly.kafka.registry import avro_schema
 from onceonly.kafka.registry.client import Registry
 from onceonly.kafka.topic import REQUEST_SECONDS, NoTopic, TopicClient
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.sources import registered_values
+from onceonly.sources import registered_values, topic_counts
 from onceonly.sources.consumer_group import Group, OffsetMetadata
 from onceonly.sources.kafka_log import KafkaLog
 from onceonly.sources.registered_values import RegisteredPart
@@ -145,6 +147,10 @@ class KafkaReader:
         for range_ in ranges:
             require_in_log(range_, self._reader_of(range_.topic)._read_pinned_log())
             self._marks.check(range_)
+
+    def count_ranges(self, ranges: Sequence[ReadRange], depth: Depth) -> Iterator[Finding]:
+        """Count the committed records of each range in the log: see `topic_counts`."""
+        return topic_counts.count_ranges(self._kafka, self._read_pinned_log(), ranges, depth)
 
     def _reader_of(self, topic: str) -> KafkaReader:
         """Return the reader of one topic: this one, or for a pattern of topics another."""
@@ -280,6 +286,13 @@ class KafkaReader:
         if self._small_batch is None or self._small_batch[0] != ranges:
             return None
         return self._small_batch[1]
+
+    def count_read(self, ranges: tuple[TopicRange, ...]) -> Mapping[tuple[str, int], int] | None:
+        """Return how many records of the ranges this process has read, by topic and partition; None: it has not."""
+        table = self._find_small_batch(ranges)
+        if table is None:
+            return None
+        return Counter(zip(table["topic"].to_pylist(), table["partition"].to_pylist(), strict=True))
 
     def _iterate_records(self, ranges: tuple[TopicRange, ...]) -> Iterator[Any]:
         for range_ in ranges:

@@ -22,6 +22,8 @@ from onceonly.spark.avro import decode_plain_avro
 from onceonly.spark.topics import COLUMNS, PLACE
 
 Decode = Callable[[DataFrame, str], DataFrame]  # decodes a part of the rows; a column of that name says why it failed
+TOPIC_PARTITION = ("topic", "partition")
+TopicPartition = tuple[str, int]
 ERROR_COLUMN = "_onceonly_error"
 IS_IN_BATCH = "_onceonly_found"
 PARTS = ("key", "value")
@@ -113,11 +115,16 @@ def select_failed(rows: DataFrame) -> DataFrame:
     return letters.select(*raw, "headers", *PLACE, "timestamp", F.col(ERROR_COLUMN).alias("error"))
 
 
-def count_failures(rows: DataFrame) -> tuple[int, int]:
-    """Count all rows, and those that could not be decoded."""
-    row = rows.agg(F.count(F.lit(1)).alias("all"), F.count(ERROR_COLUMN).alias("bad")).first()
-    assert row is not None
-    return row["all"], row["bad"]
+def count_failures(rows: DataFrame) -> dict[TopicPartition, tuple[int, int]]:
+    """Count all rows, and those that could not be decoded, by topic and partition; those without a row are left out."""
+    counts = rows.groupBy(*TOPIC_PARTITION).agg(F.count(F.lit(1)).alias("all"), F.count(ERROR_COLUMN).alias("bad"))
+    return {(row["topic"], row["partition"]): (row["all"], row["bad"]) for row in counts.collect()}
+
+
+def count_decoded(rows: DataFrame) -> dict[TopicPartition, tuple[int, int]]:
+    """Count the rows of a source whose bad records fail the query, as `count_failures` does it."""
+    counts = rows.groupBy(*TOPIC_PARTITION).agg(F.count(F.lit(1)).alias("all"))
+    return {(row["topic"], row["partition"]): (row["all"], 0) for row in counts.collect()}
 
 
 def find_rejected_records(letters: DataFrame, read: DataFrame, bad: DataFrame) -> DataFrame:

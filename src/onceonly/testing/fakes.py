@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -24,6 +24,8 @@ from onceonly.checkpoint.sink import (
     Trace,
 )
 from onceonly.checkpoint.sources import Sources
+from onceonly.checkpoint.verification import Depth, Finding, Judgement, ReadRange
+from onceonly.coordinator.stage import Produced
 from onceonly.errors import SourceLost
 from onceonly.pipeline.definition import Pipeline
 from onceonly.testing.fake_rows import FakeRows
@@ -179,6 +181,26 @@ class FakeSource:
                     code=offsets.LOG_REPLACED,
                 )
 
+    def count_ranges(self, ranges: Sequence[ReadRange], depth: Depth) -> Iterator[Finding]:
+        """Count the records of each range, as a topic does it."""
+        log = self.log()
+        for number, read in enumerate(ranges):
+            yield self._compare_count(read, log)
+            depth.show_progress(number + 1, len(ranges))
+
+    def _compare_count(self, read: ReadRange, log: TopicLog) -> Finding:
+        counts = dict.fromkeys(read.range_.partitions, 0)
+        for partition, (start, end) in read.range_.partitions.items():
+            if start < end and start < log.partitions[partition][0]:
+                return Finding(Judgement.UNKNOWN, "source-expired", "Its records have expired.", read.epoch)
+        for row in self.read(None, (read.range_,)):
+            counts[row["partition"]] += 1
+        for partition, recorded in read.records.items():
+            if counts[partition] != recorded:
+                why = f"Partition {partition} has {counts[partition]} records, and {recorded} were read."
+                return Finding(Judgement.WRONG, "records-differ", why, read.epoch)
+        return Finding(Judgement.RIGHT, "records-counted", f"{sum(counts.values())} records.", read.epoch)
+
     def report(self, done: Checkpoint, state_id: str) -> None:
         range_ = offsets.find_range(done.ranges, self.topic)
         ends: dict[str, int] = {}
@@ -295,6 +317,18 @@ class FakeParts:
 
     def inspector(self, pipeline: Pipeline) -> FakeInspector:
         return FakeInspector(pipeline, self.folder)
+
+    def produce_counted(self, checkpoint: Checkpoint) -> Produced:
+        """Return the same as `produce`, with the numbers of the records that were read."""
+        counts: dict[str, dict[str, list[int | None]]] = {}
+        sources = self.sources(checkpoint.definition.pipeline)
+        for range_ in checkpoint.ranges:
+            partitions = [row["partition"] for row in sources[range_.topic].read(None, (range_,))]
+            counts[range_.topic] = {}
+            for partition in range_.partitions:
+                number = partitions.count(partition)
+                counts[range_.topic][str(partition)] = [number, number, 0, 0]
+        return Produced(self.produce(checkpoint), read=counts)
 
     def produce(self, checkpoint: Checkpoint) -> dict[str, FakeRows]:
         """Return every record of the checkpoint, for every sink, as `Coordinator.stage` takes it."""

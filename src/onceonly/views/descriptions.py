@@ -385,7 +385,7 @@ def describe_target(handle: Mapping[str, Any]) -> str:
     return formatting.place(str(handle.get("uri") or handle.get("target") or handle.get("kind") or "?"))
 
 
-def describe_verdict(body: Mapping[str, Any] | None) -> list[str]:
+def describe_judgement(body: Mapping[str, Any] | None) -> list[str]:
     """Return 'passed', 'sink delays: 3 checks on 40 rows in process', and each check that is not ok.
 
     Args:

@@ -12,10 +12,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.views import formatting
 from onceonly.views.summary import Lag, PendingSink, Summary, list_pending
+
+if TYPE_CHECKING:
+    from onceonly.verification.archive import LastResult
 
 
 class Kind(Enum):
@@ -45,6 +50,7 @@ class Sample:
 PROMETHEUS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PROMETHEUS_SUFFIXES = {Kind.GAUGE: "", Kind.COUNTER: "_total", Kind.TIME: "_timestamp_seconds"}
 
+NO_RESULTS: Mapping[str, LastResult] = MappingProxyType({})
 IN_DOUBT = "in_doubt"
 UNSETTLED = ("planned", "staged", formatting.HELD, formatting.REFUSED, "committing", IN_DOUBT, "aborting")
 
@@ -63,6 +69,10 @@ GAPS = Metric("gaps", Kind.GAUGE, "Number of intervals that are missing: neither
 MISSING = Metric("missing_checkpoints", Kind.GAUGE, "Checkpoints that the target has lost, by sink.")
 OPENED = Metric("oldest_transaction", Kind.TIME, "When the oldest open Kafka transaction was opened, by sink.")
 USED = Metric("transaction_timeout_used_ratio", Kind.GAUGE, "The share of its time-out that has passed, by sink.")
+VERIFIED_AT = Metric("last_verification", Kind.TIME, "When its last verification began.")
+VERIFIED_UNTIL = Metric("verified_until", Kind.TIME, "Up to when all was right, or was so when last checked.")
+FOUND_WRONG = Metric("verified_wrong", Kind.GAUGE, "1 if the last verification found something wrong, else 0.")
+UNKNOWABLE = Metric("verified_unknown_checkpoints", Kind.GAUGE, "Checkpoints that can no longer be verified.")
 SOURCE_UP = Metric("source_up", Kind.GAUGE, "1 if the source answered, else 0.")
 LAG = Metric("lag_records", Kind.GAUGE, "Offsets of the topics that no committed checkpoint covers.")
 LAG_HELD = Metric("lag_held_records", Kind.GAUGE, "Those of them that lie behind a producer's open transaction.")
@@ -83,6 +93,10 @@ METRICS = (
     MISSING,
     OPENED,
     USED,
+    VERIFIED_AT,
+    VERIFIED_UNTIL,
+    FOUND_WRONG,
+    UNKNOWABLE,
     SOURCE_UP,
     LAG,
     LAG_HELD,
@@ -91,16 +105,23 @@ METRICS = (
 
 
 def list_samples(
-    summaries: Iterable[Summary], damaged: Iterable[str], now: datetime, lags: Mapping[str, Lag | None]
+    summaries: Iterable[Summary],
+    damaged: Iterable[str],
+    now: datetime,
+    lags: Mapping[str, Lag | None],
+    results: Mapping[str, LastResult] = NO_RESULTS,
 ) -> Iterator[Sample]:
     """Yield the samples of each pipeline.
 
     Args:
         damaged: names of the pipelines that cannot be read.
         lags: by name of the pipeline; None, or no such name, where it is not known.
+        results: of the last verification, by name of the pipeline.
     """
     for summary in summaries:
         yield from sample_pipeline(summary, now, lags.get(summary.name))
+        if summary.name in results:
+            yield from _sample_verification(results[summary.name])
     for name in sorted(damaged):
         yield Sample(READABLE, {"pipeline": name}, 0)
 
@@ -123,6 +144,15 @@ def sample_pipeline(summary: Summary, now: datetime, lag: Lag | None = None) -> 
         yield Sample(PUBLISHED, labels, summary.complete_until.timestamp())
     if lag:
         yield from _sample_lag(lag, labels)
+
+
+def _sample_verification(result: LastResult) -> Iterator[Sample]:
+    labels = {"pipeline": result.pipeline}
+    yield Sample(VERIFIED_AT, labels, result.at.timestamp())
+    if result.right_until:
+        yield Sample(VERIFIED_UNTIL, labels, result.right_until.timestamp())
+    yield Sample(FOUND_WRONG, labels, result.judgement == "wrong")
+    yield Sample(UNKNOWABLE, labels, result.unknown_count)
 
 
 def _sample_unsettled(summary: Summary, labels: Mapping[str, str], now: datetime) -> Iterator[Sample]:

@@ -79,7 +79,7 @@ class Summary:
         """
         if self.furthest_commit is None:
             return None
-        times = [self.coverage.end or data_end(self.furthest_commit)]
+        times = [self.coverage.end or self.furthest_commit.data_end]
         for gap in self.gaps:
             times.append(gap.start)
         for checkpoint in self.open:
@@ -149,10 +149,10 @@ def _find_furthest(
         commits: the recent ones.
         covered_until: the end of what the intervals cover, with those that are not settled; None: there are none.
     """
-    furthest = max(commits, key=data_end)
+    furthest = max(commits, key=_data_end)
     time = _step_back(covered_until, unsettled)
     for _ in range(MAX_STEPS_BACK):
-        if time is None or time <= data_end(furthest):
+        if time is None or time <= furthest.data_end:
             return furthest
         last = view.checkpoints_ending_last(time)
         commits_there = list(filter(queries.is_progress, last))
@@ -180,11 +180,8 @@ def _find_last_commit(view: View) -> list[Checkpoint]:
     return list(islice(filter(queries.is_progress, view.iterate_committed()), 1))
 
 
-def data_end(checkpoint: Checkpoint) -> datetime:
-    """Return up to when its rows are complete: the end of its interval, or when its offsets were pinned."""
-    if checkpoint.interval:
-        return checkpoint.interval.end
-    return checkpoint.planned_at
+def _data_end(checkpoint: Checkpoint) -> datetime:
+    return checkpoint.data_end
 
 
 @dataclass(frozen=True)

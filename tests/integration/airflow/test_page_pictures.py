@@ -39,7 +39,11 @@ from integration.services import chromium
 from integration.services.airflow_server import Server
 
 from onceonly.runtime import owners
-from onceonly.statetable.table import StateTable
+from onceonly.statetable.table import Snapshot, StateTable
+from onceonly.testing.fakes import FakeParts
+from onceonly.verification.archive import Archive
+from onceonly.verification.encoding import to_json
+from onceonly.verification.verify import Verifier
 
 pytestmark = [
     pytest.mark.integration,
@@ -64,8 +68,11 @@ PAGES = {
     "run": f"runs?dag_id=flights_daily&run_id={quote(RUN)}",
     "docs": f"pipelines/flights_daily/{HELD}/docs/1/index.html",
     "missing": "pipelines/no_such",
+    "verify": "verifications",
+    "verification": "pipelines/orders/verification",
+    "never-verified": "pipelines/invoices/verification",
 }
-NARROW = ("bad-records", "docs", "missing", "run", "skipped")  # their tables fit a telephone
+NARROW = ("bad-records", "docs", "missing", "never-verified", "run", "skipped")  # their tables fit a telephone
 DAG_FILE = """
 from airflow.sdk import DAG, BaseOperator
 
@@ -86,6 +93,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Se
     home = folder / "home"
     state = StateTable.make(str(home / "state"))
     Everything(state, broker, home).write()
+    Archive(state.uri).append(to_json(Verifier(lambda: Snapshot(state.uri), FakeParts(folder)).verify("orders")))
     env = {"ONCEONLY_HOME": str(home), "ONCEONLY_KAFKA_BOOTSTRAP": broker}
     server = Server(folder / "airflow", env, {"flights_daily.py": DAG_FILE})
     try:

@@ -96,7 +96,8 @@ OF_OTHER_STEPS = frozenset(
     sink-in-doubt sink-not-fenced sink-not-in-doubt sink-not-waiting sink-removed spark-classes-not-prepared
     spool-missing stage-again staged-files-missing staged-rows-damaged staged-rows-refused start-date-missing
     state-not-repairable state-table-not-copied target-altered target-is-back topic-not-created
-    transaction-end-refused transaction-end-unconfirmed transaction-lost transaction-taken-over verdict-missing
+    log-too-old transaction-end-refused transaction-end-unconfirmed transaction-lost transaction-taken-over
+    verdict-missing verification-not-recorded
     """.split()  # noqa: SIM905
 )
 PLACES = {"found": FOUND, "rows": OF_THE_ROWS, "moment": OF_THE_MOMENT, "other": OF_OTHER_STEPS}

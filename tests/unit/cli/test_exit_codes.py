@@ -29,6 +29,7 @@ from onceonly.settings import Settings
 from onceonly.sources import json_inference
 from onceonly.spark import check as spark_check
 from onceonly.spark import jars, jvm
+from onceonly.statetable.table import Snapshot
 from onceonly.testing.fakes import FakeSink, FakeSource
 from onceonly.views import queries
 
@@ -162,6 +163,26 @@ def nobody(*more: Any) -> Provoke:
         return ["nobody", *more]
 
     return provoke
+
+
+def has_unreadable_rows(here: Here) -> list[Any]:
+    here.staged()
+    here.fails(Snapshot, "history", OutcomeUnknown("the rows cannot be read."))
+    return ["flights"]
+
+
+def has_lost_rows(here: Here) -> list[Any]:
+    here.staged()
+    here.world.commit()
+    here.world.lake.remove(here.world.now().transaction("lake").name)
+    return ["flights"]
+
+
+def has_a_silent_target(here: Here) -> list[Any]:
+    here.staged()
+    here.world.commit()
+    here.fails(FakeSink, "verify", ConnectionError("no route to host"))
+    return ["flights"]
 
 
 def cannot_settle(here: Here) -> list[Any]:
@@ -461,6 +482,14 @@ CODES: dict[str, dict[int, Provoke]] = {
     "metrics": {0: has_a_damaged_pipeline, 2: has_no_table},
     "recover": {0: known(), 1: nowhere_to_record(), 2: nobody(), 3: cannot_settle, 4: cannot_publish},
     "check": {0: runs("flights"), 2: given("nowhere.py"), 5: no_topic},
+    "verify": {
+        0: known(),
+        1: known("--report", "/no/such/folder/report.html"),
+        2: nobody(),
+        3: has_unreadable_rows,
+        6: has_lost_rows,
+        7: has_a_silent_target,
+    },
     "infer": {
         0: values(b'{"id": 1}'),
         1: values(error=NotCommitted("no broker answers.")),
@@ -525,7 +554,7 @@ CODES: dict[str, dict[int, Provoke]] = {
 }
 
 
-LOOKING = ("check", "describe", "lineage", "metrics", "status")  # at a state table, and change nothing in it
+LOOKING = ("check", "describe", "lineage", "metrics", "status", "verify")  # at a state table, and change nothing in it
 CHANGING = (
     *("abort", "accept-loss", "approve", "forget", "recover", "repair", "resolve", "rewind", "run", "skip", "sweep"),
     *("state fork", "state forward", "state init", "state relocate"),

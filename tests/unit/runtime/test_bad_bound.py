@@ -49,7 +49,7 @@ class Rows:
 
 @pytest.fixture(autouse=True)
 def _numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode_results, "count_failures", lambda rows: (rows.all, rows.bad))
+    monkeypatch.setattr(decode_results, "count_failures", lambda rows: {("orders", 0): (rows.all, rows.bad)})
     monkeypatch.setattr(decode_results, "select_decoded", lambda rows: Rows(rows.all - rows.bad))
     monkeypatch.setattr(decode_results, "select_failed", lambda rows: Rows(rows.bad))
     monkeypatch.setattr(decode_results, "find_rejected_records", lambda letters, read, bad: letters)
@@ -78,6 +78,8 @@ def read(made: Pipeline, all: int = 100, bad: int = 3) -> BadRecords:
 def test_all_topics_count_and_the_bad_ones_of_each() -> None:
     found = read(pipeline())
     found.check(AT)
+    assert found.count_partition("orders", 0) == [100, 97, 3, 0]
+    assert (found.has_counted("orders"), found.has_counted("plain")) == (True, False)
     assert found.tally() == {"records": 200, "undecoded": {"orders": 3}, "rejected": 0}
 
 
@@ -96,6 +98,8 @@ def test_a_bound_is_of_all_records_that_were_read(most: float, fails: bool) -> N
 def test_what_is_dropped_is_bounded_too() -> None:
     with pytest.raises(BadRecord):
         read(pipeline("drop", dead_letters=None, max_bad=2)).check(AT)
+    dropping = read(pipeline("drop", dead_letters=None))
+    assert dropping.count_partition("orders", 0) == [100, 97, 3, 3]
 
 
 NAMED = ("topic", "partition", "offset", "error")

@@ -23,7 +23,16 @@ from onceonly.counts import count
 from onceonly.errors import OnceonlyError, OutcomeUnknown, headline
 from onceonly.runtime import pipeline_file
 from onceonly.settings import Settings
-from onceonly.views import formatting, manual_actions, metrics, provenance, summary
+from onceonly.verification.archive import Archive
+from onceonly.views import (
+    formatting,
+    manual_actions,
+    metrics,
+    provenance,
+    summary,
+    verification_report,
+    verified,
+)
 from onceonly.views import queries as reading
 from onceonly.views.story import read_story
 from onceonly.views.summary import Lag, Summary
@@ -142,7 +151,8 @@ def serve_metrics(viewer: ViewerDep, lag: bool = True) -> Response:
     damaged = versions.keys() - {readable.name for readable in summaries}
     now = datetime.now(UTC)
     lags = live.lags(summaries) if lag else {}
-    samples = metrics.list_samples(summaries, damaged, now, lags)
+    results = verified.read_last_results(viewer.state.uri) if summaries else {}
+    samples = metrics.list_samples(summaries, damaged, now, lags, results)
     return Response(metrics.format_for_prometheus(samples), headers={"Content-Type": metrics.PROMETHEUS_CONTENT_TYPE})
 
 
@@ -189,7 +199,25 @@ def one_pipeline(request: Request, pipeline: str, viewer: ReaderDep, page: int =
         approved=publication.describe_approved(pipeline_summary.open),
         may_act=viewer.may("PUT", pipeline),
         asked=manual_actions,
+        verified=verified.read_last_results(viewer.state.uri).get(pipeline),
     )
+
+
+@app.get("/verifications")
+def list_verifications(request: Request, viewer: ViewerDep) -> HTMLResponse:
+    """Show what the last verification of each pipeline has found, of those that the user may read."""
+    names = list(viewer.pipelines())
+    results = verified.read_last_results(viewer.state.uri) if names else {}
+    return pages.render(
+        request, "verifications.html", names=names, results=results, state_uri=Settings.from_env().state
+    )
+
+
+@app.get("/pipelines/{pipeline}/verification")
+def show_verification(request: Request, pipeline: str, viewer: ReaderDep) -> HTMLResponse:
+    """Show the report of a pipeline's last verification."""
+    report = Archive(viewer.state.uri).read_last(pipeline)
+    return pages.render(request, "verification.html", pipeline=pipeline, report=report, texts=verification_report)
 
 
 @app.get("/pipelines/{pipeline}/targets")

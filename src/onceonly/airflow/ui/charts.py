@@ -12,7 +12,6 @@ from onceonly.checkpoint.model import Checkpoint
 from onceonly.counts import count
 from onceonly.views import formatting
 from onceonly.views import queries as reading
-from onceonly.views.summary import data_end
 
 WIDTH, HEIGHT = 420, 150  # of the drawing, in its own units
 LEFT, RIGHT, TOP, BOTTOM = 46, 6, 10, 18  # around the plot
@@ -109,7 +108,7 @@ def _sawtooth(committed: Iterable[Checkpoint], now: datetime) -> Iterable[tuple[
     reached: datetime | None = None
     for checkpoint in committed:
         at, reached_before = checkpoint.updated_at, reached
-        reached = max(filter(None, (reached, data_end(checkpoint))))
+        reached = max(filter(None, (reached, checkpoint.data_end)))
         if reached_before:
             yield at, _seconds_behind(at, reached_before)
         yield at, _seconds_behind(at, reached)

@@ -40,7 +40,7 @@ from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
 from onceonly.storage.folders import arrow_file_system
 from onceonly.storage.paths import local_path
-from onceonly.views import descriptions, formatting, gap_advice, queries, summary
+from onceonly.views import descriptions, formatting, gap_advice, queries, summary, verified
 from onceonly.views.story import Story, describe_part, how_to_complete, list_lost
 from onceonly.views.summary import Summary
 
@@ -356,6 +356,7 @@ _templates.filters |= {
     "state": formatting.state,
     "unfit": descriptions.describe_unfit_attempts,
     "unsettled": descriptions.describe_unsettled,
+    "verified": verified.describe,
     "waits_for": descriptions.describe_needed_action,
     "schemas": descriptions.describe_schemas,
     "seconds": seconds,
