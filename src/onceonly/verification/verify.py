@@ -11,8 +11,8 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib import metadata
 
+import onceonly
 from onceonly.checkpoint.finding_codes import FindingCode
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint
@@ -104,7 +104,7 @@ class Verifier:
             pipeline=pipeline,
             at=at,
             seconds=time.monotonic() - started,
-            version=metadata.version("onceonly"),
+            version=onceonly.__version__,
             state_table=state_table.uri,
             state_id=state_table.id,
             seq=records.last_seq,

@@ -13,6 +13,7 @@ import pytest
 from codes import raises
 
 from onceonly.checkpoint import sink as protocol
+from onceonly.checkpoint import verification
 from onceonly.checkpoint.sink import Sink
 from onceonly.errors import CannotPublish
 from onceonly.pipeline.definition import Pipeline
@@ -168,8 +169,9 @@ def test_no_step_of_a_live_sink_takes_one(name: str, parts: LiveServices, tmp_pa
 
 CAPABILITIES = [
     capability
-    for capability in vars(protocol).values()
-    if type(capability) is ABCMeta and capability.__module__ == protocol.__name__ and not issubclass(capability, Sink)
+    for module in (protocol, verification)
+    for capability in vars(module).values()
+    if type(capability) is ABCMeta and capability.__module__ == module.__name__ and not issubclass(capability, Sink)
 ]
 
 
