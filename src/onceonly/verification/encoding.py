@@ -16,7 +16,7 @@ GroupKey = tuple[Subject, str, str, str]  # with the code, why, and the advice
 
 
 def to_json(verification: Verification) -> dict[str, Any]:
-    """Return all that is to be known of a verification. Times are texts; epochs are texts as '1-9, 12'."""
+    """Return all that a verification has found. Times are texts; epochs are texts as '1-9, 12'."""
     findings = _group_findings(verification)
     return {
         "id": verification.id,

@@ -61,21 +61,29 @@ def _compare_mark(source: Source, checkpoint: Checkpoint, topic: str) -> Finding
     assert range_ is not None
     if range_.kind == KAFKA:  # where it ends, so that it does not matter whether its records have expired since
         range_ = replace(range_, partitions=empty_spans(range_.ends))
-    try:
-        source.verify((range_,))
-    except SourceLost as error:
-        if error.code in EXPIRED_CODES:
-            return Finding(Judgement.UNKNOWN, FindingCode.SOURCE_EXPIRED, first_sentence(error), checkpoint.epoch)
-        code = FindingCode.SOURCE_REPLACED
-        if error.code == LOG_REPLACED:
-            code = FindingCode.SOURCE_LOG_REPLACED
-        return Finding(Judgement.WRONG, code, first_sentence(error), checkpoint.epoch, error.todo)
-    except Exception as error:
-        return _silence(checkpoint.epoch, error)
+    loss = _find_loss(source, range_, checkpoint.epoch)
+    if loss:
+        return loss
     why = f"{range_.label} is the one that was read, by its id; the range has no mark."
     if range_.mark:
         why = f"{range_.label} is the one that was read, by its id and by the mark of this range."
     return Finding(Judgement.RIGHT, FindingCode.SOURCE_SAME, why, checkpoint.epoch)
+
+
+def _find_loss(source: Source, range_: TopicRange, epoch: int) -> Finding | None:
+    """Return what the source says that it lacks of a range, or that it does not answer; None: it has all of it."""
+    try:
+        source.verify((range_,))
+    except SourceLost as error:
+        if error.code in EXPIRED_CODES:
+            return Finding(Judgement.UNKNOWN, FindingCode.SOURCE_EXPIRED, first_sentence(error), epoch)
+        code = FindingCode.SOURCE_REPLACED
+        if error.code == LOG_REPLACED:
+            code = FindingCode.SOURCE_LOG_REPLACED
+        return Finding(Judgement.WRONG, code, first_sentence(error), epoch, error.todo)
+    except Exception as error:
+        return _silence(epoch, error)
+    return None
 
 
 def _silence(epoch: int, error: Exception) -> Finding:
@@ -104,16 +112,11 @@ def _read(source: Source, records: Records, topic: str, depth: Depth) -> Iterato
 
 
 def _count(source: CountableLog, ranges: list[ReadRange], depth: Depth) -> Iterator[Finding]:
-    pending: dict[int, None] = {}
-    for read in ranges:
-        pending[read.epoch] = None
     try:
-        for finding in source.count_ranges(ranges, depth):
-            pending.pop(finding.epoch or 0, None)
-            yield finding
+        yield from source.count_ranges(ranges, depth)
     except Exception as error:
-        for epoch in pending:
-            yield _silence(epoch, error)
+        for read in ranges:  # also of those that were counted before: an error may concern any of them
+            yield _silence(read.epoch, error)
 
 
 def _look_for(source: Source, read: ReadRange) -> Finding:
@@ -122,14 +125,9 @@ def _look_for(source: Source, read: ReadRange) -> Finding:
         return Finding(
             Judgement.UNKNOWN, FindingCode.SOURCE_NOT_COUNTED, "This source does not count its records.", read.epoch
         )
-    try:
-        source.verify((read.range_,))
-    except SourceLost as error:
-        if error.code in EXPIRED_CODES:
-            return Finding(Judgement.UNKNOWN, FindingCode.SOURCE_EXPIRED, first_sentence(error), read.epoch)
-        return Finding(Judgement.WRONG, FindingCode.SOURCE_REPLACED, first_sentence(error), read.epoch, error.todo)
-    except Exception as error:
-        return _silence(read.epoch, error)
+    loss = _find_loss(source, read.range_, read.epoch)
+    if loss:
+        return loss
     why = f"Every file of its {read.range_.unit}s is there, with its size."
     return Finding(Judgement.RIGHT, FindingCode.SOURCE_STILL_THERE, why, read.epoch)
 

@@ -29,10 +29,12 @@ def ask_targets(records: Records, parts: Parts, make_depth: Callable[[str], Dept
 
 
 def _ask_target(group: TargetGroup, parts: Parts, depth: Depth) -> Iterator[Finding]:
-    """Yield what one target shows. Whatever goes wrong is no answer, and says nothing of the rows."""
-    waiting: dict[int, None] = {}
-    for publication in group.published:
-        waiting[publication.epoch] = None
+    """Yield what one target shows. Whatever goes wrong is no answer, and says nothing of the rows.
+
+    Then nothing of it is right, whatever was found before: rows that nobody has published are looked for last.
+    """
+    epochs = dict.fromkeys(publication.epoch for publication in group.published)
+    waiting = dict(epochs)
     code = FindingCode.TARGET_SAYS_NOTHING
     why = "The sink has said nothing of it."
     try:
@@ -46,5 +48,6 @@ def _ask_target(group: TargetGroup, parts: Parts, depth: Depth) -> Iterator[Find
             why = "Sinks of this kind cannot compare their target with what was published to it."
     except Exception as error:
         code, why = FindingCode.TARGET_SILENT, f"The target could not be asked. {first_sentence(error)}"
+        waiting = epochs
     for epoch in waiting:
         yield Finding(Judgement.UNKNOWN, code, why, epoch)

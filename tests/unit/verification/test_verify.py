@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +14,7 @@ from codes import raises
 from person import Person
 from unit.world import NOON, Durable, minutes
 
-from onceonly.checkpoint.verification import Judgement
+from onceonly.checkpoint.verification import Finding, Judgement
 from onceonly.coordinator.reprocess import Reprocess
 from onceonly.coordinator.skip import Skip
 from onceonly.errors import NotCommitted
@@ -242,6 +243,33 @@ def test_silent_target_is_unknown(world: Durable, monkeypatch: pytest.MonkeyPatc
     assert wrong(result) == set()
     assert {code for _, code, _ in unknown(result)} == {"target-silent"}
     assert len(unknown(result)) == 6
+
+
+def fall_silent_after(answer: Callable[..., Iterator[Finding]]) -> Callable[..., Iterator[Finding]]:
+    """Return a method that answers as `answer` does, and fails behind its last answer."""
+
+    def answer_and_fail(*given: Any) -> Iterator[Finding]:
+        yield from answer(*given)
+        raise ConnectionError("no route to host")
+
+    return answer_and_fail
+
+
+def test_target_that_falls_silent_at_the_end_is_not_right(world: Durable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody has published is looked for last."""
+    sink_class = type(world.lake)
+    monkeypatch.setattr(sink_class, "verify", fall_silent_after(sink_class.verify))
+    result = verify(world)
+    assert (result.judgement, wrong(result), result.right_until) == (Judgement.UNKNOWN, set(), None)
+    assert {code for _, code, _ in unknown(result)} == {"target-silent"}
+
+
+def test_source_that_falls_silent_at_the_end_is_not_right(world: Durable, monkeypatch: pytest.MonkeyPatch) -> None:
+    source_class = type(world.source)
+    monkeypatch.setattr(source_class, "count_ranges", fall_silent_after(source_class.count_ranges))
+    result = verify(world, is_deep=True)
+    assert (result.judgement, result.right_until) == (Judgement.UNKNOWN, None)
+    assert {code for _, code, _ in unknown(result)} == {"source-silent"}
 
 
 def test_sink_without_the_capability_is_unknown(world: Durable, monkeypatch: pytest.MonkeyPatch) -> None:
