@@ -92,6 +92,14 @@ class Durable(World):
 
     table = staticmethod(tables.real)
 
+    @classmethod
+    def with_two_checkpoints(cls, folder):
+        world = cls(folder)
+        world.run("run-1")
+        world.put(10, 11)
+        world.run("run-2")
+        return world
+
 
 def minutes(start: int, end: int) -> Interval:
     return Interval(NOON + timedelta(minutes=start), NOON + timedelta(minutes=end))

@@ -5,7 +5,6 @@ Source: Delta protocol, "Delta Log Entries", "Add File and Remove File".
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import time
@@ -24,6 +23,7 @@ from deltalake.transaction import RemoveAction
 from onceonly.delta import log_files, txn_identifiers
 from onceonly.delta.log_files import DurableLog
 from onceonly.storage import durability
+from onceonly.storage.folders import read_digest
 from onceonly.storage.paths import local_path
 from onceonly.waits import wait_for
 
@@ -89,8 +89,7 @@ def identify_version(files: pafs.FileSystem, version: int) -> dict[str, Any] | N
 def hash_entry(files: pafs.FileSystem, version: int) -> str | None:
     """Return the SHA-256 of the log entry of a version; None: it is no longer there."""
     try:
-        with files.open_input_stream(log_files.entry_path(version)) as stream:
-            return hashlib.file_digest(io.BufferedReader(stream), "sha256").hexdigest()
+        return read_digest(files, log_files.entry_path(version))
     except FileNotFoundError:
         return None
 

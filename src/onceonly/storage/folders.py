@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -150,6 +152,12 @@ def arrow_file_system(uri: str) -> tuple[pafs.FileSystem, str]:
         return pafs.FileSystem.from_uri(f"s3://{bucket}")[0], f"{bucket}/{path}"
     files_and_path: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(uri)
     return files_and_path
+
+
+def read_digest(files: pafs.FileSystem, path: str) -> str:
+    """Return the SHA-256 of a file. Raises OSError: the storage does not give all of it."""
+    with files.open_input_stream(path) as stream:
+        return hashlib.file_digest(io.BufferedReader(stream), "sha256").hexdigest()
 
 
 def is_marked_store(uri: str) -> bool:

@@ -17,11 +17,7 @@ pytestmark = pytest.mark.usefixtures("airflow_home")
 
 @pytest.fixture
 def world(tmp_path: Path) -> Durable:
-    world = Durable(tmp_path)
-    world.run("run-1")
-    world.put(10, 11)
-    world.run("run-2")
-    return world
+    return Durable.with_two_checkpoints(tmp_path)
 
 
 def execute(world: Durable, monkeypatch: pytest.MonkeyPatch, **arguments: Any) -> Any:

@@ -11,35 +11,34 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from codes import raises
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.transaction import AddAction
 from unit.lightdelta import LightDelta, LightMerge, LightReplace, transaction
+from unit.verified_shelf import TAKEN_BACK, Codes, VerifiedShelf, parametrize
 
 from onceonly.checkpoint.finding_codes import FindingCode
 from onceonly.checkpoint.sink import Sink
 from onceonly.checkpoint.verification import Judgement
 from onceonly.delta.log_files import entry_path
-from onceonly.testing.ledger import Ledger, list_codes
-from onceonly.testing.targets import Committer, Target
+from onceonly.errors import OutcomeUnknown
+from onceonly.sinks.delta import file_check
 
 COLUMN = "published_by"
 
 
-class Shelf(Target):
+class Shelf(VerifiedShelf):
     """A table, and what is recorded of it."""
 
     def __init__(self, folder: Path, receipts: Path, make: Callable[[Path], LightDelta] = LightDelta) -> None:
-        self.folder, self._make = folder, make
-        self.ledger = Ledger(self.sink, Committer(self, str(receipts)))
+        super().__init__(folder, receipts)
+        self._make = make
 
     def sink(self) -> Sink:
         return self._make(self.folder)
 
     def published(self) -> list[int]:
         return self._make(self.folder).numbers()
-
-    def traces(self, txn: Any) -> list[Any]:
-        return []
 
     def publish(self, epoch: int, *rows: Any, **more: Any) -> Any:
         handle = {**self._make(self.folder).stage(transaction(epoch), rows), **more}
@@ -48,22 +47,12 @@ class Shelf(Target):
         return published
 
     def replace(self, epoch: int, old: int, *rows: Any) -> None:
-        (handle,) = [one.handle for one in self.ledger.published if one.epoch == old]
-        self.publish(epoch, *rows, replaces=handle)
+        self.publish(epoch, *rows, replaces=self.handle_of(old))
         self.ledger.change(old, taken_out_by=epoch)
 
     @property
     def table(self) -> DeltaTable:
         return DeltaTable(self.folder)
-
-    def wrong(self, deep: bool = False) -> list[tuple[int | None, str]]:
-        return list_codes(self.ledger.verify(deep))
-
-    def unknown(self, deep: bool = False) -> list[tuple[int | None, str]]:
-        return list_codes(self.ledger.verify(deep), Judgement.UNKNOWN)
-
-    def right(self, deep: bool = False) -> list[tuple[int | None, str]]:
-        return list_codes(self.ledger.verify(deep), Judgement.RIGHT)
 
     def file_of(self, epoch: int) -> Path:
         (file,) = self.folder.glob(f"staged-*-lake-{epoch}-*/*.parquet")
@@ -166,12 +155,8 @@ class TestHealthy:
         assert (named.wrong(deep=True), named.unknown(deep=True)) == ([], [])
 
     def test_rewound_rows_are_taken_out(self, shelf: Shelf) -> None:
-        olds = [one.handle for one in shelf.ledger.published]
-        back = shelf.sink().retraction(transaction(4, attempt=0), olds[:0:-1], olds[0])  # type: ignore[attr-defined]
-        shelf.ledger.publish(4, json.loads(json.dumps(back)))
-        for epoch in (2, 3):
-            shelf.ledger.change(epoch, taken_out_by=4)
-        assert shelf.right() == [(1, "right"), (2, "taken-out"), (3, "taken-out"), (4, "right")]
+        shelf.take_back()
+        assert shelf.right() == TAKEN_BACK
 
     def test_given_up_decision_is_not_accused(self, shelf: Shelf) -> None:
         handle = shelf.sink().stage(transaction(4), [7])
@@ -405,7 +390,7 @@ def record_as_lost(shelf: Shelf) -> None:
     shelf.ledger.change(2, missing=True)
 
 
-DAMAGES: list[tuple[Callable[[Shelf], None], list[tuple[int | None, str]]]] = [
+DAMAGES: list[tuple[Callable[[Shelf], None], Codes]] = [
     (delete_file, [(2, "file-missing")]),
     (truncate_file, [(2, "file-size")]),
     (delete_row, [(2, "rows-deleted")]),
@@ -438,12 +423,20 @@ DAMAGES: list[tuple[Callable[[Shelf], None], list[tuple[int | None, str]]]] = [
 
 
 @pytest.mark.parametrize("deep", [False, True])
-@pytest.mark.parametrize(("damage", "expected"), DAMAGES, ids=[damage.__name__ for damage, _ in DAMAGES])
-def test_damage_is_named(
-    shelf: Shelf, damage: Callable[[Shelf], None], expected: list[tuple[int | None, str]], deep: bool
-) -> None:
+@pytest.mark.parametrize(**parametrize(DAMAGES))
+def test_damage_is_named(shelf: Shelf, damage: Callable[[Shelf], None], expected: Codes, deep: bool) -> None:
     damage(shelf)
     assert shelf.wrong(deep) == expected
+
+
+def test_storage_that_does_not_answer_makes_no_file_another(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> str:
+        raise OSError(110, "Connection timed out")
+
+    add_copy(shelf)
+    monkeypatch.setattr(file_check, "read_digest", fail)
+    with raises(OutcomeUnknown, "table-unreadable"):
+        shelf.wrong()
 
 
 def test_commit_is_named_with_version_and_time(shelf: Shelf) -> None:

@@ -11,30 +11,21 @@ from typing import Any
 import pytest
 from unit.lightdelta import transaction
 from unit.lightfiles import LightFiles
+from unit.verified_shelf import TAKEN_BACK, Codes, VerifiedShelf, parametrize
 
 from onceonly.checkpoint.sink import Sink
-from onceonly.checkpoint.verification import Judgement
-from onceonly.testing.ledger import Ledger, list_codes
-from onceonly.testing.targets import Committer, Target
 
 ALL_RIGHT = [(1, "right"), (2, "right"), (3, "right")]
 
 
-class Shelf(Target):
+class Shelf(VerifiedShelf):
     """A folder, and what is recorded of it."""
-
-    def __init__(self, folder: Path, receipts: Path) -> None:
-        self.folder = folder
-        self.ledger = Ledger(self.sink, Committer(self, str(receipts)))
 
     def sink(self) -> Sink:
         return LightFiles(self.folder)
 
     def published(self) -> list[int]:
         return LightFiles(self.folder).values()
-
-    def traces(self, txn: Any) -> list[Any]:
-        return []
 
     def stage(self, epoch: int, *values: int) -> dict[str, Any]:
         rows = [{"value": value} for value in values]
@@ -44,12 +35,6 @@ class Shelf(Target):
         self.ledger.publish(epoch, {**self.stage(epoch, *values), **more})
         self.sink().release(transaction(epoch))
 
-    def wrong(self, deep: bool = False) -> list[tuple[int | None, str]]:
-        return list_codes(self.ledger.verify(deep))
-
-    def judged(self, judgement: Judgement, deep: bool = False) -> list[tuple[int | None, str]]:
-        return list_codes(self.ledger.verify(deep), judgement)
-
     def file_of(self, epoch: int) -> Path:
         (file,) = self.folder.glob(f"flights-lake-{epoch:06}-*.jsonl")
         return file
@@ -57,10 +42,6 @@ class Shelf(Target):
     def manifest_of(self, epoch: int) -> Path:
         (file,) = self.folder.glob(f"_onceonly/flights-lake-{epoch:06}-*.manifest")
         return file
-
-    def handle_of(self, epoch: int) -> Any:
-        (handle,) = [one.handle for one in self.ledger.published if one.epoch == epoch]
-        return handle
 
 
 @pytest.fixture
@@ -77,50 +58,40 @@ class TestHealthy:
     """Nothing is accused."""
 
     def test_published_files_are_right(self, shelf: Shelf, deep: bool) -> None:
-        assert shelf.judged(Judgement.RIGHT, deep) == ALL_RIGHT
+        assert shelf.right(deep) == ALL_RIGHT
         assert shelf.wrong(deep) == []
 
     def test_replaced_files_are_taken_out(self, shelf: Shelf, deep: bool) -> None:
         shelf.publish(4, 30, replaces=shelf.handle_of(2))
         shelf.ledger.change(2, taken_out_by=4)
         expected = [(1, "right"), (2, "taken-out"), (3, "right"), (4, "right")]
-        assert (shelf.judged(Judgement.RIGHT, deep), shelf.wrong(deep)) == (expected, [])
+        assert (shelf.right(deep), shelf.wrong(deep)) == (expected, [])
 
     def test_rewound_files_are_taken_out(self, shelf: Shelf, deep: bool) -> None:
-        olds = [shelf.handle_of(epoch) for epoch in (3, 2)]
-        sink: Any = shelf.sink()
-        back = sink.retraction(transaction(4, attempt=0), olds, shelf.handle_of(1))
-        shelf.ledger.publish(4, json.loads(json.dumps(back)))
-        for epoch in (2, 3):
-            shelf.ledger.change(epoch, taken_out_by=4)
-        assert shelf.judged(Judgement.RIGHT, deep) == [
-            (1, "right"),
-            (2, "taken-out"),
-            (3, "taken-out"),
-            (4, "right"),
-        ]
+        shelf.take_back()
+        assert shelf.right(deep) == TAKEN_BACK
 
     def test_given_up_decision_is_not_accused(self, shelf: Shelf, deep: bool) -> None:
         shelf.sink().fence(shelf.stage(4, 7), 4)
-        assert (shelf.wrong(deep), shelf.judged(Judgement.UNKNOWN, deep)) == ([], [])
+        assert (shelf.wrong(deep), shelf.unknown(deep)) == ([], [])
 
     def test_files_of_others_are_not_accused(self, shelf: Shelf, deep: bool) -> None:
         (shelf.folder / "notes.jsonl").write_text('{"value": 99}\n')
         other = LightFiles(shelf.folder)
         other.name = "lake"
-        assert (shelf.wrong(deep), shelf.judged(Judgement.UNKNOWN, deep)) == ([], [])
+        assert (shelf.wrong(deep), shelf.unknown(deep)) == ([], [])
 
     def test_accepted_loss_is_right(self, shelf: Shelf, deep: bool) -> None:
         shelf.manifest_of(3).unlink()
         shelf.file_of(3).unlink()
         shelf.ledger.change(3, missing=True)
-        assert shelf.judged(Judgement.RIGHT, deep)[-1] == (3, "loss-accepted")
+        assert shelf.right(deep)[-1] == (3, "loss-accepted")
         assert shelf.wrong(deep) == []
 
     def test_publication_that_is_not_recorded_yet_is_unknown(self, shelf: Shelf, deep: bool) -> None:
         shelf.publish(4, 7)
         shelf.ledger.published.pop()
-        assert {code for _, code in shelf.judged(Judgement.UNKNOWN, deep)} == {"not-recorded-yet"}
+        assert {code for _, code in shelf.unknown(deep)} == {"not-recorded-yet"}
         assert shelf.wrong(deep) == []
 
 
@@ -187,7 +158,7 @@ def record_as_lost(shelf: Shelf) -> None:
     shelf.ledger.change(2, missing=True)
 
 
-DAMAGES: list[tuple[Callable[[Shelf], None], list[tuple[int | None, str]]]] = [
+DAMAGES: list[tuple[Callable[[Shelf], None], Codes]] = [
     (delete_file, [(2, "file-missing")]),
     (truncate_file, [(2, "file-size")]),
     (delete_folder, [(1, "target-missing"), (2, "target-missing"), (3, "target-missing")]),
@@ -207,10 +178,8 @@ DAMAGES: list[tuple[Callable[[Shelf], None], list[tuple[int | None, str]]]] = [
 
 
 @pytest.mark.parametrize("deep", [False, True])
-@pytest.mark.parametrize(("damage", "expected"), DAMAGES, ids=[damage.__name__ for damage, _ in DAMAGES])
-def test_damage_is_named(
-    shelf: Shelf, damage: Callable[[Shelf], None], expected: list[tuple[int | None, str]], deep: bool
-) -> None:
+@pytest.mark.parametrize(**parametrize(DAMAGES))
+def test_damage_is_named(shelf: Shelf, damage: Callable[[Shelf], None], expected: Codes, deep: bool) -> None:
     damage(shelf)
     assert shelf.wrong(deep) == expected
 

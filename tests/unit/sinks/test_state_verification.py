@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,32 +10,30 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from codes import raises
 from unit.lightdelta import transaction
+from unit.verified_shelf import TAKEN_BACK, Codes, VerifiedShelf, parametrize
 
 from onceonly.checkpoint.sink import Sink
-from onceonly.checkpoint.verification import Judgement
+from onceonly.errors import OutcomeUnknown
 from onceonly.pipeline.sinks import StateSink
+from onceonly.sinks.state import verification
 from onceonly.sinks.state.runs import DONE, describe_files
 from onceonly.sinks.state.sink import StateWriter
 from onceonly.storage.folders import Folders
-from onceonly.testing.ledger import Ledger, list_codes
-from onceonly.testing.targets import Committer, Target
 
 
-class Shelf(Target):
+class Shelf(VerifiedShelf):
     """A state whose runs are written without Spark, and what is recorded of it."""
 
     def __init__(self, folder: Path, receipts: Path) -> None:
-        self.folder, self.runs = folder, list[dict[str, Any]]()
-        self.ledger = Ledger(self.sink, Committer(self, str(receipts)))
+        super().__init__(folder, receipts)
+        self.runs = list[dict[str, Any]]()
 
     def sink(self) -> Sink:
         return StateWriter(StateSink("lake", schema="n INT", key=["n"]), str(self.folder))
 
     def published(self) -> list[int]:
-        return []
-
-    def traces(self, txn: Any) -> list[Any]:
         return []
 
     def stage(self, epoch: int, *keys: int, forget: Sequence[str] = ()) -> dict[str, Any]:
@@ -55,12 +52,6 @@ class Shelf(Target):
         handle = self.stage(epoch, *keys, forget=forget)
         self.ledger.publish(epoch, handle)
         self.runs = handle["runs"]
-
-    def wrong(self, deep: bool = False) -> list[tuple[int | None, str]]:
-        return list_codes(self.ledger.verify(deep))
-
-    def judged(self, judgement: Judgement, deep: bool = False) -> list[tuple[int | None, str]]:
-        return list_codes(self.ledger.verify(deep), judgement)
 
     def folder_of(self, epoch: int) -> Path:
         return self.folder / transaction(epoch).name
@@ -82,42 +73,32 @@ class TestHealthy:
     """Nothing is accused."""
 
     def test_published_runs_are_right(self, shelf: Shelf, deep: bool) -> None:
-        assert shelf.judged(Judgement.RIGHT, deep) == [(1, "right"), (2, "right"), (3, "right")]
+        assert shelf.right(deep) == [(1, "right"), (2, "right"), (3, "right")]
         assert shelf.wrong(deep) == []
 
     def test_merged_runs_are_taken_out(self, shelf: Shelf, deep: bool) -> None:
         shelf.publish(4, 4, forget=[shelf.runs[0]["folder"]])
         assert not shelf.folder_of(1).exists()
-        assert shelf.judged(Judgement.RIGHT, deep)[0] == (1, "taken-out")
+        assert shelf.right(deep)[0] == (1, "taken-out")
         assert shelf.wrong(deep) == []
 
     def test_rewound_runs_are_taken_out(self, shelf: Shelf, deep: bool) -> None:
-        handles = [one.handle for one in shelf.ledger.published]
-        sink: Any = shelf.sink()
-        back = json.loads(json.dumps(sink.retraction(transaction(4, attempt=0), handles[:0:-1], handles[0])))
-        shelf.ledger.publish(4, back)
-        for epoch in (2, 3):
-            shelf.ledger.change(epoch, taken_out_by=4)
-        assert shelf.judged(Judgement.RIGHT, deep) == [
-            (1, "right"),
-            (2, "taken-out"),
-            (3, "taken-out"),
-            (4, "right"),
-        ]
+        shelf.take_back()
+        assert shelf.right(deep) == TAKEN_BACK
 
     def test_given_up_decision_is_not_accused(self, shelf: Shelf, deep: bool) -> None:
         shelf.sink().fence(shelf.stage(4, 7), 4)
-        assert (shelf.wrong(deep), shelf.judged(Judgement.UNKNOWN, deep)) == ([], [])
+        assert (shelf.wrong(deep), shelf.unknown(deep)) == ([], [])
 
     def test_accepted_loss_is_right(self, shelf: Shelf, deep: bool) -> None:
         shutil.rmtree(shelf.folder_of(3))
         shelf.ledger.change(3, missing=True)
-        assert shelf.judged(Judgement.RIGHT, deep)[-1] == (3, "loss-accepted")
+        assert shelf.right(deep)[-1] == (3, "loss-accepted")
 
     def test_publication_that_is_not_recorded_yet_is_unknown(self, shelf: Shelf, deep: bool) -> None:
         shelf.publish(4, 7)
         shelf.ledger.published.pop()
-        assert shelf.judged(Judgement.UNKNOWN, deep) == [(None, "not-recorded-yet")]
+        assert shelf.unknown(deep) == [(None, "not-recorded-yet")]
         assert shelf.wrong(deep) == []
 
 
@@ -158,7 +139,7 @@ def record_as_taken_out(shelf: Shelf) -> None:
     shelf.ledger.change(2, taken_out_by=3)
 
 
-DAMAGES: list[tuple[Callable[[Shelf], None], list[tuple[int | None, str]]]] = [
+DAMAGES: list[tuple[Callable[[Shelf], None], Codes]] = [
     (delete_file, [(2, "file-missing")]),
     (truncate_file, [(2, "file-changed")]),
     (delete_transaction, [(2, "file-missing"), (2, "file-missing")]),
@@ -172,12 +153,34 @@ DAMAGES: list[tuple[Callable[[Shelf], None], list[tuple[int | None, str]]]] = [
 
 
 @pytest.mark.parametrize("deep", [False, True])
-@pytest.mark.parametrize(("damage", "expected"), DAMAGES, ids=[damage.__name__ for damage, _ in DAMAGES])
-def test_damage_is_named(
-    shelf: Shelf, damage: Callable[[Shelf], None], expected: list[tuple[int | None, str]], deep: bool
-) -> None:
+@pytest.mark.parametrize(**parametrize(DAMAGES))
+def test_damage_is_named(shelf: Shelf, damage: Callable[[Shelf], None], expected: Codes, deep: bool) -> None:
     damage(shelf)
     assert shelf.wrong(deep) == expected
+
+
+class SilentStorage:
+    """A file system that no longer gives what it lists."""
+
+    def __init__(self, files: Any) -> None:
+        self._files = files
+
+    def open_input_file(self, path: str) -> Any:
+        raise OSError(110, "Connection timed out")
+
+    open_input_stream = open_input_file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
+
+
+def test_storage_that_does_not_answer_accuses_nobody(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_files = verification.arrow_file_system
+    monkeypatch.setattr(
+        verification, "arrow_file_system", lambda uri: (SilentStorage(open_files(uri)[0]), open_files(uri)[1])
+    )
+    with raises(OutcomeUnknown, "no-answer"):
+        shelf.wrong(deep=True)
 
 
 def test_corrupted_run_is_found_by_reading_it(shelf: Shelf) -> None:

@@ -22,11 +22,7 @@ from onceonly.views.summary import read_summaries
 
 @pytest.fixture
 def world(tmp_path: Path) -> Durable:
-    world = Durable(tmp_path)
-    world.run("run-1")
-    world.put(10, 11)
-    world.run("run-2")
-    return world
+    return Durable.with_two_checkpoints(tmp_path)
 
 
 def verify(world: Durable) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import posixpath
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -21,6 +19,7 @@ from onceonly.delta import table_files
 from onceonly.delta.table_history import TableFile
 from onceonly.errors import OutcomeUnknown
 from onceonly.sinks.delta.handle import DeltaHandle
+from onceonly.storage.folders import read_digest
 from onceonly.storage.objects import Objects
 from onceonly.storage.paths import local_path
 
@@ -88,7 +87,7 @@ class FileCheck:
     def count_named_rows(self, files: Iterable[TableFile], handles: Sequence[DeltaHandle]) -> None:
         """Count the rows that name each transaction, in all files, where the rows of all have the same column.
 
-        Rows that a deletion vector hides are not to be told apart here: then nothing is counted.
+        Rows that a deletion vector hides cannot be told apart here: then nothing is counted.
         """
         files = list(files)
         names_by_column: dict[str, set[str]] = {}
@@ -108,11 +107,17 @@ class FileCheck:
                 self.named_rows[name] = rows[name]
 
     def have_same_content(self, path: str, other: str) -> bool:
-        """Return whether two files of the table hold the same bytes; False also where one is gone."""
+        """Return whether two files of the table hold the same bytes; False also where one is gone.
+
+        Raises:
+            OutcomeUnknown: the storage does not answer.
+        """
         try:
             return self._digest(path) == self._digest(other)
-        except OSError:
+        except FileNotFoundError:
             return False
+        except OSError as error:
+            raise self._no_answer_error(error) from error
 
     def normalize(self, path: str) -> str:
         """Return a path in the table's folder in one spelling."""
@@ -193,5 +198,4 @@ class FileCheck:
         return rows
 
     def _digest(self, path: str) -> str:
-        with self._storage.open_input_stream(path) as stream:
-            return hashlib.file_digest(io.BufferedReader(stream), "sha256").hexdigest()
+        return read_digest(self._storage, path)

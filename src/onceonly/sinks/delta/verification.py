@@ -20,7 +20,15 @@ from onceonly.sinks.delta import errors, evidence
 from onceonly.sinks.delta.file_check import FileCheck
 from onceonly.sinks.delta.handle import DeltaHandle
 from onceonly.sinks.delta.lots import LotState, LotTracker, Step, StepKind, list_published_files
-from onceonly.sinks.staging.verification import MISSING_ADVICE, as_right, as_unknown, as_wrong, parse_handles
+from onceonly.sinks.staging.verification import (
+    MISSING_ADVICE,
+    as_accepted_loss,
+    as_right,
+    as_unknown,
+    as_unrecorded,
+    as_wrong,
+    parse_handles,
+)
 
 CODES_BY_OPERATION = (  # how the operation begins, as the commit names it
     ("DELETE", FindingCode.ROWS_DELETED),
@@ -68,8 +76,7 @@ class DeltaVerification:
         self.tracker.follow(numbers)
         self._check_files()
         for index in range(len(self.published)):
-            findings = list(self._judge(index))
-            yield from findings
+            yield from self._judge(index)
         yield from self._judge_table(numbers)
 
     def _check_files(self) -> None:
@@ -105,7 +112,7 @@ class DeltaVerification:
         if entry and handle.table_id == self.history.table_ids[-1] and self._find_present(index):
             why = f"it is recorded as lost, and {entry} of {self.uri} shows it"
             return as_wrong(publication, FindingCode.LOSS_IS_BACK, why, MISSING_ADVICE)
-        return as_right(publication, FindingCode.LOSS_ACCEPTED, "the table has lost it, and a person has accepted that")
+        return as_accepted_loss(publication)
 
     def _judge_place(self, publication: Published, handle: DeltaHandle) -> Iterator[Finding]:
         """Find another table than the one that was published to."""
@@ -217,7 +224,7 @@ class DeltaVerification:
             return as_wrong(publication, FindingCode.NOT_TAKEN_OUT, why)
         if not has_entry and not self.tracker.lots.get(index):
             why = f"the log begins at version {self.history.first}: whether epoch {publication.taken_out_by} took out "
-            return as_unknown(publication, FindingCode.HISTORY_GONE, f"{why}all of it is no longer to be seen")
+            return as_unknown(publication, FindingCode.HISTORY_GONE, f"{why}all of it can no longer be seen")
         why = f"epoch {publication.taken_out_by} has taken it out, and none of its files is in the table"
         return as_right(publication, FindingCode.TAKEN_OUT, why)
 
@@ -239,7 +246,7 @@ class DeltaVerification:
                 why = f"{entry} has changed or taken out rows of it"
                 return as_wrong(publication, _find_code(entry.operation), why, ADVICE_ON_ROWS)
             self._doubts.setdefault(entry.version, (step, set()))[1].add(publication.epoch)
-            why = f"{entry} has changed rows in a file with rows of several owners: whose they were is not to be seen"
+            why = f"{entry} has changed rows in a file with rows of several owners: it cannot be seen whose they were"
             return as_unknown(
                 publication, FindingCode.ROWS_IN_DOUBT, why, "With --deep, a checkpoint_column would tell."
             )
@@ -253,7 +260,7 @@ class DeltaVerification:
             damage = self.files.find_damage(file) if file else None
             if damage:
                 code, why = damage
-                return as_wrong(publication, code, f"{why}, and it holds rows of it", MISSING_ADVICE)
+                return as_wrong(publication, code, f"{why}, and rows of this checkpoint are in it", MISSING_ADVICE)
         return None
 
     def _judge_without_entry(self, index: int) -> Finding | None:
@@ -331,14 +338,7 @@ class DeltaVerification:
                     continue
                 if number == txn_identifiers.closing_version(decision):
                     continue  # given up
-                if decision > last[app_id]:
-                    why = f"{entry} of {self.uri} has decision {decision}, which is not recorded as published"
-                    advice = "Did its process die just then? Then: onceonly recover"
-                    yield Finding(Judgement.UNKNOWN, FindingCode.NOT_RECORDED_YET, why, advice=advice)
-                    continue
-                why = f"{entry} of {self.uri} has decision {decision} of {app_id}, and no such publication is recorded"
-                advice = "Was the state table edited, or restored from an older copy?"
-                yield Finding(Judgement.WRONG, FindingCode.COMMIT_UNRECORDED, why, advice=advice)
+                yield as_unrecorded(f"{entry} of {self.uri}", decision, last[app_id])
 
     def _judge_numbers(self, last: Mapping[str, int]) -> Iterator[Finding]:
         """Compare the last transaction numbers with the last decisions."""
@@ -424,7 +424,7 @@ def verify(sink: str, uri: str, published: Sequence[Published], depth: Depth) ->
 
 def _judge_without_table(uri: str, publication: Published) -> Finding:
     if publication.missing:
-        return as_right(publication, FindingCode.LOSS_ACCEPTED, "the table has lost it, and a person has accepted that")
+        return as_accepted_loss(publication)
     target = publication.publication.proof.get("target", evidence.normalize_place(uri))
     if target != evidence.normalize_place(uri):
         why = f"it was published to {target}, and the sink's table is {uri} now"

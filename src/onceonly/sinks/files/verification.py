@@ -10,22 +10,23 @@ from onceonly.checkpoint.finding_codes import FindingCode
 from onceonly.checkpoint.transaction_names import file_stem
 from onceonly.checkpoint.verification import Depth, Finding, Judgement, Published
 from onceonly.counts import count
-from onceonly.errors import OutcomeUnknown
 from onceonly.sinks.files import manifest
 from onceonly.sinks.files.handle import FileHandle, StagedFile, fingerprint_json
 from onceonly.sinks.files.manifest import Manifest
+from onceonly.sinks.staging import history
 from onceonly.sinks.staging.verification import (
     MISSING_ADVICE,
+    as_accepted_loss,
     as_right,
     as_unknown,
+    as_unrecorded,
     as_wrong,
     find_last_decision,
+    judge_all,
     parse_handles,
 )
 from onceonly.storage.interface import MAX_PARALLEL_REQUESTS, FileSystem, has_folder
 from onceonly.storage.own_paths import MANIFESTS, has_published_name
-
-LOST_WORDS = "the folder has lost it, and a person has accepted that"
 
 
 def verify(
@@ -38,15 +39,8 @@ def verify(
     """
     valid, handles, damaged = parse_handles(published, lambda handle: FileHandle.parse(sink, handle))
     yield from damaged
-    try:
+    with history.require_answer(sink, target):
         yield from FolderVerification(file_system, target, valid, handles, depth).run()
-    except OSError as error:
-        raise OutcomeUnknown(
-            f"sink '{sink}': {target} does not answer.",
-            f"{type(error).__name__}: {error}",
-            "Repeat the command when it can be reached. Nothing was changed.",
-            code="no-answer",
-        ) from error
 
 
 @dataclass
@@ -82,11 +76,7 @@ class FolderVerification:
             return
         self._read_manifests()
         self.names = frozenset(self.file_system.list_visible(self.target))
-        pairs = list(zip(self.published, self.handles, strict=True))
-        with ThreadPoolExecutor(MAX_PARALLEL_REQUESTS) as pool:
-            for done, findings in enumerate(pool.map(lambda pair: list(self._judge(*pair)), pairs), 1):
-                yield from findings
-                self.depth.show_progress(done, len(pairs))
+        yield from judge_all(self.published, self.handles, self._judge, self.depth)
         yield from self._judge_folder()
 
     def _read_manifests(self) -> None:
@@ -138,7 +128,7 @@ class FolderVerification:
         if content is not None and self._has_digest(publication, content):
             why = "it is recorded as lost, and its manifest is there"
             return as_wrong(publication, FindingCode.LOSS_IS_BACK, why, MISSING_ADVICE)
-        return as_right(publication, FindingCode.LOSS_ACCEPTED, LOST_WORDS)
+        return as_accepted_loss(publication)
 
     def _judge_taken_out(self, publication: Published, handle: FileHandle, is_ours: bool) -> Finding:
         left = [file.final for file in handle.files if file.final in self.names]
@@ -192,7 +182,7 @@ class FolderVerification:
 
     def _judge_without_folder(self, publication: Published, handle: FileHandle) -> Finding:
         if publication.missing:
-            return as_right(publication, FindingCode.LOSS_ACCEPTED, LOST_WORDS)
+            return as_accepted_loss(publication)
         if not self.file_system.is_same_folder(handle.target, self.target):
             return self._elsewhere(publication, handle)
         return as_wrong(publication, FindingCode.TARGET_MISSING, f"{self.target} does not exist", MISSING_ADVICE)
@@ -216,14 +206,7 @@ class FolderVerification:
     def _judge_unrecorded(self, path: str, content: Manifest, last: int) -> Iterator[Finding]:
         if manifest.is_given_up(content):
             return
-        decision = int(content.get("decision", 0))
-        why = f"{self.target}/{path} is of decision {decision}, and no such publication is recorded"
-        if decision > last:
-            advice = "Did its process die just then? Then: onceonly recover"
-            yield Finding(Judgement.UNKNOWN, FindingCode.NOT_RECORDED_YET, why, advice=advice)
-        else:
-            advice = "Was the state table edited, or restored from an older copy?"
-            yield Finding(Judgement.WRONG, FindingCode.COMMIT_UNRECORDED, why, advice=advice)
+        yield as_unrecorded(f"{self.target}/{path}", int(content.get("decision", 0)), last)
 
     def _judge_other_files(self, listed: set[str]) -> Iterator[Finding]:
         """Find files with a name of this sink that no manifest lists, and copies of published ones."""

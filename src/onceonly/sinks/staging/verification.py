@@ -1,14 +1,16 @@
-"""What the verifications of all targets share: findings of one publication, and handles that cannot be parsed."""
+"""What the verifications of all targets share: how publications are gone through, and findings that all can have."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from onceonly.checkpoint.finding_codes import FindingCode
 from onceonly.checkpoint.model import Handle
-from onceonly.checkpoint.verification import Finding, Judgement, Published
+from onceonly.checkpoint.verification import Depth, Finding, Judgement, Published
 from onceonly.errors import CannotPublish
+from onceonly.storage.interface import MAX_PARALLEL_REQUESTS
 
 MISSING_ADVICE = (
     "Bring the target back, then: onceonly recover. Or accept the loss: onceonly accept-loss PIPELINE SINK --reason …"
@@ -35,6 +37,39 @@ def as_wrong(publication: Published, code: FindingCode, why: str, advice: str = 
 
 def as_unknown(publication: Published, code: FindingCode, why: str, advice: str = "") -> Finding:
     return Finding(Judgement.UNKNOWN, code, why, publication.epoch, advice)
+
+
+def as_accepted_loss(publication: Published) -> Finding:
+    why = "the target has lost it, and a person has accepted that"
+    return as_right(publication, FindingCode.LOSS_ACCEPTED, why)
+
+
+def as_unrecorded(place: str, decision: int, last: int) -> Finding:
+    """Return the finding that a target shows a publication of this sink that is not recorded.
+
+    Args:
+        last: the last decision that is recorded: a later one may be recorded at any moment.
+    """
+    why = f"{place} is of decision {decision}, and no such publication is recorded"
+    if decision > last:
+        advice = "Did its process die just then? Then: onceonly recover"
+        return Finding(Judgement.UNKNOWN, FindingCode.NOT_RECORDED_YET, why, advice=advice)
+    advice = "Was the state table edited, or restored from an older copy?"
+    return Finding(Judgement.WRONG, FindingCode.COMMIT_UNRECORDED, why, advice=advice)
+
+
+def judge_all(
+    published: Sequence[Published],
+    handles: Sequence[T],
+    judge: Callable[[Published, T], Iterator[Finding]],
+    depth: Depth,
+) -> Iterator[Finding]:
+    """Judge the publications side by side, and yield the findings in their order."""
+    with ThreadPoolExecutor(MAX_PARALLEL_REQUESTS) as pool:
+        answers = pool.map(lambda publication, handle: list(judge(publication, handle)), published, handles)
+        for done, findings in enumerate(answers, 1):
+            yield from findings
+            depth.show_progress(done, len(published))
 
 
 def as_damaged(publication: Published, error: Exception) -> Finding:

@@ -7,7 +7,6 @@ from the handles alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -15,22 +14,24 @@ import pyarrow.parquet as pq
 
 from onceonly.checkpoint.finding_codes import FindingCode
 from onceonly.checkpoint.transaction_names import list_transactions
-from onceonly.checkpoint.verification import Depth, Finding, Judgement, Published
+from onceonly.checkpoint.verification import Depth, Finding, Published
 from onceonly.counts import count
-from onceonly.errors import OutcomeUnknown
+from onceonly.sinks.staging import history
 from onceonly.sinks.staging.verification import (
     MISSING_ADVICE,
+    as_accepted_loss,
     as_right,
     as_unknown,
+    as_unrecorded,
     as_wrong,
     find_last_decision,
+    judge_all,
     parse_handles,
 )
 from onceonly.sinks.state import handle as staterun
 from onceonly.sinks.state.handle import StateHandle
 from onceonly.sinks.state.runs import DONE, Run, describe_files, list_published
-from onceonly.storage.folders import Folders, arrow_file_system
-from onceonly.storage.interface import MAX_PARALLEL_REQUESTS
+from onceonly.storage.folders import Folders, arrow_file_system, read_digest
 
 MAX_RUN_ROWS = 1 << 16  # in memory
 
@@ -43,15 +44,8 @@ def verify(sink: str, folders: Folders, published: Sequence[Published], depth: D
     """
     valid, handles, damaged = parse_handles(published, lambda handle: staterun.parse(sink, handle))
     yield from damaged
-    try:
+    with history.require_answer(sink, folders.uri):
         yield from StateVerification(folders, valid, handles, depth).run()
-    except OSError as error:
-        raise OutcomeUnknown(
-            f"sink '{sink}': {folders.uri} does not answer.",
-            f"{type(error).__name__}: {error}",
-            "Repeat the command when it can be reached. Nothing was changed.",
-            code="no-answer",
-        ) from error
 
 
 @dataclass
@@ -79,19 +73,14 @@ class StateVerification:
         self._names = frozenset(self.folders.list_names()) if self.folders.exists() else None
 
     def run(self) -> Iterator[Finding]:
-        pairs = list(zip(self.published, self.handles, strict=True))
-        with ThreadPoolExecutor(MAX_PARALLEL_REQUESTS) as pool:
-            for done, findings in enumerate(pool.map(lambda pair: list(self._judge(*pair)), pairs), 1):
-                yield from findings
-                self.depth.show_progress(done, len(pairs))
+        yield from judge_all(self.published, self.handles, self._judge, self.depth)
         if self._names is not None:
             yield from self._judge_newest()
             yield from self._judge_folder()
 
     def _judge(self, publication: Published, handle: StateHandle) -> Iterator[Finding]:
         if publication.missing:
-            why = "the folder has lost it, and a person has accepted that"
-            yield as_right(publication, FindingCode.LOSS_ACCEPTED, why)
+            yield as_accepted_loss(publication)
             return
         if self._names is None:
             why = f"{self.folders.uri} does not exist"
@@ -152,14 +141,17 @@ class StateVerification:
             yield from self._judge_rows(publication, run, path)
 
     def _judge_rows(self, publication: Published, run: Run, path: str) -> Iterator[Finding]:
+        """Read all rows of a run. What it cannot parse, pyarrow calls an OSError, too."""
         files, root = arrow_file_system(path)
-        rows = 0
+        rows, place = 0, root
         try:
             for name in sorted(self.folders.list_files(run["folder"])):
-                with files.open_input_file(f"{root}/{name}") as source:
+                place = f"{root}/{name}"
+                with files.open_input_file(place) as source:
                     for batch in pq.ParquetFile(source).iter_batches(MAX_RUN_ROWS, use_threads=False):
                         rows += batch.num_rows
         except (pa.ArrowException, ValueError, OSError) as error:
+            read_digest(files, place)  # an OSError of this is no answer of the storage, and no fault of the file
             why = f"{path} cannot be read ({type(error).__name__})"
             yield as_wrong(publication, FindingCode.FILE_UNREADABLE, why, MISSING_ADVICE)
             return
@@ -193,11 +185,4 @@ class StateVerification:
                 if txn.name not in self._recorded and txn.name not in self._deleted_by:
                     unrecorded.append(txn)
             for decision, txn in list_published(self.folders, unrecorded):
-                why = f"{self.folders.path(txn.name)} is marked as published by decision {decision}, which is not "
-                why += "recorded"
-                if decision > last:
-                    advice = "Did its process die just then? Then: onceonly recover"
-                    yield Finding(Judgement.UNKNOWN, FindingCode.NOT_RECORDED_YET, why, advice=advice)
-                else:
-                    advice = "Was the state table edited, or restored from an older copy?"
-                    yield Finding(Judgement.WRONG, FindingCode.COMMIT_UNRECORDED, why, advice=advice)
+                yield as_unrecorded(f"the mark in {self.folders.path(txn.name)}", decision, last)
