@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 SHARED_NAMES = (
+    "probe",
     "settings",
     "state",
     "verify",

@@ -53,6 +53,8 @@ LOOKING = {  # they change nothing that was published or staged, or set up this 
         "onceonly describe",
         "onceonly explain",
         "onceonly check",
+        "onceonly probe",
+        "onceonly probe --workers",
         "onceonly jars",
         "onceonly services",
         "onceonly demo",

@@ -27,6 +27,7 @@ BRIEF = {
     "kafka/topic.py:PatientConsumer": "called within a request, which is named",
     "kafka/topic.py:_no_answer_error": "delivers what is there",
     "kafka/topic.py:_request": "a tenth of a second between two requests, each of which is named",
+    "probe": "called while `onceonly probe` tries a place, which the command names",
     "runtime/child_process.py": "of tasks",
     "runtime/code_version.py": "has a time-out of its own, of a second or two",
     "runtime/kubernetes.py": "of tasks",

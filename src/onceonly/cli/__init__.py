@@ -15,13 +15,12 @@ MAIN_HELP = "Exactly-once output for Spark batch jobs: stage, gate, commit, reco
 EPILOG = """\b
 Settings are environment variables: onceonly help settings
 The documentation: onceonly help PAGE; onceonly help lists the pages
-Completions for your shell: onceonly completions
 
 \b
 Exit codes: 0 done or nothing to do, 1 nothing was published, 2 invalid input,
 3 unknown outcome (`onceonly recover`), 4 a person has to act, 5 a check found
-a problem, 6 a verification is wrong, 7 it cannot be known, 130 Ctrl-C. With
---json, an error is {"error", "code", "what", "why", "todo"}: `explain CODE`.
+a problem, 6 a verification is wrong, 7 it cannot be known, 8 a broken promise,
+130 Ctrl-C. With --json, an error is {"error", "code", "what", "why", "todo"}.
 """
 COMMANDS = Commands(  # where each is; the everyday ones first
     {
@@ -35,6 +34,7 @@ COMMANDS = Commands(  # where each is; the everyday ones first
         "recover": "recover",
         "check": "check",
         "verify": "verify",
+        "probe": "probe",
         "infer": "project_files",
         "approve": "manual",
         "abort": "manual",

@@ -52,7 +52,7 @@ def check(file: str, as_json: bool) -> None:
 
     It ends with 5 if one of them cannot be used. Intervals that no run has covered are shown, and how many unread
     records are dated in the future. --json prints {"state_table", "state_table_from", "pipeline",
-    "notes": […], "gaps": [{"start", "end"}], "dated_ahead": […]}.
+    "notes": […], "gaps": [{"start", "end"}], "dated_ahead": […], "never_probed": […]}.
     """
     settings = Settings.from_env()
     pipeline = pipeline_file.load(file, settings.project)
@@ -60,14 +60,23 @@ def check(file: str, as_json: bool) -> None:
         dag_connections = _find_named_connections(file, pipeline, settings)
         notes, gaps = _notes(pipeline, settings, dag_connections), _gaps(pipeline, settings)
         ahead = _dated_ahead(pipeline, settings)
+        offers = _offer_probes(pipeline, settings)
     except OnceonlyError as error:
         error.exit_code = PROBLEM_EXIT_CODE
         raise
     if as_json:
-        answer = {"pipeline": pipeline.name, "notes": notes, **queries.gaps_json(gaps), "dated_ahead": ahead}
+        answer = {
+            "pipeline": pipeline.name,
+            "notes": notes,
+            **queries.gaps_json(gaps),
+            "dated_ahead": ahead,
+            "never_probed": offers,
+        }
         return print_json({**queries.state_table_json(settings), **answer})
     for note in notes:
         console.print_done(note)
+    for folder in offers:
+        ahead.append(f"what Onceonly needs of {folder} was never tried from here: onceonly probe {quote(folder)}")
     for line in [*ahead, *gap_advice.describe_gaps(pipeline.name, gaps, quote(file))]:
         console.open_console().print(Text.assemble(("! ", "yellow"), line))
 
@@ -313,6 +322,23 @@ def _describe_topics(source: KafkaSource, brokers: str) -> str:
     if source.schema:
         text += f", decoded by {source.schema}"
     return text
+
+
+def _offer_probes(pipeline: Pipeline, settings: Settings) -> list[str]:
+    """Return a folder of each storage that was never probed. A disk of this machine alone need not be."""
+    from onceonly.probe import results
+
+    paths = [settings.state]
+    for config in pipeline.sinks:
+        path = getattr(config, "path", None)
+        if path:
+            paths.append(settings.locate(path))
+    folders: dict[str, str] = {}  # by storage
+    for path in paths:
+        storage = results.name_storage(path)
+        if not results.is_own_disk(path) and results.find(settings.home, storage) is None:
+            folders.setdefault(storage, path)
+    return list(folders.values())
 
 
 def _describe_state(settings: Settings) -> str:

@@ -97,7 +97,8 @@ OF_OTHER_STEPS = frozenset(
     spool-missing stage-again staged-files-missing staged-rows-damaged staged-rows-refused start-date-missing
     state-not-repairable state-table-not-copied target-altered target-is-back topic-not-created
     log-too-old transaction-end-refused transaction-end-unconfirmed transaction-lost transaction-taken-over
-    verdict-missing verification-not-recorded
+    verdict-missing verification-not-recorded probe-folder-missing probe-not-completed probe-not-removed
+    probe-unknown-place promise-broken
     """.split()  # noqa: SIM905
 )
 PLACES = {"found": FOUND, "rows": OF_THE_ROWS, "moment": OF_THE_MOMENT, "other": OF_OTHER_STEPS}

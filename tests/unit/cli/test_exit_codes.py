@@ -24,6 +24,9 @@ from onceonly.coordinator.coordinator import Coordinator
 from onceonly.dev.demo import load, run
 from onceonly.dev.services import Endpoints, Services
 from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
+from onceonly.probe import storage as probed_storage
+from onceonly.probe.findings import Finding, Verdict
+from onceonly.probe.trials import CLOCKS
 from onceonly.runtime import live_services, spark_stage, transforms
 from onceonly.settings import Settings
 from onceonly.sources import json_inference
@@ -464,6 +467,21 @@ def loads(error: Exception | None) -> Provoke:
     return provoke
 
 
+def probes(outcome: bool | Exception) -> Provoke:
+    """`outcome`: whether a promise is broken."""
+
+    def probe(*_: Any) -> tuple[list[Finding], int]:
+        if isinstance(outcome, Exception):
+            raise outcome
+        return [Finding(CLOCKS, "1 try", Verdict.BROKEN if outcome else Verdict.KEPT)], 1
+
+    def provoke(here: Here) -> list[Any]:
+        here.patch.setattr(probed_storage, "probe", probe)
+        return [here.home.parent]
+
+    return provoke
+
+
 def given(*args: Any) -> Provoke:
     return lambda here: list(args)
 
@@ -490,6 +508,7 @@ CODES: dict[str, dict[int, Provoke]] = {
         6: has_lost_rows,
         7: has_a_silent_target,
     },
+    "probe": {0: probes(False), 1: probes(NotCommitted("a worker has died.")), 2: given("ftp://x/y"), 8: probes(True)},
     "infer": {
         0: values(b'{"id": 1}'),
         1: values(error=NotCommitted("no broker answers.")),
@@ -561,7 +580,7 @@ CHANGING = (
 )
 WITHOUT_STATE = (
     *("completions", "demo load", "demo run", "explain", "help", "infer", "init", "jars fetch", "jars packages"),
-    *("jars prepare", "services down", "services status", "services up"),
+    *("jars prepare", "probe", "services down", "services status", "services up"),
 )
 
 
@@ -591,7 +610,7 @@ def test_each_exit_code_of_each_command(name: str, code: int, here: Here) -> Non
     args = CODES[name][code](here)
     result = invoke(name, *args, *_seen(name, here))
     assert result.exit_code == code, result.output
-    if code in (1, 3, 4, 5):
+    if code in (1, 3, 4, 5, 8):
         assert "✗ " in result.stderr
 
 
