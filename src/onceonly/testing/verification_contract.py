@@ -136,9 +136,13 @@ class VerificationContract(ContractFixtures):
         self.publish_three_to(ledger, stage)
         published = list(ledger.published)
         ledger.published = published[:2]
-        assert list_codes(ledger.verify(True)) == []
+        findings = ledger.verify(True)
+        assert list_codes(findings) == []
+        assert (None, "not-recorded-yet") in list_codes(findings, Judgement.UNKNOWN)
         ledger.published = [published[0], published[2]]
-        assert [epoch for epoch, _ in list_codes(ledger.verify(), Judgement.RIGHT)] == [1, 3]
+        findings = ledger.verify()
+        assert (None, "commit-unrecorded") in list_codes(findings)
+        assert [epoch for epoch, _ in list_codes(findings, Judgement.RIGHT)] == [1, 3]
 
     def test_accepted_loss_is_right(self, target: Target, ledger: Ledger, stage: Stage) -> None:
         """Of a target that has it still, the state table is wrong."""
