@@ -14,6 +14,7 @@ import pytest
 from integration.faults.sampling import sampled, seconds, steps
 from integration.programs.children import output
 from integration.projects.project import Project, make_project, produce
+from integration.readers.histories import check_values
 
 pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.timeout(seconds(900))]
 
@@ -81,8 +82,8 @@ def finish(project: Project, numbers: range) -> None:
     child = project.child("victims/mortal_files.py", "neither", "-")
     printed = output(child)
     assert child.returncode == 0, printed
-    assert between(project) == Counter(numbers)
-    assert behind(project) == Counter(10 * n for n in numbers)
+    check_values("between", numbers, between(project).elements())
+    check_values("behind", [10 * n for n in numbers], behind(project).elements())
 
 
 def test_the_sample_meets_every_step() -> None:

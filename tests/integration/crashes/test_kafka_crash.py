@@ -27,6 +27,7 @@ from integration.faults.sampling import sampled, seconds, steps
 from integration.programs.children import output
 from integration.projects.copying import Copy, make_copy
 from integration.projects.kafka_writers import by_each_writer
+from integration.readers.histories import Watch
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import State
@@ -130,6 +131,9 @@ def test_a_storm_of_kills(make: Make, way: str, seed: int) -> None:
     chance = random.Random(f"{way} {seed}")
     steps = ("spool", "close", "produce", "flush") if way == "staged" else ("spool", "close")
     worker = [f"worker {side} {step}" for side in ("before", "after") for step in steps]
+    settings = copy.project.settings
+    watch = Watch(settings.state, "copying", copy.project.topic, "copy").of_topic(copy.brokers, copy.out)
+    watch.sent(range(KILLS * 8))
     for turn in range(KILLS):
         point = chance.choice(worker) if chance.random() < 0.25 else str(chance.randint(1, 40))
         child = start(copy, point)
@@ -137,7 +141,9 @@ def test_a_storm_of_kills(make: Make, way: str, seed: int) -> None:
         if child.returncode == 0:
             break
         assert child.returncode == KILLED, f"kill {turn} at {point}: {printed}"
+        watch.look()
     live(copy, seconds=2 * PATIENCE + 10 * KILLS)  # all that is left
     copy.recover()
     check_truth(copy, range(KILLS * 8))
+    watch.end()
     nothing_is_left(copy)

@@ -21,10 +21,12 @@ import pytest
 from integration.faults.sampling import sampled, seconds
 from integration.programs.children import output, start, without_spark
 from integration.projects.targets import DELTA, FILES, NAME, TOPIC, Lake, Volumes
+from integration.readers.histories import check_values
 from integration.readers.kafka_reader import until
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import Event
+from onceonly.testing.history import Fate
 
 pytestmark = [pytest.mark.integration, pytest.mark.crash]
 ROOT = Path(__file__).parents[3]
@@ -209,8 +211,8 @@ class Storm:
             given_up = {
                 n for checkpoint in checkpoints if sink in checkpoint.given_up for n in Lake.numbers_of(checkpoint)
             }
-            assert len(found) == len(set(found)), f"{sink}: doubled {Counter(found) - Counter(set(found))}"
-            assert missing <= lost <= missing | given_up, f"{sink}: {lost=} {missing=} {given_up=}"
+            fates = dict.fromkeys(given_up, Fate.INFO) | dict.fromkeys(missing, Fate.FAIL)
+            check_values(sink, range(self.produced), found, fates)
             assert lost <= self.lost[sink] | given_up, f"{sink}: {lost=} {self.lost[sink]=} {given_up=}"
 
     def report(self) -> str:

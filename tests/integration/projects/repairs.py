@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,6 +21,7 @@ import pandas
 from contract.stored import digest, stored_table
 from deltalake import DeltaTable
 from integration.projects.targets import DELTA, FILES, NAME, NOON, PARTITIONS, TOPIC, Lake, list_shown
+from integration.readers.histories import check_values
 from integration.readers.kafka_reader import committed, create_topic
 from patience import PATIENCE
 from unit.coordinator.test_capabilities import Bare
@@ -239,10 +239,8 @@ class Truth:
     def check(self, shop: Shop, sinks: Iterable[str]) -> None:
         """Every reader finds every row as often as it has to be there."""
         for sink in sinks:
-            wanted = Counter(self.numbers(sink))
             for reader, numbers in shop.readings(sink).items():
-                missing, extra = wanted - Counter(numbers), Counter(numbers) - wanted
-                assert not missing and not extra, f"{sink} by {reader}: {missing=} {extra=}"
+                check_values(sink, self.numbers(sink), numbers, by=reader)
 
 
 def _by_deltalake(folder: Path) -> list[int]:
