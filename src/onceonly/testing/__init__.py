@@ -1,4 +1,6 @@
-"""A fake source and sink without Spark, Kafka or Delta (`fakes`), and the test suite for sinks (`contract`)."""
+"""A fake source and sink without Spark, Kafka or Delta (`fakes`), the test suite for sinks (`contract`), and a checker
+of what readers saw (`history`).
+"""
 
 import sys
 

@@ -13,12 +13,12 @@ import pytest
 from codes import raises
 from confluent_kafka import Producer
 from integration.faults.dying import check_truth, die, fill, nothing_is_left
-from integration.faults.kafka_proxy import END_TXN, INIT_PRODUCER_ID, FarBroker, Proxy
 from integration.projects.copying import Copy, make_copy
 from integration.readers.kafka_reader import until
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import Event, State
+from onceonly.dev.services.far_broker import END_TXN, INIT_PRODUCER_ID, FarBroker, Proxy
 from onceonly.errors import NotCommitted, OutcomeUnknown
 from onceonly.kafka import admin
 from onceonly.kafka.admin import BrokerClient
@@ -75,7 +75,7 @@ def test_the_end_of_a_transaction_fails_three_times(make: Make, proxy: Proxy, wa
     copy.stage()
     with proxy.cut({END_TXN}, "request", times=3) as cut:
         assert copy.commit().state is State.COMMITTED
-    assert cut.made == [END_TXN] * 3
+    assert cut.cuts == [END_TXN] * 3
     check_truth(copy, range(40))
     nothing_is_left(copy)
 
@@ -87,7 +87,7 @@ def test_no_end_of_a_transaction_is_ever_answered(make: Make, proxy: Proxy, way:
     copy.stage()
     with proxy.cut({END_TXN}, "answer", times=FOR_EVER) as cut:
         assert copy.commit().state is State.COMMITTED
-    assert END_TXN in cut.made
+    assert END_TXN in cut.cuts
     check_truth(copy, range(40))
     nothing_is_left(copy)
     assert copy.events().count("replaced") == (way == "late"), "nothing was written twice"
@@ -100,7 +100,7 @@ def test_every_kind_of_request_is_lost_once(make: Make, proxy: Proxy, way: str, 
     with proxy.cut(None, at) as cut:
         staged_in_the_end(copy)
         copy.commit()
-    assert END_TXN in cut.made
+    assert END_TXN in cut.cuts
     copy.recover()
     check_truth(copy, range(40))
     nothing_is_left(copy)

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Producer as Usual
-from integration.faults.kafka_proxy import API_VERSIONS, Proxy
 from integration.readers.kafka_reader import Record, committed, new_topic
 from patience import PATIENCE
 
+from onceonly.dev.services.far_broker import API_VERSIONS, Proxy
 from onceonly.kafka.librdkafka import Producer, Records
 from onceonly.sinks.kafka.spool import SPOOL_SCHEMA
 
@@ -151,7 +151,7 @@ def test_a_transaction_begins_once_a_broker_answers(broker: str) -> None:
             Producer({**config, "reconnect.backoff.ms": 10}, print).begin(PATIENCE)
     finally:
         proxy.close()
-    assert cut.made == [API_VERSIONS] * 5
+    assert cut.cuts == [API_VERSIONS] * 5
 
 
 def test_no_broker_answers_within_the_time() -> None:

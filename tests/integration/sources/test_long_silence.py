@@ -15,10 +15,10 @@ import pytest
 from codes import raises
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from integration.faults.kafka_proxy import FETCH, FarBroker, Proxy
 from integration.readers.kafka_reader import until
 from patience import PATIENCE
 
+from onceonly.dev.services.far_broker import FETCH, FarBroker, Proxy
 from onceonly.errors import NotCommitted
 from onceonly.kafka import topic as topics
 from onceonly.kafka.connection import KafkaConnection

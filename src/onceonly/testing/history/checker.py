@@ -274,9 +274,9 @@ class _TargetCheck:
                 yield self._anomaly("precommitted-read", early, f"seen by {read.reader}")
 
     def _is_early(self, read: Read, value: Value) -> bool:
-        if self.read_fate(value) in (None, Fate.FAIL):
-            return False
-        batches = self.batches_by_value.get(value, [])
+        batches, fate = self.batches_by_value.get(value, []), self.read_fate(value)
+        if fate in (None, Fate.FAIL) or (fate is Fate.INFO and not batches):
+            return False  # of what has no known offset, nobody can say to which batch it belongs
         return all(batch.fate is Fate.FAIL or read.ended < batch.undecided_until for batch in batches)
 
     # ---- logs

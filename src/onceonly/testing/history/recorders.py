@@ -49,8 +49,8 @@ class ProducerRecorder:
             self._produce(value, partitions, timestamp, self._note)
             self._producer.poll(0)
 
-    def send_together(self, values: Iterable[Value], partitions: int, is_committed: bool = True) -> None:
-        """Send them in one transaction, and commit or abort it."""
+    def send_together(self, values: Iterable[Value], partitions: int, is_committed: bool = True) -> bool:
+        """Send them in one transaction, and commit or abort it. Returns False: their fate is unknown, and it failed."""
         from confluent_kafka import KafkaException
 
         offsets: dict[Value, tuple[int, int | None]] = {}
@@ -60,22 +60,25 @@ class ProducerRecorder:
             if error is None:
                 offsets[parse_number(message.value())] = (message.partition(), message.offset())
 
-        self._producer.begin_transaction()
-        for value in values:
-            offsets[value] = (int(value) % partitions, None)
-            self._produce(value, partitions, 0, note)
+        is_done = False
         try:
+            self._producer.begin_transaction()
+            for value in values:
+                offsets[value] = (int(value) % partitions, None)
+                self._produce(value, partitions, 0, note)
             if is_committed:
                 fate = Fate.INFO  # until the broker says that it is committed
                 self._producer.commit_transaction(PATIENCE_SECONDS)
                 fate = Fate.OK
             else:
                 self._producer.abort_transaction(PATIENCE_SECONDS)
+            is_done = True
         except KafkaException:
-            pass
+            pass  # what was not to be committed never will be: a producer of the same id, or the time, aborts it
         for value, (partition, offset) in offsets.items():
             self._pending.pop(value, None)
             self.history.sends.append(Send(value, partition, offset, fate, self.topic))
+        return is_done
 
     def flush(self) -> None:
         """Wait until the broker has answered for all; what it does not answer for has an unknown fate."""
@@ -86,7 +89,7 @@ class ProducerRecorder:
 
     def _produce(self, value: Value, partitions: int, timestamp: int, note: Callable[[Any, Any], None]) -> None:
         partition = int(value) % partitions
-        self._pending[value] = partition
+        self._pending[value] = partition  # first: an answer may come at once
         data = str(value).encode()
         self._producer.produce(self.topic, data, partition=partition, timestamp=timestamp, on_delivery=note)
 
@@ -108,15 +111,16 @@ class TopicReader:
         reader: str = "reader",
         parse: Callable[[bytes | None], Value] = parse_number,
     ) -> None:
-        from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+        from confluent_kafka import OFFSET_BEGINNING, Consumer
 
         self.history, self.topic, self.reader, self._parse = history, topic, reader, parse
         settings = {"bootstrap.servers": bootstrap, "group.id": uuid.uuid4().hex, "log_level": 0}
         settings |= {"isolation.level": "read_committed", "enable.partition.eof": True, "enable.auto.commit": False}
         self._consumer = Consumer(settings)
         self._partitions = set(self._consumer.list_topics(topic, timeout=PATIENCE_SECONDS).topics[topic].partitions)
-        self._consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in self._partitions])
+        self._positions = dict.fromkeys(self._partitions, OFFSET_BEGINNING)
         self._at_end: set[int] = set()
+        self._assign()
 
     def close(self) -> None:
         self._consumer.close()
@@ -135,7 +139,7 @@ class TopicReader:
             TimeoutError: the broker does not answer.
         """
         began, records = monotonic(), list[Record]()
-        self._at_end.clear()
+        self._assign()  # a partition tells its end once in an assignment
         while self._at_end != self._partitions:
             if monotonic() - began > PATIENCE_SECONDS:
                 raise TimeoutError(f"topic '{self.topic}' does not answer")
@@ -143,13 +147,20 @@ class TopicReader:
         read = Read(self.topic, self.reader, tuple(records), began, monotonic(), is_final=is_final)
         self.history.reads.append(read)
 
+    def _assign(self) -> None:
+        from confluent_kafka import TopicPartition
+
+        self._at_end.clear()
+        positions = self._positions.items()
+        self._consumer.assign([TopicPartition(self.topic, partition, offset) for partition, offset in positions])
+
     def _take(self, messages: Iterable[Any]) -> Iterator[Record]:
         from confluent_kafka import KafkaError
 
         for message in messages:
             error = message.error()
             if error is None:
-                self._at_end.discard(message.partition())
+                self._positions[message.partition()] = message.offset() + 1
                 yield Record(self._parse(message.value()), message.partition(), message.offset())
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._at_end.add(message.partition())

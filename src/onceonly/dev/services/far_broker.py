@@ -1,13 +1,16 @@
-"""A line between Kafka's clients and a broker that can be cut: at a request, or at the answer to it."""
+"""A broker behind a line that can be cut, at a request or at the answer to it: for tests and chaos."""
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock, Thread
+from typing import Any
 
 from onceonly.dev.services import machine
 from onceonly.dev.services.kafka import KafkaBroker
@@ -28,14 +31,15 @@ class Cut:
     at: str
     times: int = 1
     instead: Callable[[], object] = lambda: None
-    made: list[int] = field(default_factory=list)
+    cuts: list[int] = field(default_factory=list)  # by api key: those that it made
     lock: Lock = field(default_factory=Lock, repr=False)
 
     def takes(self, api: int, at: str) -> bool:
         with self.lock:
-            wanted = at == self.at and (self.apis is None or api in self.apis) and self.made.count(api) < self.times
-            self.made += [api] if wanted else []
-            return wanted
+            is_due = at == self.at and (self.apis is None or api in self.apis) and self.cuts.count(api) < self.times
+            if is_due:
+                self.cuts.append(api)
+            return is_due
 
 
 class Proxy:
@@ -51,8 +55,9 @@ class Proxy:
         self._thread.start()
 
     @contextmanager
-    def cut(self, apis: set[int] | None, at: str, **more: object) -> Iterator[Cut]:
-        self._cut = cut = Cut(apis, at, **more)  # type: ignore[arg-type]
+    def cut(self, apis: set[int] | None, at: str, **more: Any) -> Iterator[Cut]:
+        """Cut the line at these requests or answers while the block runs."""
+        self._cut = cut = Cut(apis, at, **more)
         try:
             yield cut
         finally:
@@ -60,9 +65,10 @@ class Proxy:
 
     def takes(self, api: int, at: str) -> bool:
         cut = self._cut
-        if taken := cut.takes(api, at):
+        is_due = cut.takes(api, at)
+        if is_due:
             cut.instead()
-        return taken
+        return is_due
 
     def close(self) -> None:
         self._server.shutdown(socket.SHUT_RDWR)
@@ -122,9 +128,9 @@ class _Line:
         self._break()
 
     def _break(self) -> None:
-        for each in (self._client, self._broker):
+        for end in (self._client, self._broker):
             with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+                end.shutdown(socket.SHUT_RDWR)
 
 
 def _frames(source: socket.socket) -> Iterator[bytes]:
@@ -151,14 +157,15 @@ class FarBroker(KafkaBroker):
         return self.address(self._proxy.port)
 
     def properties(self, port: int) -> str:
-        lines = super().properties(port).splitlines()
-        more = {"listeners": self._behind, "advertised.listeners": self._proxy.port}
-        text = "\n".join(
-            f"{line},FAR://{machine.LOCALHOST}:{more[key]}" if (key := line.split("=")[0]) in more else line
-            for line in lines
-        )
-        plain = ",".join(f"{name}:PLAINTEXT" for name in ("CONTROLLER", "PLAINTEXT", "FAR"))
-        return f"{text}\nlistener.security.protocol.map={plain}\ninter.broker.listener.name=PLAINTEXT\n"
+        lines, ports = [], {"listeners": self._behind, "advertised.listeners": self._proxy.port}
+        for line in super().properties(port).splitlines():
+            key = line.split("=")[0]
+            if key in ports:
+                line += f",FAR://{machine.LOCALHOST}:{ports[key]}"
+            lines.append(line)
+        protocols = "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,FAR:PLAINTEXT"
+        lines += [f"listener.security.protocol.map={protocols}", "inter.broker.listener.name=PLAINTEXT", ""]
+        return "\n".join(lines)
 
     def start(self) -> None:
         self.launch()
@@ -168,9 +175,6 @@ class FarBroker(KafkaBroker):
         """SIGKILL, and returns when it is gone."""
         running = self.daemon.running()
         assert running is not None and running.pid is not None
-        import os
-        import signal
-
         os.kill(running.pid, signal.SIGKILL)
         with suppress(ChildProcessError):
             os.waitpid(running.pid, 0)
