@@ -113,23 +113,24 @@ class Image:
     why: str
 
     def restore(self, folder: Path) -> None:
-        """Make it of what is there. A folder is the same one as before, by its inode, even if it was away meanwhile."""
+        """Make it of what is there. Its folders are those of the recording, by their inodes, if they were away, too."""
         aside = folder.with_name(f"{folder.name}-aside")
+        aside.mkdir(exist_ok=True)
+        for kept in list(aside.iterdir()):  # who went on after another cut may have made one of that name
+            shutil.rmtree(folder / kept.name, ignore_errors=True)
+            kept.rename(folder / kept.name)
         for path in sorted(folder.rglob("*"), reverse=True):
             if not path.is_dir():
                 path.unlink()
-            elif self.paths.get(str(path.relative_to(folder)), b"") is not None:
-                kept = aside / path.relative_to(folder)
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                shutil.rmtree(kept, ignore_errors=True)
-                path.rename(kept)
+            elif path.parent != folder:
+                path.rmdir()
+            elif path.name not in self.paths:
+                path.rename(aside / path.name)
         for name, data in self.paths.items():
-            path = folder / name
-            if data is not None:
-                path.write_bytes(data)
-            elif not path.is_dir():
-                kept = aside / name
-                kept.rename(path) if kept.is_dir() and not any(kept.iterdir()) else path.mkdir()
+            if data is None:
+                (folder / name).mkdir(exist_ok=True)
+            else:
+                (folder / name).write_bytes(data)
 
 
 class Recording:
