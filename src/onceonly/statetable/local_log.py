@@ -122,6 +122,8 @@ class LocalLog:
         sync_with_parents(self.folder)
         with suppress(Taken):
             self.commit(0, creation(configuration), None)
+        # before any file of rows: without its entries a table with rows would be taken for damaged after a power cut
+        sync(self.folder)
 
     def commit(self, version: int, commit: Commit, after: Entry | None) -> None:
         path = self.path(version)
