@@ -102,7 +102,7 @@ class FileSystem(Protocol):
         return PreparedFile(self.read_fingerprint(staged))
 
     def move(self, old: OwnPath, new: str, ready: PreparedFile | None = None) -> None:
-        """Give a file its final name, atomically. A copy may keep the old one.
+        """Give a file its final name, atomically. It may keep the old one, until `drop_old_name`.
 
         Args:
             ready: what was prepared for the name.
@@ -110,6 +110,13 @@ class FileSystem(Protocol):
             FileExistsError: the name exists; nothing was changed.
             FileNotFoundError: there is no such file, or no folder for the name.
         """
+
+    def drop_old_name(self, old: OwnPath) -> None:
+        """Remove the name that a moved file had, if it was kept because the new one was not durable yet.
+
+        To be called after `sync_names`.
+        """
+        return
 
     def check_staged(self, old: OwnPath, ready: PreparedFile) -> None:
         """Check that a staged file is the one that was staged, and that this process can move it.

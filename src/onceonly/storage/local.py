@@ -193,14 +193,17 @@ class LocalFiles(FileSystem):
         return None
 
     def move(self, old: OwnPath, new: str, ready: PreparedFile | None = None) -> None:
-        """Move by two steps: for a moment the file has both names.
+        """Give it the new name only: the old one stays until the new one is durable.
 
-        A staged file that was not checked since it was changed last is checked here.
+        A disk may write a removal before an older link to its medium. If the power is cut in between, a file that has
+        lost both names is gone. A staged file that was not checked since it was changed last is checked here.
         """
         is_checked = not ready or self._checked.get(old.path) == _version(old.path)
         if ready and not is_checked and self.read_fingerprint(old.path) != ready.fingerprint:
             raise FileNotFoundError(f"{old.path} is not the file that was staged")
         os.link(old.path, new)
+
+    def drop_old_name(self, old: OwnPath) -> None:
         self.remove(old)
 
     def rename_folder(self, old: OwnPath, new: OwnPath) -> None:

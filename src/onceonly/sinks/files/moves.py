@@ -36,7 +36,9 @@ def move(file_system: FileSystem, files: Iterable[StagedFile], folder: OwnPath, 
     Raises:
         NameTaken, FileMissing: one file needs manual resolution; the others were moved.
     """
+    files = list(files)
     _change_names(file_system, files, target, lambda file: _move(file_system, file, folder, target))
+    _do_for_each(files, lambda file: file_system.drop_old_name(folder.join(file.staged)))
 
 
 def move_back(file_system: FileSystem, files: Iterable[StagedFile], folder: OwnPath, target: str) -> None:
@@ -59,10 +61,7 @@ def _change_names(
     folders = parents(f"{target}/{file.final}" for file in files)
     for folder in folders:
         file_system.make_folder(folder, target)
-    with ThreadPoolExecutor(MAX_PARALLEL_REQUESTS) as pool:
-        changes = [pool.submit(change, file) for file in files]
-    for future in changes:
-        future.result()
+    _do_for_each(files, change)
     for folder in folders:
         file_system.sync_names(folder)
 
@@ -79,7 +78,6 @@ def _move(file_system: FileSystem, file: StagedFile, folder: OwnPath, target: st
         file_system.move(staged, final, PreparedFile(file.fingerprint, file.upload))
     except FileExistsError:
         check_same(file_system, file, final)
-        file_system.remove(staged)
     except FileNotFoundError:
         if file_system.exists(final):
             check_same(file_system, file, final)
@@ -97,8 +95,8 @@ def _move_back(file_system: FileSystem, file: StagedFile, folder: OwnPath, targe
         file_system.make_folder(parent(staged), folder.path)
         with suppress(FileExistsError):  # a process was killed within a move: it has both names
             file_system.move(final, staged)
+        file_system.sync_names(parent(staged))  # first: a disk may lose the new name, and not the removal
         file_system.remove(final)
-        file_system.sync_names(parent(staged))
 
 
 def check_same(file_system: FileSystem, file: StagedFile, final: str) -> None:
@@ -133,7 +131,7 @@ def rehearse(file_system: FileSystem, handle: FileHandle, staged: OwnPath, targe
         raise FileMissing(f"{staged.path} does not exist")
     file_system.check(target)
     data = staged.join("data")
-    _check_each_file(handle.files, lambda file: _check_file(file_system, file, data, target))
+    _do_for_each(handle.files, lambda file: _check_file(file_system, file, data, target))
     if not handle.rewinds:  # a rewind stages nothing, and its commit creates the folder
         names = [PlannedMove(data.join(file.staged).path, f"{target}/{file.final}") for file in handle.files]
         file_system.check_names(staged, names, target, manifest.to_text(content))
@@ -141,11 +139,11 @@ def rehearse(file_system: FileSystem, handle: FileHandle, staged: OwnPath, targe
         _check_replaced(file_system, publication, target)
 
 
-def _check_each_file(files: tuple[StagedFile, ...], check: Callable[[StagedFile], None]) -> None:
-    """Check all files in parallel, then raise the error of the first one that has one."""
+def _do_for_each(files: Iterable[StagedFile], do: Callable[[StagedFile], None]) -> None:
+    """Do it for all files in parallel, then raise the error of the first one that has one."""
     with ThreadPoolExecutor(MAX_PARALLEL_REQUESTS) as pool:
-        checks = [pool.submit(check, file) for file in files]
-    for future in checks:
+        futures = [pool.submit(do, file) for file in files]
+    for future in futures:
         future.result()
 
 
