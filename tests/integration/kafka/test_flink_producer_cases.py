@@ -15,11 +15,11 @@ from time import monotonic
 import pyarrow as pa
 import pytest
 from codes import raises
-from integration.faults.kafka_proxy import FarBroker, Proxy
 from integration.projects.late_kafka import Late
 from integration.readers.kafka_reader import new_topic, until, values
 from patience import PATIENCE
 
+from onceonly.dev.services.far_broker import FarBroker, Proxy
 from onceonly.errors import NotCommitted
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import EndRefused, Transactions
