@@ -7,10 +7,11 @@ from contextlib import suppress
 from typing import Any, Self
 
 from onceonly.errors import InvalidPipeline
-from onceonly.kafka import log_ends
+from onceonly.kafka import log_ends, log_transactions
 from onceonly.kafka.admin import BrokerClient, id_text
 from onceonly.kafka.log_ends import Batch, Topic
-from onceonly.kafka.markers import Partition
+from onceonly.kafka.log_transactions import LogContent
+from onceonly.kafka.markers import Partition, PartitionLog
 
 STATE_LOG = "__transaction_state"
 
@@ -49,6 +50,20 @@ class Cluster:
             return {}
         results = self._client.call(lambda: self._client.admin._async_list_partition_offsets(specs))
         return {(key.topic, key.partition): result.offset for key, result in results.items()}
+
+    def read_log_starts(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Return the offset of the first record that the log of each partition still has, or will have."""
+        from kafka.admin import OffsetSpec
+
+        specs = dict.fromkeys(to_topic_partitions(partitions), OffsetSpec.EARLIEST)
+        if not specs:
+            return {}
+        results = self._client.call(lambda: self._client.admin._async_list_partition_offsets(specs))
+        return {(key.topic, key.partition): result.offset for key, result in results.items()}
+
+    def read_content(self, log: PartitionLog, start: int, end: int) -> LogContent:
+        """Read the log of a partition between two offsets, see `log_transactions.read_content`."""
+        return log_transactions.read_content(self._client, log, start, end)
 
     def read_end_batches(self, topic: Topic, ends: Mapping[int, int]) -> dict[int, Batch]:
         """Return the record batch that holds the last offset below each end, as far as the log still has it.

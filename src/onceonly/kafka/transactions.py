@@ -30,6 +30,7 @@ FENCE_TIMEOUT_SECONDS = 30.0  # the abort markers of a large transaction have to
 HOLDER_PAGE_BYTES, MAX_HOLDER_PAGES = 4 << 20, 16  # read of one partition at most: 64 MiB
 OLD_END_VERSION = 4  # of EndTxn: the newest that every transaction.version takes
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+COMMITTED_STATES = ("CompleteCommit",)
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,15 @@ class Transactions(Cluster):
         Args:
             pattern: RE2, which must match the whole id.
         """
-        return self._client.call(lambda: self._list_open(pattern))
+        return self._client.call(lambda: self._list_in(OPEN_STATES, pattern))
+
+    def list_committed(self, pattern: str) -> list[str]:
+        """Return the transactional ids whose last transaction was committed, as long as the coordinators know them.
+
+        Args:
+            pattern: as for `list_open`.
+        """
+        return self._client.call(lambda: self._list_in(COMMITTED_STATES, pattern))
 
     def end(self, id: str, producer_id: int, epoch: int, *, commit: bool) -> None:
         """Commit or abort the transaction that the producer left open. Repeating the same request is no error.
@@ -276,7 +285,7 @@ class Transactions(Cluster):
                     descriptions[state.transactional_id] = _to_described(state)
         return descriptions
 
-    async def _list_open(self, pattern: str) -> list[str]:
+    async def _list_in(self, states: Sequence[str], pattern: str) -> list[str]:
         from kafka.protocol.admin.transactions import ListTransactionsRequest
 
         api_version = self._client.admin._manager.broker_version_data.api_version
@@ -286,7 +295,7 @@ class Transactions(Cluster):
             fields = {}
             if api_version(ListTransactionsRequest) >= 2:
                 fields["transactional_id_pattern"] = pattern
-            response = await self._client.send(ListTransactionsRequest(state_filters=list(OPEN_STATES), **fields), node)
+            response = await self._client.send(ListTransactionsRequest(state_filters=list(states), **fields), node)
             check(response.error_code)
             ids.update(state.transactional_id for state in response.transaction_states)
         return sorted(id for id in ids if whole_id.fullmatch(id))  # an older broker does not filter by the pattern

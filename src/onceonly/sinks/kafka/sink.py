@@ -31,6 +31,7 @@ from onceonly.checkpoint.sink import (
     TransactionalIdPool,
 )
 from onceonly.checkpoint.transaction_names import list_transactions
+from onceonly.checkpoint.verification import Depth, Finding, Published, VerifiableTarget
 from onceonly.errors import NotCommitted, OnceonlyError, OutcomeUnknown
 from onceonly.kafka import client_settings
 from onceonly.kafka.connection import KafkaConnection
@@ -49,6 +50,7 @@ from onceonly.sinks.kafka import (
     registered_schemas,
     rehearsal,
     stage,
+    verification,
 )
 from onceonly.sinks.kafka.commit import Commit
 from onceonly.sinks.kafka.handle import Ids, KafkaHandle, Part, owner, pooled_ids_pattern, slot_of, unique_ids_pattern
@@ -64,7 +66,7 @@ from onceonly.storage.folders import Folders
 MAX_REFUSALS_SHOWN = 4  # partitions, in an error
 
 
-class KafkaWriter(Sink, TargetHistory, InspectableRows, TransactionalIdPool):
+class KafkaWriter(Sink, TargetHistory, InspectableRows, TransactionalIdPool, VerifiableTarget):
     """Writes to the topics of a `KafkaSink`.
 
     Args:
@@ -232,6 +234,14 @@ class KafkaWriter(Sink, TargetHistory, InspectableRows, TransactionalIdPool):
             return history.find_current_publication(
                 transactions, self._connection.bootstrap, self.config.allowed_topics, last
             )
+
+    def verify(self, published: Sequence[Published], depth: Depth) -> Iterator[Finding]:
+        try:
+            with self._transactions() as transactions:
+                names, bootstrap = self.config.allowed_topics, self._connection.bootstrap
+                yield from verification.verify(self.name, transactions, bootstrap, names, published, depth)
+        except NotCommitted as error:
+            raise OutcomeUnknown(f"sink '{self.name}': {error.what}", error.why, error.todo, error.code) from error
 
     # ---- commit
 

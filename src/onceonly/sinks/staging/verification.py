@@ -44,14 +44,15 @@ def as_accepted_loss(publication: Published) -> Finding:
     return as_right(publication, FindingCode.LOSS_ACCEPTED, why)
 
 
-def as_unrecorded(place: str, decision: int, last: int) -> Finding:
+def as_unrecorded(place: str, number: int, last: int, numbered: str = "decision") -> Finding:
     """Return the finding that a target shows a publication of this sink that is not recorded.
 
     Args:
-        last: the last decision that is recorded: a later one may be recorded at any moment.
+        number: of its decision, or of its checkpoint, as `numbered` says.
+        last: the last one that is recorded: a later one may be recorded at any moment.
     """
-    why = f"{place} is of decision {decision}, and no such publication is recorded"
-    if decision > last:
+    why = f"{place} is of {numbered} {number}, and no such publication is recorded"
+    if number > last:
         advice = "Did its process die just then? Then: onceonly recover"
         return Finding(Judgement.UNKNOWN, FindingCode.NOT_RECORDED_YET, why, advice=advice)
     advice = "Was the state table edited, or restored from an older copy?"
