@@ -80,8 +80,6 @@ def test_every_sink_is_verified(
     checkpoints = Snapshot(flights.settings.state).view("everything")
     assert flights.checkpoints > 2 and checkpoints.head.decision == flights.checkpoints
     first = checkpoints.require(1)
-    offsets = {str(p): end - start for p, (start, end) in first.ranges[0].partitions.items() if end > start}
-    assert {p: counts[0] for p, counts in first.read[flights.topic].items()} == offsets  # no other offset is there
 
     exit_code, data = flights.result("--report", str(tmp_path / "report.html"))
     assert (exit_code, data["findings"]) == (0, [])

@@ -83,11 +83,11 @@ def read_content(client: BrokerClient, log: PartitionLog, start: int, end: int) 
         if batch.records_count != batch.next_offset - batch.base_offset:
             content.gaps.append((batch.base_offset, batch.next_offset))
         if batch.is_transactional:
-            found = open_transactions.get(batch.producer_id)
+            earlier = open_transactions.get(batch.producer_id)
         else:
-            found = plain.get((batch.producer_id, batch.producer_epoch))
-        transaction = found or _begin(log, batch)
-        if found is None:
+            earlier = plain.get((batch.producer_id, batch.producer_epoch))
+        transaction = earlier or _begin(log, batch)
+        if earlier is None:
             content.transactions.append(transaction)
         if batch.is_transactional:
             open_transactions[batch.producer_id] = transaction
@@ -139,7 +139,7 @@ def _add_batch(transaction: LoggedTransaction, batch: Any) -> None:
 
 
 def _sum_hashes(batch: Any) -> int | None:
-    """Return the sum of the hashes of a batch's records; None: its compression is not known here."""
+    """Return the sum of the hashes of a batch's records; None: its compression is not earlier here."""
     import xxhash
     from kafka.errors import UnsupportedCodecError
 

@@ -43,7 +43,8 @@ class Ledger:
         outcome = self.committer.commit(decided, number, self.last)
         proof = json.loads(json.dumps(dict(outcome.proof)))
         publication = Publication(epoch, number, proof)
-        published = Published(epoch, number, decided, publication, FIRST_TIME, outcome.already)
+        recorded = self.committer.find_recorded(decided)
+        published = Published(epoch, number, recorded, publication, FIRST_TIME, outcome.already)
         self.published.append(published)
         return published
 

@@ -112,6 +112,10 @@ class Committer:
         receipts = self._receipts_of(handle)
         return (sink or self.target.sink()).commit(receipts.current(handle), decision, receipts, last)
 
+    def find_recorded(self, handle: Handle) -> Handle:
+        """Return the handle that is recorded now: a commit may have replaced it."""
+        return self._receipts_of(handle).current(handle)
+
     def fence(self, handle: Handle, decision: int) -> Outcome | None:
         """Fence the handle that is recorded now."""
         return self.target.sink().fence(self._receipts_of(handle).current(handle), decision)
