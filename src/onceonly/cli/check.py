@@ -22,6 +22,7 @@ from onceonly.errors import InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.kafka import airflow_connections
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.requirements import list_connection_ids, list_registry_ids
+from onceonly.pipeline.sinks import KafkaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import dag_files, pipeline_file
 from onceonly.runtime.dag_files import NamedConnections
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from onceonly.runtime.live_services import LiveServices
     from onceonly.statetable.table import StateTable
 
+LOCAL_HOSTS = ("localhost", "127.0.0.1")
 PROBLEM_EXIT_CODE = 5
 NONE_NAMED = NamedConnections()
 SPARK_CONNECTION = "spark"  # the default of `spark_conn_id`
@@ -325,7 +327,7 @@ def _describe_topics(source: KafkaSource, brokers: str) -> str:
 
 
 def _offer_probes(pipeline: Pipeline, settings: Settings) -> list[str]:
-    """Return a folder of each storage that was never probed. A disk of this machine alone need not be."""
+    """Return a folder of each storage, and the brokers, that were never probed; not what is of this machine alone."""
     from onceonly.probe import results
 
     paths = [settings.state]
@@ -338,7 +340,22 @@ def _offer_probes(pipeline: Pipeline, settings: Settings) -> list[str]:
         storage = results.name_storage(path)
         if not results.is_own_disk(path) and results.find(settings.home, storage) is None:
             folders.setdefault(storage, path)
+    for name in _list_brokers(pipeline, settings):
+        brokers = results.name_brokers(name)
+        if results.find(settings.home, brokers) is None:
+            folders[brokers] = brokers
     return list(folders.values())
+
+
+def _list_brokers(pipeline: Pipeline, settings: Settings) -> list[str]:
+    """Return the connections, or addresses, of the brokers that are written to; not those of this machine."""
+    names = []
+    for config in pipeline.sinks:
+        if isinstance(config, KafkaSink):
+            name = config.connection or config.bootstrap or settings.bootstrap or ""
+            if name and name.split(":")[0] not in LOCAL_HOSTS:
+                names.append(name)
+    return names
 
 
 def _describe_state(settings: Settings) -> str:

@@ -1,1 +1,1 @@
-"""The promises that Onceonly needs of a storage, tried where the user will run: `onceonly probe`."""
+"""The promises that Onceonly needs of a storage or of brokers, tried where the user will run: `onceonly probe`."""

@@ -100,6 +100,10 @@ class Tallies:
         for observation in observations:
             self._by_promise.setdefault(observation.promise, Tally()).add(observation)
 
+    def has_errors(self, promise: str) -> bool:
+        """Return whether a try of the promise has shown nothing."""
+        return promise in self._by_promise and self._by_promise[promise].errors > 0
+
     def to_json(self) -> dict[str, Any]:
         return {name: vars(tally) for name, tally in self._by_promise.items()}
 

@@ -315,7 +315,8 @@ def open_place(uri: str, name: str, webhdfs: str | None) -> Place:
         raise InvalidPipeline(
             f"{urlsplit(uri).scheme}:// cannot be probed.",
             "Onceonly publishes nothing to such a place.",
-            "Name a folder as in s3://lake/path, abfss://…, gs://…, hdfs://… or /path. Nothing was written.",
+            "Name a folder as in s3://lake/path, abfss://…, gs://…, hdfs://… or /path, or kafka://HOST:PORT. "
+            "Nothing was written.",
             code="probe-unknown-place",
         )
     files, path = location

@@ -44,6 +44,11 @@ def is_own_disk(uri: str) -> bool:
     return mount is None or not mounts.is_shared(mount)
 
 
+def name_brokers(addresses: str) -> str:
+    """Return the place whose promises count for these brokers."""
+    return f"kafka://{','.join(sorted(addresses.split(',')))}"
+
+
 def keep(home: Path, report: Mapping[str, Any]) -> Path:
     """Keep a report, in place of an earlier one of the same place."""
     path = _path(home, str(report["place"]))

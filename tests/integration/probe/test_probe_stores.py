@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,9 +15,12 @@ import pytest
 from click.testing import CliRunner
 from integration.faults.s3_proxy import proxy
 from integration.probe.lying_stores import CANNOT, EXPECTED, HANDLERS, Lie, Lying
+from integration.readers.kafka_reader import until
 from integration.services.hdfs import Hdfs
+from integration.services.s3 import S3
 from integration.services.store_server import KEY, StoreServer
 from integration.services.stores import SERVERS, running
+from patience import PATIENCE
 
 from onceonly.cli import main
 from onceonly.probe import folders, storage
@@ -114,3 +120,34 @@ def test_hdfs_keeps_its_promises(hdfs: Hdfs, monkeypatch: pytest.MonkeyPatch) ->
     needless = {"reading-after-overwriting", "whole-contents", "conditional-copies", "delta-commits", "durability"}
     assert (code, with_verdict(report, "could not be tried")) == (0, needless)
     assert hdfs.files(f"{hdfs.root}/probed") in ([], ["/probed"])
+
+
+def test_tasks_of_spark_probe_as_processes_do(
+    store: StoreServer, spark_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(store.environment, monkeypatch)
+    monkeypatch.setenv("SPARK_REMOTE", spark_server)
+    uri = store.uri("from-spark")
+    code, report = probe(uri, "--from", "spark")
+    print(report["from"], {finding["promise"]: finding["verdict"] for finding in report["promises"]})
+    assert (code, report["rounds"], with_verdict(report, "could not be tried")) == (0, 1, UNTRIED[store.scheme])
+    assert "of Spark" in report["from"] and names_below(uri) == []
+
+
+def test_ctrl_c_ends_the_tasks_of_spark(
+    s3: S3, spark_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else they would go on to write into the folder that was removed."""
+    use(s3.environment, monkeypatch)
+    monkeypatch.setenv("SPARK_REMOTE", spark_server)
+    uri = s3.uri("interrupted")
+    start = "from onceonly.cli import main; main()"
+    command = [sys.executable, "-c", start, "probe", uri, "--from", "spark", "--workers", "4", "--seconds", "600"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        until(lambda: names_below(uri) != [], what="the tasks write")
+        process.send_signal(signal.SIGINT)
+        output = process.communicate(timeout=PATIENCE)[0].decode()
+    print(output)
+    assert process.returncode == 130
+    assert probe(uri, "--from", "spark")[0] == 0  # its tasks need the places of those before
+    assert names_below(uri) == []

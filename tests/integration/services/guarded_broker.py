@@ -80,17 +80,17 @@ def guarded_broker(home: Path, users: Iterable[str]) -> Iterator[GuardedBroker]:
 
 
 def on_topic(user: str, topic: str, *operations: AclOperation) -> list[AclBinding]:
-    return [_acl(Kind.TOPIC, topic, ResourcePatternType.LITERAL, user, operation) for operation in operations]
+    return [make_acl(Kind.TOPIC, topic, ResourcePatternType.LITERAL, user, operation) for operation in operations]
 
 
 def on_ids(user: str, prefix: str, *operations: AclOperation) -> list[AclBinding]:
     kind, pattern = Kind.TRANSACTIONAL_ID, ResourcePatternType.PREFIXED
-    return [_acl(kind, prefix, pattern, user, operation) for operation in operations]
+    return [make_acl(kind, prefix, pattern, user, operation) for operation in operations]
 
 
 def on_groups(user: str, prefix: str, *operations: AclOperation) -> list[AclBinding]:
-    return [_acl(Kind.GROUP, prefix, ResourcePatternType.PREFIXED, user, operation) for operation in operations]
+    return [make_acl(Kind.GROUP, prefix, ResourcePatternType.PREFIXED, user, operation) for operation in operations]
 
 
-def _acl(kind: Kind, name: str, pattern: ResourcePatternType, user: str, operation: AclOperation) -> AclBinding:
+def make_acl(kind: Kind, name: str, pattern: ResourcePatternType, user: str, operation: AclOperation) -> AclBinding:
     return AclBinding(kind, name, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onceonly import DeltaSink, FileSink, KafkaSource, Pipeline
+from onceonly import DeltaSink, FileSink, KafkaSink, KafkaSource, Pipeline
 from onceonly.cli.check import _offer_probes as offer_probes
 from onceonly.probe import mounts, results
 from onceonly.settings import Settings
@@ -44,3 +44,11 @@ def test_another_server_is_another_place(settings: Settings, monkeypatch: pytest
 @pytest.mark.parametrize(("kind", "is_shared"), [("nfs4", True), ("fuse.s3fs", True), ("ext4", False)])
 def test_a_network_file_system_is_shared(kind: str, is_shared: bool) -> None:
     assert mounts.is_shared(mounts.Mount("/mnt", kind, frozenset())) is is_shared
+
+
+def test_brokers_elsewhere_are_offered(settings: Settings) -> None:
+    sinks = [KafkaSink("a", topic="a", connection="east"), KafkaSink("b", topic="b", bootstrap="127.0.0.1:9092")]
+    written = Pipeline(name="flights", source=KafkaSource("flights"), transform="a:b", sinks=sinks)
+    assert offer_probes(written, settings) == ["kafka://east"]
+    results.keep(settings.home, {"place": results.name_brokers("east")})
+    assert offer_probes(written, settings) == []
