@@ -13,7 +13,7 @@ JARS := .jars/complete
 WRITER := src/onceonly/spark/jars/onceonly-writer.jar
 SITE := .venv-docs/made-for-$(HERE)
 
-.PHONY: help setup demo demo-cluster test unit heavy crash lint format bench trial matrix wheel explore mutants docs lock clean
+.PHONY: help setup demo demo-cluster test unit heavy crash lint format chaos bench trial matrix wheel explore mutants docs lock clean
 # Processes that tests start would compile this package again, each by itself, where bytecode is not kept.
 test unit heavy crash: export PYTHONDONTWRITEBYTECODE :=
 .DELETE_ON_ERROR:
@@ -42,6 +42,9 @@ heavy: setup  ## the tests that take minutes each on real services, of which `ma
 
 crash: setup  ## processes killed at every point, of which `make test` takes a sample; ARGS='-k kafka' selects
 	ONCEONLY_CRASH=whole $(BIN)/pytest -m crash -n 2 --dist loadfile --durations 10 $(ARGS)
+
+chaos: setup  ## everything around a pipeline is broken for MINUTES=10, and what came of it is checked; SEED=7 repeats a run
+	$(BIN)/python -m onceonly.testing.chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 lint: $(SELF)  ## style, types and the direction of imports
 	$(BIN)/ruff check

@@ -222,6 +222,18 @@ def test_a_new_project_runs_by_the_command_line(installed: Installed) -> None:
     assert "orders" in installed.run("onceonly", "status")
 
 
+def test_the_wheel_has_chaos(installed: Installed) -> None:
+    words = ("python", "-m", "onceonly.testing.chaos", "--minutes", "0.15", "--seed", "39")
+    assert "kill for" in installed.run(*words, "--schedule")
+
+
+@pytest.mark.heavy
+def test_chaos_runs_from_the_wheel(installed: Installed) -> None:
+    words = ("python", "-m", "onceonly.testing.chaos", "--minutes", "0.15", "--seed", "39", "--no-airflow")
+    assert "No violation" in installed.run(*words)
+    assert "a run was killed" in (installed.home / "chaos" / "39" / "report.md").read_text()
+
+
 @pytest.fixture(scope="module")
 def java_runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Java without a compiler, as a server has it."""

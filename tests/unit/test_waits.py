@@ -22,6 +22,7 @@ BRIEF = {
     "dev/demo/load.py": "has a bar of its own",
     "dev/demo/run.py": "does not block: it refuses a second demo",
     "dev/services/__init__.py:up": "named where each service is waited for",
+    "dev/chaos": "prints each step and fault, and how long it took",
     "dev/services/far_broker.py:start": "named where the broker is waited for",
     "dev/services/daemon.py:_is_leader": "a second at most",
     "kafka/librdkafka.py": "the producer's calls, which `sinks/kafka/producer.py` names",

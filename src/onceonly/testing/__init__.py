@@ -1,5 +1,5 @@
-"""A fake source and sink without Spark, Kafka or Delta (`fakes`), the test suite for sinks (`contract`), and a checker
-of what readers saw (`history`).
+"""A fake source and sink without Spark, Kafka or Delta (`fakes`), the test suite for sinks (`contract`), a checker of
+what readers saw (`history`), and a run in which everything breaks (`chaos`).
 """
 
 import sys

@@ -82,11 +82,18 @@ class Daemon:
         last = self.last()
         if last is not None:
             with wait_for(f"the processes of {self.folder.name} to end"):
-                self._stop(last)
+                self._stop(last, (psutil.Process.terminate, psutil.Process.kill))
 
-    def _stop(self, last: Started) -> None:
+    def kill(self) -> None:
+        """Kill all processes with the token without a warning, as a power cut does. Returns when none is left."""
+        last = self.last()
+        if last is not None:
+            with wait_for(f"the processes of {self.folder.name} to end"):
+                self._stop(last, (psutil.Process.kill,))
+
+    def _stop(self, last: Started, signals: Sequence[Callable[[psutil.Process], None]]) -> None:
         processes: set[psutil.Process] = set()
-        for signal in (psutil.Process.terminate, psutil.Process.kill):
+        for signal in signals:
             processes |= _find_processes(last.token)
             _end(processes, signal)
         _reap(last.pid)
