@@ -16,9 +16,7 @@ from onceonly.views.formatting import clock, number
 
 TITLES = {"right": "Right", "wrong": "Wrong", "unknown": "Can no longer be known"}
 MARKS = {"right": "✓", "wrong": "✗", "unknown": "?"}
-SHALLOW = (
-    "Names, sizes, statistics, offsets and marks were compared; no data file and no log was read (`--deep` reads them)."
-)
+SHALLOW = "Names, sizes, statistics, offsets and marks were compared; no data file and no log was read, as --deep does."
 DEEP = "Data files and logs were read."
 HOW = (
     "The state table was read once, and its rows were compared with each other. The ranges of all checkpoints were "

@@ -7,9 +7,11 @@ and the records of each transaction are counted and hashed, by producer id and e
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from onceonly.checkpoint.finding_codes import FindingCode
 from onceonly.checkpoint.sink import Answer
@@ -209,11 +211,11 @@ class TopicVerification:
         logged, has_lost = list[LoggedTransaction](), False
         for partition, (first, end) in tx.partitions.items():
             content, lowest = self._contents[partition], end - 1
-            for transaction in reversed(self._by_producer.get((partition, tx.producer_id, tx.epoch), ())):
-                if transaction.first < end and (first is None or transaction.first >= first):
-                    logged.append(transaction)  # before Kafka 4, earlier ones of the producer have the same epoch
-                    lowest = transaction.first
-                    break
+            transactions = self._by_producer.get((partition, tx.producer_id, tx.epoch), [])
+            number = bisect_left(transactions, end, key=attrgetter("first")) - 1  # the last one that begins before it
+            if number >= 0 and (first is None or transactions[number].first >= first):
+                logged.append(transactions[number])  # before Kafka 4, earlier ones of a producer have the same epoch
+                lowest = transactions[number].first
             has_lost = has_lost or content.has_lost(lowest if first is None else first, end)
         return logged, has_lost
 
