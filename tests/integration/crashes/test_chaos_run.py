@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
 import pytest
+from integration.readers.kafka_reader import until
+from patience import PATIENCE
 
 from onceonly.dev.chaos.airflow_runs import explain_absence
 from onceonly.dev.chaos.run import Chaos
@@ -73,3 +78,17 @@ def test_a_seeded_violation_is_found(tmp_path: Path, damage: str, anomaly: str, 
     assert "(exit code 6)" in report.verification or not has_wrong
     history = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
     assert history and not is_left(tmp_path)
+
+
+@pytest.mark.heavy
+def test_who_ends_it_leaves_no_process(tmp_path: Path) -> None:
+    folder, log = tmp_path / "chaos", tmp_path / "log"
+    words = ["--minutes", "30", "--seed", str(KILL_SEED), "--no-airflow", "--folder", str(folder)]
+    with log.open("w") as output:
+        command = [sys.executable, "-m", "onceonly.testing.chaos", *words]
+        process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+    until(lambda: "a run was killed" in log.read_text(), what="the first fault")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == 1
+    assert "Broken off" in (folder / "report.md").read_text()
+    assert not is_left(folder)

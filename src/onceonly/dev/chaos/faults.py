@@ -27,6 +27,7 @@ DISK = "512m"
 MAX_SHIFT_SECONDS = 24 * 3600.0
 BLOCK = bytes(1 << 20)
 MIN_RIVAL_SECONDS = 5.0  # in which a second scheduler starts at least two runs
+MAX_IDLE_SECONDS = 30.0  # until a run begins
 MAX_CUT_SECONDS = 40.0  # until somebody asks the broker for something of which the answer is to be lost
 MAX_PUBLISHING_SECONDS = 120.0  # for a checkpoint to be published
 
@@ -94,19 +95,28 @@ class Injector:
     def _kill(self, fault: Fault) -> str:
         """Kill whatever run works, at a moment that the number says."""
         time.sleep(fault.seconds * fault.number)
-        run = self.runs.current
-        return "a run was killed" if run and run.signal(signal.SIGKILL) else "no run was at work"
+        return "a run was killed" if self._signal_run(signal.SIGKILL) else "no run was at work"
 
     def _pause(self, fault: Fault) -> str:
         time.sleep(fault.seconds * fault.number)
-        run = self.runs.current
-        if run is None or not run.signal(signal.SIGSTOP):
+        run = self._signal_run(signal.SIGSTOP)
+        if run is None:
             return "no run was at work"
         # they take the run for dead, although it will go on
         heirs = [self.runs.start_command("recover", PIPELINE, "--force"), self.runs.start_run()]
         outcomes = self._finish(heirs)
         run.signal(signal.SIGCONT)
         return f"a run was stopped; meanwhile {outcomes}; then it went on"
+
+    def _signal_run(self, number: signal.Signals) -> Run | None:
+        """Send it to the run that works now, or to the next one; None: none has begun in time."""
+        end = time.monotonic() + MAX_IDLE_SECONDS
+        while time.monotonic() < end:
+            run = self.runs.current
+            if run is not None and run.signal(number):
+                return run
+            time.sleep(0.02)
+        return None
 
     def _start_rivals(self, fault: Fault) -> str:
         """Start what a second scheduler would, while the first one goes on."""
