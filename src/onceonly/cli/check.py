@@ -335,6 +335,8 @@ def _offer_probes(pipeline: Pipeline, settings: Settings) -> list[str]:
         path = getattr(config, "path", None)
         if path:
             paths.append(settings.locate(path))
+        if isinstance(config, KafkaSink) and config.guarantee != "none":
+            paths.append(settings.spool)
     folders: dict[str, str] = {}  # by storage
     for path in paths:
         storage = results.name_storage(path)

@@ -205,7 +205,7 @@ def _probe_brokers(
 
         findings, rounds = BrokerProbe(connection, topic or None, seconds, id_prefix, show).run()
     place = results.name_brokers(name or connection.bootstrap)
-    report = _report(connection.describe(), place, "this process", seconds, findings)
+    report = _report(url, place, "this process", seconds, findings)
     return {**report, "kind": "Kafka", "rounds": rounds}, findings
 
 
@@ -246,8 +246,9 @@ def _print(report: Mapping[str, Any], findings: Sequence[Finding]) -> None:
 
 def _explain(url: str, broken: Sequence[Finding]) -> dict[str, str]:
     lines = [f"{finding.promise.name}: {finding.promise.means}." for finding in broken]
+    verb = "is" if len(broken) == 1 else "are"
     return {
-        "what": f"{len(broken)} of the promises that Onceonly needs are broken at {url}.",
+        "what": f"{count(len(broken), 'promise')} that Onceonly needs {verb} broken at {url}.",
         "why": "\n".join(lines),
         "todo": f"Use another storage, or other settings of it ({name_page('probe')}).",
         "code": "promise-broken",

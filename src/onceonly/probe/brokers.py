@@ -183,6 +183,6 @@ def make_findings(tallies: Mapping[str, Tally]) -> list[Finding]:
         tally = tallies.get(promise.name, Tally(errors=1, first_error="nothing was seen of it"))
         words = tally.describe()
         if promise is EXPIRY and tally.figures and not tally.breaches:
-            words += f"; aborted {max(tally.figures):.0f} s after its time was over"
+            words += f"; aborted within {max(tally.figures):.0f} s after its time was over"
         findings.append(Finding(promise, words, tally.verdict))
     return findings

@@ -50,6 +50,8 @@ class TransactionTrials:
 
     def __init__(self, connection: KafkaConnection, topic: str, id_prefix: str, transactions: Transactions) -> None:
         self._connection, self._topic, self._transactions = connection, topic, transactions
+        self._expires_at = 0.0
+        self._expired_after: float | None = None  # seconds
         self._timeouts: list[float] = [SINK_TIMEOUT_SECONDS, *SHORTER_TIMEOUTS_SECONDS]
         self._id_prefix = f"{id_prefix}-probe-{uuid.uuid4().hex[:8]}"
 
@@ -67,6 +69,8 @@ class TransactionTrials:
             for promise, trial in trials:
                 progress(time.monotonic() - began, rounds + 1)
                 tallies.add(self._attempt(promise, trial))
+            if not tallies.has_errors(EXPIRY.name):
+                tallies.add(self._attempt(EXPIRY, self._look_at_expiry))
             rounds += 1
         if not tallies.has_errors(EXPIRY.name):
             tallies.add(self._attempt(EXPIRY, self._await_expiry))
@@ -143,25 +147,33 @@ class TransactionTrials:
     def _let_expire(self) -> list[Observation]:
         """Leave a transaction open, in a partition of its own, whose time is over soon."""
         self._expiring_values, self._expiring_producer = self._write(self._make_id(EXPIRY), EXPIRING, EXPIRING_SECONDS)
-        self._expires_at = time.monotonic() + EXPIRING_SECONDS
+        self._expires_at, self._expired_after = time.monotonic() + EXPIRING_SECONDS, None
+        return []
+
+    def _look_at_expiry(self) -> list[Observation]:
+        """Note when the transaction has ended, as far as it has."""
+        id = self._make_id(EXPIRY)
+        if self._expired_after is None and self._transactions.describe([id])[id].state not in OPEN_STATES:
+            self._expired_after = max(0.0, time.monotonic() - self._expires_at)
         return []
 
     def _await_expiry(self) -> list[Observation]:
-        id, deadline = self._make_id(EXPIRY), self._expires_at + EXPIRY_PATIENCE_SECONDS
-        while self._transactions.describe([id])[id].state in OPEN_STATES:
-            if time.monotonic() > deadline:
-                self._transactions.fence(id)
-                return [
-                    Observation(EXPIRY.name, f"it was open {EXPIRY_PATIENCE_SECONDS:.0f} s after its time was over")
-                ]
+        deadline = self._expires_at + EXPIRY_PATIENCE_SECONDS
+        while self._expired_after is None:
+            self._look_at_expiry()
+            if self._expired_after is None and time.monotonic() > deadline:
+                self._transactions.fence(self._make_id(EXPIRY))
+                breach = f"it was open {EXPIRY_PATIENCE_SECONDS:.0f} s after its time was over"
+                return [Observation(EXPIRY.name, breach)]
             time.sleep(0.1)
-        late = max(0.0, time.monotonic() - self._expires_at)
         with self._reader(EXPIRING, from_start=True) as read:
             later_values, producer = self._write(self._make_id(COMMIT), EXPIRING)
             producer.commit_transaction(PATIENCE_SECONDS)
             got = read(later_values, PATIENCE_SECONDS)
         count = len(set(got) & set(self._expiring_values))
-        return [Observation(EXPIRY.name, f"{count} records of it were read" if count else "", figure=late)]
+        return [
+            Observation(EXPIRY.name, f"{count} records of it were read" if count else "", figure=self._expired_after)
+        ]
 
     # ---- rows that brokers may refuse
 

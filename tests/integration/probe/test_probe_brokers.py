@@ -22,6 +22,7 @@ from onceonly.errors import NotCommitted
 from onceonly.kafka.airflow_connections import variable_name
 from onceonly.kafka.transactions import Transactions
 from onceonly.probe import brokers, folders, transaction_trials
+from onceonly.probe.transaction_trials import TransactionTrials
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 PROMISES = {promise.name for promise in brokers.PROMISES}
@@ -138,6 +139,16 @@ def test_coordinators_that_fence_nobody_are_caught(broker: str, monkeypatch: pyt
     monkeypatch.setattr(Transactions, "fence", lambda self, id: None)
     code, report = probe(f"kafka://{broker}")
     assert (code, with_verdict(report, "broken")) == (8, {"fencing"})
+
+
+def test_brokers_that_let_nothing_expire_are_caught(broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = TransactionTrials._write
+    monkeypatch.setattr(
+        TransactionTrials, "_write", lambda self, id, partition=0, timeout=None: write(self, id, partition)
+    )
+    monkeypatch.setattr(transaction_trials, "EXPIRY_PATIENCE_SECONDS", 2.0)
+    code, report = probe(f"kafka://{broker}")
+    assert (code, with_verdict(report, "broken")) == (8, {"expiry"})
 
 
 def test_what_a_failed_trial_leaves_open_holds_up_no_reader(broker: str, monkeypatch: pytest.MonkeyPatch) -> None:

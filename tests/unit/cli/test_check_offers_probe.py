@@ -52,3 +52,11 @@ def test_brokers_elsewhere_are_offered(settings: Settings) -> None:
     assert offer_probes(written, settings) == ["kafka://east"]
     results.keep(settings.home, {"place": results.name_brokers("east")})
     assert offer_probes(written, settings) == []
+
+
+def test_the_spool_of_kafka_sinks_is_offered(tmp_path: Path) -> None:
+    settings = Settings.from_env({"ONCEONLY_HOME": str(tmp_path), "ONCEONLY_SPOOL": "s3://spools/x"})
+    written = Pipeline(
+        name="flights", source=KafkaSource("flights"), transform="a:b", sinks=[KafkaSink("a", topic="a")]
+    )
+    assert offer_probes(written, settings) == ["s3://spools/x"]
