@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -171,6 +174,18 @@ def test_brokers_are_not_probed_from_spark(broker: str) -> None:
 def test_a_topic_that_does_not_exist_is_refused(broker: str) -> None:
     result = CliRunner().invoke(main, ["probe", f"kafka://{broker}/no-such-topic", "--json"])
     assert (result.exit_code, json.loads(result.stdout)["code"]) == (2, "topic-missing")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_probe_that_is_ended_deletes_its_topic(strict: StrictBroker, number: signal.Signals) -> None:
+    url = f"kafka://{strict.open_address}"
+    command = [sys.executable, "-c", "from onceonly.cli import main; main()", "probe", url, "--seconds", "600"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        until(lambda: topics_of_probes(strict.open_address) != [], what="the topic is there")
+        process.send_signal(number)
+        print(process.communicate(timeout=PATIENCE)[0].decode())
+    assert process.returncode == 130
+    until(lambda: topics_of_probes(strict.open_address) == [], what="the topic is deleted")
 
 
 def test_topics_of_killed_probes_are_deleted(broker: str) -> None:
